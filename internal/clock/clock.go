@@ -1,0 +1,56 @@
+// Package clock is the time of a store in this process: it starts at the wall
+// clock and then follows the monotonic one, so that a step of the wall clock
+// neither ends a lease nor shortens a window.
+package clock
+
+import (
+	"sync"
+	"time"
+)
+
+// Clock tells a time that never runs backwards. It is safe for concurrent use.
+type Clock struct {
+	wall func() time.Time
+	base time.Time
+
+	mu   sync.Mutex // guards last and now; unused with the real clock
+	last time.Time
+	now  time.Time
+}
+
+// New returns a clock that starts at the later of wall() and notBefore. A nil
+// wall is time.Now. With a wall of the caller's that has no monotonic reading,
+// steps backwards are ignored and the clock goes on from where it was.
+func New(wall func() time.Time, notBefore time.Time) *Clock {
+	c := &Clock{wall: wall}
+	if wall == nil {
+		c.base = time.Now()
+		c.last = c.base
+		c.now = c.base
+	} else {
+		c.last = wall()
+		c.now = c.last
+	}
+	if c.now.Before(notBefore) {
+		c.now = notBefore
+	}
+	return c
+}
+
+// Now returns the clock's time.
+func (c *Clock) Now() time.Time {
+	if c.wall == nil {
+		return c.now.Add(time.Since(c.base))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.wall()
+	if d := t.Sub(c.last); d > 0 {
+		c.now = c.now.Add(d)
+	}
+	c.last = t
+	return c.now
+}
+
+// Nanos returns Now as nanoseconds since the Unix epoch.
+func (c *Clock) Nanos() int64 { return c.Now().UnixNano() }
