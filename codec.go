@@ -1,0 +1,70 @@
+package semel
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Codec turns typed results into the bytes a store keeps, and back. It must be
+// safe for concurrent use. Encode must not return nil for a value.
+type Codec[T any] interface {
+	Encode(value T) ([]byte, error)
+	Decode(data []byte) (T, error)
+}
+
+// JSON is the codec of encoding/json.
+type JSON[T any] struct{}
+
+// Encode implements Codec.
+func (JSON[T]) Encode(value T) ([]byte, error) { return json.Marshal(value) }
+
+// Decode implements Codec.
+func (JSON[T]) Decode(data []byte) (T, error) {
+	var value T
+	err := json.Unmarshal(data, &value)
+	return value, err
+}
+
+// Do runs an effect with a typed result under a guard: a duplicate gets the
+// value that the first delivery returned, by way of JSON. See [Guard.Do] for
+// when it blocks and what errors it returns, and [DoCodec] for the rest.
+func Do[T any](ctx context.Context, g *Guard, key Key, fn func(context.Context, Claim) (T, error)) (T, error) {
+	return DoCodec(ctx, g, Call{Key: key}, JSON[T]{}, fn)
+}
+
+// DoCodec is Do for a call with options, through a codec. If the codec cannot
+// encode the value the effect is complete all the same: the value is returned
+// with an error that wraps ErrResultNotKept, and duplicates get that error.
+func DoCodec[T any](ctx context.Context, g *Guard, call Call, codec Codec[T], fn func(context.Context, Claim) (T, error)) (T, error) {
+	var (
+		value     T
+		encodeErr error
+	)
+	out, err := g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
+		var err error
+		if value, err = fn(ctx, claim); err != nil {
+			return Result{}, err
+		}
+		data, err := codec.Encode(value)
+		if err != nil {
+			encodeErr = fmt.Errorf("semel: encode the result of %s: %w: %w", call.Key, ErrResultNotKept, err)
+			return Result{Kind: NotKept}, nil
+		}
+		return Result{Kind: Value, Data: data}, nil
+	})
+	if err != nil {
+		return value, err
+	}
+	if out.Decision != Duplicate {
+		return value, encodeErr
+	}
+	if out.Result.Kind == NoResult {
+		// Another handler completed the key without a result.
+		return value, nil
+	}
+	if value, err = codec.Decode(out.Result.Data); err != nil {
+		return value, fmt.Errorf("semel: decode the stored result of %s: %w", call.Key, err)
+	}
+	return value, nil
+}

@@ -1,0 +1,269 @@
+package semel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Do claims the key, runs fn and completes the key with fn's result. A
+// duplicate gets the stored result and fn does not run; if the stored result
+// is a permanent failure, the error is a [*PermanentError] with Replayed set.
+//
+// Do blocks while fn runs and, up to the guard's Wait, while another holds the
+// key. Its errors are fn's own; ErrInFlight, ErrMismatch, ErrLate,
+// ErrResultNotKept (the effect is complete but cannot be replayed);
+// ErrOutcomeUnknown (the key is Unknown, or the effect ran and its completion
+// could not be recorded: it may repeat); ErrLeaseLost (the effect ran, but
+// another had taken the key over: it may have happened twice); and the store's.
+// Only an error of nil, ErrResultNotKept or a *PermanentError means that the
+// message may be acknowledged.
+func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
+	return g.DoCall(ctx, Call{Key: key}, fn)
+}
+
+// DoCall is Do for a call with a fingerprint, a window or a time of its own.
+func (g *Guard) DoCall(ctx context.Context, call Call, fn Func) (Outcome, error) {
+	return g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
+		data, err := fn(ctx, claim)
+		if data == nil {
+			return Result{}, err
+		}
+		return Result{Kind: Value, Data: data}, err
+	})
+}
+
+// resultFunc is an effect that says itself what kind of result it has.
+type resultFunc func(context.Context, Claim) (Result, error)
+
+func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome, error) {
+	if err := call.Key.Validate(); err != nil {
+		return Outcome{}, err
+	}
+	answer, asked, err := g.claim(ctx, &call)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if answer.Decision != Fresh {
+		return g.settled(&call, answer)
+	}
+	return g.run(ctx, &call, answer.Claim, asked, fn)
+}
+
+// claim asks until the answer is final or the wait is over. It returns the
+// answer and the moment before it was asked for.
+func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time, error) {
+	req := [1]ClaimRequest{g.request(call)}
+	start := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		var answer [1]ClaimAnswer
+		asked := time.Now()
+		err := g.ask(ctx, req[:], answer[:])
+		g.observeDecision(call.Key, &answer[0], time.Since(asked))
+		if err == nil {
+			err = answer[0].Err
+		}
+		if err != nil {
+			g.observe(Event{Kind: StoreError, Key: call.Key, Err: err})
+			return nil, asked, fmt.Errorf("semel: claim %s: %w", call.Key, err)
+		}
+		left := g.opts.Wait - time.Since(start)
+		if answer[0].Decision != InFlight || left <= 0 {
+			return &answer[0], asked, nil
+		}
+		// Jitter keeps the waiters of one key apart.
+		pause := min(left, pause/2+rand.N(pause))
+		if err := sleep(ctx, pause); err != nil {
+			return nil, asked, fmt.Errorf("semel: wait for %s: %w", call.Key, err)
+		}
+	}
+}
+
+// ask sends a claim once more if its first answer was lost: the store knows
+// its own claim by the owner.
+func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
+	err := g.store.Claim(ctx, reqs, answers)
+	if err != nil && Classify(err) == ClassUnknown && ctx.Err() == nil {
+		clear(answers)
+		err = g.store.Claim(ctx, reqs, answers)
+	}
+	return err
+}
+
+// settled turns an answer that grants nothing into the call's outcome.
+func (g *Guard) settled(call *Call, a *ClaimAnswer) (Outcome, error) {
+	switch a.Decision {
+	case Duplicate:
+		out := Outcome{Decision: Duplicate, Result: a.Result}
+		switch a.Result.Kind {
+		case Failed:
+			return out, &PermanentError{Err: errors.New(string(a.Result.Data)), Replayed: true}
+		case NotKept:
+			return out, fmt.Errorf("semel: %s is complete: %w", call.Key, ErrResultNotKept)
+		}
+		return out, nil
+	case InFlight:
+		return Outcome{Decision: InFlight}, &InFlightError{Key: call.Key, Holder: a.Holder, LeaseEnd: a.Claim.LeaseEnd}
+	case Mismatch:
+		return Outcome{Decision: Mismatch}, fmt.Errorf("semel: %s: %w", call.Key, ErrMismatch)
+	case InDoubt:
+		return Outcome{Decision: InDoubt}, fmt.Errorf("semel: %s was last held by %s, attempt %d: resolve the key: %w",
+			call.Key, a.Holder, a.Claim.Attempt, ErrOutcomeUnknown)
+	case Late:
+		return Outcome{Decision: Late}, fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)
+	}
+	return Outcome{}, fmt.Errorf("semel: the store did not decide on %s: %w", call.Key, ErrOutcomeUnknown)
+}
+
+// run runs the effect under a granted claim and records how it ended.
+func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Time, fn resultFunc) (out Outcome, err error) {
+	held := []heldKey{{key: call.Key, token: claim.Token}}
+	effect, beat := g.keep(ctx, held, asked)
+	returned := false
+	defer func() {
+		// fn panicked or called Goexit, which goes on after this.
+		if !returned {
+			beat.stop()
+			g.release(ctx, held, true)
+		}
+	}()
+	result, err := fn(effect, claim)
+	returned = true
+	beat.stop()
+	result = resultOf(result, err)
+	if err != nil && result.Kind != Failed {
+		g.observe(Event{Kind: Released, Key: call.Key, Attempt: claim.Attempt, Err: err})
+		g.release(ctx, held, inDoubt(err))
+		return Outcome{Attempt: claim.Attempt}, err
+	}
+	out = Outcome{Decision: Fresh, Attempt: claim.Attempt, Result: result}
+	reqs := []CompleteRequest{{Key: call.Key, Token: claim.Token, Result: result, Window: g.window(call)}}
+	answers := make([]error, 1)
+	g.finish(ctx, reqs, answers, beat.began)
+	if answers[0] != nil {
+		return out, answers[0]
+	}
+	return out, err
+}
+
+// resultOf returns what to store: the result, or the error's text if no retry
+// can mend it.
+func resultOf(result Result, err error) Result {
+	var permanent *PermanentError
+	switch {
+	case errors.As(err, &permanent):
+		return Result{Kind: Failed, Data: []byte(err.Error())}
+	case err != nil:
+		return Result{}
+	}
+	return result
+}
+
+// inDoubt says of an effect's error whether the effect may have happened all
+// the same.
+func inDoubt(err error) bool {
+	for _, doubt := range []error{ErrOutcomeUnknown, ErrLeaseLost, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, doubt) {
+			return true
+		}
+	}
+	return false
+}
+
+// finish completes keys whose effects are done and fills answers with the
+// errors that the callers get. The caller's context may have ended meanwhile,
+// and the record must be made all the same; it is tried again, which is safe,
+// until a lease's time has passed.
+func (g *Guard) finish(ctx context.Context, reqs []CompleteRequest, answers []error, began time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Lease)
+	defer cancel()
+	err := g.store.Complete(ctx, reqs, answers)
+	for pause := time.Millisecond; err != nil && retryable(err); pause = min(2*pause, time.Second) {
+		g.observe(Event{Kind: StoreError, Key: reqs[0].Key, Err: err})
+		if sleep(ctx, pause) != nil {
+			break
+		}
+		err = g.store.Complete(ctx, reqs, answers)
+	}
+	for i := range reqs {
+		e := answers[i]
+		if err != nil && e == nil {
+			e = err
+		}
+		if errors.Is(e, ErrResultTooLarge) {
+			e = g.finishWithout(ctx, reqs[i])
+		}
+		answers[i] = g.completion(&reqs[i], e, began)
+	}
+}
+
+// finishWithout records that the effect is complete and its result not kept.
+func (g *Guard) finishWithout(ctx context.Context, req CompleteRequest) error {
+	req.Result = Result{Kind: NotKept}
+	var answer [1]error
+	if err := g.store.Complete(ctx, []CompleteRequest{req}, answer[:]); err != nil {
+		return err
+	}
+	return answer[0]
+}
+
+// completion reports how one completion went and returns the caller's error.
+func (g *Guard) completion(req *CompleteRequest, err error, began time.Time) error {
+	switch {
+	case err == nil:
+		g.observe(Event{Kind: Completed, Key: req.Key, Elapsed: time.Since(began)})
+		return nil
+	case errors.Is(err, ErrStaleToken):
+		g.observe(Event{Kind: CompletionRefused, Key: req.Key, Err: err})
+		return fmt.Errorf("semel: %s: the effect ran, but %w: %w", req.Key, ErrLeaseLost, err)
+	}
+	g.observe(Event{Kind: StoreError, Key: req.Key, Err: err})
+	return fmt.Errorf("semel: %s: the effect ran, but its completion is not recorded: %w: %w", req.Key, ErrOutcomeUnknown, err)
+}
+
+// retryable says whether the same call of the store may succeed now.
+func retryable(err error) bool {
+	c := Classify(err)
+	return (c == ClassRetryable || c == ClassUnknown) && !errors.Is(err, ErrStoreFailed)
+}
+
+// heldKey is a claim that this guard holds.
+type heldKey struct {
+	key   Key
+	token Token
+}
+
+// release gives claims back. Doubt makes them Unknown under the policy Hold.
+// An error is reported and otherwise left: the lease ends by itself.
+func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Lease)
+	defer cancel()
+	reqs := make([]ReleaseRequest, len(held))
+	for i, h := range held {
+		reqs[i] = ReleaseRequest{Key: h.key, Token: h.token, Unknown: doubt && g.opts.OnLeaseExpired == Hold}
+	}
+	answers := make([]error, len(reqs))
+	if err := g.store.Release(ctx, reqs, answers); err != nil {
+		g.observe(Event{Kind: StoreError, Key: held[0].key, Err: err})
+		return
+	}
+	for i, err := range answers {
+		if err != nil {
+			g.observe(Event{Kind: StoreError, Key: held[i].key, Err: err})
+		}
+	}
+}
+
+// sleep waits for d or the end of ctx, whose cause it then returns.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

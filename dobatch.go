@@ -1,0 +1,160 @@
+package semel
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Item is one call of a batch whose claim was granted. The effect reads the
+// first three fields and sets the others.
+type Item struct {
+	// Index is the place of the call in the slice given to DoBatch.
+	Index int
+	Call  *Call
+	Claim Claim
+	// Data is the result, nil for none, as a [Func] would return it.
+	Data []byte
+	// Err is the error, as a Func would return it.
+	Err error
+}
+
+// BatchFunc is the effect of many calls at once: those whose claims were
+// granted, in the order of the batch. An error it returns is the error of each
+// item that has none of its own.
+type BatchFunc func(ctx context.Context, fresh []*Item) error
+
+// BatchOutcome is what became of one call of a batch.
+type BatchOutcome struct {
+	Outcome
+	Err error
+}
+
+// DoBatch is Do for many calls, with one round trip for all their claims, one
+// call of fn, and one round trip for all their completions. The outcomes are
+// in the order of the calls; their errors are those of Do. It does not wait
+// for keys that others hold. A key that occurs twice among the calls is decided
+// in order: the second is a duplicate of the first if that succeeded, and runs
+// in a further call of fn if not.
+//
+// The context of fn ends with the cause ErrLeaseLost when one of the leases is
+// lost.
+func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []BatchOutcome {
+	outcomes := make([]BatchOutcome, len(calls))
+	todo := make([]int, 0, len(calls))
+	for i := range calls {
+		if err := calls[i].Key.Validate(); err != nil {
+			outcomes[i].Err = err
+			continue
+		}
+		todo = append(todo, i)
+	}
+	for len(todo) > 0 {
+		todo = g.round(ctx, calls, todo, outcomes, fn)
+	}
+	return outcomes
+}
+
+// round decides and runs the calls of todo. It returns those that were in
+// flight only because an earlier one of the same round held the key.
+func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []BatchOutcome, fn BatchFunc) (again []int) {
+	reqs := make([]ClaimRequest, len(todo))
+	for n, i := range todo {
+		reqs[n] = g.request(&calls[i])
+	}
+	answers := make([]ClaimAnswer, len(reqs))
+	asked := time.Now()
+	err := g.ask(ctx, reqs, answers)
+	elapsed := time.Since(asked)
+
+	var fresh []*Item
+	ours := make(map[Key]bool)
+	for n, i := range todo {
+		a, call := &answers[n], &calls[i]
+		g.observeDecision(call.Key, a, elapsed)
+		switch {
+		case a.Decision == Fresh:
+			fresh = append(fresh, &Item{Index: i, Call: call, Claim: a.Claim})
+			ours[call.Key] = true
+		case a.Decision == InFlight && ours[call.Key]:
+			again = append(again, i)
+		case a.Decision == Undecided:
+			if a.Err == nil {
+				a.Err = err
+			}
+			g.observe(Event{Kind: StoreError, Key: call.Key, Err: a.Err})
+			outcomes[i].Err = fmt.Errorf("semel: claim %s: %w", call.Key, a.Err)
+		default:
+			outcomes[i].Outcome, outcomes[i].Err = g.settled(call, a)
+		}
+	}
+	if len(fresh) > 0 {
+		g.runBatch(ctx, fresh, asked, outcomes, fn)
+	}
+	return again
+}
+
+// runBatch runs the effect of granted items and records how each ended.
+func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
+	held := make([]heldKey, len(fresh))
+	for n, item := range fresh {
+		held[n] = heldKey{item.Call.Key, item.Claim.Token}
+	}
+	effect, beat := g.keep(ctx, held, asked)
+	returned := false
+	defer func() {
+		// fn panicked or called Goexit, which goes on after this.
+		if !returned {
+			beat.stop()
+			g.release(ctx, held, true)
+		}
+	}()
+	err := fn(effect, fresh)
+	returned = true
+	beat.stop()
+
+	var (
+		reqs            []CompleteRequest
+		completed       []*Item
+		failed, doubted []heldKey
+	)
+	for n, item := range fresh {
+		if item.Err == nil {
+			item.Err = err
+		}
+		out := &outcomes[item.Index]
+		result := Result{}
+		if item.Data != nil {
+			result = Result{Kind: Value, Data: item.Data}
+		}
+		result = resultOf(result, item.Err)
+		out.Err, out.Attempt = item.Err, item.Claim.Attempt
+		if out.Err == nil || result.Kind == Failed {
+			out.Decision, out.Result = Fresh, result
+			reqs = append(reqs, CompleteRequest{Key: item.Call.Key, Token: item.Claim.Token, Result: result, Window: g.window(item.Call)})
+			completed = append(completed, item)
+			continue
+		}
+		g.observe(Event{Kind: Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
+		if inDoubt(out.Err) {
+			doubted = append(doubted, held[n])
+		} else {
+			failed = append(failed, held[n])
+		}
+	}
+	if len(reqs) > 0 {
+		answers := make([]error, len(reqs))
+		g.finish(ctx, reqs, answers, beat.began)
+		for n, item := range completed {
+			if answers[n] != nil {
+				outcomes[item.Index].Err = answers[n]
+			}
+		}
+	}
+	if len(failed) > 0 {
+		g.release(ctx, failed, false)
+	}
+	if len(doubted) > 0 {
+		g.release(ctx, doubted, true)
+	}
+}

@@ -1,0 +1,227 @@
+package semel
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Defaults of [GuardOptions].
+const (
+	DefaultLease  = 30 * time.Second
+	DefaultWindow = 24 * time.Hour
+)
+
+// ExpiryPolicy says what follows when a lease ends without completion or
+// release: its holder crashed, or lost the store.
+type ExpiryPolicy uint8
+
+const (
+	// Retry lets the next delivery claim the key again: the effect may repeat,
+	// and its function is told so by an Attempt above 1.
+	Retry ExpiryPolicy = iota
+	// Hold makes the key Unknown until somebody resolves it: the effect does
+	// not repeat by itself.
+	Hold
+)
+
+// GuardOptions are the options of [NewGuard]. The zero value is valid.
+type GuardOptions struct {
+	// Name tells people which process holds a key. Defaults to host and
+	// process id. A random suffix is always added.
+	Name string
+	// Lease is how long a claim lasts without a heartbeat. Defaults to 30 s.
+	// Must be at least 1 ms.
+	Lease time.Duration
+	// Heartbeat is how often the lease is extended while an effect runs.
+	// Defaults to a third of the lease. Must be shorter than the lease.
+	Heartbeat time.Duration
+	// Window is how long a key is remembered from completion. Defaults to
+	// 24 h. Must be above 0; it may be Forever.
+	Window time.Duration
+	// OnLeaseExpired says what follows a lost holder. Defaults to Retry.
+	OnLeaseExpired ExpiryPolicy
+	// Wait is how long a delivery waits for a key that another holds before
+	// it gets an InFlightError. Defaults to 0: it does not wait.
+	Wait time.Duration
+	// RunLate runs a message that is older than the window can answer for,
+	// instead of returning ErrLate. Defaults to false.
+	RunLate bool
+	// MaxJoin is the most single requests that are joined into one call of the
+	// store. Defaults to 1024. Must not be negative.
+	MaxJoin int
+	// Observer is told of decisions and incidents. Defaults to none.
+	Observer Observer
+}
+
+// Guard is policy around a store: it claims a key, runs the effect and
+// completes the key. It is safe for concurrent use and has nothing to close.
+type Guard struct {
+	store Store
+	opts  GuardOptions
+	nonce atomic.Uint64
+}
+
+// NewGuard returns a guard of a store. Nil options are the zero options. All
+// options that are out of bounds are named in one error, which wraps
+// ErrInvalidRequest.
+func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
+	if store == nil {
+		return nil, fmt.Errorf("semel: NewGuard: the store is nil: %w", ErrInvalidRequest)
+	}
+	var o GuardOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Lease == 0 {
+		o.Lease = DefaultLease
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = o.Lease / 3
+	}
+	if o.Window == 0 {
+		o.Window = DefaultWindow
+	}
+	if o.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown-host"
+		}
+		o.Name = host + ":" + strconv.Itoa(os.Getpid())
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	// Two guards of one name, in one process or after a restart, must never
+	// recognise each other's claims.
+	var unique [8]byte
+	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
+	o.Name += "/" + hex.EncodeToString(unique[:])
+	return &Guard{store: Join(store, o.MaxJoin), opts: o}, nil
+}
+
+func (o *GuardOptions) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("semel: GuardOptions."+format+": %w", append(args, ErrInvalidRequest)...))
+	}
+	if o.Lease < time.Millisecond {
+		bad("Lease: %v is shorter than 1ms", o.Lease)
+	}
+	if o.Heartbeat <= 0 || o.Heartbeat >= o.Lease {
+		bad("Heartbeat: %v is not between 0 and the lease of %v", o.Heartbeat, o.Lease)
+	}
+	if o.Window < 0 {
+		bad("Window: %v is negative", o.Window)
+	}
+	if o.OnLeaseExpired > Hold {
+		bad("OnLeaseExpired: %d is neither Retry nor Hold", o.OnLeaseExpired)
+	}
+	if o.Wait < 0 {
+		bad("Wait: %v is negative", o.Wait)
+	}
+	if o.MaxJoin < 0 {
+		bad("MaxJoin: %d is negative", o.MaxJoin)
+	}
+	return errors.Join(errs...)
+}
+
+// Store returns the guard's store, with its concurrent single calls joined.
+func (g *Guard) Store() Store { return g.store }
+
+// MeasureWindow asks the store for the age of its oldest record and reports it
+// to the observer beside the window that the guard promises. It blocks for one
+// call and does nothing if the store does not count.
+func (g *Guard) MeasureWindow(ctx context.Context) error {
+	counter, ok := Ability[Counter](g.store)
+	if !ok {
+		return nil
+	}
+	counts, err := counter.Count(ctx)
+	if err != nil {
+		return fmt.Errorf("semel: measure the window: %w", err)
+	}
+	g.observe(Event{Kind: WindowMeasured, Window: g.opts.Window, Elapsed: counts.Oldest})
+	return nil
+}
+
+// Call is one delivery as a guard sees it. Only Key is required.
+type Call struct {
+	Key Key
+	// Fingerprint of the payload: another payload under the same key gets
+	// ErrMismatch.
+	Fingerprint Fingerprint
+	// Window replaces the guard's window if it is above 0.
+	Window time.Duration
+	// Time is the message's own time. With it, a message that is older than
+	// the window, and of which no record is left, is late.
+	Time time.Time
+}
+
+// Outcome is what became of a call without error.
+type Outcome struct {
+	// Decision is Fresh if the effect ran now, Duplicate if it had run before.
+	Decision Decision
+	// Attempt is the attempt that ran now; 0 for a duplicate.
+	Attempt int
+	// Result is the effect's, of now or as stored.
+	Result Result
+}
+
+// Func is an effect. It must return before its context's end is long past: the
+// context ends with the cause [ErrLeaseLost] when another may have taken the
+// key over. A nil result means that there is none; an empty one is a result.
+//
+// An error releases the key, so that the next delivery runs the effect again;
+// an error made by [Permanent] is recorded as the result instead. An error
+// that wraps [ErrOutcomeUnknown] or an error of a context leaves open whether
+// the effect happened: under the policy Hold it makes the key Unknown, and so
+// does a panic.
+type Func func(ctx context.Context, claim Claim) (result []byte, err error)
+
+func (g *Guard) request(c *Call) ClaimRequest {
+	req := ClaimRequest{
+		Key:         c.Key,
+		Owner:       Owner{Name: g.opts.Name, Nonce: g.nonce.Add(1)},
+		Lease:       g.opts.Lease,
+		Window:      g.window(c),
+		Fingerprint: c.Fingerprint,
+		Hold:        g.opts.OnLeaseExpired == Hold,
+		Time:        c.Time,
+	}
+	if g.opts.RunLate {
+		req.Time = time.Time{}
+	}
+	return req
+}
+
+func (g *Guard) window(c *Call) time.Duration {
+	if c.Window > 0 {
+		return c.Window
+	}
+	return g.opts.Window
+}
+
+func (g *Guard) observe(e Event) {
+	if g.opts.Observer != nil {
+		g.opts.Observer.Observe(e)
+	}
+}
+
+func (g *Guard) observeDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
+	if g.opts.Observer == nil {
+		return
+	}
+	e := Event{Kind: Decided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
+	g.observe(e)
+	if a.Decision == Fresh && a.Claim.Attempt > 1 {
+		e.Kind = TookOver
+		g.observe(e)
+	}
+}

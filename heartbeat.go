@@ -1,0 +1,100 @@
+package semel
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// heartbeat extends the leases of keys while their effects run, and ends the
+// effects' context when a lease is lost. A timer starts each beat, so that an
+// effect that is shorter than a beat costs no goroutine.
+type heartbeat struct {
+	guard *Guard
+	held  []heldKey
+	began time.Time
+	// lose ends the effects' context. The beats have a context of their own:
+	// they go on after the caller cancelled, until the effects have returned.
+	lose    context.CancelCauseFunc
+	beating context.Context
+	end     context.CancelFunc
+
+	mu      sync.Mutex // guards the fields below; a beat holds it all along
+	timer   *time.Timer
+	stopped bool
+	// sure is until when the leases surely last: one lease from the moment
+	// before the last request that succeeded.
+	sure time.Time
+}
+
+// keep starts the heartbeat of keys that were asked for at asked. The context
+// it returns is the one for the effects.
+func (g *Guard) keep(ctx context.Context, held []heldKey, asked time.Time) (context.Context, *heartbeat) {
+	effect, lose := context.WithCancelCause(ctx)
+	h := &heartbeat{guard: g, held: held, began: asked, lose: lose, sure: asked.Add(g.opts.Lease)}
+	h.beating, h.end = context.WithCancel(context.WithoutCancel(ctx))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timer = time.AfterFunc(g.opts.Heartbeat, h.beat)
+	return effect, h
+}
+
+// stop ends the heartbeat: when it returns no beat runs, nor will one. It
+// waits at most for the store to notice that its call was cancelled.
+func (h *heartbeat) stop() {
+	h.end()
+	h.lose(nil)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = true
+	h.timer.Stop()
+}
+
+// beat extends once and sets the timer for the next beat.
+func (h *heartbeat) beat() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped {
+		return
+	}
+	g := h.guard
+	reqs := make([]ExtendRequest, len(h.held))
+	for i, k := range h.held {
+		reqs[i] = ExtendRequest{Key: k.key, Token: k.token, Lease: g.opts.Lease}
+	}
+	answers := make([]ExtendAnswer, len(reqs))
+	asked := time.Now()
+	ctx, cancel := context.WithDeadline(h.beating, h.sure)
+	err := g.store.Extend(ctx, reqs, answers)
+	cancel()
+	if h.beating.Err() != nil {
+		return
+	}
+	for i := range answers {
+		if answers[i].Err != nil {
+			h.lost(h.held[i].key, answers[i].Err)
+			return
+		}
+	}
+	if err == nil {
+		h.sure = asked.Add(g.opts.Lease)
+		h.timer.Reset(g.opts.Heartbeat)
+		return
+	}
+	// The store did not answer. Until the lease surely lasts no longer the
+	// effects may go on, and the store may come back.
+	g.observe(Event{Kind: StoreError, Key: h.held[0].key, Err: err})
+	left := time.Until(h.sure)
+	if left <= 0 {
+		h.lost(h.held[0].key, err)
+		return
+	}
+	h.timer.Reset(min(left, g.opts.Heartbeat/4+time.Millisecond))
+}
+
+// lost ends the effects. The beats end with it.
+func (h *heartbeat) lost(key Key, err error) {
+	h.guard.observe(Event{Kind: LeaseLost, Key: key, Err: err})
+	h.lose(fmt.Errorf("semel: %s: %w: %w", key, ErrLeaseLost, err))
+}

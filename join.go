@@ -1,0 +1,237 @@
+package semel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Joined is a store whose concurrent single calls are joined into batches.
+// While one call of a verb runs, the single requests that arrive gather; when
+// it ends they go together. There is no timer: a lone caller never waits.
+// Calls with several requests pass through unchanged.
+//
+// It is safe for concurrent use. It starts no goroutines.
+type Joined struct {
+	store    Store
+	claim    joiner[ClaimRequest, ClaimAnswer]
+	complete joiner[CompleteRequest, error]
+	release  joiner[ReleaseRequest, error]
+	extend   joiner[ExtendRequest, ExtendAnswer]
+}
+
+var _ Store = (*Joined)(nil)
+
+// Join wraps a store. At most most requests go in one call; 0 is 1024. A
+// store that is joined already is returned as it is.
+func Join(store Store, most int) *Joined {
+	if j, ok := store.(*Joined); ok {
+		return j
+	}
+	if most <= 0 {
+		most = 1024
+	}
+	j := &Joined{store: store}
+	j.claim.init(most, store.Claim)
+	j.complete.init(most, store.Complete)
+	j.release.init(most, store.Release)
+	j.extend.init(most, store.Extend)
+	j.claim.orphan = j.giveBack
+	return j
+}
+
+// Claim implements Store.
+func (j *Joined) Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
+	return j.claim.do(ctx, reqs, answers)
+}
+
+// Complete implements Store.
+func (j *Joined) Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error {
+	return j.complete.do(ctx, reqs, answers)
+}
+
+// Release implements Store.
+func (j *Joined) Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error {
+	return j.release.do(ctx, reqs, answers)
+}
+
+// Extend implements Store.
+func (j *Joined) Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error {
+	return j.extend.do(ctx, reqs, answers)
+}
+
+// Traits implements Store.
+func (j *Joined) Traits() Traits { return j.store.Traits() }
+
+// Unwrap returns the store below.
+func (j *Joined) Unwrap() Store { return j.store }
+
+// giveBack releases claims that were granted to callers who had gone: nobody
+// will use them, and the lease should not have to run out first.
+func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) {
+	var back []ReleaseRequest
+	for i, a := range answers {
+		if a.Decision == Fresh && !reqs[i].Done {
+			back = append(back, ReleaseRequest{Key: reqs[i].Key, Token: a.Claim.Token})
+		}
+	}
+	if len(back) > 0 {
+		// A failure is mended by the end of the lease.
+		_ = j.store.Release(ctx, back, make([]error, len(back)))
+	}
+}
+
+// joiner joins the single calls of one verb.
+type joiner[Req, Ans any] struct {
+	call   func(context.Context, []Req, []Ans) error
+	orphan func(context.Context, []Req, []Ans)
+	most   int
+
+	mu    sync.Mutex // guards the fields below and the members of queued batches
+	busy  bool       // a call of this verb runs, or a batch was told to
+	queue []*joint[Req, Ans]
+}
+
+// joint is a batch of requests of different callers.
+type joint[Req, Ans any] struct {
+	reqs    []Req
+	answers []Ans
+	gone    []bool // the caller of this request no longer waits
+	waiting int
+	// deadline is the latest of the members', and bounded if all have one.
+	deadline time.Time
+	bounded  bool
+	err      error
+	lead     chan struct{} // gets one token: whoever takes it runs the batch
+	done     chan struct{}
+}
+
+func (j *joiner[Req, Ans]) init(most int, call func(context.Context, []Req, []Ans) error) {
+	j.most, j.call = most, call
+}
+
+func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) error {
+	if len(reqs) != len(answers) {
+		return fmt.Errorf("semel: %d requests but room for %d answers: %w", len(reqs), len(answers), ErrInvalidRequest)
+	}
+	if len(reqs) != 1 {
+		return j.call(ctx, reqs, answers)
+	}
+	j.mu.Lock()
+	if !j.busy {
+		j.busy = true
+		j.mu.Unlock()
+		defer j.next()
+		return j.call(ctx, reqs, answers)
+	}
+	b, i := j.enlist(ctx, reqs[0])
+	j.mu.Unlock()
+
+	select {
+	case <-b.done:
+	case <-b.lead:
+		j.run(ctx, b)
+	case <-ctx.Done():
+		if err := j.leave(ctx, b, i); err != nil {
+			return err
+		}
+	}
+	answers[0] = b.answers[i]
+	return b.err
+}
+
+// enlist adds a request to the last queued batch with room. Call with j.mu.
+func (j *joiner[Req, Ans]) enlist(ctx context.Context, req Req) (*joint[Req, Ans], int) {
+	var b *joint[Req, Ans]
+	if n := len(j.queue); n > 0 && len(j.queue[n-1].reqs) < j.most {
+		b = j.queue[n-1]
+	} else {
+		b = &joint[Req, Ans]{bounded: true, lead: make(chan struct{}, 1), done: make(chan struct{})}
+		j.queue = append(j.queue, b)
+	}
+	b.reqs = append(b.reqs, req)
+	b.gone = append(b.gone, false)
+	b.waiting++
+	deadline, ok := ctx.Deadline()
+	b.bounded = b.bounded && ok
+	if deadline.After(b.deadline) {
+		b.deadline = deadline
+	}
+	return b, len(b.reqs) - 1
+}
+
+// leave is for a caller who gave up. It returns nil if the answer is there
+// after all, and otherwise the caller's error; the answer, if one comes, is
+// then an orphan. If the batch has its token but no leader yet, the caller
+// leads it before it goes: somebody must.
+func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int) error {
+	j.mu.Lock()
+	select {
+	case <-b.done:
+		j.mu.Unlock()
+		return nil
+	default:
+	}
+	b.gone[i] = true
+	b.waiting--
+	if q := slices.Index(j.queue, b); q >= 0 && b.waiting == 0 {
+		j.queue = slices.Delete(j.queue, q, q+1)
+		j.mu.Unlock()
+		return fmt.Errorf("semel: gave up before the store was asked: %w", context.Cause(ctx))
+	}
+	j.mu.Unlock()
+	select {
+	case <-b.lead:
+		j.run(ctx, b)
+	default:
+	}
+	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+}
+
+// run makes the call of a batch and wakes its callers, also if the store
+// panics.
+func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
+	// One caller's cancellation must not fail the others' requests.
+	ctx = context.WithoutCancel(ctx)
+	if b.bounded {
+		bounded, cancel := context.WithDeadline(ctx, b.deadline)
+		defer cancel()
+		ctx = bounded
+	}
+	defer j.next()
+	b.answers = make([]Ans, len(b.reqs))
+	b.err = fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
+	var reqs []Req
+	var answers []Ans
+	defer func() {
+		if len(reqs) > 0 {
+			j.orphan(ctx, reqs, answers)
+		}
+	}()
+	defer func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		close(b.done) // under the lock: who leaves later finds it closed
+		for i, gone := range b.gone {
+			if gone && j.orphan != nil {
+				reqs, answers = append(reqs, b.reqs[i]), append(answers, b.answers[i])
+			}
+		}
+	}()
+	b.err = j.call(ctx, b.reqs, b.answers)
+}
+
+// next hands over to the batch that gathered meanwhile.
+func (j *joiner[Req, Ans]) next() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.queue) == 0 {
+		j.busy = false
+		return
+	}
+	b := j.queue[0]
+	j.queue = j.queue[1:]
+	b.lead <- struct{}{}
+}

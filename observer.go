@@ -1,0 +1,93 @@
+package semel
+
+import "time"
+
+// Observer is told what a Guard decides and meets. Observe is called from the
+// goroutine that does the work, from many at once: it must be safe for
+// concurrent use and must not block.
+type Observer interface {
+	Observe(Event)
+}
+
+// ObserverFunc is a function as an Observer.
+type ObserverFunc func(Event)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(e Event) { f(e) }
+
+// EventKind tells what happened.
+type EventKind uint8
+
+const (
+	// Decided: a claim was answered. Decision, Reason, Attempt and Elapsed
+	// (the claim's latency) are set.
+	Decided EventKind = iota + 1
+	// Completed: a key became done. Elapsed is the time since the claim.
+	Completed
+	// Released: a claim was given back after an error, which is Err.
+	Released
+	// TookOver: a lease had ended without completion and this claim replaced
+	// it: the effect may have happened. Attempt is above 1.
+	TookOver
+	// LeaseLost: a heartbeat found the lease gone while the effect ran.
+	LeaseLost
+	// CompletionRefused: the effect is complete, but too late: the token was
+	// stale. Err has the store's answer.
+	CompletionRefused
+	// StoreError: a call to the store failed. Err has its answer.
+	StoreError
+	// WindowMeasured: Window is what the guard promises, Elapsed the age of
+	// the oldest record the store still has.
+	WindowMeasured
+)
+
+// String returns the kind's name as it is used in logs.
+func (k EventKind) String() string {
+	names := [...]string{"", "decided", "completed", "released", "took_over", "lease_lost", "completion_refused", "store_error", "window_measured"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return "invalid"
+}
+
+// Event is one thing that a Guard reports. Fields that do not belong to its
+// Kind are zero. A key must never become the label of a metric.
+type Event struct {
+	Kind     EventKind
+	Key      Key
+	Decision Decision
+	// Reason says in a few fixed words why the decision fell as it did.
+	Reason  string
+	Attempt int
+	Elapsed time.Duration
+	Window  time.Duration
+	Err     error
+}
+
+// reason gives the fixed words for a decision.
+func reason(a *ClaimAnswer) string {
+	switch a.Decision {
+	case Fresh:
+		if a.Claim.Attempt > 1 {
+			return "lease of an earlier attempt expired"
+		}
+		return "no record"
+	case Duplicate:
+		switch a.Result.Kind {
+		case Failed:
+			return "failed permanently before"
+		case NotKept:
+			return "completed before, result not kept"
+		}
+		return "completed before"
+	case InFlight:
+		return "held by another"
+	case Mismatch:
+		return "other payload"
+	case InDoubt:
+		return "outcome of an earlier attempt unknown"
+	case Late:
+		return "older than the window"
+	}
+	return "no answer"
+}
