@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Joined is a store whose concurrent single calls are joined into batches.
@@ -100,12 +99,10 @@ type joint[Req, Ans any] struct {
 	answers []Ans
 	gone    []bool // the caller of this request no longer waits
 	waiting int
-	// deadline is the latest of the members', and bounded if all have one.
-	deadline time.Time
-	bounded  bool
-	err      error
-	lead     chan struct{} // gets one token: whoever takes it runs the batch
-	done     chan struct{}
+	cancel  context.CancelFunc // ends the call; set while it runs
+	err     error
+	lead    chan struct{} // gets one token: whoever takes it runs the batch
+	done    chan struct{}
 }
 
 func (j *joiner[Req, Ans]) init(most int, call func(context.Context, []Req, []Ans) error) {
@@ -126,7 +123,7 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 		defer j.next()
 		return j.call(ctx, reqs, answers)
 	}
-	b, i := j.enlist(ctx, reqs[0])
+	b, i := j.enlist(reqs[0])
 	j.mu.Unlock()
 
 	select {
@@ -143,22 +140,17 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 }
 
 // enlist adds a request to the last queued batch with room. Call with j.mu.
-func (j *joiner[Req, Ans]) enlist(ctx context.Context, req Req) (*joint[Req, Ans], int) {
+func (j *joiner[Req, Ans]) enlist(req Req) (*joint[Req, Ans], int) {
 	var b *joint[Req, Ans]
 	if n := len(j.queue); n > 0 && len(j.queue[n-1].reqs) < j.most {
 		b = j.queue[n-1]
 	} else {
-		b = &joint[Req, Ans]{bounded: true, lead: make(chan struct{}, 1), done: make(chan struct{})}
+		b = &joint[Req, Ans]{lead: make(chan struct{}, 1), done: make(chan struct{})}
 		j.queue = append(j.queue, b)
 	}
 	b.reqs = append(b.reqs, req)
 	b.gone = append(b.gone, false)
 	b.waiting++
-	deadline, ok := ctx.Deadline()
-	b.bounded = b.bounded && ok
-	if deadline.After(b.deadline) {
-		b.deadline = deadline
-	}
 	return b, len(b.reqs) - 1
 }
 
@@ -175,7 +167,7 @@ func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int)
 	default:
 	}
 	b.gone[i] = true
-	b.waiting--
+	b.desert()
 	if q := slices.Index(j.queue, b); q >= 0 && b.waiting == 0 {
 		j.queue = slices.Delete(j.queue, q, q+1)
 		j.mu.Unlock()
@@ -184,22 +176,36 @@ func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int)
 	j.mu.Unlock()
 	select {
 	case <-b.lead:
-		j.run(ctx, b)
+		j.run(context.WithoutCancel(ctx), b)
 	default:
 	}
 	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, context.Cause(ctx))
 }
 
-// run makes the call of a batch and wakes its callers, also if the store
-// panics.
-func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
-	// One caller's cancellation must not fail the others' requests.
-	ctx = context.WithoutCancel(ctx)
-	if b.bounded {
-		bounded, cancel := context.WithDeadline(ctx, b.deadline)
-		defer cancel()
-		ctx = bounded
+// desert notes that one caller less waits. When none is left the call, if it
+// runs, is cancelled. Call with the joiner's mutex.
+func (b *joint[Req, Ans]) desert() {
+	b.waiting--
+	if b.waiting == 0 && b.cancel != nil {
+		b.cancel()
 	}
+}
+
+// run makes the call of a batch and wakes its callers, also if the store
+// panics. One caller's cancellation does not fail the others' requests: the
+// call ends early only when all of them have given up. Its leader is one of
+// them and gets the answer in any case.
+func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
+	shared, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	j.mu.Lock()
+	b.cancel = cancel
+	j.mu.Unlock()
+	defer context.AfterFunc(ctx, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		b.desert()
+	})()
 	defer j.next()
 	b.answers = make([]Ans, len(b.reqs))
 	b.err = fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
@@ -207,7 +213,7 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
 	var answers []Ans
 	defer func() {
 		if len(reqs) > 0 {
-			j.orphan(ctx, reqs, answers)
+			j.orphan(context.WithoutCancel(ctx), reqs, answers)
 		}
 	}()
 	defer func() {
@@ -220,7 +226,7 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
 			}
 		}
 	}()
-	b.err = j.call(ctx, b.reqs, b.answers)
+	b.err = j.call(shared, b.reqs, b.answers)
 }
 
 // next hands over to the batch that gathered meanwhile.

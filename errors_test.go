@@ -1,0 +1,54 @@
+package semel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/semel-dev/semel"
+)
+
+func TestClassifyNeverReadsDoubtAsFailure(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want semel.Class
+	}{
+		{nil, semel.ClassNone},
+		{errors.New("never heard of it"), semel.ClassUnknown},
+		{context.DeadlineExceeded, semel.ClassUnknown},
+		{fmt.Errorf("x: %w", semel.ErrStoreUnavailable), semel.ClassRetryable},
+		// Both at once: the doubt wins.
+		{fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable), semel.ClassUnknown},
+		{&semel.StaleTokenError{}, semel.ClassPermanent},
+		{&semel.InFlightError{}, semel.ClassRetryable},
+		{semel.Permanent(errors.New("no")), semel.ClassPermanent},
+		{semel.ErrStoreFailed, semel.ClassUnknown},
+	} {
+		if got := semel.Classify(c.err); got != c.want {
+			t.Errorf("%v is %v, want %v", c.err, got, c.want)
+		}
+	}
+	if semel.Permanent(nil) != nil {
+		t.Error("no error became a permanent one")
+	}
+}
+
+func TestKeysAreValidatedByLengthAlone(t *testing.T) {
+	long := string(make([]byte, semel.MaxKeyBytes))
+	for _, c := range []struct {
+		key semel.Key
+		ok  bool
+	}{
+		{semel.Key{ID: "a"}, true},
+		{semel.Key{ID: "\x00\xff", Scope: "\x00"}, true},
+		{semel.Key{ID: long, Scope: long}, true},
+		{semel.Key{Scope: "a"}, false},
+		{semel.Key{ID: long + "x"}, false},
+		{semel.Key{ID: "a", Scope: long + "x"}, false},
+	} {
+		if err := c.key.Validate(); (err == nil) != c.ok || err != nil && !errors.Is(err, semel.ErrInvalidKey) {
+			t.Errorf("%.20v: %v", c.key, err)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package semel_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// gate is a store whose claims take a second each and are counted. It grants
+// every claim and records what is given back.
+type gate struct {
+	semel.Store
+	mu      sync.Mutex
+	batches []int
+	back    []semel.Token
+	token   atomic.Uint64
+}
+
+func (g *gate) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	g.mu.Lock()
+	g.batches = append(g.batches, len(reqs))
+	g.mu.Unlock()
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for i := range answers {
+		answers[i] = semel.ClaimAnswer{Decision: semel.Fresh, Holder: reqs[i].Key.ID, Claim: semel.Claim{Token: semel.Token(g.token.Add(1))}}
+	}
+	return nil
+}
+
+func (g *gate) Release(_ context.Context, reqs []semel.ReleaseRequest, _ []error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range reqs {
+		g.back = append(g.back, r.Token)
+	}
+	return nil
+}
+
+func claimOne(ctx context.Context, s semel.Store, id string) (semel.ClaimAnswer, error) {
+	answers := make([]semel.ClaimAnswer, 1)
+	err := s.Claim(ctx, []semel.ClaimRequest{{Key: semel.Key{ID: id}}}, answers)
+	return answers[0], err
+}
+
+func TestCallsThatArriveDuringACallGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gate{}
+		joined := semel.Join(store, 8)
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 21 {
+			all.Go(func() {
+				id := string(rune('a' + i))
+				if a, err := claimOne(t.Context(), joined, id); err != nil || a.Holder != id {
+					t.Errorf("caller %s got the answer of %q, %v", id, a.Holder, err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took != 4*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if got := store.batches; len(got) != 4 || got[0] != 1 || got[1] != 8 || got[2] != 8 || got[3] != 4 {
+			t.Errorf("the store saw batches of %v, want 1, 8, 8, 4", got)
+		}
+	})
+}
+
+func TestLoneCallerDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		joined := semel.Join(&gate{}, 0)
+		start := time.Now()
+		for range 3 {
+			if _, err := claimOne(t.Context(), joined, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took != 3*time.Second {
+			t.Errorf("three calls of a second took %v", took)
+		}
+	})
+}
+
+func TestCallerWhoGivesUpHarmsNobodyAndHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gate{}
+		joined := semel.Join(store, 0)
+		var all sync.WaitGroup
+		all.Go(func() { // occupies the store for the first second
+			if _, err := claimOne(t.Context(), joined, "first"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		early, cancelEarly := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		late, cancelLate := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancelEarly()
+		defer cancelLate()
+		var leaders atomic.Int32
+		for _, ctx := range []context.Context{early, late, late} {
+			all.Go(func() {
+				a, err := claimOne(ctx, joined, "gone")
+				if err == nil && a.Decision == semel.Fresh {
+					leaders.Add(1) // who leads waits for the answer and gets it
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("who gave up got %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		all.Go(func() {
+			if a, err := claimOne(t.Context(), joined, "stays"); err != nil || a.Holder != "stays" {
+				t.Errorf("who stayed got %q, %v", a.Holder, err)
+			}
+		})
+		all.Wait()
+		if _, err := claimOne(t.Context(), joined, "afterwards"); err != nil {
+			t.Error(err)
+		}
+		if back, led := len(store.back), int(leaders.Load()); led > 1 || back+led != 3 {
+			t.Errorf("%d claims were given back and %d led, want all three who gave up", back, led)
+		}
+	})
+}
+
+func TestCallThatNobodyWaitsForIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		joined := semel.Join(&gate{}, 0)
+		var all sync.WaitGroup
+		all.Go(func() { _, _ = claimOne(t.Context(), joined, "first") })
+		synctest.Wait()
+		start := time.Now()
+		for range 3 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+				defer cancel()
+				if _, err := claimOne(ctx, joined, "second"); err == nil {
+					t.Error("a call that was given up by all succeeded")
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took != 1200*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestRequestThatWasNotSentIsNotUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gate{}
+		joined := semel.Join(store, 0)
+		var all sync.WaitGroup
+		all.Go(func() { _, _ = claimOne(t.Context(), joined, "first") })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := claimOne(ctx, joined, "second")
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, semel.ErrOutcomeUnknown) {
+			t.Errorf("got %v", err)
+		}
+		all.Wait()
+		if len(store.batches) != 1 {
+			t.Errorf("the store was called %d times", len(store.batches))
+		}
+	})
+}
+
+func TestWrongNumberOfAnswersIsRefused(t *testing.T) {
+	err := semel.Join(&gate{}, 0).Claim(t.Context(), make([]semel.ClaimRequest, 2), make([]semel.ClaimAnswer, 1))
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("got %v", err)
+	}
+}
