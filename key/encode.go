@@ -1,0 +1,67 @@
+package key
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// The bytes after a leading NUL that tell encodings apart. They are stored in
+// key stores and never change their meaning.
+const (
+	mark          = 0x00
+	markString    = 's'
+	markNumber    = 'n'
+	markTrue      = 't'
+	markFalse     = 'f'
+	markComposite = 'c'
+	markContent   = 'h'
+	markBytes     = 'b'
+	markUnpaired  = 'u'
+)
+
+// AppendString appends the id of a string: its bytes. The empty string is no
+// id; for it nothing is appended.
+func AppendString[T string | []byte](dst []byte, value T) []byte {
+	if len(value) > 0 && value[0] == mark {
+		dst = append(dst, mark, markString)
+	}
+	return append(dst, value...)
+}
+
+// AppendNumber appends the id of a number by its text, which is not checked.
+func AppendNumber[T string | []byte](dst []byte, text T) []byte {
+	return append(append(dst, mark, markNumber), text...)
+}
+
+// AppendBool appends the id of true or false.
+func AppendBool(dst []byte, value bool) []byte {
+	if value {
+		return append(dst, mark, markTrue)
+	}
+	return append(dst, mark, markFalse)
+}
+
+// AppendComposite appends the id of several parts in their order. Each part is
+// an id by itself, as the other functions append it. One part is its own
+// composite.
+func AppendComposite[T string | []byte](dst []byte, parts ...T) []byte {
+	if len(parts) == 1 {
+		return append(dst, parts[0]...)
+	}
+	dst = append(dst, mark, markComposite)
+	for _, part := range parts {
+		dst = appendPart(dst, part)
+	}
+	return dst
+}
+
+func appendPart[T string | []byte](dst []byte, part T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(part))), part...)
+}
+
+// AppendBytes appends the id of bytes that have no better one: their SHA-256.
+// It is never the id of JSON content, even of equal bytes.
+func AppendBytes(dst, data []byte) []byte {
+	sum := sha256.Sum256(data)
+	return append(append(dst, mark, markBytes), sum[:]...)
+}

@@ -1,0 +1,275 @@
+package key
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Kind is the type of a JSON value.
+type Kind uint8
+
+const (
+	// Missing: there is no value.
+	Missing Kind = iota
+	Null
+	False
+	True
+	Number
+	String
+	Object
+	Array
+)
+
+// String returns the kind's name in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Missing:
+		return "missing"
+	case Null:
+		return "null"
+	case False:
+		return "false"
+	case True:
+		return "true"
+	case Number:
+		return "number"
+	case String:
+		return "string"
+	case Object:
+		return "object"
+	case Array:
+		return "array"
+	}
+	return "invalid"
+}
+
+// MaxDepth is how deep a document may nest, as in encoding/json.
+const MaxDepth = 10_000
+
+// FinderOptions are the options of [NewFinder].
+type FinderOptions struct {
+	// Content asks for [Finder.Print]. Defaults to false.
+	Content bool
+	// Seed selects the function of [Finder.Print]. Prints compare only under
+	// one seed. Defaults to 0, a function like any other.
+	Seed uint64
+}
+
+// Finder finds values in JSON documents, one document after the other, and
+// checks each document as it passes. It allocates only to grow its buffers to
+// the largest document. A Finder is not safe for concurrent use: each worker
+// has its own.
+type Finder struct {
+	places []place
+	found  []found
+	faults []faults
+	doc    []byte
+	err    error
+	stack  []frame
+	part   []byte
+	text   []byte
+	mixer  mixer
+	print  uint64
+	// content is FinderOptions.Content.
+	content bool
+}
+
+// place is a node of the tree that the paths form. Place 0 stands for "no path
+// leads here", place 1 for the whole document.
+type place struct {
+	members  []member
+	elements []element
+	// lengths has bit min(n, 63) set if a member's name has n bytes: most
+	// names of a document are told apart without comparing them.
+	lengths uint64
+	// here are the paths that end at this place, below those that end here or
+	// further down.
+	here, below []int32
+}
+
+type member struct {
+	name string
+	to   int32
+}
+
+type element struct {
+	index int32
+	to    int32
+}
+
+// found is what is known of one path's value.
+type found struct {
+	start, end int
+	kind       Kind
+	escaped    bool
+}
+
+// faults are the errors of one path, made ahead so that a line without an id
+// costs no allocation. They are never changed.
+type faults struct {
+	missing   [IsEmpty + 1]MissingError
+	notScalar [2]NotScalarError // an object's, an array's
+}
+
+const (
+	nowhere  = int32(0)
+	wholeDoc = int32(1)
+)
+
+// NewFinder returns a Finder for paths. With no paths it only checks, and
+// prints, documents. The error is nil with paths from [ParsePath].
+func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
+	if opts == nil {
+		opts = new(FinderOptions)
+	}
+	f := &Finder{
+		places:  make([]place, wholeDoc+1),
+		found:   make([]found, len(paths)),
+		faults:  make([]faults, len(paths)),
+		content: opts.Content,
+		mixer:   newMixer(opts.Seed),
+		err:     errors.New("key: no document was given to the finder"),
+	}
+	for i, p := range paths {
+		if len(p.steps) > maxPathSteps {
+			return nil, fmt.Errorf("key: finder: path %d has more than %d steps", i, maxPathSteps)
+		}
+		f.add(int32(i), p)
+		text := p.String()
+		for r := range f.faults[i].missing {
+			f.faults[i].missing[r] = MissingError{Rule: text, Reason: Reason(r)}
+		}
+		f.faults[i].notScalar = [2]NotScalarError{{text, Object}, {text, Array}}
+	}
+	return f, nil
+}
+
+// add puts a path into the tree.
+func (f *Finder) add(path int32, p Path) {
+	at := wholeDoc
+	f.places[at].below = append(f.places[at].below, path)
+	for _, s := range p.steps {
+		at = f.child(at, s)
+		f.places[at].below = append(f.places[at].below, path)
+	}
+	f.places[at].here = append(f.places[at].here, path)
+}
+
+// child returns the place one step below, and makes it if it is new.
+func (f *Finder) child(at int32, s step) int32 {
+	to := int32(len(f.places))
+	p := &f.places[at]
+	if s.element {
+		n, ok := slices.BinarySearchFunc(p.elements, int32(s.index), func(e element, index int32) int { return cmp.Compare(e.index, index) })
+		if ok {
+			return p.elements[n].to
+		}
+		p.elements = slices.Insert(p.elements, n, element{int32(s.index), to})
+	} else {
+		for _, m := range p.members {
+			if m.name == s.name {
+				return m.to
+			}
+		}
+		p.members = append(p.members, member{s.name, to})
+		p.lengths |= 1 << min(len(s.name), 63)
+	}
+	f.places = append(f.places, place{})
+	return to
+}
+
+// Find checks doc, which must be one JSON value with white space around it at
+// most, and finds the values of all paths. It accepts what encoding/json.Valid
+// accepts. The error is a [*SyntaxError]; after it there are no values.
+//
+// doc must not change while the values of this call are in use.
+func (f *Finder) Find(doc []byte) error {
+	f.doc, f.err = doc, nil
+	clear(f.found)
+	if at, bad := f.scan(doc); bad != "" {
+		clear(f.found)
+		f.err = &SyntaxError{Offset: at, Problem: bad}
+	}
+	return f.err
+}
+
+// Raw returns the text of path i's value in the document, and its kind. Strings
+// have their quotes and escapes. The text is nil if the value is Missing.
+func (f *Finder) Raw(i int) (raw []byte, kind Kind) {
+	v := f.found[i]
+	if v.kind == Missing {
+		return nil, Missing
+	}
+	return f.doc[v.start:v.end], v.kind
+}
+
+// Print returns a 64-bit fingerprint of the document's content, if
+// FinderOptions.Content asked for it: it does not depend on white space, on the
+// order of members or on how strings are escaped. Numbers count by their text,
+// arrays by their order. It tells that one key came with other content, by
+// chance wrongly once in 2^64; it is no defence against who builds documents to
+// have equal prints, and of a document with duplicate names it sees all
+// members but not their order.
+//
+// The function of a seed never changes, so prints may be stored.
+func (f *Finder) Print() uint64 { return f.print }
+
+// AppendID appends the id that the paths' values form, as the package
+// documentation lays it down: one path's value, or the composite of several.
+// The error is that of Find, a [*MissingError] or a [*NotScalarError]; dst is
+// then returned unchanged.
+func (f *Finder) AppendID(dst []byte) ([]byte, error) {
+	switch {
+	case f.err != nil:
+		return dst, f.err
+	case len(f.found) == 1:
+		return f.AppendValue(dst, 0)
+	}
+	start := len(dst)
+	dst = append(dst, mark, markComposite)
+	for i := range f.found {
+		part, err := f.AppendValue(f.part[:0], i)
+		f.part = part
+		if err != nil {
+			return dst[:start], err
+		}
+		dst = appendPart(dst, part)
+	}
+	return dst, nil
+}
+
+// AppendValue appends the id that the value of path i is by itself. Errors are
+// those of AppendID.
+func (f *Finder) AppendValue(dst []byte, i int) ([]byte, error) {
+	if f.err != nil {
+		return dst, f.err
+	}
+	v := &f.found[i]
+	switch v.kind {
+	case String:
+		if v.end-v.start == len(`""`) {
+			return dst, &f.faults[i].missing[IsEmpty]
+		}
+		text := f.doc[v.start+1 : v.end-1]
+		if !v.escaped {
+			return AppendString(dst, text), nil
+		}
+		var lone bool
+		if f.text, lone = appendUnescaped(f.text[:0], text); lone {
+			dst = append(dst, mark, markUnpaired, '"')
+			return append(appendCanonicalText(dst, text), '"'), nil
+		}
+		return AppendString(dst, f.text), nil
+	case Number:
+		return AppendNumber(dst, f.doc[v.start:v.end]), nil
+	case True, False:
+		return AppendBool(dst, v.kind == True), nil
+	case Null:
+		return dst, &f.faults[i].missing[IsNull]
+	case Object, Array:
+		return dst, &f.faults[i].notScalar[v.kind-Object]
+	}
+	return dst, &f.faults[i].missing[Absent]
+}

@@ -1,0 +1,215 @@
+package key
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Form is what a rule looks at.
+type Form uint8
+
+const (
+	// FormPath is a place in the JSON body: ".event_id".
+	FormPath Form = iota
+	// FormLine is the whole body as bytes: "line".
+	FormLine
+	// FormHash is the canonical content of the JSON body, or of places in it:
+	// "hash(.)", "hash(.a,.b)".
+	FormHash
+	// FormHeader is a header: "header:NAME".
+	FormHeader
+	// FormRecordKey is the transport's partitioning key: "record-key".
+	FormRecordKey
+	// FormMessageID is the transport's name for the message:
+	// "property:message-id".
+	FormMessageID
+	// FormTemplate is a text with values in it. See [Template].
+	FormTemplate
+	// FormFirst is the first of several rules that is present. See [First].
+	FormFirst
+	// FormAll is the composite of several rules. See [All].
+	FormAll
+	// FormUnstable is what tells deliveries apart instead of messages. It is
+	// refused unless forced. See [ParseRuleForced].
+	FormUnstable
+)
+
+// Rule says where a message has its id. It is immutable and safe for
+// concurrent use.
+type Rule struct {
+	form  Form
+	text  string
+	name  string   // of a header, or of an unstable rule
+	paths []Path   // of FormPath, one; of FormHash
+	rules []*Rule  // of FormFirst, FormAll and FormTemplate
+	texts []string // of FormTemplate: one before, between and after the rules
+}
+
+// Form says what the rule looks at.
+func (r *Rule) Form() Form { return r.form }
+
+// Paths returns the places in a JSON body that a rule of FormPath or FormHash
+// names, and nil for other forms. The slice must not be changed.
+func (r *Rule) Paths() []Path { return r.paths }
+
+// Rules returns the rules that a rule of FormFirst, FormAll or FormTemplate is
+// made of, and nil for other forms. The slice must not be changed.
+func (r *Rule) Rules() []*Rule { return r.rules }
+
+// String returns the rule's text. Of a rule that was parsed it is a text that
+// parses to the same rule.
+func (r *Rule) String() string { return r.text }
+
+// First is the rule that tries rules in turn and takes the first whose value
+// is not missing, null or empty. Any other error ends the search: a document
+// that is not JSON gives no id, whatever the next rule would find.
+func First(rules ...*Rule) (*Rule, error) {
+	if len(rules) == 0 {
+		return nil, fmt.Errorf("key: first of no rules: %w", ErrRule)
+	}
+	return group(FormFirst, "first of ", rules), nil
+}
+
+// All is the rule that makes a composite of the values of all rules, none of
+// which may be missing. With one rule it is that rule.
+func All(rules ...*Rule) (*Rule, error) {
+	if len(rules) == 0 {
+		return nil, fmt.Errorf("key: all of no rules: %w", ErrRule)
+	}
+	return group(FormAll, "all of ", rules), nil
+}
+
+func group(form Form, prefix string, rules []*Rule) *Rule {
+	if len(rules) == 1 {
+		return rules[0]
+	}
+	texts := make([]string, len(rules))
+	for i, r := range rules {
+		texts[i] = r.text
+	}
+	return &Rule{form: form, text: prefix + strings.Join(texts, ", "), rules: append([]*Rule(nil), rules...)}
+}
+
+// unstable are the names of rules that tell deliveries apart, with the reason
+// why they cannot be keys.
+var unstable = map[string]string{
+	"offset":      "a message that is published again or redriven gets a new offset",
+	"origin":      "a message that is published again or redriven gets a new place",
+	"delivery-id": "every delivery of one message has another",
+	"timestamp":   "the time changes when a message is published again, and two messages can share one",
+	"time":        "the time changes when a message is published again, and two messages can share one",
+	"random":      "a value drawn on receipt differs on every delivery",
+	"uuid":        "a value drawn on receipt differs on every delivery",
+}
+
+// Unstable returns why the rule, or one that it is made of, does not give
+// every delivery of a message the same key, or "" if nothing is known against
+// it.
+func (r *Rule) Unstable() string {
+	if r.form == FormUnstable {
+		return unstable[r.name]
+	}
+	for _, part := range r.rules {
+		if why := part.Unstable(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// ParseRule reads a rule:
+//
+//	.a.b  .items[0].id  .["odd.name"]   the value at a path: see ParsePath
+//	line                                the whole body, as bytes
+//	hash(.)  hash(.a,.b)                canonical content: see AppendCanonical
+//	header:NAME                         the last header of this exact name
+//	record-key                          the transport's partitioning key
+//	property:message-id                 the transport's name for the message
+//
+// The names of what tells deliveries apart (offset, origin, delivery-id,
+// timestamp, time, random, uuid) are refused with an [*UnstableError]. Other
+// errors are [*RuleError].
+func ParseRule(text string) (*Rule, error) {
+	r, err := ParseRuleForced(text)
+	if err != nil {
+		return nil, err
+	}
+	if why := r.Unstable(); why != "" {
+		return nil, &UnstableError{Rule: text, Why: why}
+	}
+	return r, nil
+}
+
+// ParseRuleForced is ParseRule for a caller who insists on a rule that is not
+// stable: offset and origin are then source, partition and offset; delivery-id
+// is these and the delivery count; timestamp and time are the message's time;
+// random and uuid are a new UUID.
+func ParseRuleForced(text string) (*Rule, error) {
+	p := parser{text: text}
+	switch {
+	case p.peek() == '.' && !p.done():
+		path, err := ParsePath(text)
+		if err != nil {
+			return nil, err
+		}
+		return &Rule{form: FormPath, text: path.String(), paths: []Path{path}}, nil
+	case text == "line":
+		return &Rule{form: FormLine, text: text}, nil
+	case text == "record-key":
+		return &Rule{form: FormRecordKey, text: text}, nil
+	case text == "property:message-id":
+		return &Rule{form: FormMessageID, text: text}, nil
+	case unstable[text] != "":
+		return &Rule{form: FormUnstable, text: text, name: text}, nil
+	case p.take("header:"):
+		return p.header()
+	case p.take("hash("):
+		return p.hash()
+	case text == "":
+		return nil, p.errorf("the rule is empty: %s", ruleHint)
+	case p.take("property:"):
+		return nil, p.errorf("the one property is property:message-id")
+	}
+	return nil, p.errorf("there is no such rule: %s", ruleHint)
+}
+
+const ruleHint = "use a path that begins with '.', line, hash(.), header:NAME, record-key or property:message-id"
+
+func (p *parser) header() (*Rule, error) {
+	name := p.text[p.pos:]
+	if name == "" {
+		return nil, p.errorf("the header's name is missing")
+	}
+	for ; !p.done(); p.pos++ {
+		if c := p.peek(); c <= ' ' || c == 0x7F {
+			return nil, p.errorf("a header's name has no space or control character")
+		}
+	}
+	return &Rule{form: FormHeader, text: p.text, name: name}, nil
+}
+
+func (p *parser) hash() (*Rule, error) {
+	r := &Rule{form: FormHash}
+	texts := []string{}
+	for {
+		p.spaces()
+		path, err := p.path()
+		if err != nil {
+			return nil, err
+		}
+		r.paths = append(r.paths, path)
+		texts = append(texts, path.String())
+		p.spaces()
+		switch {
+		case p.take(","):
+		case p.take(")"):
+			if !p.done() {
+				return nil, p.errorf("nothing may follow the ')'")
+			}
+			r.text = "hash(" + strings.Join(texts, ",") + ")"
+			return r, nil
+		default:
+			return nil, p.errorf("',' or ')' is wanted, not %s; %s", p.here(), quoteHint)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package key
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// What is wrong with a document, as in "invalid JSON: PROBLEM at byte N".
+const (
+	badEnd       = "the document ends too early"
+	badControl   = "a control character in a string must be escaped"
+	badEscape    = "a backslash is not followed by an escape"
+	badHex       = "\\u is not followed by four hexadecimal digits"
+	badNumber    = "a number has a form that JSON does not allow"
+	badValue     = "a value is wanted"
+	badName      = "a member name in double quotes is wanted"
+	badColon     = "':' is wanted after a member name"
+	badInObject  = "',' or '}' is wanted after a member"
+	badInArray   = "',' or ']' is wanted after an element"
+	badTrailing  = "nothing but white space may follow the document"
+	badTooNested = "the document nests deeper than 10000 levels"
+)
+
+// Eight bytes are looked at as one word. A byte b of it stops a run of plain
+// text if it is a quote, a backslash or below 0x20.
+const (
+	eachByte  = 0x0101010101010101
+	highBits  = 0x8080808080808080
+	quotes    = '"' * eachByte
+	slashes   = '\\' * eachByte
+	controls  = 0x20 * eachByte
+	wordBytes = 8
+)
+
+// stops has the high bit set of the first byte in w that stops plain text.
+// Bits above it may be wrong, because a subtraction borrows; it is zero if no
+// byte stops.
+func stops(w uint64) uint64 {
+	return (((w ^ quotes) - eachByte) | ((w ^ slashes) - eachByte) | (w - controls)) &^ w & highBits
+}
+
+// plainEnd returns the position of the first byte from i on that stops plain
+// text, or the document's length.
+func plainEnd(doc []byte, i int) int {
+	for ; i+wordBytes <= len(doc); i += wordBytes {
+		if m := stops(binary.LittleEndian.Uint64(doc[i:])); m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(doc); i++ {
+		if c := doc[i]; c == '"' || c == '\\' || c < ' ' {
+			break
+		}
+	}
+	return i
+}
+
+// stringEnd scans a string whose text begins at i, after the quote. It returns
+// the position after the closing quote, and whether there are escapes. If it
+// is no string, bad says why and end is where.
+func stringEnd(doc []byte, i int) (end int, escaped bool, bad string) {
+	i = plainEnd(doc, i)
+	if i < len(doc) && doc[i] == '"' {
+		return i + 1, false, ""
+	}
+	for i < len(doc) && doc[i] == '\\' {
+		if i, bad = escapeEnd(doc, i); bad != "" {
+			return i, true, bad
+		}
+		i = plainEnd(doc, i)
+	}
+	switch {
+	case i == len(doc):
+		return i, true, badEnd
+	case doc[i] != '"':
+		return i, true, badControl
+	}
+	return i + 1, true, ""
+}
+
+// escapeEnd returns the position after the escape whose backslash is at i.
+func escapeEnd(doc []byte, i int) (end int, bad string) {
+	if i+1 >= len(doc) {
+		return len(doc), badEnd
+	}
+	switch doc[i+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 2, ""
+	case 'u':
+		for j := i + 2; j < i+6; j++ {
+			if j >= len(doc) {
+				return j, badEnd
+			}
+			if hexDigit(doc[j]) < 0 {
+				return j, badHex
+			}
+		}
+		return i + 6, ""
+	}
+	return i + 1, badEscape
+}
+
+// numberEnd scans the number at i, which begins with a digit or '-'.
+func numberEnd(doc []byte, i int) (end int, bad string) {
+	if doc[i] == '-' {
+		i++
+	}
+	switch {
+	case i < len(doc) && doc[i] == '0':
+		i++
+	default:
+		if i, bad = digitsEnd(doc, i); bad != "" {
+			return i, bad
+		}
+	}
+	if i < len(doc) && doc[i] == '.' {
+		if i, bad = digitsEnd(doc, i+1); bad != "" {
+			return i, bad
+		}
+	}
+	if i < len(doc) && doc[i]|0x20 == 'e' {
+		i++
+		if i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
+			i++
+		}
+		return digitsEnd(doc, i)
+	}
+	return i, ""
+}
+
+// digitsEnd scans one digit or more.
+func digitsEnd(doc []byte, i int) (end int, bad string) {
+	start := i
+	for i < len(doc) && doc[i]-'0' <= 9 {
+		i++
+	}
+	switch {
+	case i > start:
+		return i, ""
+	case i == len(doc):
+		return i, badEnd
+	}
+	return i, badNumber
+}
+
+// appendUnescaped appends the value of a valid string's text, the quotes left
+// out. Invalid UTF-8 stays as it is. Half of a surrogate pair has no encoding;
+// lone says that there was one and that its three bytes are only a stand-in.
+func appendUnescaped(dst, text []byte) (value []byte, lone bool) {
+	for i := 0; i < len(text); {
+		c := text[i]
+		if c != '\\' {
+			dst = append(dst, c)
+			i++
+			continue
+		}
+		if text[i+1] != 'u' {
+			dst = append(dst, unescape(text[i+1]))
+			i += 2
+			continue
+		}
+		r, size := unescapeRune(text[i:])
+		i += size
+		if utf16.IsSurrogate(r) {
+			lone = true
+			dst = append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
+			continue
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	return dst, lone
+}
+
+// unescape returns the byte that a one-letter escape stands for.
+func unescape(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c
+}
+
+// unescapeRune decodes the \u escape, or the pair of them, at the start of
+// text. A surrogate that is not part of a pair is returned as it is.
+func unescapeRune(text []byte) (r rune, size int) {
+	r = hexRune(text[2:])
+	if utf16.IsSurrogate(r) && len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
+		if pair := utf16.DecodeRune(r, hexRune(text[8:])); pair != utf8.RuneError {
+			return pair, 12
+		}
+	}
+	return r, 6
+}
+
+func hexRune(text []byte) rune {
+	var r rune
+	for _, c := range text[:4] {
+		r = r<<4 | rune(hexDigit(c))
+	}
+	return r
+}
+
+// hexDigit returns the value of a hexadecimal digit, or -1.
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+// appendCanonicalString appends value as a JSON string with as few escapes as
+// JSON allows, each in its shortest form.
+func appendCanonicalString(dst, value []byte) []byte {
+	dst = append(dst, '"')
+	for _, c := range value {
+		dst = appendCanonicalByte(dst, c)
+	}
+	return append(dst, '"')
+}
+
+// appendCanonicalText appends the canonical form of a valid string's text, the
+// quotes left out on both sides. A lone surrogate stays an escape.
+func appendCanonicalText(dst, text []byte) []byte {
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c != '\\':
+			dst = append(dst, c)
+			i++
+		case text[i+1] != 'u':
+			dst = appendCanonicalByte(dst, unescape(text[i+1]))
+			i += 2
+		default:
+			r, size := unescapeRune(text[i:])
+			i += size
+			switch {
+			case utf16.IsSurrogate(r):
+				dst = appendHexEscape(dst, uint16(r))
+			case r < utf8.RuneSelf:
+				dst = appendCanonicalByte(dst, byte(r))
+			default:
+				dst = utf8.AppendRune(dst, r)
+			}
+		}
+	}
+	return dst
+}
+
+func appendCanonicalByte(dst []byte, c byte) []byte {
+	switch {
+	case c == '"' || c == '\\':
+		return append(dst, '\\', c)
+	case c >= ' ':
+		return append(dst, c)
+	}
+	switch c {
+	case '\b':
+		return append(dst, `\b`...)
+	case '\f':
+		return append(dst, `\f`...)
+	case '\n':
+		return append(dst, `\n`...)
+	case '\r':
+		return append(dst, `\r`...)
+	case '\t':
+		return append(dst, `\t`...)
+	}
+	return appendHexEscape(dst, uint16(c))
+}
+
+func appendHexEscape(dst []byte, u uint16) []byte {
+	const digits = "0123456789abcdef"
+	return append(dst, '\\', 'u', digits[u>>12], digits[u>>8&15], digits[u>>4&15], digits[u&15])
+}
