@@ -1,0 +1,51 @@
+package table
+
+import (
+	"encoding/binary"
+
+	"github.com/semel-dev/semel"
+)
+
+// Entry is one digest of a table with what is kept beside it.
+type Entry[V Value] struct {
+	// Digest is the digest with 0 for its last byte.
+	Digest semel.Digest
+	Value  V
+	Expiry Tick
+}
+
+// pageSlots is about how many slots Page reads under its caller's lock.
+const pageSlots = 1024
+
+// Page appends to entries what the shard with the given first byte holds from
+// a position on, without what is expired, and returns the position for the
+// next call and whether one is needed. The first position is 0. Positions stay
+// good when the shard changes or moves between calls: they are digests.
+func (s *Shard[V]) Page(entries []Entry[V], first byte, from uint64, now Tick) (page []Entry[V], next uint64, more bool) {
+	if len(s.slots) == 0 {
+		return entries, 0, false
+	}
+	for i := home(from, s.homes); i < uint64(len(s.slots)); i++ {
+		x := &s.slots[i]
+		if x.low == 0 || x.high < from {
+			continue
+		}
+		// Keys with equal high bits, if there ever are any, stay on one page.
+		if len(entries) >= pageSlots && x.high != next {
+			return entries, x.high, true
+		}
+		if !s.expired(x.low, now) {
+			entries = append(entries, Entry[V]{s.digest(first, x), x.v, s.expiry(x.low)})
+			next = x.high
+		}
+	}
+	return entries, 0, false
+}
+
+func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
+	var d semel.Digest
+	d[0] = first
+	binary.BigEndian.PutUint64(d[1:], x.high)
+	binary.BigEndian.PutUint64(d[8:], x.low>>16<<8|x.high&0xff<<56)
+	return d
+}

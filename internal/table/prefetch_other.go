@@ -1,0 +1,6 @@
+//go:build !amd64 && !arm64
+
+package table
+
+// prefetch does nothing where the processor's hint is not known.
+func prefetch(uintptr) {}

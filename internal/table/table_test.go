@@ -1,0 +1,356 @@
+package table_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one")
+
+// newRand returns a source whose seed a failing test prints.
+func newRand(t testing.TB) *rand.Rand {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("run again with -seed=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func randomDigest(r *rand.Rand) semel.Digest {
+	var d semel.Digest
+	binary.LittleEndian.PutUint64(d[:8], r.Uint64())
+	binary.LittleEndian.PutUint64(d[8:], r.Uint64())
+	return d
+}
+
+func newTable[V table.Value](t testing.TB, opts *table.Options) *table.Table[V] {
+	t.Helper()
+	tab, err := table.New[V](opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+// model is what a table must be: a map with expiries.
+type model map[[15]byte]struct {
+	v      uint64
+	expiry table.Tick
+}
+
+func key(d semel.Digest) [15]byte { return [15]byte(d[:15]) }
+
+func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	for _, keys := range []int{40, 4000, 60000} {
+		tab := newTable[uint64](t, nil)
+		digests := make([]semel.Digest, keys)
+		for i := range digests {
+			digests[i] = randomDigest(r)
+			// Two crowded shards whose keys share homes, beside the even rest.
+			if i%8 == 0 {
+				digests[i][0], digests[i][1], digests[i][2] = 7, 0xff, 0xff
+			}
+		}
+		want := model{}
+		now := table.Tick(0)
+		for range 120_000 {
+			d := &digests[r.IntN(keys)]
+			w, ok := want[key(*d)]
+			ok = ok && w.expiry > now
+			switch op := r.IntN(16); {
+			case op < 8:
+				expiry := now + 1 + table.Tick(r.IntN(int(table.MaxAhead)))
+				if op == 0 {
+					expiry = table.Forever
+				}
+				v := r.Uint64()
+				got, added, err := tab.Add(d, v, now, expiry)
+				if err != nil || added == ok || ok && got != w.v {
+					t.Fatalf("Add at %d: got %d, %v, %v; present is %v with %d", now, got, added, err, ok, w.v)
+				}
+				if added {
+					w.v, w.expiry = v, expiry
+					want[key(*d)] = w
+				}
+			case op < 12:
+				got, expiry, found := tab.Find(d, now)
+				if found != ok || ok && (got != w.v || expiry != w.expiry) {
+					t.Fatalf("Find at %d: got %d, %d, %v; want %+v, %v", now, got, expiry, found, w, ok)
+				}
+			case op < 13:
+				w.v, w.expiry = r.Uint64(), now+table.MaxAhead
+				tab.Set(d, w.v, now, w.expiry)
+				want[key(*d)] = w
+			case op < 14:
+				if found := tab.Delete(d); ok && !found {
+					t.Fatalf("Delete at %d did not find a key that expires at %d", now, w.expiry)
+				}
+				delete(want, key(*d))
+			case r.IntN(50) == 0:
+				now += table.Tick(r.IntN(int(table.MaxAhead)))
+			case r.IntN(500) == 0:
+				now += table.Tick(r.IntN(10 * int(table.MaxAhead)))
+			case r.IntN(500) == 0:
+				tab.Sweep(now)
+			}
+		}
+		checkAll(t, tab, want, now)
+	}
+}
+
+// checkAll compares what a table lists with the model.
+func checkAll(t *testing.T, tab *table.Table[uint64], want model, now table.Tick) {
+	t.Helper()
+	live := 0
+	for _, w := range want {
+		if w.expiry > now {
+			live++
+		}
+	}
+	var last semel.Digest
+	for e := range tab.All(now) {
+		w, ok := want[key(e.Digest)]
+		if !ok || w.v != e.Value || w.expiry != e.Expiry {
+			t.Fatalf("listed %+v, want %+v, %v", e, w, ok)
+		}
+		if string(e.Digest[:]) < string(last[:]) {
+			t.Fatalf("%v is listed after %v", e.Digest, last)
+		}
+		last = e.Digest
+		live--
+	}
+	if live != 0 {
+		t.Fatalf("the listing misses %d keys", live)
+	}
+	tab.Sweep(now)
+	if int64(len(want)) < tab.Len() {
+		t.Fatalf("%d keys after a sweep, at most %d live", tab.Len(), len(want))
+	}
+}
+
+func TestBatchDecidesItsOwnDuplicatesInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	for _, opts := range []*table.Options{nil, {SingleOwner: true}, {Expect: 5000, MaxKeys: 1 << 40}} {
+		tab := newTable[uint64](t, opts)
+		digests := make([]semel.Digest, 5000)
+		vals := make([]uint64, len(digests))
+		for i := range digests {
+			digests[i], vals[i] = randomDigest(r), uint64(i)
+			if i%3 == 2 {
+				digests[i] = digests[r.IntN(i)]
+			}
+		}
+		outcomes := make([]table.Outcome, len(digests))
+		n, err := tab.AddBatch(digests, vals, 0, table.Forever, outcomes)
+		if n != len(digests) || err != nil {
+			t.Fatal(n, err)
+		}
+		first := map[semel.Digest]uint64{}
+		for i, d := range digests {
+			v, seen := first[d]
+			if !seen {
+				v, first[d] = uint64(i), uint64(i)
+			}
+			if bool(outcomes[i]) == seen || vals[i] != v {
+				t.Fatalf("%d: outcome %v, value %d; seen %v with %d", i, outcomes[i], vals[i], seen, v)
+			}
+		}
+		if tab.Len() != int64(len(first)) {
+			t.Fatalf("%d keys, want %d", tab.Len(), len(first))
+		}
+	}
+}
+
+func TestDigestsThatDifferInOneBitOf120AreTwoKeys(t *testing.T) {
+	t.Parallel()
+	tab := newTable[struct{}](t, nil)
+	base := randomDigest(newRand(t))
+	for bit := range 120 {
+		d := base
+		d[bit/8] ^= 1 << (bit % 8)
+		if _, added, _ := tab.Add(&d, struct{}{}, 0, table.Forever); !added {
+			t.Fatalf("bit %d does not tell keys apart", bit)
+		}
+	}
+}
+
+func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	tab := newTable[uint64](t, nil)
+	var digests []semel.Digest
+	for i := range 300 {
+		d := randomDigest(r)
+		// The very last home of a shard, and for some of them equal bits up
+		// to the end of the part that decides the order.
+		for j := range 9 {
+			if j < 3 || i%2 == 0 {
+				d[j] = 0xff
+			}
+		}
+		digests = append(digests, d)
+		if _, added, _ := tab.Add(&d, uint64(i), 0, table.Forever); !added {
+			t.Fatalf("%d was not added", i)
+		}
+	}
+	n := 0
+	for range tab.All(0) {
+		n++
+	}
+	if n != len(digests) {
+		t.Errorf("%d of %d keys are listed", n, len(digests))
+	}
+	r.Shuffle(len(digests), func(i, j int) { digests[i], digests[j] = digests[j], digests[i] })
+	for i := range digests {
+		if !tab.Delete(&digests[i]) {
+			t.Fatalf("%v is lost", digests[i])
+		}
+	}
+	if tab.Len() != 0 {
+		t.Errorf("%d keys are left", tab.Len())
+	}
+}
+
+func TestFullTableRefusesUntilSomethingExpires(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	tab := newTable[struct{}](t, &table.Options{MaxKeys: 1000})
+	digests := make([]semel.Digest, 1001)
+	for i := range digests {
+		digests[i] = randomDigest(r)
+	}
+	outcomes := make([]table.Outcome, len(digests))
+	n, err := tab.AddBatch(digests, nil, 5, 10, outcomes)
+	if n != 1000 || !errors.Is(err, table.ErrFull) {
+		t.Fatalf("decided %d: %v", n, err)
+	}
+	if _, added, err := tab.Add(&digests[3], struct{}{}, 9, 20); added || err != nil {
+		t.Fatalf("a present key in a full table: %v, %v", added, err)
+	}
+	last := &digests[1000]
+	if _, _, err := tab.Add(last, struct{}{}, 9, 20); !errors.Is(err, table.ErrFull) {
+		t.Fatalf("before the expiry: %v", err)
+	}
+	if _, added, err := tab.Add(last, struct{}{}, 10, 20); !added || err != nil {
+		t.Fatalf("after the expiry: %v, %v", added, err)
+	}
+	tab.Delete(last)
+	if n, err := tab.AddBatch(digests[:1000], nil, 10, 20, outcomes); n != 1000 || err != nil {
+		t.Fatalf("decided %d: %v", n, err)
+	}
+}
+
+func TestConcurrentBatchesAddEachDigestOnce(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	tab := newTable[struct{}](t, &table.Options{MaxKeys: 20_000})
+	digests := make([]semel.Digest, 20_000)
+	for i := range digests {
+		digests[i] = randomDigest(r)
+	}
+	var wg sync.WaitGroup
+	added := make([]int, 4)
+	for g := range added {
+		wg.Go(func() {
+			outcomes := make([]table.Outcome, 100)
+			for i := range len(digests) / 100 {
+				from := (i*100 + g*5000) % len(digests)
+				if _, err := tab.AddBatch(digests[from:from+100], nil, 0, 1, outcomes); err != nil {
+					t.Error(err)
+				}
+				for _, o := range outcomes {
+					if o == table.Added {
+						added[g]++
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if sum := added[0] + added[1] + added[2] + added[3]; sum != len(digests) {
+		t.Errorf("%d digests were added, want %d", sum, len(digests))
+	}
+}
+
+func TestExpiredSlotsAreUsedAgainAndSweepsGiveMemoryBack(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	tab := newTable[struct{}](t, nil)
+	var most int64
+	for now := range table.Tick(100) {
+		for range 2000 {
+			d := randomDigest(r)
+			tab.Add(&d, struct{}{}, now, now+10)
+		}
+		if now == 30 {
+			most = tab.Bytes()
+		}
+	}
+	// Twenty thousand keys live at any time, two hundred thousand were seen.
+	if now := tab.Bytes(); now > most*5/4 {
+		t.Errorf("the table grew from %d to %d bytes with a constant number of live keys", most, now)
+	}
+	if n := tab.Sweep(1000); n == 0 || tab.Len() != 0 {
+		t.Errorf("swept %d, %d left", n, tab.Len())
+	}
+	if empty := newTable[struct{}](t, nil); tab.Bytes() != empty.Bytes() {
+		t.Errorf("an empty table takes %d bytes, a new one %d", tab.Bytes(), empty.Bytes())
+	}
+}
+
+func TestScaleRemembersNeverShorterAndAtMostATickLonger(t *testing.T) {
+	t.Parallel()
+	r := newRand(t)
+	for range 10_000 {
+		origin := r.Int64N(1 << 60)
+		longest := time.Duration(1 + r.Int64N(1<<r.IntN(62)))
+		scale, err := table.NewScale(origin, longest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := origin + r.Int64N(1<<50)
+		window := time.Duration(1 + r.Int64N(int64(longest)))
+		expiry := scale.Expiry(now, window)
+		if ahead := expiry - scale.Tick(now); ahead > table.MaxAhead || ahead < 1 {
+			t.Fatalf("a window of %v of %v ends %d ticks ahead", window, longest, ahead)
+		}
+		over := now + int64(window)
+		if end := scale.Time(expiry); end < over || end >= over+int64(scale.Length()) {
+			t.Fatalf("a window that ends at %d is kept until %d with ticks of %v", over, end, scale.Length())
+		}
+		if scale.Tick(over-1) >= expiry || scale.Tick(over+int64(scale.Length())) < expiry {
+			t.Fatalf("the window's end at %d does not lie in tick %d", over, expiry)
+		}
+	}
+	scale, err := table.NewScale(0, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := scale.Expiry(1, semel.Forever); e != table.Forever {
+		t.Errorf("forever ends at %d", e)
+	}
+	if _, err := table.NewScale(0, 0); err == nil {
+		t.Error("a longest window of 0 was accepted")
+	}
+}
+
+func TestNewReportsAllBadOptions(t *testing.T) {
+	t.Parallel()
+	_, err := table.New[uint64](&table.Options{Expect: -1, MaxKeys: -1})
+	const want = "table: Options.Expect: -1 is below 0\ntable: Options.MaxKeys: -1 is below 0"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
