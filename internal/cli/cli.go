@@ -1,0 +1,141 @@
+// Package cli is the program semel as its user sees it: verbs, flags, messages
+// and exit statuses. What the verbs do lives in the packages below it.
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// The exit statuses, which scripts rely on. 3, a check found something to
+// report, comes with the first verb that checks.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// app is one run of the program: its streams and what the global flags say.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            func(name string) string
+	args           []string
+
+	asJSON, quiet, noColor, noProgress bool
+}
+
+// Main runs the program with the arguments that follow its name and returns
+// its exit status. It blocks until the verb is done; when ctx ends the verb
+// drains and the status says that it was interrupted. Messages go to stderr,
+// data alone goes to stdout. env looks environment variables up.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
+	a := &app{stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env, args: args}
+	defer func() {
+		if p := recover(); p != nil {
+			a.complain("semel", fmt.Sprintf("internal error: %v: please report this with the command that led to it", p))
+			if env("SEMEL_DEBUG") != "" {
+				fmt.Fprintf(stderr, "%s", debug.Stack())
+			}
+			status = exitFailed
+		}
+	}()
+	root := newRootCommand(a)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return a.report(ctx, cmd.CommandPath(), err)
+}
+
+// report tells an error to the user and returns the exit status it stands for.
+func (a *app) report(ctx context.Context, path string, err error) int {
+	var usage *UsageError
+	switch {
+	case err == nil, errors.Is(err, errReaderGone):
+		return exitDone
+	case errors.As(err, &usage):
+		a.complain(path, usage.Problems...)
+		return exitUsage
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
+		a.complain(path, "interrupted: run the same command again to go on")
+		return exitInterrupted
+	}
+	a.complain(path, strings.Split(err.Error(), "\n")...)
+	return exitFailed
+}
+
+// complain writes problems to stderr, each on a line of its own.
+func (a *app) complain(path string, problems ...string) {
+	name := path + ":"
+	if a.colored() {
+		name = "\x1b[1;31m" + name + "\x1b[0m"
+	}
+	for _, problem := range problems {
+		fmt.Fprintf(a.stderr, "%s %s\n", name, strings.ReplaceAll(problem, "\n", " "))
+	}
+}
+
+// note writes a line for people to stderr, unless they asked for quiet.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.stderr, format+"\n", args...)
+	}
+}
+
+// printJSON writes one value as one line of JSON to stdout.
+func (a *app) printJSON(value any) error {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := a.stdout.Write(line.Bytes())
+	return err
+}
+
+func (a *app) colored() bool {
+	return !a.noColor && a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && a.terminalWidth() > 0
+}
+
+// terminalWidth returns the columns of the terminal that stderr is, or 0.
+func (a *app) terminalWidth() int {
+	file, ok := a.stderr.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// errReaderGone says that who read our stdout has closed it, as head does when
+// it has enough. The program then ends quietly and with status 0.
+var errReaderGone = errors.New("standard output was closed by its reader")
+
+// pipeWriter is stdout with a broken pipe told apart from broken pipes
+// elsewhere.
+type pipeWriter struct{ w io.Writer }
+
+func (p pipeWriter) Write(data []byte) (int, error) {
+	n, err := p.w.Write(data)
+	if errors.Is(err, syscall.EPIPE) {
+		err = errReaderGone
+	}
+	return n, err
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// newRootCommand builds the tree of verbs for one run.
+func newRootCommand(a *app) *cobra.Command {
+	root := newGroup(&cobra.Command{
+		Use:   "semel VERB",
+		Short: "Make messages take effect once",
+		Long: `semel makes a message take effect once, although every reliable system
+delivers it more than once.`,
+		Example: `semel dedup --key .event_id events.jsonl > clean.jsonl
+semel keys stats --store ./seen
+semel dedup --help`,
+	})
+	root.SilenceErrors = true
+	root.SilenceUsage = true
+	root.CompletionOptions.DisableDefaultCmd = true
+
+	flags := root.PersistentFlags()
+	flags.BoolVar(&a.asJSON, "json", false, "print listings and reports as JSON")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print errors only")
+	flags.BoolVar(&a.noColor, "no-color", false, "print without colors (as does NO_COLOR in the environment)")
+	flags.BoolVar(&a.noProgress, "no-progress", false, "print no progress")
+
+	root.AddCommand(
+		newDedupCommand(a),
+		newVersionCommand(a),
+		newCompletionCommand(a),
+	)
+	root.SetHelpCommand(newHelpCommand(a))
+	root.SetFlagErrorFunc(a.flagError)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.printHelp(cmd) })
+	return root
+}
+
+// newGroup completes a command that only holds other verbs.
+func newGroup(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownVerb(cmd, args[0])
+		}
+		return cmd.Help()
+	}
+	return cmd
+}
+
+// noArguments refuses arguments that a verb has no use for.
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q: this verb takes flags only", args[0])
+	}
+	return nil
+}
+
+func newHelpCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [VERB...]",
+		Short:   "Explain a verb",
+		Example: "semel help dedup\nsemel help keys show",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 {
+				return unknownVerb(topic, rest[0])
+			}
+			a.printHelp(topic)
+			return nil
+		},
+	}
+}
+
+// printHelp writes a verb's help: examples first, for they answer most of what
+// help is asked for.
+func (a *app) printHelp(cmd *cobra.Command) {
+	var text strings.Builder
+	section := func(title, body string) {
+		if body = strings.Trim(body, "\n"); body != "" {
+			text.WriteString("\n" + title + "\n" + body + "\n")
+		}
+	}
+	if cmd.Example != "" {
+		text.WriteString("Examples:\n  " + strings.ReplaceAll(cmd.Example, "\n", "\n  ") + "\n")
+	}
+	long := cmd.Long
+	if long == "" {
+		long = cmd.Short + "."
+	}
+	text.WriteString("\nUsage: " + cmd.UseLine() + "\n\n" + long + "\n")
+	section("Verbs:", verbList(cmd))
+	section("Flags:", flagList(cmd.LocalNonPersistentFlags()))
+	persistent := cmd.InheritedFlags()
+	if !cmd.HasParent() {
+		persistent = cmd.PersistentFlags()
+	}
+	section("Flags of every verb:", flagList(persistent))
+	// An error here means that nobody reads the help any more.
+	_, _ = a.stdout.Write([]byte(text.String()))
+}
+
+func verbList(cmd *cobra.Command) string {
+	var list strings.Builder
+	for _, child := range cmd.Commands() {
+		if child.IsAvailableCommand() {
+			list.WriteString("  " + child.Name() + strings.Repeat(" ", max(1, 12-len(child.Name()))) + child.Short + "\n")
+		}
+	}
+	return list.String()
+}
+
+func flagList(flags *pflag.FlagSet) string { return flags.FlagUsagesWrapped(100) }

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/semel-dev/semel"
+)
+
+// parseDuration reads a duration in Go's syntax with the units d, 24 h, and w,
+// 7 d: 36h, 7d, 1w12h.
+func parseDuration(text string) (time.Duration, error) {
+	bad := fmt.Errorf("not a duration: write it like 90s, 36h, 7d or 2w")
+	rest, negative := strings.CutPrefix(text, "-")
+	if rest == "0" {
+		return 0, nil
+	}
+	var total time.Duration
+	for rest != "" {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
+		unit := digits + len(rest[digits:]) - len(strings.TrimLeft(rest[digits:], "abcdefghijklmnopqrstuvwxyzµμ"))
+		part, err := parsePart(rest[:digits], rest[digits:unit])
+		if err != nil || digits == 0 {
+			return 0, bad
+		}
+		if total += part; total < 0 {
+			return 0, errors.New("the duration is too long")
+		}
+		rest = rest[unit:]
+	}
+	switch {
+	case text == "" || text == "-":
+		return 0, bad
+	case negative:
+		return -total, nil
+	}
+	return total, nil
+}
+
+// parsePart reads one number with its unit.
+func parsePart(number, unit string) (time.Duration, error) {
+	hours := map[string]float64{"d": 24, "w": 7 * 24}[unit]
+	if hours == 0 {
+		return time.ParseDuration(number + unit)
+	}
+	value, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0, err
+	}
+	if value *= hours * float64(time.Hour); value < math.MaxInt64 {
+		return time.Duration(value), nil
+	}
+	return 0, strconv.ErrRange
+}
+
+// parseSize reads a number of bytes: 4096, 64KiB, 1GiB, 10MB, 1.5MiB.
+func parseSize(text string) (int64, error) {
+	digits := len(text) - len(strings.TrimLeft(text, "0123456789.e+"))
+	factor, ok := map[string]float64{
+		"": 1, "B": 1,
+		"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+	}[strings.TrimSpace(text[digits:])]
+	value, err := parseWhole(text[:digits], factor)
+	if !ok || err != nil {
+		return 0, errors.New("not a size: write it like 4096, 64KiB, 10MB or 1GiB")
+	}
+	return value, nil
+}
+
+// parseCount reads a whole number, also with an exponent: 1000000, 1e6, 2.5e3.
+func parseCount(text string) (int64, error) {
+	value, err := parseWhole(text, 1)
+	if err != nil {
+		return 0, errors.New("not a count: write it like 1000000 or 1e6")
+	}
+	return value, nil
+}
+
+// parseWhole reads a number that times factor is a whole one, not negative.
+func parseWhole(text string, factor float64) (int64, error) {
+	if value, err := strconv.ParseInt(text, 10, 64); err == nil && factor == 1 && value >= 0 {
+		return value, nil // exact where a float64 is not
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, err
+	}
+	value *= factor
+	if value < 0 || value >= math.MaxInt64 || value != math.Trunc(value) || strings.ContainsAny(text, "xXpP_") {
+		return 0, strconv.ErrRange
+	}
+	return int64(value), nil
+}
+
+// parsedValue is a flag whose text a function reads.
+type parsedValue[T any] struct {
+	target *T
+	text   string
+	kind   string
+	parse  func(text string) (T, error)
+}
+
+func (v *parsedValue[T]) String() string { return v.text }
+func (v *parsedValue[T]) Type() string   { return v.kind }
+
+func (v *parsedValue[T]) Set(text string) error {
+	value, err := v.parse(text)
+	if err != nil {
+		return err
+	}
+	*v.target, v.text = value, text
+	return nil
+}
+
+// durationVar adds a flag for a duration; initial is its default as a user
+// writes it.
+func durationVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
+	addParsed(flags, target, name, initial, "DUR", usage, parseDuration)
+}
+
+// windowVar adds a flag for a time to remember: a duration above 0, or
+// "forever", which is semel.Forever.
+func windowVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
+	addParsed(flags, target, name, initial, "DUR", usage, parseWindow)
+}
+
+func parseWindow(text string) (time.Duration, error) {
+	if text == "forever" {
+		return semel.Forever, nil
+	}
+	window, err := parseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%w, or forever", err)
+	}
+	if window <= 0 {
+		return 0, errors.New("must be above 0, or forever")
+	}
+	return window, nil
+}
+
+// sizeVar adds a flag for a number of bytes.
+func sizeVar(flags *pflag.FlagSet, target *int64, name, initial, usage string) {
+	addParsed(flags, target, name, initial, "SIZE", usage, parseSize)
+}
+
+// countVar adds a flag for a number of things.
+func countVar(flags *pflag.FlagSet, target *int64, name, initial, usage string) {
+	addParsed(flags, target, name, initial, "N", usage, parseCount)
+}
+
+// addParsed panics if the default does not parse, which every run would show.
+func addParsed[T any](flags *pflag.FlagSet, target *T, name, initial, kind, usage string, parse func(string) (T, error)) {
+	value := &parsedValue[T]{target: target, kind: kind, parse: parse}
+	if initial != "" {
+		if err := value.Set(initial); err != nil {
+			panic(fmt.Sprintf("default of --%s: %v", name, err))
+		}
+	}
+	flags.Var(value, name, usage)
+}
