@@ -3,6 +3,8 @@ package key
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/semel-dev/semel"
 )
 
 // The bytes after a leading NUL that tell encodings apart. They are stored in
@@ -64,4 +66,13 @@ func appendPart[T string | []byte](dst []byte, part T) []byte {
 func AppendBytes(dst, data []byte) []byte {
 	sum := sha256.Sum256(data)
 	return append(append(dst, mark, markBytes), sum[:]...)
+}
+
+// AppendLine appends the id of a whole line or body: that of a string, or that
+// of bytes if it is empty or too long for a key store.
+func AppendLine(dst, line []byte) []byte {
+	if len(line) == 0 || len(line) > semel.MaxKeyBytes-len("\x00s") {
+		return AppendBytes(dst, line)
+	}
+	return AppendString(dst, line)
 }

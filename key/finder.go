@@ -3,7 +3,6 @@ package key
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 )
 
@@ -68,7 +67,6 @@ type Finder struct {
 	doc    []byte
 	err    error
 	stack  []frame
-	part   []byte
 	text   []byte
 	mixer  mixer
 	print  uint64
@@ -121,6 +119,10 @@ const (
 // NewFinder returns a Finder for paths. With no paths it only checks, and
 // prints, documents. The error is nil with paths from [ParsePath].
 func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
+	return newFinder(paths, opts), nil
+}
+
+func newFinder(paths []Path, opts *FinderOptions) *Finder {
 	if opts == nil {
 		opts = new(FinderOptions)
 	}
@@ -133,9 +135,6 @@ func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
 		err:     errors.New("key: no document was given to the finder"),
 	}
 	for i, p := range paths {
-		if len(p.steps) > maxPathSteps {
-			return nil, fmt.Errorf("key: finder: path %d has more than %d steps", i, maxPathSteps)
-		}
 		f.add(int32(i), p)
 		text := p.String()
 		for r := range f.faults[i].missing {
@@ -143,7 +142,7 @@ func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
 		}
 		f.faults[i].notScalar = [2]NotScalarError{{text, Object}, {text, Array}}
 	}
-	return f, nil
+	return f
 }
 
 // add puts a path into the tree.
@@ -230,12 +229,12 @@ func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, mark, markComposite)
 	for i := range f.found {
-		part, err := f.AppendValue(f.part[:0], i)
-		f.part = part
-		if err != nil {
+		part := len(dst)
+		var err error
+		if dst, err = f.AppendValue(dst, i); err != nil {
 			return dst[:start], err
 		}
-		dst = appendPart(dst, part)
+		dst = prefixLength(dst, part)
 	}
 	return dst, nil
 }

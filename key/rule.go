@@ -3,6 +3,7 @@ package key
 import (
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Form is what a rule looks at.
@@ -43,6 +44,8 @@ type Rule struct {
 	paths []Path   // of FormPath, one; of FormHash
 	rules []*Rule  // of FormFirst, FormAll and FormTemplate
 	texts []string // of FormTemplate: one before, between and after the rules
+	// readers are the Readers that calls of Key share.
+	readers sync.Pool
 }
 
 // Form says what the rule looks at.

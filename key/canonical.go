@@ -1,0 +1,277 @@
+package key
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"math"
+	"slices"
+)
+
+// AppendCanonical appends the canonical form of a JSON document: two documents
+// have one canonical form exactly if they have the same content.
+//
+//   - No white space; members sorted by the bytes of their canonical names.
+//   - Numbers keep their text: 1, 1.0 and 1e0 differ, as do
+//     12345678901234567890 and its neighbour. (RFC 8785 rounds them to
+//     doubles, and merges them.)
+//   - Strings are compared after escapes: quote and backslash are escaped by a
+//     backslash, control characters by \b \f \n \r \t or \u00xx, all else
+//     stands for itself, invalid UTF-8 included. Half of a surrogate pair
+//     stays an escape, \ud800.
+//
+// An object with two members of one name is refused with a
+// [*DuplicateNameError], what is not JSON with a [*SyntaxError]; dst is then
+// returned unchanged. Time grows with n log n, memory is at most about five
+// times the document.
+func AppendCanonical(dst, doc []byte) ([]byte, error) {
+	check, err := NewFinder(nil, nil)
+	if err != nil {
+		return dst, err
+	}
+	if err := check.Find(doc); err != nil {
+		return dst, err
+	}
+	return new(canonizer).append(dst, doc)
+}
+
+// AppendContent appends the id of a JSON document's content: the SHA-256 of its
+// canonical form. Errors are those of AppendCanonical.
+func AppendContent(dst, doc []byte) ([]byte, error) {
+	canonical, err := AppendCanonical(nil, doc)
+	if err != nil {
+		return dst, err
+	}
+	return appendContentOf(dst, canonical), nil
+}
+
+func appendContentOf(dst, canonical []byte) []byte {
+	sum := sha256.Sum256(canonical)
+	return append(append(dst, mark, markContent), sum[:]...)
+}
+
+// canonizer writes canonical forms and keeps its buffers from one document to
+// the next. Only objects need a second look, to sort them: a first pass notes
+// their members, a second one writes and follows those notes.
+type canonizer struct {
+	doc     []byte
+	objects []object
+	members []memberText
+	names   []byte // canonical names of members whose name has escapes
+	open    []opened
+	order   []int32 // members of the objects being written, sorted
+	writing []writing
+}
+
+// object is an object that has members. They are numbered in the order in which
+// they begin.
+type object struct {
+	start, end uint32
+	first      int32 // first member
+	next       int32 // number of the first object after this one and all in it
+}
+
+// memberText is a member: where its name is, in the document or in
+// canonizer.names, and its value, which may have white space around it.
+type memberText struct {
+	name, nameEnd   uint32
+	value, valueEnd uint32
+	next            int32 // next member of the object, or -1
+	object          int32 // number of the first object at or after the value
+	escaped         bool
+}
+
+// opened is a container that the first pass is in.
+type opened struct {
+	object, last int32 // object is -1 in an array; last is the last member, or -1
+}
+
+// writing is an object that the second pass is in: its members from at on are
+// still to be written, then the text goes on at resume.
+type writing struct {
+	object          int32
+	low, at         int
+	resume, textEnd int
+}
+
+var errTooLarge = errors.New("key: no canonical form: the document is larger than 2 GiB")
+
+// append appends the canonical form of doc, which must be valid.
+func (c *canonizer) append(dst, doc []byte) ([]byte, error) {
+	if len(doc) > math.MaxInt32 {
+		return dst, errTooLarge
+	}
+	c.doc = doc
+	c.objects, c.members, c.names, c.open = c.objects[:0], c.members[:0], c.names[:0], c.open[:0]
+	c.note()
+	start := len(dst)
+	dst, err := c.write(dst)
+	c.doc = nil
+	if err != nil {
+		return dst[:start], err
+	}
+	return dst, nil
+}
+
+// note is the first pass.
+func (c *canonizer) note() {
+	doc := c.doc
+	in := opened{-1, -1}
+	named := true // no name comes next
+	for i := 0; i < len(doc); {
+		switch doc[i] {
+		case '"':
+			end, escaped, _ := stringEnd(doc, i+1)
+			if named {
+				i = end
+				continue
+			}
+			in.last = c.noteMember(in, i+1, end-1, escaped)
+			i = bytes.IndexByte(doc[end:], ':') + end + 1
+			c.members[in.last].value = uint32(i)
+			named = true
+			continue
+		case '{':
+			if end := c.emptyEnd(i); end > 0 {
+				i = end
+				continue
+			}
+			c.open = append(c.open, in)
+			in = opened{int32(len(c.objects)), -1}
+			c.objects = append(c.objects, object{start: uint32(i)})
+			named = false
+		case '[':
+			c.open = append(c.open, in)
+			in = opened{-1, -1}
+		case ',':
+			if in.object >= 0 {
+				c.members[in.last].valueEnd = uint32(i)
+				named = false
+			}
+		case '}':
+			c.members[in.last].valueEnd = uint32(i)
+			o := &c.objects[in.object]
+			o.end, o.next = uint32(i+1), int32(len(c.objects))
+			fallthrough
+		case ']':
+			in = c.open[len(c.open)-1]
+			c.open = c.open[:len(c.open)-1]
+		}
+		i++
+	}
+}
+
+// emptyEnd returns the end of the object at i if it is empty, or 0.
+func (c *canonizer) emptyEnd(i int) int {
+	for i++; isSpace(c.doc[i]); i++ {
+	}
+	if c.doc[i] != '}' {
+		return 0
+	}
+	return i + 1
+}
+
+// noteMember adds a member to the object that is open and returns its number.
+func (c *canonizer) noteMember(in opened, name, nameEnd int, escaped bool) int32 {
+	if escaped {
+		text := c.doc[name:nameEnd]
+		name = len(c.names)
+		c.names = appendCanonicalText(c.names, text)
+		nameEnd = len(c.names)
+	}
+	n := int32(len(c.members))
+	c.members = append(c.members, memberText{
+		name: uint32(name), nameEnd: uint32(nameEnd), escaped: escaped,
+		next: -1, object: int32(len(c.objects)),
+	})
+	if in.last < 0 {
+		c.objects[in.object].first = n
+	} else {
+		c.members[in.last].next = n
+	}
+	return n
+}
+
+// name returns a member's canonical name.
+func (c *canonizer) name(member int32) []byte {
+	m := &c.members[member]
+	if m.escaped {
+		return c.names[m.name:m.nameEnd]
+	}
+	return c.doc[m.name:m.nameEnd]
+}
+
+// write is the second pass. It copies text up to the end of what it is in, a
+// member's value or the document, and goes into objects as it meets them.
+func (c *canonizer) write(dst []byte) ([]byte, error) {
+	c.order, c.writing = c.order[:0], c.writing[:0]
+	next := int32(0) // number of the next object in the text
+	i, end := 0, len(c.doc)
+	for {
+		if i == end {
+			if len(c.writing) == 0 {
+				return dst, nil
+			}
+			w := &c.writing[len(c.writing)-1]
+			if w.at < len(c.order) {
+				if w.at > w.low {
+					dst = append(dst, ',')
+				}
+				m := c.order[w.at]
+				w.at++
+				dst = append(append(append(dst, '"'), c.name(m)...), `":`...)
+				i, end, next = int(c.members[m].value), int(c.members[m].valueEnd), c.members[m].object
+				continue
+			}
+			dst = append(dst, '}')
+			c.order = c.order[:w.low]
+			i, end, next = w.resume, w.textEnd, c.objects[w.object].next
+			c.writing = c.writing[:len(c.writing)-1]
+			continue
+		}
+		switch b := c.doc[i]; b {
+		case ' ', '\t', '\r', '\n':
+			i++
+		case '"':
+			text, escaped, _ := stringEnd(c.doc, i+1)
+			if escaped {
+				dst = append(appendCanonicalText(append(dst, '"'), c.doc[i+1:text-1]), '"')
+			} else {
+				dst = append(dst, c.doc[i:text]...)
+			}
+			i = text
+		case '{':
+			if after := c.emptyEnd(i); after > 0 {
+				dst = append(dst, "{}"...)
+				i = after
+				continue
+			}
+			w := writing{object: next, low: len(c.order), at: len(c.order), resume: int(c.objects[next].end), textEnd: end}
+			if err := c.sort(next); err != nil {
+				return dst, err
+			}
+			c.writing = append(c.writing, w)
+			i, end = 0, 0 // nothing is left before the first member
+		default:
+			dst = append(dst, b)
+			i++
+		}
+	}
+}
+
+// sort pushes an object's members on c.order in their canonical order.
+func (c *canonizer) sort(n int32) error {
+	low := len(c.order)
+	for m := c.objects[n].first; m >= 0; m = c.members[m].next {
+		c.order = append(c.order, m)
+	}
+	members := c.order[low:]
+	slices.SortFunc(members, func(a, b int32) int { return bytes.Compare(c.name(a), c.name(b)) })
+	for i := 1; i < len(members); i++ {
+		if name := c.name(members[i]); bytes.Equal(c.name(members[i-1]), name) {
+			value, _ := appendUnescaped(nil, name)
+			return &DuplicateNameError{Name: string(value), Offset: int(c.objects[n].start)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package key
+
+import (
+	"encoding/binary"
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Key applies the rule to a message. It is safe for concurrent use; a worker
+// that has many messages is faster with a [Reader] of its own. Errors are those
+// of [Reader.AppendID], and one that wraps semel.ErrInvalidKey if scope or id
+// are too long.
+func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
+	x, _ := r.readers.Get().(*Reader)
+	if x == nil {
+		x = r.Reader(nil)
+	}
+	id, err := x.AppendID(nil, m)
+	x.message = nil
+	r.readers.Put(x)
+	if err != nil {
+		return semel.Key{}, err
+	}
+	k := semel.Key{Scope: scope, ID: string(id)}
+	return k, k.Validate()
+}
+
+// Reader applies one rule to one message after the other, with one pass over
+// the body however many places in it the rule names. In the long run it
+// allocates nothing. A Reader is not safe for concurrent use.
+type Reader struct {
+	top     reading
+	finder  *Finder
+	canon   canonizer
+	text    []byte // the canonical form that is hashed
+	message *semel.Message
+	// searched says that the finder has seen the message's body.
+	searched bool
+}
+
+// reading is a rule as one Reader applies it.
+type reading struct {
+	*Rule
+	path  int       // number in the Finder of the rule's first path
+	parts []reading // of Rule.rules
+	// missing are the errors of the rule, made ahead.
+	missing [IsEmpty + 1]MissingError
+}
+
+// Reader returns a Reader of the rule. Options are those of the [Finder] in it;
+// nil is valid.
+func (r *Rule) Reader(opts *FinderOptions) *Reader {
+	var paths []Path
+	x := &Reader{top: newReading(r, &paths)}
+	x.finder = newFinder(paths, opts)
+	return x
+}
+
+func newReading(r *Rule, paths *[]Path) reading {
+	n := reading{Rule: r, path: len(*paths)}
+	*paths = append(*paths, r.paths...)
+	for _, part := range r.rules {
+		n.parts = append(n.parts, newReading(part, paths))
+	}
+	for reason := range n.missing {
+		n.missing[reason] = MissingError{Rule: r.text, Reason: Reason(reason)}
+	}
+	return n
+}
+
+// AppendID appends the message's id. The error is a [*MissingError], a
+// [*NotScalarError], a [*SyntaxError], or of a hash a [*DuplicateNameError];
+// dst is then returned unchanged. The body is read only if the rule comes to a
+// place in it.
+func (x *Reader) AppendID(dst []byte, m *semel.Message) ([]byte, error) {
+	x.message, x.searched = m, false
+	id, err := x.append(dst, &x.top)
+	if err != nil {
+		return dst, err
+	}
+	return id, nil
+}
+
+// Print returns the fingerprint of the last message's body, if FinderOptions
+// asked for it: [Finder.Print], or if the body is not JSON a print of its
+// bytes.
+func (x *Reader) Print() uint64 {
+	if x.find() != nil {
+		return x.finder.mixer.bytes(x.finder.mixer.value, x.message.Body)
+	}
+	return x.finder.Print()
+}
+
+// find has the finder look at the body unless it did so before.
+func (x *Reader) find() error {
+	if x.searched {
+		return x.finder.err
+	}
+	x.searched = true
+	return x.finder.Find(x.message.Body)
+}
+
+func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
+	switch n.form {
+	case FormPath:
+		if x.message.Body == nil {
+			return dst, &n.missing[Absent]
+		}
+		if err := x.find(); err != nil {
+			return dst, err
+		}
+		return x.finder.AppendValue(dst, n.path)
+	case FormLine:
+		if len(x.message.Body) == 0 {
+			return appendPresent(dst, x.message.Body, n)
+		}
+		return AppendLine(dst, x.message.Body), nil
+	case FormHash:
+		return x.appendHash(dst, n)
+	case FormHeader:
+		value, ok := x.message.Header(n.name)
+		if !ok {
+			return dst, &n.missing[Absent]
+		}
+		if value == nil {
+			value = []byte{} // the header is there
+		}
+		return appendPresent(dst, value, n)
+	case FormRecordKey:
+		return appendPresent(dst, x.message.RecordKey, n)
+	case FormMessageID:
+		if x.message.ID == "" {
+			return dst, &n.missing[Absent]
+		}
+		return AppendString(dst, x.message.ID), nil
+	case FormTemplate:
+		return x.appendTemplate(dst, n)
+	case FormFirst:
+		return x.appendFirst(dst, n)
+	case FormAll:
+		return x.appendAll(dst, n)
+	}
+	return x.appendUnstable(dst, n)
+}
+
+// appendPresent appends a string that is missing if it is nil or empty.
+func appendPresent(dst, value []byte, n *reading) ([]byte, error) {
+	switch {
+	case value == nil:
+		return dst, &n.missing[Absent]
+	case len(value) == 0:
+		return dst, &n.missing[IsEmpty]
+	}
+	return AppendString(dst, value), nil
+}
+
+// appendHash hashes the content of the whole body or of the places named. A
+// place that is missing or null is not content: messages that merely lack it
+// must not become one.
+func (x *Reader) appendHash(dst []byte, n *reading) ([]byte, error) {
+	if x.message.Body == nil {
+		return dst, &n.missing[Absent]
+	}
+	if err := x.find(); err != nil {
+		return dst, err
+	}
+	x.text = x.text[:0]
+	if len(n.paths) > 1 {
+		x.text = append(x.text, mark, markComposite)
+	}
+	for i, path := range n.paths {
+		raw, kind := x.finder.Raw(n.path + i)
+		switch {
+		case kind == Missing:
+			return dst, &x.finder.faults[n.path+i].missing[Absent]
+		case kind == Null && len(path.steps) > 0:
+			return dst, &x.finder.faults[n.path+i].missing[IsNull]
+		}
+		start := len(x.text)
+		var err error
+		if x.text, err = x.canon.append(x.text, raw); err != nil {
+			return dst, err
+		}
+		if len(n.paths) > 1 {
+			x.text = prefixLength(x.text, start)
+		}
+	}
+	return appendContentOf(dst, x.text), nil
+}
+
+func (x *Reader) appendFirst(dst []byte, n *reading) ([]byte, error) {
+	for i := range n.parts {
+		id, err := x.append(dst, &n.parts[i])
+		if _, missing := err.(*MissingError); !missing {
+			return id, err
+		}
+	}
+	return dst, &n.missing[Absent]
+}
+
+func (x *Reader) appendAll(dst []byte, n *reading) ([]byte, error) {
+	dst = append(dst, mark, markComposite)
+	for i := range n.parts {
+		start := len(dst)
+		var err error
+		if dst, err = x.append(dst, &n.parts[i]); err != nil {
+			return dst, err
+		}
+		dst = prefixLength(dst, start)
+	}
+	return dst, nil
+}
+
+// appendUnstable appends what the message has of a rule that was forced.
+func (x *Reader) appendUnstable(dst []byte, n *reading) ([]byte, error) {
+	m := x.message
+	switch n.name {
+	case "timestamp", "time":
+		if m.Time.IsZero() {
+			return dst, &n.missing[Absent]
+		}
+		return m.Time.UTC().AppendFormat(dst, time.RFC3339Nano), nil
+	case "random", "uuid":
+		return append(dst, NewUUIDv4().String()...), nil
+	}
+	parts := []string{
+		m.Origin.Source,
+		string(AppendNumber(nil, strconv.Itoa(int(m.Origin.Partition)))),
+		string(AppendNumber(nil, strconv.FormatInt(m.Origin.Offset, 10))),
+	}
+	if n.name == "delivery-id" {
+		parts = append(parts, string(AppendNumber(nil, strconv.Itoa(m.Origin.Delivery))))
+	}
+	return AppendComposite(dst, parts...), nil
+}
+
+// prefixLength puts the length of dst[start:] before it.
+func prefixLength(dst []byte, start int) []byte {
+	var length [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(length[:], uint64(len(dst)-start))
+	dst = append(dst, length[:n]...)
+	copy(dst[start+n:], dst[start:len(dst)-n])
+	copy(dst[start:], length[:n])
+	return dst
+}
