@@ -1,0 +1,128 @@
+package filter
+
+import "math"
+
+// blockBits is the size of a block: one cache line.
+const blockBits = 512
+
+// maxProbes is how many bits a block can be probed at: see probes.
+const maxProbes = 14
+
+// margin is the share of an error rate that filters are sized for. The rate of
+// one filter differs from the expected one with the ids it happens to hold; in
+// filters of a million ids or more the difference is well below three percent.
+const margin = 0.97
+
+// bloomRate is the false positive rate of a Bloom filter of m bits and k
+// probes that holds n ids: the expectation of (set bits/m)^k. Bloom 1970 gives
+// its first term, with the expected number of set bits. The second term is for
+// their variance, which the first leaves out and small filters feel (Bose et
+// al., "On the false-positive rate of Bloom filters", 2008).
+func bloomRate(n, m float64, k int) float64 {
+	unset := math.Exp(float64(k) * n * math.Log1p(-1/m))
+	load := float64(k) * n / m
+	fill := 1 - unset
+	variance := unset * (1 - (1+load)*unset) / m
+	pairs := float64(k) * float64(k-1) / 2
+	return math.Pow(fill, float64(k)) * (1 + pairs*variance/(fill*fill))
+}
+
+// bloomSize returns the fewest words of 64 bits, and the number of probes,
+// that hold n ids at the rate p.
+func bloomSize(n int, p float64) (words, k int) {
+	p *= margin
+	k = max(1, int(math.Round(math.Log2(1/p))))
+	m := -float64(k) * float64(n) / math.Log1p(-math.Pow(p, 1/float64(k)))
+	words = max(minBloomWords, int(math.Ceil(m/64)))
+	for bloomRate(float64(n), float64(words)*64, k) > p {
+		words++
+	}
+	return words, k
+}
+
+// minBloomWords is the size below which the number of bits is too small for
+// the probes of different ids to be independent.
+const minBloomWords = 16
+
+// blockRates returns, for a number of ids in one block from 0 to most, the
+// exact rate at which k probes all find their bit set: the expectation of
+// (set bits/512)^k, from the distribution of the number of set bits.
+func blockRates(k, most int) []float64 {
+	rates := make([]float64, most+1)
+	powers := make([]float64, blockBits+1)
+	for set := range powers {
+		powers[set] = math.Pow(float64(set)/blockBits, float64(k))
+	}
+	chance := make([]float64, blockBits+1) // of each number of set bits
+	chance[0] = 1
+	highest := 0
+	for i := 1; i <= most; i++ {
+		for range k {
+			highest = min(highest+1, blockBits)
+			for set := highest; set > 0; set-- {
+				chance[set] = (chance[set]*float64(set) + chance[set-1]*float64(blockBits-set+1)) / blockBits
+			}
+			chance[0] = 0
+		}
+		for set := 1; set <= highest; set++ {
+			rates[i] += chance[set] * powers[set]
+		}
+	}
+	return rates
+}
+
+// blockedRate is the rate of a filter whose blocks hold load ids on average.
+// Ids fall into blocks at random, so that the number of ids in a block has a
+// Poisson distribution, and the rate is the mixture of the blocks' rates
+// (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
+// Filters", 2007, equation 3). It is more than the rate at the average load,
+// because crowded blocks lose more than empty ones gain. For few blocks the
+// distribution is binomial, whose mixture is lower: the result errs upwards.
+func blockedRate(rates []float64, load float64) float64 {
+	var sum float64
+	for i, rate := range rates {
+		logGamma, _ := math.Lgamma(float64(i) + 1)
+		sum += rate * math.Exp(float64(i)*math.Log(load)-load-logGamma)
+	}
+	return sum
+}
+
+// mostIn is a number of ids in one block that is exceeded too rarely to count
+// when blocks hold load on average.
+func mostIn(load float64) int { return int(load + 12*math.Sqrt(load) + 30) }
+
+// maxLoad is more ids than a block can hold at the highest error rate.
+const maxLoad = 400
+
+// blockedSize returns the fewest blocks, and the number of probes, that hold n
+// ids at the rate p.
+func blockedSize(n int, p float64) (blocks, k int) {
+	p *= margin
+	// The uneven load makes one or two probes fewer than usual best.
+	most := min(maxProbes, max(1, int(math.Ceil(math.Log2(1/p)))))
+	var load float64
+	for try := max(1, most-3); try <= most; try++ {
+		if l := blockLoad(try, p); l > load {
+			load, k = l, try
+		}
+	}
+	return max(1, int(math.Ceil(float64(n)/load))), k
+}
+
+// blockLoad returns the most ids that a block may hold on average for the rate
+// p with k probes.
+func blockLoad(k int, p float64) float64 {
+	// Without blocks the load would be this; with them it is always lower.
+	high := min(maxLoad, -blockBits*math.Log1p(-math.Pow(p, 1/float64(k)))/float64(k))
+	rates := blockRates(k, mostIn(high))
+	low := 0.0
+	for range 40 {
+		middle := (low + high) / 2
+		if blockedRate(rates, middle) <= p {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
