@@ -1,0 +1,35 @@
+# Everything a developer runs. Needs Go, git and a POSIX shell; other tools are
+# fetched by their pinned version when a target runs them.
+GO ?= go
+FUZZTIME ?= 20s
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+.PHONY: help build test check race fuzz crash bench bench-report
+
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the program as ./semel
+	$(GO) build -o semel ./cmd/semel
+
+test: check race fuzz ## Run all checks: check, tests with the race detector, fuzz targets
+
+check: ## Check format, vet, staticcheck and architecture
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
+		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) test -count=1 -run '^TestArchitecture' .
+
+race:
+	$(GO) test -race ./...
+
+fuzz: ## Run each fuzz target for FUZZTIME (20s)
+	@set -e; for package in $$($(GO) list ./...); do \
+		listed=$$($(GO) test -list '^Fuzz' $$package); \
+		for target in $$(printf '%s\n' "$$listed" | sed -n '/^Fuzz/p'); do \
+			echo "fuzz $$target in $$package for $(FUZZTIME)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
