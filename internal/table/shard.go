@@ -55,10 +55,10 @@ const (
 	metaMask = 1<<16 - 1
 	// Of the slots that are homes at most this part is used. Above it the runs
 	// that an insertion moves become long: a half of 1/(1-load)² on average.
-	loadNumerator, loadDenominator = 23, 25
+	loadNumerator, loadDenominator = 90, 100
 	// reserveLoad is the load at which Reserve expects its keys: far enough
 	// below the limit that a shard with a few more than its share stays there.
-	reserveNumerator, reserveDenominator = 22, 25
+	reserveNumerator, reserveDenominator = 875, 1000
 	firstSlots                           = 16
 	maxSlack                             = 64
 )

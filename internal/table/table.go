@@ -130,7 +130,7 @@ func (t *Table[V]) AddBatch(digests []semel.Digest, vals []V, now, expiry Tick, 
 			if vals != nil {
 				v = vals[start+i]
 			}
-			v, added, err := t.Add(&chunk[i], v, now, expiry)
+			v, added, err := t.add(&chunk[i], v, now, expiry)
 			if err != nil {
 				return start + i, err
 			}
@@ -150,6 +150,13 @@ func (t *Table[V]) Prefetch(d *semel.Digest) { t.shards[d[0]].Prefetch(d) }
 // The value of a digest that is present is returned instead of v. The error is
 // ErrFull or nil.
 func (t *Table[V]) Add(d *semel.Digest, v V, now, expiry Tick) (stored V, added bool, err error) {
+	// An insertion reads several lines one after the other; asked for at once
+	// they cost one cache miss, which the lock overlaps.
+	t.Prefetch(d)
+	return t.add(d, v, now, expiry)
+}
+
+func (t *Table[V]) add(d *semel.Digest, v V, now, expiry Tick) (stored V, added bool, err error) {
 	s := t.lock(d[0])
 	if t.maxKeys == 0 {
 		stored, added = s.Add(d, v, now, expiry)
