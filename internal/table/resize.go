@@ -96,7 +96,7 @@ func (s *Shard[V]) move(slots []slot[V], homes uint64) bool {
 		next++
 	}
 	s.slots, s.homes = slots, homes
-	s.limit = int(homes * loadNumerator / loadDenominator)
+	s.limit = int(homes * loadPercent / 100)
 	s.hintHomes.Store(homes)
 	s.hintAddress.Store(uintptr(unsafe.Pointer(unsafe.SliceData(slots))))
 	return true
@@ -107,7 +107,7 @@ func slack(homes uint64) uint64 { return min(homes/8+8, maxSlack) }
 
 // reservedSlots returns the array that n keys are expected to fill well.
 func reservedSlots(n int) (slots, homes int) {
-	homes = n*reserveDenominator/reserveNumerator + 1
+	homes = n*100/reservePercent + 1
 	return homes + int(slack(uint64(homes))), homes
 }
 
@@ -125,6 +125,7 @@ func Reserve[V Value](shards []*Shard[V], n int64) {
 		all := make([]slot[V], size*len(group))
 		for i, s := range group {
 			s.move(all[i*size:(i+1)*size:(i+1)*size], uint64(homes))
+			s.limit = homes * reservedLoadPercent / 100
 		}
 		shards = shards[len(group):]
 	}

@@ -52,15 +52,16 @@ type slot[V Value] struct {
 }
 
 const (
-	metaMask = 1<<16 - 1
-	// Of the slots that are homes at most this part is used. Above it the runs
-	// that an insertion moves become long: a half of 1/(1-load)² on average.
-	loadNumerator, loadDenominator = 90, 100
-	// reserveLoad is the load at which Reserve expects its keys: far enough
-	// below the limit that a shard with a few more than its share stays there.
-	reserveNumerator, reserveDenominator = 875, 1000
-	firstSlots                           = 16
-	maxSlack                             = 64
+	metaMask   = 1<<16 - 1
+	firstSlots = 16
+	maxSlack   = 64
+	// At most this percentage of homes is used before a shard grows. Above it
+	// the runs that an insertion moves become long: 1/(1-load)²/2 on average.
+	loadPercent = 90
+	// A reserved shard is sized for a lower load, but may be filled beyond
+	// loadPercent before it grows: with the keys that were expected some
+	// shards get more than their share.
+	reservePercent, reservedLoadPercent = 88, 94
 )
 
 func split(d *semel.Digest) (high, low uint64) {
