@@ -1,0 +1,293 @@
+package dedup
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/dchest/siphash"
+
+	"github.com/semel-dev/semel/key"
+)
+
+// csvState is where in a record a scanner stands.
+type csvState uint8
+
+const (
+	fieldStart csvState = iota
+	unquoted
+	quoted
+	quoteSeen // a quote inside a quoted field: its end, or half of a doubled one
+)
+
+// recordScanner finds the ends of CSV records in data that may grow between
+// calls. A quote counts at the start of a field only; elsewhere in an unquoted
+// field it is a byte like any other.
+type recordScanner struct {
+	comma   byte
+	state   csvState
+	bad     bool // the record has something behind a closing quote
+	pos     int
+	newline byteFinder
+	quote   byteFinder
+}
+
+// byteFinder remembers the last find, so that a long line is searched once.
+type byteFinder struct{ at, seen int }
+
+// next returns the first place of c in data at or after from, or len(data).
+func (f *byteFinder) next(data []byte, from int, c byte) int {
+	if f.at >= from && f.at < f.seen {
+		return f.at
+	}
+	start := max(from, f.seen)
+	if i := bytes.IndexByte(data[start:], c); i >= 0 {
+		f.at = start + i
+		f.seen = f.at + 1
+		return f.at
+	}
+	f.at, f.seen = -1, len(data)
+	return len(data)
+}
+
+// next returns the end, behind its line end, of the next record, or -1 if data
+// does not hold all of it; and whether the record is well formed.
+func (s *recordScanner) next(data []byte) (end int, good bool) {
+	for s.pos < len(data) {
+		switch s.state {
+		case quoted:
+			s.pos = s.quote.next(data, s.pos, '"')
+			if s.pos < len(data) {
+				s.pos++
+				s.state = quoteSeen
+			}
+		case quoteSeen:
+			switch c := data[s.pos]; {
+			case c == '"':
+				s.pos++
+				s.state = quoted
+			case c == s.comma || c == '\n':
+				s.state = unquoted
+			case c == '\r' && s.pos+1 == len(data):
+				return -1, false // whether this is a line end is not known yet
+			default:
+				s.bad = s.bad || c != '\r' || data[s.pos+1] != '\n'
+				s.pos++
+				s.state = unquoted
+			}
+		case fieldStart:
+			if data[s.pos] == '"' {
+				s.pos++
+				s.state = quoted
+				continue
+			}
+			s.state = unquoted
+		case unquoted:
+			newline := s.newline.next(data, s.pos, '\n')
+			if s.quote.next(data, s.pos, '"') > newline {
+				s.pos = newline
+			} else if comma := bytes.IndexByte(data[s.pos:newline], s.comma); comma >= 0 {
+				s.pos += comma + 1
+				s.state = fieldStart
+				continue
+			} else {
+				s.pos = newline
+			}
+			if s.pos < len(data) {
+				s.pos++
+				good = !s.bad
+				s.state, s.bad = fieldStart, false
+				return s.pos, good
+			}
+		}
+	}
+	return -1, false
+}
+
+// findColumns returns, for each rule, the columns that it names.
+func findColumns(names []string, rules []*key.Rule, p *problems) [][]int {
+	all := make([][]int, len(rules))
+	for i, r := range rules {
+		for _, path := range r.Paths() {
+			if path.String() == "." {
+				continue // of hash(.): the whole record
+			}
+			name, ok := path.Name()
+			if !ok {
+				p.addf("--key %s: a CSV column is .name or .[\"odd name\"]", r)
+				continue
+			}
+			at, err := findColumn(names, name)
+			if err != nil {
+				p.addf("--key %s: %v", r, err)
+			}
+			all[i] = append(all[i], at)
+		}
+	}
+	return all
+}
+
+func findColumn(names []string, name string) (int, error) {
+	at := -1
+	for i, n := range names {
+		switch {
+		case n != name:
+		case at >= 0:
+			return 0, fmt.Errorf("the header has two columns %q", name)
+		default:
+			at = i
+		}
+	}
+	if at < 0 {
+		return 0, fmt.Errorf("there is no column %q: the columns are %q", name, names)
+	}
+	return at, nil
+}
+
+// appendFields appends the values of a record without its line end. Values with
+// doubled quotes are written to room, which is returned as it has grown.
+func appendFields(fields [][]byte, room, record []byte, comma byte) (split [][]byte, grown []byte) {
+	for {
+		var value []byte
+		if len(record) > 0 && record[0] == '"' {
+			value, record, room = unquote(record, room)
+			// What stands between the closing quote and the comma is not
+			// part of a well-formed record.
+		} else {
+			value = record
+			if i := bytes.IndexByte(record, comma); i >= 0 {
+				value = record[:i]
+			}
+			record = record[len(value):]
+		}
+		fields = append(fields, value)
+		i := bytes.IndexByte(record, comma)
+		if i < 0 {
+			return fields, room
+		}
+		record = record[i+1:]
+	}
+}
+
+// unquote returns the value of the quoted field that record begins with, and
+// what follows its closing quote.
+func unquote(record, room []byte) (value, rest, grown []byte) {
+	record = record[1:]
+	start := len(room)
+	for {
+		i := bytes.IndexByte(record, '"')
+		if i < 0 { // not closed, which the scanner has said
+			i = len(record)
+			record = append(record[:i:i], '"')
+		}
+		if i+1 == len(record) || record[i+1] != '"' {
+			if start == len(room) {
+				return record[:i], record[i+1:], room
+			}
+			room = append(room, record[:i]...)
+			return room[start:], record[i+1:], room
+		}
+		room = append(room, record[:i+1]...)
+		record = record[i+2:]
+	}
+}
+
+// errRecord refuses a record that the rules of CSV do not divide into fields.
+var errRecord = errors.New("not valid CSV: a quoted field does not end where it should")
+
+func (w *worker) parseRecords(b *block) {
+	scanner := recordScanner{comma: w.comma}
+	for start := 0; start < len(b.data); {
+		end, good := scanner.next(b.data)
+		if end < 0 {
+			end = len(b.data) // a quote that is never closed
+		}
+		record := trimEnd(b.data[start:end])
+		b.ends = append(b.ends, int32(end))
+		start = end
+		if len(record) == 0 {
+			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
+			continue
+		}
+		err := errRecord
+		if good {
+			w.fields, w.room = appendFields(w.fields[:0], w.room[:0], record, w.comma)
+			w.id, err = w.recordID(w.id[:0], record)
+		}
+		if err != nil {
+			w.recordWithoutKey(b, record, err)
+			continue
+		}
+		b.digests = append(b.digests, w.digester.Bytes(w.id))
+		if w.prints {
+			b.prints = append(b.prints, siphash.Hash(w.seed, ^w.seed, record))
+		}
+	}
+}
+
+// recordID appends the id of w.fields. Of several rules it is a composite.
+func (w *worker) recordID(dst, record []byte) ([]byte, error) {
+	if len(w.rules) == 1 {
+		return w.columnID(dst, record, 0)
+	}
+	parts := make([][]byte, len(w.rules))
+	for i := range w.rules {
+		var err error
+		if parts[i], err = w.columnID(nil, record, i); err != nil {
+			return dst, err
+		}
+	}
+	return key.AppendComposite(dst, parts...), nil
+}
+
+func (w *worker) columnID(dst, record []byte, rule int) ([]byte, error) {
+	r, columns := w.rules[rule], w.columns[rule]
+	if r.Form() == key.FormLine {
+		return key.AppendLine(dst, record), nil
+	}
+	for i, column := range columns {
+		if column >= len(w.fields) {
+			return dst, &key.MissingError{Rule: r.Paths()[i].String(), Reason: key.Absent}
+		}
+	}
+	switch {
+	case r.Form() == key.FormHash && len(columns) == 0:
+		return appendFieldsContent(dst, w.fields), nil
+	case r.Form() == key.FormHash:
+		values := make([][]byte, len(columns))
+		for i, column := range columns {
+			values[i] = w.fields[column]
+		}
+		return appendFieldsContent(dst, values), nil
+	case len(w.fields[columns[0]]) == 0:
+		return dst, &key.MissingError{Rule: r.String(), Reason: key.IsEmpty}
+	}
+	return key.AppendString(dst, w.fields[columns[0]]), nil
+}
+
+// appendFieldsContent appends the id of values, however they were quoted.
+func appendFieldsContent(dst []byte, values [][]byte) []byte {
+	var content []byte
+	for _, value := range values {
+		content = append(binary.AppendUvarint(content, uint64(len(value))), value...)
+	}
+	return key.AppendBytes(dst, content)
+}
+
+func (w *worker) recordWithoutKey(b *block, record []byte, err error) {
+	if !w.hashMissing {
+		b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1), err: err})
+		return
+	}
+	b.hashed++
+	if err == errRecord {
+		w.id = key.AppendBytes(w.id[:0], record)
+	} else {
+		w.id = appendFieldsContent(w.id[:0], w.fields)
+	}
+	b.digests = append(b.digests, w.digester.Bytes(w.id))
+	if w.prints {
+		b.prints = append(b.prints, 0) // the key is the content
+	}
+}

@@ -1,0 +1,79 @@
+package dedup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"github.com/semel-dev/semel/key"
+)
+
+// LineError says at which line of which input a run stopped.
+type LineError struct {
+	// Input is the input's name as the user gave it.
+	Input string
+	// Line counts from 1.
+	Line int64
+	Err  error
+}
+
+// Error implements error.
+func (e *LineError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Input, e.Line, e.Err) }
+
+// Unwrap returns the cause.
+func (e *LineError) Unwrap() error { return e.Err }
+
+// ErrReaderGone is the error of a run whose standard output was closed by who
+// reads it. Keys of lines that were not written are not remembered.
+var ErrReaderGone = errors.New("dedup: standard output was closed by its reader")
+
+// missingError says why a line has no key and what can be done about it.
+type missingError struct{ err error }
+
+// Error implements error.
+func (e *missingError) Error() string {
+	return describe(e.err) + ": fix the line, or choose --on-missing reject, pass or hash"
+}
+
+// Unwrap returns the cause.
+func (e *missingError) Unwrap() error { return e.err }
+
+// describe says in the user's words why a line has no key.
+func describe(err error) string {
+	var (
+		missing   *key.MissingError
+		notScalar *key.NotScalarError
+		syntax    *key.SyntaxError
+		twice     *key.DuplicateNameError
+	)
+	switch {
+	case errors.As(err, &missing):
+		return fmt.Sprintf("%s is %s", missing.Rule, missing.Reason)
+	case errors.As(err, &notScalar):
+		return fmt.Sprintf("%s is an %s, which is not an id (hash(%s) takes its content)", notScalar.Rule, notScalar.Kind, notScalar.Rule)
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("not valid JSON: %s at byte %d of the line", syntax.Problem, syntax.Offset+1)
+	case errors.As(err, &twice):
+		return fmt.Sprintf("the content has no one meaning: an object has two members %q", twice.Name)
+	}
+	return err.Error()
+}
+
+// reason takes Go's words for the operation out of an error of a file, whose
+// name stands in the message already.
+func reason(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such file"
+	case errors.Is(err, fs.ErrPermission):
+		return "no permission"
+	case errors.Is(err, syscall.ENOSPC):
+		return "no space left on the disk"
+	}
+	return err.Error()
+}

@@ -1,0 +1,155 @@
+package dedup
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// input is one thing to read, as it was found before anything was touched.
+type input struct {
+	// name is what the user wrote, or "standard input".
+	name string
+	path string // absolute; "" for standard input
+	info os.FileInfo
+	// kept is a stream that was opened to look at it and cannot be opened
+	// again: standard input, pipes.
+	kept   *stream
+	format Format
+	mark   []byte // the byte order mark, if there is one
+	header []byte // the CSV header with its line end
+	// start is where the first line begins, in decompressed bytes.
+	start int64
+}
+
+// position is a place between two lines of the inputs.
+type position struct {
+	Input  int   `json:"input"`
+	Offset int64 `json:"offset"`
+	// Line is the number of lines of this input before the position.
+	Line int64 `json:"line"`
+}
+
+// findInput looks at one input. Files are opened and closed again.
+func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) (*input, error) {
+	in := &input{name: name}
+	var raw io.Reader = stdin
+	if name == Stdio {
+		in.name = "standard input"
+	} else {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", name, reason(err))
+		}
+		raw = file
+		if in.info, err = file.Stat(); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("%s: %s", name, reason(err))
+		}
+		if in.info.IsDir() {
+			file.Close()
+			return nil, fmt.Errorf("%s: this is a directory: name the files in it", name)
+		}
+		if in.path, err = canonicalPath(name); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("%s: %s", name, reason(err))
+		}
+	}
+	s, err := openStream(ctx, raw, name != Stdio)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", in.name, reason(err))
+	}
+	if err := in.look(s, asked); err != nil {
+		s.close()
+		return nil, fmt.Errorf("%s: %s", in.name, reason(err))
+	}
+	if in.regular() {
+		s.close()
+	} else {
+		in.kept = s
+	}
+	return in, nil
+}
+
+// look finds out the format from the name or the first byte, and the mark.
+func (in *input) look(s *stream, asked Format) error {
+	if beginsWith(s.plain, utf8Mark) {
+		in.mark = utf8Mark
+		if _, err := s.plain.Discard(len(utf8Mark)); err != nil {
+			return err
+		}
+	}
+	in.start = int64(len(in.mark))
+	in.format = asked
+	if in.format == Auto {
+		in.format = formatOfName(in.name)
+	}
+	if in.format == Auto {
+		// An error of the first read comes again where it can be reported.
+		if head, _ := s.plain.Peek(1); len(head) > 0 && (head[0] == '{' || head[0] == '[') {
+			in.format = JSONL
+		}
+	}
+	return nil
+}
+
+// formatOfName goes by the ending of a name, that of compression apart.
+func formatOfName(name string) Format {
+	name = strings.ToLower(name)
+	for _, ending := range []string{".gz", ".gzip", ".zst", ".zstd"} {
+		name = strings.TrimSuffix(name, ending)
+	}
+	switch filepath.Ext(name) {
+	case ".jsonl", ".ndjson", ".json", ".jsonlines":
+		return JSONL
+	case ".csv":
+		return CSV
+	case ".tsv", ".tab":
+		return TSV
+	case ".txt":
+		return Text
+	}
+	return Auto
+}
+
+// regular reports whether the input is a file that can be read from anywhere.
+func (in *input) regular() bool { return in.info != nil && in.info.Mode().IsRegular() }
+
+// stream opens the input at an offset.
+func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
+	if in.kept != nil {
+		return in.kept, nil // nothing but the mark and the header was read
+	}
+	file, err := os.Open(in.path)
+	if err != nil {
+		return nil, fmt.Errorf("%s", reason(err))
+	}
+	s, err := openStream(ctx, file, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.skip(ctx, offset, nil); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// canonicalPath names a file that may not exist yet in one way only.
+func canonicalPath(name string) (string, error) {
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real, nil
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, filepath.Base(path)), nil
+}

@@ -1,0 +1,195 @@
+package dedup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/semel-dev/semel/key"
+)
+
+// findInputs looks at all inputs and settles their format. What is wrong with
+// any of them goes to p.
+func findInputs(ctx context.Context, o *Options, rules []*key.Rule, p *problems) ([]*input, Format) {
+	var inputs []*input
+	for _, name := range o.Inputs {
+		in, err := findInput(ctx, name, o.Stdin, o.Format)
+		if err != nil {
+			p.addf("%v", err)
+			continue
+		}
+		inputs = append(inputs, in)
+	}
+	format := oneFormat(inputs, rules, p)
+	for _, in := range inputs {
+		in.format = format
+	}
+	return inputs, format
+}
+
+// oneFormat settles the format that all inputs have.
+func oneFormat(inputs []*input, rules []*key.Rule, p *problems) Format {
+	var first *input
+	for _, in := range inputs {
+		switch {
+		case in.format == Auto:
+		case first == nil:
+			first = in
+		case in.format == first.format:
+		case isLine(rules) && !in.format.records() && !first.format.records():
+			// To the key it makes no difference, and blank lines are lines of
+			// some of them.
+			return Text
+		default:
+			p.addf("%s looks like %s and %s like %s: say --format", first.name, first.format, in.name, in.format)
+			return first.format
+		}
+	}
+	switch {
+	case first != nil:
+		return first.format
+	case isLine(rules):
+		return Text
+	}
+	// A key that looks into documents needs them; where a line is none, that
+	// line is named.
+	return JSONL
+}
+
+// records reports whether the format has records and a header.
+func (f Format) records() bool { return f == CSV || f == TSV }
+
+// comma returns what separates fields, or 0.
+func (f Format) comma() byte {
+	switch f {
+	case CSV:
+		return ','
+	case TSV:
+		return '\t'
+	}
+	return 0
+}
+
+// parseRules reads the key rules.
+func parseRules(texts []string, p *problems) []*key.Rule {
+	var rules []*key.Rule
+	for _, text := range texts {
+		r, err := key.ParseRule(text)
+		var wrong *key.RuleError
+		var unstable *key.UnstableError
+		switch {
+		case errors.As(err, &wrong):
+			p.addf("--key %q, column %d: %s", text, wrong.Column, wrong.Problem)
+		case errors.As(err, &unstable):
+			p.addf("--key %s is not stable: %s", text, unstable.Why)
+		case err != nil:
+			p.addf("--key %q: %v", text, err)
+		case r.Form() != key.FormPath && r.Form() != key.FormLine && r.Form() != key.FormHash:
+			p.addf("--key %s: lines of a file have no such thing: use a path that begins with '.', line, or hash(.)", text)
+		default:
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+// checkRules refuses rules that the format has no places for.
+func checkRules(rules []*key.Rule, format Format, p *problems) {
+	if format != Text || isLine(rules) {
+		return
+	}
+	for _, r := range rules {
+		if r.Form() != key.FormLine {
+			p.addf("--key %s: lines of text have no members: say --format jsonl or csv if they are more than text", r)
+			return
+		}
+	}
+	p.addf("--key line: once is enough")
+}
+
+// readHeaders reads the CSV headers of all inputs and checks that they are one.
+func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) (names []string, header []byte) {
+	var first *input
+	for _, in := range inputs {
+		if err := in.readHeader(ctx, comma); err != nil {
+			p.addf("%s: %s", in.name, reason(err))
+			continue
+		}
+		if len(in.header) == 0 {
+			continue // an empty file has nothing to say
+		}
+		fields, _ := appendFields(nil, nil, trimEnd(in.header), comma)
+		own := make([]string, len(fields))
+		for i, f := range fields {
+			own[i] = string(f)
+		}
+		if first == nil {
+			first, names = in, own
+			continue
+		}
+		if strings.Join(own, "\x00") != strings.Join(names, "\x00") {
+			p.addf("%s has another header than %s (%q, not %q): deduplicate them apart", in.name, first.name, own, names)
+		}
+	}
+	if first != nil {
+		header = append(bytes.Clone(first.mark), first.header...)
+	}
+	return names, header
+}
+
+// readHeader reads the first record, up to which the input's start moves.
+func (in *input) readHeader(ctx context.Context, comma byte) error {
+	s, err := in.stream(ctx, in.start)
+	if err != nil {
+		return err
+	}
+	if in.kept == nil {
+		defer s.close()
+	}
+	scanner := recordScanner{comma: comma}
+	for {
+		more, err := s.plain.ReadBytes('\n')
+		in.header = append(in.header, more...)
+		in.start += int64(len(more))
+		if end, _ := scanner.next(in.header); end >= 0 {
+			return nil
+		}
+		switch {
+		case len(in.header) > MaxLine:
+			return fmt.Errorf("the CSV header is longer than %d MiB: is a quote never closed?", MaxLine>>20)
+		case err == nil:
+		case len(more) == 0 && len(in.header) == 0:
+			return nil
+		default:
+			in.header = append(in.header, '\n')
+			return s.explainEnd(err)
+		}
+	}
+}
+
+// headerLines is the number of lines before the first record.
+func (in *input) headerLines() int64 { return int64(bytes.Count(in.header, []byte{'\n'})) }
+
+// checkPaths refuses files with two roles in one run.
+func checkPaths(inputs []*input, outputs []*output, p *problems) {
+	for i, o := range outputs {
+		if o.path == "" {
+			continue
+		}
+		info, err := os.Stat(o.path)
+		for _, in := range inputs {
+			if in.info != nil && (in.path == o.path || err == nil && os.SameFile(info, in.info)) {
+				p.addf("%s %s is also an input: write to another file", o.flag, o.name)
+			}
+		}
+		for _, other := range outputs[:i] {
+			otherInfo, otherErr := os.Stat(other.path)
+			if other.path == o.path || err == nil && otherErr == nil && os.SameFile(info, otherInfo) {
+				p.addf("%s and %s are one file, %s: name two", other.flag, o.flag, o.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package dedup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// keySet remembers keys. The committer alone uses it.
+type keySet interface {
+	// decide answers each digest, in order, with Fresh and remembers it, or
+	// with Duplicate, or with Mismatch if it is known with another print.
+	// Prints is nil where content does not matter; a print of 0 matches all.
+	decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error
+}
+
+// memory is a keySet for one run.
+type memory[V table.Value] struct {
+	table    *table.Table[V]
+	scale    table.Scale
+	window   time.Duration
+	clock    *clock.Clock
+	values   []V
+	outcomes []table.Outcome
+	// value and print convert; print is nil in a table without values.
+	value func(uint64) V
+	print func(V) uint64
+}
+
+// newMemory returns a keySet in memory, with room for prints only if they are
+// wanted.
+func newMemory(window time.Duration, prints bool) (keySet, error) {
+	if prints {
+		m, err := makeMemory[uint64](window)
+		if err != nil {
+			return nil, err
+		}
+		m.value = func(p uint64) uint64 { return p }
+		m.print = m.value
+		return m, nil
+	}
+	return makeMemory[struct{}](window)
+}
+
+func makeMemory[V table.Value](window time.Duration) (*memory[V], error) {
+	t, err := table.New[V](&table.Options{SingleOwner: true})
+	if err != nil {
+		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
+	}
+	m := &memory[V]{table: t, window: window, clock: clock.New(nil, time.Time{})}
+	if m.scale, err = table.NewScale(m.clock.Nanos(), window); err != nil {
+		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
+	}
+	return m, nil
+}
+
+func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	m.outcomes = resized(m.outcomes, len(digests))
+	var values []V
+	if m.print != nil {
+		m.values = resized(m.values, len(digests))
+		values = m.values
+		for i, p := range prints {
+			values[i] = m.value(p)
+		}
+	}
+	now := m.clock.Nanos()
+	if _, err := m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes); err != nil {
+		return fmt.Errorf("dedup: keys in memory: %w", err)
+	}
+	for i, outcome := range m.outcomes {
+		switch {
+		case outcome == table.Added:
+			out[i] = semel.Fresh
+		case m.print != nil && differ(m.print(values[i]), prints[i]):
+			out[i] = semel.Mismatch
+		default:
+			out[i] = semel.Duplicate
+		}
+	}
+	return nil
+}
+
+// differ compares prints, of which 0 is none.
+func differ(a, b uint64) bool { return a != b && a != 0 && b != 0 }
+
+// resized returns a slice of n elements, s's memory if it is large enough. What
+// it holds is left over.
+func resized[E any](s []E, n int) []E {
+	if cap(s) < n {
+		return make([]E, n, n+n/2)
+	}
+	return s[:n]
+}
