@@ -1,0 +1,218 @@
+package storetest
+
+import (
+	"github.com/semel-dev/semel"
+)
+
+var abilityCases = []testCase{
+	{"look shows each state and changes none", lookShows},
+	{"list yields what is there, by state and scope", listYields},
+	{"count counts by state", countCounts},
+}
+
+// look looks one key up. A store that is no Looker says nothing.
+func (e *env) look(key semel.Key) (semel.Record, bool) {
+	e.Helper()
+	l, ok := e.inner.(semel.Looker)
+	if !ok {
+		return semel.Record{}, false
+	}
+	records := make([]semel.Record, 1)
+	if err := l.Look(e.Context(), []semel.Key{key}, records); err != nil {
+		e.Fatalf("look %s up: %v", key, err)
+	}
+	return records[0], true
+}
+
+func lookShows(e *env) {
+	key := e.key()
+	if r, ok := e.look(key); !ok || r.State != semel.Absent {
+		if ok {
+			e.Errorf("look shows %s for an absent key", r.State)
+		}
+		return
+	}
+	start := e.now()
+	req := e.with(key, print('1'))
+	req.Owner = e.owner("looked up")
+	c := e.fresh(req)
+	r, _ := e.look(key)
+	if r.State != semel.Claimed || r.Token != c.Token || r.Attempt != 1 || r.Holder != "looked up" || !r.LeaseEnd.Equal(c.LeaseEnd) ||
+		!r.Expires.IsZero() || !r.Fingerprint.Matches(print('1')) || r.Fingerprint.IsZero() {
+		e.Errorf("look shows a claimed key as %+v, want claim %+v", r, c)
+	}
+	e.heldBy(key, c)("look")
+	e.mustComplete(key, c.Token, text("seven b"))
+	r, _ = e.look(key)
+	if r.State != semel.Done || !r.LeaseEnd.IsZero() || r.Expires.IsZero() || r.Fingerprint.IsZero() {
+		e.Errorf("look shows a done key as %+v", r)
+	}
+	if e.traits.Results && (r.ResultSize != 7 || !equalResults(r.Result, text("seven b"))) {
+		e.Errorf("look shows the result %s of %d bytes", describe(r.Result), r.ResultSize)
+	}
+	if e.movable() {
+		if want := start.Add(e.window); r.Expires.Before(want) || r.Expires.After(want.Add(e.traits.Tick+slack)) {
+			e.Errorf("look shows that the key expires at %v, want %v", r.Expires, want)
+		}
+		if r.FirstSeen.Before(start.Add(-slack-e.traits.Tick)) || r.FirstSeen.After(e.now().Add(e.traits.Tick)) {
+			e.Errorf("look shows that the key was first seen at %v, want %v", r.FirstSeen, start)
+		}
+	}
+	forever := e.key()
+	if err := e.complete(forever, e.fresh(e.request(forever)).Token, text("r"), semel.Forever); err != nil {
+		e.Fatalf("complete: %v", err)
+	}
+	if r, _ := e.look(forever); r.State != semel.Done || !r.Expires.IsZero() {
+		e.Errorf("look shows a key kept forever as %s until %v", r.State, r.Expires)
+	}
+	e.lookAtLostLeases()
+
+	// Many keys in one call, each in its place.
+	absent := e.key()
+	records := make([]semel.Record, 4)
+	if err := e.inner.(semel.Looker).Look(e.Context(), []semel.Key{forever, absent, key, forever}, records); err != nil {
+		e.Fatalf("look: %v", err)
+	}
+	for i, want := range []semel.State{semel.Done, semel.Absent, semel.Done, semel.Done} {
+		if records[i].State != want {
+			e.Errorf("record %d of a look is %s, want %s", i, records[i].State, want)
+		}
+	}
+	if records[0].Digest != records[3].Digest || records[0].Digest == records[2].Digest && records[0].Digest != (semel.Digest{}) {
+		e.Errorf("look shows digests %v", records)
+	}
+	e.wantInvalid("look with too few records", e.inner.(semel.Looker).Look(e.Context(), []semel.Key{key, absent}, records[:1]))
+	e.fresh(e.request(absent))
+	if e.movable() {
+		e.advance(e.window + e.traits.Tick)
+		if r, _ := e.look(key); r.State != semel.Absent {
+			e.Errorf("look shows %s after the window", r.State)
+		}
+	}
+}
+
+// lookAtLostLeases looks at keys whose holders were lost.
+func (e *env) lookAtLostLeases() {
+	e.Helper()
+	held, retried, probe := e.key(), e.key(), e.key()
+	c1, c2 := e.fresh(e.held(held)), e.fresh(e.shortly(retried))
+	e.fresh(e.shortly(probe))
+	e.claimAfter(e.short, e.request(probe), semel.InFlight)
+	if r, _ := e.look(held); r.State != semel.Unknown || r.Token != c1.Token {
+		e.Errorf("look shows a held key after its lease as %s under %d, want unknown under %d", r.State, r.Token, c1.Token)
+	}
+	if r, _ := e.look(retried); r.State != semel.Claimed || r.Token != c2.Token {
+		e.Errorf("look shows a key after its lease as %s under %d, want claimed under %d", r.State, r.Token, c2.Token)
+	}
+	if a := e.fresh(e.request(retried)); a.Attempt != 2 {
+		e.Errorf("after a look the take-over has attempt %d, want 2", a.Attempt)
+	}
+}
+
+func listYields(e *env) {
+	l, ok := e.inner.(semel.Lister)
+	if !ok {
+		return
+	}
+	scope := "another scope"
+	claimed, done, unknown, other := e.key(), e.key(), e.key(), semel.Key{Scope: scope, ID: "x"}
+	e.fresh(e.request(claimed))
+	e.done(done, text("seven b"))
+	e.unknown(unknown)
+	e.done(other, text("r"))
+	e.mustRelease(e.releasable())
+
+	list := func(f semel.Filter) (keys map[semel.Key]semel.State, n int) {
+		e.Helper()
+		keys = make(map[semel.Key]semel.State)
+		for r, err := range l.List(e.Context(), f) {
+			if err != nil {
+				e.Fatalf("list: %v", err)
+			}
+			if len(r.Result.Data) > 0 {
+				e.Errorf("list shows the result %s: it must leave it out", describe(r.Result))
+			}
+			keys[r.Key] = r.State
+			n++
+		}
+		return keys, n
+	}
+	for _, c := range []struct {
+		filter semel.Filter
+		want   map[semel.Key]semel.State
+	}{
+		{semel.Filter{}, map[semel.Key]semel.State{claimed: semel.Claimed, done: semel.Done, unknown: semel.Unknown, other: semel.Done}},
+		{semel.Filter{State: semel.Claimed}, map[semel.Key]semel.State{claimed: semel.Claimed}},
+		{semel.Filter{State: semel.Done}, map[semel.Key]semel.State{done: semel.Done, other: semel.Done}},
+		{semel.Filter{State: semel.Unknown}, map[semel.Key]semel.State{unknown: semel.Unknown}},
+	} {
+		got, n := list(c.filter)
+		if n != len(c.want) {
+			e.Errorf("list by state %s yields %d records, want %d", c.filter.State, n, len(c.want))
+		}
+		if _, unreadable := got[semel.Key{}]; unreadable {
+			continue // the store keeps no readable keys
+		}
+		for key, state := range c.want {
+			if got[key] != state {
+				e.Errorf("list by state %s shows %s as %s, want %s", c.filter.State, key, got[key], state)
+			}
+		}
+	}
+	if all, _ := list(semel.Filter{}); all[other] == semel.Done {
+		if got, n := list(semel.Filter{Scope: &scope}); n != 1 || got[other] != semel.Done {
+			e.Errorf("list by scope yields %v, want %s alone", got, other)
+		}
+	}
+	for range l.List(e.Context(), semel.Filter{}) {
+		break // a caller may stop
+	}
+}
+
+// releasable returns a claimed key and its token.
+func (e *env) releasable() (semel.Key, semel.Token) {
+	e.Helper()
+	key := e.key()
+	return key, e.fresh(e.request(key)).Token
+}
+
+func countCounts(e *env) {
+	counter, ok := e.inner.(semel.Counter)
+	if !ok {
+		return
+	}
+	count := func() semel.Counts {
+		e.Helper()
+		c, err := counter.Count(e.Context())
+		if err != nil {
+			e.Fatalf("count: %v", err)
+		}
+		return c
+	}
+	if c := count(); c.Claimed != 0 || c.Done != 0 || c.Unknown != 0 || c.Oldest != 0 {
+		e.Errorf("an empty store counts %+v", c)
+	}
+	for range 3 {
+		e.fresh(e.request(e.key()))
+	}
+	for range 5 {
+		e.done(e.key(), text("r"))
+	}
+	for range 2 {
+		e.unknown(e.key())
+	}
+	e.mustRelease(e.releasable())
+	if e.movable() {
+		e.advance(e.short)
+	}
+	c := count()
+	if c.Claimed != 3 || c.Done != 5 || c.Unknown != 2 {
+		e.Errorf("count says %d claimed, %d done, %d unknown, want 3, 5, 2", c.Claimed, c.Done, c.Unknown)
+	}
+	if e.movable() && (c.Oldest < e.short-slack-e.traits.Tick || c.Oldest > e.short+slack+e.traits.Tick) {
+		e.Errorf("count says that the oldest record is %v old, want %v", c.Oldest, e.short)
+	}
+	if e.traits.Durable && c.DiskBytes == 0 || !e.traits.Durable && c.MemoryBytes == 0 {
+		e.Errorf("count says the records take %d bytes of memory and %d of disk", c.MemoryBytes, c.DiskBytes)
+	}
+}

@@ -1,0 +1,111 @@
+package storetest
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/semel-dev/semel"
+)
+
+// bug is one thing that a store may do wrong.
+type bug string
+
+const (
+	none                    bug = ""
+	marksBeforeCompletion   bug = "marks a key done when it is claimed"
+	ignoresTokenOnComplete  bug = "ignores the token of a completion"
+	ignoresTokenOnRelease   bug = "ignores the token of a release"
+	ignoresTokenOnExtend    bug = "ignores the token of an extension"
+	losesAttempt            bug = "loses the attempt at a take-over"
+	forgetsOwner            bug = "takes its own claim for another's after a lost reply"
+	grantsTwiceInBatch      bug = "grants a key twice in one batch"
+	forgetsEarly            bug = "forgets before the window ends"
+	forgetsNever            bug = "never forgets"
+	forgetsTooLate          bug = "remembers for longer than window and tick"
+	dropsEmptyResult        bug = "makes an empty result none"
+	mixesResults            bug = "replays another key's result"
+	concatenates            bug = "puts scope and id together"
+	acceptsEmptyKey         bug = "accepts an empty key"
+	ignoresMismatchInFlight bug = "does not see another payload in flight"
+	retriesHold             bug = "treats hold as retry"
+	unknownExpires          bug = "forgets unknown keys"
+	checksThenInserts       bug = "checks first and inserts later"
+	reusesTokens            bug = "begins tokens anew after release"
+	neverLate               bug = "is never late"
+	keepsCancelledClaims    bug = "keeps a claim that was cancelled for ever"
+	followsWall             bug = "follows the wall clock back"
+	losesOnReopen           bug = "says durable and is not"
+	purgesClaims            bug = "purges claims"
+	commitsAlways           bug = "commits what is rolled back"
+)
+
+// claimBroken makes a claim as the bug has it, if it is one of claims.
+func (r *reference) claimBroken(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) bool {
+	switch {
+	case r.bug == keepsCancelledClaims && ctx.Err() != nil:
+		// The call gives up before it knows its answer, but the claim is made
+		// under a name that nobody has.
+		for i := range reqs {
+			req := reqs[i]
+			req.Owner, req.Lease = semel.Owner{}, semel.Forever/2
+			r.mu.Lock()
+			r.claim(req)
+			r.mu.Unlock()
+		}
+	case r.bug == checksThenInserts && len(reqs) == 1 && len(answers) == 1:
+		r.mu.Lock()
+		r.tick()
+		absent := r.get(reqs[0].Key).State == semel.Absent && r.validate(reqs[0]) == nil && reqs[0].Time.IsZero() && !r.closed && ctx.Err() == nil
+		r.mu.Unlock()
+		if !absent {
+			return false
+		}
+		runtime.Gosched() // the race
+		r.mu.Lock()
+		answers[0] = r.grant(reqs[0], record{})
+		r.mu.Unlock()
+		return true
+	}
+	return false
+}
+
+// claimedBroken changes right answers into those of a bug.
+func (r *reference) claimedBroken(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) {
+	if r.bug != grantsTwiceInBatch {
+		return
+	}
+	fresh := make(map[semel.Key]bool)
+	for i, req := range reqs {
+		if fresh[req.Key] {
+			r.last++
+			answers[i].Decision, answers[i].Claim.Token, answers[i].Result = semel.Fresh, r.last, semel.Result{}
+			if req.Done {
+				answers[i].Claim.Token = 0
+			}
+		}
+		fresh[req.Key] = fresh[req.Key] || answers[i].Decision == semel.Fresh
+	}
+}
+
+// replay returns the result of a duplicate.
+func (p *place) replay(key semel.Key, result semel.Result) semel.Result {
+	switch {
+	case p.bug == dropsEmptyResult && len(result.Data) == 0:
+		return semel.Result{}
+	case p.bug == mixesResults:
+		for other, rec := range p.records {
+			if other != key && rec.State == semel.Done {
+				return rec.Result
+			}
+		}
+	}
+	return result
+}
+
+// tokenFor returns the token of a new claim.
+func (p *place) tokenFor(key semel.Key) semel.Token {
+	if p.bug != reusesTokens && p.traits.Fenced {
+		return p.nextToken()
+	}
+	return p.records[p.key(key)].Token + 1
+}

@@ -1,0 +1,275 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/semel-dev/semel"
+)
+
+var holdCases = []testCase{
+	{"a held key becomes unknown when its lease ends", holdBecomesUnknown},
+	{"a held key that is completed in time is done", holdCompletedInTime},
+	{"unknown does not end by itself", unknownStays},
+	{"the late holder completes an unknown key", lateHolderCompletes},
+	{"a release as unknown makes the key unknown at once", releaseAsUnknown},
+	{"a held key that is released is fresh", holdReleased},
+	{"resolve settles an unknown key both ways", resolveSettles},
+	{"resolve refuses a key that is not unknown", resolveRefuses},
+	{"remove forgets a key in any state", removeForgets},
+}
+
+// held asks for a key with hold and a lease that the case waits out.
+func (e *env) held(key semel.Key) semel.ClaimRequest {
+	req := e.shortly(key)
+	req.Hold = true
+	return req
+}
+
+// unknown brings a key into the state Unknown.
+func (e *env) unknown(key semel.Key) semel.Claim {
+	e.Helper()
+	c := e.fresh(e.held(key))
+	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token, Unknown: true}); err != nil {
+		e.Fatalf("release %s as unknown: %v", key, err)
+	}
+	e.want(semel.InDoubt, e.request(key))
+	return c
+}
+
+func holdBecomesUnknown(e *env) {
+	key := e.key()
+	req := e.held(key)
+	req.Owner = e.owner("the lost one")
+	c := e.fresh(req)
+	e.want(semel.InFlight, e.request(key))
+	a := e.claimAfter(e.short, e.request(key), semel.InFlight)
+	if a.Decision != semel.InDoubt {
+		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
+	}
+	if a.Claim.Token != c.Token || a.Claim.Attempt != c.Attempt || a.Holder != "the lost one" {
+		e.Errorf("unknown shows %+v of %q, want %+v of %q", a.Claim, a.Holder, c, "the lost one")
+	}
+	// Neither a claim with hold nor one with done gets round it.
+	e.want(semel.InDoubt, e.held(key))
+	done := e.request(key)
+	done.Done = true
+	e.want(semel.InDoubt, done)
+	e.wantStale("complete", key, c.Token+1, e.complete(key, c.Token+1, text("no"), e.window))
+	e.wantStale("release", key, c.Token+1, e.release(semel.ReleaseRequest{Key: key, Token: c.Token + 1}))
+	e.wantStale("extend", key, c.Token+1, e.extend(key, c.Token+1, e.lease).Err)
+	e.want(semel.InDoubt, e.request(key))
+}
+
+func holdCompletedInTime(e *env) {
+	key := e.key()
+	c := e.fresh(e.held(key))
+	e.mustComplete(key, c.Token, text("r"))
+	probe := e.key()
+	e.fresh(e.shortly(probe))
+	e.claimAfter(e.short, e.request(probe), semel.InFlight)
+	e.wantResult(key, text("r"))
+}
+
+func unknownStays(e *env) {
+	lost, released := e.key(), e.key()
+	c := e.fresh(e.held(lost))
+	e.unknown(released)
+	if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.InDoubt {
+		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
+	}
+	if e.movable() {
+		e.advance(1000 * e.window)
+	}
+	e.purge()
+	e.want(semel.InDoubt, e.request(lost))
+	e.want(semel.InDoubt, e.request(released))
+	e.mustComplete(lost, c.Token, text("after all"))
+}
+
+// purge lets the store forget what it may forget, if it can.
+func (e *env) purge() {
+	e.Helper()
+	if p, ok := e.inner.(semel.Purger); ok {
+		if _, err := p.Purge(context.Background()); err != nil {
+			e.Fatalf("purge: %v", err)
+		}
+	}
+}
+
+func lateHolderCompletes(e *env) {
+	lost := e.key()
+	c := e.fresh(e.held(lost))
+	e.claimAfter(e.short, e.request(lost), semel.InFlight)
+	e.mustComplete(lost, c.Token, text("late but true"))
+	e.wantResult(lost, text("late but true"))
+	e.mustComplete(lost, c.Token, text("late but true")) // the reply was lost
+
+	released := e.key()
+	c = e.unknown(released)
+	e.mustComplete(released, c.Token, text("it was there"))
+	e.wantResult(released, text("it was there"))
+}
+
+func releaseAsUnknown(e *env) {
+	// Also where the claim did not ask to hold: the holder knows best.
+	key := e.key()
+	c := e.fresh(e.request(key))
+	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token, Unknown: true}); err != nil {
+		e.Fatalf("release as unknown: %v", err)
+	}
+	a := e.want(semel.InDoubt, e.request(key))
+	if a.Claim.Token != c.Token {
+		e.Errorf("unknown shows token %d, want %d", a.Claim.Token, c.Token)
+	}
+}
+
+func holdReleased(e *env) {
+	key := e.key()
+	c := e.fresh(e.held(key))
+	e.mustRelease(key, c.Token)
+	again := e.fresh(e.request(key))
+	if e.traits.Fenced && again.Token <= c.Token {
+		e.Errorf("after release token %d follows %d", again.Token, c.Token)
+	}
+	if again.Attempt != 1 {
+		e.Errorf("after release the attempt is %d, want 1", again.Attempt)
+	}
+}
+
+// resolver returns the store's Resolver, or nil. A store without one leaves
+// an unknown key to its holder, which is what is checked instead.
+func (e *env) resolver() semel.Resolver {
+	e.Helper()
+	r, ok := e.inner.(semel.Resolver)
+	if !ok {
+		key := e.key()
+		c := e.unknown(key)
+		e.mustComplete(key, c.Token, text("by the holder"))
+		e.wantResult(key, text("by the holder"))
+		return nil
+	}
+	return r
+}
+
+func resolveSettles(e *env) {
+	r := e.resolver()
+	if r == nil {
+		return
+	}
+	for _, result := range []semel.Result{{}, text("found it"), {Kind: semel.Failed, Data: []byte("refused")}} {
+		key := e.key()
+		c := e.unknown(key)
+		e.store.resolving(key, result)
+		if err := r.Resolve(e.Context(), key, semel.Done, result, e.window); err != nil {
+			e.Fatalf("resolve as done: %v", err)
+		}
+		e.wantResult(key, result)
+		// The late holder comes after the decision.
+		e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
+		e.wantStale("release", key, c.Token, e.release(semel.ReleaseRequest{Key: key, Token: c.Token}))
+		e.wantResult(key, result)
+	}
+
+	key := e.key()
+	c := e.unknown(key)
+	if err := r.Resolve(e.Context(), key, semel.Absent, semel.Result{}, 0); err != nil {
+		e.Fatalf("resolve as absent: %v", err)
+	}
+	e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
+	again := e.fresh(e.request(key))
+	if e.traits.Fenced && again.Token <= c.Token {
+		e.Errorf("after resolve token %d follows %d", again.Token, c.Token)
+	}
+	if again.Token != c.Token {
+		e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
+	}
+	e.mustComplete(key, again.Token, text("again"))
+
+	// The window of a resolution counts from then.
+	if e.movable() {
+		key := e.key()
+		e.unknown(key)
+		e.store.resolving(key, text("r"))
+		if err := r.Resolve(e.Context(), key, semel.Done, text("r"), e.window); err != nil {
+			e.Fatalf("resolve as done: %v", err)
+		}
+		e.advance(e.window - 1)
+		e.want(semel.Duplicate, e.request(key))
+		e.advance(1 + e.traits.Tick)
+		e.fresh(e.request(key))
+	}
+}
+
+func resolveRefuses(e *env) {
+	r := e.resolver()
+	if r == nil {
+		return
+	}
+	absent, claimed, done, ended := e.key(), e.key(), e.key(), e.key()
+	c := e.fresh(e.request(claimed))
+	e.done(done, text("r"))
+	e.fresh(e.shortly(ended))
+	for _, key := range []semel.Key{absent, claimed, done, ended} {
+		for _, as := range []semel.State{semel.Done, semel.Absent} {
+			if err := r.Resolve(e.Context(), key, as, text("no"), e.window); !errors.Is(err, semel.ErrNotUnknown) {
+				e.Errorf("resolve %s as %s is answered %v, want ErrNotUnknown", key, as, err)
+			}
+		}
+	}
+	e.fresh(e.request(absent))
+	e.heldBy(claimed, c)("resolve")
+	e.wantResult(done, text("r"))
+
+	key := e.key()
+	e.unknown(key)
+	for _, as := range []semel.State{semel.Claimed, semel.Unknown} {
+		e.wantInvalid("resolve as "+as.String(), r.Resolve(e.Context(), key, as, semel.Result{}, e.window))
+	}
+	e.wantInvalid("resolve as done without window", r.Resolve(e.Context(), key, semel.Done, semel.Result{}, 0))
+	if err := r.Resolve(e.Context(), semel.Key{Scope: "s"}, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrInvalidKey) {
+		e.Errorf("resolve of an empty key is answered %v, want ErrInvalidKey", err)
+	}
+	e.want(semel.InDoubt, e.request(key))
+}
+
+func removeForgets(e *env) {
+	r := e.resolver()
+	if r == nil {
+		return
+	}
+	remove := func(key semel.Key) bool {
+		e.Helper()
+		was, err := r.Remove(e.Context(), key)
+		if err != nil {
+			e.Fatalf("remove %s: %v", key, err)
+		}
+		return was
+	}
+	claimed, done, unknown := e.key(), e.key(), e.key()
+	c1 := e.fresh(e.request(claimed))
+	c2 := e.done(done, text("r"))
+	c3 := e.unknown(unknown)
+	for _, x := range []struct {
+		key   semel.Key
+		token semel.Token
+	}{{claimed, c1.Token}, {done, c2}, {unknown, c3.Token}} {
+		if !remove(x.key) {
+			e.Errorf("remove %s reports that there was no record", x.key)
+		}
+		if remove(x.key) {
+			e.Errorf("remove %s again reports that there was a record", x.key)
+		}
+		e.wantStale("complete", x.key, x.token, e.complete(x.key, x.token, text("stale"), e.window))
+		c := e.fresh(e.request(x.key))
+		if e.traits.Fenced && c.Token <= x.token {
+			e.Errorf("after remove token %d follows %d", c.Token, x.token)
+		}
+		if c.Token != x.token {
+			e.wantStale("complete", x.key, x.token, e.complete(x.key, x.token, text("stale"), e.window))
+		}
+	}
+	if remove(e.key()) {
+		e.Errorf("remove of an absent key reports that there was a record")
+	}
+}

@@ -1,0 +1,510 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// place is what the reference store keeps its records in: a map behind a
+// mutex. Several stores may be open on one place, if its traits say Shared.
+type place struct {
+	traits semel.Traits
+	bug    bug // none, but for the stores that the suite must catch
+	wall   func() time.Time
+
+	mu      sync.Mutex // guards all below
+	records map[semel.Key]record
+	last    semel.Token
+	opened  int
+	now     time.Time // the store's time and the wall's when it was looked at
+	seen    time.Time
+}
+
+type record struct {
+	semel.Record
+	owner semel.Owner
+	hold  bool
+}
+
+// reference is the store that the suite takes for right.
+type reference struct {
+	*place
+	closed bool
+}
+
+var (
+	_ semel.Store    = (*reference)(nil)
+	_ semel.Looker   = (*reference)(nil)
+	_ semel.Lister   = (*reference)(nil)
+	_ semel.Resolver = (*reference)(nil)
+	_ semel.Purger   = (*reference)(nil)
+	_ semel.Counter  = (*reference)(nil)
+)
+
+// harnessOf returns the harness of a reference store with these traits.
+func harnessOf(traits semel.Traits, b bug) Harness {
+	h := Harness{New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+		p := &place{traits: traits, bug: b, wall: now, records: make(map[semel.Key]record), now: now(), seen: now()}
+		return p.open
+	}}
+	if traits.Transactional {
+		h.Transact = transact
+	}
+	if !traits.Exact {
+		h.Collide = func(semel.Store) (first, second semel.Key) {
+			return semel.Key{Scope: "s", ID: "exact"}, semel.Key{Scope: "s", ID: "not exact"}
+		}
+	}
+	return h
+}
+
+func (p *place) open() (semel.Store, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.keeps():
+		p = &place{traits: p.traits, bug: p.bug, wall: p.wall, records: make(map[semel.Key]record), now: p.wall(), seen: p.wall(), last: p.firstToken()}
+	case p.opened > 0 && !p.traits.Shared:
+		return nil, errors.New("open elsewhere")
+	}
+	p.opened++
+	return &reference{place: p}, nil
+}
+
+func (p *place) keeps() bool { return p.traits.Durable && p.bug != losesOnReopen }
+
+// firstToken makes tokens grow over a reopening that keeps nothing else.
+func (p *place) firstToken() semel.Token {
+	if p.traits.Fenced {
+		return semel.Token(p.wall().UnixNano()) + semel.Token(p.opened)<<40
+	}
+	return 0
+}
+
+// Close implements io.Closer.
+func (r *reference) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		r.opened--
+	}
+	return nil
+}
+
+// enter begins a call: it fails if the store is closed, the context is
+// cancelled, or requests and answers are not of one length.
+func (r *reference) enter(ctx context.Context, reqs, answers int) error {
+	switch {
+	case r.closed:
+		return fmt.Errorf("reference: %w", semel.ErrClosed)
+	case ctx.Err() != nil:
+		return fmt.Errorf("reference: %w", context.Cause(ctx))
+	case reqs != answers:
+		return fmt.Errorf("reference: %d requests, %d answers: %w", reqs, answers, semel.ErrInvalidRequest)
+	}
+	r.tick()
+	return nil
+}
+
+// tick looks at the wall clock, which may step back.
+func (p *place) tick() {
+	wall := p.wall()
+	if d := wall.Sub(p.seen); d > 0 || p.bug == followsWall {
+		p.now = p.now.Add(d)
+	}
+	p.seen = wall
+}
+
+// key is the key under which a record is kept.
+func (p *place) key(k semel.Key) semel.Key {
+	switch {
+	case p.bug == concatenates:
+		return semel.Key{ID: k.Scope + k.ID}
+	case !p.traits.Exact:
+		k.ID = strings.TrimPrefix(k.ID, "not ")
+	}
+	return k
+}
+
+// get returns the record as of now.
+func (p *place) get(k semel.Key) record {
+	rec := p.records[p.key(k)]
+	switch {
+	case rec.State == semel.Done && !rec.Expires.IsZero() && p.forgets(rec.Expires):
+		delete(p.records, p.key(k))
+		return record{}
+	case rec.State == semel.Claimed && rec.hold && !p.now.Before(rec.LeaseEnd) && p.bug != retriesHold:
+		rec.State = semel.Unknown
+	case rec.State == semel.Unknown && p.bug == unknownExpires && !p.now.Before(rec.LeaseEnd.Add(time.Hour)):
+		delete(p.records, p.key(k))
+		return record{}
+	}
+	return rec
+}
+
+func (p *place) forgets(expires time.Time) bool {
+	switch p.bug {
+	case forgetsEarly:
+		return p.now.After(expires.Add(-time.Second))
+	case forgetsNever:
+		return false
+	case forgetsTooLate:
+		expires = expires.Add(time.Second)
+	}
+	if t := p.traits.Tick; t > 0 { // as coarse as allowed
+		expires = expires.Add(t - 1).Truncate(t)
+	}
+	return !p.now.Before(expires)
+}
+
+func (p *place) nextToken() semel.Token {
+	p.last++
+	return p.last
+}
+
+// Claim implements semel.Store.
+func (r *reference) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if r.claimBroken(ctx, reqs, answers) {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(reqs), len(answers)); err != nil {
+		return err
+	}
+	for i, req := range reqs {
+		answers[i] = r.claim(req)
+	}
+	r.claimedBroken(reqs, answers)
+	return nil
+}
+
+func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
+	if err := p.validate(req); err != nil {
+		return semel.ClaimAnswer{Err: err}
+	}
+	rec := p.get(req.Key)
+	held := rec.answer()
+	switch ended := !p.now.Before(rec.LeaseEnd); {
+	case rec.State == semel.Absent:
+		if !req.Time.IsZero() && req.Window != semel.Forever && p.now.Sub(req.Time) > req.Window && p.bug != neverLate {
+			return semel.ClaimAnswer{Decision: semel.Late}
+		}
+	case !rec.Fingerprint.Matches(req.Fingerprint) && !(p.bug == ignoresMismatchInFlight && rec.State == semel.Claimed):
+		return semel.ClaimAnswer{Decision: semel.Mismatch, Claim: held.Claim}
+	case rec.State == semel.Done:
+		return semel.ClaimAnswer{Decision: semel.Duplicate, Result: p.replay(req.Key, rec.Result)}
+	case rec.State == semel.Unknown:
+		held.Decision = semel.InDoubt
+		return held
+	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner:
+		held.Decision, held.Holder = semel.Fresh, ""
+		return held
+	case !ended:
+		held.Decision = semel.InFlight
+		return held
+	}
+	return p.grant(req, rec)
+}
+
+func (p *place) validate(req semel.ClaimRequest) error {
+	if err := req.Key.Validate(); err != nil && !(p.bug == acceptsEmptyKey && req.Key.ID == "") {
+		return err
+	}
+	if req.Window <= 0 || req.Lease <= 0 && !req.Done {
+		return fmt.Errorf("reference: window %v, lease %v: %w", req.Window, req.Lease, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// answer shows the record's claim.
+func (rec record) answer() semel.ClaimAnswer {
+	return semel.ClaimAnswer{Claim: semel.Claim{Token: rec.Token, Attempt: rec.Attempt, LeaseEnd: rec.LeaseEnd}, Holder: rec.Holder}
+}
+
+func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
+	rec := record{owner: req.Owner, hold: req.Hold, Record: semel.Record{
+		Key: req.Key, State: semel.Claimed, Attempt: before.Attempt + 1, Holder: req.Owner.Name,
+		Fingerprint: req.Fingerprint, FirstSeen: p.now, LeaseEnd: p.now.Add(req.Lease),
+	}}
+	if before.State != semel.Absent {
+		rec.FirstSeen = before.FirstSeen
+	}
+	if p.bug == losesAttempt {
+		rec.Attempt = 1
+	}
+	if req.Done {
+		rec.State, rec.LeaseEnd = semel.Done, time.Time{}
+		p.keep(rec, req.Window)
+		return semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: rec.Attempt}}
+	}
+	rec.Token = p.tokenFor(req.Key)
+	p.records[p.key(req.Key)] = rec
+	a := rec.answer()
+	a.Decision, a.Holder = semel.Fresh, ""
+	if p.bug == marksBeforeCompletion {
+		rec.State = semel.Done
+		p.keep(rec, req.Window)
+	}
+	return a
+}
+
+// keep keeps a record that is done.
+func (p *place) keep(rec record, window time.Duration) {
+	if rec.Expires = p.now.Add(window); window == semel.Forever {
+		rec.Expires = time.Time{}
+	}
+	if !p.traits.Results {
+		rec.Result = semel.Result{}
+	}
+	rec.ResultSize = len(rec.Result.Data)
+	p.records[p.key(rec.Key)] = rec
+}
+
+// stale is the answer to a token that does not hold the key.
+func (p *place) stale(k semel.Key, token semel.Token) error {
+	rec := p.get(k)
+	return &semel.StaleTokenError{Key: k, Token: token, State: rec.State, Current: rec.Token}
+}
+
+// Complete implements semel.Store.
+func (r *reference) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(reqs), len(answers)); err != nil {
+		return err
+	}
+	for i, req := range reqs {
+		answers[i] = r.complete(req)
+	}
+	return nil
+}
+
+func (p *place) complete(req semel.CompleteRequest) error {
+	if err := req.Key.Validate(); err != nil {
+		return err
+	}
+	rec := p.get(req.Key)
+	holds := rec.State != semel.Absent && rec.Token == req.Token && req.Token != 0
+	switch {
+	case req.Window <= 0:
+		return fmt.Errorf("reference: window %v: %w", req.Window, semel.ErrInvalidRequest)
+	case p.traits.MaxResult > 0 && int64(len(req.Result.Data)) > p.traits.MaxResult:
+		return fmt.Errorf("reference: %d bytes: %w", len(req.Result.Data), semel.ErrResultTooLarge)
+	case !holds && !(p.bug == ignoresTokenOnComplete && rec.State == semel.Claimed):
+		return p.stale(req.Key, req.Token)
+	case rec.State == semel.Done:
+		return nil
+	}
+	rec.State, rec.LeaseEnd = semel.Done, time.Time{}
+	rec.Result = semel.Result{Kind: req.Result.Kind, Data: bytes.Clone(req.Result.Data)}
+	p.keep(rec, req.Window)
+	return nil
+}
+
+// Release implements semel.Store.
+func (r *reference) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(reqs), len(answers)); err != nil {
+		return err
+	}
+	for i, req := range reqs {
+		answers[i] = r.release(req)
+	}
+	return nil
+}
+
+func (p *place) release(req semel.ReleaseRequest) error {
+	if err := req.Key.Validate(); err != nil {
+		return err
+	}
+	rec := p.get(req.Key)
+	open := rec.State == semel.Claimed || rec.State == semel.Unknown
+	if !open || rec.Token != req.Token && p.bug != ignoresTokenOnRelease {
+		return p.stale(req.Key, req.Token)
+	}
+	if !req.Unknown {
+		delete(p.records, p.key(req.Key))
+		return nil
+	}
+	rec.State = semel.Unknown
+	p.records[p.key(req.Key)] = rec
+	return nil
+}
+
+// Extend implements semel.Store.
+func (r *reference) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(reqs), len(answers)); err != nil {
+		return err
+	}
+	for i, req := range reqs {
+		answers[i] = r.extend(req)
+	}
+	return nil
+}
+
+func (p *place) extend(req semel.ExtendRequest) semel.ExtendAnswer {
+	if err := req.Key.Validate(); err != nil {
+		return semel.ExtendAnswer{Err: err}
+	}
+	if req.Lease <= 0 {
+		return semel.ExtendAnswer{Err: fmt.Errorf("reference: lease %v: %w", req.Lease, semel.ErrInvalidRequest)}
+	}
+	rec := p.get(req.Key)
+	if rec.State != semel.Claimed || rec.Token != req.Token && p.bug != ignoresTokenOnExtend {
+		return semel.ExtendAnswer{Err: p.stale(req.Key, req.Token)}
+	}
+	rec.LeaseEnd = p.now.Add(req.Lease)
+	p.records[p.key(req.Key)] = rec
+	return semel.ExtendAnswer{LeaseEnd: rec.LeaseEnd}
+}
+
+// Traits implements semel.Store.
+func (r *reference) Traits() semel.Traits { return r.traits }
+
+// Look implements semel.Looker.
+func (r *reference) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(keys), len(records)); err != nil {
+		return err
+	}
+	for i, key := range keys {
+		records[i] = r.get(key).Record
+	}
+	return nil
+}
+
+// List implements semel.Lister.
+func (r *reference) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+	return func(yield func(semel.Record, error) bool) {
+		r.mu.Lock()
+		var all []semel.Record
+		for key := range r.records {
+			rec := r.get(key).Record
+			rec.Result.Data = nil
+			if (filter.State == semel.Absent || rec.State == filter.State) && (filter.Scope == nil || rec.Key.Scope == *filter.Scope) {
+				all = append(all, rec)
+			}
+		}
+		r.mu.Unlock()
+		for _, rec := range all {
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Resolve implements semel.Resolver.
+func (r *reference) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, 0, 0); err != nil {
+		return err
+	}
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if as != semel.Absent && as != semel.Done || as == semel.Done && window <= 0 {
+		return fmt.Errorf("reference: resolve as %s for %v: %w", as, window, semel.ErrInvalidRequest)
+	}
+	rec := r.get(key)
+	if rec.State != semel.Unknown {
+		return fmt.Errorf("reference: %w", semel.ErrNotUnknown)
+	}
+	if as == semel.Absent {
+		delete(r.records, r.key(key))
+		return nil
+	}
+	rec.State, rec.Token, rec.LeaseEnd, rec.Result = as, 0, time.Time{}, result
+	r.keep(rec, window)
+	return nil
+}
+
+// Remove implements semel.Resolver.
+func (r *reference) Remove(ctx context.Context, key semel.Key) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, 0, 0); err != nil {
+		return false, err
+	}
+	was := r.get(key).State != semel.Absent
+	delete(r.records, r.key(key))
+	return was, nil
+}
+
+// Purge implements semel.Purger.
+func (r *reference) Purge(ctx context.Context) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, 0, 0); err != nil {
+		return 0, err
+	}
+	before := len(r.records)
+	for key := range r.records {
+		if r.get(key); r.bug == purgesClaims && r.records[key].State == semel.Claimed {
+			delete(r.records, key)
+		}
+	}
+	return int64(before - len(r.records)), nil
+}
+
+// Count implements semel.Counter.
+func (r *reference) Count(ctx context.Context) (semel.Counts, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var c semel.Counts
+	if err := r.enter(ctx, 0, 0); err != nil {
+		return c, err
+	}
+	for key := range r.records {
+		rec := r.get(key)
+		switch rec.State {
+		case semel.Claimed:
+			c.Claimed++
+		case semel.Done:
+			c.Done++
+		case semel.Unknown:
+			c.Unknown++
+		}
+		c.Oldest = max(c.Oldest, r.now.Sub(rec.FirstSeen))
+		c.MemoryBytes += 100
+		c.DiskBytes += 100
+	}
+	return c, nil
+}
+
+// transact claims in a transaction: the whole place is put back on rollback.
+func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+	r := store.(*reference)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, len(reqs), len(answers)); err != nil {
+		return err
+	}
+	saved := make(map[semel.Key]record, len(r.records))
+	for key, rec := range r.records {
+		saved[key] = rec
+	}
+	for i, req := range reqs {
+		answers[i] = r.claim(req)
+	}
+	if !commit && r.bug != commitsAlways {
+		r.records = saved
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// volatile and full are what the reference store can promise at least and at
+// most.
+var (
+	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
+	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true}
+)
+
+func TestReferencePassesWithEachTraitBothWays(t *testing.T) {
+	t.Parallel()
+	with := func(t semel.Traits, change func(*semel.Traits)) semel.Traits { change(&t); return t }
+	for name, traits := range map[string]semel.Traits{
+		"volatile":      volatile,
+		"full":          full,
+		"durable":       with(full, func(t *semel.Traits) { t.Shared = false }),
+		"not fenced":    with(full, func(t *semel.Traits) { t.Fenced = false }),
+		"not exact":     with(full, func(t *semel.Traits) { t.Exact = false }),
+		"no results":    with(full, func(t *semel.Traits) { t.Results = false }),
+		"small results": with(full, func(t *semel.Traits) { t.MaxResult = 1000 }),
+		"coarse time":   with(volatile, func(t *semel.Traits) { t.Tick = time.Minute }),
+	} {
+		t.Run(name, func(t *testing.T) { Run(t, harnessOf(traits, none)) })
+	}
+}
+
+func TestReferencePassesInABubble(t *testing.T) {
+	t.Parallel()
+	h := harnessOf(full, none)
+	h.Time = Bubble
+	Run(t, h)
+}
+
+func TestReferencePassesByTheWallClock(t *testing.T) {
+	t.Parallel()
+	h := harnessOf(full, none)
+	h.Time = Wall
+	Run(t, h)
+}

@@ -1,0 +1,339 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+var traitCases = []testCase{
+	{"traits are consistent and constant", traitsAreConsistent},
+	{"completions survive if and only if durable", durable},
+	{"windows go on over a reopen", windowOverReopen},
+	{"holds survive if and only if durable", holdsSurvive},
+	{"tokens grow if and only if fenced", fenced},
+	{"a second opener shares if and only if shared", shared},
+	{"transactions are atomic if and only if transactional", transactional},
+	{"keys are told apart if and only if exact", exact},
+}
+
+func traitsAreConsistent(e *env) {
+	t := e.traits
+	if t.PowerSafe && !t.Durable {
+		e.Errorf("the traits say PowerSafe and not Durable")
+	}
+	if t.Tick < 0 || t.MaxResult < 0 {
+		e.Errorf("the traits have a negative Tick %v or MaxResult %d", t.Tick, t.MaxResult)
+	}
+	if t.Transactional != (e.harness.Transact != nil) {
+		e.Errorf("the traits say Transactional: %t; Harness.Transact is set: %t", t.Transactional, e.harness.Transact != nil)
+	}
+	if t.Exact == (e.harness.Collide != nil) {
+		e.Errorf("the traits say Exact: %t; Harness.Collide is set: %t", t.Exact, e.harness.Collide != nil)
+	}
+	e.done(e.key(), text("r"))
+	e.reopen()
+	if again := e.inner.Traits(); again != t {
+		e.Errorf("the traits were %+v and are %+v", t, again)
+	}
+}
+
+func durable(e *env) {
+	value, none, failed, large, oneStep, forever, payload := e.key(), e.key(), e.key(), e.key(), e.key(), e.key(), e.key()
+	results := map[semel.Key]semel.Result{
+		value: text("value"), none: {}, failed: {Kind: semel.Failed, Data: []byte("failed")},
+		large: {Kind: semel.Value, Data: noise(e.largest(), 1)},
+	}
+	for key, result := range results {
+		e.done(key, result)
+	}
+	req := e.request(oneStep)
+	req.Done = true
+	e.fresh(req)
+	results[oneStep] = semel.Result{}
+	c := e.fresh(e.request(forever))
+	if err := e.complete(forever, c.Token, text("forever"), semel.Forever); err != nil {
+		e.Fatalf("complete: %v", err)
+	}
+	results[forever] = text("forever")
+	e.mustComplete(payload, e.fresh(e.with(payload, print('1'))).Token, text("p"))
+	results[payload] = text("p")
+	released, claimed := e.key(), e.key()
+	e.mustRelease(released, e.fresh(e.request(released)).Token)
+	lost := e.fresh(e.request(claimed))
+
+	for range 3 {
+		e.reopen()
+		if !e.traits.Durable {
+			for key := range results {
+				e.fresh(e.request(key)) // it is gone, as the traits say
+			}
+			return
+		}
+		for key, result := range results {
+			e.wantResult(key, result)
+		}
+		e.want(semel.Mismatch, e.with(payload, print('2')))
+		e.want(semel.Duplicate, e.with(payload, print('1')))
+		e.mustRelease(released, e.fresh(e.request(released)).Token)
+		e.done(e.key(), text("and it goes on"))
+	}
+	// A claim without hold may be void once its process has ended, or run on.
+	if a := e.claim(e.request(claimed)); a.Decision == semel.Fresh {
+		e.wantStale("complete", claimed, lost.Token, e.complete(claimed, lost.Token, text("late"), e.window))
+	} else if a.Decision != semel.InFlight || a.Claim.Token != lost.Token {
+		e.Errorf("a claimed key is %s under %d after a reopen, want fresh, or in flight under %d", a.Decision, a.Claim.Token, lost.Token)
+	}
+	if r, ok := e.inner.(semel.Resolver); ok {
+		if was, err := r.Remove(context.Background(), value); err != nil || !was {
+			e.Errorf("remove: %t, %v", was, err)
+		}
+		e.reopen()
+		e.fresh(e.request(value))
+		e.wantResult(failed, results[failed])
+	}
+}
+
+func windowOverReopen(e *env) {
+	if !e.movable() || !e.traits.Durable {
+		forgottenBeginsAnew(e)
+		return
+	}
+	short, long := e.key(), e.key()
+	e.done(short, text("short"))
+	c := e.fresh(e.request(long))
+	if err := e.complete(long, c.Token, text("long"), 3*e.window); err != nil {
+		e.Fatalf("complete: %v", err)
+	}
+	e.advance(e.window / 2)
+	e.reopen()
+	e.want(semel.Duplicate, e.request(short))
+	e.advance(e.window/2 - time.Second)
+	e.reopen()
+	e.want(semel.Duplicate, e.request(short))
+	e.advance(time.Second + e.traits.Tick)
+	e.reopen()
+	e.wantResult(long, text("long"))
+	again := e.fresh(e.request(short))
+	e.mustComplete(short, again.Token, text("again"))
+	e.purge()
+	e.reopen()
+	e.wantResult(short, text("again"))
+	e.wantResult(long, text("long"))
+}
+
+func holdsSurvive(e *env) {
+	lost, late, unknown, done, released := e.key(), e.key(), e.key(), e.key(), e.key()
+	e.fresh(e.held(lost))
+	c := e.fresh(e.held(late))
+	e.unknown(unknown)
+	e.mustComplete(done, e.fresh(e.held(done)).Token, text("in time"))
+	e.mustRelease(released, e.fresh(e.held(released)).Token)
+	e.reopen()
+	if !e.traits.Durable {
+		for _, key := range []semel.Key{lost, late, unknown, done, released} {
+			e.fresh(e.request(key))
+		}
+		return
+	}
+	for range 2 {
+		if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.InDoubt {
+			e.Errorf("a held key is %s after a reopen and its lease, want unknown", a.Decision)
+		}
+		e.want(semel.InDoubt, e.request(unknown))
+		e.wantResult(done, text("in time"))
+		e.reopen()
+	}
+	e.mustComplete(late, c.Token, text("late"))
+	e.wantResult(late, text("late"))
+	again := e.fresh(e.request(released))
+	e.mustComplete(released, again.Token, text("again"))
+	e.reopen()
+	e.wantResult(late, text("late"))
+	e.wantResult(released, text("again"))
+}
+
+// fenced tries all that may end a claim, and wants each later token to be
+// higher, or at least one not to be where the traits disclaim it.
+func fenced(e *env) {
+	key, grew := e.key(), true
+	var last semel.Token
+	next := func(how string, a semel.ClaimAnswer) semel.Token {
+		e.Helper()
+		if a.Decision != semel.Fresh {
+			e.Fatalf("after %s the key is %s, want fresh", how, a.Decision)
+		}
+		if a.Claim.Token <= last {
+			grew = false
+			if e.traits.Fenced {
+				e.Errorf("after %s token %d follows %d", how, a.Claim.Token, last)
+			}
+		}
+		last = a.Claim.Token
+		return last
+	}
+	next("nothing", e.claim(e.shortly(key)))
+	next("the lease's end", e.claimAfter(e.short, e.request(key), semel.InFlight))
+	e.mustRelease(key, last)
+	token := next("release", e.claim(e.request(key)))
+	window := e.window
+	if !e.movable() {
+		window = e.short
+	}
+	if err := e.complete(key, token, text("r"), window); err != nil {
+		e.Fatalf("complete: %v", err)
+	}
+	token = next("the window's end", e.claimAfter(window+e.traits.Tick, e.request(key), semel.Duplicate))
+	for range 3 {
+		e.mustRelease(key, token)
+		e.purge()
+		e.reopen()
+		token = next("a reopen", e.claim(e.shortly(key)))
+	}
+	// A claim that is lost with its process must not have its token given out
+	// again either, at once or after a while.
+	for range 3 {
+		e.reopen()
+		token = next("a reopen in the middle of a claim", e.claimAfter(e.short, e.shortly(key), semel.InFlight))
+	}
+	if grew && !e.traits.Fenced {
+		e.Errorf("the traits say not Fenced, but tokens grew over each end of a claim")
+	}
+}
+
+func shared(e *env) {
+	done, held := e.key(), e.key()
+	e.done(done, text("r"))
+	c := e.fresh(e.request(held))
+	second, err := e.open()
+	if err != nil {
+		if e.traits.Shared {
+			e.Fatalf("the traits say Shared, but a second opener is refused: %v", err)
+		}
+		e.wantResult(done, text("r")) // the first goes on
+		e.mustComplete(held, c.Token, text("held"))
+		return
+	}
+	e.Cleanup(func() {
+		if err := closeStore(second); err != nil {
+			e.Errorf("close the second store: %v", err)
+		}
+	})
+	first := e.store
+	if !e.traits.Shared {
+		if e.traits.Durable {
+			e.Errorf("the traits say Durable and not Shared, but a second opener is let in")
+		}
+		e.store = newLedger(e.TB)
+		e.store.use(second)
+		e.fresh(e.request(done)) // two stores that know nothing of each other
+		return
+	}
+	both := [2]semel.Store{e.inner, second}
+	first.use(second)
+	e.wantResult(done, text("r"))
+	e.heldBy(held, c)("second opening")
+	e.mustComplete(held, c.Token, text("across"))
+	first.use(both[0])
+	e.wantResult(held, text("across"))
+	for range 50 {
+		key := e.key()
+		var winners atomic.Int32
+		inParallel(8, func(i int) {
+			answers := make([]semel.ClaimAnswer, 1)
+			if err := both[i%2].Claim(context.Background(), []semel.ClaimRequest{e.request(key)}, answers); err != nil {
+				e.Errorf("claim: %v", err)
+			}
+			if answers[0].Decision == semel.Fresh {
+				winners.Add(1)
+			}
+		})
+		if n := winners.Load(); n != 1 {
+			e.Fatalf("%d racers of two openers won %s, want 1", n, key)
+		}
+	}
+}
+
+func transactional(e *env) {
+	if e.harness.Transact == nil {
+		traitsAreConsistent(e)
+		return
+	}
+	var reqs []semel.ClaimRequest
+	transact := func(commit bool) []semel.ClaimAnswer {
+		e.Helper()
+		answers := make([]semel.ClaimAnswer, len(reqs))
+		for i := range reqs {
+			reqs[i].Owner = e.owner("transaction")
+		}
+		if err := e.harness.Transact(e.Context(), e.inner, reqs, answers, commit); err != nil {
+			e.Fatalf("transact (commit: %t): %v", commit, err)
+		}
+		return answers
+	}
+	seen, twice := e.key(), e.key()
+	e.done(seen, text("r"))
+	for _, key := range []semel.Key{e.key(), seen, twice, twice, e.key()} {
+		req := e.request(key)
+		req.Done = true
+		reqs = append(reqs, req)
+	}
+	want := []semel.Decision{semel.Fresh, semel.Duplicate, semel.Fresh, semel.Duplicate, semel.Fresh}
+	e.wantDecisions(transact(false), want...)
+	e.wantDecisions(transact(false), want...) // nothing is left of the first
+	e.wantDecisions(transact(true), want...)
+	for _, key := range []semel.Key{reqs[0].Key, twice, reqs[4].Key} {
+		e.store.resolving(key, semel.Result{})
+	}
+	for range 2 {
+		e.wantDecisions(transact(true), semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate)
+		for _, req := range reqs {
+			e.want(semel.Duplicate, e.request(req.Key))
+		}
+		if !e.traits.Durable {
+			return
+		}
+		e.reopen()
+	}
+}
+
+func exact(e *env) {
+	if !e.traits.Exact {
+		if e.harness.Collide == nil {
+			e.Fatalf("the traits say not Exact: Harness.Collide must show two keys taken for one")
+		}
+		first, second := e.harness.Collide(e.inner)
+		e.done(first, text("of the first"))
+		answers := make([]semel.ClaimAnswer, 1)
+		if err := e.inner.Claim(e.Context(), []semel.ClaimRequest{e.request(second)}, answers); err != nil {
+			e.Fatalf("claim: %v", err)
+		}
+		if d := answers[0].Decision; first == second || d != semel.Duplicate {
+			e.Errorf("the traits say not Exact, but after %s is done %s is %s", first, second, d)
+		}
+		return
+	}
+	// As many pairs of keys as there are 34-bit numbers: a digest that was cut
+	// to 32 bits would take some of them for one.
+	const batch, batches = 4096, 32
+	reqs := make([]semel.ClaimRequest, batch)
+	answers := make([]semel.ClaimAnswer, batch)
+	for b := range 2 * batches {
+		for i := range reqs {
+			reqs[i] = e.request(semel.Key{Scope: "exact", ID: fmt.Sprintf("%d-%d", b, i)})
+			reqs[i].Done = true
+			answers[i] = semel.ClaimAnswer{}
+		}
+		if err := e.inner.Claim(e.Context(), reqs, answers); err != nil {
+			e.Fatalf("claim: %v", err)
+		}
+		for i, a := range answers {
+			if a.Decision != semel.Fresh {
+				e.Fatalf("%s is %s (%v), but it is a new key", reqs[i].Key, a.Decision, a.Err)
+			}
+		}
+	}
+}
