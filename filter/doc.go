@@ -7,7 +7,7 @@
 //	            remembers     forgets             bits/id   error at capacity   at twice the capacity
 //	Bloom       for ever      –                   14.4      at most 0.1 %       5.6 %
 //	Blocked     for ever      –                   15.6      at most 0.1 %       3.7 %
-//	Rotating    for a window  by generation       24.9      at most 0.1 %       9.4 %
+//	Rotating    for a window  by generation       24.9      at most 0.1 %       9.2 %
 //	Table       for a window  by slice, and one   46.1      at most 1e-6        refuses at 1.2 times
 //
 // The figures are for the default options; a lower ErrorRate costs about 1.5

@@ -13,6 +13,11 @@ const maxProbes = 14
 // filters of a million ids or more the difference is well below three percent.
 const margin = 0.97
 
+// offered is how many distinct ids a filter may have been given when it counts
+// n. It counts those it did not call seen, which it wrongly does to a share of
+// at most p.
+func offered(n int, p float64) float64 { return float64(n) / (1 - p) }
+
 // bloomRate is the false positive rate of a Bloom filter of m bits and k
 // probes that holds n ids: the expectation of (set bits/m)^k. Bloom 1970 gives
 // its first term, with the expected number of set bits. The second term is for
@@ -30,11 +35,12 @@ func bloomRate(n, m float64, k int) float64 {
 // bloomSize returns the fewest words of 64 bits, and the number of probes,
 // that hold n ids at the rate p.
 func bloomSize(n int, p float64) (words, k int) {
+	ids := offered(n, p)
 	p *= margin
 	k = max(1, int(math.Round(math.Log2(1/p))))
-	m := -float64(k) * float64(n) / math.Log1p(-math.Pow(p, 1/float64(k)))
+	m := -float64(k) * ids / math.Log1p(-math.Pow(p, 1/float64(k)))
 	words = max(minBloomWords, int(math.Ceil(m/64)))
-	for bloomRate(float64(n), float64(words)*64, k) > p {
+	for bloomRate(ids, float64(words)*64, k) > p {
 		words++
 	}
 	return words, k
@@ -44,29 +50,12 @@ func bloomSize(n int, p float64) (words, k int) {
 // the probes of different ids to be independent.
 const minBloomWords = 16
 
-// blockRates returns, for a number of ids in one block from 0 to most, the
-// exact rate at which k probes all find their bit set: the expectation of
-// (set bits/512)^k, from the distribution of the number of set bits.
+// blockRates returns, for a number of ids in one block from 0 to most, the rate
+// at which k probes all find their bit set.
 func blockRates(k, most int) []float64 {
 	rates := make([]float64, most+1)
-	powers := make([]float64, blockBits+1)
-	for set := range powers {
-		powers[set] = math.Pow(float64(set)/blockBits, float64(k))
-	}
-	chance := make([]float64, blockBits+1) // of each number of set bits
-	chance[0] = 1
-	highest := 0
 	for i := 1; i <= most; i++ {
-		for range k {
-			highest = min(highest+1, blockBits)
-			for set := highest; set > 0; set-- {
-				chance[set] = (chance[set]*float64(set) + chance[set-1]*float64(blockBits-set+1)) / blockBits
-			}
-			chance[0] = 0
-		}
-		for set := 1; set <= highest; set++ {
-			rates[i] += chance[set] * powers[set]
-		}
+		rates[i] = bloomRate(float64(i), blockBits, k)
 	}
 	return rates
 }
@@ -75,14 +64,17 @@ func blockRates(k, most int) []float64 {
 // Ids fall into blocks at random, so that the number of ids in a block has a
 // Poisson distribution, and the rate is the mixture of the blocks' rates
 // (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
-// Filters", 2007, equation 3). It is more than the rate at the average load,
+// Filters", 2007, section 3). It is more than the rate at the average load,
 // because crowded blocks lose more than empty ones gain. For few blocks the
 // distribution is binomial, whose mixture is lower: the result errs upwards.
 func blockedRate(rates []float64, load float64) float64 {
+	chance := math.Exp(-load) // of i ids in a block
 	var sum float64
 	for i, rate := range rates {
-		logGamma, _ := math.Lgamma(float64(i) + 1)
-		sum += rate * math.Exp(float64(i)*math.Log(load)-load-logGamma)
+		if i > 0 {
+			chance *= load / float64(i)
+		}
+		sum += chance * rate
 	}
 	return sum
 }
@@ -97,6 +89,7 @@ const maxLoad = 400
 // blockedSize returns the fewest blocks, and the number of probes, that hold n
 // ids at the rate p.
 func blockedSize(n int, p float64) (blocks, k int) {
+	ids := offered(n, p)
 	p *= margin
 	// The uneven load makes one or two probes fewer than usual best.
 	most := min(maxProbes, max(1, int(math.Ceil(math.Log2(1/p)))))
@@ -106,7 +99,7 @@ func blockedSize(n int, p float64) (blocks, k int) {
 			load, k = l, try
 		}
 	}
-	return max(1, int(math.Ceil(float64(n)/load))), k
+	return max(1, int(math.Ceil(ids/load))), k
 }
 
 // blockLoad returns the most ids that a block may hold on average for the rate

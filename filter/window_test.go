@@ -1,0 +1,265 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// windowed is a filter over a window of time.
+type windowed interface {
+	anyFilter
+	Advance(now time.Time)
+}
+
+// windows makes filters of one window that hold n ids with hardly an error.
+func windows(t testing.TB, n int, window time.Duration) map[string]windowed {
+	seed := testSeed(t)
+	fs := map[string]windowed{
+		"Table": must(NewTable(&TableOptions{Capacity: n, Window: window, Seed: seed}))(t),
+	}
+	for _, generations := range []int{2, 4, 8, 16} {
+		fs[fmt.Sprint("Rotating", generations)] = must(NewRotating(&RotatingOptions{
+			Capacity: n * generations, Window: window, Generations: generations, ErrorRate: minRotating, Seed: seed,
+		}))(t)
+	}
+	return fs
+}
+
+// overshoot is how much longer than its window a filter may remember an id.
+func overshoot(f windowed) time.Duration {
+	switch f := f.(type) {
+	case *Rotating:
+		return time.Duration(f.time.slice)*time.Duration(f.generations) - f.window
+	case *Table:
+		return time.Duration(f.time.slice)*(lifetime+1) - f.window
+	}
+	panic("unknown filter")
+}
+
+// Random adds and pauses against a map. The filter goes through its serialised
+// form now and then.
+func TestIDsAreSeenForTheWindowAndForgottenAfterIt(t *testing.T) {
+	t.Parallel()
+	const universe, window = 400, time.Hour
+	for name, f := range windows(t, universe, window) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(*seedFlag, 1))
+			now := time.Unix(1_700_000_000, 0)
+			added := map[int]time.Time{}
+			wrong, checks := 0, 0
+			f.Advance(now)
+			for range 3000 {
+				// Mostly small steps, some pauses of a part of the window, a
+				// few of many windows.
+				switch n := random.IntN(1000); {
+				case n < 3:
+					now = now.Add(time.Duration(random.Int64N(int64(1000 * window))))
+				case n < 30:
+					now = now.Add(time.Duration(random.Int64N(int64(window))))
+				default:
+					now = now.Add(time.Duration(random.Int64N(int64(window / 100))))
+				}
+				f.Advance(now)
+				for range 3 {
+					i := random.IntN(universe)
+					if _, err := f.Add(id(i)); err != nil {
+						t.Fatal(err)
+					}
+					added[i] = now
+				}
+				if random.IntN(100) == 0 {
+					if err := f.UnmarshalBinary(must(f.MarshalBinary())(t)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				i := random.IntN(universe)
+				at, ok := added[i]
+				age := now.Sub(at)
+				seen := f.Has(id(i))
+				if ok && age <= window && !seen {
+					t.Fatalf("an id is not seen after %v", age)
+				}
+				if !ok || age >= window+overshoot(f) {
+					checks++
+					if seen {
+						wrong++
+					}
+				}
+			}
+			t.Logf("%d of %d forgotten ids are called seen", wrong, checks)
+			if wrong > 3 || checks < 100 {
+				t.Errorf("%d of %d forgotten ids are called seen", wrong, checks)
+			}
+		})
+	}
+}
+
+func TestWindowEndsWhereItIsStatedToEnd(t *testing.T) {
+	t.Parallel()
+	const window = time.Minute + 7 // no multiple of anything
+	start := time.Unix(1_700_000_000, 0)
+	for name, f := range windows(t, 100, window) {
+		for _, offset := range []time.Duration{0, time.Second, 29 * time.Second} {
+			f.Advance(start)
+			start = start.Add(offset)
+			f.Advance(start)
+			must(f.Add(id(1)))(t)
+			f.Advance(start.Add(window))
+			if !f.Has(id(1)) || f.Len() != 1 {
+				t.Errorf("%s: the id is not seen when the window is over to the nanosecond", name)
+			}
+			f.Advance(start.Add(window + overshoot(f)))
+			if f.Has(id(1)) || f.Len() != 0 {
+				t.Errorf("%s: the id is seen one part after the window", name)
+			}
+			start = start.Add(10 * window)
+		}
+	}
+}
+
+func TestAddOfASeenIDStartsItsWindowAgain(t *testing.T) {
+	t.Parallel()
+	for name, f := range windows(t, 100, time.Minute) {
+		now := time.Unix(1_700_000_000, 0)
+		f.Advance(now)
+		must(f.Add(id(1)))(t)
+		for range 10 {
+			now = now.Add(time.Minute)
+			f.Advance(now)
+			if seen, err := f.Add(id(1)); !seen || err != nil {
+				t.Fatalf("%s: Add of a seen id = %v, %v", name, seen, err)
+			}
+		}
+	}
+}
+
+func TestTimeThatGoesBackIsIgnored(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1_700_000_000, 0)
+	for name, f := range windows(t, 100, time.Minute) {
+		f.Advance(start)
+		f.Advance(start.Add(50 * time.Second))
+		must(f.Add(id(1)))(t)
+		f.Advance(start.Add(-time.Hour))
+		f.Advance(time.Time{})
+		f.Advance(start.Add(110 * time.Second))
+		if !f.Has(id(1)) {
+			t.Errorf("%s: an id is not seen at the end of its window", name)
+		}
+	}
+}
+
+func TestAddsBeforeTheFirstAdvanceCountFromThere(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1_700_000_000, 0)
+	for name, f := range windows(t, 100, time.Minute) {
+		must(f.Add(id(1)))(t)
+		f.Advance(start)
+		f.Advance(start.Add(time.Minute))
+		if !f.Has(id(1)) {
+			t.Errorf("%s: an id is not seen a window after the first Advance", name)
+		}
+	}
+}
+
+// At an even pace neither the number of ids nor the error grows.
+func TestSteadyTrafficNeitherFillsNorDegrades(t *testing.T) {
+	t.Parallel()
+	const n, perSlice = 9400, 200 // a window of the table is 47 slices
+	// Seven seconds' ids fall into one generation of 47/7 s now and then.
+	rotating := must(NewRotating(&RotatingOptions{Capacity: 7 * 7 * perSlice, Window: 47 * time.Second, Seed: testSeed(t)}))(t)
+	table := must(NewTable(&TableOptions{Capacity: n + perSlice, Window: 47 * time.Second, Seed: testSeed(t)}))(t)
+	for _, c := range []struct {
+		f     windowed
+		worst float64
+	}{{rotating, 0.001}, {table, 1e-6}} {
+		now, next := time.Unix(1_700_000_000, 0), 0
+		for second := range 20 * 47 {
+			now = now.Add(time.Second)
+			c.f.Advance(now)
+			for range perSlice {
+				must(c.f.Add(id(next)))(t)
+				next++
+			}
+			if p := c.f.ErrorRate(); p > c.worst || c.f.Over() {
+				t.Fatalf("%T: error rate %g with %d ids after %d s", c.f, p, c.f.Len(), second)
+			}
+		}
+		if c.f.Len() < n {
+			t.Errorf("%T: %d ids live", c.f, c.f.Len())
+		}
+	}
+}
+
+func TestWindowByCountHoldsTheLastIDs(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	r := must(NewRotating(&RotatingOptions{Capacity: n, ErrorRate: minRotating, Seed: testSeed(t)}))(t)
+	late := 0
+	for i := range 10 * n {
+		if _, err := r.Add(id(i)); err != nil {
+			t.Fatalf("a window by count refuses: %v", err)
+		}
+		r.Advance(time.Unix(int64(i)*1e6, 0)) // nothing to it
+		if i >= n-1 && !r.Has(id(i-n+1)) {
+			t.Fatalf("id %d is not seen after %d others", i-n+1, n-1)
+		}
+		if old := i - n - 2*r.share; old >= 0 && r.Has(id(old)) {
+			late++
+		}
+	}
+	if late > 5 {
+		t.Errorf("%d ids are seen long after their window", late)
+	}
+	if r.Over() {
+		t.Error("a window by count is over its capacity")
+	}
+}
+
+func TestFullGenerationRefusesUntilTheNext(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1_700_000_000, 0)
+	r := must(NewRotating(&RotatingOptions{Capacity: 700, Window: 7 * time.Second, Seed: testSeed(t)}))(t)
+	r.Advance(start)
+	next := fillTo(t, r, 100)
+	r.Advance(start.Add(time.Second))
+	for ; r.lengths[1] < 100; next++ {
+		must(r.Add(id(next)))(t)
+	}
+	if seen, err := r.Add(id(0)); !seen || !errors.Is(err, ErrFull) {
+		t.Errorf("Add of an id of an earlier generation = %v, %v; want true and ErrFull", seen, err)
+	}
+	if seen, err := r.Add(id(next - 1)); !seen || err != nil {
+		t.Errorf("Add of an id of this generation = %v, %v; want true", seen, err)
+	}
+	if seen, err := r.Add(id(next + 1000)); seen || !errors.Is(err, ErrFull) {
+		t.Errorf("Add of a new id = %v, %v; want ErrFull", seen, err)
+	}
+	r.Advance(start.Add(2 * time.Second))
+	if _, err := r.Add(id(next + 1000)); err != nil {
+		t.Errorf("Add in the next generation: %v", err)
+	}
+}
+
+func TestHasDoesNotChangeTheFilter(t *testing.T) {
+	t.Parallel()
+	for name, f := range windows(t, 1000, time.Minute) {
+		now := time.Unix(1_700_000_000, 0)
+		f.Advance(now)
+		for i := range 500 {
+			must(f.Add(id(i)))(t)
+			f.Advance(now.Add(time.Duration(i) * 100 * time.Millisecond))
+		}
+		before := must(f.MarshalBinary())(t)
+		for i := range 2000 {
+			f.Has(id(i))
+		}
+		if string(before) != string(must(f.MarshalBinary())(t)) {
+			t.Errorf("%s: Has changed it", name)
+		}
+	}
+}
