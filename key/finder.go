@@ -1,6 +1,7 @@
 package key
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -67,6 +68,10 @@ type Finder struct {
 	doc    []byte
 	err    error
 	stack  []frame
+	memos  [memoSize]memo
+	// unkept is the memo of a name that is too long to be remembered.
+	unkept memo
+	fault  SyntaxError // what is wrong with the document
 	text   []byte
 	mixer  mixer
 	print  uint64
@@ -101,7 +106,6 @@ type element struct {
 type found struct {
 	start, end int
 	kind       Kind
-	escaped    bool
 }
 
 // faults are the errors of one path, made ahead so that a line without an id
@@ -132,7 +136,11 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		faults:  make([]faults, len(paths)),
 		content: opts.Content,
 		mixer:   newMixer(opts.Seed),
+		stack:   make([]frame, 1), // what is around the document
 		err:     errors.New("key: no document was given to the finder"),
+	}
+	for i := range f.memos {
+		f.memos[i].at = -1 // matches no place
 	}
 	for i, p := range paths {
 		f.add(int32(i), p)
@@ -187,9 +195,10 @@ func (f *Finder) child(at int32, s step) int32 {
 func (f *Finder) Find(doc []byte) error {
 	f.doc, f.err = doc, nil
 	clear(f.found)
-	if at, bad := f.scan(doc); bad != "" {
+	if !f.scan(doc) {
 		clear(f.found)
-		f.err = &SyntaxError{Offset: at, Problem: bad}
+		fault := f.fault
+		f.err = &fault
 	}
 	return f.err
 }
@@ -252,7 +261,7 @@ func (f *Finder) AppendValue(dst []byte, i int) ([]byte, error) {
 			return dst, &f.faults[i].missing[IsEmpty]
 		}
 		text := f.doc[v.start+1 : v.end-1]
-		if !v.escaped {
+		if bytes.IndexByte(text, '\\') < 0 {
 			return AppendString(dst, text), nil
 		}
 		var lone bool

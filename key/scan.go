@@ -1,186 +1,190 @@
 package key
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
 
-// frame is a container that is open. The innermost one is held in variables
-// of scan and saved here while a container inside it is scanned.
+// frame is a container that is open.
 type frame struct {
-	start int
-	// at is the container's place, name the hash of the member that is being
-	// scanned, sum the hash of what was scanned.
-	at        int32
-	index     int32
-	name, sum uint64
+	name, sum uint64 // prints of the member's name and of what was scanned
+	at        int32  // the container's place
+	index     int32  // the next element, where a path leads to one
 	object    bool
 }
 
-// scan checks doc and fills f.found and f.print. If doc is not JSON, bad says
-// why and at is where.
+// scan checks doc and fills f.found and f.print. If it is not JSON, the result
+// is false and f.fault says why.
 //
-// Each turn of the outer loop scans one value and, inside an object, the name
-// before it; the inner loop then closes the containers that end after it.
-// There is no recursion, so that depth costs 40 bytes a level. It is one
-// function because a call for each token would cost as much as the token.
-func (f *Finder) scan(doc []byte) (at int, bad string) {
+// Each turn of the loop scans one value and, inside an object, the name before
+// it, and then closes the containers that end after it. There is no recursion,
+// so that depth costs a frame a level. It is one function, and repeats the
+// skipping of white space, because a call costs as much as a token does; it
+// keeps in variables what each token needs and everything else in memory,
+// because there are few registers.
+func (f *Finder) scan(doc []byte) bool {
 	var (
-		i      = 0
-		in     frame         // the innermost open container
-		to     = wholeDoc    // the place of the next value
-		stack  = f.stack[:0] // the containers around it
-		depth  = 0
-		mix    = &f.mixer
-		print  uint64 // of the value just scanned
-		start  int
-		kind   Kind
-		escape bool
+		i      int
+		last   = &f.memos[0]
+		depth  int        // f.stack[depth] is the innermost open container
+		object bool       // its kind
+		at     = nowhere  // its place
+		to     = wholeDoc // the place of the value that is scanned
+		start  int        // where that begins
+		print  uint64     // of the value just scanned
 	)
-	defer func() { f.stack = stack }()
 	for {
-		if in.object {
-			for i < len(doc) && isSpace(doc[i]) {
-				i++
+		if object {
+			if m := &f.memos[last.next]; m.matches(doc, i, at) {
+				last = m
+				i += m.size
+			} else if i, last = f.member(doc, i, last, at); i < 0 {
+				return false
 			}
-			if i == len(doc) {
-				return i, badEnd
+			if to = last.to; to != nowhere {
+				f.forget(to)
 			}
-			if doc[i] != '"' {
-				return i, badName
-			}
-			start = i + 1
 			if f.content {
-				i, escape, print, bad = f.stringPrint(doc, start)
-				in.name = print
-			} else {
-				i, escape, bad = stringEnd(doc, start)
+				f.stack[depth].name = last.hash
 			}
-			if bad != "" {
-				return i, bad
-			}
-			to = nowhere
-			if in.at != nowhere {
-				to = f.memberAt(in.at, doc[start:i-1], escape)
-			}
-			for i < len(doc) && isSpace(doc[i]) {
-				i++
-			}
-			if i == len(doc) {
-				return i, badEnd
-			}
-			if doc[i] != ':' {
-				return i, badColon
-			}
-			i++
-		} else if in.at != nowhere {
-			to = f.elementAt(in.at, in.index)
-			in.index++
+		} else if at != nowhere {
+			to = f.elementAt(at, depth)
 		}
 		for i < len(doc) && isSpace(doc[i]) {
 			i++
 		}
-		if i == len(doc) {
-			return i, badEnd
+		if i >= len(doc) {
+			return f.fail(i, badEnd)
 		}
-		start, escape = i, false
+		start = i
 		switch c := doc[i]; c {
 		case '"':
-			kind = String
 			if f.content {
-				i, escape, print, bad = f.stringPrint(doc, i+1)
-			} else {
-				i, escape, bad = stringEnd(doc, i+1)
+				if i, print = f.stringPrint(doc, i+1); i < 0 {
+					return false
+				}
+				break
 			}
-			if bad != "" {
-				return i, bad
+			for i++; i+wordBytes <= len(doc); i += wordBytes {
+				if m := stops(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
+					i += bits.TrailingZeros64(m) / 8
+					break
+				}
 			}
-		case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
-			kind = Number
-			if i, bad = numberEnd(doc, i); bad != "" {
-				return i, bad
+			if i < len(doc) && doc[i] == '"' {
+				i++
+			} else if i = f.string(doc, i); i < 0 {
+				return false
+			}
+		case '1', '2', '3', '4', '5', '6', '7', '8', '9', '-', '0':
+			if i = f.number(doc, i); i < 0 {
+				return false
 			}
 			if f.content {
-				print = mix.bytes(mix.number, doc[start:i])
+				print = f.mixer.bytes(f.mixer.number, doc[start:i])
 			}
 		case 't', 'f', 'n':
+			var kind Kind
 			if kind, i = literalEnd(doc, i); kind == Missing {
-				return i, badValue
+				return f.fail(i, badValue)
 			}
-			print = mix.literal[kind]
+			print = f.mixer.literal[kind]
 		case '{', '[':
 			if depth == MaxDepth {
-				return i, badTooNested
+				return f.fail(i, badTooNested)
 			}
-			depth++
-			stack = append(stack, in)
-			in = frame{start: i, at: to, object: c == '{', sum: mix.array}
+			if to != nowhere {
+				f.record(to, i, i)
+			}
+			if depth++; depth == len(f.stack) {
+				f.stack = append(f.stack, frame{})
+			}
+			object, at = c == '{', to
+			f.stack[depth] = frame{at: to, object: object}
 			for i++; i < len(doc) && isSpace(doc[i]); i++ {
 			}
-			if i == len(doc) {
-				return i, badEnd
+			if i >= len(doc) {
+				return f.fail(i, badEnd)
 			}
 			if doc[i] != c+2 { // '}' and ']' follow their opening by two
 				continue
 			}
-			// Empty: the loop below closes it.
 			goto closing
 		default:
-			return i, badValue
+			return f.fail(i, badValue)
 		}
 		if to != nowhere {
-			f.record(to, found{start, i, kind, escape})
+			f.record(to, start, i)
 		}
 	after:
-		if depth > 0 {
-			if f.content {
-				if in.object {
-					in.sum += mix.member(in.name, print)
-				} else {
-					in.sum = mum(in.sum^print, mix.word)
-				}
+		if f.content {
+			if in := &f.stack[depth]; object {
+				in.sum += f.mixer.member(in.name, print)
+			} else {
+				in.sum = mum(in.sum^print, f.mixer.word)
 			}
 		}
 		for i < len(doc) && isSpace(doc[i]) {
 			i++
 		}
-		if i == len(doc) {
-			if depth > 0 {
-				return i, badEnd
-			}
-			f.print = print
-			return i, ""
-		}
 		if depth == 0 {
-			return i, badTrailing
+			f.print = print
+			return i >= len(doc) || f.fail(i, badTrailing)
+		}
+		if i >= len(doc) {
+			return f.fail(i, badEnd)
 		}
 		if doc[i] == ',' {
 			i++
 			continue
 		}
 	closing:
-		if in.object {
+		if object {
 			if doc[i] != '}' {
-				return i, badInObject
+				return f.fail(i, badInObject)
 			}
-			kind = Object
-			print = mum(in.sum^mix.object, mix.word)
+			print = mum(f.stack[depth].sum^f.mixer.object, f.mixer.word)
 		} else {
 			if doc[i] != ']' {
-				return i, badInArray
+				return f.fail(i, badInArray)
 			}
-			kind = Array
-			print = mum(in.sum^mix.array, mix.value)
+			print = mum(f.stack[depth].sum^f.mixer.array, f.mixer.value)
 		}
 		i++
-		if in.at != nowhere {
-			f.record(in.at, found{in.start, i, kind, false})
+		if at != nowhere {
+			f.recordEnd(at, i)
 		}
 		depth--
-		in = stack[depth]
-		stack = stack[:depth]
+		object, at = f.stack[depth].object, f.stack[depth].at
 		goto after
 	}
+}
+
+// fail notes what is wrong with the document and returns false.
+func (f *Finder) fail(i int, problem string) bool {
+	f.fault = SyntaxError{Offset: i, Problem: problem}
+	return false
+}
+
+// string is stringEnd; if the document is no string there, end is -1.
+func (f *Finder) string(doc []byte, i int) (end int) {
+	end, _, bad := stringEnd(doc, i)
+	if bad != "" {
+		f.fail(end, bad)
+		return -1
+	}
+	return end
+}
+
+// number is numberEnd; if the document is no number there, end is -1.
+func (f *Finder) number(doc []byte, i int) (end int) {
+	end, bad := numberEnd(doc, i)
+	if bad != "" {
+		f.fail(end, bad)
+		return -1
+	}
+	return end
 }
 
 func isSpace(c byte) bool { return c <= ' ' && (c == ' ' || c == '\n' || c == '\r' || c == '\t') }
@@ -199,33 +203,77 @@ func literalEnd(doc []byte, i int) (Kind, int) {
 	return Missing, i
 }
 
-// memberAt returns the place of a member, given its name's text. What an
-// earlier member of that name gave is forgotten: the last one counts.
-func (f *Finder) memberAt(at int32, text []byte, escaped bool) int32 {
-	if escaped {
+// member scans a member's name and the colon, finds its place and remembers
+// it. If the document goes on in another way, end is -1.
+func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *memo) {
+	begin := i
+	for i < len(doc) && isSpace(doc[i]) {
+		i++
+	}
+	if i >= len(doc) || doc[i] != '"' {
+		return f.failMember(doc, i, badName)
+	}
+	i++
+	start := i
+	var hash uint64
+	if f.content {
+		i, hash = f.stringPrint(doc, i)
+	} else {
+		i = f.string(doc, i)
+	}
+	if i < 0 {
+		return -1, nil
+	}
+	to := nowhere
+	if at != nowhere {
+		to = f.memberAt(&f.places[at], doc[start:i-1])
+	}
+	for i < len(doc) && isSpace(doc[i]) {
+		i++
+	}
+	if i >= len(doc) || doc[i] != ':' {
+		return f.failMember(doc, i, badColon)
+	}
+	i++
+	return i, f.remember(last, doc, begin, i, at, to, hash)
+}
+
+func (f *Finder) failMember(doc []byte, i int, problem string) (int, *memo) {
+	if i >= len(doc) {
+		problem = badEnd
+	}
+	f.fail(i, problem)
+	return -1, nil
+}
+
+// memberAt returns the place of a member of p, given its name's text.
+func (f *Finder) memberAt(p *place, text []byte) int32 {
+	if bytes.IndexByte(text, '\\') >= 0 {
 		// A lone surrogate cannot match: its stand-in is not valid UTF-8, and
 		// the names of paths are.
 		f.text, _ = appendUnescaped(f.text[:0], text)
 		text = f.text
 	}
-	p := &f.places[at]
-	if p.lengths>>min(len(text), 63)&1 == 0 {
-		return nowhere
-	}
 	for m := range p.members {
 		if p.members[m].name == string(text) {
-			to := p.members[m].to
-			for _, path := range f.places[to].below {
-				f.found[path].kind = Missing
-			}
-			return to
+			return p.members[m].to
 		}
 	}
 	return nowhere
 }
 
-// elementAt returns the place of an element.
-func (f *Finder) elementAt(at, index int32) int32 {
+// forget drops what an earlier member of this name gave: the last one counts.
+func (f *Finder) forget(at int32) {
+	for _, path := range f.places[at].below {
+		f.found[path].kind = Missing
+	}
+}
+
+// elementAt returns the place of the next element of the array at a place.
+func (f *Finder) elementAt(at int32, depth int) int32 {
+	in := &f.stack[depth]
+	index := in.index
+	in.index++
 	for _, e := range f.places[at].elements {
 		if e.index == index {
 			return e.to
@@ -234,31 +282,49 @@ func (f *Finder) elementAt(at, index int32) int32 {
 	return nowhere
 }
 
-func (f *Finder) record(at int32, v found) {
+// record notes a value for the paths that end at its place.
+func (f *Finder) record(at int32, start, end int) {
 	for _, path := range f.places[at].here {
-		f.found[path] = v
+		f.found[path] = found{start, end, kindOf[f.doc[start]]}
 	}
 }
 
-// stringPrint is stringEnd that prints the string's value in passing.
-func (f *Finder) stringPrint(doc []byte, start int) (end int, escaped bool, print uint64, bad string) {
+// recordEnd completes what record noted of a container when it began.
+func (f *Finder) recordEnd(at int32, end int) {
+	for _, path := range f.places[at].here {
+		f.found[path].end = end
+	}
+}
+
+// kindOf tells a value's kind by its first byte.
+var kindOf = [256]Kind{
+	'{': Object, '[': Array, '"': String, 't': True, 'f': False, 'n': Null, '-': Number,
+	'0': Number, '1': Number, '2': Number, '3': Number, '4': Number,
+	'5': Number, '6': Number, '7': Number, '8': Number, '9': Number,
+}
+
+// stringPrint scans a string whose text begins at start and prints its value in
+// passing. If the document is no string there, end is -1.
+func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 	m := &f.mixer
 	h := m.text
 	i := start
 	for ; i+wordBytes <= len(doc); i += wordBytes {
-		w := binary.LittleEndian.Uint64(doc[i:])
+		w := binary.LittleEndian.Uint64(doc[i : i+wordBytes])
 		if stop := stops(w); stop != 0 {
 			n := bits.TrailingZeros64(stop) &^ 7
 			i += n / 8
 			if doc[i] == '"' {
-				return i + 1, false, m.last(h, w&(1<<n-1), i-start), ""
+				return i + 1, m.last(h, w&(1<<n-1), i-start)
 			}
 			break
 		}
 		h = mum(h^w, m.word)
 	}
-	if end, escaped, bad = stringEnd(doc, start); bad != "" {
-		return end, escaped, 0, bad
+	end, escaped, bad := stringEnd(doc, start)
+	if bad != "" {
+		f.fail(end, bad)
+		return -1, 0
 	}
 	text := doc[start : end-1]
 	h = m.text
@@ -269,5 +335,5 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, escaped bool, prin
 		}
 		text = f.text
 	}
-	return end, escaped, m.bytes(h, text), ""
+	return end, m.bytes(h, text)
 }

@@ -45,16 +45,24 @@ func stops(w uint64) uint64 {
 // text, or the document's length.
 func plainEnd(doc []byte, i int) int {
 	for ; i+wordBytes <= len(doc); i += wordBytes {
-		if m := stops(binary.LittleEndian.Uint64(doc[i:])); m != 0 {
+		if m := stops(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
 			return i + bits.TrailingZeros64(m)/8
 		}
 	}
-	for ; i < len(doc); i++ {
-		if c := doc[i]; c == '"' || c == '\\' || c < ' ' {
-			break
-		}
+	return i + bits.TrailingZeros64(stops(lastWord(doc, i)))/8
+}
+
+// lastWord returns the bytes from i on, of which there are fewer than eight,
+// and zeros after them.
+func lastWord(doc []byte, i int) uint64 {
+	if len(doc) >= wordBytes {
+		return binary.LittleEndian.Uint64(doc[len(doc)-wordBytes:]) >> (8 * (i + wordBytes - len(doc)))
 	}
-	return i
+	var w uint64
+	for j := len(doc) - 1; j >= i; j-- {
+		w = w<<8 | uint64(doc[j])
+	}
+	return w
 }
 
 // stringEnd scans a string whose text begins at i, after the quote. It returns
