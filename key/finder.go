@@ -68,7 +68,7 @@ type Finder struct {
 	doc    []byte
 	err    error
 	stack  []frame
-	memos  [memoSize]memo
+	memos  []memo
 	// unkept is the memo of a name that is too long to be remembered.
 	unkept memo
 	fault  SyntaxError // what is wrong with the document
@@ -136,11 +136,13 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		faults:  make([]faults, len(paths)),
 		content: opts.Content,
 		mixer:   newMixer(opts.Seed),
+		memos:   make([]memo, memoSize),
 		stack:   make([]frame, 1), // what is around the document
 		err:     errors.New("key: no document was given to the finder"),
 	}
 	for i := range f.memos {
 		f.memos[i].at = -1 // matches no place
+		f.memos[i].next = &f.memos[0]
 	}
 	for i, p := range paths {
 		f.add(int32(i), p)

@@ -29,24 +29,22 @@ type memo struct {
 	hash uint64
 	// at is the object's place, to the member's.
 	at, to int32
-	// next is the slot of the name that came next.
-	next int
+	// renews says that paths lead on from the member: what an earlier one of
+	// its name gave them must be forgotten.
+	renews bool
+	// next is the name that came next the last time.
+	next *memo
 }
 
-// matches reports whether the document goes on at i, in an object at a place,
-// with the text of the memo.
-func (m *memo) matches(doc []byte, i int, at int32) bool {
-	if i+2*wordBytes > len(doc) || m.at != at {
-		return false
-	}
-	differ := (binary.LittleEndian.Uint64(doc[i:i+8])^m.text[0])&m.mask[0] |
-		(binary.LittleEndian.Uint64(doc[i+8:i+16])^m.text[1])&m.mask[1]
-	return differ == 0 && (m.size <= 2*wordBytes || m.endMatches(doc, i))
+// matches reports whether the next two words of the document, in an object at a
+// place, begin like the text of the memo.
+func (m *memo) matches(w0, w1 uint64, at int32) bool {
+	return (w0^m.text[0])&m.mask[0]|(w1^m.text[1])&m.mask[1] == 0 && m.at == at
 }
 
 // endMatches is matches for what is behind the first two words.
 func (m *memo) endMatches(doc []byte, i int) bool {
-	return i+memoBytes <= len(doc) &&
+	return m.size <= 2*wordBytes || i+memoBytes <= len(doc) &&
 		(binary.LittleEndian.Uint64(doc[i+16:])^m.text[2])&m.mask[2]|
 			(binary.LittleEndian.Uint64(doc[i+24:])^m.text[3])&m.mask[3] == 0
 }
@@ -55,7 +53,7 @@ func (m *memo) endMatches(doc []byte, i int) bool {
 // name of last, and returns its memo. A text that is too long is forgotten with
 // the next one.
 func (f *Finder) remember(last *memo, doc []byte, i, end int, at, to int32, hash uint64) *memo {
-	m := memo{size: end - i, hash: hash, at: at, to: to}
+	m := memo{size: end - i, hash: hash, at: at, to: to, renews: len(f.places[to].below) > len(f.places[to].here)}
 	if m.size > memoBytes {
 		m.next = last.next
 		f.unkept = m
@@ -68,23 +66,24 @@ func (f *Finder) remember(last *memo, doc []byte, i, end int, at, to int32, hash
 		m.text[w] = binary.LittleEndian.Uint64(text[w*wordBytes:])
 	}
 	slot := f.slot(&m)
-	if old := &f.memos[slot]; old.text != m.text || old.size != m.size || old.at != at {
-		*old = m
+	if slot.text != m.text || slot.size != m.size || slot.at != at {
+		m.next = slot.next
+		*slot = m
 	}
 	last.next = slot
-	return &f.memos[slot]
+	return slot
 }
 
-// slot returns the slot of a memo with this text, or one for it.
-func (f *Finder) slot(m *memo) int {
+// slot returns the memo with this text, or one to put it in.
+func (f *Finder) slot(m *memo) *memo {
 	home := mum(m.text[0]^m.text[1]<<1, f.mixer.word^uint64(m.at))
 	for probe := range uint64(memoProbes) {
-		s := 1 + int((home+probe)%(memoSize-1))
-		if old := &f.memos[s]; old.size == 0 || old.text == m.text && old.at == m.at {
-			return s
+		slot := &f.memos[1+(home+probe)%(memoSize-1)]
+		if slot.size == 0 || slot.text == m.text && slot.at == m.at {
+			return slot
 		}
 	}
-	return 1 + int(home%(memoSize-1))
+	return &f.memos[1+home%(memoSize-1)]
 }
 
 // lowBytes returns a mask of the n lowest bytes of a word.

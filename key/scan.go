@@ -32,17 +32,21 @@ func (f *Finder) scan(doc []byte) bool {
 		at     = nowhere  // its place
 		to     = wholeDoc // the place of the value that is scanned
 		start  int        // where that begins
+		c      byte       // the byte at i
 		print  uint64     // of the value just scanned
 	)
 	for {
 		if object {
-			if m := &f.memos[last.next]; m.matches(doc, i, at) {
-				last = m
+			m := last.next
+			if i+2*wordBytes <= len(doc) &&
+				m.matches(binary.LittleEndian.Uint64(doc[i:i+8]), binary.LittleEndian.Uint64(doc[i+8:i+16]), at) &&
+				m.endMatches(doc, i) {
 				i += m.size
-			} else if i, last = f.member(doc, i, last, at); i < 0 {
+			} else if i, m = f.member(doc, i, last, at); i < 0 {
 				return false
 			}
-			if to = last.to; to != nowhere {
+			last, to = m, m.to
+			if m.renews {
 				f.forget(to)
 			}
 			if f.content {
@@ -51,14 +55,9 @@ func (f *Finder) scan(doc []byte) bool {
 		} else if at != nowhere {
 			to = f.elementAt(at, depth)
 		}
-		for i < len(doc) && isSpace(doc[i]) {
-			i++
-		}
-		if i >= len(doc) {
-			return f.fail(i, badEnd)
-		}
+		c, i = next(doc, i)
 		start = i
-		switch c := doc[i]; c {
+		switch c {
 		case '"':
 			if f.content {
 				if i, print = f.stringPrint(doc, i+1); i < 0 {
@@ -87,12 +86,12 @@ func (f *Finder) scan(doc []byte) bool {
 		case 't', 'f', 'n':
 			var kind Kind
 			if kind, i = literalEnd(doc, i); kind == Missing {
-				return f.fail(i, badValue)
+				return f.fail(doc, i, badValue)
 			}
 			print = f.mixer.literal[kind]
 		case '{', '[':
 			if depth == MaxDepth {
-				return f.fail(i, badTooNested)
+				return f.fail(doc, i, badTooNested)
 			}
 			if to != nowhere {
 				f.record(to, i, i)
@@ -102,17 +101,13 @@ func (f *Finder) scan(doc []byte) bool {
 			}
 			object, at = c == '{', to
 			f.stack[depth] = frame{at: to, object: object}
-			for i++; i < len(doc) && isSpace(doc[i]); i++ {
+			shut := c + 2 // '}' and ']' follow their opening by two
+			if c, i = next(doc, i+1); c == shut {
+				goto closing
 			}
-			if i >= len(doc) {
-				return f.fail(i, badEnd)
-			}
-			if doc[i] != c+2 { // '}' and ']' follow their opening by two
-				continue
-			}
-			goto closing
+			continue
 		default:
-			return f.fail(i, badValue)
+			return f.fail(doc, i, badValue)
 		}
 		if to != nowhere {
 			f.record(to, start, i)
@@ -125,29 +120,24 @@ func (f *Finder) scan(doc []byte) bool {
 				in.sum = mum(in.sum^print, f.mixer.word)
 			}
 		}
-		for i < len(doc) && isSpace(doc[i]) {
-			i++
-		}
+		c, i = next(doc, i)
 		if depth == 0 {
 			f.print = print
-			return i >= len(doc) || f.fail(i, badTrailing)
+			return i >= len(doc) || f.fail(doc, i, badTrailing)
 		}
-		if i >= len(doc) {
-			return f.fail(i, badEnd)
-		}
-		if doc[i] == ',' {
+		if c == ',' {
 			i++
 			continue
 		}
 	closing:
 		if object {
-			if doc[i] != '}' {
-				return f.fail(i, badInObject)
+			if c != '}' {
+				return f.fail(doc, i, badInObject)
 			}
 			print = mum(f.stack[depth].sum^f.mixer.object, f.mixer.word)
 		} else {
-			if doc[i] != ']' {
-				return f.fail(i, badInArray)
+			if c != ']' {
+				return f.fail(doc, i, badInArray)
 			}
 			print = mum(f.stack[depth].sum^f.mixer.array, f.mixer.value)
 		}
@@ -162,7 +152,10 @@ func (f *Finder) scan(doc []byte) bool {
 }
 
 // fail notes what is wrong with the document and returns false.
-func (f *Finder) fail(i int, problem string) bool {
+func (f *Finder) fail(doc []byte, i int, problem string) bool {
+	if i >= len(doc) {
+		problem = badEnd
+	}
 	f.fault = SyntaxError{Offset: i, Problem: problem}
 	return false
 }
@@ -171,7 +164,7 @@ func (f *Finder) fail(i int, problem string) bool {
 func (f *Finder) string(doc []byte, i int) (end int) {
 	end, _, bad := stringEnd(doc, i)
 	if bad != "" {
-		f.fail(end, bad)
+		f.fail(doc, end, bad)
 		return -1
 	}
 	return end
@@ -181,10 +174,28 @@ func (f *Finder) string(doc []byte, i int) (end int) {
 func (f *Finder) number(doc []byte, i int) (end int) {
 	end, bad := numberEnd(doc, i)
 	if bad != "" {
-		f.fail(end, bad)
+		f.fail(doc, end, bad)
 		return -1
 	}
 	return end
+}
+
+// next moves over white space. It returns the byte that follows and its
+// position: 0 at the end, which no part of the grammar begins with.
+func next(doc []byte, i int) (byte, int) {
+	if i < len(doc) && doc[i] > ' ' {
+		return doc[i], i
+	}
+	return nextAfterSpace(doc, i)
+}
+
+func nextAfterSpace(doc []byte, i int) (byte, int) {
+	for ; i < len(doc); i++ {
+		if c := doc[i]; !isSpace(c) {
+			return c, i
+		}
+	}
+	return 0, i
 }
 
 func isSpace(c byte) bool { return c <= ' ' && (c == ' ' || c == '\n' || c == '\r' || c == '\t') }
@@ -207,11 +218,10 @@ func literalEnd(doc []byte, i int) (Kind, int) {
 // it. If the document goes on in another way, end is -1.
 func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *memo) {
 	begin := i
-	for i < len(doc) && isSpace(doc[i]) {
-		i++
-	}
-	if i >= len(doc) || doc[i] != '"' {
-		return f.failMember(doc, i, badName)
+	c, i := next(doc, i)
+	if c != '"' {
+		f.fail(doc, i, badName)
+		return -1, nil
 	}
 	i++
 	start := i
@@ -228,22 +238,12 @@ func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *me
 	if at != nowhere {
 		to = f.memberAt(&f.places[at], doc[start:i-1])
 	}
-	for i < len(doc) && isSpace(doc[i]) {
-		i++
-	}
-	if i >= len(doc) || doc[i] != ':' {
-		return f.failMember(doc, i, badColon)
+	if c, i = next(doc, i); c != ':' {
+		f.fail(doc, i, badColon)
+		return -1, nil
 	}
 	i++
 	return i, f.remember(last, doc, begin, i, at, to, hash)
-}
-
-func (f *Finder) failMember(doc []byte, i int, problem string) (int, *memo) {
-	if i >= len(doc) {
-		problem = badEnd
-	}
-	f.fail(i, problem)
-	return -1, nil
 }
 
 // memberAt returns the place of a member of p, given its name's text.
@@ -323,7 +323,7 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 	}
 	end, escaped, bad := stringEnd(doc, start)
 	if bad != "" {
-		f.fail(end, bad)
+		f.fail(doc, end, bad)
 		return -1, 0
 	}
 	text := doc[start : end-1]

@@ -138,9 +138,24 @@ func numberEnd(doc []byte, i int) (end int, bad string) {
 	return i, ""
 }
 
+// nonDigits is like stops, for bytes that are not digits.
+func nonDigits(w uint64) uint64 {
+	w ^= '0' * eachByte // makes digits 0 to 9
+	return (w + (0x80-10)*eachByte | w) & highBits
+}
+
 // digitsEnd scans one digit or more.
 func digitsEnd(doc []byte, i int) (end int, bad string) {
 	start := i
+	for i+wordBytes <= len(doc) {
+		if m := nonDigits(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
+			if i += bits.TrailingZeros64(m) / 8; i > start {
+				return i, ""
+			}
+			return i, badNumber
+		}
+		i += wordBytes
+	}
 	for i < len(doc) && doc[i]-'0' <= 9 {
 		i++
 	}
