@@ -112,16 +112,17 @@ const sampleBlocks = 1 << 16
 func (b *Blocked) has(x, y uint64) bool {
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
+	// All probes are looked at, because they cost less than a branch that is
+	// guessed wrongly.
+	seen := uint64(1)
 	for i := range b.probes {
 		if i == maxProbes/2 {
 			y = rest
 		}
 		y = bits.RotateLeft64(y, 9)
-		if block[y>>6&7]>>(y&63)&1 == 0 {
-			return false
-		}
+		seen &= block[y>>6&7] >> (y & 63)
 	}
-	return true
+	return seen == 1
 }
 
 func (b *Blocked) add(x, y uint64) (bool, error) {

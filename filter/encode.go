@@ -90,10 +90,7 @@ func (h header) start() []byte {
 	h.Version = version
 	before, unit := h.sizes()
 	b := make([]byte, 0, before+h.Units*unit+trailerBytes)
-	b, err := binary.Append(b, binary.LittleEndian, h)
-	if err != nil {
-		panic("filter: the header has a field of no fixed size: " + err.Error())
-	}
+	b, _ = binary.Append(b, binary.LittleEndian, h) // never fails: all fields are of a fixed size
 	return b
 }
 

@@ -249,7 +249,7 @@ func (r *Rotating) settle(g int) {
 }
 
 // seen returns the lanes in which all probes of an id are set. Its probes are
-// those of Blocked.
+// those of Blocked, and like there no branch depends on them.
 func (r *Rotating) seen(x, y uint64) uint64 {
 	index, rest := bits.Mul64(x, uint64(len(r.stamps)))
 	group := r.group(int(index))
@@ -261,9 +261,6 @@ func (r *Rotating) seen(x, y uint64) uint64 {
 		y = bits.RotateLeft64(y, 9)
 		at := y & (blockBits - 1) << r.logLanes
 		seen &= group[at>>6] >> (at & 63)
-		if seen == 0 {
-			return 0
-		}
 	}
 	return seen
 }

@@ -5,7 +5,8 @@ import "math"
 // blockBits is the size of a block: one cache line.
 const blockBits = 512
 
-// maxProbes is how many bits a block can be probed at: see probes.
+// maxProbes is how many independent probes two words of hash give in a block:
+// see Blocked.has.
 const maxProbes = 14
 
 // margin is the share of an error rate that filters are sized for. The rate of

@@ -31,8 +31,8 @@ type Table struct {
 	window   time.Duration
 	full     WhenFull
 	time     timeline
-	counts   [slices]int // live ids by slice modulo slices
-	length   int         // sum of counts
+	counts   [sliceCount]int // live ids by slice modulo sliceCount
+	length   int             // sum of counts
 }
 
 // line is lineSlots slots and a word of notes: the slice in which an id last
@@ -47,16 +47,16 @@ const (
 	shared     = 1 << 16   // in the notes, for slot 0; slot i has shared<<i
 	groupLines = 16
 
-	// slices is how many slices of time the 6 bits of a slot tell apart.
-	slices    = 64
-	sliceMask = slices - 1
+	// sliceCount is how many slices of time the 6 bits of a slot tell apart.
+	sliceCount = 64
+	sliceMask  = sliceCount - 1
 	// lifetime is how many slices an id lives after that in which it was added:
 	// a window.
 	lifetime = 47
 	// slack is how many slices a group may go without being rid of dead slots,
 	// so that those of its slots that are dead and those that are new stay
-	// distinct: lifetime + slack + 1 = slices.
-	slack = slices - lifetime - 1
+	// distinct: lifetime + slack + 1 = sliceCount.
+	slack = sliceCount - lifetime - 1
 
 	fingerprintBits = 26
 
@@ -100,7 +100,7 @@ func newTable(o TableOptions, lines int) *Table {
 func (t *Table) Advance(now time.Time) {
 	before := t.time.current
 	current := t.time.advance(now)
-	for slice := max(before, current-slices) + 1; slice <= current; slice++ {
+	for slice := max(before, current-sliceCount) + 1; slice <= current; slice++ {
 		dead := &t.counts[uint64(slice-lifetime-1)&sliceMask]
 		t.length -= *dead
 		*dead = 0
@@ -240,7 +240,7 @@ func (t *Table) find(home int, tag uint32) (at, slot int, ok bool) {
 	at = home
 	for range t.reach() {
 		for i, word := range t.lines[at][:lineSlots] {
-			if word^tag < slices && t.alive(at, word) {
+			if word^tag < sliceCount && t.alive(at, word) {
 				return at, i, true
 			}
 		}
