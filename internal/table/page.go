@@ -49,3 +49,13 @@ func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
 	binary.BigEndian.PutUint64(d[8:], x.low>>16<<8|x.high&0xff<<56)
 	return d
 }
+
+// EachExpiry calls tell with the expiry of each digest, expired ones that were
+// not swept included, but for those that do not expire.
+func (s *Shard[V]) EachExpiry(tell func(Tick)) {
+	for i := range s.slots {
+		if low := s.slots[i].low; low != 0 && low&metaMask != metaForever {
+			tell(s.expiry(low))
+		}
+	}
+}

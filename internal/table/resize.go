@@ -8,7 +8,14 @@ func (s *Shard[V]) Sweep(now Tick) int {
 	if now <= s.base {
 		return 0
 	}
-	before := s.used
+	removed := s.DeleteExpiring(now, s.used)
+	s.rebase(now)
+	return removed
+}
+
+// DeleteExpiring removes, in place, at most most digests whose expiry is at a
+// tick or before, and returns how many.
+func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
 	next := uint64(0) // the first slot that is not yet given away
 	for i := range s.slots {
 		x := s.slots[i]
@@ -16,16 +23,16 @@ func (s *Shard[V]) Sweep(now Tick) int {
 			continue
 		}
 		s.slots[i] = slot[V]{}
-		if s.expired(x.low, now) {
-			s.used--
+		if removed < most && s.expired(x.low, expiry) {
+			removed++
 			continue
 		}
 		next = max(next, home(x.high, s.homes))
 		s.slots[next] = x
 		next++
 	}
-	s.rebase(now)
-	return before - s.used
+	s.used -= removed
+	return removed
 }
 
 // rebase moves the base to now, of which no expiry is left at or before. The
@@ -35,7 +42,7 @@ func (s *Shard[V]) rebase(now Tick) { s.base, s.phase = now, now%ring }
 // Shrink gives memory back if most of it is unused.
 func (s *Shard[V]) Shrink() {
 	if s.used == 0 {
-		s.move(nil, 0)
+		s.Clear()
 	} else if len(s.slots) > 4*firstSlots && s.used < s.limit/3 {
 		s.resize(s.homes/2, slack(s.homes/2))
 	}
@@ -129,4 +136,10 @@ func Reserve[V Value](shards []*Shard[V], n int64) {
 		}
 		shards = shards[len(group):]
 	}
+}
+
+// Clear removes everything and gives its memory back.
+func (s *Shard[V]) Clear() {
+	s.slots, s.used = nil, 0
+	s.move(nil, 0)
 }

@@ -1,0 +1,198 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+	"unsafe"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// Look implements [semel.Looker]. It does not block. A key in the compact form
+// shows neither token nor time of first sight.
+func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
+		return err
+	}
+	now := s.moment()
+	for i, key := range keys {
+		if err := key.Validate(); err != nil {
+			return fmt.Errorf("memstore: look: %w", err)
+		}
+		d := s.digest(&key)
+		sh := s.lock(d[0])
+		if sh == nil {
+			return fmt.Errorf("memstore: look: %w", semel.ErrClosed)
+		}
+		records[i] = semel.Record{}
+		if r, _ := sh.record(&d, now.nanos); r != nil {
+			records[i] = r.show(now.nanos)
+			records[i].Key = key
+		} else if _, expiry, ok := sh.done.Find(&d, now.tick); ok {
+			records[i] = s.showCompact(d, expiry)
+			records[i].Key = key
+		}
+		s.unlock(sh)
+	}
+	return nil
+}
+
+func (s *Store) showCompact(d semel.Digest, expiry table.Tick) semel.Record {
+	r := semel.Record{Digest: d, State: semel.Done, Attempt: 1}
+	if expiry != table.Forever {
+		r.Expires = instant(s.scale.Time(expiry))
+	}
+	return r
+}
+
+// List implements [semel.Lister]. It holds no lock while the caller works on a
+// record. Readable keys are there only with [Options].KeepIDs, and a filter by
+// scope selects from them.
+func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+	return func(yield func(semel.Record, error) bool) {
+		for i := range s.shards {
+			if err := s.listShard(ctx, byte(i), filter, yield); err != nil {
+				if err != errStopped {
+					yield(semel.Record{}, err)
+				}
+				return
+			}
+		}
+	}
+}
+
+// Purge implements [semel.Purger]. Between shards it lets others work.
+func (s *Store) Purge(ctx context.Context) (int64, error) {
+	var forgotten int64
+	for i := range s.shards {
+		if err := s.enter(ctx, "purge", 0, 0); err != nil {
+			return forgotten, err
+		}
+		now := s.moment()
+		sh := s.lock(byte(i))
+		if sh == nil {
+			continue // the next turn tells
+		}
+		forgotten += int64(sh.sweep(now))
+		sh.done.Shrink()
+		sh.index.Shrink()
+		s.unlock(sh)
+	}
+	return forgotten, nil
+}
+
+// Count implements [semel.Counter]. Oldest is at least the age told: where
+// compact keys have different windows, it goes by the shortest.
+func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
+	c := semel.Counts{MemoryBytes: int64(unsafe.Sizeof(*s))}
+	for i := range s.shards {
+		if err := s.enter(ctx, "count", 0, 0); err != nil {
+			return semel.Counts{}, err
+		}
+		now := s.moment()
+		sh := s.lock(byte(i))
+		if sh == nil {
+			return semel.Counts{}, fmt.Errorf("memstore: count: %w", semel.ErrClosed)
+		}
+		sh.count(&c, now, &s.scale)
+		s.unlock(sh)
+	}
+	return c, nil
+}
+
+func (sh *shard) count(c *semel.Counts, now moment, scale *table.Scale) {
+	c.Done += int64(sh.done.Len())
+	sh.done.EachExpiry(func(expiry table.Tick) {
+		if expiry > now.tick {
+			remaining := time.Duration(scale.Time(expiry) - now.nanos)
+			c.Oldest = max(c.Oldest, sh.shortest-remaining)
+		}
+	})
+	for n := range sh.records.top {
+		r := sh.records.at(n)
+		if r.state == semel.Absent || r.goneAt(now.nanos) {
+			continue
+		}
+		switch r.stateAt(now.nanos) {
+		case semel.Claimed:
+			c.Claimed++
+		case semel.Done:
+			c.Done++
+		case semel.Unknown:
+			c.Unknown++
+		}
+		c.Oldest = max(c.Oldest, time.Duration(now.nanos-r.firstSeen))
+	}
+	c.MemoryBytes += sh.done.Bytes() + sh.index.Bytes() + sh.records.bytes() + sh.recent.bytes() + sh.dataBytes
+}
+
+// Resolve implements [semel.Resolver]. It does not block.
+func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
+		return err
+	}
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	if as != semel.Absent && as != semel.Done || as == semel.Done && window <= 0 {
+		return fmt.Errorf("memstore: resolve as %s with a window of %v: %w", as, window, semel.ErrInvalidRequest)
+	}
+	if err := s.checkResult(result); err != nil {
+		return err
+	}
+	now := s.moment()
+	d := s.digest(&key)
+	sh := s.lock(d[0])
+	if sh == nil {
+		return fmt.Errorf("memstore: resolve: %w", semel.ErrClosed)
+	}
+	defer s.unlock(sh)
+	r, n := sh.record(&d, now.nanos)
+	if r == nil || r.stateAt(now.nanos) != semel.Unknown {
+		return fmt.Errorf("memstore: resolve %s: %w", key, semel.ErrNotUnknown)
+	}
+	if as == semel.Absent {
+		sh.drop(r, n)
+		return nil
+	}
+	// The holder that comes after the decision finds its token stale.
+	r.token = 0
+	s.finish(sh, r, n, &d, result, window, now)
+	return nil
+}
+
+// Remove implements [semel.Resolver]. It does not block.
+func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
+	if err := s.enter(ctx, "remove", 0, 0); err != nil {
+		return false, err
+	}
+	if err := key.Validate(); err != nil {
+		return false, err
+	}
+	now := s.moment()
+	d := s.digest(&key)
+	sh := s.lock(d[0])
+	if sh == nil {
+		return false, fmt.Errorf("memstore: remove: %w", semel.ErrClosed)
+	}
+	defer s.unlock(sh)
+	_, _, was := sh.done.Find(&d, now.tick)
+	sh.done.Delete(&d)
+	if r, n := sh.record(&d, now.nanos); r != nil {
+		sh.drop(r, n)
+		was = true
+	}
+	return was, nil
+}
+
+// bytes returns the memory that the records take.
+func (s *slab) bytes() int64 {
+	return int64(len(s.chunks)) * int64(unsafe.Sizeof([slabChunk]record{}))
+}
+
+func (t *recentTokens) bytes() int64 {
+	return int64(cap(t.ring)) * int64(unsafe.Sizeof(completion{}))
+}

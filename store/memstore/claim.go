@@ -1,0 +1,189 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// batchAhead is how many requests Claim and Complete ask the memory for before
+// they decide the first of them.
+const batchAhead = 32
+
+// Claim implements [semel.Store]. It does not block.
+func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if err := s.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	now := s.moment()
+	var digests [batchAhead]semel.Digest
+	for len(reqs) > 0 {
+		n := min(len(reqs), batchAhead)
+		for i := range n {
+			digests[i] = s.digest(&reqs[i].Key)
+			s.shards[digests[i][0]].done.Prefetch(&digests[i])
+		}
+		for i := range n {
+			if err := s.claim(&reqs[i], &answers[i], &digests[i], now); err != nil {
+				return err
+			}
+		}
+		reqs, answers = reqs[n:], answers[n:]
+	}
+	return nil
+}
+
+// claim decides one request. The error refuses the whole call.
+func (s *Store) claim(req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) error {
+	*answer = semel.ClaimAnswer{}
+	if err := checkClaim(req); err != nil {
+		answer.Err = err
+		return nil
+	}
+	for tries := 0; ; tries++ {
+		sh := s.lock(d[0])
+		if sh == nil {
+			return fmt.Errorf("memstore: claim: %w", semel.ErrClosed)
+		}
+		full := s.decide(sh, req, answer, d, now)
+		s.unlock(sh)
+		if !full {
+			return nil
+		}
+		// No lock is held here: room may be found in any shard.
+		if tries > 0 || !s.makeRoom(now) {
+			answer.Err = fmt.Errorf("memstore: %d keys: %w", s.opts.MaxKeys, semel.ErrStoreFull)
+			return nil
+		}
+	}
+}
+
+func checkClaim(req *semel.ClaimRequest) error {
+	if err := req.Key.Validate(); err != nil {
+		return err
+	}
+	if req.Window <= 0 || req.Lease <= 0 && !req.Done {
+		return fmt.Errorf("memstore: a window of %v and a lease of %v are not above 0: %w", req.Window, req.Lease, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// decide answers a claim under the shard's lock. It reports true, and answers
+// nothing, if the key is new and there is no room for it.
+func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) (full bool) {
+	if r, _ := sh.record(d, now.nanos); r != nil {
+		s.decideKnown(sh, r, req, answer, now)
+		return false
+	}
+	// A compact key has no fingerprint, so that it matches any.
+	if req.Done && req.Time.IsZero() && s.opts.MaxKeys == 0 && s.compact(req) {
+		// The fast path: find and insert at once.
+		_, added := sh.done.Add(d, struct{}{}, now.tick, s.scale.Expiry(now.nanos, req.Window))
+		answer.Decision = semel.Duplicate
+		if added {
+			sh.noteWindow(req.Window)
+			answer.Decision, answer.Claim.Attempt = semel.Fresh, 1
+		}
+		return false
+	}
+	if _, _, ok := sh.done.Find(d, now.tick); ok {
+		answer.Decision = semel.Duplicate
+		return false
+	}
+	if late(req, now.nanos) {
+		answer.Decision = semel.Late
+		return false
+	}
+	return s.grantNew(sh, req, answer, d, now)
+}
+
+// compact reports whether a claim with Done leaves a compact key.
+func (s *Store) compact(req *semel.ClaimRequest) bool {
+	return s.compactWindow(req.Window) && req.Fingerprint.IsZero()
+}
+
+// compactWindow reports whether a key with nothing but a window is compact.
+func (s *Store) compactWindow(window time.Duration) bool {
+	return (window <= s.opts.MaxWindow || window == semel.Forever) && !s.opts.KeepIDs
+}
+
+func late(req *semel.ClaimRequest, now int64) bool {
+	if req.Time.IsZero() || req.Window == semel.Forever {
+		return false
+	}
+	return time.Unix(0, now).Sub(req.Time) > req.Window
+}
+
+// decideKnown answers a claim of a key that has a record.
+func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answer *semel.ClaimAnswer, now moment) {
+	state := r.stateAt(now.nanos)
+	owned := req.Owner == semel.Owner{Name: r.holder, Nonce: r.nonce} && req.Owner != semel.Owner{}
+	switch {
+	case !r.fingerprint.Matches(req.Fingerprint):
+		answer.Decision, answer.Claim = semel.Mismatch, r.claim()
+	case state == semel.Done:
+		answer.Decision, answer.Result = semel.Duplicate, r.result()
+	case state == semel.Unknown:
+		answer.Decision, answer.Claim, answer.Holder = semel.InDoubt, r.claim(), r.holder
+	case owned && !req.Done:
+		s.lease(r, max(r.leaseEnd, after(now.nanos, req.Lease)), req.Window)
+		answer.Decision, answer.Claim = semel.Fresh, r.claim()
+	case r.leaseEnd > now.nanos:
+		answer.Decision, answer.Claim, answer.Holder = semel.InFlight, r.claim(), r.holder
+	default:
+		r.attempt++
+		s.grant(sh, r, req, answer, now)
+	}
+}
+
+// grantNew grants a claim of a key without record, or reports that the store
+// is full.
+func (s *Store) grantNew(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) (full bool) {
+	if s.opts.MaxKeys > 0 && !s.reserve(sh) {
+		return true
+	}
+	if req.Done && s.compact(req) {
+		sh.setDone(d, now, s.scale.Expiry(now.nanos, req.Window), req.Window)
+		answer.Decision, answer.Claim.Attempt = semel.Fresh, 1
+		return false
+	}
+	r := sh.add(d, now.nanos)
+	r.attempt = 1
+	if s.opts.KeepIDs {
+		sh.setKey(r, req.Key)
+	}
+	s.grant(sh, r, req, answer, now)
+	return false
+}
+
+// grant gives a record to the owner of a request, or makes it done.
+func (s *Store) grant(sh *shard, r *record, req *semel.ClaimRequest, answer *semel.ClaimAnswer, now moment) {
+	sh.setHolder(r, req.Owner)
+	if !req.Fingerprint.IsZero() {
+		// A take-over without fingerprint does not make the key fit for
+		// another payload.
+		r.fingerprint = req.Fingerprint
+	}
+	answer.Decision = semel.Fresh
+	if req.Done {
+		r.token, r.state, r.leaseEnd = 0, semel.Done, 0
+		r.expires = after(now.nanos, req.Window)
+		answer.Claim.Attempt = int(r.attempt)
+		return
+	}
+	r.token = semel.Token(s.token.Add(1))
+	r.state, r.hold = semel.Claimed, req.Hold
+	s.lease(r, after(now.nanos, req.Lease), req.Window)
+	answer.Claim = r.claim()
+}
+
+// lease sets the end of a record's lease. The attempts of an abandoned claim
+// are remembered for as long as the key would have been, or MaxWindow if that
+// is longer: an attempt above 1 tells the next holder that the effect may have
+// happened.
+func (s *Store) lease(r *record, end int64, window time.Duration) {
+	r.leaseEnd = end
+	r.expires = max(r.expires, after(end, max(window, s.opts.MaxWindow)))
+}

@@ -1,0 +1,41 @@
+package memstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/store/storetest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, opts := range map[string]memstore.Options{
+		"zero options":       {},
+		"coarse ticks":       {MaxWindow: 10 * 365 * 24 * time.Hour},
+		"full records alone": {KeepIDs: true},
+		"limited":            {MaxKeys: 1 << 20, OnFull: memstore.Shorten, MaxResult: 1000},
+		"short compact form": {MaxWindow: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, storetest.Harness{
+				New: func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {
+					return func() (semel.Store, error) {
+						o := opts
+						o.Clock = now
+						return memstore.New(&o)
+					}
+				},
+			})
+		})
+	}
+}
+
+func TestConformanceByTheMonotonicClock(t *testing.T) {
+	storetest.Run(t, storetest.Harness{
+		Time: storetest.Bubble,
+		New: func(testing.TB, func() time.Time) func() (semel.Store, error) {
+			return func() (semel.Store, error) { return memstore.New(nil) }
+		},
+	})
+}

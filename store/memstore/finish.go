@@ -1,0 +1,191 @@
+package memstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Complete implements [semel.Store]. It does not block.
+func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if err := s.enter(ctx, "complete", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	now := s.moment()
+	var digests [batchAhead]semel.Digest
+	for len(reqs) > 0 {
+		n := min(len(reqs), batchAhead)
+		for i := range n {
+			digests[i] = s.digest(&reqs[i].Key)
+			s.shards[digests[i][0]].done.Prefetch(&digests[i])
+		}
+		for i := range n {
+			answers[i] = s.checkComplete(&reqs[i])
+			if answers[i] != nil {
+				continue
+			}
+			sh := s.lock(digests[i][0])
+			if sh == nil {
+				return fmt.Errorf("memstore: complete: %w", semel.ErrClosed)
+			}
+			answers[i] = s.complete(sh, &reqs[i], &digests[i], now)
+			s.unlock(sh)
+		}
+		reqs, answers = reqs[n:], answers[n:]
+	}
+	return nil
+}
+
+func (s *Store) checkComplete(req *semel.CompleteRequest) error {
+	if err := req.Key.Validate(); err != nil {
+		return err
+	}
+	if req.Window <= 0 {
+		return fmt.Errorf("memstore: a window of %v is not above 0: %w", req.Window, semel.ErrInvalidRequest)
+	}
+	return s.checkResult(req.Result)
+}
+
+func (s *Store) checkResult(result semel.Result) error {
+	if n := int64(len(result.Data)); n > s.opts.MaxResult {
+		return fmt.Errorf("memstore: a result of %d bytes, at most %d: %w", n, s.opts.MaxResult, semel.ErrResultTooLarge)
+	}
+	return nil
+}
+
+func (s *Store) complete(sh *shard, req *semel.CompleteRequest, d *semel.Digest, now moment) error {
+	r, n := sh.record(d, now.nanos)
+	switch {
+	case r == nil && sh.recent.has(req.Token, recentKey(d)):
+		if _, _, ok := sh.done.Find(d, now.tick); ok {
+			return nil
+		}
+		return sh.stale(d, req.Key, req.Token, now)
+	case r == nil || r.token != req.Token || req.Token == 0:
+		return sh.stale(d, req.Key, req.Token, now)
+	case r.state == semel.Done:
+		return nil
+	}
+	if s.finish(sh, r, n, d, req.Result, req.Window, now) {
+		sh.recent.add(req.Token, recentKey(d))
+	}
+	return nil
+}
+
+// recentKey returns the part of a digest that is kept of a completion.
+func recentKey(d *semel.Digest) uint64 { return binary.BigEndian.Uint64(d[1:9]) }
+
+// finish makes a record done, and reports whether it took the compact form.
+func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) (compact bool) {
+	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && s.compactWindow(window) {
+		sh.drop(r, n)
+		sh.setDone(d, now, s.scale.Expiry(now.nanos, window), window)
+		return true
+	}
+	r.state, r.leaseEnd = semel.Done, 0
+	r.expires = after(now.nanos, window)
+	sh.setResult(r, result)
+	return false
+}
+
+// Release implements [semel.Store]. It does not block. A release that is
+// repeated finds nothing to recognise, and gets a [*semel.StaleTokenError].
+func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	if err := s.enter(ctx, "release", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	now := s.moment()
+	for i := range reqs {
+		req := &reqs[i]
+		if answers[i] = req.Key.Validate(); answers[i] != nil {
+			continue
+		}
+		d := s.digest(&req.Key)
+		sh := s.lock(d[0])
+		if sh == nil {
+			return fmt.Errorf("memstore: release: %w", semel.ErrClosed)
+		}
+		answers[i] = release(sh, req, &d, now)
+		s.unlock(sh)
+	}
+	return nil
+}
+
+func release(sh *shard, req *semel.ReleaseRequest, d *semel.Digest, now moment) error {
+	r, n := sh.held(d, req.Token, now)
+	switch {
+	case r == nil:
+		return sh.stale(d, req.Key, req.Token, now)
+	case req.Unknown:
+		r.state = semel.Unknown
+	default:
+		sh.drop(r, n)
+	}
+	return nil
+}
+
+// Extend implements [semel.Store]. It does not block. A record that is unknown
+// is not extended: its holder may complete or release it.
+func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	if err := s.enter(ctx, "extend", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	now := s.moment()
+	for i := range reqs {
+		req := &reqs[i]
+		if err := checkExtend(req); err != nil {
+			answers[i] = semel.ExtendAnswer{Err: err}
+			continue
+		}
+		d := s.digest(&req.Key)
+		sh := s.lock(d[0])
+		if sh == nil {
+			return fmt.Errorf("memstore: extend: %w", semel.ErrClosed)
+		}
+		answers[i] = s.extend(sh, req, &d, now)
+		s.unlock(sh)
+	}
+	return nil
+}
+
+func checkExtend(req *semel.ExtendRequest) error {
+	if err := req.Key.Validate(); err != nil {
+		return err
+	}
+	if req.Lease <= 0 {
+		return fmt.Errorf("memstore: a lease of %v is not above 0: %w", req.Lease, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+func (s *Store) extend(sh *shard, req *semel.ExtendRequest, d *semel.Digest, now moment) semel.ExtendAnswer {
+	r, _ := sh.held(d, req.Token, now)
+	if r == nil || r.stateAt(now.nanos) == semel.Unknown {
+		return semel.ExtendAnswer{Err: sh.stale(d, req.Key, req.Token, now)}
+	}
+	s.lease(r, after(now.nanos, req.Lease), 0)
+	return semel.ExtendAnswer{LeaseEnd: instant(r.leaseEnd)}
+}
+
+// held returns the record that a token holds, claimed or unknown, or nil.
+func (sh *shard) held(d *semel.Digest, token semel.Token, now moment) (*record, uint32) {
+	r, n := sh.record(d, now.nanos)
+	if r == nil || r.state == semel.Done || r.token != token {
+		return nil, 0
+	}
+	return r, n
+}
+
+// stale returns the refusal of a token, with what is there instead.
+func (sh *shard) stale(d *semel.Digest, key semel.Key, token semel.Token, now moment) error {
+	refusal := &semel.StaleTokenError{Key: key, Token: token}
+	if r, _ := sh.record(d, now.nanos); r != nil {
+		refusal.State, refusal.Current = r.stateAt(now.nanos), r.token
+	} else if _, _, ok := sh.done.Find(d, now.tick); ok {
+		refusal.State = semel.Done
+	}
+	return refusal
+}

@@ -1,0 +1,140 @@
+package memstore
+
+import (
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// reserve counts one more key for a shard, unless the store is full.
+func (s *Store) reserve(sh *shard) bool {
+	if s.count.Add(1) > s.opts.MaxKeys {
+		s.count.Add(-1)
+		return false
+	}
+	sh.counted++
+	return true
+}
+
+// roomSlots is about how many slots one claim sweeps in search of room. What
+// remains is left to the next claim, which goes on from there.
+const roomSlots = 1 << 17
+
+// makeRoom tries to forget something for the sake of one new key and reports
+// whether it did: what has expired, and else, if the policy is to shorten, what
+// would expire first.
+func (s *Store) makeRoom(now moment) bool {
+	slots := 0
+	for range s.shards {
+		sh := s.lock(s.nextForRoom())
+		if sh == nil {
+			return false
+		}
+		slots += sh.size()
+		forgotten := sh.sweep(now)
+		s.unlock(sh)
+		if forgotten > 0 || s.count.Load() < s.opts.MaxKeys {
+			return true
+		}
+		if slots > roomSlots {
+			break
+		}
+	}
+	return s.opts.OnFull == Shorten && s.shorten(now)
+}
+
+// nextForRoom returns the shards in turn, so that all are shortened alike.
+func (s *Store) nextForRoom() byte { return byte(s.room.Add(1)) }
+
+// shorten forgets the oldest sixteenth of the done keys of one shard.
+func (s *Store) shorten(now moment) bool {
+	for range s.shards {
+		sh := s.lock(s.nextForRoom())
+		if sh == nil {
+			return false
+		}
+		forgotten, last := sh.forgetOldest(&s.scale)
+		s.unlock(sh)
+		if forgotten == 0 {
+			continue
+		}
+		if s.opts.OnShorten != nil {
+			by := time.Duration(s.scale.Time(last) - now.nanos)
+			s.opts.OnShorten(Shortening{Forgotten: int64(forgotten), By: max(by, 0)})
+		}
+		return true
+	}
+	return false
+}
+
+// forgetOldest forgets about a sixteenth of the keys that are done for a time,
+// those that expire first, and returns how many and the last of their
+// expiries.
+func (sh *shard) forgetOldest(scale *table.Scale) (forgotten int, last table.Tick) {
+	var spread expirySpread
+	sh.eachExpiry(scale, spread.extend)
+	if spread.keys == 0 {
+		return 0, 0
+	}
+	sh.eachExpiry(scale, spread.count)
+	quota := (spread.keys + 15) / 16
+	sure, last := spread.first(quota)
+	// All of the older keys go, and of those about as old as the last one as
+	// many as the quota asks for.
+	forgotten = sh.forget(scale, sure, quota)
+	return forgotten + sh.forget(scale, last, quota-forgotten), last
+}
+
+// eachExpiry tells the expiries of the keys that are done for a time.
+func (sh *shard) eachExpiry(scale *table.Scale, tell func(table.Tick)) {
+	sh.done.EachExpiry(tell)
+	for n := range sh.records.top {
+		if r := sh.records.at(n); r.state == semel.Done && r.expires != never {
+			tell(scale.Expiry(r.expires, 0))
+		}
+	}
+}
+
+// forget forgets at most most keys that are done and expire at a tick or
+// before it.
+func (sh *shard) forget(scale *table.Scale, expiry table.Tick, most int) int {
+	forgotten := sh.done.DeleteExpiring(expiry, most)
+	for n := uint32(0); n < sh.records.top && forgotten < most; n++ {
+		if r := sh.records.at(n); r.state == semel.Done && r.expires != never && scale.Expiry(r.expires, 0) <= expiry {
+			sh.drop(r, n)
+			forgotten++
+		}
+	}
+	return forgotten
+}
+
+// expirySpread is a histogram of expiries.
+type expirySpread struct {
+	keys     int
+	min, max table.Tick
+	bins     [64]int
+}
+
+func (e *expirySpread) extend(t table.Tick) {
+	if e.keys == 0 {
+		e.min, e.max = t, t
+	}
+	e.min, e.max = min(e.min, t), max(e.max, t)
+	e.keys++
+}
+
+func (e *expirySpread) width() table.Tick { return (e.max-e.min)/table.Tick(len(e.bins)) + 1 }
+
+func (e *expirySpread) count(t table.Tick) { e.bins[(t-e.min)/e.width()]++ }
+
+// first returns two expiries: fewer than quota keys expire at sure or before,
+// and at least quota at last or before.
+func (e *expirySpread) first(quota int) (sure, last table.Tick) {
+	last = e.min - 1
+	for i, sum := 0, 0; sum < quota; i++ {
+		sum += e.bins[i]
+		sure, last = last, last+e.width()
+	}
+	return sure, min(last, e.max)
+}

@@ -1,0 +1,137 @@
+package memstore
+
+import (
+	"github.com/semel-dev/semel"
+)
+
+// record is the full form of what the store remembers of a key.
+type record struct {
+	digest      semel.Digest
+	token       semel.Token
+	nonce       uint64
+	holder      string
+	fingerprint semel.Fingerprint
+	// leaseEnd is 0 unless claimed or unknown.
+	leaseEnd  int64
+	firstSeen int64
+	// expires is when the record may be forgotten: at the end of its window if
+	// done, and long after the end of a lease that nobody took over.
+	expires int64
+	// extra is nil for most records.
+	extra   *extra
+	attempt int32
+	// next is the number after this one in the list of free records.
+	next uint32
+	// state is Absent for a free record. A record with hold whose lease is
+	// over counts as Unknown though it says Claimed: see stateAt.
+	state semel.State
+	kind  semel.ResultKind
+	hold  bool
+}
+
+// extra is what only some records have.
+type extra struct {
+	key  semel.Key
+	data []byte
+}
+
+func (r *record) stateAt(now int64) semel.State {
+	if r.state == semel.Claimed && r.hold && r.leaseEnd <= now {
+		return semel.Unknown
+	}
+	return r.state
+}
+
+// goneAt reports whether the record has expired.
+func (r *record) goneAt(now int64) bool {
+	return r.expires <= now && r.stateAt(now) != semel.Unknown
+}
+
+func (r *record) claim() semel.Claim {
+	return semel.Claim{Token: r.token, Attempt: int(r.attempt), LeaseEnd: instant(r.leaseEnd)}
+}
+
+func (r *record) result() semel.Result {
+	if r.extra == nil {
+		return semel.Result{Kind: r.kind}
+	}
+	return semel.Result{Kind: r.kind, Data: r.extra.data}
+}
+
+// more returns the extra of a record, for writing.
+func (r *record) more() *extra {
+	if r.extra == nil {
+		r.extra = new(extra)
+	}
+	return r.extra
+}
+
+// show returns the record in the form for users, with the result's data.
+func (r *record) show(now int64) semel.Record {
+	shown := semel.Record{
+		Digest:      r.digest,
+		State:       r.stateAt(now),
+		Token:       r.token,
+		Attempt:     int(r.attempt),
+		Holder:      r.holder,
+		Fingerprint: r.fingerprint,
+		FirstSeen:   instant(r.firstSeen),
+		LeaseEnd:    instant(r.leaseEnd),
+		Result:      r.result(),
+	}
+	if r.extra != nil {
+		shown.Key = r.extra.key
+	}
+	if r.state == semel.Done && r.expires != never {
+		shown.Expires = instant(r.expires)
+	}
+	shown.ResultSize = len(shown.Result.Data)
+	return shown
+}
+
+// slab holds records by number, and uses the numbers of free ones again. It
+// grows by a few records at a time and never moves one.
+type slab struct {
+	chunks []*[slabChunk]record
+	// top is the number of records that were ever in use.
+	top  uint32
+	live int
+	// free is 1 more than the first free number, or 0.
+	free uint32
+	// hand is the number that the next insertion examines for expiry.
+	hand uint32
+}
+
+const (
+	slabChunk = 16
+	// slabKept is how many free records an empty slab keeps.
+	slabKept = 1024
+)
+
+func (s *slab) at(n uint32) *record { return &s.chunks[n/slabChunk][n%slabChunk] }
+
+func (s *slab) alloc() (n uint32, r *record) {
+	s.live++
+	if s.free != 0 {
+		n = s.free - 1
+		r = s.at(n)
+		s.free, r.next = r.next, 0
+		return n, r
+	}
+	n = s.top
+	if int(n/slabChunk) == len(s.chunks) {
+		s.chunks = append(s.chunks, new([slabChunk]record))
+	}
+	s.top++
+	return n, s.at(n)
+}
+
+func (s *slab) release(n uint32) {
+	s.live--
+	if s.live == 0 && s.top > slabKept {
+		*s = slab{} // what a burst took
+		return
+	}
+	*s.at(n) = record{next: s.free}
+	s.free = n + 1
+}

@@ -1,0 +1,193 @@
+package memstore
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// shard holds the keys whose digests begin with one byte. A key is in at most
+// one of its two forms; an expired compact one may stand beside a record.
+type shard struct {
+	mu sync.Mutex // guards all below, the Prefetch of the tables apart
+	// done has the compact keys.
+	done table.Shard[struct{}]
+	// index has the numbers of the records. Its entries do not expire by
+	// themselves.
+	index   table.Shard[uint32]
+	records slab
+	// shortest is the shortest window of a compact key since the shard had
+	// none.
+	shortest time.Duration
+	recent   recentTokens
+	// holder and scope are the last ones that were kept, so that most records
+	// share one copy.
+	holder, scope string
+	// dataBytes is the length of all results and readable ids.
+	dataBytes int64
+	// counted is this shard's share of the store's count of keys.
+	counted int
+}
+
+// size is the number of keys, expired ones that were not noticed included.
+func (sh *shard) size() int { return sh.done.Len() + sh.records.live }
+
+// record returns the live record of a key and its number, or nil.
+func (sh *shard) record(d *semel.Digest, now int64) (*record, uint32) {
+	if sh.records.live == 0 {
+		return nil, 0
+	}
+	n, _, ok := sh.index.Find(d, 0)
+	if !ok {
+		return nil, 0
+	}
+	r := sh.records.at(n)
+	if r.goneAt(now) {
+		sh.drop(r, n)
+		return nil, 0
+	}
+	return r, n
+}
+
+// add makes a record for a key that has none.
+func (sh *shard) add(d *semel.Digest, now int64) *record {
+	sh.forgetSome(now)
+	n, r := sh.records.alloc()
+	r.digest, r.firstSeen = *d, now
+	sh.index.Set(d, n, 0, table.Forever)
+	return r
+}
+
+// forgetSome looks at two records, in turn, and drops them if they are
+// expired. Since each insertion does so, the expired are never many more than
+// the live, and nobody waits for a sweep.
+func (sh *shard) forgetSome(now int64) {
+	for range 2 {
+		if sh.records.live == 0 {
+			return
+		}
+		if sh.records.hand >= sh.records.top {
+			sh.records.hand = 0
+		}
+		n := sh.records.hand
+		sh.records.hand++
+		if r := sh.records.at(n); r.state != semel.Absent && r.goneAt(now) {
+			sh.drop(r, n)
+		}
+	}
+}
+
+// drop forgets a record.
+func (sh *shard) drop(r *record, n uint32) {
+	sh.dataBytes -= r.dataBytes()
+	sh.index.Delete(&r.digest)
+	sh.records.release(n)
+}
+
+func (r *record) dataBytes() int64 {
+	if r.extra == nil {
+		return 0
+	}
+	return int64(len(r.extra.data) + len(r.extra.key.ID))
+}
+
+// setHolder stores the owner of a claim.
+func (sh *shard) setHolder(r *record, owner semel.Owner) {
+	if sh.holder != owner.Name {
+		sh.holder = strings.Clone(owner.Name)
+	}
+	r.holder, r.nonce = sh.holder, owner.Nonce
+}
+
+// setKey stores the readable key.
+func (sh *shard) setKey(r *record, key semel.Key) {
+	if sh.scope != key.Scope {
+		sh.scope = strings.Clone(key.Scope)
+	}
+	r.more().key = semel.Key{Scope: sh.scope, ID: strings.Clone(key.ID)}
+	sh.dataBytes += int64(len(key.ID))
+}
+
+// setResult stores the result of an effect.
+func (sh *shard) setResult(r *record, result semel.Result) {
+	r.kind = result.Kind
+	if result.Data != nil {
+		r.more().data = append([]byte{}, result.Data...)
+		sh.dataBytes += int64(len(result.Data))
+	}
+}
+
+// setDone stores a key in the compact form.
+func (sh *shard) setDone(d *semel.Digest, now moment, expiry table.Tick, window time.Duration) {
+	sh.done.Set(d, struct{}{}, now.tick, expiry)
+	sh.noteWindow(window)
+}
+
+// noteWindow is called after a compact key was inserted.
+func (sh *shard) noteWindow(window time.Duration) {
+	if sh.done.Len() == 1 || window < sh.shortest {
+		sh.shortest = window
+	}
+}
+
+// sweep forgets all that has expired, and returns how many keys that were.
+func (sh *shard) sweep(now moment) int {
+	forgotten := sh.done.Sweep(now.tick)
+	for n := range sh.records.top {
+		if n >= sh.records.top {
+			break // the last record was dropped, and the slab with it
+		}
+		if r := sh.records.at(n); r.state != semel.Absent && r.goneAt(now.nanos) {
+			sh.drop(r, n)
+			forgotten++
+		}
+	}
+	return forgotten
+}
+
+// clear forgets everything.
+func (sh *shard) clear() {
+	sh.done.Clear()
+	sh.index.Clear()
+	sh.records = slab{}
+	sh.recent = recentTokens{}
+	sh.shortest, sh.dataBytes = 0, 0
+	sh.holder, sh.scope = "", ""
+}
+
+// recentTokens are the tokens of the last completions whose keys are kept in
+// the compact form.
+type recentTokens struct {
+	ring []completion
+	next int
+}
+
+type completion struct {
+	token semel.Token
+	// key is a part of the digest: the token alone is unique already.
+	key uint64
+}
+
+// recentKept is the number of completions remembered in each shard.
+const recentKept = 256
+
+func (t *recentTokens) add(token semel.Token, key uint64) {
+	if len(t.ring) < recentKept {
+		t.ring = append(t.ring, completion{token, key})
+		return
+	}
+	t.ring[t.next] = completion{token, key}
+	t.next = (t.next + 1) % recentKept
+}
+
+func (t *recentTokens) has(token semel.Token, key uint64) bool {
+	for i := range t.ring {
+		if t.ring[i] == (completion{token, key}) {
+			return true
+		}
+	}
+	return false
+}
