@@ -1,0 +1,133 @@
+package storetest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// brokenCases returns for each bug the traits of the store that has it, and
+// the case that is meant to catch it.
+func brokenCases() map[bug]struct {
+	traits semel.Traits
+	caught string
+} {
+	type broken = struct {
+		traits semel.Traits
+		caught string
+	}
+	return map[bug]broken{
+		marksBeforeCompletion:   {volatile, "of many racers one wins"},
+		ignoresTokenOnComplete:  {volatile, "a stale token changes nothing after take-over"},
+		ignoresTokenOnRelease:   {volatile, "a stale token changes nothing after take-over"},
+		ignoresTokenOnExtend:    {volatile, "a stale token changes nothing after take-over"},
+		losesAttempt:            {volatile, "an ended lease is taken over with attempt and token grown"},
+		forgetsOwner:            {volatile, "a claim repeated after a lost reply recognises itself"},
+		grantsTwiceInBatch:      {volatile, "keys that occur twice in a claim are decided in order"},
+		forgetsEarly:            {volatile, "a key is remembered for its window and forgotten a tick later"},
+		forgetsNever:            {volatile, "a key is remembered for its window and forgotten a tick later"},
+		forgetsTooLate:          {volatile, "a key is remembered for its window and forgotten a tick later"},
+		dropsEmptyResult:        {volatile, "results are replayed byte for byte"},
+		mixesResults:            {volatile, "results of many keys are kept apart"},
+		concatenates:            {volatile, "scope and id do not run into each other"},
+		acceptsEmptyKey:         {volatile, "keys out of bounds are refused, and no other"},
+		ignoresMismatchInFlight: {volatile, "another payload under a known key is a mismatch in each state"},
+		retriesHold:             {volatile, "a held key becomes unknown when its lease ends"},
+		unknownExpires:          {volatile, "unknown does not end by itself"},
+		checksThenInserts:       {volatile, "of many racers one wins"},
+		reusesTokens:            {volatile, "release makes the key fresh with a higher token"},
+		neverLate:               {volatile, "an old message without record is late"},
+		keepsCancelledClaims:    {volatile, "a claim that was cancelled does not stay for ever"},
+		followsWall:             {volatile, "a clock that steps back neither ends nor prolongs"},
+		losesOnReopen:           {full, "completions survive if and only if durable"},
+		purgesClaims:            {volatile, "purge under load forgets no live key"},
+		commitsAlways:           {full, "transactions are atomic if and only if transactional"},
+	}
+}
+
+func TestSuiteCatchesBrokenStores(t *testing.T) {
+	t.Parallel()
+	for b, broken := range brokenCases() {
+		t.Run(strings.ReplaceAll(string(b), " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			if failures := tryCase(t, broken.caught, harnessOf(broken.traits, b)); len(failures) == 0 {
+				t.Errorf("a store that %s passes the case %q", b, broken.caught)
+			}
+		})
+	}
+}
+
+// tryCase runs one case of the suite and returns how it failed.
+func tryCase(t *testing.T, name string, h Harness) []string {
+	t.Helper()
+	i := slices.IndexFunc(allCases(), func(c testCase) bool { return c.name == name })
+	if i < 0 {
+		t.Fatalf("there is no case %q", name)
+	}
+	return try(t, func(tb testing.TB) { allCases()[i].check(newEnv(tb, h)) })
+}
+
+// TestSuiteCatchesWrongTraits gives a right store traits that it does not have,
+// or keeps quiet about one that it has.
+func TestSuiteCatchesWrongTraits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		real   semel.Traits
+		claim  func(*semel.Traits)
+		caught string
+	}{
+		"durable, and is not": {volatile, func(t *semel.Traits) { t.Durable = true }, "completions survive if and only if durable"},
+		"not durable, and is": {full, func(t *semel.Traits) { t.Durable = false }, "completions survive if and only if durable"},
+		"hides that it holds": {full, func(t *semel.Traits) { t.Durable = false }, "holds survive if and only if durable"},
+		"shared, and is not":  {volatile, func(t *semel.Traits) { t.Shared = true }, "a second opener shares if and only if shared"},
+		"not shared, and is":  {full, func(t *semel.Traits) { t.Shared = false }, "a second opener shares if and only if shared"},
+		"not fenced, and is":  {full, func(t *semel.Traits) { t.Fenced = false }, "tokens grow if and only if fenced"},
+		"fenced, and is not":  {semel.Traits{Exact: true}, func(t *semel.Traits) { t.Fenced = true }, "tokens grow if and only if fenced"},
+		"results, and none":   {semel.Traits{Exact: true, Fenced: true}, func(t *semel.Traits) { t.Results = true }, "results are replayed byte for byte"},
+		"no results, and has": {volatile, func(t *semel.Traits) { t.Results = false }, "results are replayed byte for byte"},
+		"not exact, and is":   {volatile, func(t *semel.Traits) { t.Exact = false }, "keys are told apart if and only if exact"},
+		"transactional alone": {volatile, func(t *semel.Traits) { t.Transactional = true }, "traits are consistent and constant"},
+		"power safe alone":    {volatile, func(t *semel.Traits) { t.PowerSafe = true }, "traits are consistent and constant"},
+		"too fine a tick": {func() semel.Traits { t := volatile; t.Tick = time.Minute; return t }(),
+			func(t *semel.Traits) { t.Tick = time.Second }, "a key is remembered for its window and forgotten a tick later"},
+		"too low a limit": {volatile, func(t *semel.Traits) { t.MaxResult = 100 }, "a result above the limit is refused and the claim stays"},
+		"no limit told": {func() semel.Traits { t := volatile; t.MaxResult = 100; return t }(),
+			func(t *semel.Traits) { t.MaxResult = 0 }, "results are replayed byte for byte"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			claimed := c.real
+			c.claim(&claimed)
+			h := harnessOf(c.real, none)
+			inner := h.New
+			h.New = func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+				open := inner(tb, now)
+				return func() (semel.Store, error) {
+					store, err := open()
+					if err != nil {
+						return nil, err
+					}
+					return &boaster{store.(*reference), claimed}, nil
+				}
+			}
+			if claimed.Exact {
+				h.Collide = nil
+			}
+			if failures := tryCase(t, c.caught, h); len(failures) == 0 {
+				t.Errorf("a store that says %s passes the case %q", name, c.caught)
+			}
+		})
+	}
+}
+
+// boaster is a store that says other traits than it has.
+type boaster struct {
+	*reference
+	claimed semel.Traits
+}
+
+// Traits implements semel.Store.
+func (b *boaster) Traits() semel.Traits { return b.claimed }
