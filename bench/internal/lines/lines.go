@@ -1,0 +1,210 @@
+// Package lines makes the input of the file benchmarks: JSON lines of about
+// 200 bytes whose member event_id is a UUID, one line in five a duplicate.
+//
+// All of it follows from a seed. Half of the duplicates repeat a line among the
+// last [Near], the other half any earlier one. Half of them are the same bytes;
+// the others differ in white space, in the order of members or in a timestamp,
+// a third each, so that comparing whole lines finds too few.
+package lines
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+)
+
+// Near is how many lines back a near duplicate reaches.
+const Near = 1000
+
+// Summary tells what was generated, and what a right answer is: the first line
+// of each id, byte for byte, in input order.
+type Summary struct {
+	Seed  uint64
+	Lines int
+	// Fresh counts the distinct ids.
+	Fresh int
+	Bytes int64
+	// FreshSHA256 is the digest of the right answer, in hexadecimal.
+	FreshSHA256 string
+}
+
+// Generate writes count lines to w.
+func Generate(w io.Writer, seed uint64, count int) (Summary, error) {
+	s := Summary{Seed: seed, Lines: count}
+	rand := random{seed}
+	answer := sha256.New()
+	var recent [Near]uint64
+	var line []byte
+	for i := range count {
+		id, v := uint64(s.Fresh), variant(0)
+		if i > 0 && rand.below(5) == 0 {
+			if rand.below(2) == 0 {
+				id = recent[(uint64(i)-1-rand.below(uint64(min(i, Near))))%Near]
+			} else {
+				id = rand.below(uint64(s.Fresh))
+			}
+			v = [...]variant{0, 0, 0, spaced, reordered, retimed}[rand.below(6)]
+		}
+		recent[i%Near] = id
+		line = appendLine(line[:0], seed, id, v)
+		if id == uint64(s.Fresh) {
+			s.Fresh++
+			answer.Write(line)
+		}
+		s.Bytes += int64(len(line))
+		if _, err := w.Write(line); err != nil {
+			return s, fmt.Errorf("lines: write line %d: %w", i+1, err)
+		}
+	}
+	s.FreshSHA256 = hex.EncodeToString(answer.Sum(nil))
+	return s, nil
+}
+
+// File makes sure that path holds count lines of this seed and returns their
+// summary, which it keeps beside the file.
+func File(path string, seed uint64, count int) (Summary, error) {
+	var s Summary
+	if data, err := os.ReadFile(path + ".summary"); err == nil && json.Unmarshal(data, &s) == nil {
+		if info, err := os.Stat(path); err == nil && info.Size() == s.Bytes && s.Seed == seed && s.Lines == count {
+			return s, nil
+		}
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return s, fmt.Errorf("lines: %w", err)
+	}
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 1<<20)
+	if s, err = Generate(w, seed, count); err != nil {
+		return s, err
+	}
+	if err := w.Flush(); err != nil {
+		return s, fmt.Errorf("lines: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return s, fmt.Errorf("lines: %w", err)
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return s, fmt.Errorf("lines: %w", err)
+	}
+	if err := os.WriteFile(path+".summary", data, 0o644); err != nil {
+		return s, fmt.Errorf("lines: %w", err)
+	}
+	return s, nil
+}
+
+// EventID finds the id by searching bytes, which is right for generated lines
+// and wrong for many others: it returns what stands between quotes after
+// "event_id":.
+func EventID(line []byte) (id []byte, ok bool) {
+	_, rest, ok := bytes.Cut(line, []byte(`"event_id":`))
+	if !ok {
+		return nil, false
+	}
+	_, rest, ok = bytes.Cut(rest, []byte(`"`))
+	if !ok {
+		return nil, false
+	}
+	id, _, ok = bytes.Cut(rest, []byte(`"`))
+	return id, ok
+}
+
+// variant is how a duplicate differs from the first line of its id.
+type variant uint8
+
+const (
+	spaced variant = 1 << iota
+	reordered
+	retimed
+)
+
+// orders are the orders of members, each that of a third of the ids: event_id
+// is first, in the middle, last.
+var orders = [...][7]string{
+	{"event_id", "type", "user", "cents", "address", "note", "time"},
+	{"time", "type", "user", "event_id", "cents", "address", "note"},
+	{"type", "time", "cents", "user", "address", "note", "event_id"},
+}
+
+// appendLine appends the line of an id.
+func appendLine(dst []byte, seed, id uint64, v variant) []byte {
+	rand := random{seed ^ (id+1)*0x9e3779b97f4a7c15}
+	hi, lo := rand.next(), rand.next()
+	user, cents, at, order := rand.below(1e6), rand.below(1e7), rand.below(86_400_000), rand.below(3)
+	if v&reordered != 0 {
+		order = (order + 1) % 3
+	}
+	if v&retimed != 0 {
+		at = (at + 1000) % 86_400_000
+	}
+	colon, comma := ":", ","
+	if v&spaced != 0 {
+		colon, comma = ": ", ", "
+	}
+	separator := "{"
+	for _, member := range orders[order] {
+		dst = append(dst, separator...)
+		separator = comma
+		dst = append(append(append(append(dst, '"'), member...), '"'), colon...)
+		switch member {
+		case "event_id":
+			dst = appendUUID(dst, hi, lo)
+		case "type":
+			dst = append(dst, `"order.placed"`...)
+		case "user":
+			dst = strconv.AppendUint(dst, user, 10)
+		case "cents":
+			dst = strconv.AppendUint(dst, cents, 10)
+		case "address":
+			dst = append(append(append(dst, `{"city":"Tórshavn","street":"`...), strconv.Itoa(int(user%997))...), `"}`...)
+		case "note":
+			dst = append(dst, `"ring \"twice\""`...)
+		case "time":
+			day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			dst = day.Add(time.Duration(at)*time.Millisecond).AppendFormat(append(dst, '"'), "2006-01-02T15:04:05.000Z07:00")
+			dst = append(dst, '"')
+		}
+	}
+	return append(dst, '}', '\n')
+}
+
+// appendUUID appends a quoted UUID of version 4.
+func appendUUID(dst []byte, hi, lo uint64) []byte {
+	hi = hi&^0xf000 | 0x4000
+	lo = lo&^(0xc<<60) | 0x8<<60
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := range 32 {
+		if i == 8 || i == 12 || i == 16 || i == 20 {
+			dst = append(dst, '-')
+		}
+		word := hi
+		if i >= 16 {
+			word = lo
+		}
+		dst = append(dst, digits[word>>(60-4*(i%16))&15])
+	}
+	return append(dst, '"')
+}
+
+// random is SplitMix64 (Steele, Lea and Flood, 2014): unlike math/rand's
+// generators it is cheap to start anew for every line.
+type random struct{ state uint64 }
+
+func (r *random) next() uint64 {
+	r.state += 0x9e3779b97f4a7c15
+	z := r.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+func (r *random) below(n uint64) uint64 { return r.next() % n }

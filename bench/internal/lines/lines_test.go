@@ -1,0 +1,95 @@
+package lines
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestGeneratedLinesAreWhatTheSummarySays(t *testing.T) {
+	t.Parallel()
+	const count = 50_000
+	var b bytes.Buffer
+	s, err := Generate(&b, 7, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lastSeen := map[string]int{}
+	first := map[string][]byte{}
+	answer := sha256.New()
+	places := map[int]int{}
+	var near, same, total int
+	for i, line := range bytes.SplitAfter(b.Bytes(), []byte("\n")) {
+		if len(line) == 0 {
+			break
+		}
+		total++
+		var doc struct {
+			ID string `json:"event_id"`
+		}
+		if err := json.Unmarshal(line, &doc); err != nil || len(doc.ID) != 36 {
+			t.Fatalf("line %d: id %q, %v", i+1, doc.ID, err)
+		}
+		if bytes.Count(line, []byte(`"event_id"`)) != 1 {
+			t.Fatalf("line %d has event_id more than once", i+1)
+		}
+		if at, ok := lastSeen[doc.ID]; ok {
+			if i-at <= Near {
+				near++
+			}
+			if bytes.Equal(line, first[doc.ID]) {
+				same++
+			}
+		} else {
+			first[doc.ID] = line
+			answer.Write(line)
+			places[bytes.Count(line[:bytes.Index(line, []byte(`"event_id"`))], []byte(`":`))]++
+		}
+		lastSeen[doc.ID] = i
+	}
+	if total != count || len(first) != s.Fresh || int64(b.Len()) != s.Bytes || hex.EncodeToString(answer.Sum(nil)) != s.FreshSHA256 {
+		t.Errorf("%d lines, %d ids, %d bytes, want %+v", total, len(first), b.Len(), s)
+	}
+	duplicates := count - s.Fresh
+	between := func(what string, part, whole int, low, high float64) {
+		t.Helper()
+		if share := float64(part) / float64(whole); share < low || share > high {
+			t.Errorf("%s: %.3f, want %.2f to %.2f", what, share, low, high)
+		}
+	}
+	between("duplicates", duplicates, count, .19, .21)
+	between("near duplicates", near, duplicates, .48, .56)
+	between("identical duplicates", same, duplicates, .48, .52)
+	between("bytes a line", b.Len(), count, 195, 225)
+	for place, n := range places {
+		between(fmt.Sprintf("event_id after %d members", place), n, s.Fresh, .31, .36)
+	}
+}
+
+func TestFileIsMadeOnceAndAgainWhenItDiffers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "in.jsonl")
+	first, err := File(path, 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 10); err != nil {
+		t.Fatal(err)
+	}
+	again, err := File(path, 1, 100)
+	if err != nil || again != first {
+		t.Errorf("%+v, %v; want %+v", again, err, first)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || int64(len(data)) != first.Bytes {
+		t.Errorf("the file has %d bytes, %v; want %d", len(data), err, first.Bytes)
+	}
+	if other, err := File(path, 2, 100); err != nil || other.FreshSHA256 == first.FreshSHA256 {
+		t.Errorf("another seed gives %+v, %v", other, err)
+	}
+}

@@ -1,0 +1,56 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/bench/internal/result"
+)
+
+func TestPageShowsEachFigureWithItsVerdictRoundsAndCommand(t *testing.T) {
+	t.Parallel()
+	results := []result.Result{
+		{
+			Name: "memstore-claim", Work: "claim ids", Unit: "claims/s", PeerVersion: "a|b v1",
+			Rounds: [][2]float64{{8_000_000, 1_000_000}}, Target: 5, Command: "run claim", Date: "2026-01-02T00:00:00Z", Machine: "this machine",
+		},
+		{
+			Name: "dedup-chdb", Work: "semel dedup", Unit: "s", PeerVersion: "chdb 1",
+			Rounds: [][2]float64{{2, 3}}, Target: 2, Command: "run dedup", Date: "2026-01-01T00:00:00Z", Machine: "this machine",
+		},
+		{
+			Name: "other-thing", Work: "count", Unit: "s", PeerVersion: "x",
+			Rounds: [][2]float64{{3, 12_345}}, Command: "run other", Date: "2026-01-03T00:00:00Z", Machine: "that machine",
+		},
+	}
+	for i := range results {
+		results[i].Settle(results[i].Unit == "s")
+	}
+	var b strings.Builder
+	if err := Write(&b, results); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	at := -1
+	for _, want := range []string{
+		"Measured on this machine, from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z.",
+		"Measured on that machine, from 2026-01-03T00:00:00Z",
+		"## semel dedup",
+		"| [dedup-chdb](#dedup-chdb) | s | 2.00 | 3.00 | **1.50** | 2, **short** | chdb 1 |",
+		"    run dedup\n",
+		"## The store in memory",
+		`| [memstore-claim](#memstore-claim) | claims/s | 8.00 M | 1.00 M | **8.00** | 5, met | a\|b v1 |`,
+		"Claim ids.\n\nRounds, Semel and peer in claims/s: 8.00 M and 1.00 M.\n\n    run claim\n",
+		"## other",
+		"| s | 3.00 | 12.3 k | **4115** | – | x |",
+	} {
+		next := strings.Index(page, want)
+		if next < 0 {
+			t.Fatalf("the page lacks %q:\n%s", want, page)
+		}
+		if next < at {
+			t.Errorf("%q is out of order", want)
+		}
+		at = next
+	}
+}

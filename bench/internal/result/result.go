@@ -1,0 +1,145 @@
+// Package result is the form in which a benchmark's outcome is kept: one file
+// a figure, from which alone the performance page is made.
+package result
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Result is one figure beside its peer's.
+type Result struct {
+	// Name is also the file's name, without ".json".
+	Name string `json:"name"`
+	// Work says what both sides did.
+	Work string `json:"work"`
+	Unit string `json:"unit"`
+	// Ours and Peer are the medians of Rounds.
+	Ours float64 `json:"ours"`
+	Peer float64 `json:"peer"`
+	// PeerVersion names the peer and its version, or the limit that stands in
+	// its place.
+	PeerVersion string `json:"peer_version"`
+	// Rounds are the raw pairs [ours, peer] in the order of measurement.
+	Rounds [][2]float64 `json:"rounds"`
+	// Ratio is above 1 where ours is better, also where less is better.
+	Ratio float64 `json:"ratio"`
+	// Target is the least Ratio that is asked for; 0 asks for none.
+	Target  float64 `json:"target"`
+	Command string  `json:"command"`
+	// Date is RFC 3339, in UTC.
+	Date    string `json:"date"`
+	Machine string `json:"machine"`
+}
+
+// Settle fills Ours, Peer and Ratio from Rounds.
+func (r *Result) Settle(lessIsBetter bool) {
+	r.Ours, r.Peer = r.medians()
+	r.Ratio = r.Ours / r.Peer
+	if lessIsBetter {
+		r.Ratio = r.Peer / r.Ours
+	}
+}
+
+// Met reports whether the figure reaches its target.
+func (r *Result) Met() bool { return r.Ratio >= r.Target }
+
+// Check returns an error if the members contradict each other: a file whose
+// medians are not those of its rounds was not written by a benchmark.
+func (r *Result) Check() error {
+	if r.Name == "" || r.Unit == "" || r.Command == "" || len(r.Rounds) == 0 {
+		return errors.New("name, unit, command and rounds are required")
+	}
+	for _, round := range r.Rounds {
+		if !(round[0] > 0 && round[1] > 0) || math.IsInf(round[0]+round[1], 0) {
+			return fmt.Errorf("the round %v is not a pair of figures above 0", round)
+		}
+	}
+	if ours, peer := r.medians(); r.Ours != ours || r.Peer != peer {
+		return fmt.Errorf("ours %v and peer %v are not the medians %v and %v of the rounds", r.Ours, r.Peer, ours, peer)
+	}
+	if r.Ratio != r.Ours/r.Peer && r.Ratio != r.Peer/r.Ours {
+		return fmt.Errorf("the ratio %v is not that of the medians", r.Ratio)
+	}
+	return nil
+}
+
+func (r *Result) medians() (ours, peer float64) {
+	a := make([]float64, len(r.Rounds))
+	b := make([]float64, len(r.Rounds))
+	for i, round := range r.Rounds {
+		a[i], b[i] = round[0], round[1]
+	}
+	return median(a), median(b)
+}
+
+func median(s []float64) float64 {
+	slices.Sort(s)
+	middle := len(s) / 2
+	if len(s)%2 == 1 {
+		return s[middle]
+	}
+	return (s[middle-1] + s[middle]) / 2
+}
+
+// Save writes the result into dir.
+func (r *Result) Save(dir string) error {
+	if err := r.Check(); err != nil {
+		return fmt.Errorf("result: save %q: %w", r.Name, err)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("result: save %q: %w", r.Name, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("result: save %q: %w", r.Name, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, r.Name+".json"), b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("result: save %q: %w", r.Name, err)
+	}
+	return nil
+}
+
+// LoadAll reads every result in dir, in the order of their names.
+func LoadAll(dir string) ([]Result, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("result: list %s: %w", dir, err)
+	}
+	results := make([]Result, len(names))
+	for i, name := range names {
+		if err := load(name, &results[i]); err != nil {
+			return nil, fmt.Errorf("result: load %s: %w", name, err)
+		}
+	}
+	return results, nil
+}
+
+func load(name string, r *Result) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(r); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("there is more after the result")
+	}
+	if want := filepath.Base(name); r.Name+".json" != want {
+		return fmt.Errorf("the name %q does not belong into %s", r.Name, want)
+	}
+	return r.Check()
+}
