@@ -2,76 +2,129 @@ package key
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel"
 )
 
-// line is a JSON line of 200 bytes, like those of an event log.
-const line = `{"event_id":"0c53b6c8-9a7e-4d0b-8f5e-2f1f6a3b9d11","type":"order.placed","user":{"id":1048576,"name":"Ada L."},"amount":129.95,"currency":"EUR","ok":true,"tags":["a","b"],"ts":"2026-02-01T10:11:12Z"}`
+// benchLines returns JSON lines of about 200 bytes, like those of an event log.
+// Values and their lengths vary; of the lines in 100 that shuffled says, the
+// members have an order of their own.
+func benchLines(shuffled int) [][]byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	types := []string{"order.placed", "order.paid", "order.shipped", "refund", "login"}
+	names := []string{"Ada L.", "Grace Hopper", "Edsger", "Barbara Liskov", "N. Wirth", "Al"}
+	lines := make([][]byte, 1000)
+	for i := range lines {
+		members := []string{
+			`"event_id":"` + NewUUIDv4().String() + `"`,
+			`"type":"` + types[random.IntN(len(types))] + `"`,
+			fmt.Sprintf(`"user":{"id":%d,"name":"%s"}`, random.IntN(1<<random.IntN(30)), names[random.IntN(len(names))]),
+			fmt.Sprintf(`"amount":%.2f`, random.ExpFloat64()*100),
+			`"currency":"EUR"`,
+			fmt.Sprintf(`"ok":%v`, random.IntN(4) > 0),
+			`"tags":["a","b"]`,
+			fmt.Sprintf(`"ts":"2026-02-01T%02d:%02d:12Z"`, random.IntN(24), random.IntN(60)),
+		}
+		if random.IntN(100) < shuffled {
+			random.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+		}
+		lines[i] = []byte("{" + strings.Join(members, ",") + "}")
+	}
+	return lines
+}
+
+// perLine calls f with one line after the other and reports the time of each.
+func perLine(b *testing.B, lines [][]byte, f func(line []byte) error) {
+	b.Helper()
+	b.ReportAllocs()
+	size := 0
+	for _, line := range lines {
+		size += len(line)
+	}
+	b.SetBytes(int64(size / len(lines)))
+	for i := 0; b.Loop(); i++ {
+		if err := f(lines[i%len(lines)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
 
 func BenchmarkFinder(b *testing.B) {
-	doc := []byte(line)
 	for _, bench := range []struct {
-		name  string
-		path  string
-		print bool
+		name     string
+		paths    []string
+		print    bool
+		shuffled int
 	}{
-		{"check", "", false},
-		{"event_id", ".event_id", false},
-		{"ts", ".ts", false},
-		{"user.id", ".user.id", false},
-		{"event_id+print", ".event_id", true},
+		{"check", nil, false, 0},
+		{"first", []string{".event_id"}, false, 0},
+		{"last", []string{".ts"}, false, 0},
+		{"nested", []string{".user.id"}, false, 0},
+		{"two", []string{".event_id", ".user.id"}, false, 0},
+		{"print", []string{".event_id"}, true, 0},
+		{"shuffled", []string{".event_id"}, false, 100},
+		{"shuffled+print", []string{".event_id"}, true, 100},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			var paths []string
-			if bench.path != "" {
-				paths = append(paths, bench.path)
-			}
-			f := mustFinder(b, &FinderOptions{Content: bench.print}, paths...)
+			f := mustFinder(b, &FinderOptions{Content: bench.print}, bench.paths...)
 			var id []byte
-			b.SetBytes(int64(len(doc)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := f.Find(doc); err != nil {
-					b.Fatal(err)
+			perLine(b, benchLines(bench.shuffled), func(line []byte) error {
+				err := f.Find(line)
+				if err == nil && bench.paths != nil {
+					id, err = f.AppendID(id[:0])
 				}
-				if paths != nil {
-					id, _ = f.AppendID(id[:0])
-				}
-			}
+				return err
+			})
 		})
 	}
 }
 
-func BenchmarkEncodingJSON(b *testing.B) {
-	doc := []byte(line)
-	b.Run("any", func(b *testing.B) {
-		b.SetBytes(int64(len(doc)))
-		b.ReportAllocs()
-		for b.Loop() {
-			var v any
-			if err := json.Unmarshal(doc, &v); err != nil {
+func BenchmarkReader(b *testing.B) {
+	for _, text := range []string{".event_id", "hash(.)", "hash(.user,.amount)"} {
+		b.Run(text, func(b *testing.B) {
+			rule, err := ParseRule(text)
+			if err != nil {
 				b.Fatal(err)
 			}
-		}
+			x := rule.Reader(nil)
+			var id []byte
+			var m semel.Message
+			perLine(b, benchLines(0), func(line []byte) error {
+				m.Body = line
+				id, err = x.AppendID(id[:0], &m)
+				return err
+			})
+		})
+	}
+}
+
+// BenchmarkEncodingJSON is what BenchmarkFinder compares with.
+func BenchmarkEncodingJSON(b *testing.B) {
+	lines := benchLines(0)
+	b.Run("any", func(b *testing.B) {
+		perLine(b, lines, func(line []byte) error {
+			var v any
+			return json.Unmarshal(line, &v)
+		})
 	})
 	b.Run("struct", func(b *testing.B) {
-		b.SetBytes(int64(len(doc)))
-		b.ReportAllocs()
-		for b.Loop() {
+		perLine(b, lines, func(line []byte) error {
 			var v struct {
 				EventID string `json:"event_id"`
 			}
-			if err := json.Unmarshal(doc, &v); err != nil {
-				b.Fatal(err)
-			}
-		}
+			return json.Unmarshal(line, &v)
+		})
 	})
 	b.Run("valid", func(b *testing.B) {
-		b.SetBytes(int64(len(doc)))
-		for b.Loop() {
-			if !json.Valid(doc) {
-				b.Fatal("not valid")
+		perLine(b, lines, func(line []byte) error {
+			if !json.Valid(line) {
+				return ErrSyntax
 			}
-		}
+			return nil
+		})
 	})
 }

@@ -68,13 +68,14 @@ type Finder struct {
 	doc    []byte
 	err    error
 	stack  []frame
-	memos  []memo
-	// unkept is the memo of a name that is too long to be remembered.
-	unkept memo
-	fault  SyntaxError // what is wrong with the document
-	text   []byte
-	mixer  mixer
-	print  uint64
+	memos  [memoSlots]memo
+	// begin is the memo before the first name; unkept is that of a name that
+	// cannot be remembered.
+	begin, unkept memo
+	fault         SyntaxError // what is wrong with the document
+	text          []byte
+	mixer         mixer
+	print         uint64
 	// content is FinderOptions.Content.
 	content bool
 }
@@ -136,14 +137,14 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		faults:  make([]faults, len(paths)),
 		content: opts.Content,
 		mixer:   newMixer(opts.Seed),
-		memos:   make([]memo, memoSize),
 		stack:   make([]frame, 1), // what is around the document
 		err:     errors.New("key: no document was given to the finder"),
 	}
 	for i := range f.memos {
-		f.memos[i].at = -1 // matches no place
-		f.memos[i].next = &f.memos[0]
+		f.memos[i].next = &f.begin
 	}
+	f.begin.at, f.unkept.at = -1, -1 // they match nowhere
+	f.begin.next, f.unkept.next = &f.begin, &f.begin
 	for i, p := range paths {
 		f.add(int32(i), p)
 		text := p.String()

@@ -37,18 +37,17 @@ func mum(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// bytes prints data, beginning from h. Full words are followed by one word of
-// the rest, which may be empty, and the length.
-func (m *mixer) bytes(h uint64, data []byte) uint64 {
-	n := len(data)
-	for ; len(data) >= wordBytes; data = data[wordBytes:] {
-		h = mum(h^binary.LittleEndian.Uint64(data), m.word)
+// bytes prints doc[i:end], beginning from h. Full words are followed by one word
+// of the rest, which may be empty, and the length.
+func (m *mixer) bytes(h uint64, doc []byte, i, end int) uint64 {
+	n := end - i
+	for ; i+wordBytes <= end; i += wordBytes {
+		h = mum(h^binary.LittleEndian.Uint64(doc[i:i+wordBytes]), m.word)
 	}
-	var rest uint64
-	for i := len(data) - 1; i >= 0; i-- {
-		rest = rest<<8 | uint64(data[i])
+	if i+wordBytes <= len(doc) {
+		return m.last(h, binary.LittleEndian.Uint64(doc[i:i+wordBytes])&lowBytes(end-i), n)
 	}
-	return m.last(h, rest, n)
+	return m.last(h, lastWord(doc, i)&lowBytes(end-i), n)
 }
 
 func (m *mixer) last(h, rest uint64, n int) uint64 {

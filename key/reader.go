@@ -88,7 +88,7 @@ func (x *Reader) AppendID(dst []byte, m *semel.Message) ([]byte, error) {
 // bytes.
 func (x *Reader) Print() uint64 {
 	if x.find() != nil {
-		return x.finder.mixer.bytes(x.finder.mixer.value, x.message.Body)
+		return x.finder.mixer.bytes(x.finder.mixer.value, x.message.Body, 0, len(x.message.Body))
 	}
 	return x.finder.Print()
 }

@@ -26,7 +26,7 @@ type frame struct {
 func (f *Finder) scan(doc []byte) bool {
 	var (
 		i      int
-		last   = &f.memos[0]
+		last   = &f.begin
 		depth  int        // f.stack[depth] is the innermost open container
 		object bool       // its kind
 		at     = nowhere  // its place
@@ -81,7 +81,7 @@ func (f *Finder) scan(doc []byte) bool {
 				return false
 			}
 			if f.content {
-				print = f.mixer.bytes(f.mixer.number, doc[start:i])
+				print = f.mixer.bytes(f.mixer.number, doc, start, i)
 			}
 		case 't', 'f', 'n':
 			var kind Kind
@@ -225,14 +225,17 @@ func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *me
 	}
 	i++
 	start := i
+	if i = f.string(doc, i); i < 0 {
+		return -1, nil
+	}
+	m, slot := f.recall(doc, begin, start-1, i-1, at)
+	if m != nil {
+		last.next = m
+		return begin + m.size, m
+	}
 	var hash uint64
 	if f.content {
-		i, hash = f.stringPrint(doc, i)
-	} else {
-		i = f.string(doc, i)
-	}
-	if i < 0 {
-		return -1, nil
+		_, hash = f.stringPrint(doc, start)
 	}
 	to := nowhere
 	if at != nowhere {
@@ -243,7 +246,7 @@ func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *me
 		return -1, nil
 	}
 	i++
-	return i, f.remember(last, doc, begin, i, at, to, hash)
+	return i, f.remember(last, slot, doc, begin, i, at, to, hash)
 }
 
 // memberAt returns the place of a member of p, given its name's text.
@@ -326,14 +329,13 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 		f.fail(doc, end, bad)
 		return -1, 0
 	}
-	text := doc[start : end-1]
-	h = m.text
-	if escaped {
-		var lone bool
-		if f.text, lone = appendUnescaped(f.text[:0], text); lone {
-			h = m.literal[Null]
-		}
-		text = f.text
+	if !escaped {
+		return end, m.bytes(m.text, doc, start, end-1)
 	}
-	return end, m.bytes(h, text)
+	h = m.text
+	var lone bool
+	if f.text, lone = appendUnescaped(f.text[:0], doc[start:end-1]); lone {
+		h = m.literal[Null] // as for no string with bytes
+	}
+	return end, m.bytes(h, f.text, 0, len(f.text))
 }
