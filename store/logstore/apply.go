@@ -1,0 +1,278 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"runtime"
+	"sync"
+
+	"github.com/semel-dev/semel"
+)
+
+// worker applies the entries of some shards. Each worker walks every record and
+// takes what is its own, so that the entries of one key are applied in order
+// without any exchange between workers.
+type worker struct {
+	loader *loader
+	mask   uint64 // a shard is the worker's if it and mask are number
+	number uint64
+	tally  tally
+	claims map[semel.Digest]claim
+	values map[string]value // of the first worker only
+	group  []pending
+	err    error
+}
+
+// pending is a compact entry on its way into the index.
+type pending struct {
+	off     int
+	tag     uint64
+	shard   uint32
+	expired bool
+}
+
+func newWorkers(l *loader) []*worker {
+	n := 1
+	for n*2 <= min(runtime.GOMAXPROCS(0), 8) {
+		n *= 2
+	}
+	workers := make([]*worker, n)
+	for i := range workers {
+		workers[i] = &worker{
+			loader: l, mask: uint64(n - 1), number: uint64(i),
+			claims: make(map[semel.Digest]claim), values: make(map[string]value),
+			group: make([]pending, 0, 512),
+		}
+	}
+	return workers
+}
+
+// apply applies one segment with all workers.
+func (l *loader) apply(img *image) error {
+	for _, r := range img.records {
+		img.segment.mark(r.off)
+	}
+	var all sync.WaitGroup
+	for _, w := range l.workers {
+		all.Go(func() {
+			for _, r := range img.records {
+				if w.err == nil && !r.seal {
+					w.err = w.record(img, r)
+				}
+			}
+			if w.err == nil {
+				w.err = w.flush(img)
+			}
+		})
+	}
+	l.summarise(img)
+	all.Wait()
+	for _, w := range l.workers {
+		if w.err != nil {
+			return w.err
+		}
+	}
+	return nil
+}
+
+// merge brings what the workers gathered into the store.
+func (l *loader) merge() {
+	s := l.store
+	for _, w := range l.workers {
+		s.index.count += w.tally.count
+		s.index.bytes += w.tally.bytes
+		maps.Copy(s.claims, w.claims)
+		maps.Copy(s.values, w.values)
+	}
+}
+
+// summarise rebuilds the summary of a segment that is not sealed.
+func (l *loader) summarise(img *image) {
+	g := img.segment
+	if g.sealed {
+		return
+	}
+	for _, r := range img.records {
+		g.summary.seen(r.time)
+		// The workers report entries that do not decode.
+		_ = walk(img.bytes, r, g.base, func(e entry) error {
+			if e.kind == kindDone {
+				tick := int64(never)
+				if e.expires != never {
+					tick = e.expires / tickNanos
+					g.window = max(g.window, tick-r.time/tickNanos)
+				}
+				g.summary.add(tick, g.base)
+			}
+			return nil
+		})
+	}
+}
+
+// record applies the worker's entries of a record.
+func (w *worker) record(img *image, r record) error {
+	off, end := r.off+recordHead, r.end()-recordTrail
+	for range r.count {
+		if off+entryHead > end {
+			return w.bad(img, r)
+		}
+		b := img.bytes[off:end]
+		meta := binary.LittleEndian.Uint32(b[16:])
+		size := entrySize(meta)
+		if size > len(b) {
+			return w.bad(img, r)
+		}
+		h := binary.LittleEndian.Uint64(b)
+		shard := h >> (64 - shardBits)
+		switch {
+		case shard&w.mask != w.number:
+		case meta&flagRich != 0:
+			if err := w.rich(img, r, off, b[:size]); err != nil {
+				return err
+			}
+		default:
+			w.add(img, off, h, meta)
+		}
+		if len(w.group) == cap(w.group) {
+			if err := w.flush(img); err != nil {
+				return err
+			}
+		}
+		off += size
+	}
+	if off != end {
+		return w.bad(img, r)
+	}
+	return nil
+}
+
+func (w *worker) bad(img *image, r record) error {
+	return w.loader.store.corrupt(img.segment, r.off, errors.New("a record's entries do not decode"))
+}
+
+// add queues a compact entry.
+func (w *worker) add(img *image, off int, h uint64, meta uint32) {
+	expires := int64(never)
+	if tick := int64(meta >> metaShift); tick != tickNever {
+		expires = tickTime(img.segment.base + tick)
+	}
+	w.group = append(w.group, pending{
+		off: off, shard: uint32(h >> (64 - shardBits)), tag: h >> (64 - shardBits - tagBits) & (1<<tagBits - 1),
+		expired: w.loader.now >= expires,
+	})
+}
+
+// flush applies the queued entries. It looks at all their slots first, so that
+// the waits for memory overlap.
+func (w *worker) flush(img *image) error {
+	w.touch()
+	for _, p := range w.group {
+		if err := w.put(img, p); err != nil {
+			return err
+		}
+	}
+	w.group = w.group[:0]
+	return nil
+}
+
+// touch is index.touch for what is queued.
+//
+//go:noinline
+func (w *worker) touch() (sum uint64) {
+	x := &w.loader.store.index
+	for _, p := range w.group {
+		if s := &x.shards[p.shard]; len(s.slots) > 0 {
+			sum += s.slots[s.home(p.tag)]
+		}
+	}
+	return sum
+}
+
+// put makes the entry at an offset the one of its key.
+func (w *worker) put(img *image, p pending) error {
+	l := w.loader
+	d := semel.Digest(img.bytes[p.off:])
+	if len(w.claims) > 0 {
+		delete(w.claims, d)
+	}
+	s := &l.store.index.shards[p.shard]
+	pos := img.segment.position(p.off)
+	for i := s.seek(p.tag); s.has(i, p.tag); i++ {
+		same, err := w.sameKey(img, s.pos(i), &d)
+		if err != nil {
+			return err
+		}
+		if !same {
+			continue
+		}
+		if p.expired {
+			w.tally.remove(s, i)
+		} else {
+			s.slots[i] = p.tag<<posBits | pos
+		}
+		return nil
+	}
+	if !p.expired {
+		w.tally.insert(s, p.tag, pos, &l.store.log)
+	}
+	return nil
+}
+
+// sameKey compares a digest with the one at an earlier position.
+func (w *worker) sameKey(img *image, pos uint64, d *semel.Digest) (bool, error) {
+	g, off := w.loader.store.log.at(pos), offset(pos)
+	if g == img.segment {
+		return semel.Digest(img.bytes[off:]) == *d, nil
+	}
+	var b semel.Digest
+	if _, err := g.file.ReadAt(b[:], int64(off)); err != nil {
+		return false, w.loader.store.corrupt(g, off, err)
+	}
+	return b == *d, nil
+}
+
+// rich applies a rich entry.
+func (w *worker) rich(img *image, r record, off int, b []byte) error {
+	e, ok := decodeEntry(b, img.segment.base)
+	if !ok {
+		return w.bad(img, r)
+	}
+	// What is queued comes before it.
+	if err := w.flush(img); err != nil {
+		return err
+	}
+	sh, tag := split(&e.digest)
+	gone := pending{off: off, shard: uint32(sh), tag: tag, expired: true}
+	switch {
+	case e.digest == (semel.Digest{}) && e.rich.holder != "":
+		w.value(img, off, &e)
+		return nil
+	case e.kind == kindDone:
+		gone.expired = w.loader.now >= e.expires
+		return w.put(img, gone)
+	case e.kind == kindRemoval:
+		return w.put(img, gone)
+	case e.kind == kindClaim:
+		w.claims[e.digest] = claimOf(e.rich, img.segment.position(off))
+		return nil
+	}
+	return w.bad(img, r)
+}
+
+func (w *worker) value(img *image, off int, e *entry) {
+	if e.kind == kindRemoval {
+		delete(w.values, e.rich.holder)
+		return
+	}
+	w.values[e.rich.holder] = value{e.rich.data, img.segment.position(off)}
+}
+
+// claimOf returns a durable claim as it is after its process ended: unknown.
+func claimOf(r *rich, pos uint64) claim {
+	return claim{
+		token: r.token, nonce: r.nonce, name: r.holder, first: r.first, leaseEnd: r.until,
+		attempt: r.attempt, hold: true, unknown: true, durable: true, pos: pos,
+		fingerprint: r.fingerprint, key: r.key,
+	}
+}

@@ -1,0 +1,273 @@
+package logstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/semel-dev/semel"
+)
+
+// claim is what the store remembers of a key that is claimed or unknown. A key
+// is in the claims or in the index, never in both.
+type claim struct {
+	token       semel.Token
+	nonce       uint64
+	name        string
+	first       int64
+	leaseEnd    int64
+	attempt     uint32
+	hold        bool // becomes unknown when the lease ends
+	unknown     bool
+	durable     bool // in the log, at pos
+	pos         uint64
+	fingerprint semel.Fingerprint
+	key         semel.Key // with Options.KeepIDs
+}
+
+// claimBytes is about what a claim takes in memory.
+const claimBytes = 192
+
+// holderMost is how much of a holder's name is written: it is for people.
+const holderMost = 256
+
+// state returns the claim's state at a time.
+func (c *claim) state(now int64) semel.State {
+	if c.unknown || c.hold && now >= c.leaseEnd {
+		return semel.Unknown
+	}
+	return semel.Claimed
+}
+
+func (c *claim) owned(o semel.Owner) bool { return c.nonce == o.Nonce && c.name == o.Name }
+
+func (c *claim) grant() semel.Claim {
+	return semel.Claim{Token: c.token, Attempt: int(c.attempt), LeaseEnd: timeOf(c.leaseEnd)}
+}
+
+// rich returns the form in which a claim is written.
+func (c *claim) rich() rich {
+	return rich{
+		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown,
+		first: c.first, until: c.leaseEnd, fingerprint: c.fingerprint,
+		holder: c.name[:min(len(c.name), holderMost)], key: c.key,
+	}
+}
+
+// Claim implements semel.Store. It does not wait for the disk, but for one
+// durable write where Hold or Done is set or an answer rests on a record that
+// is just being written.
+func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if len(reqs) != len(answers) {
+		return errLengths
+	}
+	o := s.newOp()
+	defer o.free()
+	s.digestAll(o, len(reqs), func(i int) (semel.Key, error) {
+		answers[i] = semel.ClaimAnswer{Err: checkClaim(&reqs[i])}
+		return reqs[i].Key, answers[i].Err
+	})
+	err := s.each(ctx, o, len(reqs),
+		func(i int) int { return s.claimRoom(&reqs[i]) },
+		func(i int) {
+			if answers[i].Err == nil {
+				s.plan(o, &o.digests[i])
+			}
+		},
+		func(i int) bool {
+			return answers[i].Err != nil || s.claimOne(o, &o.digests[i], &reqs[i], &answers[i])
+		})
+	if settled := s.settle(ctx, o); settled != nil {
+		return settled
+	}
+	return err
+}
+
+// digestAll fills o.digests with those of the keys that are fit for it.
+func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
+	memo := digestMemo(s)
+	for i := range n {
+		var d semel.Digest
+		if k, err := key(i); err == nil {
+			d = memo.Key(k)
+		}
+		o.digests = append(o.digests, d)
+	}
+}
+
+func checkClaim(r *semel.ClaimRequest) error {
+	switch err := r.Key.Validate(); {
+	case err != nil:
+		return err
+	case r.Window <= 0:
+		return invalid("window %s is not above 0", r.Window)
+	case r.Lease <= 0 && !r.Done:
+		return invalid("lease %s is not above 0", r.Lease)
+	case len(r.Owner.Name) > semel.MaxKeyBytes:
+		return invalid("the owner's name has %d bytes, more than %d", len(r.Owner.Name), semel.MaxKeyBytes)
+	}
+	return nil
+}
+
+// claimRoom bounds what a claim adds to the log.
+func (s *Store) claimRoom(r *semel.ClaimRequest) int {
+	if !r.Hold && !(r.Done && s.opts.KeepIDs) {
+		return richLeast
+	}
+	n := richLeast + holderMost
+	if s.opts.KeepIDs {
+		n += len(r.Key.Scope) + len(r.Key.ID)
+	}
+	return n
+}
+
+// richLeast bounds the length of any entry without strings and data.
+var richLeast = new(rich).size()
+
+// plan finds out what must be read to decide on a key.
+func (s *Store) plan(o *op, d *semel.Digest) {
+	if _, claimed := s.claims[*d]; !claimed {
+		_, _, _, _ = s.find(o, d) // decide sees its errors
+	}
+}
+
+// claimOne decides on one claim. It returns false if it must read first.
+func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
+	now := s.clock.Nanos()
+	if c, ok := s.claims[*d]; ok {
+		s.claimAgain(o, d, r, a, &c, now)
+		return true
+	}
+	f, ok, pending, err := s.find(o, d)
+	switch {
+	case err != nil:
+		a.Err = err
+		return true
+	case pending:
+		return false
+	case ok && now < f.entry.expires:
+		s.answerDone(o, r, a, &f)
+		return true
+	case ok:
+		s.index.remove(f.shard, f.slot)
+	}
+	switch {
+	case !r.Time.IsZero() && r.Window != semel.Forever && now-r.Time.UnixNano() > int64(r.Window):
+		a.Decision = semel.Late
+	case s.full():
+		a.Err = s.errFull()
+	default:
+		s.grant(o, d, r, a, &claim{first: now}, now)
+	}
+	return true
+}
+
+// answerDone answers a claim of a key that is done.
+func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f *found) {
+	e := &f.entry
+	// The answer holds after a crash only if the record does.
+	o.waitFor(s.pendingAt(f.pos))
+	switch {
+	case mismatch(half(r.Fingerprint), e.print):
+		a.Decision = semel.Mismatch
+		if e.rich != nil {
+			a.Claim = semel.Claim{Token: e.rich.token, Attempt: int(e.rich.attempt)}
+		}
+	case r.Done && r.Owner.Nonce != 0 && e.check == checkOf(r.Owner.Nonce):
+		a.Decision = semel.Fresh // this very claim, whose answer was lost
+	default:
+		a.Decision = semel.Duplicate
+		a.Result = e.result()
+	}
+}
+
+// mismatch reports whether two half fingerprints cannot be of one payload.
+func mismatch(a, b uint64) bool { return a != 0 && b != 0 && a != b }
+
+// result returns what a done entry left behind.
+func (e *entry) result() semel.Result {
+	if e.rich == nil || e.rich.resultKind == semel.NoResult {
+		return semel.Result{}
+	}
+	return semel.Result{Kind: e.rich.resultKind, Data: e.rich.data}
+}
+
+// claimAgain decides on a claim of a key that is claimed or unknown.
+func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
+	state := c.state(now)
+	switch {
+	case state == semel.Claimed && !r.Done && c.owned(r.Owner):
+		c.leaseEnd = max(c.leaseEnd, after(now, int64(r.Lease)))
+		s.claims[*d] = *c
+		a.Decision, a.Claim = semel.Fresh, c.grant()
+		s.waitForClaim(o, c)
+	case !c.fingerprint.Matches(r.Fingerprint):
+		a.Decision, a.Claim = semel.Mismatch, c.grant()
+	case state == semel.Unknown:
+		a.Decision, a.Claim, a.Holder = semel.InDoubt, c.grant(), c.name
+	case now < c.leaseEnd:
+		a.Decision, a.Claim, a.Holder = semel.InFlight, c.grant(), c.name
+	default:
+		s.grant(o, d, r, a, c, now)
+	}
+}
+
+// waitForClaim makes a granted claim wait until it is durable, if it will be.
+func (s *Store) waitForClaim(o *op, c *claim) {
+	if c.durable {
+		o.waitFor(s.pendingAt(c.pos))
+	}
+}
+
+// grant gives the key to the caller. Old is the claim whose lease ended, or new.
+func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
+	a.Decision = semel.Fresh
+	if r.Done {
+		delete(s.claims, *d)
+		s.addDone(o, d, &done{
+			tick:  expiryTick(now, int64(r.Window)),
+			check: checkOf(r.Owner.Nonce),
+			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key)},
+		}, now)
+		return
+	}
+	s.token++
+	c := claim{
+		token: s.token, nonce: r.Owner.Nonce, name: r.Owner.Name,
+		first: old.first, leaseEnd: after(now, int64(r.Lease)), attempt: old.attempt + 1,
+		hold: r.Hold, fingerprint: r.Fingerprint, key: s.kept(r.Key),
+	}
+	if c.fingerprint.IsZero() {
+		c.fingerprint = old.fingerprint
+	}
+	if c.hold {
+		s.writeClaim(o, d, &c)
+	}
+	s.claims[*d] = c
+	a.Claim = c.grant()
+}
+
+// writeClaim makes a claim durable.
+func (s *Store) writeClaim(o *op, d *semel.Digest, c *claim) {
+	r := c.rich()
+	o.buf = r.encode(o.buf[:0], d, kindClaim)
+	c.pos = s.appendEntry(o, o.buf)
+	c.durable = true
+}
+
+// kept returns the readable key where the store keeps it.
+func (s *Store) kept(k semel.Key) semel.Key {
+	if !s.opts.KeepIDs {
+		return semel.Key{}
+	}
+	return k
+}
+
+// full reports whether the index has reached its limit.
+func (s *Store) full() bool { return s.memoryBytes() >= s.opts.MaxIndexBytes }
+
+func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(len(s.claims))*claimBytes }
+
+func (s *Store) errFull() error {
+	return fmt.Errorf("logstore: the index has %d keys and %d claims in %d bytes, and Options.MaxIndexBytes is %d: %w",
+		s.index.count, len(s.claims), s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
+}

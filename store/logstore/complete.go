@@ -1,0 +1,303 @@
+package logstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// Complete implements semel.Store. It blocks for one durable write.
+func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if len(reqs) != len(answers) {
+		return errLengths
+	}
+	return s.change(ctx, answers, func(i int) (semel.Key, error) {
+		return reqs[i].Key, s.checkComplete(&reqs[i])
+	}, func(_ *op, i int) int {
+		return richLeast + s.completeRoom(&reqs[i])
+	}, func(o *op, i int) (bool, error) {
+		return s.completeOne(o, &o.digests[i], &reqs[i])
+	})
+}
+
+// Release implements semel.Store. It blocks for one durable write where the
+// claim is durable or becomes unknown.
+func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	if len(reqs) != len(answers) {
+		return errLengths
+	}
+	return s.change(ctx, answers, func(i int) (semel.Key, error) {
+		return reqs[i].Key, reqs[i].Key.Validate()
+	}, func(o *op, i int) int {
+		return s.releaseRoom(&o.digests[i], &reqs[i])
+	}, func(o *op, i int) (bool, error) {
+		return s.releaseOne(o, &o.digests[i], &reqs[i])
+	})
+}
+
+// Extend implements semel.Store. It does not wait for the disk: the leases of a
+// process end with it.
+func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	if len(reqs) != len(answers) {
+		return errLengths
+	}
+	errs := make([]error, len(reqs))
+	err := s.change(ctx, errs, func(i int) (semel.Key, error) {
+		if reqs[i].Lease <= 0 {
+			return reqs[i].Key, invalid("lease %s is not above 0", reqs[i].Lease)
+		}
+		return reqs[i].Key, reqs[i].Key.Validate()
+	}, func(*op, int) int { return noRoom }, func(o *op, i int) (ready bool, err error) {
+		answers[i] = semel.ExtendAnswer{}
+		answers[i].LeaseEnd, ready, err = s.extendOne(o, &o.digests[i], &reqs[i])
+		return ready, err
+	})
+	for i := range errs {
+		answers[i].Err = errs[i]
+	}
+	return err
+}
+
+// change is the common course of the verbs that carry a token.
+func (s *Store) change(ctx context.Context, answers []error, key func(i int) (semel.Key, error), room func(o *op, i int) int, one func(o *op, i int) (bool, error)) error {
+	o := s.newOp()
+	defer o.free()
+	s.digestAll(o, len(answers), func(i int) (semel.Key, error) {
+		k, err := key(i)
+		answers[i] = err
+		return k, err
+	})
+	err := s.each(ctx, o, len(answers), func(i int) int { return room(o, i) },
+		func(i int) {
+			if answers[i] == nil {
+				s.plan(o, &o.digests[i])
+			}
+		},
+		func(i int) (ready bool) {
+			if answers[i] == nil {
+				ready, answers[i] = one(o, i)
+				return ready
+			}
+			return true
+		})
+	if settled := s.settle(ctx, o); settled != nil {
+		return settled
+	}
+	return err
+}
+
+func (s *Store) checkComplete(r *semel.CompleteRequest) error {
+	switch err := r.Key.Validate(); {
+	case err != nil:
+		return err
+	case r.Window <= 0:
+		return invalid("window %s is not above 0", r.Window)
+	case r.Result.Kind > semel.NotKept:
+		return invalid("result kind %d is not known", r.Result.Kind)
+	case int64(len(r.Result.Data)) > s.opts.MaxResult:
+		return fmt.Errorf("logstore: the result has %d bytes, more than %d: %w", len(r.Result.Data), s.opts.MaxResult, semel.ErrResultTooLarge)
+	}
+	return nil
+}
+
+func (s *Store) completeRoom(r *semel.CompleteRequest) int {
+	n := len(r.Result.Data)
+	if s.opts.KeepIDs {
+		n += len(r.Key.Scope) + len(r.Key.ID)
+	}
+	return n
+}
+
+// completeOne completes one key. It returns false if it must read first.
+func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (bool, error) {
+	now := s.clock.Nanos()
+	c, ok := s.claims[*d]
+	switch {
+	case ok && c.token == r.Token:
+		delete(s.claims, *d)
+		s.addDone(o, d, &done{
+			tick:  expiryTick(now, int64(r.Window)),
+			check: checkOf(uint64(r.Token)),
+			rich: rich{
+				token: r.Token, attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
+				key: s.kept(r.Key), resultKind: r.Result.Kind, data: r.Result.Data,
+			},
+		}, now)
+		return true, nil
+	case ok:
+		return true, stale(r.Key, r.Token, c.state(now), c.token)
+	}
+	f, ok, pending, err := s.find(o, d)
+	switch {
+	case pending || err != nil:
+		return !pending, err
+	case !ok || now >= f.entry.expires:
+		return true, stale(r.Key, r.Token, semel.Absent, 0)
+	case r.Token != 0 && f.entry.check == checkOf(uint64(r.Token)):
+		o.waitFor(s.pendingAt(f.pos)) // completed before, by this token
+		return true, nil
+	}
+	return true, stale(r.Key, r.Token, semel.Done, f.entry.token())
+}
+
+// token returns the token that made an entry done, where it is known.
+func (e *entry) token() semel.Token {
+	if e.rich == nil {
+		return 0
+	}
+	return e.rich.token
+}
+
+func stale(k semel.Key, token semel.Token, state semel.State, current semel.Token) error {
+	return &semel.StaleTokenError{Key: k, Token: token, State: state, Current: current}
+}
+
+// staleOther refuses a token whose key is not claimed.
+func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Token) (bool, error) {
+	f, ok, pending, err := s.find(o, d)
+	switch {
+	case pending || err != nil:
+		return !pending, err
+	case !ok || s.clock.Nanos() >= f.entry.expires:
+		return true, stale(k, token, semel.Absent, 0)
+	}
+	return true, stale(k, token, semel.Done, f.entry.token())
+}
+
+// releaseRoom bounds what a release adds to the log: nothing in retry mode, so
+// that claims can be given back while the disk is full.
+func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
+	if c, ok := s.claims[*d]; !ok || !c.durable && !r.Unknown {
+		return noRoom
+	}
+	n := richLeast + holderMost
+	if s.opts.KeepIDs {
+		n += len(r.Key.Scope) + len(r.Key.ID)
+	}
+	return n
+}
+
+// releaseOne gives one claim back.
+func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (bool, error) {
+	c, ok := s.claims[*d]
+	switch {
+	case !ok:
+		return s.staleOther(o, d, r.Key, r.Token)
+	case c.token != r.Token:
+		return true, stale(r.Key, r.Token, c.state(s.clock.Nanos()), c.token)
+	case !r.Unknown:
+		s.forgetClaim(o, d, &c)
+		return true, nil
+	}
+	if !c.unknown {
+		c.unknown = true
+		s.writeClaim(o, d, &c)
+		s.claims[*d] = c
+	}
+	s.waitForClaim(o, &c)
+	return true, nil
+}
+
+// forgetClaim makes a claimed or unknown key absent.
+func (s *Store) forgetClaim(o *op, d *semel.Digest, c *claim) {
+	delete(s.claims, *d)
+	if c.durable {
+		s.writeRemoval(o, d)
+	}
+}
+
+// writeRemoval records that a key is forgotten. It needs no care when segments
+// are deleted: what it removes lies before it in the log, and segments are
+// deleted in order.
+func (s *Store) writeRemoval(o *op, d *semel.Digest) {
+	var r rich
+	o.buf = r.encode(o.buf[:0], d, kindRemoval)
+	s.appendEntry(o, o.buf)
+}
+
+// extendOne moves the end of one lease.
+func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.Time, bool, error) {
+	c, ok := s.claims[*d]
+	now := s.clock.Nanos()
+	switch {
+	case !ok:
+		ready, err := s.staleOther(o, d, r.Key, r.Token)
+		return time.Time{}, ready, err
+	case c.token != r.Token || c.unknown:
+		return time.Time{}, true, stale(r.Key, r.Token, c.state(now), c.token)
+	}
+	c.leaseEnd = after(now, int64(r.Lease))
+	s.claims[*d] = c
+	return timeOf(c.leaseEnd), true, nil
+}
+
+// done is what becomes of a key that is completed.
+type done struct {
+	tick  int64  // expiry
+	check uint32 // of the token or owner
+	rich  rich   // everything else; written only if there is something to it
+}
+
+// addDone appends a done entry and puts it into the index. The key must not be
+// there.
+func (s *Store) addDone(o *op, d *semel.Digest, x *done, now int64) {
+	if x.isCompact() && s.addCompact(o, d, x.tick, x.check, half(x.rich.fingerprint), now) {
+		return
+	}
+	x.rich.until = tickTime(x.tick)
+	if x.rich.token == 0 {
+		x.rich.nonce = uint64(x.check)
+	}
+	o.buf = x.rich.encode(o.buf[:0], d, kindDone)
+	s.indexEntry(o, d, o.buf, x.tick, now)
+}
+
+// addCompact is addDone without anything but an expiry, a check and half a
+// fingerprint. It reports false if the expiry is too far away for that.
+func (s *Store) addCompact(o *op, d *semel.Digest, tick int64, check uint32, print uint64, now int64) bool {
+	n, ok := encodeCompact(&o.scratch, d, tick, s.active.base, check, print)
+	if ok {
+		s.indexEntry(o, d, o.scratch[:n], tick, now)
+	}
+	return ok
+}
+
+func (s *Store) indexEntry(o *op, d *semel.Digest, entry []byte, tick, now int64) {
+	g := s.active
+	pos := s.appendEntry(o, entry)
+	g.summary.add(tick, g.base)
+	if tick != never {
+		g.window = max(g.window, tick-now/tickNanos)
+	}
+	sh, tag := split(d)
+	s.index.insert(&s.index.shards[sh], tag, pos, &s.log)
+}
+
+// isCompact reports whether nothing is lost when only the expiry, the check and
+// half the fingerprint are written.
+func (x *done) isCompact() bool {
+	r := &x.rich
+	return r.attempt <= 1 && r.resultKind == semel.NoResult && r.key == (semel.Key{})
+}
+
+// after returns a time in the future, at most never.
+func after(now, d int64) int64 {
+	if d > never-now {
+		return never
+	}
+	return now + d
+}
+
+// timeOf returns a time of the store's clock; never is the zero time.
+func timeOf(nanos int64) time.Time {
+	if nanos == math.MaxInt64 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanos)
+}
+
+func digestMemo(s *Store) digest.Memo { return digest.Memo{Hasher: s.hasher} }

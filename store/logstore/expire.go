@@ -1,0 +1,298 @@
+package logstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// maintenancePeriod is how often segments are looked at that nobody fills.
+const maintenancePeriod = time.Minute
+
+// maintain makes segments ahead of use and deletes those whose keys have
+// expired, until the store is closed. What it cannot do now, for want of space
+// or because the store failed, it leaves to the next time, and to the calls
+// that need it and report the error.
+func (s *Store) maintain(ctx context.Context) {
+	ticker := time.NewTicker(maintenancePeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.wake:
+		case <-ticker.C:
+			s.mu.Lock()
+			s.dropClaims()
+			s.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+		if s.wantsSpare() {
+			_ = s.prepareSpare(minSegmentSize, true)
+		}
+		_, _ = s.expire(ctx)
+	}
+}
+
+// wantsSpare reports whether the segment in use is more than half full.
+func (s *Store) wantsSpare() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spare == nil && s.active.next > s.active.limit/2
+}
+
+// Purge implements semel.Purger. It deletes the segments whose keys have all
+// expired, and drops the expired keys of the others from the index.
+func (s *Store) Purge(ctx context.Context) (int64, error) {
+	deleted, err := s.expire(ctx)
+	if err != nil {
+		return deleted, err
+	}
+	dropped, err := s.dropExpired(ctx)
+	return deleted + dropped, err
+}
+
+// expire deletes segments from the oldest on: those whose keys have all
+// expired, and, if such ones are stuck behind older ones and make up most of
+// the log, those older ones too, after their live keys were written anew. As
+// segments go in order, an entry never outlives a later one of the same key.
+func (s *Store) expire(ctx context.Context) (int64, error) {
+	s.maintaining.Lock()
+	defer s.maintaining.Unlock()
+	var forgotten int64
+	for {
+		if ctx.Err() != nil {
+			return forgotten, interrupted(ctx)
+		}
+		s.mu.Lock()
+		err := s.usable()
+		g := s.log.byNum(s.log.first)
+		last := err != nil || g == s.active || g == s.writing
+		due := !last && s.due(g)
+		s.mu.Unlock()
+		if last || !due {
+			return forgotten, err
+		}
+		n, err := s.retire(ctx, g)
+		forgotten += n
+		if err != nil {
+			return forgotten, err
+		}
+	}
+}
+
+// due reports whether the oldest segment is to go.
+func (s *Store) due(g *segment) bool {
+	now := s.clock.Nanos()
+	if g.summary.expired(now, g.base) == g.summary.entries {
+		return true
+	}
+	var live, dead int64
+	for num := s.log.first; num < s.active.num; num++ {
+		g := s.log.byNum(num)
+		share := int64(g.limit)
+		if n := g.summary.entries; n > 0 {
+			gone := share * g.summary.expired(now, g.base) / n
+			dead += gone
+			share -= gone
+		}
+		live += share
+	}
+	return dead > live
+}
+
+// retire deletes the oldest segment, after what is still needed of it was
+// written anew and is durable. It returns how many keys are forgotten.
+func (s *Store) retire(ctx context.Context, g *segment) (int64, error) {
+	carried, err := s.carry(ctx, g)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	forgotten := g.summary.entries - carried
+	s.log.first = g.num + 1
+	s.log.ring[g.num%ringSize] = nil
+	s.mu.Unlock()
+	return forgotten, s.deleteSegment(g)
+}
+
+// deleteSegment removes a segment's file. Readers that are left may end.
+func (s *Store) deleteSegment(g *segment) error {
+	s.mu.Lock()
+	if s.log.byNum(g.num) == g {
+		s.log.ring[g.num%ringSize] = nil
+	}
+	g.dead = true
+	g.closeIfUnused()
+	s.mu.Unlock()
+	err := s.removeIfThere(filepath.Join(s.dir, segmentName(g.num)))
+	if err == nil {
+		err = s.fs.SyncDir(s.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("logstore: delete segment %d: %w", g.num, err)
+	}
+	return nil
+}
+
+// carry writes anew what is needed of the oldest segment: keys that are done
+// and live, claims, values, and last the number of the segment that is to be
+// the oldest. It returns when all is durable.
+func (s *Store) carry(ctx context.Context, g *segment) (int64, error) {
+	var live []entry
+	s.mu.Lock()
+	expired := g.summary.expired(s.clock.Nanos(), g.base) == g.summary.entries
+	s.mu.Unlock()
+	if !expired {
+		err := s.visitDone(g, false, func(e *entry) bool {
+			live = append(live, *e)
+			return true
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	o := s.newOp()
+	defer o.free()
+	var carried int64
+	err := s.each(ctx, o, len(live), func(i int) int { return carryRoom(&live[i]) }, func(int) {}, func(i int) bool {
+		carried += s.carryDone(o, g, &live[i])
+		return true
+	})
+	if err == nil {
+		err = s.carryRest(ctx, o, g)
+	}
+	// What was begun must be led even after an error.
+	return carried, errors.Join(err, s.settle(context.WithoutCancel(ctx), o))
+}
+
+func carryRoom(e *entry) int {
+	if e.rich == nil {
+		return richLeast
+	}
+	return e.rich.size()
+}
+
+// carryDone writes one done entry anew, if it is still the one of its key.
+func (s *Store) carryDone(o *op, g *segment, e *entry) int64 {
+	if !s.index.forget(&e.digest, g.position(e.off)) {
+		return 0
+	}
+	tick := int64(never)
+	if e.expires != never {
+		tick = e.expires / tickNanos
+	}
+	x := done{tick: tick, check: e.check, rich: rich{fingerprint: wholeOf(e.print)}}
+	if e.rich != nil {
+		x.rich = *e.rich
+	}
+	s.addDone(o, &e.digest, &x, s.clock.Nanos())
+	return 1
+}
+
+// carryRest writes the segment's claims and values anew, and the number of the
+// next segment.
+func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
+	var digests []semel.Digest
+	var names []string
+	room := valueRoom(firstSegment, make([]byte, 4))
+	s.mu.Lock()
+	for d, c := range s.claims {
+		if c.durable && s.log.at(c.pos) == g {
+			digests = append(digests, d)
+		}
+	}
+	for name, v := range s.values {
+		if s.log.at(v.pos) == g && name != firstSegment {
+			names = append(names, name)
+			room = max(room, valueRoom(name, v.data))
+		}
+	}
+	s.mu.Unlock()
+	first := binary.LittleEndian.AppendUint32(nil, g.num+1)
+	n := len(digests) + len(names) + 1
+	return s.each(ctx, o, n, func(i int) int {
+		if i < len(digests) {
+			k := s.claims[digests[i]].key
+			return richLeast + holderMost + len(k.Scope) + len(k.ID)
+		}
+		return room
+	}, func(int) {}, func(i int) bool {
+		switch {
+		case i == n-1:
+			s.writeValue(o, firstSegment, first)
+		case i >= len(digests):
+			s.carryValue(o, g, names[i-len(digests)])
+		default:
+			if c, ok := s.claims[digests[i]]; ok && c.durable && s.log.at(c.pos) == g {
+				s.writeClaim(o, &digests[i], &c)
+				s.claims[digests[i]] = c
+			}
+		}
+		return true
+	})
+}
+
+func (s *Store) carryValue(o *op, g *segment, name string) {
+	if v, ok := s.values[name]; ok && s.log.at(v.pos) == g {
+		s.writeValue(o, name, v.data)
+	}
+}
+
+// dropExpired drops expired keys from the index, segment by segment, and the
+// claims that nobody came back for.
+func (s *Store) dropExpired(ctx context.Context) (int64, error) {
+	var dropped int64
+	for num := uint32(0); ; num++ {
+		if ctx.Err() != nil {
+			return dropped, interrupted(ctx)
+		}
+		s.mu.Lock()
+		if err := s.usable(); err != nil {
+			s.mu.Unlock()
+			return dropped, err
+		}
+		dropped += s.dropClaims()
+		num = max(num, s.log.first)
+		g := s.log.byNum(num)
+		if g == nil {
+			s.mu.Unlock()
+			return dropped, nil
+		}
+		g.pin()
+		s.mu.Unlock()
+		err := s.visitDone(g, true, func(e *entry) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.index.forget(&e.digest, g.position(e.off)) {
+				dropped++
+			}
+			return true
+		})
+		s.unpin(g)
+		if err != nil {
+			return dropped, err
+		}
+	}
+}
+
+// abandoned is how long after its lease a claim is remembered of which nothing
+// is durable: long enough for a late holder to complete it, and short enough
+// that claims of keys that never come again do not pile up.
+const abandoned = time.Hour
+
+// dropClaims forgets the claims that are in memory only and abandoned.
+func (s *Store) dropClaims() (dropped int64) {
+	now := s.clock.Nanos()
+	for d, c := range s.claims {
+		if !c.hold && !c.durable && now-c.leaseEnd > int64(abandoned) {
+			delete(s.claims, d)
+			dropped++
+		}
+	}
+	return dropped
+}

@@ -1,0 +1,86 @@
+package logstore
+
+import (
+	"context"
+	"slices"
+)
+
+// gate lets one transaction, or any number of other changes, at the log. Those
+// who wait when a transaction ends are admitted before the next one begins, so
+// that neither side starves. It is guarded by Store.mu.
+type gate struct {
+	taken    bool            // by a transaction
+	admitted int             // woken changes that have not yet run
+	changes  []chan struct{} // waiting changes
+	begins   []chan struct{} // waiting transactions
+}
+
+// pass waits, with the lock released, until no transaction is open. It returns
+// with the lock held in any case.
+func (t *gate) pass(ctx context.Context, s *Store) error {
+	if t.taken {
+		if err := t.wait(ctx, s, &t.changes); err != nil {
+			return err
+		}
+		t.admitted--
+		t.next()
+	}
+	return s.usable()
+}
+
+// take waits until the gate is free and takes it for a transaction.
+func (t *gate) take(ctx context.Context, s *Store) error {
+	if t.taken || t.admitted > 0 || len(t.begins) > 0 {
+		if err := t.wait(ctx, s, &t.begins); err != nil {
+			return err
+		}
+	} else {
+		t.taken = true
+	}
+	if err := s.usable(); err != nil {
+		t.release()
+		return err
+	}
+	return nil
+}
+
+// release ends a transaction.
+func (t *gate) release() {
+	t.taken = false
+	t.admitted += len(t.changes)
+	for _, c := range t.changes {
+		close(c)
+	}
+	t.changes = nil
+	t.next()
+}
+
+// next hands the gate to a waiting transaction, if it is free.
+func (t *gate) next() {
+	if !t.taken && t.admitted == 0 && len(t.begins) > 0 {
+		t.taken = true
+		close(t.begins[0])
+		t.begins = t.begins[1:]
+	}
+}
+
+func (t *gate) wait(ctx context.Context, s *Store, queue *[]chan struct{}) error {
+	turn := make(chan struct{})
+	*queue = append(*queue, turn)
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-turn:
+	case <-ctx.Done():
+		err = interrupted(ctx)
+	}
+	s.mu.Lock()
+	if err == nil {
+		return nil
+	}
+	if i := slices.Index(*queue, turn); i >= 0 {
+		*queue = slices.Delete(*queue, i, i+1)
+		return err
+	}
+	return nil // it was this one's turn already
+}

@@ -1,0 +1,226 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/semel-dev/semel"
+)
+
+// The index maps digests to positions in the log with 8 bytes a key: a tag of
+// 28 bits and a position of 36. Together with the 12 bits that choose the
+// shard, 40 bits of the digest are compared in memory; the rest is compared in
+// the log, at the position.
+const (
+	shardBits = 12
+	shards    = 1 << shardBits
+	tagBits   = 28
+	posBits   = 36
+
+	// A shard grows when it is fuller than maxLoad/16, by growth/16, so that a
+	// key costs 8*16/maxLoad to 8*growth/maxLoad bytes: 9.1 to 12.8.
+	maxLoad = 14
+	growth  = 22
+)
+
+// index is a table of slots, divided into shards only so that growing moves a
+// small part of it at once. It is guarded by Store.mu.
+type index struct {
+	shards [shards]shard
+	tally
+}
+
+// tally counts slots. It stands apart so that recovery can fill shards from
+// several goroutines, each with a tally of its own.
+type tally struct {
+	count int64 // slots in use
+	bytes int64 // memory of all slots
+}
+
+// shard is an ordered table with linear probing: slots are sorted by tag, each
+// at or after its home, with no empty slot between the home and the slot. The
+// home follows from the tag, so growing needs no digest. The slots behind the
+// last home take what is pushed over the end.
+type shard struct {
+	slots []uint64 // 0 is empty: no entry is at position 0
+	used  int32
+	homes int32
+	swept uint32 // the log's first segment when dead slots were last removed
+}
+
+// split returns the shard and the tag of a digest.
+func split(d *semel.Digest) (sh, tag uint64) {
+	h := binary.LittleEndian.Uint64(d[:8])
+	return h >> (64 - shardBits), h >> (64 - shardBits - tagBits) & (1<<tagBits - 1)
+}
+
+func (s *shard) home(tag uint64) int { return int(tag * uint64(s.homes) >> tagBits) }
+
+// seek returns the first slot of the tag, or where it would be.
+func (s *shard) seek(tag uint64) int {
+	i := s.home(tag)
+	for i < len(s.slots) && s.slots[i] != 0 && s.slots[i]>>posBits < tag {
+		i++
+	}
+	return i
+}
+
+// has reports whether slot i holds the tag.
+func (s *shard) has(i int, tag uint64) bool {
+	return i < len(s.slots) && s.slots[i] != 0 && s.slots[i]>>posBits == tag
+}
+
+// pos returns the position in slot i.
+func (s *shard) pos(i int) uint64 { return s.slots[i] & (1<<posBits - 1) }
+
+// insert adds a slot. The digest must have none.
+func (t *tally) insert(s *shard, tag, pos uint64, log *segmentTable) {
+	if int(s.used)*16 >= int(s.homes)*maxLoad {
+		t.grow(s, log)
+	}
+	i := s.seek(tag)
+	j := i
+	for j < len(s.slots) && s.slots[j] != 0 {
+		j++
+	}
+	if j == len(s.slots) {
+		t.resize(s, lengthen(s.slots))
+	}
+	copy(s.slots[i+1:j+1], s.slots[i:j])
+	s.slots[i] = tag<<posBits | pos
+	s.used++
+	t.count++
+}
+
+// remove empties slot i and moves what follows back towards its home.
+func (t *tally) remove(s *shard, i int) {
+	j := i + 1
+	for j < len(s.slots) && s.slots[j] != 0 && s.home(s.slots[j]>>posBits) < j {
+		j++
+	}
+	copy(s.slots[i:j-1], s.slots[i+1:j])
+	s.slots[j-1] = 0
+	s.used--
+	t.count--
+}
+
+// grow makes room in a shard, first by dropping the slots of deleted segments.
+func (t *tally) grow(s *shard, log *segmentTable) {
+	if s.swept != log.first {
+		t.sweep(s, log)
+		if int(s.used)*16 < int(s.homes)*maxLoad*3/4 {
+			return
+		}
+	}
+	t.rebuild(s, max(int(s.homes)*growth/16, 8))
+}
+
+// reserve makes a shard large enough for n keys.
+func (t *tally) reserve(s *shard, n int) {
+	if homes := n*16/maxLoad + 1; homes > int(s.homes) {
+		t.rebuild(s, homes)
+	}
+}
+
+// sweep drops the slots whose segment was deleted.
+func (t *tally) sweep(s *shard, log *segmentTable) {
+	s.swept = log.first
+	before := s.used
+	homes := int(s.homes)
+	live := 0
+	for _, slot := range s.slots {
+		if slot != 0 && log.at(slot&(1<<posBits-1)) != nil {
+			live++
+		}
+	}
+	if live == int(before) {
+		return
+	}
+	if live*4 < homes {
+		homes = max(live*2, 8)
+	}
+	t.rebuildLive(s, homes, log)
+}
+
+// rebuild moves all slots into a table with the given number of homes.
+func (t *tally) rebuild(s *shard, homes int) { t.rebuildLive(s, homes, nil) }
+
+func (t *tally) rebuildLive(s *shard, homes int, log *segmentTable) {
+	slack := 8 + homes/32
+	// The allocator rounds up; what it adds is used as homes.
+	next := slices.Grow([]uint64(nil), homes+slack)
+	next = next[:cap(next)]
+	clear(next)
+	old := s.slots
+	s.homes = int32(len(next) - slack)
+	t.count -= int64(s.used)
+	s.used = 0
+	at := 0
+	for _, slot := range old {
+		if slot == 0 || log != nil && log.at(slot&(1<<posBits-1)) == nil {
+			continue
+		}
+		at = max(at, s.home(slot>>posBits))
+		if at == len(next) {
+			next = lengthen(next)
+		}
+		next[at] = slot
+		at++
+		s.used++
+	}
+	t.count += int64(s.used)
+	t.resize(s, next)
+}
+
+func (t *tally) resize(s *shard, slots []uint64) {
+	t.bytes += 8 * int64(len(slots)-len(s.slots))
+	s.slots = slots
+}
+
+// lengthen adds a few slots behind the last home.
+func lengthen(slots []uint64) []uint64 {
+	next := make([]uint64, len(slots)+8)
+	copy(next, slots)
+	return next
+}
+
+// points reports whether the index has a digest at a position.
+func (x *index) points(d *semel.Digest, pos uint64) bool {
+	sh, tag := split(d)
+	s := &x.shards[sh]
+	for i := s.seek(tag); s.has(i, tag); i++ {
+		if s.pos(i) == pos {
+			return true
+		}
+	}
+	return false
+}
+
+// forget removes the slot of a digest at a position.
+func (x *index) forget(d *semel.Digest, pos uint64) bool {
+	sh, tag := split(d)
+	s := &x.shards[sh]
+	for i := s.seek(tag); s.has(i, tag); i++ {
+		if s.pos(i) == pos {
+			x.remove(s, i)
+			return true
+		}
+	}
+	return false
+}
+
+// touch loads the slots where the digests belong. The loads do not depend on
+// each other, so the waits for memory overlap; what follows finds them cached.
+// It is not inlined, because its loads would then be found useless.
+//
+//go:noinline
+func (x *index) touch(digests []semel.Digest) uint64 {
+	var sum uint64
+	for i := range digests {
+		sh, tag := split(&digests[i])
+		if s := &x.shards[sh]; len(s.slots) > 0 {
+			sum += s.slots[s.home(tag)]
+		}
+	}
+	return sum
+}

@@ -1,0 +1,292 @@
+package logstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+
+	"github.com/semel-dev/semel"
+)
+
+// op is the scratch space of one call.
+type op struct {
+	store   *Store
+	digests []semel.Digest
+	reads   []read
+	known   map[uint64]reading // what was read from files, by position
+	led     []*batch           // batches this call must write
+	wait    *batch             // the latest batch its answers depend on
+	buf     []byte
+	scratch [compactMost]byte
+}
+
+// read is an entry that must be read from a file.
+type read struct {
+	pos     uint64
+	segment *segment
+	digest  semel.Digest // of the key that is looked for
+}
+
+// reading is what a read found.
+type reading struct {
+	entry entry
+	err   error
+}
+
+// maxKept is how large the scratch space may be to be kept for another call.
+const maxKept = 1 << 20
+
+func (s *Store) newOp() *op { return s.ops.Get().(*op) }
+
+func (o *op) free() {
+	if cap(o.buf) > maxKept || cap(o.digests)*16 > maxKept {
+		return
+	}
+	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
+	clear(o.led)
+	o.led = o.led[:0]
+	clear(o.known)
+	o.store.ops.Put(o)
+}
+
+// waitFor makes the call wait for a batch.
+func (o *op) waitFor(b *batch) {
+	if b != nil && (o.wait == nil || int32(b.seq-o.wait.seq) > 0) {
+		o.wait = b
+	}
+}
+
+// found is a key's entry in the log.
+type found struct {
+	shard *shard
+	slot  int
+	pos   uint64
+	entry entry
+}
+
+// find looks a digest up. Every slot with its tag is compared with the whole
+// digest in the log. Where that takes a read of a file, the read is added to
+// o.reads and pending is true: the caller must read and look again.
+func (s *Store) find(o *op, d *semel.Digest) (f found, ok, pending bool, err error) {
+	sh, tag := split(d)
+	x := &s.index.shards[sh]
+	for i := x.seek(tag); x.has(i, tag); i++ {
+		pos := x.pos(i)
+		g := s.log.at(pos)
+		if g == nil {
+			continue // deleted with its segment
+		}
+		e, same, inMemory := s.inMemory(o, g, offset(pos), d)
+		if !inMemory {
+			r, known := o.known[pos]
+			if known && r.entry.kind == 0 && r.entry.digest == *d {
+				delete(o.known, pos) // it was read for another key with this tag
+				known = false
+			}
+			if !known {
+				g.pin()
+				o.reads = append(o.reads, read{pos, g, *d})
+				pending = true
+				continue
+			}
+			if r.err != nil {
+				return f, false, false, r.err
+			}
+			e, same = r.entry, r.entry.digest == *d
+		}
+		if same {
+			return found{x, i, pos, e}, true, false, nil
+		}
+	}
+	return f, false, pending, nil
+}
+
+// inMemory compares a digest with the entry at an offset, if that is in memory.
+func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, same, ok bool) {
+	head, ok := g.memory(off, entryHead, o.scratch[:])
+	if !ok || semel.Digest(head[:16]) != *d {
+		return e, false, ok
+	}
+	size := entrySize(binary.LittleEndian.Uint32(head[16:]))
+	if cap(o.buf) < size {
+		o.buf = make([]byte, size)
+	}
+	b, ok := g.memory(off, size, o.buf[:0:cap(o.buf)])
+	if !ok {
+		return e, false, false
+	}
+	e, same = decodeEntry(b, g.base)
+	return e, same, true
+}
+
+// readAll reads what the log was asked for, without the lock.
+func (s *Store) readAll(o *op) {
+	if o.known == nil {
+		o.known = make(map[uint64]reading)
+	}
+	for i, r := range o.reads {
+		if _, ok := o.known[r.pos]; !ok {
+			o.known[r.pos] = s.readEntry(o, r.segment, offset(r.pos), &r.digest)
+		}
+		s.unpin(r.segment)
+		o.reads[i].segment = nil
+	}
+	o.reads = o.reads[:0]
+}
+
+// readEntry reads one entry of a file. An entry of another key than the one
+// that is looked for is either a tag that two keys share, which is rare, or rot:
+// then the whole record is verified, so that rot is never taken for "not seen".
+func (s *Store) readEntry(o *op, g *segment, off int, want *semel.Digest) reading {
+	const most = 64 // holds every compact entry
+	b := o.buf[:0]
+	if cap(b) < most {
+		b = make([]byte, 0, 4*most)
+		o.buf = b
+	}
+	b = b[:most]
+	n, err := g.file.ReadAt(b, int64(off))
+	if n < entryHead {
+		return reading{err: s.corrupt(g, off, errors.Join(errors.New("an entry cannot be read"), err))}
+	}
+	b = b[:n]
+	if size := entrySize(binary.LittleEndian.Uint32(b[16:])); size > n && semel.Digest(b[:16]) == *want {
+		b = make([]byte, size)
+		if n, err := g.file.ReadAt(b, int64(off)); n < size {
+			return reading{err: s.corrupt(g, off, errors.Join(errors.New("an entry cannot be read"), err))}
+		}
+	}
+	e := entry{digest: semel.Digest(b[:16])}
+	if e.digest == *want {
+		var ok bool
+		if e, ok = decodeEntry(b, g.base); ok {
+			return reading{entry: e}
+		}
+	}
+	if err := s.verifyAround(g, off); err != nil {
+		return reading{err: err}
+	}
+	return reading{entry: e}
+}
+
+// corrupt says where a segment is damaged.
+func (s *Store) corrupt(g *segment, off int, err error) error {
+	return &CorruptError{File: filepath.Join(s.dir, segmentName(g.num)), Offset: int64(off), Err: err}
+}
+
+// verifyAround verifies the record that holds an offset, read anew.
+func (s *Store) verifyAround(g *segment, off int) error {
+	r, err := s.recordAround(g, off)
+	if err != nil {
+		return err
+	}
+	img := make([]byte, r.length)
+	if n, err := g.file.ReadAt(img, int64(r.off)); n < r.length {
+		return s.corrupt(g, r.off, errors.Join(errors.New("a record cannot be read"), err))
+	}
+	whole := r
+	whole.off = 0
+	if !checkRecord(img, whole, g.seed) {
+		return s.corrupt(g, r.off, errors.New("a record fails its checksum"))
+	}
+	return nil
+}
+
+// recordAround finds the header of the record that holds an offset.
+func (s *Store) recordAround(g *segment, off int) (r record, err error) {
+	s.mu.Lock()
+	at, limit := g.markBefore(off), g.next
+	s.mu.Unlock()
+	head := make([]byte, recordHead+recordTrail)
+	for at <= off {
+		n, err := g.file.ReadAt(head, int64(at))
+		if n < recordHead {
+			return r, s.corrupt(g, at, errors.Join(errors.New("a record cannot be read"), err))
+		}
+		r = headOf(head, at)
+		if r.length < emptyRecord || r.end() > limit {
+			return r, s.corrupt(g, at, errors.New("a record's header is damaged"))
+		}
+		if off < r.end() {
+			return r, nil
+		}
+		at = r.end()
+	}
+	return r, s.corrupt(g, off, errors.New("no record is here"))
+}
+
+// each makes the changes of a call, in runs that hold the lock for a bounded
+// time. Room is what request i may add to the log. Plan may look request i up,
+// so that the reads of a run are made together; decide answers it and returns
+// false if it needs a read first.
+func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
+	for i := 0; i < n; {
+		if ctx.Err() != nil {
+			return interrupted(ctx)
+		}
+		if err := s.enter(ctx); err != nil {
+			return err
+		}
+		j, bytes := runEnd(i, n, room)
+		moved, err := s.reserve(bytes)
+		if moved || err != nil {
+			s.mu.Unlock()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if j-i > 1 {
+			for k := i; k < j; k++ {
+				plan(k)
+			}
+		}
+		for len(o.reads) == 0 && i < j && decide(i) {
+			i++
+		}
+		s.mu.Unlock()
+		if len(o.reads) > 0 {
+			s.readAll(o)
+		} else {
+			clear(o.known)
+		}
+	}
+	return nil
+}
+
+// noRoom is the room of a request that adds nothing to the log.
+const noRoom = -1
+
+// runEnd returns how far a run goes that starts at i.
+func runEnd(i, n int, room func(i int) int) (j, bytes int) {
+	const (
+		mostRequests = 1024
+		mostBytes    = 1 << 20
+	)
+	bytes = room(i) // noRoom only if no request of the run needs any
+	for j = i + 1; j < n && j-i < mostRequests; j++ {
+		more := room(j)
+		if more == noRoom {
+			continue
+		}
+		if max(bytes, 0)+more > mostBytes {
+			break
+		}
+		bytes = max(bytes, 0) + more
+	}
+	return j, bytes
+}
+
+// pendingAt returns the batch that holds a position, if it is not yet written.
+func (s *Store) pendingAt(pos uint64) *batch {
+	g, off := s.log.at(pos), offset(pos)
+	if off < g.written {
+		return nil
+	}
+	b := s.last
+	for b != nil && b.prev != nil && (b.segment != g || b.start > off) {
+		b = b.prev
+	}
+	return b
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package logstore
+
+// totalMemory returns the machine's memory in bytes, or 0 if it is not known.
+func totalMemory() int64 { return 0 }

@@ -1,0 +1,147 @@
+package logstore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// Fsync says when what is written becomes safe against loss of power. What is
+// answered survives the end of the process under each of them.
+type Fsync uint8
+
+const (
+	// Always syncs before it answers. It is the default.
+	Always Fsync = iota
+	// Interval syncs in the background, every Options.FsyncInterval: loss of
+	// power loses what was answered since the last sync.
+	Interval
+	// Never leaves it to the operating system, except that a segment is synced
+	// when it is full and when the store is closed.
+	Never
+)
+
+// String returns the name that ParseFsync reads.
+func (f Fsync) String() string {
+	switch f {
+	case Always:
+		return "always"
+	case Interval:
+		return "interval"
+	case Never:
+		return "never"
+	}
+	return "invalid"
+}
+
+// ParseFsync reads the names always, interval and never.
+func ParseFsync(name string) (Fsync, error) {
+	for f := Always; f <= Never; f++ {
+		if name == f.String() {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("logstore: fsync %q is not always, interval or never: %w", name, semel.ErrInvalidRequest)
+}
+
+// Options configure a Store. The zero value, and nil, mean the defaults.
+type Options struct {
+	// Fsync says when writes are synced. Defaults to Always.
+	Fsync Fsync
+	// FsyncInterval is the time between two syncs under Interval. Must be at
+	// least 1ms. Defaults to 100ms.
+	FsyncInterval time.Duration
+	// SegmentSize is the size in bytes at which the log goes on in a new file.
+	// Must be between 64 KiB and 64 MiB. Defaults to 32 MiB.
+	SegmentSize int64
+	// CacheBytes is how much of the log's end stays in memory, so that
+	// duplicates of recent keys are confirmed without a read. Must be at least
+	// 256 KiB. Defaults to 8 MiB.
+	CacheBytes int64
+	// MaxIndexBytes limits the memory of the index, which takes 10 to 14 bytes
+	// a key, and of open claims. Claims beyond it are refused with
+	// semel.ErrStoreFull. Must be at least 1 MiB. Defaults to a quarter of the
+	// machine's memory, or 4 GiB where that is not known.
+	MaxIndexBytes int64
+	// MaxResult is the longest result in bytes that is stored. Must be at most
+	// 32 MiB. Defaults to 1 MiB.
+	MaxResult int64
+	// KeepIDs stores scope and id readably next to their digest, for listings.
+	// It costs their length for each key. Defaults to false.
+	KeepIDs bool
+	// Clock is the wall clock, for tests. Defaults to time.Now.
+	Clock func() time.Time
+	// FS is the file layer, for tests. Defaults to the operating system's.
+	FS vfs.FS
+}
+
+const (
+	defaultFsyncInterval = 100 * time.Millisecond
+	defaultSegmentSize   = 32 << 20
+	defaultCacheBytes    = 8 << 20
+	defaultMaxIndexBytes = 4 << 30
+	defaultMaxResult     = 1 << 20
+
+	minSegmentSize = 64 << 10
+	minCacheBytes  = chunkSize
+	minIndexBytes  = 1 << 20
+	maxMaxResult   = 32 << 20
+)
+
+// withDefaults returns a checked copy with the defaults filled in.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	fill := func(field *int64, value int64) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	fill(&c.SegmentSize, defaultSegmentSize)
+	fill(&c.CacheBytes, defaultCacheBytes)
+	fill(&c.MaxResult, defaultMaxResult)
+	if c.MaxIndexBytes == 0 {
+		c.MaxIndexBytes = defaultIndexBytes()
+	}
+	if c.FsyncInterval == 0 {
+		c.FsyncInterval = defaultFsyncInterval
+	}
+	if c.FS == nil {
+		c.FS = vfs.OS{}
+	}
+	return c, c.validate()
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	between := func(field string, value, least, most int64) {
+		if value < least || value > most {
+			errs = append(errs, fmt.Errorf("logstore: Options.%s: %d is not between %d and %d: %w",
+				field, value, least, most, semel.ErrInvalidRequest))
+		}
+	}
+	if o.Fsync > Never {
+		errs = append(errs, fmt.Errorf("logstore: Options.Fsync: %d is not Always, Interval or Never: %w", o.Fsync, semel.ErrInvalidRequest))
+	}
+	if o.FsyncInterval < time.Millisecond {
+		errs = append(errs, fmt.Errorf("logstore: Options.FsyncInterval: %s is shorter than 1ms: %w", o.FsyncInterval, semel.ErrInvalidRequest))
+	}
+	between("SegmentSize", o.SegmentSize, minSegmentSize, segmentStride)
+	between("CacheBytes", o.CacheBytes, minCacheBytes, 1<<40)
+	between("MaxIndexBytes", o.MaxIndexBytes, minIndexBytes, 1<<50)
+	between("MaxResult", o.MaxResult, 1, maxMaxResult)
+	return errors.Join(errs...)
+}
+
+// defaultIndexBytes is a quarter of the machine's memory.
+func defaultIndexBytes() int64 {
+	if total := totalMemory(); total > 0 {
+		return max(total/4, minIndexBytes)
+	}
+	return defaultMaxIndexBytes
+}

@@ -1,0 +1,406 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/clock"
+)
+
+// recover rebuilds the state from the log: it finds the segments, reads and
+// verifies them in order, and cuts off a last write that was cut short.
+func (s *Store) recover(names []string) error {
+	if err := s.removeIfThere(filepath.Join(s.dir, tempSegment)); err != nil {
+		return fmt.Errorf("logstore: remove unfinished segment: %w", err)
+	}
+	found, err := s.openSegments(names)
+	if err != nil {
+		return err
+	}
+	for _, g := range found {
+		s.log.ring[g.num%ringSize] = g
+	}
+	last := time.Unix(0, s.id.created)
+	if len(found) > 0 {
+		s.log.first = found[0].num
+		l := newLoader(s, found)
+		if err := l.load(); err != nil {
+			return err
+		}
+		if found, err = s.finish(found, l); err != nil {
+			return err
+		}
+		if l.last > last.UnixNano() {
+			last = time.Unix(0, l.last)
+		}
+	}
+	s.clock = clock.New(s.opts.Clock, last)
+	return s.resume(found)
+}
+
+// openSegments opens the segments in order and reads their headers and, where
+// they are sealed, their summaries.
+func (s *Store) openSegments(names []string) ([]*segment, error) {
+	var found []*segment
+	for _, name := range names {
+		num, ok := parseSegmentName(name)
+		if !ok {
+			continue
+		}
+		g, err := s.openSegment(num)
+		if err != nil {
+			closeSegments(found)
+			return nil, err
+		}
+		found = append(found, g)
+	}
+	slices.SortFunc(found, func(a, b *segment) int { return int(a.num) - int(b.num) })
+	for i := 1; i < len(found); i++ {
+		if want := found[i-1].num + 1; found[i].num != want {
+			closeSegments(found)
+			return nil, &CorruptError{File: filepath.Join(s.dir, segmentName(want)), Err: errors.New("the segment is missing")}
+		}
+	}
+	return found, nil
+}
+
+// closeSegments closes files that were only read.
+func closeSegments(segments []*segment) {
+	for _, g := range segments {
+		_ = g.file.Close()
+	}
+}
+
+func (s *Store) openSegment(num uint32) (*segment, error) {
+	name := filepath.Join(s.dir, segmentName(num))
+	file, err := s.fs.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("logstore: open segment %d: %w", num, err)
+	}
+	g, err := s.readHead(num, file)
+	if err != nil {
+		return nil, errors.Join(&CorruptError{File: name, Err: err}, file.Close())
+	}
+	g.file = file
+	return g, nil
+}
+
+// readHead reads a segment's header, and its summary if it is sealed.
+func (s *Store) readHead(num uint32, file interface {
+	ReadAt(b []byte, off int64) (int, error)
+	Size() (int64, error)
+}) (*segment, error) {
+	size, err := file.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size < headerSize || size > segmentStride {
+		return nil, fmt.Errorf("a segment cannot have %d bytes", size)
+	}
+	header := make([]byte, headerSize)
+	if n, err := file.ReadAt(header, 0); n < headerSize {
+		return nil, err
+	}
+	base, err := decodeHeader(header, num, s.id.store)
+	if err != nil {
+		return nil, err
+	}
+	g := newSegment(num, base, header)
+	g.limit = int(size)
+	if g.limit < headerSize+sealRecord {
+		return g, nil
+	}
+	tail := make([]byte, sealRecord)
+	if n, err := file.ReadAt(tail, size-sealRecord); n < sealRecord {
+		return nil, err
+	}
+	if r, ok := decodeHead(tail, 0); ok && r.seal && r.length == sealRecord && checkRecord(tail, r, g.seed) {
+		g.sealed = true
+		g.summary.decode(tail[recordHead:])
+	}
+	return g, nil
+}
+
+// loader reads the log into the index.
+type loader struct {
+	store   *Store
+	found   []*segment
+	now     int64
+	seq     uint32 // of the next record
+	last    int64  // time of the latest record
+	torn    bool   // the last segment with records ends with a torn one
+	workers []*worker
+}
+
+func newLoader(s *Store, found []*segment) *loader {
+	wall := s.opts.Clock
+	if wall == nil {
+		wall = time.Now
+	}
+	l := &loader{store: s, found: found, now: wall().UnixNano()}
+	for _, g := range found {
+		l.now = max(l.now, g.summary.last)
+	}
+	l.workers = newWorkers(l)
+	return l
+}
+
+// load reads and verifies segments ahead of the workers that apply them.
+func (l *loader) load() error {
+	l.presize()
+	if err := l.checkMemory(); err != nil {
+		return err
+	}
+	ahead := make(chan image)
+	buffers := make(chan []byte, 2)
+	buffers <- nil
+	buffers <- nil
+	stop := make(chan struct{})
+	go l.readAhead(ahead, buffers, stop)
+	var err error
+	for img := range ahead {
+		if err == nil {
+			if err = img.err; err == nil {
+				err = l.apply(&img)
+			}
+			if err != nil {
+				close(stop)
+			}
+		}
+		buffers <- img.bytes
+	}
+	if err != nil {
+		return err
+	}
+	l.merge()
+	return l.checkMemory()
+}
+
+// checkMemory refuses a log whose keys do not fit into memory.
+func (l *loader) checkMemory() error {
+	if need, most := l.store.memoryBytes(), l.store.opts.MaxIndexBytes; need > most {
+		return fmt.Errorf("logstore: the index needs at least %d bytes, and Options.MaxIndexBytes is %d: %w", need, most, semel.ErrStoreFull)
+	}
+	return nil
+}
+
+// presize makes the shards large enough for the keys that sealed segments hold.
+func (l *loader) presize() {
+	var keys int64
+	for _, g := range l.found {
+		if g.sealed {
+			keys += g.summary.entries - g.summary.expired(l.now, g.base)
+		}
+	}
+	x := &l.store.index
+	if per := keys / shards; per > 8 {
+		// Keys fall into shards by chance: their numbers spread by the root.
+		for i := range x.shards {
+			x.reserve(&x.shards[i], int(float64(per)+4*math.Sqrt(float64(per))))
+		}
+	}
+}
+
+// image is a verified segment.
+type image struct {
+	segment *segment
+	bytes   []byte
+	records []record
+	err     error
+}
+
+// readAhead reads and verifies the segments in order and ends when all are
+// read, one is bad, or stop is closed.
+func (l *loader) readAhead(ahead chan<- image, buffers <-chan []byte, stop <-chan struct{}) {
+	defer close(ahead)
+	for i, g := range l.found {
+		select {
+		case <-stop:
+			return
+		case buf := <-buffers:
+			img := l.read(i, g, buf)
+			ahead <- img
+			if img.err != nil {
+				return
+			}
+		}
+	}
+}
+
+// read reads one segment and verifies every record of it.
+func (l *loader) read(i int, g *segment, buf []byte) image {
+	img := image{segment: g}
+	img.bytes, img.err = l.store.image(g, g.limit, buf)
+	if img.err != nil {
+		return img
+	}
+	if i == 0 {
+		l.seq = firstSeq(img.bytes)
+	}
+	var latest int64
+	end, next, sealed, err := scan(img.bytes, g, l.seq, func(r record) error {
+		img.records = append(img.records, r)
+		latest = max(latest, r.time)
+		return nil
+	})
+	if err == nil {
+		err = l.checkEnd(i, g, img.bytes, end, next, sealed)
+	}
+	if err != nil {
+		img.err = l.store.corrupt(g, end, err)
+	}
+	g.next, g.written, g.synced, g.memFrom = end, end, end, end
+	if g.sealed = sealed; sealed {
+		g.summary.decode(img.bytes[end-sealRecord+recordHead:])
+	}
+	l.seq, l.last = next, max(l.last, latest)
+	return img
+}
+
+// checkEnd judges how a segment ends. Only the last one that has records may
+// end without a seal, because each is sealed before the next is written.
+func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, sealed bool) error {
+	if sealed {
+		if rest := img[end:]; len(rest) > 0 && !isZero(rest) {
+			return errSealed
+		}
+		return nil
+	}
+	if g.sealed {
+		return errors.New("a record in a sealed segment fails its checksum")
+	}
+	torn, err := judge(img, end, g.seed, next)
+	if err != nil {
+		return err
+	}
+	l.torn = l.torn || torn
+	if i == len(l.found)-1 {
+		return nil
+	}
+	after := l.found[i+1]
+	if i < len(l.found)-2 || !l.isEmpty(after) {
+		return errors.New("the segment does not end with its seal, but another follows")
+	}
+	return nil
+}
+
+// isEmpty reports whether a segment has nothing behind its header.
+func (l *loader) isEmpty(g *segment) bool {
+	img, err := l.store.image(g, g.limit, nil)
+	return err == nil && isZero(img[headerSize:])
+}
+
+func isZero(b []byte) bool {
+	for len(b) >= 8 {
+		if binary.LittleEndian.Uint64(b) != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// finish settles what recovery found at the ends of the log. It returns the
+// segments that remain.
+func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
+	if err := s.checkFirst(found); err != nil {
+		return found, err
+	}
+	for len(found) > 0 && found[0].num < s.log.first {
+		if err := s.deleteSegment(found[0]); err != nil {
+			return found, err
+		}
+		found = found[1:]
+	}
+	n := len(found)
+	if n >= 2 && !found[n-2].sealed {
+		// The last one was made ahead and never used.
+		g := found[n-1]
+		found = found[:n-1]
+		if err := s.deleteSegment(g); err != nil {
+			return found, err
+		}
+	}
+	if l.torn {
+		g := found[len(found)-1]
+		err := g.file.Truncate(int64(g.next))
+		if err == nil {
+			err = g.file.Sync()
+		}
+		if err != nil {
+			return found, fmt.Errorf("logstore: cut segment %d: %w", g.num, err)
+		}
+		g.limit = g.next
+	}
+	s.seq = l.seq - 1
+	return found, nil
+}
+
+// checkFirst compares the oldest segment with the one that must be the oldest.
+func (s *Store) checkFirst(found []*segment) error {
+	first := uint32(1)
+	if v, ok := s.values[firstSegment]; ok && len(v.data) == 4 {
+		first = binary.LittleEndian.Uint32(v.data)
+	}
+	if found[0].num > first {
+		return &CorruptError{File: filepath.Join(s.dir, segmentName(first)), Err: errors.New("the segment is missing")}
+	}
+	s.log.first = first
+	return nil
+}
+
+// resume makes the log ready to be appended to.
+func (s *Store) resume(found []*segment) error {
+	num := s.log.first
+	if n := len(found); n > 0 {
+		g := found[n-1]
+		if g.sealed {
+			if err := g.file.Truncate(int64(g.next)); err != nil {
+				return fmt.Errorf("logstore: cut segment %d: %w", g.num, err)
+			}
+			g.limit = g.next
+			num = g.num + 1
+		} else {
+			return s.resumeIn(g)
+		}
+	} else {
+		s.log.first, num = 1, 1
+	}
+	s.active = &segment{num: num - 1} // what prepareSpare counts from
+	g, err := s.createLargest(num, minSegmentSize, false)
+	if err != nil {
+		return err
+	}
+	s.active, s.writing = g, g
+	s.log.ring[num%ringSize] = g
+	return nil
+}
+
+// resumeIn goes on in a segment that is not full.
+func (s *Store) resumeIn(g *segment) error {
+	s.active, s.writing = g, g
+	s.emptySeq = s.seq
+	if g.limit >= int(s.opts.SegmentSize) {
+		return nil
+	}
+	if err := g.file.Allocate(s.opts.SegmentSize); err != nil {
+		// A full disk: what is there can be read, and writes are refused.
+		if err = refusal(err); !errors.Is(err, semel.ErrStoreFull) {
+			return fmt.Errorf("logstore: allocate segment %d: %w", g.num, err)
+		}
+		return nil
+	}
+	g.limit = int(s.opts.SegmentSize)
+	return nil
+}

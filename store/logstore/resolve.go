@@ -1,0 +1,159 @@
+package logstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// Resolve implements semel.Resolver. It blocks for one durable write.
+func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	check := semel.CompleteRequest{Key: key, Result: result, Window: window}
+	switch as {
+	case semel.Done:
+		if err := s.checkComplete(&check); err != nil {
+			return err
+		}
+	case semel.Absent:
+		if err := key.Validate(); err != nil {
+			return err
+		}
+	default:
+		return invalid("a key is resolved as done or absent, not as %s", as)
+	}
+	return s.settleByHand(ctx, key, holderMost+s.completeRoom(&check), func(o *op, d *semel.Digest) error {
+		now := s.clock.Nanos()
+		c, ok := s.claims[*d]
+		if !ok || c.state(now) != semel.Unknown {
+			return fmt.Errorf("logstore: resolve %s: %w", key, semel.ErrNotUnknown)
+		}
+		if as == semel.Absent {
+			s.forgetClaim(o, d, &c)
+			return nil
+		}
+		delete(s.claims, *d)
+		s.addDone(o, d, &done{
+			tick:  expiryTick(now, int64(window)),
+			check: checkOf(uint64(c.token)),
+			rich: rich{
+				token: c.token, attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
+				key: s.kept(key), resultKind: result.Kind, data: result.Data,
+			},
+		}, now)
+		return nil
+	})
+}
+
+// Remove implements semel.Resolver. It blocks for one durable write, if there
+// was a record that is durable.
+func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err error) {
+	if err := key.Validate(); err != nil {
+		return false, err
+	}
+	err = s.settleByHand(ctx, key, 0, func(o *op, d *semel.Digest) error {
+		if c, ok := s.claims[*d]; ok {
+			found = true
+			s.forgetClaim(o, d, &c)
+			return nil
+		}
+		f, ok, _, err := s.find(o, d)
+		if !ok {
+			return err
+		}
+		s.index.remove(f.shard, f.slot)
+		if found = s.clock.Nanos() < f.entry.expires; found {
+			s.writeRemoval(o, d)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// settleByHand makes one change of one key. It calls change again after reads.
+func (s *Store) settleByHand(ctx context.Context, key semel.Key, room int, change func(o *op, d *semel.Digest) error) (err error) {
+	o := s.newOp()
+	defer o.free()
+	s.digestAll(o, 1, func(int) (semel.Key, error) { return key, nil })
+	failed := s.each(ctx, o, 1, func(int) int { return richLeast + room }, func(int) {}, func(int) bool {
+		err = change(o, &o.digests[0])
+		return len(o.reads) == 0
+	})
+	if failed != nil {
+		return failed
+	}
+	return errors.Join(err, s.settle(ctx, o))
+}
+
+// AuditEntry is one line of the audit log, the file audit.jsonl beside the log:
+// what a person changed, and why.
+type AuditEntry struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"`
+	Scope  string    `json:"scope"`
+	ID     string    `json:"id"`
+	As     string    `json:"as,omitempty"`
+	Reason string    `json:"reason"`
+	By     string    `json:"by,omitempty"`
+}
+
+// AuditName is the name of the audit log in the directory of the store.
+const AuditName = "audit.jsonl"
+
+// Audit appends an entry to the audit log and makes it durable. A zero Time is
+// the store's time. Call it before the change it tells of: then no change goes
+// without its line.
+func (s *Store) Audit(e AuditEntry) error {
+	if e.Time.IsZero() {
+		e.Time = s.clock.Now().UTC()
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("logstore: encode audit entry: %w", err)
+	}
+	s.prepare.Lock()
+	defer s.prepare.Unlock()
+	s.mu.Lock()
+	err = s.usable()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := s.appendAudit(append(line, '\n')); err != nil {
+		return fmt.Errorf("logstore: write audit log: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) appendAudit(line []byte) error {
+	name := filepath.Join(s.dir, AuditName)
+	f, err := s.fs.Open(name)
+	created := errors.Is(err, fs.ErrNotExist)
+	if created {
+		f, err = s.fs.Create(name)
+	}
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(appendTo(f, line), f.Close()); err == nil && created {
+		err = s.fs.SyncDir(s.dir)
+	}
+	return err
+}
+
+func appendTo(f vfs.File, line []byte) error {
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(line, size); err != nil {
+		return err
+	}
+	return f.Sync()
+}

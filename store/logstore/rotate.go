@@ -1,0 +1,187 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"syscall"
+
+	"github.com/semel-dev/semel"
+)
+
+// slack is what every segment keeps free behind a record: the end of the open
+// record, the start of another, the empty record of a close, and the seal.
+const slack = 3*recordExtra + sealRecord
+
+// ringMargin is how many segments of the ring stay unused, so that all shards
+// are swept, some at each rotation, before a position is used again.
+const (
+	ringMargin      = 128
+	sweptPerSegment = shards * 2 / ringMargin
+)
+
+// reserve makes room for n bytes of entries at the end of the log, in a new
+// segment if need be. Blocks of a segment are reserved when it is made, so that
+// a full disk refuses a change here, before anything was changed. It reports
+// whether it released the lock meanwhile; then the gate must be passed again.
+func (s *Store) reserve(n int) (moved bool, err error) {
+	if n == noRoom {
+		return false, nil
+	}
+	g := s.active
+	need := n + slack
+	if g.next+need <= g.limit && !s.worn(g) {
+		return false, nil
+	}
+	if s.spare != nil && headerSize+need <= s.spare.limit {
+		s.rotate()
+		return false, nil
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return true, s.prepareSpare(headerSize+need, false)
+}
+
+// worn reports whether a segment has gathered for so long that going on would
+// keep its first entries far beyond their windows.
+func (s *Store) worn(g *segment) bool {
+	const minute = int64(60e9)
+	if g.window == 0 || g.next < int(min(1<<20, s.opts.SegmentSize/4)) {
+		return false
+	}
+	return s.clock.Nanos()-g.summary.first > max(g.window*tickNanos/8, minute)
+}
+
+// rotate goes on in the spare segment. The full one is sealed by the writer,
+// before it writes into the next.
+func (s *Store) rotate() {
+	if s.open != nil {
+		s.closeBatch(s.open)
+	}
+	s.seq++
+	s.active.sealSeq = s.seq
+	s.active, s.spare = s.spare, nil
+	s.log.ring[s.active.num%ringSize] = s.active
+	from := int(s.active.num) * sweptPerSegment
+	for i := range sweptPerSegment {
+		s.index.sweep(&s.index.shards[(from+i)%shards], &s.log)
+	}
+	s.wakeMaintenance()
+}
+
+func (s *Store) wakeMaintenance() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will be awake
+	}
+}
+
+// prepareSpare makes the next segment, of at least the given size.
+func (s *Store) prepareSpare(least int, zeroed bool) error {
+	s.prepare.Lock()
+	defer s.prepare.Unlock()
+	s.mu.Lock()
+	spare, num, first, err := s.spare, s.active.num+1, s.log.first, s.usable()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if spare != nil {
+		return s.lengthen(spare, least)
+	}
+	if num-first >= ringSize-ringMargin {
+		return fmt.Errorf("logstore: %d segments are in use, which is the limit: use larger segments or shorter windows: %w",
+			num-first, semel.ErrStoreFull)
+	}
+	if least > segmentStride {
+		return invalid("an entry of %d bytes does not fit into a segment of %d", least, segmentStride)
+	}
+	spare, err = s.createLargest(num, least, zeroed)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = spare
+	return nil
+}
+
+// createLargest makes a segment of the configured size, or of a smaller one if
+// the disk is nearly full.
+func (s *Store) createLargest(num uint32, least int, zeroed bool) (*segment, error) {
+	size := max(int(s.opts.SegmentSize), least)
+	for {
+		g, err := s.createSegment(num, size, zeroed)
+		if !errors.Is(err, syscall.ENOSPC) || size == max(least, minSegmentSize) {
+			return g, refusal(err)
+		}
+		size = max(size/4&^7, least, minSegmentSize)
+	}
+}
+
+// allocate lengthens the segment in use, for a transaction.
+func (s *Store) allocate(g *segment, least int) error {
+	s.prepare.Lock()
+	defer s.prepare.Unlock()
+	return s.lengthen(g, least)
+}
+
+// lengthen allocates more of a segment. s.prepare is held.
+func (s *Store) lengthen(g *segment, least int) error {
+	s.mu.Lock()
+	limit := g.limit
+	s.mu.Unlock()
+	if least <= limit {
+		return nil
+	}
+	if least > segmentStride {
+		return invalid("a record of %d bytes does not fit into a segment of %d", least, segmentStride)
+	}
+	if err := g.file.Allocate(int64(least)); err != nil {
+		return refusal(fmt.Errorf("logstore: lengthen segment %d: %w", g.num, err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.limit = least
+	return nil
+}
+
+// refusal classifies an error from before anything was written.
+func refusal(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: %w", semel.ErrStoreFull, err)
+	}
+	return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+}
+
+// sealSegment ends a full segment with its summary and makes it durable under
+// every sync policy, so that only the last segment can have a torn end.
+func (s *Store) sealSegment(g *segment) error {
+	s.mu.Lock()
+	r := record{off: g.next, length: sealRecord, time: g.summary.last, synced: g.synced, seq: g.sealSeq, seal: true}
+	body := g.summary.encode(nil)
+	s.mu.Unlock()
+	b := make([]byte, 0, sealRecord)
+	b = append(append(b, make([]byte, recordHead)...), body...)
+	b = binary.LittleEndian.AppendUint32(b, trailer)
+	r.encodeHead(b)
+	binary.LittleEndian.PutUint32(b, crc32.Update(g.seed, castagnoli, b[4:len(b)-recordTrail]))
+	if _, err := g.file.WriteAt(b, int64(r.off)); err != nil {
+		return fmt.Errorf("seal segment %d: %w", g.num, err)
+	}
+	if err := g.file.Truncate(int64(r.end())); err != nil {
+		return fmt.Errorf("seal segment %d: %w", g.num, err)
+	}
+	if err := s.syncSegment(g, r.end()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.sealed = true
+	g.limit = r.end()
+	return nil
+}

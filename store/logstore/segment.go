@@ -1,0 +1,317 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"path/filepath"
+
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// A segment is one file of the log: a header of headerSize bytes, then records.
+// The file is allocated in full beforehand, and cut to its length when it is
+// sealed.
+const (
+	segmentMagic = "SEMELSEG"
+	version      = 1
+	headerSize   = 64
+
+	// Positions in the index count units of 4 bytes in a ring of segments, of
+	// which each has the same stride whatever its size.
+	strideBits    = 24
+	segmentStride = 4 << strideBits
+	ringSize      = 1 << (posBits - strideBits)
+
+	chunkBits = 18
+	chunkSize = 1 << chunkBits
+)
+
+// segment is a file of the log. Fields are guarded by Store.mu, but for those
+// that do not change and those of the writer.
+type segment struct {
+	num  uint32
+	file vfs.File
+	base int64  // tick from which expiries count
+	seed uint32 // of the checksums of its records
+
+	next    int // where the next record or entry goes
+	written int // up to here the file holds it
+	synced  int // up to here it is durable; the writer's
+	limit   int // allocated length of the file
+	sealed  bool
+	sealSeq uint32 // sequence number of the record that will seal it
+	summary summary
+	// window is the longest finite life of an entry in ticks: how soon the
+	// whole segment can go.
+	window int64
+
+	// chunks hold the log's end in memory; nil where they were let go. What
+	// lies before memFrom was written by another process and is not in them.
+	chunks  [][]byte
+	memFrom int
+
+	// marks has the start of the first record in each chunk-sized part of the
+	// file, from which the record around a position is found. 0 is none.
+	marks []uint32
+
+	pins int  // readers outside the lock
+	dead bool // deleted; the last reader closes the file
+}
+
+// segmentTable finds segments by position.
+type segmentTable struct {
+	ring  [ringSize]*segment
+	first uint32 // number of the oldest segment
+}
+
+// at returns the segment of a position, or nil if it was deleted.
+func (t *segmentTable) at(pos uint64) *segment { return t.ring[pos>>strideBits] }
+
+// byNum returns the segment with a number, or nil.
+func (t *segmentTable) byNum(num uint32) *segment {
+	if s := t.ring[num%ringSize]; s != nil && s.num == num {
+		return s
+	}
+	return nil
+}
+
+// position returns the index's form of an offset in the segment.
+func (g *segment) position(off int) uint64 {
+	return uint64(g.num%ringSize)<<strideBits | uint64(off)>>2
+}
+
+// offset returns the offset of a position in its segment.
+func offset(pos uint64) int { return int(pos&(1<<strideBits-1)) << 2 }
+
+// segmentName returns the file name of a segment.
+func segmentName(num uint32) string { return fmt.Sprintf("%08d.seg", num) }
+
+// parseSegmentName returns the number in a segment's file name.
+func parseSegmentName(name string) (uint32, bool) {
+	var num uint32
+	if n, err := fmt.Sscanf(name, "%d.seg", &num); n != 1 || err != nil || segmentName(num) != name {
+		return 0, false
+	}
+	return num, true
+}
+
+// encodeHeader returns a segment's header.
+//
+//	0  magic   8  version   12  number   16  store id   32  base tick
+//	40  zeros  60  checksum of 0 to 60
+func encodeHeader(num uint32, store storeID, base int64) []byte {
+	b := make([]byte, headerSize)
+	copy(b, segmentMagic)
+	binary.LittleEndian.PutUint32(b[8:], version)
+	binary.LittleEndian.PutUint32(b[12:], num)
+	copy(b[16:], store[:])
+	binary.LittleEndian.PutUint64(b[32:], uint64(base))
+	binary.LittleEndian.PutUint32(b[60:], crc32.Checksum(b[:60], castagnoli))
+	return b
+}
+
+// decodeHeader checks a segment's header and returns its base tick.
+func decodeHeader(b []byte, num uint32, store storeID) (base int64, err error) {
+	switch {
+	case len(b) < headerSize || string(b[:8]) != segmentMagic:
+		return 0, errors.New("not a segment")
+	case crc32.Checksum(b[:60], castagnoli) != binary.LittleEndian.Uint32(b[60:]):
+		return 0, errors.New("the header fails its checksum")
+	case binary.LittleEndian.Uint32(b[8:]) != version:
+		return 0, fmt.Errorf("format version %d is not %d", binary.LittleEndian.Uint32(b[8:]), version)
+	case binary.LittleEndian.Uint32(b[12:]) != num:
+		return 0, fmt.Errorf("the header says segment %d", binary.LittleEndian.Uint32(b[12:]))
+	case storeID(b[16:32]) != store:
+		return 0, errors.New("the segment belongs to another store")
+	}
+	return int64(binary.LittleEndian.Uint64(b[32:])), nil
+}
+
+// createSegment makes a durable, allocated segment without records. It is made
+// under another name and renamed, so that a segment's file always has a valid
+// header. With zeroed set its blocks are written ahead of use, which makes
+// syncs of large records cheaper.
+func (s *Store) createSegment(num uint32, size int, zeroed bool) (*segment, error) {
+	base := s.clock.Nanos() / tickNanos
+	g := newSegment(num, base, encodeHeader(num, s.id.store, base))
+	name, temp := filepath.Join(s.dir, segmentName(num)), filepath.Join(s.dir, tempSegment)
+	file, err := s.makeSegmentFile(temp, encodeHeader(num, s.id.store, base), size, zeroed)
+	if err == nil {
+		err = s.fs.Rename(temp, name)
+	}
+	if err == nil {
+		err = s.fs.SyncDir(s.dir)
+	}
+	if err != nil {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+		return nil, fmt.Errorf("logstore: create segment %d: %w", num, err)
+	}
+	g.file, g.limit = file, size
+	return g, nil
+}
+
+// tempSegment is the name of a segment that is being made.
+const tempSegment = "segment.tmp"
+
+func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed bool) (vfs.File, error) {
+	if err := s.removeIfThere(temp); err != nil {
+		return nil, err
+	}
+	file, err := s.fs.Create(temp)
+	if err != nil {
+		return nil, err
+	}
+	if err = file.Allocate(int64(size)); err == nil && zeroed {
+		err = writeZeros(file, size)
+	}
+	if err == nil {
+		_, err = file.WriteAt(header, 0)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close(), s.fs.Remove(temp))
+	}
+	return file, nil
+}
+
+func writeZeros(file vfs.File, size int) error {
+	zeros := make([]byte, min(1<<20, size))
+	for off := 0; off < size; off += len(zeros) {
+		if _, err := file.WriteAt(zeros[:min(len(zeros), size-off)], int64(off)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newSegment(num uint32, base int64, header []byte) *segment {
+	return &segment{
+		num: num, base: base, seed: crc32.Checksum(header, castagnoli),
+		next: headerSize, written: headerSize, synced: headerSize, memFrom: headerSize,
+	}
+}
+
+// mark notes where a record starts.
+func (g *segment) mark(off int) {
+	part := off >> chunkBits
+	for len(g.marks) <= part {
+		g.marks = append(g.marks, 0)
+	}
+	if g.marks[part] == 0 {
+		g.marks[part] = uint32(off)
+	}
+}
+
+// markBefore returns the start of a record at or before off.
+func (g *segment) markBefore(off int) int {
+	for part := min(off>>chunkBits, len(g.marks)-1); part >= 0; part-- {
+		if m := int(g.marks[part]); m != 0 && m <= off {
+			return m
+		}
+	}
+	return headerSize
+}
+
+// put copies bytes into memory at off.
+func (s *Store) put(g *segment, off int, b []byte) {
+	for len(b) > 0 {
+		n := copy(s.chunk(g, off>>chunkBits)[off&(chunkSize-1):], b)
+		b = b[n:]
+		off += n
+	}
+}
+
+// chunk returns a chunk for writing and makes it if there is none yet.
+func (s *Store) chunk(g *segment, i int) []byte {
+	for len(g.chunks) <= i {
+		g.chunks = append(g.chunks, nil)
+	}
+	if g.chunks[i] == nil {
+		if n := len(s.freeChunks); n > 0 {
+			g.chunks[i], s.freeChunks = s.freeChunks[n-1], s.freeChunks[:n-1]
+		} else {
+			g.chunks[i] = make([]byte, chunkSize)
+		}
+		s.resident = append(s.resident, residentChunk{g, i})
+	}
+	return g.chunks[i]
+}
+
+// residentChunk names a chunk that is in memory.
+type residentChunk struct {
+	segment *segment
+	index   int
+}
+
+// trimChunks lets the oldest chunks go that are written and beyond the limit.
+func (s *Store) trimChunks() {
+	n := 0
+	for (len(s.resident)-n)*chunkSize > int(s.opts.CacheBytes) {
+		c := s.resident[n]
+		end := (c.index + 1) << chunkBits
+		growing := c.segment == s.active && c.segment.next < end
+		if growing || c.segment.written < min(end, c.segment.next) {
+			break
+		}
+		if len(s.freeChunks) < freeChunks {
+			s.freeChunks = append(s.freeChunks, c.segment.chunks[c.index])
+		}
+		c.segment.chunks[c.index] = nil
+		n++
+	}
+	if n > 0 {
+		s.resident = append(s.resident[:0], s.resident[n:]...)
+	}
+}
+
+// freeChunks is how many chunks wait to be used again.
+const freeChunks = 8
+
+// memory returns n bytes at off if they are in memory, in scratch if they lie
+// in two chunks. They are valid until the lock is released.
+func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
+	i := off >> chunkBits
+	if off < g.memFrom || i >= len(g.chunks) || g.chunks[i] == nil {
+		return nil, false
+	}
+	at := off & (chunkSize - 1)
+	if at+n <= chunkSize {
+		return g.chunks[i][at : at+n], true
+	}
+	b := scratch[:0]
+	for len(b) < n {
+		if i >= len(g.chunks) || g.chunks[i] == nil {
+			return nil, false
+		}
+		c := g.chunks[i][at:]
+		b = append(b, c[:min(len(c), n-len(b))]...)
+		i, at = i+1, 0
+	}
+	return b, true
+}
+
+// pin keeps the file of a segment open for a reader outside the lock.
+func (g *segment) pin() { g.pins++ }
+
+// unpin ends a pin.
+func (s *Store) unpin(g *segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.pins--
+	g.closeIfUnused()
+}
+
+// closeIfUnused closes the file of a deleted segment without readers. The file
+// was only read and is gone: an error of Close says nothing anyone could use.
+func (g *segment) closeIfUnused() {
+	if g.dead && g.pins == 0 && g.file != nil {
+		_ = g.file.Close()
+		g.file = nil
+	}
+}

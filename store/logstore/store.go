@@ -1,0 +1,273 @@
+package logstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// Store is an embedded, durable store for one process. Its methods may be
+// called at once from many goroutines.
+type Store struct {
+	dir    string
+	opts   Options
+	fs     vfs.FS
+	lock   io.Closer
+	id     identity
+	hasher digest.Hasher
+	clock  *clock.Clock
+
+	// mu guards everything below. Nothing blocks under it: files are read and
+	// written outside, and what was read is looked up again under it.
+	mu     sync.Mutex
+	index  index
+	claims map[semel.Digest]claim
+	log    segmentTable
+	values map[string]value
+	token  semel.Token // the last one given out
+	failed error       // why the store stopped
+	closed bool
+
+	active     *segment // where entries are appended
+	spare      *segment // the next one, made ahead
+	writing    *segment // where the writer, of which there is one at a time, wrote last
+	dirty      bool     // something is written and not synced
+	tx         *Tx      // the open transaction
+	open       *batch   // gathers entries
+	last       *batch   // the latest batch, while it is not written
+	seq        uint32   // of the latest batch
+	emptySeq   uint32   // of the empty record that the log ended with at open
+	resident   []residentChunk
+	freeChunks [][]byte
+
+	gate gate
+
+	// prepare is held while a segment is made or lengthened. It is taken
+	// before mu.
+	prepare sync.Mutex
+	// maintaining is held while segments are deleted. It is taken before
+	// prepare and mu.
+	maintaining sync.Mutex
+
+	ops        sync.Pool // of *op
+	background sync.WaitGroup
+	cancel     context.CancelFunc // ends the background
+	wake       chan struct{}      // tells the maintenance that a segment was begun
+}
+
+var (
+	_ semel.Store    = (*Store)(nil)
+	_ semel.Looker   = (*Store)(nil)
+	_ semel.Lister   = (*Store)(nil)
+	_ semel.Resolver = (*Store)(nil)
+	_ semel.Purger   = (*Store)(nil)
+	_ semel.Counter  = (*Store)(nil)
+)
+
+// Open opens the store in a directory, or makes one there if the directory is
+// empty or missing. It reads the whole log, and verifies it, before it returns:
+// about a second for each few million keys. It returns a *vfs.LockedError that
+// names the holder if another process has the store open, a *CorruptError if
+// the log is damaged anywhere but in a last write that was cut short, and
+// semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
+func Open(dir string, opts *Options) (*Store, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		dir: dir, opts: o, fs: o.FS,
+		claims: make(map[semel.Digest]claim),
+		values: make(map[string]value),
+		wake:   make(chan struct{}, 1),
+	}
+	s.ops.New = func() any { return &op{store: s} }
+	if err := s.fs.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("logstore: make directory: %w", err)
+	}
+	s.lock, err = s.fs.Lock(filepath.Join(dir, lockName), holder(time.Now()))
+	if err != nil {
+		return nil, fmt.Errorf("logstore: lock: %w", err)
+	}
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, s.closeFiles(), s.lock.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.background.Go(func() { s.maintain(ctx) })
+	if o.Fsync == Interval {
+		s.background.Go(func() { s.syncPeriodically(ctx) })
+	}
+	return s, nil
+}
+
+// start brings the store to life from its files.
+func (s *Store) start() error {
+	names, err := s.fs.List(s.dir)
+	if err != nil {
+		return fmt.Errorf("logstore: list %s: %w", s.dir, err)
+	}
+	if err := s.loadIdentity(names); err != nil {
+		return err
+	}
+	s.hasher = digest.New(s.id.secret)
+	s.token = semel.Token(s.id.opens << tokenBits)
+	return s.recover(names)
+}
+
+// Traits implements semel.Store.
+func (s *Store) Traits() semel.Traits {
+	return semel.Traits{
+		Durable:       true,
+		PowerSafe:     s.opts.Fsync == Always,
+		Transactional: true,
+		Fenced:        true,
+		Exact:         true,
+		Results:       true,
+		MaxResult:     s.opts.MaxResult,
+		Tick:          tickNanos,
+	}
+}
+
+// Dir returns the directory of the store.
+func (s *Store) Dir() string { return s.dir }
+
+// Close finishes what was begun, makes it durable and gives the directory up.
+// Calls that run are finished first; later ones get semel.ErrClosed. It returns
+// the error that stopped the store, if one did. A second Close does nothing.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.background.Wait()
+		return nil
+	}
+	s.closed = true
+	if s.tx != nil {
+		s.tx.abort(errClosed)
+	}
+	last := s.last
+	s.mu.Unlock()
+
+	s.cancel()
+	if last != nil {
+		<-last.done
+	}
+	s.background.Wait()
+	err := s.shutDown()
+	return errors.Join(err, s.closeFiles(), s.lock.Close())
+}
+
+// shutDown ends the log with an empty record, which says that everything before
+// it is durable, and cuts the file to its length.
+func (s *Store) shutDown() error {
+	s.maintaining.Lock()
+	defer s.maintaining.Unlock()
+	s.mu.Lock()
+	failed, spare, g := s.failed, s.spare, s.active
+	s.spare = nil
+	s.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	if err := s.syncAll(); err != nil {
+		return err
+	}
+	if spare != nil {
+		err := errors.Join(spare.file.Close(), s.fs.Remove(filepath.Join(s.dir, segmentName(spare.num))))
+		if err != nil {
+			return fmt.Errorf("logstore: remove spare segment: %w", err)
+		}
+	}
+	if err := s.writeEmpty(g); err != nil {
+		return err
+	}
+	err := g.file.Truncate(int64(g.next))
+	if err == nil {
+		err = g.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("logstore: close segment %d: %w", g.num, err)
+	}
+	return nil
+}
+
+// writeEmpty writes the last record, unless the log ends with one.
+func (s *Store) writeEmpty(g *segment) error {
+	s.mu.Lock()
+	if s.writing == g && s.seq == s.emptySeq || g.next+emptyRecord+sealRecord > g.limit {
+		s.mu.Unlock()
+		return nil
+	}
+	b := s.newBatch()
+	s.closeBatch(b)
+	s.mu.Unlock()
+	s.commit(b)
+	return b.err
+}
+
+// closeFiles closes every segment. It is the last use of the store.
+func (s *Store) closeFiles() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for i, g := range s.log.ring {
+		if g != nil && g.file != nil && g.pins == 0 {
+			errs = append(errs, g.file.Close())
+			g.file = nil
+		}
+		if g != nil {
+			g.dead = true // a reader that is left closes it
+		}
+		s.log.ring[i] = nil
+	}
+	return errors.Join(errs...)
+}
+
+// usable returns why the store cannot be used, if so.
+func (s *Store) usable() error {
+	if s.failed != nil {
+		return s.failed
+	}
+	if s.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// fail stops the store: what was written since the last sync may be gone, and
+// no later sync could prove otherwise.
+func (s *Store) fail(cause error) {
+	if s.failed == nil {
+		s.failed = fmt.Errorf("logstore: %w: open it again: %w", semel.ErrStoreFailed, cause)
+	}
+}
+
+// Digester returns the digests of ids in one scope, for Tx.Claim.
+func (s *Store) Digester(scope string) digest.Scoped { return s.hasher.Scope(scope) }
+
+// Seed returns a secret number that belongs to the store, for fingerprints of
+// content that are kept in it.
+func (s *Store) Seed() uint64 {
+	d := s.hasher.Scope("\x00seed").String("\x00seed")
+	return half(semel.Fingerprint(d))
+}
+
+// enter begins a change: it takes the lock once no transaction is open.
+func (s *Store) enter(ctx context.Context) error {
+	s.mu.Lock()
+	if err := s.gate.pass(ctx, s); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	return nil
+}
