@@ -1,15 +1,111 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/dedup"
+)
 
 // newDedupCommand builds the verb dedup.
 func newDedupCommand(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:     "dedup [FILE...]",
-		Short:   "Keep the first line of each key",
-		Example: "semel dedup --key .event_id events.jsonl > clean.jsonl",
+	var opts dedup.Options
+	var rate lossyRate
+	var threads int64
+	cmd := &cobra.Command{
+		Use:   "dedup [FILE...]",
+		Short: "Keep the first line of each key",
+		Example: `semel dedup --key .event_id examples/events.jsonl > clean.jsonl
+zcat logs/*.gz | semel dedup --key .user.id --key .order_id --window 24h --store ./seen > fresh.jsonl
+semel dedup --key 'hash(.)' --store ./seen --output clean.jsonl --duplicates dups.jsonl day-*.jsonl`,
+		Long: `Reads lines from files or standard input, keeps the first of each key, in input
+order, and writes it unchanged, byte for byte. gzip and zstd are recognised by
+content. CSV and TSV have a header line, which is kept once.
+
+A key is a path into a JSON line (.a.b, .items[0].id, .["odd.name"]), a CSV
+column (.name), the whole line (line), or content whatever its spelling
+(hash(.), hash(.a,.b)). Several keys make one composite key.
+
+With --store and --output and inputs that are files, a run that was killed goes
+on where it stopped when the same command is run again, and the outputs end as
+if nothing had happened. Between pipes, lines may come again after a crash, but
+none is lost.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return usagef("dedup is not part of this build")
+			opts.Inputs = args
+			opts.Threads = int(threads)
+			opts.Lossy = float64(rate)
+			return a.dedup(cmd.Context(), &opts)
 		},
 	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringArrayVarP(&opts.Keys, "key", "k", nil, "`RULE` that makes lines the same; repeat it for a composite key (default line)")
+	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto, jsonl, text, csv or tsv; auto goes by file name, then by the first byte")
+	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
+	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
+	windowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever")
+	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output")
+	flags.BoolVar(&opts.Append, "append", false, "go on after what an output holds that the store did not write")
+	flags.BoolVar(&opts.Force, "force", false, "start such an output anew; read inputs that changed under an unfinished run from their beginning")
+	flags.StringVar(&opts.Duplicates, "duplicates", "", "also keep the lines that are dropped, in `FILE`")
+	flags.StringVar((*string)(&opts.OnMissing), "on-missing", string(dedup.MissingFail), "`WHAT` to do with a line that has no key: fail, reject, pass, or hash its content")
+	flags.StringVar((*string)(&opts.OnMismatch), "on-mismatch", string(dedup.MismatchDrop), "`WHAT` to do with a known key and other content: drop, reject or pass")
+	flags.StringVar(&opts.Rejected, "rejected", "", "`FILE` for the lines that are rejected")
+	flags.StringVar(&opts.Report, "report", "", "write the counts as JSON to `FILE`")
+	addParsed(flags, &rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
+	countVar(flags, &opts.Expect, "expect", "", "number of different keys the filter is made for")
+	countVar(flags, &threads, "threads", "", "number of workers (default one for each CPU)")
+	return cmd
+}
+
+// lossyRate is the rate of --lossy, as a number or in percent.
+type lossyRate float64
+
+// dedup runs the verb.
+func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
+	opts.Stdin, opts.Stdout = a.stdin, a.stdout
+	opts.Note = func(text string) { a.note("semel dedup: %s", text) }
+	run, err := dedup.Prepare(ctx, opts)
+	if err != nil {
+		return dedupError(err)
+	}
+	stop := a.startProgress(func() progress { return dedupProgress(run.Progress()) })
+	report, err := run.Do(ctx)
+	stop()
+	switch {
+	case err == nil, ctx.Err() != nil && !errors.Is(err, errReaderGone):
+		a.note("%s", dedupSummary(report))
+	}
+	return dedupError(err)
+}
+
+// dedupError gives the engine's refusals their exit status.
+func dedupError(err error) error {
+	var refused *dedup.RefusedError
+	if errors.As(err, &refused) {
+		return &UsageError{Problems: refused.Problems}
+	}
+	return err
+}
+
+func dedupProgress(p dedup.Progress) progress {
+	share := -1.0
+	if p.Total > 0 {
+		share = float64(p.BytesIn) / float64(p.Total)
+	}
+	return progress{Done: p.Read, Unit: "lines", Share: share}
+}
+
+// dedupSummary is the last line on stderr, which scripts read.
+func dedupSummary(r dedup.Report) string {
+	rate := 0.0
+	if r.ElapsedSeconds > 0 {
+		rate = float64(r.Read) / r.ElapsedSeconds
+	}
+	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s  in %.1f s (%s lines/s)",
+		formatCount(r.Read), formatCount(r.Fresh), formatCount(r.Duplicate), formatCount(r.Mismatch),
+		formatCount(r.Rejected), r.ElapsedSeconds, formatRate(rate))
 }

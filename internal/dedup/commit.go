@@ -3,6 +3,8 @@ package dedup
 import (
 	"bytes"
 	"context"
+	"errors"
+	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -21,30 +23,71 @@ const (
 type committer struct {
 	opts     *Options
 	inputs   []*input
+	comma    byte
 	set      keySet
+	journal  *journal // nil without a store; else it is the set
+	outputs  []*output
 	out      *output
 	dups     *output // nil if they are not kept
 	rejected *output // nil if nothing is rejected
-	comma    byte
 	progress *progress
 
+	found  runState // what the inputs were when the run began
 	pos    position
+	crc    uint32 // of the input before pos, if the run can be resumed
 	counts Counts
+	// written is counts.BytesOut when the output was opened.
+	written int64
+	// replay: the very same command is known to have finished, so all that
+	// has no key is in its files already. It ends with the first fresh line.
+	replay bool
 }
 
-// run takes blocks until there are no more, or until one cannot be settled.
+// run takes blocks until there are no more, or until one cannot be settled. It
+// ends with a commit unless something cannot be written.
 func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) error {
-	for b := range blocks {
-		<-b.parsed
-		if err := c.settle(b); err != nil {
-			return err
+	err := c.settleAll(ctx, blocks, pool)
+	var line *LineError
+	stopped := errors.As(err, &line) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	if err != nil && !stopped {
+		if c.journal != nil {
+			c.journal.abort()
 		}
-		if b.err != nil {
-			return c.stopped(ctx, b)
-		}
-		pool.put(b)
+		return err
 	}
-	return context.Cause(ctx)
+	if commitErr := c.finish(context.WithoutCancel(ctx), err == nil); commitErr != nil {
+		c.journal.abort()
+		return commitErr
+	}
+	return err
+}
+
+func (c *committer) settleAll(ctx context.Context, blocks <-chan *block, pool *pool) error {
+	drained := context.WithoutCancel(ctx)
+	ticker := time.NewTicker(c.opts.commitEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case b, more := <-blocks:
+			if !more {
+				return context.Cause(ctx)
+			}
+			<-b.parsed
+			if err := c.settle(b); err != nil {
+				return err
+			}
+			if b.err != nil {
+				return c.stopped(ctx, b)
+			}
+			pool.put(b)
+		case <-ticker.C: // for an input that pauses
+		}
+		if c.journal != nil && c.journal.due(c.opts, c.counts.BytesIn, time.Now()) {
+			if err := c.checkpoint(drained); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // settle decides and writes the lines of a block, all or those before the first
@@ -61,7 +104,7 @@ func (c *committer) settle(b *block) error {
 		}
 	}
 	if c.pos.Input != b.input {
-		c.pos = position{Input: b.input, Line: c.inputs[b.input].headerLines()}
+		c.enter(b.input)
 	}
 	prints := b.prints
 	if len(prints) > keyed {
@@ -71,30 +114,28 @@ func (c *committer) settle(b *block) error {
 	if err := c.set.decide(b.digests[:keyed], prints, b.decisions); err != nil {
 		return err
 	}
-	size := int(b.start(lines))
-	before := c.linesIn(b, lines, size)
-	c.counts.Missing += b.hashed
-	c.counts.BytesIn += int64(size)
+	data := b.data[:b.start(lines)]
+	read := data
 	if lines == len(b.ends) {
-		c.counts.BytesIn -= int64(b.added)
+		read = data[:len(data)-b.added]
 	}
+	c.follow(read)
+	c.pos.Offset = b.offset + int64(len(read))
+	c.pos.Line += c.linesIn(data, lines)
+	c.counts.BytesIn += int64(len(read))
+	c.counts.Missing += b.hashed
 	kept := c.place(b, lines)
-	if err := c.out.write(b.data[:kept]); err != nil {
+	c.counts.Read = c.counts.Fresh + c.counts.Duplicate + c.counts.Rejected
+	if err := c.out.write(data[:kept]); err != nil {
 		return err
 	}
-	for _, side := range []*output{c.dups, c.rejected} {
-		if side == nil {
-			continue
-		}
-		if err := side.flush(); err != nil {
+	for _, o := range c.outputs {
+		if err := o.flush(); err != nil {
 			return err
 		}
 	}
-	c.counts.BytesOut += int64(kept)
-	c.counts.Read = c.counts.Fresh + c.counts.Duplicate + c.counts.Rejected
+	c.counts.BytesOut = c.written + c.out.length - c.out.base
 	c.progress.set(&c.counts)
-	c.pos.Offset = b.offset + int64(size)
-	c.pos.Line += before
 	if stop != nil {
 		return c.lineError(&missingError{stop})
 	}
@@ -110,12 +151,14 @@ func (c *committer) place(b *block, lines int) (kept int) {
 	gone := 0
 	for i := range lines {
 		end := int(b.ends[i])
-		var f fate
+		f := keep
 		if len(odd) > 0 && int(odd[0].line) == i {
 			f = c.oddFate(odd[0])
 			odd = odd[1:]
 		} else {
-			if keyed[0] != semel.Fresh {
+			if keyed[0] == semel.Fresh {
+				c.replay = false
+			} else {
 				f = c.knownFate(keyed[0])
 			}
 			keyed = keyed[1:]
@@ -148,7 +191,7 @@ func (c *committer) knownFate(d semel.Decision) fate {
 	case MismatchReject:
 		return reject
 	case MismatchPass:
-		return keep
+		return c.pass()
 	}
 	return drop
 }
@@ -161,9 +204,17 @@ func (c *committer) oddFate(odd oddLine) fate {
 	}
 	c.counts.Missing++
 	if c.opts.OnMissing == MissingPass {
-		return keep
+		return c.pass()
 	}
 	return reject
+}
+
+// pass is for a line that is kept although its key does not say so.
+func (c *committer) pass() fate {
+	if c.replay {
+		return drop
+	}
+	return keep
 }
 
 // aside counts a line that is not kept, and puts it where such lines go.
@@ -177,18 +228,18 @@ func (c *committer) aside(f fate, line []byte) {
 		c.counts.Rejected++
 		side = c.rejected
 	}
-	if side != nil {
+	if side != nil && !c.replay {
 		side.buffer = append(side.buffer, line...)
 	}
 }
 
-// linesIn counts the lines of the input in the first lines of a block, which
-// are size bytes: a CSV record may have more than one.
-func (c *committer) linesIn(b *block, lines, size int) int64 {
+// linesIn counts the lines in the first lines of a block, which may be records:
+// these may have more than one.
+func (c *committer) linesIn(data []byte, lines int) int64 {
 	if c.comma == 0 {
 		return int64(lines)
 	}
-	return int64(bytes.Count(b.data[:size], []byte{'\n'}))
+	return int64(bytes.Count(data, []byte{'\n'}))
 }
 
 // stopped explains why the reader stopped after a block.
@@ -197,7 +248,7 @@ func (c *committer) stopped(ctx context.Context, b *block) error {
 		return context.Cause(ctx)
 	}
 	if c.pos.Input != b.input {
-		c.pos = position{Input: b.input, Offset: b.offset, Line: c.inputs[b.input].headerLines()}
+		c.enter(b.input)
 	}
 	return c.lineError(b.err)
 }

@@ -24,10 +24,6 @@ func (e *LineError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Input, e.
 // Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// ErrReaderGone is the error of a run whose standard output was closed by who
-// reads it. Keys of lines that were not written are not remembered.
-var ErrReaderGone = errors.New("dedup: standard output was closed by its reader")
-
 // missingError says why a line has no key and what can be done about it.
 type missingError struct{ err error }
 

@@ -1,12 +1,15 @@
 package dedup
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // input is one thing to read, as it was found before anything was touched.
@@ -19,8 +22,11 @@ type input struct {
 	// again: standard input, pipes.
 	kept   *stream
 	format Format
-	mark   []byte // the byte order mark, if there is one
-	header []byte // the CSV header with its line end
+	found  time.Time // when info was asked for
+	mark   []byte    // the byte order mark, if there is one
+	header []byte    // the CSV header with its line end
+	// lead is what was read of the input before the first line.
+	lead []byte
 	// start is where the first line begins, in decompressed bytes.
 	start int64
 }
@@ -45,6 +51,7 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 			return nil, fmt.Errorf("%s: %s", name, reason(err))
 		}
 		raw = file
+		in.found = time.Now()
 		if in.info, err = file.Stat(); err != nil {
 			file.Close()
 			return nil, fmt.Errorf("%s: %s", name, reason(err))
@@ -82,7 +89,8 @@ func (in *input) look(s *stream, asked Format) error {
 			return err
 		}
 	}
-	in.start = int64(len(in.mark))
+	in.lead = bytes.Clone(in.mark)
+	in.start = int64(len(in.lead))
 	in.format = asked
 	if in.format == Auto {
 		in.format = formatOfName(in.name)
@@ -125,7 +133,7 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	}
 	file, err := os.Open(in.path)
 	if err != nil {
-		return nil, fmt.Errorf("%s", reason(err))
+		return nil, errors.New(reason(err))
 	}
 	s, err := openStream(ctx, file, true)
 	if err != nil {

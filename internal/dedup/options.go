@@ -95,6 +95,9 @@ type Options struct {
 	// OnMismatch is for lines whose key had other content. Defaults to
 	// MismatchDrop.
 	OnMismatch OnMismatch
+	// Report is a file that the [Report] is written to, as JSON. Defaults to
+	// "", which writes none.
+	Report string
 	// Lossy is the share of new lines that may be taken for duplicates, by a
 	// filter of fixed size in place of exact keys. Must be between 0 and 1,
 	// and 0 with a Store. Defaults to 0, which is exact.

@@ -153,7 +153,8 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 	for {
 		more, err := s.plain.ReadBytes('\n')
 		in.header = append(in.header, more...)
-		in.start += int64(len(more))
+		in.lead = append(in.lead, more...)
+		in.start = int64(len(in.lead))
 		if end, _ := scanner.next(in.header); end >= 0 {
 			return nil
 		}
@@ -174,7 +175,12 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 func (in *input) headerLines() int64 { return int64(bytes.Count(in.header, []byte{'\n'})) }
 
 // checkPaths refuses files with two roles in one run.
-func checkPaths(inputs []*input, outputs []*output, p *problems) {
+func checkPaths(inputs []*input, outputs []*output, report string, p *problems) {
+	if report != "" {
+		o := &output{flag: "--report", name: report}
+		o.find(p)
+		outputs = append(outputs[:len(outputs):len(outputs)], o)
+	}
 	for i, o := range outputs {
 		if o.path == "" {
 			continue
@@ -187,6 +193,9 @@ func checkPaths(inputs []*input, outputs []*output, p *problems) {
 		}
 		for _, other := range outputs[:i] {
 			otherInfo, otherErr := os.Stat(other.path)
+			if other.path == "" {
+				continue
+			}
 			if other.path == o.path || err == nil && otherErr == nil && os.SameFile(info, otherInfo) {
 				p.addf("%s and %s are one file, %s: name two", other.flag, o.flag, o.name)
 			}

@@ -1,9 +1,10 @@
 package dedup
 
 import (
+	"encoding/json"
 	"fmt"
-	"strconv"
-	"time"
+	"os"
+	"path/filepath"
 )
 
 // Counts is what became of the lines. Read = Fresh + Duplicate + Rejected;
@@ -29,38 +30,30 @@ type Report struct {
 	Resumed        bool    `json:"resumed"`
 }
 
-// String is the summary for people, as in
-// "read 5,000,000  fresh 4,000,000  duplicates 1,000,000  mismatched 12  rejected 0  in 1.9 s (2.6 M lines/s)".
-func (r Report) String() string {
-	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s  in %.1f s (%s)",
-		Thousands(r.Read), Thousands(r.Fresh), Thousands(r.Duplicate), Thousands(r.Mismatch), Thousands(r.Rejected),
-		r.ElapsedSeconds, Rate(r.Read, time.Duration(r.ElapsedSeconds*float64(time.Second))))
-}
-
-// Thousands writes a number with commas between groups of three digits.
-func Thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	first := 0
-	if n < 0 {
-		first = 1
+// write replaces the file by the report, at once: who reads it sees a whole
+// one, the old or the new.
+func (r Report) write(path string) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("dedup: report: %w", err)
 	}
-	for i := len(digits) - 3; i > first; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("report %s: %s", path, reason(err))
 	}
-	return digits
-}
-
-// Rate writes lines in a time as "2.6 M lines/s".
-func Rate(lines int64, in time.Duration) string {
-	perSecond := 0.0
-	if in > 0 {
-		perSecond = float64(lines) / in.Seconds()
+	defer os.Remove(file.Name()) // in vain once it is renamed
+	_, err = file.Write(append(data, '\n'))
+	if err == nil {
+		err = file.Chmod(0o644)
 	}
-	switch {
-	case perSecond >= 1e6:
-		return fmt.Sprintf("%.1f M lines/s", perSecond/1e6)
-	case perSecond >= 1e3:
-		return fmt.Sprintf("%.1f k lines/s", perSecond/1e3)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
 	}
-	return fmt.Sprintf("%.0f lines/s", perSecond)
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("report %s: %s", path, reason(err))
+	}
+	return nil
 }

@@ -6,20 +6,26 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/store/logstore"
 )
 
 // Run is one deduplication that was found possible. See [Prepare].
 type Run struct {
-	opts      Options
-	inputs    []*input
-	extract   *extraction
+	opts    Options
+	inputs  []*input
+	outputs []*output
+	header  []byte // of CSV, for outputs that are empty
+	extract *extraction
+	store   *logstore.Store // nil without one
+	// committer holds what the run knows while it runs.
 	committer *committer
-	outputs   []*output
 	from      position
+	resumed   bool
 	begun     time.Time
 	progress  progress
 }
@@ -34,6 +40,13 @@ func Prepare(ctx context.Context, opts *Options) (*Run, error) {
 		opts = new(Options)
 	}
 	r := &Run{opts: opts.withDefaults(), begun: time.Now()}
+	if err := r.prepare(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *Run) prepare(ctx context.Context) error {
 	o := &r.opts
 	var p problems
 	o.check(&p)
@@ -41,34 +54,47 @@ func Prepare(ctx context.Context, opts *Options) (*Run, error) {
 	var format Format
 	r.inputs, format = findInputs(ctx, o, rules, &p)
 	r.outputs = findOutputs(o, &p)
-	checkPaths(r.inputs, r.outputs, &p)
+	checkPaths(r.inputs, r.outputs, o.Report, &p)
 	if ctx.Err() != nil {
-		r.Close()
-		return nil, context.Cause(ctx)
-	}
-	var names []string
-	var header []byte
-	if format.records() {
-		names, header = readHeaders(ctx, r.inputs, format.comma(), &p)
+		return context.Cause(ctx)
 	}
 	checkRules(rules, format, &p)
 	r.extract = &extraction{
 		format: format, comma: format.comma(), rules: rules,
-		prints:      !isContent(rules),
+		prints:      o.Lossy == 0 && !isContent(rules),
 		hashMissing: o.OnMissing == MissingHash,
 	}
-	if len(names) > 0 {
-		r.extract.columns = findColumns(names, rules, &p)
+	if format.records() {
+		var names []string
+		names, r.header = readHeaders(ctx, r.inputs, format.comma(), &p)
+		if len(names) > 0 {
+			r.extract.columns = findColumns(names, rules, &p)
+		}
 	}
-	if err := p.err(); err != nil {
-		r.Close()
-		return nil, err
+	if len(p) > 0 {
+		return p.err()
 	}
-	if err := r.prepareKeys(ctx, header); err != nil {
-		r.Close()
-		return nil, err
+	r.committer = &committer{
+		opts: o, inputs: r.inputs, comma: r.extract.comma,
+		outputs: r.outputs, progress: &r.progress,
 	}
-	return r, nil
+	for _, out := range r.outputs {
+		switch out.flag {
+		case "--output":
+			r.committer.out = out
+		case "--duplicates":
+			r.committer.dups = out
+		case "--rejected":
+			r.committer.rejected = out
+		}
+		if !format.records() && len(r.inputs) > 0 {
+			out.mark = r.inputs[0].mark
+		}
+	}
+	if o.Store != "" {
+		return r.prepareStore(ctx)
+	}
+	return r.prepareMemory(ctx)
 }
 
 // isContent reports whether lines of one key have one content, so that there
@@ -78,51 +104,165 @@ func isContent(rules []*key.Rule) bool {
 		if r.Form() == key.FormLine {
 			return true
 		}
-		if r.Form() == key.FormHash {
-			for _, path := range r.Paths() {
-				if path.String() == "." {
-					return true
-				}
+		for _, path := range r.Paths() {
+			if r.Form() == key.FormHash && path.String() == "." {
+				return true
 			}
 		}
 	}
 	return false
 }
 
-// prepareKeys chooses where keys are remembered, and with it how to commit.
-func (r *Run) prepareKeys(ctx context.Context, header []byte) error {
-	secret := digest.NewSecret()
-	r.extract.digester = digest.New(secret).Scope(r.opts.Scope)
-	var seed [8]byte
-	rand.Read(seed[:])
-	r.extract.seed = binary.LittleEndian.Uint64(seed[:])
-	set, err := newMemory(r.opts.Window, r.extract.prints)
-	if err != nil {
+// prepareMemory has keys forgotten when the run ends.
+func (r *Run) prepareMemory(ctx context.Context) error {
+	var p problems
+	nothing := values(func(string) ([]byte, bool) { return nil, false })
+	for _, o := range r.outputs {
+		if err := o.plan(nothing, &r.opts, r.committer.comma, false, &p); err != nil {
+			return err
+		}
+	}
+	if err := p.err(); err != nil {
 		return err
 	}
-	r.committer = &committer{
-		opts: &r.opts, inputs: r.inputs, comma: r.extract.comma, set: set, progress: &r.progress,
-		out: r.outputs[0],
+	r.extract.digester = digest.New(digest.NewSecret()).Scope(r.opts.Scope)
+	var seed [8]byte
+	rand.Read(seed[:]) // never fails: crypto/rand ends the process instead
+	r.extract.seed = binary.LittleEndian.Uint64(seed[:])
+	var err error
+	if r.opts.Lossy > 0 {
+		r.committer.set, err = newLossy(&r.opts)
+		return err
 	}
+	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints)
+	return err
+}
+
+// prepareStore has keys remembered in a store, and finds out whether it knows
+// of this run.
+func (r *Run) prepareStore(ctx context.Context) error {
+	j := &journal{window: r.opts.Window, mode: piped, failAt: r.opts.failAt, begun: r.begun}
+	if r.seekable() {
+		j.mode, j.id = checkpointed, r.identity()
+	}
+	if _, err := os.Stat(r.opts.Store); errors.Is(err, os.ErrNotExist) {
+		// A run that is refused must not have made the store.
+		nothing := values(func(string) ([]byte, bool) { return nil, false })
+		if err := r.plan(ctx, j, nothing); err != nil {
+			return err
+		}
+	}
+	var err error
+	if r.store, err = openStore(r.opts.Store); err != nil {
+		return err
+	}
+	j.store = r.store
+	if err := r.plan(ctx, j, r.store.Value); err != nil {
+		return err
+	}
+	r.extract.digester, r.extract.seed = r.store.Digester(r.opts.Scope), r.store.Seed()
+	r.committer.set, r.committer.journal = j, j
 	return nil
 }
 
+// seekable reports whether all inputs and the output can be come back to.
+func (r *Run) seekable() bool {
+	for _, in := range r.inputs {
+		if !in.regular() {
+			return false
+		}
+	}
+	return r.committer.out.path != ""
+}
+
+// plan decides where inputs and outputs go on, from what the store knows.
+func (r *Run) plan(ctx context.Context, j *journal, v values) error {
+	var p problems
+	known := new(resumption)
+	if j.id != "" {
+		var err error
+		if known, err = readResumption(v, j.id); err != nil {
+			return err
+		}
+	}
+	if known.unfinished() {
+		var changed problems
+		known.checkInputs(ctx, r.inputs, &changed)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if len(changed) > 0 && r.opts.Force {
+			known = new(resumption)
+		} else {
+			p = append(p, changed...)
+		}
+	}
+	intact := true
+	for _, o := range r.outputs {
+		o.track = o.path != ""
+		if err := o.plan(v, &r.opts, r.committer.comma, known.unfinished(), &p); err != nil {
+			return err
+		}
+		intact = intact && (o.path == "" || o.intact)
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if j.id == "" {
+		return nil
+	}
+	if known.unfinished() {
+		r.resume(known, j)
+		return nil
+	}
+	found, err := describeInputs(r.inputs)
+	r.committer.found = found
+	r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
+	return err
+}
+
+// resume takes up an unfinished run.
+func (r *Run) resume(known *resumption, j *journal) {
+	r.resumed = known.at.Offset > 0 || known.at.Input > 0
+	r.from = known.at.position
+	c := r.committer
+	c.found, c.pos, c.crc = known.run, known.at.position, known.at.CRC
+	c.counts, c.written = known.at.Counts, known.at.Counts.BytesOut
+	j.elapsed = time.Duration(known.at.ElapsedSeconds * float64(time.Second))
+	j.bytesIn = c.counts.BytesIn
+	if r.resumed {
+		r.opts.Note(fmt.Sprintf("going on at %s:%d, where the last run stopped", r.inputs[r.from.Input].name, r.from.Line+1))
+	}
+}
+
 // Do reads, decides and writes until the inputs end. The report counts what was
-// done also when the error is not nil: a [*LineError], ErrReaderGone, ctx's
-// cause after it drained, or what kept a file from being written. It is called
+// done also when the error is not nil: a [*LineError], ctx's cause after it
+// drained, or what kept a file or the store from being written. It is called
 // once.
 func (r *Run) Do(ctx context.Context) (Report, error) {
-	defer r.Close()
 	err := r.do(ctx)
-	report := Report{Counts: r.committer.counts, ElapsedSeconds: time.Since(r.begun).Seconds()}
+	if err != nil && r.committer.journal == nil {
+		for _, o := range r.outputs {
+			o.trim(r.committer.comma)
+		}
+	}
+	err = errors.Join(err, closeOutputs(r.outputs), r.Close())
+	if l, ok := r.committer.set.(*lossy); ok {
+		l.close()
+	}
+	report := Report{Counts: r.committer.counts, ElapsedSeconds: time.Since(r.begun).Seconds(), Resumed: r.resumed}
+	if r.committer.journal != nil {
+		report.ElapsedSeconds += r.committer.journal.elapsed.Seconds()
+	}
+	if r.opts.Report != "" {
+		err = errors.Join(err, report.write(r.opts.Report))
+	}
 	return report, err
 }
 
 func (r *Run) do(ctx context.Context) error {
-	for _, o := range r.outputs {
-		if err := o.open(&r.opts); err != nil {
-			return err
-		}
+	if err := r.begin(ctx); err != nil {
+		return err
 	}
 	blocks := newPool(2*r.opts.Threads+3, r.opts.blockSize)
 	work := make(chan *block, blocks.count)
@@ -133,7 +273,7 @@ func (r *Run) do(ctx context.Context) error {
 	}
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	reader := &reader{inputs: r.inputs, comma: r.extract.comma, blocks: blocks, work: work, ordered: ordered}
+	reader := &reader{inputs: r.inputs, comma: r.committer.comma, blocks: blocks, work: work, ordered: ordered}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -143,25 +283,76 @@ func (r *Run) do(ctx context.Context) error {
 	stop(errStopped)
 	<-read
 	wait()
-	return errors.Join(err, r.closeOutputs())
+	return err
 }
 
 // errStopped ends the reader when the committer has ended.
 var errStopped = errors.New("dedup: the run has ended")
 
-func (r *Run) closeOutputs() error {
-	var errs []error
+// begin opens the outputs and makes known in the store that they are about to
+// be written. Only then are they touched: whatever a crash leaves in them, the
+// store can tell.
+func (r *Run) begin(ctx context.Context) error {
 	for _, o := range r.outputs {
-		errs = append(errs, o.close())
+		if err := o.open(); err != nil {
+			return err
+		}
+		o.length = o.base
 	}
-	return errors.Join(errs...)
+	if r.committer.pos == (position{}) {
+		r.committer.enter(0)
+		r.from = r.committer.pos
+	}
+	if r.committer.journal != nil {
+		if err := r.announce(ctx); err != nil {
+			r.committer.journal.abort()
+			return err
+		}
+	}
+	for _, o := range r.outputs {
+		if err := o.begin(r.header); err != nil {
+			if r.committer.journal != nil {
+				r.committer.journal.abort()
+			}
+			return err
+		}
+	}
+	return nil
 }
 
-// Close gives up a run that was prepared and not done.
-func (r *Run) Close() {
+func (r *Run) announce(ctx context.Context) error {
+	for _, o := range r.outputs {
+		if err := o.syncDir(); err != nil {
+			return err
+		}
+	}
+	j := r.committer.journal
+	if err := j.begin(ctx); err != nil {
+		return err
+	}
+	if j.id != "" {
+		if err := j.set(runValue+j.id, r.committer.found); err != nil {
+			return err
+		}
+	}
+	if err := r.committer.checkpoint(ctx); err != nil {
+		return err
+	}
+	return j.settled()
+}
+
+// Close gives up a run that was prepared and not done. After Do it does
+// nothing.
+func (r *Run) Close() error {
 	for _, in := range r.inputs {
 		if in.kept != nil {
 			in.kept.close()
 		}
 	}
+	if r.store == nil {
+		return nil
+	}
+	err := r.store.Close()
+	r.store = nil
+	return err
 }

@@ -1,0 +1,104 @@
+package dedup
+
+import (
+	"context"
+	"hash/crc32"
+	"os"
+	"time"
+)
+
+// checkpoint makes keys, position and outputs durable together, without waiting
+// for it.
+func (c *committer) checkpoint(ctx context.Context) error {
+	if err := c.note(false, false); err != nil {
+		return err
+	}
+	return c.journal.seal(ctx, c.files(), c.counts.BytesIn)
+}
+
+// finish is the last checkpoint. It waits until all is durable. Finished says
+// that the inputs were read to their ends.
+func (c *committer) finish(ctx context.Context, finished bool) error {
+	if last := len(c.inputs) - 1; finished && c.pos.Input < last {
+		c.enter(last)
+	}
+	if c.journal == nil {
+		return nil
+	}
+	if err := c.note(true, finished); err != nil {
+		return err
+	}
+	if err := c.journal.seal(ctx, c.files(), c.counts.BytesIn); err != nil {
+		return err
+	}
+	c.journal.tx.Abort() // the next one, which is not needed
+	c.journal.tx = nil
+	return c.journal.settled()
+}
+
+// note sets the named values of the next commit.
+func (c *committer) note(last, finished bool) error {
+	j := c.journal
+	for _, o := range c.outputs {
+		if o.path == "" {
+			continue
+		}
+		state := outputState{Length: o.length, CRC: o.crc, Open: j.mode}
+		if last {
+			state.Open = closed
+			info, err := o.file.Stat()
+			if err != nil {
+				return err
+			}
+			state.Changed = changedTime(info, time.Now())
+		}
+		if err := j.set(outputValue+o.path, state); err != nil {
+			return err
+		}
+	}
+	if j.id == "" {
+		return nil
+	}
+	if finished {
+		run := runState{Inputs: c.found.Inputs}
+		for i, in := range c.inputs {
+			run.Inputs[i].Changed = changedTime(in.info, time.Now())
+		}
+		if err := j.set(runValue+j.id, run); err != nil {
+			return err
+		}
+	}
+	return j.set(positionValue+j.id, positionState{
+		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: finished,
+		ElapsedSeconds: (j.elapsed + time.Since(j.begun)).Seconds(),
+	})
+}
+
+// files are the outputs that must be synced before a commit.
+func (c *committer) files() []*os.File {
+	var files []*os.File
+	for _, o := range c.outputs {
+		if o.path != "" {
+			files = append(files, o.file)
+		}
+	}
+	return files
+}
+
+// follow adds what is read of an input to the checksum that recognises it.
+func (c *committer) follow(data []byte) {
+	if c.journal != nil && c.journal.id != "" {
+		c.crc = crc32.Update(c.crc, castagnoli, data)
+	}
+}
+
+// enter moves the position to the beginning of an input, over those before it
+// that have no lines.
+func (c *committer) enter(index int) {
+	for i := c.pos.Input + 1; i <= index; i++ {
+		c.counts.BytesIn += c.inputs[i].start
+	}
+	in := c.inputs[index]
+	c.pos = position{Input: index, Offset: in.start, Line: in.headerLines()}
+	c.crc = crc32.Checksum(in.lead, castagnoli)
+}

@@ -1,0 +1,144 @@
+package dedup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// journal is the keySet of a run with a store. What it decides becomes durable
+// with the next commit, together with the position and the outputs.
+type journal struct {
+	store  *logstore.Store
+	tx     *logstore.Tx // nil before begin and after the last commit
+	window time.Duration
+	// id names the run in the store; "" if it cannot be resumed because one of
+	// its sides is a pipe.
+	id   string
+	mode openMode
+
+	keys      int        // decided in tx
+	committed time.Time  // when the last commit was sealed
+	bytesIn   int64      // at that time
+	pending   chan error // gets the outcome of the commit under way; or nil
+	failAt    func(string) error
+	elapsed   time.Duration // of earlier attempts
+	begun     time.Time
+}
+
+// maxTxKeys keeps a transaction below logstore.TxBytes, and bounds how much
+// memory commits under way take when lines are very short.
+const maxTxKeys = 1 << 19
+
+func openStore(dir string) (*logstore.Store, error) {
+	store, err := logstore.Open(dir, nil)
+	var locked *vfs.LockedError
+	switch {
+	case errors.As(err, &locked):
+		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)
+	case err != nil:
+		return nil, fmt.Errorf("the store %s: %w", dir, err)
+	}
+	return store, nil
+}
+
+func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	for from := 0; from < len(digests); from += maxTxKeys {
+		to := min(from+maxTxKeys, len(digests))
+		p := prints
+		if prints != nil {
+			p = prints[from:to]
+		}
+		if err := j.tx.Claim(digests[from:to], p, j.window, out[from:to]); err != nil {
+			return err
+		}
+		for _, d := range out[from:to] {
+			if d == semel.InFlight || d == semel.InDoubt {
+				return errUndecided
+			}
+		}
+	}
+	j.keys += len(digests)
+	return nil
+}
+
+var errUndecided = errors.New("a key is claimed in the store by another program and has no outcome: see semel keys ls --state unknown, and semel keys resolve")
+
+// due reports whether it is time for a commit. Time alone does not make one
+// while another is under way.
+func (j *journal) due(o *Options, bytesIn int64, now time.Time) bool {
+	return bytesIn-j.bytesIn >= o.commitBytes || j.keys >= maxTxKeys/2 ||
+		now.Sub(j.committed) >= o.commitEvery && !j.busy()
+}
+
+func (j *journal) busy() bool {
+	return j.pending != nil && len(j.pending) == 0
+}
+
+// settled waits for the commit under way.
+func (j *journal) settled() error {
+	if j.pending == nil {
+		return nil
+	}
+	err := <-j.pending
+	j.pending = nil
+	return err
+}
+
+// set changes a named value with the next commit.
+func (j *journal) set(name string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("dedup: %s: %w", name, err)
+	}
+	j.tx.Set(name, data)
+	return nil
+}
+
+// seal sends what was decided and set on its way, behind a sync of the files,
+// and begins the next transaction.
+func (j *journal) seal(ctx context.Context, files []*os.File, bytesIn int64) error {
+	if err := j.settled(); err != nil {
+		return err
+	}
+	if err := j.failAt("seal"); err != nil {
+		return err
+	}
+	sealed := j.tx.Seal(func() error {
+		for _, f := range files {
+			if err := j.failAt("sync"); err != nil {
+				return err
+			}
+			if err := syncData(f); err != nil {
+				return err
+			}
+		}
+		return j.failAt("record")
+	})
+	j.pending = make(chan error, 1)
+	go func(done chan<- error) { done <- sealed.Wait(context.Background()) }(j.pending)
+	j.keys, j.bytesIn, j.committed = 0, bytesIn, time.Now()
+	j.tx = nil
+	return j.begin(ctx)
+}
+
+func (j *journal) begin(ctx context.Context) (err error) {
+	j.tx, err = j.store.Begin(ctx)
+	return err
+}
+
+// abort forgets what was decided since the last commit, which it waits for.
+func (j *journal) abort() {
+	if j.tx != nil {
+		j.tx.Abort()
+		j.tx = nil
+	}
+	_ = j.settled() // the error that led here says more
+}

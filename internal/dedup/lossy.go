@@ -1,0 +1,70 @@
+package dedup
+
+import (
+	"fmt"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/filter"
+)
+
+// leastBlockedRate is the lowest rate that a blocked filter, which is faster,
+// can be made for.
+const leastBlockedRate = 1e-6
+
+// lossy is a keySet that forgets nothing and takes some new keys for known.
+type lossy struct {
+	filter bloom
+	expect int64
+	note   func(string)
+	over   bool
+}
+
+// bloom is what the filters of package filter have in common.
+type bloom interface {
+	AddDigest(d semel.Digest) (maybeSeen bool, err error)
+	Over() bool
+	ErrorRate() float64
+	Bytes() int
+}
+
+func newLossy(o *Options) (*lossy, error) {
+	opts := &filter.Options{Capacity: int(o.Expect), ErrorRate: o.Lossy, WhenFull: filter.Report}
+	l := &lossy{expect: o.Expect, note: o.Note}
+	var err error
+	if o.Lossy >= leastBlockedRate {
+		l.filter, err = filter.NewBlocked(opts)
+	} else {
+		l.filter, err = filter.NewBloom(opts)
+	}
+	if err != nil {
+		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--lossy %v --expect %d: %v", o.Lossy, o.Expect, err)}}
+	}
+	o.Note(fmt.Sprintf("lossy: of the new lines up to %v may be dropped as duplicates, as asked for by --lossy (a filter of %d KiB for %d keys)",
+		o.Lossy, l.filter.Bytes()>>10, o.Expect))
+	return l, nil
+}
+
+func (l *lossy) decide(digests []semel.Digest, _ []uint64, out []semel.Decision) error {
+	for i := range digests {
+		seen, err := l.filter.AddDigest(digests[i])
+		if err != nil {
+			return fmt.Errorf("dedup: filter: %w", err)
+		}
+		out[i] = semel.Fresh
+		if seen {
+			out[i] = semel.Duplicate
+		}
+	}
+	if !l.over && l.filter.Over() {
+		l.over = true
+		l.note(fmt.Sprintf("lossy: there are more than the %d keys of --expect: more new lines are dropped than --lossy allows", l.expect))
+	}
+	return nil
+}
+
+// close tells the rate that was reached.
+func (l *lossy) close() {
+	if l.over {
+		l.note(fmt.Sprintf("lossy: at the end new lines were dropped at a rate of %.2g", l.filter.ErrorRate()))
+	}
+}

@@ -1,0 +1,191 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+)
+
+// resumption is what the store says of a command that was run before.
+type resumption struct {
+	run   runState
+	at    positionState
+	known bool
+}
+
+// unfinished reports whether there is a position to go on at.
+func (r *resumption) unfinished() bool { return r.known && !r.at.Finished }
+
+func readResumption(v values, id string) (*resumption, error) {
+	var r resumption
+	known, err := v.read(runValue+id, &r.run)
+	if err != nil || !known {
+		return &r, err
+	}
+	r.known, err = v.read(positionValue+id, &r.at)
+	return &r, err
+}
+
+// checkInputs finds inputs that are not what they were when the unfinished run
+// began. What was not read yet may have grown.
+func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *problems) {
+	for i, was := range r.run.Inputs {
+		in := inputs[i]
+		if in.info.Size() == was.Size && in.info.ModTime().UnixNano() == was.Changed {
+			continue
+		}
+		why, err := r.whatChanged(ctx, in, i)
+		if err != nil {
+			p.addf("%s: %s", in.name, reason(err))
+		} else if why != "" {
+			p.addf("%s %s under an unfinished run, which therefore cannot go on: put the file back as it was, or read all inputs from their beginning with --force (keys that are known stay known)", in.name, why)
+		}
+	}
+}
+
+func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why string, err error) {
+	was := r.run.Inputs[i]
+	if in.info.Size() < was.Size {
+		return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
+	}
+	if i < r.at.Input && in.info.Size() > was.Size {
+		return "grew after it was read to its end", nil
+	}
+	is, err := recognise(in.path, was.Size)
+	if err != nil {
+		return "", err
+	}
+	if is.Sample != was.Sample {
+		return "changed", nil
+	}
+	if i != r.at.Input {
+		return "", nil
+	}
+	s, err := in.stream(ctx, 0)
+	if err != nil {
+		return "", err
+	}
+	defer s.close()
+	var crc uint32
+	err = s.skip(ctx, r.at.Offset, func(data []byte) { crc = crc32.Update(crc, castagnoli, data) })
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err != nil || crc != r.at.CRC:
+		return "changed", nil
+	}
+	return "", nil
+}
+
+// unchanged reports whether all inputs are what a finished run has read.
+func (r *resumption) unchanged(found runState) bool {
+	for i, is := range found.Inputs {
+		was := r.run.Inputs[i]
+		same := is.Changed != 0 && is.Changed == was.Changed || is.Size <= sampleBytes
+		if !same || is.Size != was.Size || is.Sample != was.Sample {
+			return false
+		}
+	}
+	return true
+}
+
+// describeInputs makes the runState of a run that begins.
+func describeInputs(inputs []*input) (runState, error) {
+	var r runState
+	for _, in := range inputs {
+		s, err := recognise(in.path, in.info.Size())
+		if err != nil {
+			return r, fmt.Errorf("%s: %s", in.name, reason(err))
+		}
+		s.Changed = changedTime(in.info, in.found)
+		r.Inputs = append(r.Inputs, s)
+	}
+	return r, nil
+}
+
+// plan decides where an output goes on: at o.base, whose bytes have o.crc.
+// Nothing is touched. Unfinished says that lines which are in the output will
+// not be read again.
+func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *problems) error {
+	if o.path == "" {
+		return nil
+	}
+	size := int64(0)
+	info, err := os.Stat(o.path)
+	switch {
+	case err == nil:
+		size = info.Size()
+	case !errors.Is(err, os.ErrNotExist):
+		p.addf("%s %s: %s", o.flag, o.name, reason(err))
+		return nil
+	}
+	var was outputState
+	known, err := v.read(outputValue+o.path, &was)
+	if err != nil {
+		return err
+	}
+	fits := known && size >= was.Length && (size == was.Length || was.Open != closed)
+	if fits && (was.Changed == 0 || size != was.Length || info == nil || info.ModTime().UnixNano() != was.Changed) {
+		crc, err := checksum(o.path, was.Length)
+		fits = err == nil && crc == was.CRC || was.Length == 0
+	}
+	switch {
+	case fits:
+		o.base, o.crc, o.intact = was.Length, was.CRC, was.Open == closed
+		if was.Open == piped {
+			return o.keepWhole(size, comma)
+		}
+	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
+		o.base, o.crc = 0, 0
+	case opts.Append:
+		o.base = size
+		return o.continueAfter()
+	case !known:
+		p.addf("%s %s holds %d bytes that this run did not write: --append goes on after them, --force starts the file anew", o.flag, o.name, size)
+	default:
+		p.addf("%s %s was changed since it was written (it had %d bytes, now %d): --append goes on after what is there, --force starts the file anew", o.flag, o.name, was.Length, size)
+	}
+	return nil
+}
+
+// keepWhole moves the base behind the whole lines that were written after the
+// last commit of a run that read from a pipe: they may not come again.
+func (o *output) keepWhole(size int64, comma byte) error {
+	file, err := os.Open(o.path)
+	if err != nil {
+		return fmt.Errorf("%s: %s", o.name, reason(err))
+	}
+	defer file.Close()
+	rest := make([]byte, size-o.base)
+	if _, err := file.ReadAt(rest, o.base); err != nil {
+		return fmt.Errorf("%s: %s", o.name, reason(err))
+	}
+	cut := cutter{comma: comma}
+	whole := rest[:cut.end(rest)]
+	o.base += int64(len(whole))
+	o.crc = crc32.Update(o.crc, castagnoli, whole)
+	return nil
+}
+
+// continueAfter takes what is there as it is, but for a missing last line end.
+func (o *output) continueAfter() error {
+	var err error
+	if o.crc, err = checksum(o.path, o.base); err != nil {
+		return fmt.Errorf("%s: %s", o.name, reason(err))
+	}
+	file, err := os.Open(o.path)
+	if err != nil {
+		return fmt.Errorf("%s: %s", o.name, reason(err))
+	}
+	defer file.Close()
+	last := make([]byte, 1)
+	if o.base > 0 {
+		if _, err := file.ReadAt(last, o.base-1); err != nil {
+			return fmt.Errorf("%s: %s", o.name, reason(err))
+		}
+		o.unended = last[0] != '\n'
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package dedup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"time"
+)
+
+// The store remembers three kinds of named values. They are JSON, so that a
+// person can read them, and unknown fields are left alone.
+const (
+	outputValue   = "dedup/output:"   // and the path: an outputState
+	runValue      = "dedup/run:"      // and the run's identity: a runState
+	positionValue = "dedup/position:" // and the run's identity: a positionState
+)
+
+// outputState is what the store knows of a file that lines were written to.
+type outputState struct {
+	// Length and CRC are of what is committed.
+	Length int64  `json:"length"`
+	CRC    uint32 `json:"crc"`
+	// Open is set while a run may have written more than is committed.
+	Open openMode `json:"open,omitempty"`
+	// Changed is the file's time of change when it was complete, in
+	// nanoseconds, or 0: only the checksum tells.
+	Changed int64 `json:"changed,omitempty"`
+}
+
+// openMode says what a crash leaves behind the committed length.
+type openMode string
+
+const (
+	// closed: nothing.
+	closed openMode = ""
+	// checkpointed: lines that will be written again.
+	checkpointed openMode = "checkpointed"
+	// piped: lines that may never come again.
+	piped openMode = "piped"
+)
+
+// runState says what a run reads, as it was when the run began.
+type runState struct {
+	Inputs []inputState `json:"inputs"`
+}
+
+// inputState recognises a file.
+type inputState struct {
+	Path    string `json:"path"`
+	Size    int64  `json:"size"`
+	Changed int64  `json:"changed"`
+	// Sample is a checksum of the first and the last bytes.
+	Sample uint32 `json:"sample"`
+}
+
+// positionState is how far a run is.
+type positionState struct {
+	position
+	// CRC is of the bytes of the current input before the position.
+	CRC            uint32  `json:"crc"`
+	Counts         Counts  `json:"counts"`
+	ElapsedSeconds float64 `json:"elapsed_seconds"`
+	Finished       bool    `json:"finished,omitempty"`
+}
+
+// values looks named values up.
+type values func(name string) ([]byte, bool)
+
+// read decodes a named value and reports whether there is one.
+func (v values) read(name string, into any) (bool, error) {
+	data, ok := v(name)
+	if !ok {
+		return false, nil
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return false, fmt.Errorf("dedup: the store's value %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// identity names a command: what it reads, what makes lines the same, and where
+// they go. How fast it works and what it reports are no part of it.
+func (r *Run) identity() string {
+	o := &r.opts
+	type command struct {
+		Inputs, Keys, Outputs                        []string
+		Format, Scope, OnMissing, OnMismatch, Window string
+	}
+	c := command{
+		Format: string(r.extract.format), Scope: o.Scope,
+		OnMissing: string(o.OnMissing), OnMismatch: string(o.OnMismatch), Window: o.Window.String(),
+	}
+	for _, in := range r.inputs {
+		c.Inputs = append(c.Inputs, in.path)
+	}
+	for _, rule := range r.extract.rules {
+		c.Keys = append(c.Keys, rule.String())
+	}
+	for _, out := range r.outputs {
+		c.Outputs = append(c.Outputs, out.flag, out.path)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// castagnoli is computed by an instruction of the processor.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sampleBytes is how much of each end of an input recognises it.
+const sampleBytes = 64 << 10
+
+// recognise describes an input by its first size bytes.
+func recognise(path string, size int64) (inputState, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return inputState{}, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return inputState{}, err
+	}
+	s := inputState{Path: path, Size: size, Changed: info.ModTime().UnixNano()}
+	if size < 0 {
+		s.Size = info.Size()
+	}
+	buf := make([]byte, min(s.Size, sampleBytes))
+	for _, at := range []int64{0, s.Size - int64(len(buf))} {
+		n, err := file.ReadAt(buf, at)
+		if err != nil && err != io.EOF {
+			return s, err
+		}
+		s.Sample = crc32.Update(s.Sample, castagnoli, buf[:n])
+	}
+	return s, nil
+}
+
+// checksum returns the CRC of the first length bytes of a file.
+func checksum(path string, length int64) (uint32, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	hash := crc32.New(castagnoli)
+	n, err := io.Copy(hash, io.LimitReader(file, length))
+	if err == nil && n < length {
+		err = io.ErrUnexpectedEOF
+	}
+	return hash.Sum32(), err
+}
+
+// settledFor is how long a file must have rested for its time of change to
+// prove anything: clocks of file systems are coarse.
+const settledFor = 20 * time.Millisecond
+
+// changedTime returns a file's time of change if it proves that the file did
+// not change after now, or 0.
+func changedTime(info os.FileInfo, now time.Time) int64 {
+	if now.Sub(info.ModTime()) < settledFor {
+		return 0
+	}
+	return info.ModTime().UnixNano()
+}
