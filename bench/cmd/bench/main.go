@@ -1,0 +1,97 @@
+// Command bench runs benchmarks beside their peers and writes their results.
+//
+//	bench all            run every benchmark, about 25 minutes
+//	bench NAME...        run some
+//	bench list           list the names
+//	bench -quick all     prove that everything works; measures nothing
+//
+// It runs in the folder of its module: go run -C bench ./cmd/bench all. A
+// benchmark that fails does not keep the others from running; the exit status
+// is then 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+
+	"github.com/semel-dev/semel/bench/internal/suite"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	quick := flags.Bool("quick", false, "tiny sizes: prove that everything works")
+	child := flags.String("child", "", "measure one `role` of one benchmark; for bench itself")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	env := suite.Env{Root: root, Quick: *quick}
+	table := suite.Table(env)
+	names := flags.Args()
+	if slices.Equal(names, []string{"list"}) {
+		for _, b := range table {
+			fmt.Fprintln(stdout, b.Name)
+		}
+		return nil
+	}
+	chosen, err := choose(table, names)
+	if err != nil {
+		return err
+	}
+	if *child != "" {
+		return chosen[0].Child(ctx, *child, stdout)
+	}
+	runner := suite.Runner{Env: env, Log: stderr}
+	var failed []error
+	for _, b := range chosen {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(failed, err)...)
+		}
+		if err := runner.Run(ctx, b); err != nil {
+			err = fmt.Errorf("%s: %w", b.Name, err)
+			fmt.Fprintln(stderr, "FAILED", err)
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// choose finds benchmarks by name.
+func choose(table []suite.Benchmark, names []string) ([]*suite.Benchmark, error) {
+	var chosen []*suite.Benchmark
+	for _, name := range names {
+		found := false
+		for i := range table {
+			if name == "all" || name == table[i].Name {
+				chosen = append(chosen, &table[i])
+				found = true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("there is no benchmark %q: see bench list", name)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("name benchmarks, or all: see bench list")
+	}
+	return chosen, nil
+}

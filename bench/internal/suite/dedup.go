@@ -1,0 +1,185 @@
+package suite
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/semel-dev/semel/bench/internal/lines"
+)
+
+// inputSeed is the seed of the generated input.
+const inputSeed = 20260101
+
+const (
+	semelCommand = "semel dedup --key .event_id"
+	inputText    = "JSON lines of about 200 bytes, 20 % duplicates of event_id; the output is the first line of each id, byte for byte, in input order"
+)
+
+// dedup lists the benchmarks of files.
+func dedup(e Env) []Benchmark {
+	full, fewer, some := e.size(5e6, 20_000), e.size(1e6, 20_000), e.size(500_000, 20_000)
+	var list []Benchmark
+	for _, p := range []struct {
+		name   string
+		work   string
+		memory float64
+	}{
+		{"chdb", "chDB: LIMIT 1 BY, on one thread, which keeps the order", 4},
+		{"polars", "Polars: unique, keep first, maintain order", 4},
+		{"orjson", "Python with orjson and a set", 0},
+		{"duckdb", "DuckDB: the line with the least row number of each id", 0},
+	} {
+		name := "dedup-" + p.name
+		list = append(list, Benchmark{
+			Name:        name,
+			Work:        fmt.Sprintf("%s without a store on %s %s. Wall time, and peak resident memory. Peer: %s", semelCommand, count(full), inputText, p.work),
+			peerVersion: func() (string, error) { return e.pinned(p.name) },
+			prepare:     e.prepare(full, e.buildSemel, e.installPython),
+			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, name, full, false) },
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				out := e.work("out-peer.jsonl")
+				cmd := exec.CommandContext(ctx, e.work("venv", "bin", "python"), e.peer("python", "with_"+p.name+".py"), e.input(full), out)
+				return e.filter(cmd, name, full, out)
+			},
+			figures: []figure{
+				{name: name, unit: "s", lessIsBetter: true, target: 2},
+				{name: name + "-memory", unit: "MiB", lessIsBetter: true, target: p.memory},
+			},
+		})
+	}
+	return append(list,
+		Benchmark{
+			Name:        "dedup-bare",
+			Work:        fmt.Sprintf("%s without a store on %s %s. Peer: a bare Go loop, which neither checks the JSON nor parses it (bench/peers/bare)", semelCommand, count(full), inputText),
+			peerVersion: standard("bench/peers/bare"),
+			prepare:     e.prepare(full, e.buildSemel, e.build("bare")),
+			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-bare", full, false) },
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				out := e.work("out-peer.jsonl")
+				return e.filter(exec.CommandContext(ctx, e.work("bin", "bare"), e.input(full), out), "dedup-bare", full, out)
+			},
+			figures: []figure{{name: "dedup-bare", unit: "s", lessIsBetter: true, target: 0.67}},
+		},
+		Benchmark{
+			Name:        "dedup-bento",
+			Work:        fmt.Sprintf("%s without a store on %s %s. Peer: Bento's dedupe with memory cache, one thread, which keeps the order", semelCommand, count(some), inputText),
+			peerVersion: builtInto(e.work("bin", "bento"), "github.com/warpstreamlabs/bento"),
+			prepare:     e.prepare(some, e.buildSemel, e.build("bento")),
+			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-bento", some, false) },
+			peer: func(ctx context.Context) (map[string]float64, error) {
+				out := e.work("out-peer.jsonl")
+				cmd := exec.CommandContext(ctx, e.work("bin", "bento"), "-c", e.peer("bento", "dedupe.yaml"))
+				cmd.Env = append(os.Environ(), "IN="+e.input(some), "OUT="+out)
+				return e.filter(cmd, "dedup-bento", some, out)
+			},
+			figures: []figure{{name: "dedup-bento", unit: "s", lessIsBetter: true, target: 50}},
+		},
+		Benchmark{
+			Name:        "dedup-store",
+			Work:        fmt.Sprintf("%s with --store and --output, checkpointed, on %s %s. Peer: the same without --store", semelCommand, count(full), inputText),
+			peerVersion: func() (string, error) { return "semel without --store", nil },
+			prepare:     e.prepare(full, e.buildSemel),
+			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, true) },
+			peer:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-store", full, false) },
+			figures:     []figure{{name: "dedup-store", unit: "s", lessIsBetter: true, target: 0.67}},
+		},
+		e.dedupSynced("pebble", "github.com/cockroachdb/pebble/v2", fewer),
+		e.dedupSynced("sqlite", "modernc.org/sqlite", fewer),
+	)
+}
+
+// dedupSynced compares with a program that keeps its ids in a storage engine.
+func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
+	name := "dedup-store-" + engine
+	return Benchmark{
+		Name:        name,
+		Work:        fmt.Sprintf("%s with --store and --output, checkpointed, on %s %s. Peer: a Go program that syncs ids in batches of 1024 and leaves the output unsynced (bench/peers/synced)", semelCommand, count(n), inputText),
+		peerVersion: builtInto(e.work("bin", "synced"), module),
+		prepare:     e.prepare(n, e.buildSemel, e.build("synced")),
+		ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, name, n, true) },
+		peer: func(ctx context.Context) (map[string]float64, error) {
+			dir, err := e.fresh(engine)
+			if err != nil {
+				return nil, err
+			}
+			out := e.work("out-peer.jsonl")
+			return e.filter(exec.CommandContext(ctx, e.work("bin", "synced"), engine, dir, e.input(n), out), name, n, out)
+		},
+		figures: []figure{{name: name, unit: "s", lessIsBetter: true, target: 5}},
+	}
+}
+
+// semel runs the program on the input of that many lines.
+func (e *Env) semel(ctx context.Context, name string, n int, store bool) (map[string]float64, error) {
+	out := e.work("out-ours.jsonl")
+	args := []string{"dedup", "--quiet", "--key", ".event_id", "--output", out}
+	if store {
+		dir, err := e.fresh("seen")
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--store", dir)
+	}
+	return e.filter(exec.CommandContext(ctx, e.work("bin", "semel"), append(args, e.input(n))...), name, n, out)
+}
+
+// filter runs a command that writes out from the input of that many lines,
+// measures its wall time and peak memory, and checks what it wrote.
+func (e *Env) filter(cmd *exec.Cmd, name string, n int, out string) (map[string]float64, error) {
+	want, err := lines.File(e.input(n), inputSeed, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(out); err != nil {
+		return nil, err
+	}
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	unix.Sync() // what the run before left unwritten is not this one's
+	start := time.Now()
+	err = cmd.Run()
+	took := time.Since(start)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", cmd, err, complaints.String())
+	}
+	if err := check(out, want); err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd, err)
+	}
+	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB
+	return map[string]float64{name: took.Seconds(), name + "-memory": float64(peak) / 1024}, os.Remove(out)
+}
+
+// check compares an output with the right answer.
+func check(out string, want lines.Summary) error {
+	f, err := os.Open(out)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != want.FreshSHA256 {
+		return errors.New("the output is not the first line of each id in input order")
+	}
+	return nil
+}
+
+func (e *Env) input(n int) string { return e.work(fmt.Sprintf("events-%d.jsonl", n)) }
+
+func (e *Env) peer(name ...string) string {
+	return filepath.Join(append([]string{e.Root, "peers"}, name...)...)
+}

@@ -1,0 +1,98 @@
+package suite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/semel-dev/semel/bench/internal/lines"
+)
+
+// prepare returns a step that makes the input of n lines and takes others.
+func (e *Env) prepare(n int, steps ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := os.MkdirAll(e.work(), 0o755); err != nil {
+			return err
+		}
+		if _, err := lines.File(e.input(n), inputSeed, n); err != nil {
+			return err
+		}
+		for _, step := range steps {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// buildSemel builds the program in the module above.
+func (e *Env) buildSemel(ctx context.Context) error {
+	return e.run(ctx, filepath.Dir(e.Root), "go", "build", "-o", e.work("bin", "semel"), "./cmd/semel")
+}
+
+// build returns a step that builds a peer. Bento is a module of its own.
+func (e *Env) build(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return e.run(ctx, e.peer(name), "go", "build", "-o", e.work("bin", name), ".")
+	}
+}
+
+// installPython makes the environment of the Python peers if its list of
+// packages has changed.
+func (e *Env) installPython(ctx context.Context) error {
+	list := e.peer("python", "requirements.txt")
+	want, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	done := e.work("venv", "requirements.txt")
+	have, err := os.ReadFile(done)
+	if err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	venv, err := e.fresh("venv")
+	if err != nil {
+		return err
+	}
+	if err := e.run(ctx, e.Root, "python3", "-m", "venv", venv); err != nil {
+		return err
+	}
+	if err := e.run(ctx, e.Root, filepath.Join(venv, "bin", "pip"), "install", "--quiet", "--requirement", list); err != nil {
+		return err
+	}
+	return os.WriteFile(done, want, 0o644)
+}
+
+// pinned names a Python peer and its version.
+func (e *Env) pinned(name string) (string, error) {
+	list, err := os.ReadFile(e.peer("python", "requirements.txt"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(list)) {
+		if module, version, _ := strings.Cut(strings.TrimSpace(line), "=="); module == name {
+			return module + " " + version, nil
+		}
+	}
+	return "", fmt.Errorf("requirements.txt has no %s", name)
+}
+
+// run runs a command of the preparation.
+func (e *Env) run(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", cmd, err, out)
+	}
+	return nil
+}
