@@ -36,13 +36,55 @@ func AppendCanonical(dst, doc []byte) ([]byte, error) {
 }
 
 // AppendContent appends the id of a JSON document's content: the SHA-256 of its
-// canonical form. Errors are those of AppendCanonical.
+// canonical form. Errors are those of AppendCanonical. For many documents,
+// [Finder.AppendContent] is faster.
 func AppendContent(dst, doc []byte) ([]byte, error) {
 	canonical, err := AppendCanonical(nil, doc)
 	if err != nil {
 		return dst, err
 	}
 	return appendContentOf(dst, canonical), nil
+}
+
+// AppendContent appends the id of the content of the document that Find was
+// given, whatever the paths: the SHA-256 of its canonical form. The error is
+// that of Find or a [*DuplicateNameError]; dst is then returned unchanged.
+func (f *Finder) AppendContent(dst []byte) ([]byte, error) {
+	if f.err != nil {
+		return dst, f.err
+	}
+	var err error
+	if f.text, err = f.canon.append(f.text[:0], f.doc); err != nil {
+		return dst, err
+	}
+	return appendContentOf(dst, f.text), nil
+}
+
+// appendHash appends the id of the content of n places. One that is missing or
+// null is not content: documents that merely lack it must not become one.
+func (f *Finder) appendHash(dst []byte, first, n int) ([]byte, error) {
+	f.text = f.text[:0]
+	if n > 1 {
+		f.text = append(f.text, mark, markComposite)
+	}
+	for i := first; i < first+n; i++ {
+		raw, kind := f.Raw(i)
+		switch {
+		case kind == Missing:
+			return dst, &f.faults[i].missing[Absent]
+		case kind == Null && !f.faults[i].whole:
+			return dst, &f.faults[i].missing[IsNull]
+		}
+		start := len(f.text)
+		var err error
+		if f.text, err = f.canon.append(f.text, raw); err != nil {
+			return dst, err
+		}
+		if n > 1 {
+			f.text = prefixLength(f.text, start)
+		}
+	}
+	return appendContentOf(dst, f.text), nil
 }
 
 func appendContentOf(dst, canonical []byte) []byte {
@@ -201,62 +243,67 @@ func (c *canonizer) name(member int32) []byte {
 	return c.doc[m.name:m.nameEnd]
 }
 
-// write is the second pass. It copies text up to the end of what it is in, a
-// member's value or the document, and goes into objects as it meets them.
+// write is the second pass. It copies text up to the end of what it is in, the
+// document or a member's value, and goes into objects as it meets them.
 func (c *canonizer) write(dst []byte) ([]byte, error) {
 	c.order, c.writing = c.order[:0], c.writing[:0]
+	doc := c.doc
 	next := int32(0) // number of the next object in the text
-	i, end := 0, len(c.doc)
-	for {
+	for i, end := 0, len(doc); ; {
 		if i == end {
 			if len(c.writing) == 0 {
 				return dst, nil
 			}
-			w := &c.writing[len(c.writing)-1]
-			if w.at < len(c.order) {
-				if w.at > w.low {
-					dst = append(dst, ',')
-				}
-				m := c.order[w.at]
-				w.at++
-				dst = append(append(append(dst, '"'), c.name(m)...), `":`...)
-				i, end, next = int(c.members[m].value), int(c.members[m].valueEnd), c.members[m].object
-				continue
-			}
-			dst = append(dst, '}')
-			c.order = c.order[:w.low]
-			i, end, next = w.resume, w.textEnd, c.objects[w.object].next
-			c.writing = c.writing[:len(c.writing)-1]
+			dst, i, end, next = c.writeMember(dst)
 			continue
 		}
-		switch b := c.doc[i]; b {
+		switch b := doc[i]; b {
 		case ' ', '\t', '\r', '\n':
 			i++
 		case '"':
-			text, escaped, _ := stringEnd(c.doc, i+1)
+			after, escaped, _ := stringEnd(doc, i+1)
 			if escaped {
-				dst = append(appendCanonicalText(append(dst, '"'), c.doc[i+1:text-1]), '"')
+				dst = append(appendCanonicalText(append(dst, '"'), doc[i+1:after-1]), '"')
 			} else {
-				dst = append(dst, c.doc[i:text]...)
+				dst = append(dst, doc[i:after]...)
 			}
-			i = text
+			i = after
 		case '{':
 			if after := c.emptyEnd(i); after > 0 {
 				dst = append(dst, "{}"...)
 				i = after
 				continue
 			}
-			w := writing{object: next, low: len(c.order), at: len(c.order), resume: int(c.objects[next].end), textEnd: end}
+			low := len(c.order)
 			if err := c.sort(next); err != nil {
 				return dst, err
 			}
-			c.writing = append(c.writing, w)
-			i, end = 0, 0 // nothing is left before the first member
+			c.writing = append(c.writing, writing{next, low, low, int(c.objects[next].end), end})
+			dst = append(dst, '{')
+			end = i // its members come first
 		default:
 			dst = append(dst, b)
 			i++
 		}
 	}
+}
+
+// writeMember writes the name of the next member of the innermost object, or
+// the end of the object, and returns where the text goes on.
+func (c *canonizer) writeMember(dst []byte) (_ []byte, i, end int, next int32) {
+	w := &c.writing[len(c.writing)-1]
+	if w.at == len(c.order) {
+		c.order = c.order[:w.low]
+		c.writing = c.writing[:len(c.writing)-1]
+		return append(dst, '}'), w.resume, w.textEnd, c.objects[w.object].next
+	}
+	if w.at > w.low {
+		dst = append(dst, ',')
+	}
+	m := &c.members[c.order[w.at]]
+	dst = append(append(append(dst, '"'), c.name(c.order[w.at])...), `":`...)
+	w.at++
+	return dst, int(m.value), int(m.valueEnd), m.object
 }
 
 // sort pushes an object's members on c.order in their canonical order.

@@ -76,6 +76,7 @@ type Finder struct {
 	text          []byte
 	mixer         mixer
 	print         uint64
+	canon         canonizer
 	// content is FinderOptions.Content.
 	content bool
 }
@@ -114,6 +115,7 @@ type found struct {
 type faults struct {
 	missing   [IsEmpty + 1]MissingError
 	notScalar [2]NotScalarError // an object's, an array's
+	whole     bool              // the path is the whole document
 }
 
 const (
@@ -151,6 +153,7 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		for r := range f.faults[i].missing {
 			f.faults[i].missing[r] = MissingError{Rule: text, Reason: Reason(r)}
 		}
+		f.faults[i].whole = len(p.steps) == 0
 		f.faults[i].notScalar = [2]NotScalarError{{text, Object}, {text, Array}}
 	}
 	return f

@@ -33,8 +33,7 @@ func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
 type Reader struct {
 	top     reading
 	finder  *Finder
-	canon   canonizer
-	text    []byte // the canonical form that is hashed
+	text    []byte // a value of a template
 	message *semel.Message
 	// searched says that the finder has seen the message's body.
 	searched bool
@@ -156,9 +155,6 @@ func appendPresent(dst, value []byte, n *reading) ([]byte, error) {
 	return AppendString(dst, value), nil
 }
 
-// appendHash hashes the content of the whole body or of the places named. A
-// place that is missing or null is not content: messages that merely lack it
-// must not become one.
 func (x *Reader) appendHash(dst []byte, n *reading) ([]byte, error) {
 	if x.message.Body == nil {
 		return dst, &n.missing[Absent]
@@ -166,28 +162,7 @@ func (x *Reader) appendHash(dst []byte, n *reading) ([]byte, error) {
 	if err := x.find(); err != nil {
 		return dst, err
 	}
-	x.text = x.text[:0]
-	if len(n.paths) > 1 {
-		x.text = append(x.text, mark, markComposite)
-	}
-	for i, path := range n.paths {
-		raw, kind := x.finder.Raw(n.path + i)
-		switch {
-		case kind == Missing:
-			return dst, &x.finder.faults[n.path+i].missing[Absent]
-		case kind == Null && len(path.steps) > 0:
-			return dst, &x.finder.faults[n.path+i].missing[IsNull]
-		}
-		start := len(x.text)
-		var err error
-		if x.text, err = x.canon.append(x.text, raw); err != nil {
-			return dst, err
-		}
-		if len(n.paths) > 1 {
-			x.text = prefixLength(x.text, start)
-		}
-	}
-	return appendContentOf(dst, x.text), nil
+	return x.finder.appendHash(dst, n.path, len(n.paths))
 }
 
 func (x *Reader) appendFirst(dst []byte, n *reading) ([]byte, error) {
