@@ -32,6 +32,7 @@ type app struct {
 	stdout, stderr io.Writer
 	env            func(name string) string
 	args           []string
+	columns        int // of the terminal that stderr is, or 0
 
 	asJSON, quiet, noColor, noProgress bool
 }
@@ -41,7 +42,10 @@ type app struct {
 // drains and the status says that it was interrupted. Messages go to stderr,
 // data alone goes to stdout. env looks environment variables up.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
-	a := &app{stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env, args: args}
+	a := &app{
+		stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env,
+		args: args, columns: terminalColumns(stderr),
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			a.complain("semel", fmt.Sprintf("internal error: %v: please report this with the command that led to it", p))
@@ -88,40 +92,49 @@ func (a *app) complain(path string, problems ...string) {
 	}
 }
 
-// note writes a line for people to stderr, unless they asked for quiet.
+// note writes a line for people to stderr, unless they asked for quiet. On a
+// terminal it takes the place of a progress line, which follows again.
 func (a *app) note(format string, args ...any) {
-	if !a.quiet {
-		fmt.Fprintf(a.stderr, format+"\n", args...)
+	if a.quiet {
+		return
 	}
+	if a.columns > 0 {
+		format = "\r\x1b[K" + format
+	}
+	fmt.Fprintf(a.stderr, format+"\n", args...)
 }
 
 // printJSON writes one value as one line of JSON to stdout.
-func (a *app) printJSON(value any) error {
+func (a *app) printJSON(value any) error { return writeJSONLine(a.stdout, value) }
+
+// writeJSONLine writes a value with one call, without the escapes that only
+// HTML needs.
+func writeJSONLine(w io.Writer, value any) error {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}
-	_, err := a.stdout.Write(line.Bytes())
+	_, err := w.Write(line.Bytes())
 	return err
 }
 
 func (a *app) colored() bool {
-	return !a.noColor && a.env("NO_COLOR") == "" && a.env("TERM") != "dumb" && a.terminalWidth() > 0
+	return a.columns > 0 && !a.noColor && a.env("NO_COLOR") == "" && a.env("TERM") != "dumb"
 }
 
-// terminalWidth returns the columns of the terminal that stderr is, or 0.
-func (a *app) terminalWidth() int {
-	file, ok := a.stderr.(*os.File)
+// terminalColumns returns the width of the terminal that w is, or 0.
+func terminalColumns(w io.Writer) int {
+	file, ok := w.(*os.File)
 	if !ok {
 		return 0
 	}
-	width, _, err := term.GetSize(int(file.Fd()))
+	columns, _, err := term.GetSize(int(file.Fd()))
 	if err != nil {
 		return 0
 	}
-	return width
+	return columns
 }
 
 // errReaderGone says that who read our stdout has closed it, as head does when

@@ -32,9 +32,8 @@ func (a *app) startProgress(read func() progress) (stop func()) {
 	if a.quiet || a.noProgress {
 		return func() {}
 	}
-	width := a.terminalWidth()
 	period := progressInLog
-	if width > 0 {
+	if a.columns > 0 {
 		period = progressOnTerminal
 	}
 	begin := time.Now()
@@ -47,10 +46,10 @@ func (a *app) startProgress(read func() progress) (stop func()) {
 		for {
 			select {
 			case <-ticker.C:
-				a.showProgress(read().line(time.Since(begin)), width)
+				a.showProgress(read().line(time.Since(begin)))
 				shown = true
 			case <-quit:
-				if shown && width > 0 {
+				if shown && a.columns > 0 {
 					fmt.Fprint(a.stderr, "\r\x1b[K")
 				}
 				return
@@ -64,13 +63,13 @@ func (a *app) startProgress(read func() progress) (stop func()) {
 }
 
 // showProgress writes one line, over the one before it on a terminal.
-func (a *app) showProgress(line string, width int) {
-	if width == 0 {
+func (a *app) showProgress(line string) {
+	if a.columns == 0 {
 		fmt.Fprintln(a.stderr, line)
 		return
 	}
-	if len(line) >= width {
-		line = line[:width-1] // a line that wraps cannot be written over
+	if len(line) >= a.columns {
+		line = line[:a.columns-1] // a line that wraps cannot be written over
 	}
 	fmt.Fprint(a.stderr, "\r"+line+"\x1b[K")
 }

@@ -30,6 +30,7 @@ semel dedup --help`,
 
 	root.AddCommand(
 		newDedupCommand(a),
+		newKeysCommand(a),
 		newVersionCommand(a),
 		newCompletionCommand(a),
 	)

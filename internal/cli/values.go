@@ -59,42 +59,15 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return 0, strconv.ErrRange
 }
 
-// parseSize reads a number of bytes: 4096, 64KiB, 1GiB, 10MB, 1.5MiB.
-func parseSize(text string) (int64, error) {
-	digits := len(text) - len(strings.TrimLeft(text, "0123456789.e+"))
-	factor, ok := map[string]float64{
-		"": 1, "B": 1,
-		"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
-	}[strings.TrimSpace(text[digits:])]
-	value, err := parseWhole(text[:digits], factor)
-	if !ok || err != nil {
-		return 0, errors.New("not a size: write it like 4096, 64KiB, 10MB or 1GiB")
-	}
-	return value, nil
-}
-
 // parseCount reads a whole number, also with an exponent: 1000000, 1e6, 2.5e3.
 func parseCount(text string) (int64, error) {
-	value, err := parseWhole(text, 1)
-	if err != nil {
-		return 0, errors.New("not a count: write it like 1000000 or 1e6")
-	}
-	return value, nil
-}
-
-// parseWhole reads a number that times factor is a whole one, not negative.
-func parseWhole(text string, factor float64) (int64, error) {
-	if value, err := strconv.ParseInt(text, 10, 64); err == nil && factor == 1 && value >= 0 {
+	if value, err := strconv.ParseInt(text, 10, 64); err == nil && value >= 0 {
 		return value, nil // exact where a float64 is not
 	}
 	value, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, err
-	}
-	value *= factor
-	if value < 0 || value >= math.MaxInt64 || value != math.Trunc(value) || strings.ContainsAny(text, "xXpP_") {
-		return 0, strconv.ErrRange
+	whole := err == nil && value >= 0 && value < math.MaxInt64 && value == math.Trunc(value)
+	if !whole || strings.ContainsAny(text, "xXpP_") {
+		return 0, errors.New("not a count: write it like 1000000 or 1e6")
 	}
 	return int64(value), nil
 }
@@ -119,14 +92,8 @@ func (v *parsedValue[T]) Set(text string) error {
 	return nil
 }
 
-// durationVar adds a flag for a duration; initial is its default as a user
-// writes it.
-func durationVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
-	addParsed(flags, target, name, initial, "DUR", usage, parseDuration)
-}
-
 // windowVar adds a flag for a time to remember: a duration above 0, or
-// "forever", which is semel.Forever.
+// "forever", which is semel.Forever; initial is its default as a user writes it.
 func windowVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
 	addParsed(flags, target, name, initial, "DUR", usage, parseWindow)
 }
@@ -143,11 +110,6 @@ func parseWindow(text string) (time.Duration, error) {
 		return 0, errors.New("must be above 0, or forever")
 	}
 	return window, nil
-}
-
-// sizeVar adds a flag for a number of bytes.
-func sizeVar(flags *pflag.FlagSet, target *int64, name, initial, usage string) {
-	addParsed(flags, target, name, initial, "SIZE", usage, parseSize)
 }
 
 // countVar adds a flag for a number of things.

@@ -37,23 +37,6 @@ func TestWindowsAreAboveZeroOrForever(t *testing.T) {
 	}
 }
 
-func TestSizesTakeDecimalAndBinaryUnits(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]int64{
-		"4096": 4096, "0": 0, "1B": 1, "64KiB": 64 << 10, "1GiB": 1 << 30, "10MB": 10e6, "1.5MiB": 3 << 19, "2 TiB": 2 << 40,
-		"9223372036854775807": 1<<63 - 1,
-	} {
-		if got, err := parseSize(text); err != nil || got != want {
-			t.Errorf("parseSize(%q) = %v, %v; want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "KiB", "1XB", "-1", "1.5", "1e30", "64kib", "0x10"} {
-		if got, err := parseSize(text); err == nil {
-			t.Errorf("parseSize(%q) = %v; want an error", text, got)
-		}
-	}
-}
-
 func TestCountsTakeExponents(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"0": 0, "12": 12, "1e6": 1e6, "2.5e3": 2500, "9007199254740993": 9007199254740993} {

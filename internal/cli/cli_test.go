@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// programVariable makes this test binary behave as the program, for tests that
+// run it from a shell.
+const programVariable = "SEMEL_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programVariable) != "" {
+		os.Exit(Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+	}
+	os.Exit(m.Run())
+}
+
+// outcome is what a run of the program left.
+type outcome struct {
+	status         int
+	stdout, stderr string
+}
+
+func noEnv(string) string { return "" }
+
+// run runs the program with input on stdin.
+func run(t *testing.T, input string, args ...string) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	status := Main(t.Context(), args, strings.NewReader(input), &stdout, &stderr, noEnv)
+	return outcome{status, stdout.String(), stderr.String()}
+}
+
+// check compares a run with what is wanted of it. Each of the texts must be on
+// stderr; without any, stderr must be empty.
+func (o outcome) check(t *testing.T, status int, stderr ...string) {
+	t.Helper()
+	if o.status != status {
+		t.Errorf("exit status %d, want %d; stderr: %s", o.status, status, o.stderr)
+	}
+	if len(stderr) == 0 && o.stderr != "" {
+		t.Errorf("unexpected stderr: %s", o.stderr)
+	}
+	for _, text := range stderr {
+		if !strings.Contains(o.stderr, text) {
+			t.Errorf("stderr lacks %q: %s", text, o.stderr)
+		}
+	}
+}
+
+func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, want string }{
+		{"dedpu", `semel: unknown verb "dedpu": did you mean dedup?`},
+		{"dedpu --key .id --store x", `semel: unknown verb "dedpu": did you mean dedup?`},
+		{"frobnicate", `semel: unknown verb "frobnicate": semel --help lists the verbs`},
+		{"version --jsn", "semel version: unknown flag --jsn: did you mean --json?"},
+		{"version --xyzzy", "semel version: unknown flag --xyzzy: semel version --help lists the flags"},
+		{"version -x", "semel version: unknown flag -x: semel version --help lists the flags"},
+		{"version --json=perhaps", `semel version: --json "perhaps": write true or false`},
+		{"version more", `semel version: unexpected argument "more": this verb takes flags only`},
+		{"--quite", "semel: unknown flag --quite: did you mean --quiet?"},
+		{"completion", "semel completion: name one shell: bash, zsh or fish"},
+		{"completion bsh", `semel completion: unknown shell "bsh": did you mean bash?`},
+		{"completion powershell", `semel completion: unknown shell "powershell": bash, zsh and fish are known`},
+		{"help dedpu", `semel help: unknown verb "dedpu": did you mean dedup?`},
+		{"keys shw x", `semel keys: unknown verb "shw": did you mean keys show?`},
+		{"keys shw x --scope y", `semel keys: unknown verb "shw": did you mean keys show?`},
+		{"keys stats --store", "semel keys stats: --store needs a value"},
+	} {
+		got := run(t, "", strings.Fields(c.args)...)
+		if got.status != exitUsage || got.stderr != c.want+"\n" || got.stdout != "" {
+			t.Errorf("semel %s: status %d, stdout %q, stderr %q; want status 2 and stderr %q", c.args, got.status, got.stdout, got.stderr, c.want)
+		}
+	}
+}
+
+func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	got := run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")
+	got.check(t, exitUsage,
+		"unknown flag --windwo: did you mean --window?\n",
+		`--window "7x": not a duration: write it like 90s, 36h, 7d or 2w, or forever`+"\n",
+		`--quiet "maybe": write true or false`+"\n",
+		"unknown flag --no-such: ")
+	if n := strings.Count(got.stderr, "\n"); n != 4 {
+		t.Errorf("%d lines, want 4: %s", n, got.stderr)
+	}
+}
+
+func TestHelpIsDataOnStdout(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"", "--help", "-h", "help", "help keys show", "keys", "keys show --help", "version -h"} {
+		got := run(t, "", strings.Fields(args)...)
+		got.check(t, exitDone)
+		if !strings.HasPrefix(got.stdout, "Examples:\n  ") || !strings.Contains(got.stdout, "\nUsage: semel ") {
+			t.Errorf("semel %s: help does not begin with examples, or lacks its usage:\n%s", args, got.stdout)
+		}
+	}
+}
+
+func TestVersionNamesRevisionAndToolchain(t *testing.T) {
+	t.Parallel()
+	got := run(t, "", "version", "--json")
+	got.check(t, exitDone)
+	var report map[string]any
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["version"] == "" || report["go"] == "" {
+		t.Errorf("version --json: %s (%v)", got.stdout, err)
+	}
+	info := &debug.BuildInfo{
+		Main:     debug.Module{Version: "v1.2.3"},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc123"}, {Key: "vcs.modified", Value: "true"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}},
+	}
+	if text := versionOf(info).String(); !strings.HasPrefix(text, "semel v1.2.3 (abc123, modified) go") {
+		t.Errorf("version: %q", text)
+	}
+	if text := versionOf(nil).String(); !strings.HasPrefix(text, "semel (devel) go") {
+		t.Errorf("version without build information: %q", text)
+	}
+}
+
+func TestCompletionScriptsAreForTheirShells(t *testing.T) {
+	t.Parallel()
+	for shell, sign := range map[string]string{"bash": "complete -o", "zsh": "#compdef semel", "fish": "complete -c semel"} {
+		got := run(t, "", "completion", shell)
+		got.check(t, exitDone)
+		if !strings.Contains(got.stdout, sign) {
+			t.Errorf("the script for %s lacks %q", shell, sign)
+		}
+	}
+	if got := run(t, "", "__complete", "keys", "sh"); !strings.Contains(got.stdout, "show\t") {
+		t.Errorf("the verb show is not completed: %q", got.stdout)
+	}
+}
+
+// writerFunc is a stdout or stderr that misbehaves.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
+	t.Parallel()
+	broken := writerFunc(func([]byte) (int, error) { panic("the screen fell off") })
+	for _, debugging := range []string{"", "1"} {
+		var stderr bytes.Buffer
+		env := func(name string) string {
+			if name == "SEMEL_DEBUG" {
+				return debugging
+			}
+			return ""
+		}
+		status := Main(t.Context(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
+		lines := strings.Count(stderr.String(), "\n")
+		if status != exitFailed || !strings.HasPrefix(stderr.String(), "semel: internal error: the screen fell off: please report") || (lines == 1) != (debugging == "") {
+			t.Errorf("SEMEL_DEBUG=%q: status %d, stderr %s", debugging, status, &stderr)
+		}
+	}
+}
+
+func TestClosedPipeEndsQuietly(t *testing.T) {
+	t.Parallel()
+	closed := writerFunc(func([]byte) (int, error) {
+		return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
+	})
+	for _, args := range []string{"version", "--help", "completion bash"} {
+		var stderr bytes.Buffer
+		if status := Main(t.Context(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != exitDone || stderr.Len() > 0 {
+			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
+		}
+	}
+}
+
+func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
+	t.Parallel()
+	full := writerFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
+	var stderr bytes.Buffer
+	if status := Main(t.Context(), []string{"version"}, strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+		t.Errorf("status %d, stderr %s", status, &stderr)
+	}
+}
+
+func TestColorIsForTerminalsThatWantIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		columns int
+		noColor bool
+		env     map[string]string
+		want    bool
+	}{
+		{columns: 80, want: true},
+		{columns: 0},
+		{columns: 80, noColor: true},
+		{columns: 80, env: map[string]string{"NO_COLOR": "1"}},
+		{columns: 80, env: map[string]string{"TERM": "dumb"}},
+	} {
+		var stderr bytes.Buffer
+		a := &app{stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
+		a.complain("semel", "it broke")
+		if got := strings.Contains(stderr.String(), "\x1b["); got != c.want {
+			t.Errorf("%+v: %q", c, &stderr)
+		}
+	}
+	if columns := terminalColumns(io.Discard); columns != 0 {
+		t.Errorf("a writer that is no file has %d columns", columns)
+	}
+}

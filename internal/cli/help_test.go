@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// exampleDir makes a directory with all the files that examples speak of, and
+// the program's name on a path.
+func exampleDir(t *testing.T) (dir, binaries string) {
+	t.Helper()
+	dir, binaries = t.TempDir(), t.TempDir()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(program, filepath.Join(binaries, "semel")); err != nil {
+		t.Fatal(err)
+	}
+	events, err := os.ReadFile(filepath.Join("..", "..", "examples", "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const orders = `{"user":{"id":"u-1"},"order_id":7}` + "\n" + `{"user":{"id":"u-2"},"order_id":7}` + "\n"
+	for name, content := range map[string][]byte{
+		"events.jsonl":          events,
+		"examples/events.jsonl": events,
+		"day-1.jsonl":           events,
+		"day-2.jsonl":           events,
+		"logs/app-1.gz":         zipped(t, orders),
+		"logs/app-2.gz":         zipped(t, orders),
+		"keys.jsonl":            []byte(`{"id":"order-40"}` + "\n"),
+	} {
+		name = filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, binaries
+}
+
+func zipped(t *testing.T, text string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// addStores adds the stores that the examples of keys look into: seen as dedup
+// leaves one, ledger as a program does that keeps ids.
+func addStores(t *testing.T, dir string) {
+	t.Helper()
+	seen, err := logstore.Open(filepath.Join(dir, "seen"), &logstore.Options{Fsync: logstore.Never})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"evt_01HX7Z2M", "evt_01HX7Z3C"} {
+		claim(t, seen, semel.ClaimRequest{Key: semel.Key{ID: id}, Done: true})
+	}
+	if err := seen.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ledger := fill(t, func(_ context.Context, store *logstore.Store) {
+		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-41"}, Done: true})
+		addUnknown(t, store, "order-42")
+		addUnknown(t, store, "order-43")
+	})
+	if err := os.Rename(ledger, filepath.Join(dir, "ledger")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
+	t.Parallel()
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			checkExamples(t, path, cmd.Example)
+		})
+		for _, child := range cmd.Commands() {
+			walk(child)
+		}
+	}
+	walk(newRootCommand(&app{}))
+}
+
+func checkExamples(t *testing.T, path, examples string) {
+	lines := strings.Split(examples, "\n")
+	if len(lines) < 2 || len(lines) > 3 {
+		t.Errorf("%s has %d examples: two or three are wanted", path, len(lines))
+	}
+	for _, line := range lines {
+		dir, binaries := exampleDir(t)
+		if strings.Contains(line, "semel keys ") {
+			addStores(t, dir)
+		}
+		if !strings.Contains(line, "semel ") {
+			t.Errorf("%s: the example does not run the program: %s", path, line)
+		}
+		shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
+		shell.Dir = dir
+		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1",
+			"GORACE=atexit_sleep_ms=0") // by default each program sleeps a second at its end
+		if output, err := shell.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", line, err, output)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/semel-dev/semel/key"
+)
+
+// maxIDParts bounds a composite id on the command line: each part may have two
+// readings, and all of them are looked up.
+const maxIDParts = 8
+
+// idReadings returns the ids that words of a command line may mean, the most
+// literal first: a word is a string, and if it reads as a JSON number, true or
+// false, that as well. Several words are the parts of one composite id.
+func idReadings(words []string) ([]string, error) {
+	if len(words) > maxIDParts {
+		return nil, usagef("a composite of %d ids: at most %d are supported", len(words), maxIDParts)
+	}
+	parts := [][]string{nil} // every combination so far
+	for _, word := range words {
+		if word == "" {
+			return nil, usagef("the id is empty: empty ids are never stored")
+		}
+		var next [][]string
+		for _, reading := range wordReadings(word) {
+			for _, begun := range parts {
+				next = append(next, append(begun[:len(begun):len(begun)], reading))
+			}
+		}
+		parts = next
+	}
+	ids := make([]string, len(parts))
+	for i, combination := range parts {
+		ids[i] = string(key.AppendComposite(nil, combination...))
+	}
+	return ids, nil
+}
+
+func wordReadings(word string) []string {
+	readings := []string{string(key.AppendString(nil, word))}
+	if c := word[0]; c == '-' || c >= '0' && c <= '9' || word == "true" || word == "false" {
+		if id, err := scalarID([]byte(word)); err == nil {
+			readings = append(readings, id)
+		}
+	}
+	return readings
+}
+
+// parseJSONID reads an id from JSON: a string, a number, true or false, or an
+// array of them, which is a composite.
+func parseJSONID(text []byte) (string, error) {
+	var elements []json.RawMessage
+	if len(text) == 0 || text[0] != '[' {
+		return scalarID(text)
+	}
+	if err := json.Unmarshal(text, &elements); err != nil {
+		return "", err
+	}
+	if len(elements) == 0 {
+		return "", key.ErrMissing
+	}
+	parts := make([]string, len(elements))
+	for i, element := range elements {
+		part, err := parseJSONID(element)
+		if err != nil {
+			return "", fmt.Errorf("part %d: %w", i+1, err)
+		}
+		parts[i] = part
+	}
+	return string(key.AppendComposite(nil, parts...)), nil
+}
+
+// scalarID goes through the finder that reads the ids of messages: what is
+// looked up by hand must be what a message's id became.
+func scalarID(text []byte) (string, error) {
+	finder, err := key.NewFinder([]key.Path{{}}, nil)
+	if err != nil {
+		return "", err
+	}
+	if err := finder.Find(text); err != nil {
+		return "", err
+	}
+	id, err := finder.AppendID(nil)
+	return string(id), err
+}
+
+// parseJSONScope reads a scope from a JSON string. encoding/json is not asked
+// for it: it replaces half a surrogate pair, and two scopes would be one.
+func parseJSONScope(text []byte) (string, error) {
+	if string(text) == `""` {
+		return "", nil
+	}
+	id, err := scalarID(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("scope: %w", err)
+	case text[0] != '"':
+		return "", errors.New("scope: a string is wanted")
+	case strings.HasPrefix(id, "\x00u"):
+		return "", errors.New(`scope: it has half of a surrogate pair: write it as "scope_base64"`)
+	}
+	return strings.TrimPrefix(id, "\x00s"), nil
+}
+
+// formatJSONID returns the JSON that parseJSONID reads an id from, or false if
+// there is none, as for the digest of a content.
+func formatJSONID(id string) (json.RawMessage, bool) {
+	text, ok := decodeID(id)
+	if !ok {
+		return nil, false
+	}
+	if again, err := parseJSONID(text); err != nil || again != id {
+		return nil, false
+	}
+	return text, true
+}
+
+func decodeID(id string) ([]byte, bool) {
+	if id == "" || id[0] != 0 {
+		return quoteID(id)
+	}
+	if len(id) < 2 {
+		return nil, false
+	}
+	body := id[2:]
+	switch id[1] {
+	case 's':
+		return quoteID(body)
+	case 'n', 'u':
+		return []byte(body), json.Valid([]byte(body))
+	case 't':
+		return []byte("true"), true
+	case 'f':
+		return []byte("false"), true
+	case 'c':
+		return decodeComposite([]byte(body))
+	}
+	return nil, false
+}
+
+func decodeComposite(rest []byte) ([]byte, bool) {
+	text := []byte{'['}
+	for len(rest) > 0 {
+		length, n := binary.Uvarint(rest)
+		if n <= 0 || length > uint64(len(rest)-n) {
+			return nil, false
+		}
+		part, ok := decodeID(string(rest[n : n+int(length)]))
+		if !ok {
+			return nil, false
+		}
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text = append(text, part...)
+		rest = rest[n+int(length):]
+	}
+	return append(text, ']'), true
+}
+
+func quoteID(text string) ([]byte, bool) {
+	if text == "" || !utf8.ValidString(text) {
+		return nil, false
+	}
+	return appendJSONString(nil, text), true
+}
+
+// appendJSONString quotes valid UTF-8 as JSON that people can read: nothing is
+// escaped that JSON does not ask for, but what does not print is.
+func appendJSONString(dst []byte, text string) []byte {
+	dst = append(dst, '"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r == '\n':
+			dst = append(dst, `\n`...)
+		case r == '\t':
+			dst = append(dst, `\t`...)
+		case unicode.IsPrint(r) || r > 0xffff:
+			dst = utf8.AppendRune(dst, r)
+		default:
+			dst = fmt.Appendf(dst, `\u%04x`, r)
+		}
+	}
+	return append(dst, '"')
+}
+
+// displayID shows an id to people: as the words that find it where these are
+// not ambiguous, as JSON otherwise.
+func displayID(id string) string {
+	text, ok := formatJSONID(id)
+	if !ok {
+		if len(id) > 2 && id[0] == 0 && (id[1] == 'h' || id[1] == 'b') {
+			return fmt.Sprintf("sha256:%x", id[2:])
+		}
+		return fmt.Sprintf("%q", id)
+	}
+	plain := text[0] == '"' && string(text[1:len(text)-1]) == id
+	if !plain || id[0] == '[' || strings.TrimSpace(id) != id || len(wordReadings(id)) > 1 {
+		return string(text)
+	}
+	return id
+}
+
+// jsonText is bytes of any kind in JSON: as text if they are valid UTF-8, else
+// as base64 in a second member, so that no replacement character merges two.
+func jsonText(value string) (text *string, encoded []byte) {
+	if utf8.ValidString(value) {
+		return &value, nil
+	}
+	return nil, []byte(value)
+}
+
+var errNotBase64 = errors.New("not base64")
+
+func parseBase64(text string) (string, error) {
+	value, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", errNotBase64
+	}
+	return string(value), nil
+}

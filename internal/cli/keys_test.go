@@ -1,0 +1,466 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// fill makes a store and hands it to use.
+func fill(t *testing.T, use func(ctx context.Context, store *logstore.Store)) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "store")
+	store, err := logstore.Open(dir, &logstore.Options{Fsync: logstore.Never, KeepIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t.Context(), store)
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// claim claims one key of the scope default and returns its token.
+func claim(t *testing.T, store *logstore.Store, request semel.ClaimRequest) semel.Token {
+	t.Helper()
+	request.Key.Scope = defaultScope
+	request.Owner = semel.Owner{Name: "worker-7", Nonce: uint64(time.Now().UnixNano())}
+	request.Lease, request.Window = time.Hour, semel.Forever
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := store.Claim(t.Context(), []semel.ClaimRequest{request}, answers); err != nil || answers[0].Decision != semel.Fresh {
+		t.Fatalf("claim %s: %v, %+v", request.Key, err, answers[0])
+	}
+	return answers[0].Claim.Token
+}
+
+// addUnknown leaves a key whose outcome is unknown.
+func addUnknown(t *testing.T, store *logstore.Store, id string) {
+	t.Helper()
+	token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Hold: true})
+	answers := make([]error, 1)
+	release := []semel.ReleaseRequest{{Key: semel.Key{Scope: defaultScope, ID: id}, Token: token, Unknown: true}}
+	if err := store.Release(t.Context(), release, answers); err != nil || answers[0] != nil {
+		t.Fatal(err, answers[0])
+	}
+}
+
+// mixedStore has the string "42" and the number 42, done; order-1, done with a
+// result; and order-2, unknown.
+func mixedStore(t *testing.T) string {
+	return fill(t, func(ctx context.Context, store *logstore.Store) {
+		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "42"}, Done: true})
+		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "\x00n42"}, Done: true})
+		token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}, Fingerprint: semel.Fingerprint{1, 2, 3}})
+		answers := make([]error, 1)
+		complete := []semel.CompleteRequest{{
+			Key: semel.Key{Scope: defaultScope, ID: "order-1"}, Token: token, Window: semel.Forever,
+			Result: semel.Result{Kind: semel.Value, Data: []byte("receipt")},
+		}}
+		if err := store.Complete(ctx, complete, answers); err != nil || answers[0] != nil {
+			t.Fatal(err, answers[0])
+		}
+		addUnknown(t, store, "order-2")
+	})
+}
+
+func records(t *testing.T, stdout string) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	for line := range strings.Lines(stdout) {
+		var record map[string]any
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatalf("%v in line %q", err, line)
+		}
+		list = append(list, record)
+	}
+	return list
+}
+
+func TestShowTellsWhatIsKnown(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+
+	got := run(t, "", "keys", "show", "order-1", "--store", dir, "--json")
+	got.check(t, exitDone)
+	list := records(t, got.stdout)
+	if len(list) != 1 || list[0]["id"] != "order-1" || list[0]["scope"] != "default" || list[0]["state"] != "done" ||
+		list[0]["expires"] != "forever" || list[0]["result"] != "value" || list[0]["result_size"] != 7.0 || list[0]["first_seen"] == nil {
+		t.Errorf("show --json: %s", got.stdout)
+	}
+
+	got = run(t, "", "keys", "show", "order-2", "--store", dir)
+	got.check(t, exitDone)
+	for _, fact := range []string{"key          order-2\n", "scope        default\n", "state        unknown\n", "attempts     1\n", "holder       worker-7"} {
+		if !strings.Contains(got.stdout, fact) {
+			t.Errorf("show lacks %q:\n%s", fact, got.stdout)
+		}
+	}
+
+	got = run(t, "", "keys", "show", "order-3", "--store", dir, "--json")
+	got.check(t, exitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default\n")
+	if list = records(t, got.stdout); len(list) != 1 || list[0]["state"] != "absent" {
+		t.Errorf("show of an absent key: %s", got.stdout)
+	}
+	run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).check(t, exitFailed, "is absent")
+}
+
+func TestShowTriesStringAndNumber(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	for _, c := range []struct {
+		args string
+		want []any
+	}{
+		{"42", []any{"42", 42.0}},
+		{`--json-id 42`, []any{42.0}},
+		{`--json-id "42"`, []any{"42"}},
+	} {
+		args := append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(c.args)...)
+		got := run(t, "", args...)
+		got.check(t, exitDone)
+		var ids []any
+		for _, record := range records(t, got.stdout) {
+			ids = append(ids, record["id"])
+		}
+		if fmt.Sprint(ids) != fmt.Sprint(c.want) || len(ids) > 0 && fmt.Sprintf("%T", ids[0]) != fmt.Sprintf("%T", c.want[0]) {
+			t.Errorf("show %s: %v, want %v", c.args, ids, c.want)
+		}
+	}
+}
+
+func TestListFiltersAndNamesWhatIsReadable(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	got := run(t, "", "keys", "ls", "--store", dir, "--json")
+	got.check(t, exitDone)
+	if n := len(records(t, got.stdout)); n != 4 {
+		t.Errorf("%d records, want 4:\n%s", n, got.stdout)
+	}
+	got = run(t, "", "keys", "ls", "--store", dir, "--state", "unknown", "--scope", "default")
+	got.check(t, exitDone)
+	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "STATE") || !strings.HasPrefix(lines[1], "unknown") || !strings.HasSuffix(lines[1], "default/order-2") {
+		t.Errorf("ls --state unknown:\n%s", got.stdout)
+	}
+	run(t, "", "keys", "ls", "--store", dir, "--state", "dnoe").check(t, exitUsage, `--state "dnoe": did you mean done?`)
+}
+
+func TestStatsCountByState(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	got := run(t, "", "keys", "stats", "--store", dir, "--json")
+	got.check(t, exitDone)
+	stats := records(t, got.stdout)[0]
+	if stats["done"] != 3.0 || stats["unknown"] != 1.0 || stats["claimed"] != 0.0 || stats["disk_bytes"] == 0.0 {
+		t.Errorf("stats --json: %s", got.stdout)
+	}
+	got = run(t, "", "keys", "stats", "--store", dir)
+	got.check(t, exitDone)
+	if !strings.HasPrefix(got.stdout, "claimed  0\ndone     3\nunknown  1\n") {
+		t.Errorf("stats: %s", got.stdout)
+	}
+}
+
+// audit reads the audit log of a store.
+func audit(t *testing.T, dir string) []map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, auditName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records(t, string(text))
+}
+
+func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	run(t, "", "keys", "rm", "order-1", "--store", dir).check(t, exitUsage, "--reason TEXT is missing")
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").check(t, exitUsage, "--reason TEXT is missing")
+	run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").check(t, exitFailed, "order-9 is absent")
+	if _, err := os.Stat(filepath.Join(dir, auditName)); err == nil {
+		t.Error("refused removals are in the audit log")
+	}
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").check(t, exitDone, "forgot order-1, which was done\n")
+	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, exitFailed, "is absent")
+
+	lines := audit(t, dir)
+	if len(lines) != 2 || lines[0]["operation"] != lines[1]["operation"] || lines[1]["outcome"] != "done" {
+		t.Fatalf("audit log: %v", lines)
+	}
+	before := lines[0]["before"].(map[string]any)
+	if lines[0]["verb"] != "rm" || lines[0]["reason"] != "sent twice" || lines[0]["after"] != "absent" || lines[0]["actor"] == "" ||
+		before["id"] != "order-1" || before["state"] != "done" || before["scope"] != "default" || before["digest"] == nil {
+		t.Errorf("audit log: %v", lines)
+	}
+}
+
+func TestRemovalOfTwoKeysAtOnceIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, exitFailed, `the ID means 2 keys, "42" and 42: choose one with --json-id`)
+	run(t, "", "keys", "rm", "42", "--json-id", "--store", dir, "--reason", "x").check(t, exitDone, "forgot 42, ")
+	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, exitDone, `forgot "42", `)
+}
+
+func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	run(t, "", "keys", "resolve", "order-2", "--store", dir).check(t, exitUsage, "--as is missing", "--reason TEXT is missing")
+	run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).check(t, exitUsage, `--as "dnoe": did you mean done?`)
+	run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).check(t, exitFailed, "order-1 is done, not unknown")
+	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, exitDone, "resolved order-2 as done\n")
+	if got := run(t, "", "keys", "show", "order-2", "--store", dir, "--json"); !strings.Contains(got.stdout, `"state":"done"`) || !strings.Contains(got.stdout, `"expires":"forever"`) {
+		t.Errorf("after resolve: %s", got.stdout)
+	}
+	lines := audit(t, dir)
+	if len(lines) != 2 || lines[0]["after"] != "done" || lines[0]["before"].(map[string]any)["state"] != "unknown" {
+		t.Errorf("audit log: %v", lines)
+	}
+}
+
+func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// What a crash cut off must not run into the next line.
+	if err := os.WriteFile(filepath.Join(dir, auditName), []byte(`{"operation":"cut of`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	record := &semel.Record{Key: semel.Key{Scope: "s", ID: "i"}, State: semel.Done}
+	err := audited(dir, "rm", "why", record, semel.Absent, func() error {
+		text, err := os.ReadFile(filepath.Join(dir, auditName))
+		if err != nil || !strings.HasSuffix(string(text), `"reason":"why"}`+"\n") {
+			t.Errorf("before the change: %q, %v", text, err)
+		}
+		return fmt.Errorf("the disk is gone")
+	})
+	if err == nil || err.Error() != "the disk is gone" {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, auditName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) != 4 || !strings.HasSuffix(lines[2], `"outcome":"failed","error":"the disk is gone"}`) {
+		t.Errorf("audit log: %q", lines)
+	}
+}
+
+func TestUnwritableAuditLogPreventsTheChange(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	if err := os.Mkdir(filepath.Join(dir, auditName), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").check(t, exitFailed, "audit log: nothing was changed")
+	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, exitDone)
+}
+
+func TestLookingDoesNotMakeAStore(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "none")
+	for _, args := range []string{"ls", "show x", "stats", "rm x --reason y", "resolve x --as done --reason y", "purge", "export"} {
+		got := run(t, "", append([]string{"keys", "--store", dir}, strings.Fields(args)...)...)
+		got.check(t, exitUsage, "--store "+dir+": there is no store in this directory\n")
+		run(t, "", append([]string{"keys"}, strings.Fields(args)...)...).check(t, exitUsage, "--store DIR is missing")
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory was made")
+	}
+}
+
+func TestStoreInUseNamesItsHolder(t *testing.T) {
+	t.Parallel()
+	fill(t, func(_ context.Context, store *logstore.Store) {
+		run(t, "", "keys", "stats", "--store", store.Dir()).
+			check(t, exitFailed, "is in use by process "+fmt.Sprint(os.Getpid())+" on ", "run this again when that has ended\n")
+	})
+}
+
+func TestImportMarksKeysDone(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new")
+	binary := base64.StdEncoding.EncodeToString([]byte("\xff\xfe"))
+	input := strings.Join([]string{
+		`{"id":"order-1"}`,
+		``,
+		`{"scope":"payments","id":["order-1",7,true],"window":"30d"}`,
+		`{"scope":"payments","id":42,"expires":"2999-01-01T00:00:00Z"}`,
+		`{"id":"old","expires":"2001-01-01T00:00:00Z"}`,
+		`{"id_base64":"` + binary + `"}`,
+		`{"id":"order-1"}`,
+	}, "\n")
+	got := run(t, input, "keys", "import", "--store", dir, "--json")
+	got.check(t, exitDone)
+	if got.stdout != `{"read":6,"imported":4,"duplicate":1,"expired":1}`+"\n" {
+		t.Errorf("report: %s", got.stdout)
+	}
+	run(t, input, "keys", "import", "--store", dir).check(t, exitDone, "read 6  imported 0  already there 5  expired 1\n")
+
+	for _, args := range []string{"order-1", "order-1 7 true --scope payments", `--json-id 42 --scope payments`} {
+		got := run(t, "", append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(args)...)...)
+		got.check(t, exitDone)
+		if !strings.Contains(got.stdout, `"state":"done"`) {
+			t.Errorf("show %s: %s", args, got.stdout)
+		}
+	}
+	run(t, "", "keys", "show", "old", "--store", dir).check(t, exitFailed, "absent")
+	run(t, "", "keys", "show", "42", "--store", dir).check(t, exitFailed, "absent")
+}
+
+func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ line, want string }{
+		{`{"id":"x"`, "not JSON"},
+		{`{"id":"x"} {}`, "more than one JSON value"},
+		{`["x"]`, "an object is wanted"},
+		{`{"scope":"x"}`, `"id" is missing`},
+		{`{"id":null}`, `id`},
+		{`{"id":""}`, `id: `},
+		{`{"id":{"a":1}}`, `id: `},
+		{`{"id":[]}`, `id: `},
+		{`{"id":"x","scop":"y"}`, `unknown member "scop": did you mean scope?`},
+		{`{"id":"x","scope":7}`, `scope: a string is wanted`},
+		{`{"id":"x","window":7}`, `"window" is a JSON number: a string is wanted`},
+		{`{"id":"x","window":"7x"}`, `window "7x": not a duration`},
+		{`{"id":"x","window":"1d","expires":"forever"}`, "exclude each other"},
+		{`{"id":"x","expires":"tomorrow"}`, `expires "tomorrow"`},
+		{`{"id":"x","id_base64":"eA=="}`, "exclude each other"},
+		{`{"id_base64":"?"}`, "not base64"},
+		{`{"id":"x","state":"claimed"}`, "only keys that are done can be imported"},
+		{`{"digest":"00112233445566778899aabbccddeeff","state":"done"}`, "keyed with the secret of its store"},
+		{"{\"id\":\"\xff\"}", "not valid UTF-8"},
+		{`{"id":"x","scope":"\ud800"}`, "half of a surrogate pair"},
+	} {
+		dir := filepath.Join(t.TempDir(), "new")
+		got := run(t, "{\"id\":\"good\"}\n"+c.line+"\n{\"id\":\"after\"}\n", "keys", "import", "--store", dir)
+		got.check(t, exitFailed, "standard input:2: ", c.want, "; 1 keys are imported: importing the same lines again is safe\n")
+		run(t, "", "keys", "show", "good", "--store", dir).check(t, exitDone)
+		run(t, "", "keys", "show", "after", "--store", dir).check(t, exitFailed, "absent")
+	}
+}
+
+func TestImportRefusesMissingFilesBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new")
+	missing := filepath.Join(t.TempDir(), "no.jsonl")
+	run(t, "", "keys", "import", missing, "--store", dir).check(t, exitUsage, missing)
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the store was made")
+	}
+}
+
+func TestImportIsInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(fmt.Errorf("terminated"))
+	var stdout, stderr strings.Builder
+	dir := filepath.Join(t.TempDir(), "new")
+	status := Main(ctx, []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, noEnv)
+	if status != exitInterrupted || !strings.Contains(stderr.String(), "interrupted: run the same command again to go on") {
+		t.Errorf("status %d, stderr %s", status, stderr.String())
+	}
+}
+
+func TestExportIsImportedAsTheSameKeys(t *testing.T) {
+	t.Parallel()
+	ids := []string{"plain", "\x00n42", "42", "\x00s\x00nul", "\xff\xfe", "\x00t", "\x00c\x01a\x04\x00n-1", "\x00h" + strings.Repeat("x", 32), "quote\"\\ \n\u202e", "\x00u\"\\ud800\""}
+	from := filepath.Join(t.TempDir(), "from")
+	store, err := logstore.Open(from, &logstore.Options{Fsync: logstore.Never, KeepIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Done: true})
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	exported := run(t, "", "keys", "export", "--store", from)
+	exported.check(t, exitDone)
+
+	to := filepath.Join(t.TempDir(), "to")
+	run(t, exported.stdout, "keys", "import", "--store", to).check(t, exitDone, fmt.Sprintf("imported %d ", len(ids)))
+	copied, err := logstore.Open(to, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	keys, found := make([]semel.Key, len(ids)), make([]semel.Record, len(ids))
+	for i, id := range ids {
+		keys[i] = semel.Key{Scope: defaultScope, ID: id}
+	}
+	if err := copied.Look(t.Context(), keys, found); err != nil {
+		t.Fatal(err)
+	}
+	for i, record := range found {
+		if record.State != semel.Done {
+			t.Errorf("%q is %s after export and import", ids[i], record.State)
+		}
+	}
+}
+
+func TestExportSaysWhichKeysHaveNoID(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	run(t, `{"id":"a"}`+"\n"+`{"id":"b"}`, "keys", "import", "--store", dir).check(t, exitDone, "imported 2 ")
+	run(t, `{"id":"c"}`, "keys", "import", "--store", dir, "--keep-ids").check(t, exitDone, "imported 1 ")
+	got := run(t, "", "keys", "export", "--store", dir, "--state", "done")
+	got.check(t, exitDone, "2 keys have a digest but no id")
+	if n := len(records(t, got.stdout)); n != 6 {
+		t.Errorf("%d lines, want 6", n)
+	}
+}
+
+func TestPurgeReportsWhatItForgot(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	got := run(t, "", "keys", "purge", "--store", dir, "--json")
+	got.check(t, exitDone)
+	if got.stdout != "{\"purged\":0}\n" {
+		t.Errorf("purge: %s", got.stdout)
+	}
+}
+
+func TestDisplayedIDsFindTheirKey(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		"evt_1": "evt_1", "two words": "two words", " padded ": `" padded "`, "42": `"42"`, "\x00n42": "42", "\x00nx": `"\x00nx"`,
+		"true": `"true"`, "\x00t": "true", "\x00f": "false", "[1]": `"[1]"`, "[\"a\",1]": `"[\"a\",1]"`, "-": "-", "a\"b": `"a\"b"`,
+		"tab\there": `"tab\there"`, "\xff": `"\xff"`, "ß€😀": "ß€😀", "\x00c\x01a\x01b": `["a","b"]`, "\x00s\x00x": `"\u0000x"`,
+		"\x00h\x01\x02": "sha256:0102", "\x00": `"\x00"`, "\x00c\x09a": `"\x00c\ta"`,
+	} {
+		if got := displayID(id); got != want {
+			t.Errorf("displayID(%q) = %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestCompositesReadEachPartBothWays(t *testing.T) {
+	t.Parallel()
+	ids, err := idReadings([]string{"a", "1"})
+	if err != nil || len(ids) != 2 || ids[0] != "\x00c\x01a\x011" || ids[1] != "\x00c\x01a\x03\x00n1" {
+		t.Errorf("readings of a 1: %q, %v", ids, err)
+	}
+	for word, want := range map[string]int{"1": 2, "-1.5e3": 2, "true": 2, "01": 1, "1x": 1, "nul": 1, "null": 1, "True": 1, "\x00n1": 1} {
+		if ids, err := idReadings([]string{word}); err != nil || len(ids) != want {
+			t.Errorf("readings of %q: %q, %v; want %d", word, ids, err, want)
+		}
+	}
+	if _, err := idReadings(make([]string, maxIDParts+1)); err == nil {
+		t.Error("too many parts are accepted")
+	}
+	if _, err := idReadings([]string{""}); err == nil {
+		t.Error("an empty id is accepted")
+	}
+}

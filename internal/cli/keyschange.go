@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
+	var (
+		choice keyFlags
+		reason string
+	)
+	cmd := &cobra.Command{
+		Use:   "rm ID... --reason TEXT --store DIR",
+		Short: "Forget a key, so that its message is processed again",
+		Example: `semel keys rm evt_01HX7Z2M --reason "sent with the wrong amount" --store ./seen
+semel keys rm --json-id '"evt_01HX7Z3C"' --reason "replay for the auditors" --store ./seen`,
+		Long: `Forgets a key in whatever state it is: the next delivery of its message is fresh
+and has its effect again. Several IDs are one composite key. Who did it and why
+is written to audit.jsonl in the directory of the store before it is done.
+
+The exit status is 1 if there is no such key.`,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			var wrong problems
+			keys := choice.keys(k.scope, words, &wrong)
+			checkReason(reason, &wrong)
+			k.checkStore(&wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
+				return k.remove(cmd.Context(), store, record, reason)
+			})
+		},
+	}
+	k.addScope(cmd)
+	choice.add(cmd)
+	addReason(cmd, &reason)
+	return cmd
+}
+
+func (k *keysFlags) remove(ctx context.Context, store *logstore.Store, record *semel.Record, reason string) error {
+	err := audited(k.store, "rm", reason, record, semel.Absent, func() error {
+		removed, err := store.Remove(ctx, record.Key)
+		if err == nil && !removed {
+			err = errors.New("the key expired meanwhile")
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forget %s: %w", displayID(record.Key.ID), err)
+	}
+	k.note("forgot %s, which was %s", displayID(record.Key.ID), record.State)
+	return nil
+}
+
+func newKeysResolveCommand(k *keysFlags) *cobra.Command {
+	var (
+		choice     keyFlags
+		as, reason string
+		window     time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "resolve ID... --as done|absent --reason TEXT --store DIR",
+		Short: "Settle a key whose outcome is unknown",
+		Example: `semel keys resolve order-42 --as done --reason "the charge is in the bank's list" --store ./ledger
+semel keys resolve order-43 --as absent --reason "the bank never saw it" --store ./ledger`,
+		Long: `Settles an unknown key: one whose holder was lost while the effect ran, under
+the policy to hold. "done" says that the effect happened: deliveries of the
+message are duplicates from now on. "absent" says that it did not: the next
+delivery has it. Who did it and why is written to audit.jsonl in the directory
+of the store before it is done.
+
+A key in any other state is left alone, with exit status 1.`,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			var wrong problems
+			keys := choice.keys(k.scope, words, &wrong)
+			var state semel.State
+			switch as {
+			case "done":
+				state = semel.Done
+			case "absent":
+				state = semel.Absent
+			case "":
+				wrong.addf("--as is missing: write --as done if the effect happened, --as absent if it did not")
+			default:
+				wrong.addf("--as %q: %s", as, oneOf(as, []string{"done", "absent"}))
+			}
+			checkReason(reason, &wrong)
+			k.checkStore(&wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			k.keepIDs = true // what a person settled can be read again
+			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
+				return k.resolve(cmd.Context(), store, record, state, window, reason)
+			})
+		},
+	}
+	k.addScope(cmd)
+	choice.add(cmd)
+	addReason(cmd, &reason)
+	cmd.Flags().StringVar(&as, "as", "", "what the key becomes: done or absent")
+	windowVar(cmd.Flags(), &window, "window", "forever", "how long a key that is done is remembered from now")
+	return cmd
+}
+
+func (k *keysFlags) resolve(ctx context.Context, store *logstore.Store, record *semel.Record, as semel.State, window time.Duration, reason string) error {
+	name := displayID(record.Key.ID)
+	if record.State != semel.Unknown {
+		return fmt.Errorf("%s is %s, not unknown: there is nothing to settle", name, record.State)
+	}
+	err := audited(k.store, "resolve", reason, record, as, func() error {
+		return store.Resolve(ctx, record.Key, as, semel.Result{}, window)
+	})
+	if err != nil {
+		return fmt.Errorf("resolve %s: %w", name, err)
+	}
+	k.note("resolved %s as %s", name, as)
+	return nil
+}
+
+// changeOne calls change with the one record that the keys mean.
+func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func(*logstore.Store, *semel.Record) error) error {
+	return k.withStore(func(store *logstore.Store) error {
+		found, err := lookUp(ctx, store, keys)
+		switch {
+		case err != nil:
+			return err
+		case len(found) == 0:
+			return absentError(k, keys[0])
+		case len(found) > 1:
+			var names []string
+			for _, record := range found {
+				names = append(names, displayID(record.Key.ID))
+			}
+			return fmt.Errorf("the ID means %d keys, %s: choose one with --json-id", len(found), strings.Join(names, " and "))
+		}
+		return change(store, &found[0])
+	})
+}
+
+func addReason(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "why, for the audit log")
+}
+
+func checkReason(reason string, p *problems) {
+	if strings.TrimSpace(reason) == "" {
+		p.addf("--reason TEXT is missing: say why, for the audit log")
+	}
+}
+
+func newKeysPurgeCommand(k *keysFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "purge --store DIR",
+		Short: "Give back the space of expired keys now",
+		Example: `semel keys purge --store ./seen
+semel keys purge --store ./seen --json`,
+		Long: `Forgets the keys whose window is over, now rather than when the store comes to
+it. An expired key is never taken for a duplicate, purged or not. Space is given
+back by whole segments of the log: what shares one with a key that is still
+remembered stays.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var wrong problems
+			k.checkStore(&wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return k.withStore(func(store *logstore.Store) error {
+				purged, err := store.Purge(cmd.Context())
+				if err != nil {
+					return fmt.Errorf("purge %s: %w", k.store, err)
+				}
+				if k.asJSON {
+					return k.printJSON(struct {
+						Purged int64 `json:"purged"`
+					}{purged})
+				}
+				k.note("purged %s expired keys", formatCount(purged))
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,356 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+const (
+	// importBatch is how many keys become durable together.
+	importBatch = 1024
+	// maxImportLine is the longest line: the longest scope and id, each byte
+	// of them escaped, and some members besides.
+	maxImportLine = 6*2*semel.MaxKeyBytes + 64<<10
+	// maxImportErrors is how many keys of a batch are complained about.
+	maxImportErrors = 5
+)
+
+// importLine is what import reads. It has the members that export writes, so
+// that an export can be read back.
+type importLine struct {
+	Scope       json.RawMessage `json:"scope"`
+	ScopeBase64 string          `json:"scope_base64"`
+	ID          json.RawMessage `json:"id"`
+	IDBase64    string          `json:"id_base64"`
+	State       string          `json:"state"`
+	Window      string          `json:"window"`
+	Expires     string          `json:"expires"`
+
+	Digest      string          `json:"digest"`
+	FirstSeen   json.RawMessage `json:"first_seen"`
+	Attempts    json.RawMessage `json:"attempts"`
+	Holder      json.RawMessage `json:"holder"`
+	LeaseEnd    json.RawMessage `json:"lease_end"`
+	Fingerprint json.RawMessage `json:"fingerprint"`
+	Result      json.RawMessage `json:"result"`
+	ResultSize  json.RawMessage `json:"result_size"`
+}
+
+// importLineFields are the names to suggest for a member that import does not
+// know.
+func importLineFields() []string {
+	return []string{
+		"scope", "scope_base64", "id", "id_base64", "state", "window", "expires",
+		"digest", "first_seen", "attempts", "holder", "lease_end", "fingerprint", "result", "result_size",
+	}
+}
+
+type importReport struct {
+	Read      int64 `json:"read"`
+	Imported  int64 `json:"imported"`
+	Duplicate int64 `json:"duplicate"`
+	Expired   int64 `json:"expired"`
+}
+
+// importer carries keys from JSON lines into a store.
+type importer struct {
+	*keysFlags
+	store  *logstore.Store
+	window time.Duration
+	now    time.Time
+	batch  []semel.ClaimRequest
+	report importReport
+	read   atomic.Int64 // report.Read, for the progress line
+}
+
+func newKeysImportCommand(k *keysFlags) *cobra.Command {
+	var window time.Duration
+	cmd := &cobra.Command{
+		Use:   "import [FILE...] --store DIR",
+		Short: "Read keys from JSON lines and mark them done",
+		Example: `semel keys import keys.jsonl --store ./backfilled --keep-ids
+echo '{"id":"order-42"}' | semel keys import --store ./backfilled --keep-ids --scope payments --window 30d
+semel keys export --store ./ledger --state done | semel keys import --store ./copy --keep-ids`,
+		Long: `Marks keys as done that were processed before semel came, so that their messages
+are duplicates from the first day on. Reads JSON lines from files or standard
+input, as keys export writes them:
+
+  {"id": "order-42"}
+  {"scope": "payments", "id": ["order-42", 7], "window": "30d"}
+  {"scope": "payments", "id": "order-43", "expires": "2030-01-01T00:00:00Z"}
+
+An id is a string, a number, true, false, or an array of these for a composite
+key. "scope", "window" and "expires" may be missing: the flags say what then
+holds. A key that is there already stays as it is; one that has expired is not
+imported. The store is made if there is none.
+
+Keys become durable in batches. After an error or an interruption, importing the
+same lines again is safe.`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if k.store == "" {
+				return usagef("--store DIR is missing: name the directory of the store")
+			}
+			if len(names) == 0 {
+				names = []string{"-"}
+			}
+			return k.importAll(cmd.Context(), names, window)
+		},
+	}
+	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "the key space of lines that name none")
+	windowVar(cmd.Flags(), &window, "window", "forever", "how long keys of lines without window and expires are remembered from now")
+	cmd.Flags().BoolVar(&k.keepIDs, "keep-ids", false, "keep scope and id readable beside the digest; costs their length for each key")
+	return cmd
+}
+
+func (k *keysFlags) importAll(ctx context.Context, names []string, window time.Duration) error {
+	inputs, err := openInputs(names, k.stdin)
+	if err != nil {
+		return err
+	}
+	defer inputs.close()
+	return k.withStore(func(store *logstore.Store) error {
+		im := &importer{keysFlags: k, store: store, window: window, now: time.Now()}
+		stop := k.startProgress(func() progress {
+			return progress{Done: im.read.Load(), Unit: "keys", Share: -1}
+		})
+		err := im.readAll(ctx, inputs)
+		stop()
+		if err != nil {
+			return fmt.Errorf("%w; %s keys are imported: importing the same lines again is safe", err, formatCount(im.report.Imported))
+		}
+		if k.asJSON {
+			return k.printJSON(im.report)
+		}
+		r := &im.report
+		k.note("read %s  imported %s  already there %s  expired %s",
+			formatCount(r.Read), formatCount(r.Imported), formatCount(r.Duplicate), formatCount(r.Expired))
+		return nil
+	})
+}
+
+// namedInputs are inputs with the names that messages call them by.
+type namedInputs struct {
+	names   []string
+	readers []io.Reader
+}
+
+// openInputs opens all inputs before the first is read, so that a name that is
+// wrong is reported before anything was done.
+func openInputs(names []string, stdin io.Reader) (namedInputs, error) {
+	var (
+		in    namedInputs
+		wrong problems
+	)
+	for _, name := range names {
+		if name == "-" {
+			in.names, in.readers = append(in.names, "standard input"), append(in.readers, stdin)
+			continue
+		}
+		file, err := os.Open(name)
+		if err != nil {
+			wrong.addf("%v", err)
+			continue
+		}
+		in.names, in.readers = append(in.names, name), append(in.readers, file)
+	}
+	if len(wrong) > 0 {
+		in.close()
+	}
+	return in, wrong.err()
+}
+
+// close closes the files. They were only read: there is nothing to lose.
+func (in *namedInputs) close() {
+	for _, reader := range in.readers {
+		if file, ok := reader.(*os.File); ok && file != os.Stdin {
+			_ = file.Close()
+		}
+	}
+}
+
+// readAll imports every line. What was read before an error is imported.
+func (im *importer) readAll(ctx context.Context, inputs namedInputs) error {
+	for i, reader := range inputs.readers {
+		lines := bufio.NewScanner(reader)
+		lines.Buffer(make([]byte, 64<<10), maxImportLine)
+		number := 0
+		for lines.Scan() {
+			number++
+			err := im.add(ctx, lines.Bytes())
+			if err != nil {
+				return errors.Join(fmt.Errorf("%s:%d: %w", inputs.names[i], number, err), im.flush(ctx))
+			}
+		}
+		if err := lines.Err(); err != nil {
+			return errors.Join(fmt.Errorf("%s:%d: %w", inputs.names[i], number+1, err), im.flush(ctx))
+		}
+	}
+	return im.flush(ctx)
+}
+
+// add reads one line and imports the batch when it is full.
+func (im *importer) add(ctx context.Context, text []byte) error {
+	if len(strings.TrimSpace(string(text))) == 0 {
+		return nil
+	}
+	var line importLine
+	if err := decodeImportLine(text, &line); err != nil {
+		return err
+	}
+	request, err := im.request(&line)
+	if err != nil {
+		return err
+	}
+	im.report.Read++
+	im.read.Store(im.report.Read)
+	if request.Window <= 0 {
+		im.report.Expired++
+		return nil
+	}
+	im.batch = append(im.batch, request)
+	if len(im.batch) < importBatch {
+		return nil
+	}
+	return im.flush(ctx)
+}
+
+func decodeImportLine(text []byte, line *importLine) error {
+	// encoding/json would replace what is not UTF-8, and merge ids by it.
+	if !utf8.Valid(text) {
+		return errors.New(`the line is not valid UTF-8: write such an id as "id_base64"`)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(line)
+	if err == nil {
+		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+			return errors.New("there is more than one JSON value in the line")
+		}
+		return nil
+	}
+	var wrongType *json.UnmarshalTypeError
+	if errors.As(err, &wrongType) {
+		if wrongType.Field == "" {
+			return fmt.Errorf("the line is a JSON %s: an object is wanted", wrongType.Value)
+		}
+		return fmt.Errorf("%q is a JSON %s: a string is wanted", wrongType.Field, wrongType.Value)
+	}
+	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
+		name = strings.Trim(name, `"`)
+		return fmt.Errorf("unknown member %q: %s", name, oneOf(name, importLineFields()))
+	}
+	return fmt.Errorf("not JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// request turns a line into a claim that marks its key done. A window that is
+// not above 0 means that the key has expired.
+func (im *importer) request(line *importLine) (semel.ClaimRequest, error) {
+	request := semel.ClaimRequest{Done: true, Window: im.window}
+	if line.State != "" && line.State != semel.Done.String() {
+		return request, fmt.Errorf("the key is %s: only keys that are done can be imported (keys export --state done)", line.State)
+	}
+	var err error
+	if request.Key, err = im.key(line); err != nil {
+		return request, err
+	}
+	switch {
+	case line.Window != "" && line.Expires != "":
+		return request, errors.New("window and expires exclude each other")
+	case line.Window != "":
+		if request.Window, err = parseWindow(line.Window); err != nil {
+			return request, fmt.Errorf("window %q: %w", line.Window, err)
+		}
+	case line.Expires == "forever":
+		request.Window = semel.Forever
+	case line.Expires != "":
+		expires, err := time.Parse(time.RFC3339, line.Expires)
+		if err != nil {
+			return request, fmt.Errorf("expires %q: write it like 2030-01-01T00:00:00Z, or forever", line.Expires)
+		}
+		request.Window = expires.Sub(im.now)
+	}
+	return request, nil
+}
+
+func (im *importer) key(line *importLine) (semel.Key, error) {
+	key := semel.Key{Scope: im.scope}
+	var err error
+	switch {
+	case line.Scope != nil && line.ScopeBase64 != "":
+		return key, errors.New("scope and scope_base64 exclude each other")
+	case line.Scope != nil:
+		if key.Scope, err = parseJSONScope(line.Scope); err != nil {
+			return key, err
+		}
+	case line.ScopeBase64 != "":
+		if key.Scope, err = parseBase64(line.ScopeBase64); err != nil {
+			return key, fmt.Errorf("scope_base64: %w", err)
+		}
+	}
+	switch {
+	case line.ID != nil && line.IDBase64 != "":
+		return key, errors.New("id and id_base64 exclude each other")
+	case line.ID != nil:
+		if key.ID, err = parseJSONID(line.ID); err != nil {
+			return key, fmt.Errorf("id: %w", err)
+		}
+	case line.IDBase64 != "":
+		if key.ID, err = parseBase64(line.IDBase64); err != nil {
+			return key, fmt.Errorf("id_base64: %w", err)
+		}
+	case line.Digest != "":
+		return key, errors.New("there is a digest but no id: a digest is keyed with the secret of its store and means nothing in another; to move such keys, copy the directory of their store")
+	default:
+		return key, errors.New(`"id" is missing`)
+	}
+	return key, key.Validate()
+}
+
+// flush makes the batch durable. A key that another process's claim stands in
+// the way of is an error: it is neither done nor imported.
+func (im *importer) flush(ctx context.Context) error {
+	if len(im.batch) == 0 {
+		return ctx.Err()
+	}
+	answers := make([]semel.ClaimAnswer, len(im.batch))
+	err := im.store.Claim(ctx, im.batch, answers)
+	var errs []error
+	if err != nil {
+		errs = append(errs, fmt.Errorf("write to the store: %w", err))
+	}
+	for i, answer := range answers {
+		if len(errs) == maxImportErrors {
+			errs = append(errs, errors.New("and perhaps others"))
+			break
+		}
+		name := displayID(im.batch[i].Key.ID)
+		switch {
+		case answer.Err != nil:
+			errs = append(errs, fmt.Errorf("key %s: %w", name, answer.Err))
+		case answer.Decision == semel.Fresh:
+			im.report.Imported++
+		case answer.Decision == semel.Duplicate:
+			im.report.Duplicate++
+		case answer.Decision == semel.InDoubt:
+			errs = append(errs, fmt.Errorf("key %s is unknown: settle it with keys resolve", name))
+		case answer.Decision == semel.InFlight:
+			errs = append(errs, fmt.Errorf("key %s is claimed by %s until %s", name, displayText(answer.Holder), displayTime(answer.Claim.LeaseEnd)))
+		}
+	}
+	im.batch = im.batch[:0]
+	return errors.Join(errs...)
+}
