@@ -1,0 +1,88 @@
+package semel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/semel-dev/semel"
+)
+
+func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
+	store := newStore(t, nil)
+	g := newGuard(t, store, semel.GuardOptions{})
+	key := func(id string) semel.Key { return semel.Key{Scope: "orders", ID: id} }
+	var j journal
+	if _, err := g.Do(t.Context(), key("seen"), j.effect("before")); err != nil {
+		t.Fatal(err)
+	}
+	answers := make([]semel.ClaimAnswer, 1)
+	elsewhere := semel.ClaimRequest{Key: key("elsewhere"), Owner: semel.Owner{Name: "other", Nonce: 1}, Lease: semel.DefaultLease, Window: semel.DefaultWindow}
+	if err := store.Claim(t.Context(), []semel.ClaimRequest{elsewhere}, answers); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	calls := []semel.Call{
+		{Key: key("seen")}, {Key: key("new")}, {Key: key("elsewhere")}, {Key: semel.Key{}},
+		{Key: key("fails")}, {Key: key("fails for good")}, {Key: key("new")}, {Key: key("fails")},
+	}
+	var rounds [][]int
+	got := g.DoBatch(t.Context(), calls, func(_ context.Context, fresh []*semel.Item) error {
+		var round []int
+		for _, item := range fresh {
+			round = append(round, item.Index)
+			switch item.Call.Key.ID {
+			case "fails":
+				item.Err = broken
+			case "fails for good":
+				item.Err = semel.Permanent(broken)
+			default:
+				item.Data = []byte("done " + item.Call.Key.ID)
+			}
+		}
+		rounds = append(rounds, round)
+		return nil
+	})
+	if want := "[[1 4 5] [7]]"; fmt.Sprint(rounds) != want {
+		t.Errorf("the effect saw %v, want %s", rounds, want)
+	}
+	want := []struct {
+		decision semel.Decision
+		data     string
+		err      error
+	}{
+		{semel.Duplicate, "before", nil},
+		{semel.Fresh, "done new", nil},
+		{semel.InFlight, "", semel.ErrInFlight},
+		{semel.Undecided, "", semel.ErrInvalidKey},
+		{semel.Undecided, "", broken},
+		{semel.Fresh, "broken", broken},
+		{semel.Duplicate, "done new", nil},
+		{semel.Undecided, "", broken},
+	}
+	for i, w := range want {
+		g := got[i]
+		if g.Decision != w.decision || string(g.Result.Data) != w.data || !errors.Is(g.Err, w.err) {
+			t.Errorf("call %d (%s): got %v %q %v, want %v %q %v", i, calls[i].Key.ID, g.Decision, g.Result.Data, g.Err, w.decision, w.data, w.err)
+		}
+	}
+	for id, state := range map[string]semel.State{"new": semel.Done, "fails": semel.Absent, "fails for good": semel.Done, "elsewhere": semel.Claimed} {
+		if got := look(t, store, key(id)).State; got != state {
+			t.Errorf("%s is %v, want %v", id, got, state)
+		}
+	}
+}
+
+func TestErrorOfTheWholeBatchReleasesItsKeys(t *testing.T) {
+	store := newStore(t, nil)
+	g := newGuard(t, store, semel.GuardOptions{})
+	broken := errors.New("broken")
+	got := g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return broken })
+	if !errors.Is(got[0].Err, broken) {
+		t.Errorf("got %v", got[0].Err)
+	}
+	if state := look(t, store, orderKey).State; state != semel.Absent {
+		t.Errorf("the record is %v", state)
+	}
+}

@@ -1,0 +1,58 @@
+package semel_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+func Example() {
+	store, _ := memstore.New(nil) // or logstore.Open("./seen", nil): durable
+	guard, _ := semel.NewGuard(store, nil)
+
+	charge := func(ctx context.Context, claim semel.Claim) ([]byte, error) {
+		fmt.Println("charging the card")
+		return []byte("receipt 17"), nil
+	}
+	for range 2 { // the message is delivered twice
+		out, err := guard.Do(context.Background(), semel.Key{Scope: "payments", ID: "order-42"}, charge)
+		fmt.Println(out.Decision, string(out.Result.Data), err)
+	}
+	// Output:
+	// charging the card
+	// fresh receipt 17 <nil>
+	// duplicate receipt 17 <nil>
+}
+
+func ExampleDo() {
+	store, _ := memstore.New(nil)
+	guard, _ := semel.NewGuard(store, nil)
+	type receipt struct{ Number int }
+	for range 2 {
+		got, err := semel.Do(context.Background(), guard, semel.Key{Scope: "payments", ID: "order-42"},
+			func(context.Context, semel.Claim) (receipt, error) { return receipt{17}, nil })
+		fmt.Println(got.Number, err)
+	}
+	// Output:
+	// 17 <nil>
+	// 17 <nil>
+}
+
+func ExampleGuard_DoBatch() {
+	store, _ := memstore.New(nil)
+	guard, _ := semel.NewGuard(store, nil)
+	calls := []semel.Call{{Key: semel.Key{ID: "a"}}, {Key: semel.Key{ID: "b"}}, {Key: semel.Key{ID: "a"}}}
+	for i, out := range guard.DoBatch(context.Background(), calls, func(_ context.Context, fresh []*semel.Item) error {
+		fmt.Println("writing", len(fresh), "rows")
+		return nil
+	}) {
+		fmt.Println(calls[i].Key.ID, out.Decision, out.Err)
+	}
+	// Output:
+	// writing 2 rows
+	// a fresh <nil>
+	// b fresh <nil>
+	// a duplicate <nil>
+}
