@@ -69,7 +69,7 @@ func (c *committer) note(last, finished bool) error {
 		}
 	}
 	return j.set(positionValue+j.id, positionState{
-		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: finished,
+		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: finished, Replay: c.replay,
 		ElapsedSeconds: (j.elapsed + time.Since(j.begun)).Seconds(),
 	})
 }

@@ -146,14 +146,26 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	return s, nil
 }
 
-// canonicalPath names a file that may not exist yet in one way only.
+// canonicalPath names a file that may not exist yet in one way only: by the same
+// name before and after it is made, also through a link.
 func canonicalPath(name string) (string, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {
 		return "", err
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real, nil
+	const mostLinks = 40 // as in the kernel
+	for range mostLinks {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			return real, nil
+		}
+		target, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {

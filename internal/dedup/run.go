@@ -227,7 +227,7 @@ func (r *Run) resume(known *resumption, j *journal) {
 	r.from = known.at.position
 	c := r.committer
 	c.found, c.pos, c.crc = known.run, known.at.position, known.at.CRC
-	c.counts, c.written = known.at.Counts, known.at.Counts.BytesOut
+	c.counts, c.written, c.replay = known.at.Counts, known.at.Counts.BytesOut, known.at.Replay
 	j.elapsed = time.Duration(known.at.ElapsedSeconds * float64(time.Second))
 	j.bytesIn = c.counts.BytesIn
 	if r.resumed {

@@ -65,6 +65,8 @@ type positionState struct {
 	Counts         Counts  `json:"counts"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	Finished       bool    `json:"finished,omitempty"`
+	// Replay is [committer.replay].
+	Replay bool `json:"replay,omitempty"`
 }
 
 // values looks named values up.
