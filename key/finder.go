@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -123,9 +124,16 @@ const (
 	wholeDoc = int32(1)
 )
 
+// maxPaths bounds the paths of one Finder: at each member it compares names in
+// turn.
+const maxPaths = 1000
+
 // NewFinder returns a Finder for paths. With no paths it only checks, and
-// prints, documents. The error is nil with paths from [ParsePath].
+// prints, documents. More than 1000 paths are an error that wraps ErrRule.
 func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
+	if len(paths) > maxPaths {
+		return nil, fmt.Errorf("key: a finder for %d paths, more than %d: %w", len(paths), maxPaths, ErrRule)
+	}
 	return newFinder(paths, opts), nil
 }
 

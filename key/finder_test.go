@@ -363,6 +363,13 @@ func FuzzFinder(f *testing.F) {
 		if got, want := err == nil, json.Valid(doc); got != want {
 			t.Fatalf("accepted: %v (%v), encoding/json: %v", got, err, want)
 		}
+		// What the finder remembers of this and another document must not show.
+		plain.Find(doc[len(doc)/2:])
+		plain.Find(append([]byte(`{"a":{"b":`), doc...))
+		if again := plain.Find(doc); fmt.Sprint(again) != fmt.Sprint(err) {
+			t.Fatalf("the second time: %v, the first: %v", again, err)
+		}
+		content.Find(doc)
 		if contentErr := content.Find(doc); fmt.Sprint(contentErr) != fmt.Sprint(err) {
 			t.Fatalf("with content: %v, without: %v", contentErr, err)
 		}
@@ -401,4 +408,14 @@ func FuzzFinder(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAFinderRefusesMorePathsThanItsLimit(t *testing.T) {
+	t.Parallel()
+	if _, err := NewFinder(make([]Path, maxPaths+1), nil); !errors.Is(err, ErrRule) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := NewFinder(make([]Path, maxPaths), nil); err != nil {
+		t.Error(err)
+	}
 }

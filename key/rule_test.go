@@ -1,0 +1,316 @@
+package key
+
+import (
+	"crypto/sha256"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+func mustRule(t testing.TB, text string) *Rule {
+	t.Helper()
+	r, err := ParseRule(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// message is a message in which every rule finds something.
+func message(body string) *semel.Message {
+	return &semel.Message{
+		ID:        "m-1",
+		RecordKey: []byte("r-1"),
+		Headers:   []semel.Header{{Name: "Id", Value: []byte("old")}, {Name: "Id", Value: []byte("h-1")}, {Name: "empty"}},
+		Body:      []byte(body),
+		Time:      time.Date(2026, 2, 1, 10, 0, 0, 5, time.FixedZone("", 3600)),
+		Origin:    semel.Origin{Source: "orders", Partition: 3, Offset: 17, Delivery: 2},
+	}
+}
+
+func hashed(kind byte, text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "\x00" + string(kind) + string(sum[:])
+}
+
+func TestARuleFindsTheIDOfAMessage(t *testing.T) {
+	t.Parallel()
+	m := message(`{"id":"x","n":1, "o":{"b":2,"a":[]},"nil":null,"empty":""}`)
+	for text, want := range map[string]string{
+		".id":                 "x",
+		".n":                  "\x00n1",
+		"line":                string(m.Body),
+		"hash(.)":             hashed('h', `{"empty":"","id":"x","n":1,"nil":null,"o":{"a":[],"b":2}}`),
+		"hash(.o)":            hashed('h', `{"a":[],"b":2}`),
+		"hash( .o , .n )":     hashed('h', "\x00c\x0e"+`{"a":[],"b":2}`+"\x011"),
+		"hash(.empty)":        hashed('h', `""`),
+		"header:Id":           "h-1",
+		"record-key":          "r-1",
+		"property:message-id": "m-1",
+	} {
+		k, err := mustRule(t, text).Key("s", m)
+		if err != nil || k != (semel.Key{Scope: "s", ID: want}) {
+			t.Errorf("%s gives %q, %v; want %q", text, k, err, want)
+		}
+	}
+}
+
+func TestARuleNeverMakesAnIDOfNothing(t *testing.T) {
+	t.Parallel()
+	full := message(`{"nil":null,"empty":"","o":{}}`)
+	none := &semel.Message{}
+	hollow := &semel.Message{RecordKey: []byte{}, Body: []byte{}}
+	tests := []struct {
+		text   string
+		m      *semel.Message
+		reason Reason
+	}{
+		{".id", full, Absent}, {".nil", full, IsNull}, {".empty", full, IsEmpty}, {".id", none, Absent},
+		{"hash(.id)", full, Absent}, {"hash(.o,.nil)", full, IsNull}, {"hash(.)", none, Absent},
+		{"header:id", full, Absent}, {"header:empty", full, IsEmpty},
+		{"record-key", none, Absent}, {"record-key", hollow, IsEmpty},
+		{"property:message-id", none, Absent},
+		{"line", none, Absent}, {"line", hollow, IsEmpty},
+	}
+	for _, tt := range tests {
+		k, err := mustRule(t, tt.text).Key("s", tt.m)
+		var missing *MissingError
+		if !errors.As(err, &missing) || !errors.Is(err, ErrMissing) || missing.Reason != tt.reason || k != (semel.Key{}) {
+			t.Errorf("%s gives %q, %v; want %v", tt.text, k, err, tt.reason)
+		}
+	}
+	for text, want := range map[string]error{".o": ErrNotScalar, ".": ErrNotScalar} {
+		if _, err := mustRule(t, text).Key("s", full); !errors.Is(err, want) {
+			t.Errorf("%s gives %v, want %v", text, err, want)
+		}
+	}
+	for _, text := range []string{".id", "hash(.)", "hash(.id)"} {
+		if _, err := mustRule(t, text).Key("s", hollow); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%s of an empty body gives %v", text, err)
+		}
+	}
+	if _, err := mustRule(t, "hash(.)").Key("s", message(`{"a":1,"a":2}`)); !errors.Is(err, ErrDuplicateName) {
+		t.Errorf("the hash of an object with a duplicate name gives %v", err)
+	}
+}
+
+func TestAnIDThatStoresRefuseIsAnError(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", semel.MaxKeyBytes+1)
+	if _, err := mustRule(t, ".").Key("s", message(`"`+long+`"`)); !errors.Is(err, semel.ErrInvalidKey) {
+		t.Errorf("an id that is too long gives %v", err)
+	}
+	k, err := mustRule(t, "line").Key("s", message(long))
+	if err != nil || k.ID != hashed('b', long) {
+		t.Errorf("a long line gives %q, %v; want the hash of its bytes", k, err)
+	}
+}
+
+func TestFirstTakesTheFirstThatIsPresent(t *testing.T) {
+	t.Parallel()
+	first, err := First(mustRule(t, "header:Nope"), mustRule(t, ".nil"), mustRule(t, ".id"), mustRule(t, "record-key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]string{`{"nil":null,"id":"x"}`: "x", `{"nil":"y","id":"x"}`: "y", `{"id":""}`: "r-1"} {
+		if k, err := first.Key("", message(body)); err != nil || k.ID != want {
+			t.Errorf("%s gives %q, %v; want %q", body, k, err, want)
+		}
+	}
+	if _, err := first.Key("", message(`{`)); !errors.Is(err, ErrSyntax) {
+		t.Errorf("a broken body gives %v", err)
+	}
+	if _, err := first.Key("", message(`{"id":{}}`)); !errors.Is(err, ErrNotScalar) {
+		t.Errorf("an object gives %v", err)
+	}
+	_, err = first.Key("", &semel.Message{Body: []byte(`{}`)})
+	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "header:Nope, .nil, .id, record-key") {
+		t.Errorf("nothing gives %v", err)
+	}
+	header, err := First(mustRule(t, "header:Id"), mustRule(t, ".id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, err := header.Key("", message("not JSON")); err != nil || k.ID != "h-1" {
+		t.Errorf("a header before a broken body gives %q, %v", k, err)
+	}
+}
+
+func TestAllMakesACompositeThatCannotCollide(t *testing.T) {
+	t.Parallel()
+	inner, err := All(mustRule(t, ".a"), mustRule(t, ".b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outer, err := All(inner, mustRule(t, ".c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := outer.Key("", message(`{"a":"x","b":"`+strings.Repeat("y", 200)+`","c":1}`))
+	pair := "\x00c\x01x\xc8\x01" + strings.Repeat("y", 200)
+	if want := "\x00c\xce\x01" + pair + "\x03\x00n1"; err != nil || k.ID != want {
+		t.Errorf("%q, %v; want %q", k.ID, err, want)
+	}
+	if _, err := outer.Key("", message(`{"a":"x","b":"y"}`)); !errors.Is(err, ErrMissing) {
+		t.Errorf("a missing part gives %v", err)
+	}
+	if one, err := All(inner); err != nil || one != inner {
+		t.Errorf("all of one rule is %v, %v", one, err)
+	}
+	for _, group := range []func(...*Rule) (*Rule, error){First, All} {
+		if _, err := group(); !errors.Is(err, ErrRule) {
+			t.Errorf("no rules give %v", err)
+		}
+	}
+}
+
+func TestRulesThatTellDeliveriesApartAreRefusedUnlessForced(t *testing.T) {
+	t.Parallel()
+	origin := "\x00c\x06orders\x03\x00n3\x04\x00n17"
+	for text, want := range map[string]string{
+		"offset": origin, "origin": origin, "delivery-id": origin + "\x03\x00n2",
+		"timestamp": "2026-02-01T09:00:00.000000005Z", "time": "2026-02-01T09:00:00.000000005Z", "random": "", "uuid": "",
+	} {
+		_, err := ParseRule(text)
+		var refused *UnstableError
+		if !errors.As(err, &refused) || !errors.Is(err, ErrUnstable) || refused.Why == "" || refused.Rule != text {
+			t.Errorf("%s gives %v", text, err)
+		}
+		r, err := ParseRuleForced(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := All(mustRule(t, ".id"), r)
+		if err != nil || all.Unstable() == "" || r.Unstable() != all.Unstable() {
+			t.Errorf("%s in a composite is not known as unstable: %q, %v", text, all.Unstable(), err)
+		}
+		k, err := r.Key("", message(""))
+		if err != nil || want != "" && k.ID != want || want == "" && len(k.ID) != 36 {
+			t.Errorf("%s forced gives %q, %v; want %q", text, k.ID, err, want)
+		}
+	}
+	if r := mustRule(t, ".id"); r.Unstable() != "" {
+		t.Errorf(".id is called unstable: %s", r.Unstable())
+	}
+	forced, err := ParseRuleForced("timestamp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := forced.Key("", &semel.Message{}); !errors.Is(err, ErrMissing) {
+		t.Errorf("no time gives %v", err)
+	}
+}
+
+func TestARuleThatIsWrongIsRefusedWithItsColumn(t *testing.T) {
+	t.Parallel()
+	for text, column := range map[string]int{
+		"": 1, "id": 1, "Line": 1, "line ": 1, " .id": 1, "header:": 8, "header:a b": 9, "property:x": 10,
+		"hash": 1, "hash()": 6, "hash(.": 7, "hash(.a": 8, "hash(.a,)": 9, "hash(a)": 6, "hash(.) ": 8, "hash(.a.)": 9,
+		".a b": 3,
+	} {
+		_, err := ParseRule(text)
+		var wrong *RuleError
+		if !errors.As(err, &wrong) || wrong.Column != column || wrong.Text != text {
+			t.Errorf("%q: %v, want column %d", text, err, column)
+		}
+	}
+}
+
+func TestARuleIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	r := mustRule(t, "hash(.a,.b)")
+	want, err := r.Key("s", message(`{"a":1,"b":{"d":0,"c":0}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() {
+			for range 200 {
+				if k, err := r.Key("s", message(`{"b":{"c":0,"d":0},"a":1}`)); err != nil || k != want {
+					t.Errorf("%v, %v; want %v", k, err, want)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestAReaderAllocatesNothing(t *testing.T) {
+	template, err := Template("{.user.id}-{header:Id}-{.id}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := All(mustRule(t, ".id"), mustRule(t, "hash(.user,.id)"), mustRule(t, "hash(.)"), template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := message(`{"user":{"name":"Ada","id":7,"tags":[{"y":1,"x":2}]},"\u0069d":"a-\"b"}`)
+	x := all.Reader(&FinderOptions{Content: true})
+	var id []byte
+	if allocs := testing.AllocsPerRun(100, func() {
+		if id, err = x.AppendID(id[:0], m); err != nil {
+			t.Fatal(err)
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations a message", allocs)
+	}
+}
+
+func TestAReaderPrintsBodiesThatAreNotJSONByTheirBytes(t *testing.T) {
+	t.Parallel()
+	x := mustRule(t, "header:Id").Reader(&FinderOptions{Content: true})
+	print := func(body string) uint64 {
+		if _, err := x.AppendID(nil, message(body)); err != nil {
+			t.Fatal(err)
+		}
+		return x.Print()
+	}
+	if print("one text") == print("another text") {
+		t.Error("two texts have one print")
+	}
+	if print("a text") != print("a text") {
+		t.Error("one text has two prints")
+	}
+	if print(`{"a":1,"b":2}`) != print(`{"b":2, "a":1}`) {
+		t.Error("one content has two prints")
+	}
+}
+
+func FuzzParseRule(f *testing.F) {
+	for _, text := range []string{
+		".", ".a.b[0]", `.["\u00e9.x"][3]`, "line", "hash(.)", "hash(.a, .b[1])", "header:X-Id", "record-key",
+		"property:message-id", "offset", ".a[", `hash(.["`, "order-{.id}-x", "{{}}{.a}{header:b}", `{.["}"]}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, parse := range []func(string) (*Rule, error){ParseRuleForced, Template} {
+			r, err := parse(text)
+			var wrong *RuleError
+			if errors.As(err, &wrong) && (wrong.Column < 1 || wrong.Column > len(text)+1 || wrong.Problem == "") {
+				t.Fatalf("%q: column %d, problem %q", text, wrong.Column, wrong.Problem)
+			}
+			if err != nil {
+				if wrong == nil || r != nil {
+					t.Fatalf("%q: %v, %v", text, r, err)
+				}
+				continue
+			}
+			again, err := parse(r.String())
+			if err != nil || again.String() != r.String() || !reflect.DeepEqual(again.Paths(), r.Paths()) ||
+				!reflect.DeepEqual(again.texts, r.texts) || again.Form() != r.Form() {
+				t.Fatalf("%q parses, but its text %q gives %v, %v", text, r, again, err)
+			}
+			if id, err := r.Key("s", message(`{"a":{"b":[1]}}`)); err == nil && id.ID == "" {
+				t.Fatalf("%q gives an empty id", text)
+			}
+		}
+	})
+}
