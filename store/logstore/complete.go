@@ -245,7 +245,7 @@ type done struct {
 // addDone appends a done entry and puts it into the index. The key must not be
 // there.
 func (s *Store) addDone(o *op, d *semel.Digest, x *done, now int64) {
-	if x.isCompact() && s.addCompact(o, d, x.tick, x.check, half(x.rich.fingerprint), now) {
+	if x.isCompact() && s.addCompact(o, d, -1, x.tick, x.check, half(x.rich.fingerprint), now) {
 		return
 	}
 	x.rich.until = tickTime(x.tick)
@@ -253,20 +253,21 @@ func (s *Store) addDone(o *op, d *semel.Digest, x *done, now int64) {
 		x.rich.nonce = uint64(x.check)
 	}
 	o.buf = x.rich.encode(o.buf[:0], d, kindDone)
-	s.indexEntry(o, d, o.buf, x.tick, now)
+	s.indexEntry(o, d, -1, o.buf, x.tick, now)
 }
 
 // addCompact is addDone without anything but an expiry, a check and half a
-// fingerprint. It reports false if the expiry is too far away for that.
-func (s *Store) addCompact(o *op, d *semel.Digest, tick int64, check uint32, print uint64, now int64) bool {
+// fingerprint. at is as for insert. It reports false if the expiry is too far
+// away for that.
+func (s *Store) addCompact(o *op, d *semel.Digest, at int, tick int64, check uint32, print uint64, now int64) bool {
 	n, ok := encodeCompact(&o.scratch, d, tick, s.active.base, check, print)
 	if ok {
-		s.indexEntry(o, d, o.scratch[:n], tick, now)
+		s.indexEntry(o, d, at, o.scratch[:n], tick, now)
 	}
 	return ok
 }
 
-func (s *Store) indexEntry(o *op, d *semel.Digest, entry []byte, tick, now int64) {
+func (s *Store) indexEntry(o *op, d *semel.Digest, at int, entry []byte, tick, now int64) {
 	g := s.active
 	pos := s.appendEntry(o, entry)
 	g.summary.add(tick, g.base)
@@ -274,7 +275,7 @@ func (s *Store) indexEntry(o *op, d *semel.Digest, entry []byte, tick, now int64
 		g.window = max(g.window, tick-now/tickNanos)
 	}
 	sh, tag := split(d)
-	s.index.insert(&s.index.shards[sh], tag, pos, &s.log)
+	s.index.insert(&s.index.shards[sh], at, tag, pos, &s.log)
 }
 
 // isCompact reports whether nothing is lost when only the expiry, the check and

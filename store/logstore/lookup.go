@@ -67,11 +67,13 @@ type found struct {
 
 // find looks a digest up. Every slot with its tag is compared with the whole
 // digest in the log. Where that takes a read of a file, the read is added to
-// o.reads and pending is true: the caller must read and look again.
+// o.reads and pending is true: the caller must read and look again. If the key is
+// not found, f.slot is where it belongs.
 func (s *Store) find(o *op, d *semel.Digest) (f found, ok, pending bool, err error) {
 	sh, tag := split(d)
 	x := &s.index.shards[sh]
-	for i := x.seek(tag); x.has(i, tag); i++ {
+	at := x.seek(tag)
+	for i := at; x.has(i, tag); i++ {
 		pos := x.pos(i)
 		g := s.log.at(pos)
 		if g == nil {
@@ -99,7 +101,7 @@ func (s *Store) find(o *op, d *semel.Digest) (f found, ok, pending bool, err err
 			return found{x, i, pos, e}, true, false, nil
 		}
 	}
-	return f, false, pending, nil
+	return found{shard: x, slot: at}, false, pending, nil
 }
 
 // inMemory compares a digest with the entry at an offset, if that is in memory.

@@ -40,10 +40,10 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		}
 		delete(s.claims, *d)
 		s.addDone(o, d, &done{
-			tick:  expiryTick(now, int64(window)),
-			check: checkOf(uint64(c.token)),
+			tick: expiryTick(now, int64(window)),
+			// Without a token: the holder's is stale from now on.
 			rich: rich{
-				token: c.token, attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
+				attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
 				key: s.kept(key), resultKind: result.Kind, data: result.Data,
 			},
 		}, now)

@@ -63,8 +63,12 @@ func judge(img []byte, off int, seed, seq uint32) (torn bool, err error) {
 	if zeroSector || end-off < recordHead {
 		return true, nil
 	}
-	if r, ok := decodeHead(img, off); ok && cutShort(img[r.end()-recordTrail:r.end()]) {
-		return true, nil
+	r := headOf(img[off:], off)
+	if r.length >= emptyRecord && r.length <= segmentStride {
+		// The end of the record is not there, or lies behind the end of the file.
+		if r.end() > len(img) || cutShort(img[r.end()-recordTrail:r.end()]) {
+			return true, nil
+		}
 	}
 	return false, errors.New("what is here is not a record, and not the beginning of one")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -91,7 +92,7 @@ func Open(dir string, opts *Options) (*Store, error) {
 		wake:   make(chan struct{}, 1),
 	}
 	s.ops.New = func() any { return &op{store: s} }
-	if err := s.fs.MkdirAll(dir); err != nil {
+	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("logstore: make directory: %w", err)
 	}
 	s.lock, err = s.fs.Lock(filepath.Join(dir, lockName), holder(time.Now()))
@@ -108,6 +109,32 @@ func Open(dir string, opts *Options) (*Store, error) {
 		s.background.Go(func() { s.syncPeriodically(ctx) })
 	}
 	return s, nil
+}
+
+// makeDir makes the directory, and its name durable. It does so at every open:
+// that the directory is there does not mean that it will be after loss of power.
+func (s *Store) makeDir() error {
+	dir, err := filepath.Abs(s.dir)
+	if err != nil {
+		return err
+	}
+	parents := []string{filepath.Dir(dir)}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := s.fs.List(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		parents = append(parents, filepath.Dir(at))
+	}
+	if err := s.fs.MkdirAll(s.dir); err != nil {
+		return err
+	}
+	for _, parent := range parents {
+		// Who may not open a directory cannot sync it, and did not make it.
+		if err := s.fs.SyncDir(parent); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
 }
 
 // start brings the store to life from its files.

@@ -201,7 +201,8 @@ func (tx *Tx) claimOne(d *semel.Digest, print uint64, tick, now int64) (semel.De
 	case ok:
 		s.index.remove(f.shard, f.slot)
 	}
-	if !s.addCompact(tx.op, d, tick, 0, print, now) {
+	at := f.slot
+	if !s.addCompact(tx.op, d, at, tick, 0, print, now) {
 		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print)}}, now)
 	}
 	return semel.Fresh, nil

@@ -1,0 +1,58 @@
+package logstore_test
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/store/storetest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, opts := range map[string]logstore.Options{
+		"defaults":       {},
+		"readable ids":   {KeepIDs: true, SegmentSize: 1 << 20},
+		"small segments": {SegmentSize: 64 << 10, CacheBytes: 256 << 10, Fsync: logstore.Never},
+		"interval":       {Fsync: logstore.Interval, FsyncInterval: time.Millisecond, SegmentSize: 1 << 20, MaxResult: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, storetest.Harness{
+				New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+					dir := tb.TempDir()
+					return func() (semel.Store, error) {
+						o := opts
+						o.Clock = now
+						return logstore.Open(dir, &o)
+					}
+				},
+				Transact: transact,
+			})
+		})
+	}
+}
+
+// transact claims keys one by one in a transaction.
+func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+	s := store.(*logstore.Store)
+	tx, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Abort()
+	for i, r := range reqs {
+		digest := s.Digester(r.Key.Scope).String(r.Key.ID)
+		prints := []uint64{binary.LittleEndian.Uint64(r.Fingerprint[:8])}
+		var out [1]semel.Decision
+		if err := tx.Claim([]semel.Digest{digest}, prints, r.Window, out[:]); err != nil {
+			return err
+		}
+		answers[i] = semel.ClaimAnswer{Decision: out[0]}
+	}
+	if !commit {
+		return nil
+	}
+	return tx.Commit(ctx)
+}

@@ -1,0 +1,242 @@
+package logstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+// seed returns the seed of a random test and prints it; SEMEL_SEED repeats one.
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	n := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEMEL_SEED=%d", n)
+	return n
+}
+
+// history is what a workload was told, and what it asked for.
+type history struct {
+	done    map[int]bool // answered as done
+	tried   map[int]bool // asked to be done
+	held    map[int]semel.Token
+	txs     int // transactions that were answered as durable
+	txTried int
+	opened  bool
+}
+
+const (
+	keysPerTx = 40
+	txBase    = 1_000_000 // keys from here on belong to transactions
+)
+
+// crashWorkload changes a store in all ways there are until an error.
+func crashWorkload(fs *faultfs.FS, h *history, steps int) error {
+	ctx := context.Background()
+	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	h.opened = true
+	next := 0
+	for step := range steps {
+		var err error
+		switch step % 4 {
+		case 0:
+			err = crashDone(ctx, s, h, next, 200+step*13%700)
+			next += 1000
+		case 1:
+			err = crashComplete(ctx, s, h, next)
+			next++
+		case 2:
+			err = crashHold(ctx, s, h, next)
+			next++
+		case 3:
+			err = crashTx(ctx, s, h, step%8 == 3)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.Close()
+}
+
+func crashDone(ctx context.Context, s *Store, h *history, from, n int) error {
+	reqs := make([]semel.ClaimRequest, n)
+	answers := make([]semel.ClaimAnswer, n)
+	for i := range reqs {
+		reqs[i] = semel.ClaimRequest{Key: key(from + i), Done: true, Window: semel.Forever}
+		h.tried[from+i] = true
+	}
+	if err := s.Claim(ctx, reqs, answers); err != nil {
+		return err
+	}
+	for i := range reqs {
+		h.done[from+i] = true
+	}
+	return nil
+}
+
+func crashComplete(ctx context.Context, s *Store, h *history, n int) error {
+	var a [1]semel.ClaimAnswer
+	err := s.Claim(ctx, []semel.ClaimRequest{{Key: key(n), Lease: time.Hour, Window: semel.Forever, Owner: semel.Owner{Nonce: uint64(n)}}}, a[:])
+	if err != nil {
+		return err
+	}
+	h.tried[n] = true
+	var errs [1]error
+	r := semel.CompleteRequest{Key: key(n), Token: a[0].Claim.Token, Window: semel.Forever,
+		Result: semel.Result{Kind: semel.Value, Data: fmt.Appendf(nil, "result %d", n)}}
+	if err := errors.Join(s.Complete(ctx, []semel.CompleteRequest{r}, errs[:]), errs[0]); err != nil {
+		return err
+	}
+	h.done[n] = true
+	return nil
+}
+
+func crashHold(ctx context.Context, s *Store, h *history, n int) error {
+	var a [1]semel.ClaimAnswer
+	err := s.Claim(ctx, []semel.ClaimRequest{{Key: key(n), Lease: time.Hour, Window: semel.Forever, Hold: true, Owner: semel.Owner{Nonce: uint64(n)}}}, a[:])
+	if err != nil {
+		return err
+	}
+	h.held[n] = a[0].Claim.Token
+	return nil
+}
+
+func crashTx(ctx context.Context, s *Store, h *history, seal bool) error {
+	tx, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Abort()
+	d := s.Digester("test")
+	var keys []semel.Digest
+	for i := range keysPerTx {
+		keys = append(keys, d.String(key(txBase+h.txTried*keysPerTx+i).ID))
+	}
+	out := make([]semel.Decision, len(keys))
+	if err := tx.Claim(keys, nil, semel.Forever, out); err != nil {
+		return err
+	}
+	h.txTried++
+	tx.Set("position", []byte(strconv.Itoa(h.txTried)))
+	if seal {
+		err = tx.Seal(nil).Wait(ctx)
+	} else {
+		err = tx.Commit(ctx)
+	}
+	if err == nil {
+		h.txs = h.txTried
+	}
+	return err
+}
+
+// check compares a store that was opened after a crash with the history.
+func (h *history) check(s *Store) error {
+	ctx := context.Background()
+	state := func(n int) (semel.Record, error) {
+		var r [1]semel.Record
+		err := s.Look(ctx, []semel.Key{key(n)}, r[:])
+		return r[0], err
+	}
+	for n := range h.tried {
+		r, err := state(n)
+		if err != nil {
+			return err
+		}
+		if h.done[n] && r.State != semel.Done {
+			return fmt.Errorf("key %d was answered as done and is %s", n, r.State)
+		}
+		if r.Result.Kind == semel.Value && string(r.Result.Data) != fmt.Sprintf("result %d", n) {
+			return fmt.Errorf("key %d has the result %q", n, r.Result.Data)
+		}
+	}
+	for n, token := range h.held {
+		r, err := state(n)
+		if err != nil {
+			return err
+		}
+		if r.State != semel.Unknown || r.Token != token {
+			return fmt.Errorf("held key %d is %s with token %d, want unknown with %d", n, r.State, r.Token, token)
+		}
+	}
+	return h.checkTxs(s, state)
+}
+
+func (h *history) checkTxs(s *Store, state func(n int) (semel.Record, error)) error {
+	v, _ := s.Value("position")
+	position, _ := strconv.Atoi(string(v))
+	if position < h.txs || position > h.txTried {
+		return fmt.Errorf("position is %d, %d transactions were durable and %d tried", position, h.txs, h.txTried)
+	}
+	for i := range h.txTried * keysPerTx {
+		r, err := state(txBase + i)
+		if err != nil {
+			return err
+		}
+		if want := i < position*keysPerTx; (r.State == semel.Done) != want {
+			return fmt.Errorf("key %d of the transactions is %s at position %d", i, r.State, position)
+		}
+	}
+	for n := 500_000; n < 500_100; n++ {
+		if r, err := state(n); err != nil || r.State != semel.Absent {
+			return fmt.Errorf("key %d was never claimed and is %s, %v", n, r.State, err)
+		}
+	}
+	return nil
+}
+
+func newHistory() *history {
+	return &history{done: map[int]bool{}, tried: map[int]bool{}, held: map[int]semel.Token{}}
+}
+
+func TestNothingAnsweredIsLostInACrash(t *testing.T) {
+	t.Parallel()
+	n := seed(t)
+	steps := 60
+	if testing.Short() {
+		steps = 24
+	}
+	whole := faultfs.New()
+	if err := crashWorkload(whole, newHistory(), steps); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(n, 1))
+	for at := 1; at <= whole.Ops(); at++ {
+		fs := faultfs.New()
+		fs.CrashAt(at)
+		h := newHistory()
+		if err := crashWorkload(fs, h, steps); err == nil {
+			continue // the background did less this time
+		}
+		for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Torn, faultfs.Torn, faultfs.Everything} {
+			left := fs.Survive(policy, random)
+			s, err := Open("/d/store", &Options{FS: left, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+			if err != nil {
+				t.Fatalf("crash at operation %d, %s: Open: %v", at, policy, err)
+			}
+			if err := h.check(s); err != nil {
+				t.Fatalf("crash at operation %d, %s: %v", at, policy, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatalf("crash at operation %d, %s: Close: %v", at, policy, err)
+			}
+		}
+	}
+	t.Logf("%d crash points", whole.Ops())
+}

@@ -1,0 +1,233 @@
+package logstore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+func openFault(t testing.TB, fs *faultfs.FS) (*Store, error) {
+	t.Helper()
+	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+	if err == nil {
+		t.Cleanup(func() { s.Close() })
+	}
+	return s, err
+}
+
+// TestRottenBitsAreRefusedOrHarmless flips bits of a store that was closed and
+// of one that was killed. Each must be refused with file and offset, or leave
+// everything that was answered as it was.
+func TestRottenBitsAreRefusedOrHarmless(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(seed(t), 2))
+	for _, closed := range []bool{true, false} {
+		fs := faultfs.New()
+		h := newHistory()
+		if !closed {
+			fs.SetHook(func(op faultfs.Op) error {
+				if op.Kind == faultfs.Truncate && op.N > 100 {
+					return syscall.EIO // the close comes to nothing
+				}
+				return nil
+			})
+		}
+		if err := crashWorkload(fs, h, 40); closed == (err != nil) {
+			t.Fatalf("closed is %v, and the workload ended with %v", closed, err)
+		}
+		refused := 0
+		for range 600 {
+			left := fs.Survive(faultfs.Everything, nil)
+			name, offset := randomByte(t, left, random)
+			if err := left.FlipBit(name, offset, uint(random.IntN(8))); err != nil {
+				t.Fatal(err)
+			}
+			s, err := openFault(t, left)
+			var corrupt *CorruptError
+			switch {
+			case errors.As(err, &corrupt):
+				refused++
+				if !strings.HasPrefix(corrupt.File, "/d/store/") || !errors.Is(err, semel.ErrCorrupt) {
+					t.Fatalf("%s at %d: the error does not name the file: %v", name, offset, err)
+				}
+			case err != nil:
+				t.Fatalf("%s at %d: %v", name, offset, err)
+			default:
+				if err := h.check(s); err != nil {
+					t.Fatalf("closed %v, %s at %d: opened, and %v", closed, name, offset, err)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if refused < 100 {
+			t.Errorf("closed %v: only %d of 600 flips were refused", closed, refused)
+		}
+	}
+}
+
+// randomByte chooses a byte of the files of a store, that of the end of the log
+// often.
+func randomByte(t *testing.T, fs *faultfs.FS, random *rand.Rand) (name string, offset int64) {
+	t.Helper()
+	var names []string
+	for _, name := range fs.Files() {
+		if strings.HasSuffix(name, ".seg") || filepath.Base(name) == identityName {
+			names = append(names, name)
+		}
+	}
+	name = names[random.IntN(len(names))]
+	content, err := fs.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := int64(len(strings.TrimRight(string(content), "\x00")))
+	if random.IntN(3) == 0 {
+		return name, max(0, used-1-random.Int64N(40))
+	}
+	return name, random.Int64N(max(used, 1))
+}
+
+func TestStoreStopsAfterAFailedSync(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []faultfs.OpKind{faultfs.Sync, faultfs.Write} {
+		fs := faultfs.New()
+		s, err := openFault(t, fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(t, claimDone(t, s, 0, 10, semel.Forever), semel.Fresh)
+		var syncs atomic.Int32
+		failing := atomic.Bool{}
+		failing.Store(true)
+		fs.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.Sync {
+				syncs.Add(1)
+			}
+			if op.Kind == kind && failing.CompareAndSwap(true, false) {
+				return syscall.EIO
+			}
+			return nil
+		})
+		var a [1]semel.ClaimAnswer
+		req := []semel.ClaimRequest{{Key: key(10), Done: true, Window: semel.Forever}}
+		if err := s.Claim(t.Context(), req, a[:]); !errors.Is(err, semel.ErrStoreFailed) || !errors.Is(err, syscall.EIO) {
+			t.Fatalf("%s fails: Claim: %v, want ErrStoreFailed and the cause", kind, err)
+		}
+		before := syncs.Load()
+		for range 3 {
+			if err := s.Claim(t.Context(), req, a[:]); !errors.Is(err, semel.ErrStoreFailed) {
+				t.Fatalf("%s failed: Claim: %v, want ErrStoreFailed", kind, err)
+			}
+		}
+		if _, err := s.Begin(t.Context()); !errors.Is(err, semel.ErrStoreFailed) {
+			t.Errorf("%s failed: Begin: %v, want ErrStoreFailed", kind, err)
+		}
+		if err := s.Close(); !errors.Is(err, semel.ErrStoreFailed) {
+			t.Errorf("%s failed: Close: %v, want ErrStoreFailed", kind, err)
+		}
+		if got := syncs.Load(); got != before {
+			t.Errorf("%s failed: %d more syncs", kind, got-before)
+		}
+		s, err = openFault(t, fs.Survive(faultfs.OnlySynced, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(t, claimDone(t, s, 0, 10, semel.Forever), semel.Duplicate)
+	}
+}
+
+func TestFullDiskRefusesAndGoesOn(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := openFault(t, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs.SetFree(3 * minSegmentSize)
+	const batch = 500
+	next := 0
+	claim := func() error {
+		reqs := make([]semel.ClaimRequest, batch)
+		answers := make([]semel.ClaimAnswer, batch)
+		for i := range reqs {
+			reqs[i] = semel.ClaimRequest{Key: key(next + i), Done: true, Window: semel.Forever}
+		}
+		return s.Claim(context.Background(), reqs, answers)
+	}
+	held := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour, Owner: semel.Owner{Nonce: 1}})
+	for err = claim(); err == nil && next < 1e6; err = claim() {
+		next += batch
+	}
+	if !errors.Is(err, semel.ErrStoreFull) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("after %d keys: %v, want ErrStoreFull and the cause", next, err)
+	}
+	extended := make([]semel.ExtendAnswer, 1)
+	err = s.Extend(t.Context(), []semel.ExtendRequest{{Key: key(-1), Token: held.Claim.Token, Lease: time.Hour}}, extended)
+	if err != nil || extended[0].Err != nil {
+		t.Errorf("a lease cannot be extended while the disk is full: %v, %v", err, extended[0].Err)
+	}
+	fs.SetFree(-1)
+	if err := claim(); err != nil {
+		t.Fatalf("after there is space again: %v", err)
+	}
+	next += batch
+	s = reopen(t, s)
+	wantAll(t, claimDone(t, s, 0, next, semel.Forever), semel.Duplicate)
+}
+
+func TestFullDiskAtOpenIsRefused(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	fs.SetFree(1000)
+	if _, err := openFault(t, fs); !errors.Is(err, semel.ErrStoreFull) {
+		t.Fatalf("Open: %v, want ErrStoreFull", err)
+	}
+	fs.SetFree(-1)
+	if _, err := openFault(t, fs); err != nil {
+		t.Errorf("Open with space: %v", err)
+	}
+}
+
+// TestRotFoundOnAHitIsAnError flips a bit of a digest after the store was
+// opened. The key must not be taken for a new one.
+func TestRotFoundOnAHitIsAnError(t *testing.T) {
+	t.Parallel()
+	fs := faultfs.New()
+	s, err := openFault(t, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 40_000
+	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Fresh)
+	d := s.hasher.Key(key(5))
+	f, ok, pending, err := s.find(&op{store: s}, &d)
+	if ok || !pending || err != nil {
+		t.Fatalf("key 5 is not in a file only: %v, %v, %v", ok, pending, err)
+	}
+	_ = f
+	sh, tag := split(&d)
+	x := &s.index.shards[sh]
+	pos := x.pos(x.seek(tag))
+	name := filepath.Join(s.dir, segmentName(s.log.at(pos).num))
+	for _, at := range []int64{15, 3} {
+		if err := fs.FlipBit(name, int64(offset(pos))+at, 4); err != nil {
+			t.Fatal(err)
+		}
+		var a [1]semel.ClaimAnswer
+		err = s.Claim(t.Context(), []semel.ClaimRequest{{Key: key(5), Done: true, Window: semel.Forever}}, a[:])
+		if err != nil || !errors.Is(a[0].Err, semel.ErrCorrupt) || a[0].Decision != semel.Undecided {
+			t.Fatalf("claim of a rotten key: %s, %v, %v, want ErrCorrupt", a[0].Decision, a[0].Err, err)
+		}
+	}
+}
