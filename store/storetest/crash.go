@@ -1,0 +1,281 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+// CrashHarness tells RunCrash how to make a durable store on a file system.
+type CrashHarness struct {
+	// Open opens the store in a directory, or makes a new one there. The
+	// directory may be missing; its parent is there. Sizes of files and caches
+	// should be the smallest that the store has, so that it begins several
+	// files. Stores must implement io.Closer.
+	Open func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error)
+	// Large is the size in bytes of some ten results, by which the workload
+	// fills files. Defaults to 20000. Must not be above Traits.MaxResult.
+	Large int
+	// Transact is as in [Harness]. Defaults to nil.
+	Transact func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error
+}
+
+// RunCrash runs a workload on the store and lets everything happen to it that
+// happens to disks, at each operation on the file system in turn: the process
+// dies, the power fails and tears writes, the disk is full, a write or sync
+// fails, a bit rots. What was acknowledged must be there afterwards, what was
+// not asked for must not, and a store that notices damage must say so with
+// ErrCorrupt.
+//
+// A store that is not PowerSafe must not lose anything when its process dies,
+// and must be seen to lose something with the power.
+func RunCrash(t *testing.T, h CrashHarness) {
+	t.Helper()
+	for _, c := range crashCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.check(newCrashEnv(t, h))
+		})
+	}
+}
+
+type crashCase struct {
+	name  string
+	check func(e *crashEnv)
+}
+
+var crashCases = []crashCase{
+	{"the workload itself is answered", crashNowhere},
+	{"a crash at any operation loses nothing acknowledged", crashAnywhere},
+	{"a crash while recovering from one loses nothing either", crashTwice},
+	{"a full disk is refused cleanly at any operation", diskFull},
+	{"a disk that fills up in the middle of a write", diskFillsUp},
+	{"an operation that fails loses nothing acknowledged", operationFails},
+	{"a failed sync stops the store for good", syncFails},
+	{"a flipped bit is never a duplicate and never a silent loss", bitFlips},
+}
+
+// crashEnv is what a case of RunCrash works with.
+type crashEnv struct {
+	testing.TB
+	harness CrashHarness
+	seed    uint64
+	random  *rand.Rand
+	// traits are those of the store.
+	traits semel.Traits
+	// ops is how many operations the workload takes when nothing happens.
+	ops int
+	// lost counts keys that were acknowledged and lost with the power.
+	lost int
+}
+
+// storeDir is where the store lies.
+const storeDir = "store"
+
+func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
+	tb.Helper()
+	if h.Large == 0 {
+		h.Large = 20_000
+	}
+	e := &crashEnv{TB: tb, harness: h, seed: seed(tb)}
+	e.random = rand.New(rand.NewPCG(e.seed, 0))
+	r := e.run(faultfs.New(), nothingFails)
+	if !e.traits.Durable {
+		e.Fatalf("RunCrash is for stores with the trait Durable")
+	}
+	e.ops = r.fs.Ops()
+	return e
+}
+
+// seed returns the seed of a random test and prints it: that in SEMEL_SEED, or
+// a new one.
+func seed(tb testing.TB) uint64 {
+	tb.Helper()
+	s := rand.Uint64()
+	if given := os.Getenv("SEMEL_SEED"); given != "" {
+		var err error
+		if s, err = strconv.ParseUint(given, 10, 64); err != nil {
+			tb.Fatalf("SEMEL_SEED: %v", err)
+		}
+	}
+	tb.Logf("to repeat: SEMEL_SEED=%d", s)
+	return s
+}
+
+// run runs the whole workload.
+func (e *crashEnv) run(fs *faultfs.FS, tolerates func(error) bool) *crashRun {
+	e.Helper()
+	r := newCrashRun(e, fs, tolerates)
+	r.workload()
+	r.close()
+	return r
+}
+
+func nothingFails(error) bool  { return false }
+func anythingFails(error) bool { return true }
+
+func crashNowhere(e *crashEnv) {
+	for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Everything} {
+		r := e.run(faultfs.New(), nothingFails)
+		if len(r.errs) > 0 {
+			e.Fatalf("the workload fails: %v", r.errs)
+		}
+		r.where = "closed, then " + policy.String()
+		e.verify(r, r.fs.Survive(policy, nil), policy == faultfs.Everything || e.traits.PowerSafe)
+	}
+	if e.ops < 50 {
+		e.Errorf("the workload takes %d operations of the file system only: is the store on it?", e.ops)
+	}
+}
+
+// crashAt runs the workload up to a crash at operation n.
+func (e *crashEnv) crashAt(n int) *crashRun {
+	e.Helper()
+	fs := faultfs.New()
+	fs.CrashAt(n)
+	r := newCrashRun(e, fs, func(error) bool { return fs.Crashed() })
+	r.where = fmt.Sprintf("crash at operation %d of %d", n, e.ops)
+	r.workload()
+	if !fs.Crashed() {
+		fs.CrashAt(fs.Ops() + 1) // it took another way this time: end it here
+	}
+	r.close()
+	return r
+}
+
+func crashAnywhere(e *crashEnv) {
+	for n := 1; n <= e.ops && !e.Failed(); n++ {
+		r := e.crashAt(n)
+		for i, policy := range []faultfs.Policy{faultfs.Everything, faultfs.OnlySynced, faultfs.Torn, faultfs.Torn, faultfs.Torn} {
+			at := r.where
+			r.where = fmt.Sprintf("%s, %s (%d)", at, policy, i)
+			e.verify(r, r.fs.Survive(policy, e.random), policy == faultfs.Everything || e.traits.PowerSafe)
+			r.where = at
+		}
+	}
+	if !e.traits.PowerSafe && e.lost == 0 && !e.Failed() {
+		e.Errorf("the traits do not say PowerSafe, but no crash lost anything")
+	}
+}
+
+func crashTwice(e *crashEnv) {
+	for n := 1; n <= e.ops && !e.Failed(); n++ {
+		r := e.crashAt(n)
+		first := r.fs.Survive(faultfs.Torn, e.random)
+		// How many operations does recovery take?
+		trial := first.Survive(faultfs.Everything, nil)
+		store, err := e.harness.Open(trial, storeDir, r.clock.Now)
+		if err != nil && errors.Is(err, semel.ErrCorrupt) && !e.traits.PowerSafe {
+			continue // see verify
+		}
+		if err != nil {
+			e.Fatalf("%s: open: %v", r.where, err)
+		}
+		ops := trial.Ops()
+		if err := closeStore(store); err != nil {
+			e.Fatalf("%s: close: %v", r.where, err)
+		}
+		if ops == 0 {
+			continue
+		}
+		at := 1 + e.random.IntN(ops)
+		first.CrashAt(at)
+		if store, err := e.harness.Open(first, storeDir, r.clock.Now); err == nil {
+			_ = closeStore(store) // it fails, the crash has come or comes here
+		}
+		policy := []faultfs.Policy{faultfs.OnlySynced, faultfs.Torn, faultfs.Everything}[e.random.IntN(3)]
+		r.where = fmt.Sprintf("%s, torn, and again at operation %d of its recovery, %s", r.where, at, policy)
+		e.verify(r, first.Survive(policy, e.random), e.traits.PowerSafe)
+	}
+}
+
+// failing runs the workload with a hook, which fails operations, takes the
+// hook away, and wants the store to go on, now or opened again.
+func (e *crashEnv) failing(where string, hook func(*crashRun, faultfs.Op) error) *crashRun {
+	e.Helper()
+	fs := faultfs.New()
+	r := newCrashRun(e, fs, refusal)
+	r.where = where
+	fs.SetHook(func(op faultfs.Op) error { return hook(r, op) })
+	r.workload()
+	return r
+}
+
+// heal takes the fault away, uses the store once more, closes it, and wants
+// everything to be there.
+func (e *crashEnv) heal(r *crashRun) {
+	e.Helper()
+	r.fs.SetHook(nil)
+	r.fs.SetFree(-1)
+	r.cycle(2, text("after the fault"))
+	r.close()
+	at := r.where
+	for _, policy := range []faultfs.Policy{faultfs.Everything, faultfs.OnlySynced} {
+		r.where = at + ", healed, " + policy.String()
+		e.verify(r, r.fs.Survive(policy, nil), policy == faultfs.Everything || e.traits.PowerSafe)
+	}
+}
+
+// takesSpace reports whether an operation may find the disk full.
+func takesSpace(k faultfs.OpKind) bool {
+	switch k {
+	case faultfs.MkdirAll, faultfs.Create, faultfs.Write, faultfs.Allocate, faultfs.Lock:
+		return true
+	}
+	return false
+}
+
+func diskFull(e *crashEnv) {
+	for n := 1; n <= e.ops && !e.Failed(); n++ {
+		for _, lasts := range []bool{false, true} {
+			hit := false
+			r := e.failing(fmt.Sprintf("disk full at operation %d of %d, lasting: %t", n, e.ops, lasts), func(_ *crashRun, op faultfs.Op) error {
+				if takesSpace(op.Kind) && (op.N == n || lasts && op.N > n) {
+					hit = true
+					return syscall.ENOSPC
+				}
+				return nil
+			})
+			e.heal(r)
+			if !hit {
+				break // no write: the same as without
+			}
+		}
+	}
+}
+
+func diskFillsUp(e *crashEnv) {
+	for range 40 {
+		free := e.random.Int64N(300_000)
+		r := newCrashRun(e, faultfs.New(), refusal)
+		r.where = fmt.Sprintf("disk full after %d bytes", free)
+		r.fs.SetFree(free)
+		r.workload()
+		e.heal(r)
+	}
+}
+
+func operationFails(e *crashEnv) {
+	for n := 1; n <= e.ops && !e.Failed(); n++ {
+		var failed faultfs.Op
+		r := e.failing(fmt.Sprintf("EIO at operation %d of %d", n, e.ops), func(_ *crashRun, op faultfs.Op) error {
+			if op.N == n {
+				failed = op
+				return syscall.EIO
+			}
+			return nil
+		})
+		r.where += fmt.Sprintf(" (%s)", failed)
+		e.heal(r)
+	}
+}

@@ -1,0 +1,81 @@
+package storetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// crashBug is one thing that a durable store may do wrong.
+type crashBug string
+
+const (
+	noCrashBug           crashBug = ""
+	syncsNever           crashBug = "syncs never, and says so"
+	saysPowerSafe        crashBug = "syncs never and says it is safe"
+	syncsNoDirectory     crashBug = "does not sync directories"
+	answersBeforeWriting crashBug = "answers although it could not write"
+	writesFirst          crashBug = "writes what it has not decided"
+	ignoresChecksums     crashBug = "ignores checksums"
+	cutsAnything         crashBug = "takes damage in the middle for a torn end"
+	refusesTornTail      crashBug = "takes a torn end for damage"
+	retriesSync          crashBug = "tries a failed sync again"
+	ignoresSyncErrors    crashBug = "ignores errors of sync"
+	goesOnAfterErrors    crashBug = "goes on after a failed write"
+)
+
+func crashHarnessOf(bug crashBug) CrashHarness {
+	return CrashHarness{
+		Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
+			return openLogged(fs, dir, now, bug)
+		},
+		Transact: transactLogged,
+		Large:    500,
+	}
+}
+
+func TestLoggedReferencePassesCrashes(t *testing.T) {
+	t.Parallel()
+	RunCrash(t, crashHarnessOf(noCrashBug))
+}
+
+func TestLoggedReferenceThatNeverSyncsPassesAsWhatItIs(t *testing.T) {
+	t.Parallel()
+	RunCrash(t, crashHarnessOf(syncsNever))
+}
+
+func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
+	t.Parallel()
+	for bug, caught := range map[crashBug]string{
+		saysPowerSafe:        "a crash at any operation loses nothing acknowledged",
+		syncsNoDirectory:     "a crash at any operation loses nothing acknowledged",
+		answersBeforeWriting: "a full disk is refused cleanly at any operation",
+		writesFirst:          "a crash at any operation loses nothing acknowledged",
+		ignoresChecksums:     "a flipped bit is never a duplicate and never a silent loss",
+		cutsAnything:         "a flipped bit is never a duplicate and never a silent loss",
+		refusesTornTail:      "a crash at any operation loses nothing acknowledged",
+		retriesSync:          "a failed sync stops the store for good",
+		ignoresSyncErrors:    "a failed sync stops the store for good",
+		goesOnAfterErrors:    "a failed sync stops the store for good",
+	} {
+		t.Run(strings.ReplaceAll(string(bug), " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			for _, c := range crashCases {
+				if c.name != caught {
+					continue
+				}
+				failures := try(t, func(tb testing.TB) { c.check(newCrashEnv(tb, crashHarnessOf(bug))) })
+				if len(failures) == 0 {
+					t.Errorf("a store that %s passes the case %q", bug, caught)
+				} else {
+					t.Log(failures[0])
+				}
+				return
+			}
+			t.Errorf("there is no case %q", caught)
+		})
+	}
+}

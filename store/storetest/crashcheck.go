@@ -1,0 +1,261 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+// verify opens the store on what is left and holds it against the book. strong
+// says that nothing acknowledged may be lost. It wants the store to go on, over
+// another reopening.
+func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
+	e.Helper()
+	store, err := e.harness.Open(left, storeDir, r.clock.Now)
+	if err != nil {
+		// Without syncs a loss of power can look like damage, and who is told
+		// has not lost anything silently.
+		if strong || !errors.Is(err, semel.ErrCorrupt) {
+			e.Errorf("%s: open: %v", r.where, err)
+		}
+		return
+	}
+	for _, key := range r.order {
+		a, err := e.claimAgain(store, key)
+		if err != nil {
+			e.Errorf("%s: claim %s: %v", r.where, key, err)
+			continue
+		}
+		if wrong := r.fates[key].judge(a, e.traits, strong); wrong != "" {
+			e.Errorf("%s: %s is answered %s with %s: %s", r.where, key, a.Decision, describe(a.Result), wrong)
+		} else if f := r.fates[key]; f.acked != nil && !f.expired && a.Decision != semel.Duplicate {
+			e.lost++
+		}
+	}
+	next := newCrashRun(e, left, nothingFails)
+	next.where, next.store, next.clock = r.where+", going on", store, r.clock
+	next.keys = 9000
+	next.cycle(2, text("goes on"))
+	next.close()
+	if store, err = e.harness.Open(left, storeDir, r.clock.Now); err != nil {
+		e.Errorf("%s: open: %v", next.where, err)
+		return
+	}
+	for _, key := range next.order {
+		if a, err := e.claimAgain(store, key); err != nil || a.Decision != semel.Duplicate {
+			e.Errorf("%s: %s is answered %s, %v, want duplicate", next.where, key, a.Decision, err)
+		}
+	}
+	if err := store.(io.Closer).Close(); err != nil {
+		e.Errorf("%s: close: %v", next.where, err)
+	}
+}
+
+// claimAgain claims a key as a new owner.
+func (e *crashEnv) claimAgain(store semel.Store, key semel.Key) (semel.ClaimAnswer, error) {
+	answers := make([]semel.ClaimAnswer, 1)
+	req := semel.ClaimRequest{
+		Key: key, Owner: semel.Owner{Name: "afterwards", Nonce: e.random.Uint64()}, Lease: crashLease, Window: crashWindow,
+	}
+	err := store.Claim(context.Background(), []semel.ClaimRequest{req}, answers)
+	return answers[0], errors.Join(err, answers[0].Err)
+}
+
+// judge returns what is wrong with an answer, or nothing.
+func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) string {
+	switch a.Decision {
+	case semel.Duplicate:
+		if f.removed {
+			return "it was removed"
+		}
+		for _, asked := range f.asked {
+			if !traits.Results || equalResults(asked, a.Result) {
+				return ""
+			}
+		}
+		if len(f.asked) == 0 {
+			return "nobody completed it"
+		}
+		return fmt.Sprintf("it was completed with %s", describe(f.asked[len(f.asked)-1]))
+	case semel.Fresh:
+		switch {
+		case strong && f.acked != nil && !f.expired:
+			return "it was completed and acknowledged"
+		case strong && f.held:
+			return "it was claimed with hold and acknowledged"
+		case strong && traits.Fenced && a.Claim.Token <= f.token:
+			return fmt.Sprintf("token %d was granted before, and %d is now", f.token, a.Claim.Token)
+		}
+		return ""
+	case semel.InDoubt:
+		if f.doubt && (f.acked == nil || !strong) {
+			return ""
+		}
+		return "it is not unknown"
+	case semel.InFlight:
+		if f.acked == nil || !strong {
+			return ""
+		}
+		return "it was completed and acknowledged"
+	}
+	return "that is no answer here"
+}
+
+func syncFails(e *crashEnv) {
+	for n := 1; n <= e.ops && !e.Failed(); n++ {
+		var failed faultfs.Op
+		again, life := 0, 0
+		r := e.failing(fmt.Sprintf("sync fails at operation %d of %d", n, e.ops), func(r *crashRun, op faultfs.Op) error {
+			opens, _ := r.life()
+			switch {
+			case op.N == n && op.Kind == faultfs.Sync:
+				failed, life = op, opens
+				return syscall.EIO
+			case op.Kind == faultfs.Sync && op.Name == failed.Name && opens == life:
+				again++
+			}
+			return nil
+		})
+		if failed.N == 0 {
+			r.close()
+			continue
+		}
+		r.where += " (" + failed.String() + ")"
+		opens, told := r.life()
+		switch {
+		case told > 0:
+		case opens == life:
+			// It failed behind the back of the calls: the next one is told.
+			e.wantFailed(r)
+		default:
+			e.Errorf("%s: neither a call nor close was told", r.where)
+		}
+		if again > 0 {
+			e.Errorf("%s: the file was synced %d times after that", r.where, again)
+		}
+		e.heal(r)
+	}
+}
+
+// wantFailed wants a store that was opened before a sync failed to have
+// stopped.
+func (e *crashEnv) wantFailed(r *crashRun) {
+	e.Helper()
+	reqs := r.requests(1, func(req *semel.ClaimRequest) { req.Done = true })
+	answered := r.ask(reqs[0].Key, semel.Result{}, r.call())
+	answers := make([]semel.ClaimAnswer, 1)
+	err := r.store.Claim(context.Background(), reqs, answers)
+	err = errors.Join(err, answers[0].Err)
+	answered(err)
+	if !errors.Is(err, semel.ErrStoreFailed) {
+		e.Errorf("%s: a claim with done afterwards: %v, want ErrStoreFailed", r.where, err)
+	}
+}
+
+// bitFlips flips bits of a store that was closed, and of one that was killed.
+func bitFlips(e *crashEnv) {
+	closed := e.run(faultfs.New(), nothingFails)
+	closed.where = "closed"
+	killed := newCrashRun(e, faultfs.New(), nothingFails)
+	killed.where = "killed"
+	killed.workload()
+	left := killed.fs.Survive(faultfs.Everything, nil)
+	killed.close()
+	e.flipBits(closed, closed.fs.Survive(faultfs.Everything, nil))
+	e.flipBits(killed, left)
+}
+
+// flipsPerFile is how many bits of a file are flipped, if it has more.
+const flipsPerFile = 400
+
+func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS) {
+	e.Helper()
+	noticed, flipped := 0, 0
+	for _, name := range left.Files() {
+		content, err := left.ReadFile(name)
+		if err != nil {
+			e.Fatalf("read %s: %v", name, err)
+		}
+		for _, offset := range e.offsets(content) {
+			if e.Failed() {
+				return
+			}
+			bit := e.random.UintN(8)
+			damaged := left.Survive(faultfs.Everything, nil)
+			if err := damaged.FlipBit(name, offset, bit); err != nil {
+				e.Fatalf("flip: %v", err)
+			}
+			where := fmt.Sprintf("%s, bit %d of byte %d of %s (%d bytes) flipped", r.where, bit, offset, name, len(content))
+			flipped++
+			if e.judgeDamage(r, damaged, where) {
+				noticed++
+			}
+		}
+	}
+	if noticed == 0 {
+		e.Errorf("%s: none of %d flipped bits was answered with ErrCorrupt", r.where, flipped)
+	}
+}
+
+// offsets chooses bytes of a file, all regions of it, and those that are not
+// zero above all.
+func (e *crashEnv) offsets(content []byte) []int64 {
+	var used []int64
+	for i, b := range content {
+		if b != 0 || i < 64 {
+			used = append(used, int64(i))
+		}
+	}
+	if len(used) > flipsPerFile {
+		step := float64(len(used)) / flipsPerFile
+		start := e.random.Float64() * step
+		var some []int64
+		for i := range flipsPerFile {
+			some = append(some, used[int(start+float64(i)*step)])
+		}
+		used = some
+	}
+	for range min(20, len(content)) {
+		used = append(used, e.random.Int64N(int64(len(content))))
+	}
+	return used
+}
+
+// judgeDamage opens a damaged store and reports whether it noticed. Only the
+// last call that was acknowledged may be taken for a write that was cut short.
+func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string) (noticed bool) {
+	e.Helper()
+	store, err := e.harness.Open(damaged, storeDir, r.clock.Now)
+	if err != nil {
+		if !errors.Is(err, semel.ErrCorrupt) {
+			e.Errorf("%s: open: %v, want ErrCorrupt", where, err)
+		}
+		return true
+	}
+	last := 0
+	for _, f := range r.fates {
+		last = max(last, f.call)
+	}
+	for _, key := range r.order {
+		a, err := e.claimAgain(store, key)
+		if err != nil {
+			if noticed = true; !errors.Is(err, semel.ErrCorrupt) {
+				e.Errorf("%s: claim %s: %v, want ErrCorrupt", where, key, err)
+			}
+			continue
+		}
+		f := r.fates[key]
+		if wrong := f.judge(a, e.traits, f.call < last); wrong != "" && !(noticed && a.Decision != semel.Duplicate) {
+			e.Errorf("%s: %s is answered %s with %s: %s", where, key, a.Decision, describe(a.Result), wrong)
+		}
+	}
+	if err := store.(io.Closer).Close(); err != nil && !errors.Is(err, semel.ErrCorrupt) && !errors.Is(err, semel.ErrStoreFailed) {
+		e.Errorf("%s: close: %v", where, err)
+	}
+	return noticed
+}

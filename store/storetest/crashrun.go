@@ -1,0 +1,412 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+// crashRun is one run of the workload, and the book it keeps of what was asked
+// for and what was acknowledged.
+type crashRun struct {
+	env   *crashEnv
+	fs    *faultfs.FS
+	clock *clock
+	store semel.Store // nil while it is not open
+	where string      // what happens in this run, for messages
+	// tolerates says which errors may come.
+	tolerates func(error) bool
+
+	mu    sync.Mutex // guards all below
+	fates map[semel.Key]*fate
+	order []semel.Key
+	errs  []error // what the callers were told of faults
+	opens int
+	calls int
+	keys  int
+	nonce uint64
+}
+
+// fate is what was asked for one key, and what was acknowledged.
+type fate struct {
+	asked   []semel.Result // completions that may have happened
+	acked   *semel.Result  // the completion that was acknowledged
+	call    int            // which call was acknowledged
+	expired bool           // the window may have ended
+	held    bool           // a claim with hold was acknowledged and not ended
+	doubt   bool           // the key was ever claimed with hold or left unknown
+	removed bool           // a removal was acknowledged
+	token   semel.Token    // the highest that was granted
+}
+
+const (
+	crashWindow = 24 * time.Hour
+	shortWindow = time.Hour
+	crashLease  = time.Minute
+)
+
+func newCrashRun(e *crashEnv, fs *faultfs.FS, tolerates func(error) bool) *crashRun {
+	return &crashRun{env: e, fs: fs, clock: newClock(), tolerates: tolerates, where: "no fault", fates: make(map[semel.Key]*fate)}
+}
+
+// refusal reports whether a store may refuse a call so after a fault.
+func refusal(err error) bool {
+	for _, allowed := range []error{
+		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown,
+	} {
+		if errors.Is(err, allowed) {
+			return true
+		}
+	}
+	return false
+}
+
+// workload does all a store does, on some 200 keys.
+func (r *crashRun) workload() {
+	r.open()
+	r.cycle(3, semel.Result{})
+	r.inOneStep(12, crashWindow)
+	r.holds()
+	r.large()
+	r.together()
+	r.reopen()
+	r.expiring()
+	r.transactions()
+	r.releases()
+	r.large()
+	r.expired()
+	r.holds()
+	r.cycle(4, text("small"))
+	r.reopen()
+	r.large()
+	r.inOneStep(5, semel.Forever)
+	r.together()
+	r.cycle(1, text("the last one"))
+}
+
+// failed notes that a call failed, which it may only in a run with faults.
+// Opening and closing need not name the class of a fault: the file system's
+// own error will do.
+func (r *crashRun) failed(what string, err error) {
+	r.mu.Lock()
+	r.errs = append(r.errs, err)
+	r.mu.Unlock()
+	plain := (what == "open" || what == "close") && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EIO))
+	if !plain && !r.tolerates(err) {
+		r.env.Errorf("%s: %s: unexpected error: %v", r.where, what, err)
+	}
+}
+
+// open opens the store; with a fault it may stay shut.
+func (r *crashRun) open() {
+	r.mu.Lock()
+	r.opens++
+	r.mu.Unlock()
+	store, err := r.env.harness.Open(r.fs, storeDir, r.clock.Now)
+	if err != nil {
+		r.failed("open", err)
+		return
+	}
+	r.store = store
+	r.env.traits = store.Traits()
+}
+
+// close closes the store, if it is open. A fault may come back here.
+func (r *crashRun) close() {
+	if r.store == nil {
+		return
+	}
+	if err := r.store.(io.Closer).Close(); err != nil {
+		r.failed("close", err)
+	}
+	r.store = nil
+}
+
+func (r *crashRun) reopen() {
+	r.close()
+	r.clock.Advance(time.Millisecond)
+	r.open()
+}
+
+// request asks for a new key.
+func (r *crashRun) request() semel.ClaimRequest {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys++
+	r.nonce++
+	key := semel.Key{Scope: "crash", ID: fmt.Sprintf("key-%04d", r.keys)}
+	r.fates[key] = new(fate)
+	r.order = append(r.order, key)
+	return semel.ClaimRequest{Key: key, Owner: semel.Owner{Name: "crash", Nonce: r.nonce}, Lease: crashLease, Window: crashWindow}
+}
+
+func (r *crashRun) requests(n int, change func(*semel.ClaimRequest)) []semel.ClaimRequest {
+	reqs := make([]semel.ClaimRequest, n)
+	for i := range reqs {
+		reqs[i] = r.request()
+		change(&reqs[i])
+	}
+	return reqs
+}
+
+// life returns how often the store was opened, and told how many errors came.
+func (r *crashRun) life() (opens, told int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.opens, len(r.errs)
+}
+
+// note changes the book.
+func (r *crashRun) note(key semel.Key, change func(*fate)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r.fates[key])
+}
+
+// call numbers the calls that make something durable.
+func (r *crashRun) call() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls++
+	return r.calls
+}
+
+// unchanged reports whether an error says that nothing was changed.
+func unchanged(err error) bool {
+	class := semel.Classify(err)
+	return class == semel.ClassRetryable || class == semel.ClassPermanent
+}
+
+// ask notes that a completion is asked for; the function it returns notes how
+// the store answered.
+func (r *crashRun) ask(key semel.Key, result semel.Result, call int) (answered func(err error)) {
+	r.note(key, func(f *fate) { f.asked = append(f.asked, result) })
+	return func(err error) {
+		r.note(key, func(f *fate) {
+			switch {
+			case err == nil:
+				f.acked, f.call, f.held = &result, call, false
+			case unchanged(err):
+				f.asked = f.asked[:len(f.asked)-1]
+			}
+		})
+	}
+}
+
+// claim makes one call and returns its answers, or none if it failed.
+func (r *crashRun) claim(reqs []semel.ClaimRequest) []semel.ClaimAnswer {
+	return r.claimBy(reqs, true, func(answers []semel.ClaimAnswer) error {
+		return r.store.Claim(context.Background(), reqs, answers)
+	})
+}
+
+func (r *crashRun) claimBy(reqs []semel.ClaimRequest, lasts bool, claim func([]semel.ClaimAnswer) error) []semel.ClaimAnswer {
+	if r.store == nil {
+		return nil
+	}
+	call := r.call()
+	answered := make([]func(error), len(reqs))
+	for i, req := range reqs {
+		if req.Done && lasts {
+			answered[i] = r.ask(req.Key, semel.Result{}, call)
+		}
+		if req.Hold {
+			r.note(req.Key, func(f *fate) { f.doubt = true })
+		}
+	}
+	answers := make([]semel.ClaimAnswer, len(reqs))
+	err := claim(answers)
+	if err != nil {
+		r.failed("claim", err)
+	}
+	for i, a := range answers {
+		failed := errors.Join(err, a.Err)
+		if answered[i] != nil {
+			answered[i](failed)
+		}
+		if failed != nil {
+			if a.Err != nil {
+				r.failed("claim", a.Err)
+			}
+			continue
+		}
+		if a.Decision != semel.Fresh {
+			r.env.Errorf("%s: the first claim of %s is answered %s", r.where, reqs[i].Key, a.Decision)
+		}
+		r.note(reqs[i].Key, func(f *fate) { f.token, f.held = a.Claim.Token, reqs[i].Hold })
+	}
+	if err != nil {
+		return nil
+	}
+	return answers
+}
+
+// complete completes what was granted.
+func (r *crashRun) complete(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, result semel.Result, window time.Duration) {
+	if r.store == nil || answers == nil {
+		return
+	}
+	call := r.call()
+	completes := make([]semel.CompleteRequest, 0, len(reqs))
+	var answered []func(error)
+	for i, req := range reqs {
+		if answers[i].Decision == semel.Fresh {
+			completes = append(completes, semel.CompleteRequest{Key: req.Key, Token: answers[i].Claim.Token, Result: result, Window: window})
+			answered = append(answered, r.ask(req.Key, result, call))
+		}
+	}
+	errs := make([]error, len(completes))
+	err := r.store.Complete(context.Background(), completes, errs)
+	if err != nil {
+		r.failed("complete", err)
+	}
+	for i := range completes {
+		if errs[i] != nil {
+			r.failed("complete", errs[i])
+		}
+		answered[i](errors.Join(err, errs[i]))
+	}
+}
+
+// cycle claims and completes keys in one batch.
+func (r *crashRun) cycle(n int, result semel.Result) {
+	reqs := r.requests(n, func(*semel.ClaimRequest) {})
+	r.complete(reqs, r.claim(reqs), result, crashWindow)
+}
+
+// inOneStep records keys with Done.
+func (r *crashRun) inOneStep(n int, window time.Duration) {
+	r.claim(r.requests(n, func(req *semel.ClaimRequest) { req.Done, req.Window = true, window }))
+}
+
+// large completes keys with results that fill files.
+func (r *crashRun) large() {
+	for i := range 3 {
+		r.cycle(1, semel.Result{Kind: semel.Value, Data: noise(r.env.harness.Large-i, uint32(i))})
+	}
+}
+
+// together completes keys from several goroutines.
+func (r *crashRun) together() {
+	inParallel(4, func(i int) {
+		for j := range 3 {
+			r.cycle(2, text(fmt.Sprint("together ", i, j)))
+		}
+	})
+}
+
+// holds leaves held claims behind, open, completed, unknown, and resolved.
+func (r *crashRun) holds() {
+	reqs := r.requests(6, func(req *semel.ClaimRequest) { req.Hold = true })
+	answers := r.claim(reqs)
+	if answers == nil {
+		return
+	}
+	r.complete(reqs[1:2], answers[1:2], text("held and completed"), crashWindow)
+	for i, unknown := range []bool{false, true, true, true} {
+		r.release(reqs[2+i].Key, answers[2+i].Claim.Token, unknown)
+	}
+	r.complete(reqs[3:4], answers[3:4], text("late"), crashWindow)
+	resolver, ok := r.store.(semel.Resolver)
+	if !ok {
+		return
+	}
+	answered := r.ask(reqs[4].Key, text("resolved"), r.call())
+	answered(r.resolve(resolver, reqs[4].Key, semel.Done, text("resolved")))
+	r.note(reqs[5].Key, func(f *fate) { f.held = false })
+	_ = r.resolve(resolver, reqs[5].Key, semel.Absent, semel.Result{})
+	r.remove(resolver)
+}
+
+// resolve settles a key by hand. Where the release before it failed, the key
+// is not unknown yet, and that is what must be said.
+func (r *crashRun) resolve(resolver semel.Resolver, key semel.Key, as semel.State, result semel.Result) error {
+	err := resolver.Resolve(context.Background(), key, as, result, crashWindow)
+	if err != nil && !errors.Is(err, semel.ErrNotUnknown) {
+		r.failed("resolve", err)
+	}
+	return err
+}
+
+// remove removes a key that is done.
+func (r *crashRun) remove(resolver semel.Resolver) {
+	reqs := r.requests(1, func(*semel.ClaimRequest) {})
+	r.complete(reqs, r.claim(reqs), text("to be removed"), crashWindow)
+	key := reqs[0].Key
+	r.note(key, func(f *fate) { f.acked = nil }) // from here on it may be gone
+	was, err := resolver.Remove(context.Background(), key)
+	if err != nil {
+		r.failed("remove", err)
+		return
+	}
+	r.note(key, func(f *fate) { f.removed = true })
+	if !was && len(r.errs) == 0 {
+		r.env.Errorf("%s: remove finds no record of %s", r.where, key)
+	}
+}
+
+func (r *crashRun) release(key semel.Key, token semel.Token, unknown bool) {
+	r.note(key, func(f *fate) {
+		f.held = f.held && unknown
+		f.doubt = f.doubt || unknown
+	})
+	errs := make([]error, 1)
+	err := r.store.Release(context.Background(), []semel.ReleaseRequest{{Key: key, Token: token, Unknown: unknown}}, errs)
+	if err = errors.Join(err, errs[0]); err != nil {
+		r.failed("release", err)
+		return
+	}
+	r.note(key, func(f *fate) { f.held = unknown })
+}
+
+// releases gives claims without hold back.
+func (r *crashRun) releases() {
+	reqs := r.requests(2, func(*semel.ClaimRequest) {})
+	for i, a := range r.claim(reqs) {
+		if a.Decision == semel.Fresh {
+			r.release(reqs[i].Key, a.Claim.Token, false)
+		}
+	}
+}
+
+// expiring completes keys that expire, and leaves one claimed.
+func (r *crashRun) expiring() {
+	reqs := r.requests(4, func(req *semel.ClaimRequest) { req.Window = shortWindow })
+	answers := r.claim(reqs)
+	if answers != nil {
+		r.complete(reqs[:3], answers[:3], text("short"), shortWindow)
+	}
+	for _, req := range reqs {
+		r.note(req.Key, func(f *fate) { f.expired = true })
+	}
+}
+
+// expired lets time pass and purges.
+func (r *crashRun) expired() {
+	r.clock.Advance(2 * shortWindow)
+	if p, ok := r.store.(semel.Purger); ok {
+		if _, err := p.Purge(context.Background()); err != nil {
+			r.failed("purge", err)
+		}
+	}
+}
+
+// transactions commits one transaction and rolls another back.
+func (r *crashRun) transactions() {
+	if r.env.harness.Transact == nil {
+		return
+	}
+	for _, commit := range []bool{true, false, true} {
+		reqs := r.requests(4, func(req *semel.ClaimRequest) { req.Done = true })
+		r.claimBy(reqs, commit, func(answers []semel.ClaimAnswer) error {
+			return r.env.harness.Transact(context.Background(), r.store, reqs, answers, commit)
+		})
+	}
+}

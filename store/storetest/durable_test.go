@@ -1,0 +1,304 @@
+package storetest
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// logged is the reference store with a log: each call writes the records it
+// changed, as one entry of length, checksum and JSON, and syncs before it
+// answers. It is what RunCrash takes for right, and what is broken to test it.
+type logged struct {
+	*reference
+	bug  crashBug
+	fs   vfs.FS
+	lock io.Closer
+
+	mu     sync.Mutex // guards all below, and is held over each call
+	file   vfs.File
+	end    int64
+	failed error
+}
+
+// entry is what is logged of one call.
+type entry struct {
+	Last    semel.Token
+	Now     time.Time
+	Records []logRecord
+}
+
+type logRecord struct {
+	Record record
+	Key    semel.Key
+	Hold   bool
+	Owner  semel.Owner
+}
+
+const headSize = 8
+
+// openLogged opens a logged store.
+func openLogged(fsys vfs.FS, dir string, now func() time.Time, bug crashBug) (_ semel.Store, err error) {
+	traits := full
+	traits.Shared, traits.PowerSafe = false, true
+	if bug == syncsNever || bug == saysPowerSafe {
+		traits.PowerSafe = bug == saysPowerSafe
+	}
+	p := &place{traits: traits, wall: now, records: make(map[semel.Key]record), now: now(), seen: now()}
+	inner, err := p.open()
+	if err != nil {
+		return nil, err
+	}
+	l := &logged{reference: inner.(*reference), bug: bug, fs: fsys}
+	if err := fsys.MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	if err := l.syncDir(filepath.Dir(dir)); err != nil {
+		return nil, err
+	}
+	if l.lock, err = fsys.Lock(filepath.Join(dir, "lock"), "test"); err != nil {
+		return nil, err
+	}
+	if err := l.load(dir); err != nil {
+		return nil, errors.Join(err, l.lock.Close())
+	}
+	// Tokens of the last life that were not logged are skipped.
+	l.last += 1 << 20
+	l.tick()
+	if err := l.write(nil); err != nil {
+		return nil, errors.Join(err, l.lock.Close())
+	}
+	return l, nil
+}
+
+func (l *logged) syncDir(dir string) error {
+	if l.bug == syncsNoDirectory {
+		return nil
+	}
+	return l.fs.SyncDir(dir)
+}
+
+// load reads the log and cuts a torn end.
+func (l *logged) load(dir string) (err error) {
+	name := filepath.Join(dir, "log")
+	content, err := l.fs.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if l.file, err = l.fs.Create(name); err != nil {
+			return err
+		}
+		return l.syncDir(dir)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.syncDir(dir); err != nil { // the last life may have failed to
+		return err
+	}
+	for {
+		size, ok := l.replay(content[l.end:])
+		if !ok {
+			break
+		}
+		l.end += size
+	}
+	if err := l.checkTail(content[l.end:]); err != nil {
+		return err
+	}
+	if l.file, err = l.fs.Open(name); err != nil {
+		return err
+	}
+	// What is here may be here for this process only, if an earlier sync
+	// failed: it is written again before it is built upon.
+	if _, err := l.file.WriteAt(content[:l.end], 0); err != nil {
+		return err
+	}
+	return l.file.Truncate(l.end)
+}
+
+// replay takes over the entry at the beginning of b.
+func (l *logged) replay(b []byte) (size int64, ok bool) {
+	if len(b) < headSize {
+		return 0, false
+	}
+	n := binary.LittleEndian.Uint32(b)
+	if n == 0 || int(n) > len(b)-headSize {
+		return 0, false
+	}
+	body := b[headSize : headSize+n]
+	if binary.LittleEndian.Uint32(b[4:]) != crc32.ChecksumIEEE(body) && l.bug != ignoresChecksums {
+		return 0, false
+	}
+	var e entry
+	if json.Unmarshal(body, &e) != nil {
+		return 0, false
+	}
+	l.last = max(l.last, e.Last)
+	if e.Now.After(l.now) {
+		l.now = e.Now
+	}
+	for _, rec := range e.Records {
+		rec.Record.hold, rec.Record.owner = rec.Hold, rec.Owner
+		if rec.Record.State == semel.Absent {
+			delete(l.records, rec.Key)
+		} else {
+			l.records[rec.Key] = rec.Record
+		}
+	}
+	return headSize + int64(n), true
+}
+
+// checkTail tells a last write that was cut short from damage: nothing that is
+// whole follows it.
+func (l *logged) checkTail(rest []byte) error {
+	if l.bug == cutsAnything {
+		return nil
+	}
+	for i := 1; i < len(rest)-headSize; i++ {
+		n := int(binary.LittleEndian.Uint32(rest[i:]))
+		if n > 0 && n <= len(rest)-headSize-i && binary.LittleEndian.Uint32(rest[i+4:]) == crc32.ChecksumIEEE(rest[i+headSize:i+headSize+n]) {
+			return fmt.Errorf("logged: an entry follows damage at offset %d: %w", l.end, semel.ErrCorrupt)
+		}
+	}
+	if len(rest) > 0 && l.bug == refusesTornTail {
+		return fmt.Errorf("logged: torn at offset %d: %w", l.end, semel.ErrCorrupt)
+	}
+	return nil
+}
+
+// write logs the records of keys as they are now.
+func (l *logged) write(keys []semel.Key) error {
+	if l.failed != nil {
+		return l.failed
+	}
+	e := entry{Last: l.last, Now: l.now}
+	for _, key := range keys {
+		rec := l.records[key]
+		e.Records = append(e.Records, logRecord{Record: rec, Key: key, Hold: rec.hold, Owner: rec.owner})
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, headSize, headSize+len(body))
+	binary.LittleEndian.PutUint32(b, uint32(len(body)))
+	binary.LittleEndian.PutUint32(b[4:], crc32.ChecksumIEEE(body))
+	if _, err = l.file.WriteAt(append(b, body...), l.end); err != nil {
+		return l.stop(err)
+	}
+	l.end += int64(len(b) + len(body))
+	switch l.bug {
+	case syncsNever, saysPowerSafe:
+		return nil
+	case retriesSync:
+		for l.file.Sync() != nil {
+		}
+		return nil
+	}
+	if err := l.file.Sync(); err != nil && l.bug != ignoresSyncErrors {
+		return l.stop(err)
+	}
+	return nil
+}
+
+// stop ends the store: what is on disk is not known any more.
+func (l *logged) stop(err error) error {
+	err = fmt.Errorf("logged: write: %w: %w", semel.ErrStoreFailed, err)
+	if l.bug != goesOnAfterErrors {
+		l.failed = err
+	}
+	return err
+}
+
+// do makes a call of the reference durable.
+func (l *logged) do(call func() error, n int, key func(i int) semel.Key) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil {
+		return l.failed
+	}
+	keys := make([]semel.Key, n)
+	for i := range keys {
+		keys[i] = key(i)
+	}
+	if l.bug != writesFirst {
+		if err := call(); err != nil {
+			return err
+		}
+		if l.bug == answersBeforeWriting {
+			_ = l.write(keys)
+			return nil
+		}
+		return l.write(keys)
+	}
+	// The bug: what may come is on disk before it is decided.
+	for _, key := range keys {
+		rec := l.records[key]
+		l.records[key] = record{Record: semel.Record{Key: key, State: semel.Done, Expires: l.now.Add(crashWindow)}}
+		err := l.write([]semel.Key{key})
+		if l.records[key] = rec; rec.State == semel.Absent {
+			delete(l.records, key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	return l.write(keys)
+}
+
+// Claim implements semel.Store.
+func (l *logged) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	return l.do(func() error { return l.reference.Claim(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
+}
+
+// Complete implements semel.Store.
+func (l *logged) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	return l.do(func() error { return l.reference.Complete(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
+}
+
+// Release implements semel.Store.
+func (l *logged) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	return l.do(func() error { return l.reference.Release(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
+}
+
+// Extend implements semel.Store.
+func (l *logged) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	return l.do(func() error { return l.reference.Extend(ctx, reqs, answers) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
+}
+
+// Resolve implements semel.Resolver.
+func (l *logged) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	return l.do(func() error { return l.reference.Resolve(ctx, key, as, result, window) }, 1, func(int) semel.Key { return key })
+}
+
+// Remove implements semel.Resolver.
+func (l *logged) Remove(ctx context.Context, key semel.Key) (was bool, err error) {
+	err = l.do(func() (err error) { was, err = l.reference.Remove(ctx, key); return err }, 1, func(int) semel.Key { return key })
+	return was, err
+}
+
+// Close implements io.Closer.
+func (l *logged) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(l.failed, l.reference.Close(), l.file.Close(), l.lock.Close())
+}
+
+// transactLogged is transact on a logged store.
+func transactLogged(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+	l := store.(*logged)
+	return l.do(func() error { return transact(ctx, l.reference, reqs, answers, commit) }, len(reqs), func(i int) semel.Key { return reqs[i].Key })
+}
