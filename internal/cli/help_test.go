@@ -90,8 +90,9 @@ func addStores(t *testing.T, dir string) {
 	}
 }
 
+// Not parallel with other tests: a child that was forked and has not yet become
+// sh holds every file of this process, and with it the locks of their stores.
 func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
-	t.Parallel()
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		path := cmd.CommandPath()

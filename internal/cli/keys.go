@@ -46,7 +46,7 @@ that too. Several IDs are the parts of one composite key, in the order in which
 '"42"' is the string and '42' is the number.`,
 	})
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&k.store, "store", "", "the `DIR` of the store")
+	flags.StringVar(&k.store, "store", "", "`DIR` of the store")
 	cmd.AddCommand(
 		newKeysListCommand(k),
 		newKeysShowCommand(k),
@@ -104,15 +104,15 @@ func (k *keysFlags) withStore(use func(*logstore.Store) error) error {
 
 // addScope adds --scope for verbs that look one key up.
 func (k *keysFlags) addScope(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "the key space of the key")
+	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key's space")
 }
 
 // filterFlags choose records of a listing.
 type filterFlags struct{ scope, state string }
 
 func (f *filterFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.scope, "scope", "", "only keys of this key space, as far as the store keeps it readable (default all)")
-	cmd.Flags().StringVar(&f.state, "state", "", "only keys in this state: claimed, done or unknown (default all)")
+	cmd.Flags().StringVar(&f.scope, "scope", "", "only keys of the key space `NAME`, as far as the store keeps it readable (default all)")
+	cmd.Flags().StringVar(&f.state, "state", "", "only keys in `STATE`: claimed, done or unknown (default all)")
 }
 
 func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.Filter {

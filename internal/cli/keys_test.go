@@ -372,6 +372,27 @@ func TestImportIsInterrupted(t *testing.T) {
 	}
 }
 
+func TestImportFromASilentPipeIsInterrupted(t *testing.T) {
+	t.Parallel()
+	stdin, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	defer other.Close() // only now: until then the import waits for more
+	if _, err := other.WriteString(`{"id":"x"}` + "\n" + `{"id":`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(fmt.Errorf("terminated"))
+	var stdout, stderr strings.Builder
+	dir := filepath.Join(t.TempDir(), "new")
+	if status := Main(ctx, []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != exitInterrupted {
+		t.Errorf("status %d, stderr %s", status, stderr.String())
+	}
+	run(t, "", "keys", "show", "x", "--store", dir).check(t, exitDone)
+}
+
 func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 	t.Parallel()
 	ids := []string{"plain", "\x00n42", "42", "\x00s\x00nul", "\xff\xfe", "\x00t", "\x00c\x01a\x04\x00n-1", "\x00h" + strings.Repeat("x", 32), "quote\"\\ \n\u202e", "\x00u\"\\ud800\""}

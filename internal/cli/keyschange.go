@@ -108,7 +108,7 @@ A key in any other state is left alone, with exit status 1.`,
 	k.addScope(cmd)
 	choice.add(cmd)
 	addReason(cmd, &reason)
-	cmd.Flags().StringVar(&as, "as", "", "what the key becomes: done or absent")
+	cmd.Flags().StringVar(&as, "as", "", "`STATE` that the key gets: done or absent")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long a key that is done is remembered from now")
 	return cmd
 }
@@ -149,7 +149,7 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func
 }
 
 func addReason(cmd *cobra.Command, reason *string) {
-	cmd.Flags().StringVar(reason, "reason", "", "why, for the audit log")
+	cmd.Flags().StringVar(reason, "reason", "", "`TEXT` that says why, for the audit log")
 }
 
 func checkReason(reason string, p *problems) {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/dedup"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -110,7 +111,7 @@ same lines again is safe.`,
 			return k.importAll(cmd.Context(), names, window)
 		},
 	}
-	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "the key space of lines that name none")
+	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key space of lines that name none")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long keys of lines without window and expires are remembered from now")
 	cmd.Flags().BoolVar(&k.keepIDs, "keep-ids", false, "keep scope and id readable beside the digest; costs their length for each key")
 	return cmd
@@ -185,21 +186,27 @@ func (in *namedInputs) close() {
 // readAll imports every line. What was read before an error is imported.
 func (im *importer) readAll(ctx context.Context, inputs namedInputs) error {
 	for i, reader := range inputs.readers {
-		lines := bufio.NewScanner(reader)
+		lines := bufio.NewScanner(dedup.Interruptible(ctx, reader))
 		lines.Buffer(make([]byte, 64<<10), maxImportLine)
 		number := 0
-		for lines.Scan() {
+		for lines.Scan() && lines.Err() == nil { // with an error, this is half a line
 			number++
 			err := im.add(ctx, lines.Bytes())
 			if err != nil {
-				return errors.Join(fmt.Errorf("%s:%d: %w", inputs.names[i], number, err), im.flush(ctx))
+				return im.stopped(ctx, inputs.names[i], number, err)
 			}
 		}
 		if err := lines.Err(); err != nil {
-			return errors.Join(fmt.Errorf("%s:%d: %w", inputs.names[i], number+1, err), im.flush(ctx))
+			return im.stopped(ctx, inputs.names[i], number+1, err)
 		}
 	}
 	return im.flush(ctx)
+}
+
+// stopped imports what was read before an error, also when that is the end of
+// ctx, and says where the error is.
+func (im *importer) stopped(ctx context.Context, name string, line int, err error) error {
+	return errors.Join(fmt.Errorf("%s:%d: %w", name, line, err), im.flush(context.WithoutCancel(ctx)))
 }
 
 // add reads one line and imports the batch when it is full.

@@ -63,7 +63,7 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string) e
 	return k.withStore(func(store *logstore.Store) error {
 		out := bufio.NewWriterSize(k.stdout, 64<<10)
 		if !asJSON {
-			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %8s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "ATTEMPTS", "DIGEST", "SCOPE/ID")
+			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
 		}
 		nameless := int64(0)
 		for record, err := range store.List(cmd.Context(), filter) {
@@ -96,8 +96,8 @@ func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool)
 	if r.State == semel.Done {
 		expires = displayExpiry(r.Expires)
 	}
-	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %8d  %-32s  %s\n",
-		r.State, displayTime(r.FirstSeen), expires, r.Attempt, r.Digest, name)
+	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n",
+		r.State, displayTime(r.FirstSeen), expires, r.Digest, name)
 	return err
 }
 

@@ -97,12 +97,19 @@ func (a *app) printHelp(cmd *cobra.Command) {
 	}
 	text.WriteString("\nUsage: " + cmd.UseLine() + "\n\n" + long + "\n")
 	section("Verbs:", verbList(cmd))
-	section("Flags:", flagList(cmd.LocalNonPersistentFlags()))
-	persistent := cmd.InheritedFlags()
-	if !cmd.HasParent() {
-		persistent = cmd.PersistentFlags()
+	global := cmd.Root().PersistentFlags()
+	own := pflag.NewFlagSet(cmd.Name(), pflag.ContinueOnError)
+	own.SortFlags = cmd.Flags().SortFlags
+	cmd.InitDefaultHelpFlag()
+	for _, flags := range []*pflag.FlagSet{cmd.InheritedFlags(), cmd.LocalFlags()} {
+		flags.VisitAll(func(flag *pflag.Flag) {
+			if global.Lookup(flag.Name) == nil {
+				own.AddFlag(flag)
+			}
+		})
 	}
-	section("Flags of every verb:", flagList(persistent))
+	section("Flags:", flagList(own))
+	section("Flags of every verb:", flagList(global))
 	// An error here means that nobody reads the help any more.
 	_, _ = a.stdout.Write([]byte(text.String()))
 }
