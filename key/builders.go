@@ -26,9 +26,6 @@ func Action(kind, transactionID string) string {
 // No two lists of parts have one composite. It is "" if a part is empty or
 // there is none; stores refuse that id.
 func Composite(parts ...string) string {
-	if len(parts) == 0 {
-		return ""
-	}
 	for _, part := range parts {
 		if part == "" {
 			return ""

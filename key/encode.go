@@ -45,9 +45,12 @@ func AppendBool(dst []byte, value bool) []byte {
 
 // AppendComposite appends the id of several parts in their order. Each part is
 // an id by itself, as the other functions append it. One part is its own
-// composite.
+// composite; of no parts nothing is appended, because that is no id.
 func AppendComposite[T string | []byte](dst []byte, parts ...T) []byte {
-	if len(parts) == 1 {
+	switch len(parts) {
+	case 0:
+		return dst
+	case 1:
 		return append(dst, parts[0]...)
 	}
 	dst = append(dst, mark, markComposite)

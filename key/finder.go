@@ -2,10 +2,8 @@ package key
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // Kind is the type of a JSON value.
@@ -54,7 +52,7 @@ type FinderOptions struct {
 	// Content asks for [Finder.Print]. Defaults to false.
 	Content bool
 	// Seed selects the function of [Finder.Print]. Prints compare only under
-	// one seed. Defaults to 0, a function like any other.
+	// one seed; 0 is a seed like any other. Defaults to 0.
 	Seed uint64
 }
 
@@ -64,22 +62,27 @@ type FinderOptions struct {
 // has its own.
 type Finder struct {
 	places []place
-	found  []found
-	faults []faults
-	doc    []byte
-	err    error
-	stack  []frame
-	memos  [memoSlots]memo
-	// begin is the memo before the first name; unkept is that of a name that
-	// cannot be remembered.
-	begin, unkept memo
-	fault         SyntaxError // what is wrong with the document
-	text          []byte
-	mixer         mixer
-	print         uint64
-	canon         canonizer
+	faults []faults // of each path
+	mixer  mixer
 	// content is FinderOptions.Content.
 	content bool
+
+	// Of the document:
+	doc   []byte
+	found []found // of each path
+	print uint64
+	err   error
+	fault SyntaxError // what scan found wrong
+
+	// Of documents before: begin is the memo before the first name; unkept is
+	// that of a name that cannot be remembered.
+	memos         [memoSlots]memo
+	begin, unkept memo
+
+	// Buffers.
+	stack []frame
+	text  []byte
+	canon canonizer
 }
 
 // place is a node of the tree that the paths form. Place 0 stands for "no path
@@ -87,9 +90,6 @@ type Finder struct {
 type place struct {
 	members  []member
 	elements []element
-	// lengths has bit min(n, 63) set if a member's name has n bytes: most
-	// names of a document are told apart without comparing them.
-	lengths uint64
 	// here are the paths that end at this place, below those that end here or
 	// further down.
 	here, below []int32
@@ -128,6 +128,11 @@ const (
 // turn.
 const maxPaths = 1000
 
+var (
+	errNoDocument = errors.New("key: the finder was given no document")
+	errNoPaths    = errors.New("key: a finder without paths finds no id")
+)
+
 // NewFinder returns a Finder for paths. With no paths it only checks, and
 // prints, documents. More than 1000 paths are an error that wraps ErrRule.
 func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
@@ -148,7 +153,7 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		content: opts.Content,
 		mixer:   newMixer(opts.Seed),
 		stack:   make([]frame, 1), // what is around the document
-		err:     errors.New("key: no document was given to the finder"),
+		err:     errNoDocument,
 	}
 	for i := range f.memos {
 		f.memos[i].next = &f.begin
@@ -183,11 +188,12 @@ func (f *Finder) child(at int32, s step) int32 {
 	to := int32(len(f.places))
 	p := &f.places[at]
 	if s.element {
-		n, ok := slices.BinarySearchFunc(p.elements, int32(s.index), func(e element, index int32) int { return cmp.Compare(e.index, index) })
-		if ok {
-			return p.elements[n].to
+		for _, e := range p.elements {
+			if e.index == int32(s.index) {
+				return e.to
+			}
 		}
-		p.elements = slices.Insert(p.elements, n, element{int32(s.index), to})
+		p.elements = append(p.elements, element{int32(s.index), to})
 	} else {
 		for _, m := range p.members {
 			if m.name == s.name {
@@ -195,7 +201,6 @@ func (f *Finder) child(at int32, s step) int32 {
 			}
 		}
 		p.members = append(p.members, member{s.name, to})
-		p.lengths |= 1 << min(len(s.name), 63)
 	}
 	f.places = append(f.places, place{})
 	return to
@@ -211,6 +216,7 @@ func (f *Finder) Find(doc []byte) error {
 	clear(f.found)
 	if !f.scan(doc) {
 		clear(f.found)
+		f.print = 0
 		fault := f.fault
 		f.err = &fault
 	}
@@ -228,7 +234,7 @@ func (f *Finder) Raw(i int) (raw []byte, kind Kind) {
 }
 
 // Print returns a 64-bit fingerprint of the document's content, if
-// FinderOptions.Content asked for it: it does not depend on white space, on the
+// FinderOptions.Content asked for it, and 0 after an error. It does not depend on white space, on the
 // order of members or on how strings are escaped. Numbers count by their text,
 // arrays by their order. It tells that one key came with other content, by
 // chance wrongly once in 2^64; it is no defence against who builds documents to
@@ -246,6 +252,8 @@ func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	switch {
 	case f.err != nil:
 		return dst, f.err
+	case len(f.found) == 0:
+		return dst, errNoPaths // all documents would be one
 	case len(f.found) == 1:
 		return f.AppendValue(dst, 0)
 	}

@@ -266,10 +266,17 @@ func TestAppendIDRefusesWhatIsNoID(t *testing.T) {
 	}
 }
 
-func TestAppendIDBeforeFindIsAnError(t *testing.T) {
+func TestAFinderWithoutADocumentOrAPathGivesNoID(t *testing.T) {
 	t.Parallel()
-	if _, err := mustFinder(t, nil, ".a").AppendID(nil); err == nil {
-		t.Error("a finder without a document gave an id")
+	if id, err := mustFinder(t, nil, ".a").AppendID(nil); err == nil {
+		t.Errorf("a finder without a document gave the id %q", id)
+	}
+	none := mustFinder(t, nil)
+	if err := none.Find([]byte(`{"a":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := none.AppendID(nil); err == nil {
+		t.Errorf("a finder without paths gave the id %q", id)
 	}
 }
 
