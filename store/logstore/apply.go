@@ -214,7 +214,7 @@ func (w *worker) put(img *image, p pending) error {
 		return nil
 	}
 	if !p.expired {
-		w.tally.insert(s, -1, p.tag, pos, &l.store.log)
+		w.tally.insert(s, -1, p.tag, pos)
 	}
 	return nil
 }

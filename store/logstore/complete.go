@@ -275,7 +275,7 @@ func (s *Store) indexEntry(o *op, d *semel.Digest, at int, entry []byte, tick, n
 		g.window = max(g.window, tick-now/tickNanos)
 	}
 	sh, tag := split(d)
-	s.index.insert(&s.index.shards[sh], at, tag, pos, &s.log)
+	s.index.insert(&s.index.shards[sh], at, tag, pos)
 }
 
 // isCompact reports whether nothing is lost when only the expiry, the check and

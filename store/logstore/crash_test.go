@@ -208,9 +208,9 @@ func newHistory() *history {
 func TestNothingAnsweredIsLostInACrash(t *testing.T) {
 	t.Parallel()
 	n := seed(t)
-	steps := 60
+	steps := 36
 	if testing.Short() {
-		steps = 24
+		steps = 16
 	}
 	whole := faultfs.New()
 	if err := crashWorkload(whole, newHistory(), steps); err != nil {

@@ -60,10 +60,10 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 // expired, and, if such ones are stuck behind older ones and make up most of
 // the log, those older ones too, after their live keys were written anew. As
 // segments go in order, an entry never outlives a later one of the same key.
-func (s *Store) expire(ctx context.Context) (int64, error) {
+func (s *Store) expire(ctx context.Context) (forgotten int64, err error) {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
-	var forgotten int64
+	defer s.sweep()
 	for {
 		if ctx.Err() != nil {
 			return forgotten, interrupted(ctx)
@@ -83,6 +83,26 @@ func (s *Store) expire(ctx context.Context) (int64, error) {
 			return forgotten, err
 		}
 	}
+}
+
+// sweep drops the slots of deleted segments from the index. Only then may their
+// positions come again.
+func (s *Store) sweep() {
+	const step = 64
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.log.first
+	if s.log.swept == first {
+		return
+	}
+	for i := range s.index.shards {
+		s.index.sweep(&s.index.shards[i], &s.log)
+		if i%step == step-1 {
+			s.mu.Unlock() // for those who wait
+			s.mu.Lock()
+		}
+	}
+	s.log.swept = first
 }
 
 // due reports whether the oldest segment is to go.

@@ -46,7 +46,6 @@ type shard struct {
 	slots []uint64 // 0 is empty: no entry is at position 0
 	used  int32
 	homes int32
-	swept uint32 // the log's first segment when dead slots were last removed
 }
 
 // split returns the shard and the tag of a digest.
@@ -92,9 +91,9 @@ func (s *shard) pos(i int) uint64 { return s.slots[i] & (1<<posBits - 1) }
 
 // insert adds a slot. The digest must have none. at is where seek found that
 // the tag belongs, or -1 if that is not known.
-func (t *tally) insert(s *shard, at int, tag, pos uint64, log *segmentTable) {
+func (t *tally) insert(s *shard, at int, tag, pos uint64) {
 	if int(s.used)*16 >= int(s.homes)*maxLoad {
-		t.grow(s, log)
+		t.rebuild(s, max(int(s.homes)*growth/16, 8), nil)
 		at = -1
 	}
 	i := at
@@ -126,48 +125,34 @@ func (t *tally) remove(s *shard, i int) {
 	t.count--
 }
 
-// grow makes room in a shard, first by dropping the slots of deleted segments.
-func (t *tally) grow(s *shard, log *segmentTable) {
-	if s.swept != log.first {
-		t.sweep(s, log)
-		if int(s.used)*16 < int(s.homes)*maxLoad*3/4 {
-			return
-		}
-	}
-	t.rebuild(s, max(int(s.homes)*growth/16, 8))
-}
-
 // reserve makes a shard large enough for n keys.
 func (t *tally) reserve(s *shard, n int) {
 	if homes := n*16/maxLoad + 1; homes > int(s.homes) {
-		t.rebuild(s, homes)
+		t.rebuild(s, homes, nil)
 	}
 }
 
 // sweep drops the slots whose segment was deleted.
 func (t *tally) sweep(s *shard, log *segmentTable) {
-	s.swept = log.first
-	before := s.used
-	homes := int(s.homes)
 	live := 0
 	for _, slot := range s.slots {
 		if slot != 0 && log.at(slot&(1<<posBits-1)) != nil {
 			live++
 		}
 	}
-	if live == int(before) {
+	if live == int(s.used) {
 		return
 	}
+	homes := int(s.homes)
 	if live*4 < homes {
 		homes = max(live*2, 8)
 	}
-	t.rebuildLive(s, homes, log)
+	t.rebuild(s, homes, log)
 }
 
-// rebuild moves all slots into a table with the given number of homes.
-func (t *tally) rebuild(s *shard, homes int) { t.rebuildLive(s, homes, nil) }
-
-func (t *tally) rebuildLive(s *shard, homes int, log *segmentTable) {
+// rebuild moves all slots, or those that the log has a segment for, into a
+// table with the given number of homes.
+func (t *tally) rebuild(s *shard, homes int, log *segmentTable) {
 	slack := 8 + homes/32
 	// The allocator rounds up; what it adds is used as homes.
 	next := slices.Grow([]uint64(nil), homes+slack)

@@ -344,6 +344,7 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 		g.limit = g.next
 	}
 	s.seq = l.seq - 1
+	s.sweep()
 	return found, nil
 }
 
@@ -375,7 +376,7 @@ func (s *Store) resume(found []*segment) error {
 			return s.resumeIn(g)
 		}
 	} else {
-		s.log.first, num = 1, 1
+		s.log.first, s.log.swept, num = 1, 1, 1
 	}
 	s.active = &segment{num: num - 1} // what prepareSpare counts from
 	g, err := s.createLargest(num, minSegmentSize, false)

@@ -14,13 +14,6 @@ import (
 // record, the start of another, the empty record of a close, and the seal.
 const slack = 3*recordExtra + sealRecord
 
-// ringMargin is how many segments of the ring stay unused, so that all shards
-// are swept, some at each rotation, before a position is used again.
-const (
-	ringMargin      = 128
-	sweptPerSegment = shards * 2 / ringMargin
-)
-
 // reserve makes room for n bytes of entries at the end of the log, in a new
 // segment if need be. Blocks of a segment are reserved when it is made, so that
 // a full disk refuses a change here, before anything was changed. It reports
@@ -63,10 +56,6 @@ func (s *Store) rotate() {
 	s.active.sealSeq = s.seq
 	s.active, s.spare = s.spare, nil
 	s.log.ring[s.active.num%ringSize] = s.active
-	from := int(s.active.num) * sweptPerSegment
-	for i := range sweptPerSegment {
-		s.index.sweep(&s.index.shards[(from+i)%shards], &s.log)
-	}
 	s.wakeMaintenance()
 }
 
@@ -82,7 +71,7 @@ func (s *Store) prepareSpare(least int, zeroed bool) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
 	s.mu.Lock()
-	spare, num, first, err := s.spare, s.active.num+1, s.log.first, s.usable()
+	spare, num, oldest, err := s.spare, s.active.num+1, s.log.swept, s.usable()
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -90,9 +79,9 @@ func (s *Store) prepareSpare(least int, zeroed bool) error {
 	if spare != nil {
 		return s.lengthen(spare, least)
 	}
-	if num-first >= ringSize-ringMargin {
+	if num-oldest >= ringSize {
 		return fmt.Errorf("logstore: %d segments are in use, which is the limit: use larger segments or shorter windows: %w",
-			num-first, semel.ErrStoreFull)
+			num-oldest, semel.ErrStoreFull)
 	}
 	if least > segmentStride {
 		return invalid("an entry of %d bytes does not fit into a segment of %d", least, segmentStride)

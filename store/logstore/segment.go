@@ -64,6 +64,7 @@ type segment struct {
 type segmentTable struct {
 	ring  [ringSize]*segment
 	first uint32 // number of the oldest segment
+	swept uint32 // number of the oldest segment that slots may point to
 }
 
 // at returns the segment of a position, or nil if it was deleted.

@@ -1,0 +1,238 @@
+package logstore
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// handClock is a wall clock that a test moves.
+type handClock struct{ nanos atomic.Int64 }
+
+func newHandClock() *handClock {
+	c := &handClock{}
+	c.nanos.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
+	return c
+}
+
+func (c *handClock) now() time.Time          { return time.Unix(0, c.nanos.Load()) }
+func (c *handClock) advance(d time.Duration) { c.nanos.Add(int64(d)) }
+
+func openAt(t testing.TB, c *handClock) *Store {
+	t.Helper()
+	opts := small()
+	opts.Clock = c.now
+	return open(t, t.TempDir(), opts)
+}
+
+func count(t testing.TB, s *Store) semel.Counts {
+	t.Helper()
+	c, err := s.Count(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestWindowEndsAtMostOneTickLate(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	c.advance(100 * time.Millisecond)
+	wantAll(t, claimDone(t, s, 0, 1, time.Second), semel.Fresh)
+	c.advance(time.Second - 1)
+	wantAll(t, claimDone(t, s, 0, 1, time.Second), semel.Duplicate)
+	s = reopen(t, s)
+	wantAll(t, claimDone(t, s, 0, 1, time.Second), semel.Duplicate)
+	c.advance(tickNanos)
+	wantAll(t, claimDone(t, s, 0, 1, time.Second), semel.Fresh)
+}
+
+func TestPurgeDeletesWholeSegments(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	const n = 40_000
+	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
+	full := count(t, s)
+	c.advance(2 * time.Hour)
+	// The background may have been faster for some segments.
+	if _, err := s.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after := count(t, s)
+	if after.Done > n/2 {
+		t.Errorf("%d keys are left", after.Done)
+	}
+	if after.DiskBytes > full.DiskBytes/4 {
+		t.Errorf("the log takes %d bytes of %d", after.DiskBytes, full.DiskBytes)
+	}
+	s = reopen(t, s)
+	if got := count(t, s).Done; got != 0 {
+		t.Errorf("%d keys after reopening", got)
+	}
+	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
+}
+
+// TestWhatMattersOutlivesItsSegment: claims, unknown keys, values and keys with
+// long windows stay when everything around them has expired.
+func TestWhatMattersOutlivesItsSegment(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	s := openAt(t, c)
+	held := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: 1000 * time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 1}})
+	tx, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Set("position", []byte("42"))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	claimOne(t, s, semel.ClaimRequest{Key: key(-2), Lease: time.Hour, Owner: semel.Owner{Nonce: 2}})
+	const long, n = 100, 20_000
+	wantAll(t, claimDone(t, s, 1_000_000, 1_000_000+long, semel.Forever), semel.Fresh)
+	for round := range 6 {
+		wantAll(t, claimDone(t, s, round*n, (round+1)*n, time.Hour), semel.Fresh)
+		c.advance(2 * time.Hour)
+		if _, err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(t, s).DiskBytes; got > 1<<20 {
+			t.Fatalf("round %d: the log takes %d bytes", round, got)
+		}
+	}
+	if s.log.first < 10 {
+		t.Fatalf("the first segment is %d: nothing was carried", s.log.first)
+	}
+	check := func() {
+		t.Helper()
+		wantAll(t, claimDone(t, s, 1_000_000, 1_000_000+long, semel.Forever), semel.Duplicate)
+		if v, ok := s.Value("position"); !ok || string(v) != "42" {
+			t.Errorf("position is %q, %v", v, ok)
+		}
+	}
+	check()
+	if a := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour}); a.Decision != semel.InFlight {
+		t.Errorf("held key: %s", a.Decision)
+	}
+	s = reopen(t, s)
+	check()
+	if a := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour}); a.Decision != semel.InDoubt || a.Claim.Token != held.Claim.Token {
+		t.Errorf("held key after reopening: %s", a.Decision)
+	}
+}
+
+// TestIndexStaysRightWherePositionsComeAgain goes over the end of the ring of
+// segments, behind which positions are those of deleted segments.
+func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	opts := small()
+	opts.Clock, opts.Fsync = c.now, Never
+	s := open(t, t.TempDir(), opts)
+	const n = 9000
+	round, since := 0, 0
+	rounds := func(to int) {
+		for ; round < to; round++ {
+			wantAll(t, claimDone(t, s, round*n, (round+1)*n, time.Hour), semel.Fresh)
+			if round > since {
+				wantAll(t, claimDone(t, s, (round-1)*n, round*n, time.Hour), semel.Duplicate)
+			}
+			if round > since+1 {
+				wantAll(t, claimDone(t, s, (round-2)*n, (round-2)*n+10, time.Hour), semel.Fresh)
+			}
+			c.advance(31 * time.Minute)
+			if _, err := s.expire(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rounds(30)
+	// Skip most of the ring, as if segments had come and gone.
+	c.advance(2 * time.Hour)
+	s.mu.Lock()
+	s.log.first, s.log.swept, s.active.num = ringSize-20, ringSize-20, ringSize-20
+	s.log.ring = [ringSize]*segment{}
+	s.log.ring[s.active.num] = s.active
+	for i := range s.index.shards {
+		s.index.sweep(&s.index.shards[i], &s.log)
+	}
+	s.mu.Unlock()
+	since = round
+	rounds(100)
+	if s.active.num < ringSize+40 {
+		t.Errorf("the last segment is %d: the ring has not come round", s.active.num)
+	}
+	if got := count(t, s); got.Done > 20*n || got.DiskBytes > 10<<20 {
+		t.Errorf("%d keys in %d bytes", got.Done, got.DiskBytes)
+	}
+}
+
+func TestListYieldsEachRecordOnce(t *testing.T) {
+	t.Parallel()
+	c := newHandClock()
+	opts := small()
+	opts.Clock, opts.KeepIDs = c.now, true
+	s := open(t, t.TempDir(), opts)
+	const n = 3000
+	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
+	wantAll(t, claimDone(t, s, n, n+500, time.Minute), semel.Fresh)
+	claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour, Owner: semel.Owner{Name: "w", Nonce: 1}})
+	c.advance(2 * time.Minute)
+	seen := make(map[string]int)
+	for r, err := range s.List(t.Context(), semel.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[r.Key.ID]++
+	}
+	if len(seen) != n+1 {
+		t.Errorf("%d records, want %d", len(seen), n+1)
+	}
+	for i := -1; i < n; i++ {
+		if got := seen[key(i).ID]; got != 1 {
+			t.Fatalf("%s is listed %d times", key(i), got)
+		}
+	}
+	other := "other"
+	for r := range s.List(t.Context(), semel.Filter{Scope: &other}) {
+		t.Fatalf("%s is in another scope", r.Key)
+	}
+}
+
+func TestIndexLimitRefusesNewKeysOnly(t *testing.T) {
+	t.Parallel()
+	opts := small()
+	opts.MaxIndexBytes, opts.Fsync = minIndexBytes, Never
+	s := open(t, t.TempDir(), opts)
+	const batch = 1000
+	n, full := 0, false
+	for ; !full; n += batch {
+		reqs := make([]semel.ClaimRequest, 0, 2*batch)
+		for i := range batch {
+			reqs = append(reqs,
+				semel.ClaimRequest{Key: key(n + i), Done: true, Window: time.Hour},
+				semel.ClaimRequest{Key: key(0), Done: true, Window: time.Hour})
+		}
+		answers := make([]semel.ClaimAnswer, len(reqs))
+		if err := s.Claim(t.Context(), reqs, answers); err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range answers {
+			switch {
+			case i%2 == 1 && a.Decision != semel.Duplicate:
+				t.Fatalf("the known key is answered %s", a.Decision)
+			case a.Err != nil && semel.Classify(a.Err) != semel.ClassRetryable:
+				t.Fatalf("refused with %v", a.Err)
+			}
+			full = full || a.Err != nil
+		}
+	}
+	if n < 50_000 || n > 120_000 {
+		t.Errorf("refused after %d keys in 1 MiB", n)
+	}
+}
