@@ -25,11 +25,7 @@ import (
 // returned unchanged. Time grows with n log n, memory is at most about five
 // times the document.
 func AppendCanonical(dst, doc []byte) ([]byte, error) {
-	check, err := NewFinder(nil, nil)
-	if err != nil {
-		return dst, err
-	}
-	if err := check.Find(doc); err != nil {
+	if err := newFinder(nil, nil).Find(doc); err != nil {
 		return dst, err
 	}
 	return new(canonizer).append(dst, doc)

@@ -26,6 +26,8 @@ func TestCanonicalFormIsTheContentAndNothingElse(t *testing.T) {
 		{`{"a":{"b":1},"c":{"b":1}}`, `{"a":{"b":1},"c":{"b":1}}`},
 		{`[ [ ] , [ { "a" : "x" } , null , true , false ] ]`, `[[],[{"a":"x"},null,true,false]]`},
 		{`{"\ud800":1,"` + "\xed\xa0\x80" + `":2}`, `{"\ud800":1,"` + "\xed\xa0\x80" + `":2}`},
+		{`"\b\f\n\r\t\/\\\""`, `"\b\f\n\r\t/\\\""`},
+		{`"\u0008\u000C\u000a\u000D\u0009\u001F\u002f"`, `"\b\f\n\r\t\u001f/"`},
 		{` 1 `, `1`},
 	}
 	for _, tt := range tests {
@@ -98,8 +100,14 @@ func TestContentIDIsTheHashOfTheCanonicalForm(t *testing.T) {
 	if got, err := f.AppendContent([]byte("before")); err != nil || string(got) != "before"+want {
 		t.Errorf("the finder gives %q, %v", got, err)
 	}
-	if id, err := Content([]byte("{")); err == nil || id != "" {
-		t.Errorf("what is not JSON gives %q, %v", id, err)
+	for doc, want := range map[string]error{"{": ErrSyntax, `{"a":1,"a":1}`: ErrDuplicateName} {
+		if id, err := Content([]byte(doc)); !errors.Is(err, want) || id != "" {
+			t.Errorf("%s gives %q, %v", doc, id, err)
+		}
+		findErr := f.Find([]byte(doc))
+		if id, err := f.AppendContent([]byte("before")); !errors.Is(err, want) || findErr != nil && err != findErr || string(id) != "before" {
+			t.Errorf("the finder gives %q, %v for %s", id, err, doc)
+		}
 	}
 }
 

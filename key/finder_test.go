@@ -85,13 +85,13 @@ func TestFindFindsTheLastMemberAtThePath(t *testing.T) {
 
 func TestFindFollowsManyPathsInOnePass(t *testing.T) {
 	t.Parallel()
-	paths := []string{".a", ".a.b", ".a.c[0]", ".d", ".a", "."}
+	paths := []string{".a", ".a.b", ".a.c[0]", ".d", ".a", ".", ".a.c[0]"}
 	f := mustFinder(t, nil, paths...)
 	doc := `{"d":1,"a":{"b":0},"a":{"c":["x"],"b":2}}`
 	if err := f.Find([]byte(doc)); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`{"c":["x"],"b":2}`, `2`, `"x"`, `1`, `{"c":["x"],"b":2}`, doc}
+	want := []string{`{"c":["x"],"b":2}`, `2`, `"x"`, `1`, `{"c":["x"],"b":2}`, doc, `"x"`}
 	for i := range paths {
 		if raw, _ := f.Raw(i); string(raw) != want[i] {
 			t.Errorf("%s is %s, want %s", paths[i], raw, want[i])
@@ -194,6 +194,7 @@ func TestAppendIDEncodesTypeAndValue(t *testing.T) {
 		{`{"id":true}`, "\x00t"},
 		{`{"id":false}`, "\x00f"},
 		{`{"id":"\u0061\n\/"}`, "a\n/"},
+		{`{"id":"\b\f\n\r\t\/\\\""}`, "\b\f\n\r\t/\\\""},
 		{`{"id":"\u0000n42"}`, "\x00s\x00n42"},
 		{`{"id":" a "}`, " a "},
 		{`{"id":"\ud83d\ude00"}`, "😀"},

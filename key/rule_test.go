@@ -159,6 +159,9 @@ func TestAllMakesACompositeThatCannotCollide(t *testing.T) {
 	if _, err := outer.Key("", message(`{"a":"x","b":"y"}`)); !errors.Is(err, ErrMissing) {
 		t.Errorf("a missing part gives %v", err)
 	}
+	if rules := outer.Rules(); len(rules) != 2 || rules[0] != inner || outer.Form() != FormAll {
+		t.Errorf("the composite is of form %d and made of %v", outer.Form(), rules)
+	}
 	if one, err := All(inner); err != nil || one != inner {
 		t.Errorf("all of one rule is %v, %v", one, err)
 	}

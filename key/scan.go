@@ -77,8 +77,9 @@ func (f *Finder) scan(doc []byte) bool {
 				return false
 			}
 		case '1', '2', '3', '4', '5', '6', '7', '8', '9', '-', '0':
-			if i = f.number(doc, i); i < 0 {
-				return false
+			var ok bool
+			if i, ok = numberEnd(doc, i); !ok {
+				return f.fail(doc, i, badNumber)
 			}
 			if f.content {
 				print = f.mixer.bytes(f.mixer.number, doc, start, i)
@@ -163,16 +164,6 @@ func (f *Finder) fail(doc []byte, i int, problem string) bool {
 // string is stringEnd; if the document is no string there, end is -1.
 func (f *Finder) string(doc []byte, i int) (end int) {
 	end, _, bad := stringEnd(doc, i)
-	if bad != "" {
-		f.fail(doc, end, bad)
-		return -1
-	}
-	return end
-}
-
-// number is numberEnd; if the document is no number there, end is -1.
-func (f *Finder) number(doc []byte, i int) (end int) {
-	end, bad := numberEnd(doc, i)
 	if bad != "" {
 		f.fail(doc, end, bad)
 		return -1

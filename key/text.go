@@ -110,22 +110,24 @@ func escapeEnd(doc []byte, i int) (end int, bad string) {
 	return i + 1, badEscape
 }
 
-// numberEnd scans the number at i, which begins with a digit or '-'.
-func numberEnd(doc []byte, i int) (end int, bad string) {
+// numberEnd returns the position after the number at i, which begins with a
+// digit or '-'. If it is no number, ok is false and end is where.
+func numberEnd(doc []byte, i int) (end int, ok bool) {
 	if doc[i] == '-' {
 		i++
 	}
+	start := i
+	i = digitsEnd(doc, i)
 	switch {
-	case i < len(doc) && doc[i] == '0':
-		i++
-	default:
-		if i, bad = digitsEnd(doc, i); bad != "" {
-			return i, bad
-		}
+	case i == start:
+		return i, false
+	case doc[start] == '0' && i > start+1:
+		return start + 1, true // the digit after a leading 0 is not of the number
 	}
 	if i < len(doc) && doc[i] == '.' {
-		if i, bad = digitsEnd(doc, i+1); bad != "" {
-			return i, bad
+		start = i + 1
+		if i = digitsEnd(doc, start); i == start {
+			return i, false
 		}
 	}
 	if i < len(doc) && doc[i]|0x20 == 'e' {
@@ -133,39 +135,28 @@ func numberEnd(doc []byte, i int) (end int, bad string) {
 		if i < len(doc) && (doc[i] == '+' || doc[i] == '-') {
 			i++
 		}
-		return digitsEnd(doc, i)
+		start = i
+		if i = digitsEnd(doc, start); i == start {
+			return i, false
+		}
 	}
-	return i, ""
+	return i, true
+}
+
+// digitsEnd returns the position of the first byte from i on that is no digit.
+func digitsEnd(doc []byte, i int) int {
+	for ; i+wordBytes <= len(doc); i += wordBytes {
+		if m := nonDigits(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	return i + bits.TrailingZeros64(nonDigits(lastWord(doc, i)))/8
 }
 
 // nonDigits is like stops, for bytes that are not digits.
 func nonDigits(w uint64) uint64 {
 	w ^= '0' * eachByte // makes digits 0 to 9
 	return (w + (0x80-10)*eachByte | w) & highBits
-}
-
-// digitsEnd scans one digit or more.
-func digitsEnd(doc []byte, i int) (end int, bad string) {
-	start := i
-	for i+wordBytes <= len(doc) {
-		if m := nonDigits(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
-			if i += bits.TrailingZeros64(m) / 8; i > start {
-				return i, ""
-			}
-			return i, badNumber
-		}
-		i += wordBytes
-	}
-	for i < len(doc) && doc[i]-'0' <= 9 {
-		i++
-	}
-	switch {
-	case i > start:
-		return i, ""
-	case i == len(doc):
-		return i, badEnd
-	}
-	return i, badNumber
 }
 
 // appendUnescaped appends the value of a valid string's text, the quotes left
