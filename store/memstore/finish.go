@@ -14,28 +14,41 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	if err := s.enter(ctx, "complete", len(reqs), len(answers)); err != nil {
 		return err
 	}
+	if len(reqs) == 1 {
+		d := s.digest(&reqs[0].Key)
+		s.prefetch(&d)
+		return s.complete(&reqs[0], &answers[0], &d, s.moment())
+	}
 	now := s.moment()
 	var digests [batchAhead]semel.Digest
 	for len(reqs) > 0 {
 		n := min(len(reqs), batchAhead)
+		memo := scopeMemo{store: s}
 		for i := range n {
-			digests[i] = s.digest(&reqs[i].Key)
-			s.shards[digests[i][0]].done.Prefetch(&digests[i])
+			digests[i] = memo.digest(&reqs[i].Key)
+			s.prefetch(&digests[i])
 		}
 		for i := range n {
-			answers[i] = s.checkComplete(&reqs[i])
-			if answers[i] != nil {
-				continue
+			if err := s.complete(&reqs[i], &answers[i], &digests[i], now); err != nil {
+				return err
 			}
-			sh := s.lock(digests[i][0])
-			if sh == nil {
-				return fmt.Errorf("memstore: complete: %w", semel.ErrClosed)
-			}
-			answers[i] = s.complete(sh, &reqs[i], &digests[i], now)
-			s.unlock(sh)
 		}
 		reqs, answers = reqs[n:], answers[n:]
 	}
+	return nil
+}
+
+// complete decides one request. The error refuses the whole call.
+func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Digest, now moment) error {
+	if *answer = s.checkComplete(req); *answer != nil {
+		return nil
+	}
+	sh := s.lock(d[0])
+	if sh == nil {
+		return fmt.Errorf("memstore: complete: %w", semel.ErrClosed)
+	}
+	*answer = s.completeIn(sh, req, d, now)
+	s.unlock(sh)
 	return nil
 }
 
@@ -56,7 +69,7 @@ func (s *Store) checkResult(result semel.Result) error {
 	return nil
 }
 
-func (s *Store) complete(sh *shard, req *semel.CompleteRequest, d *semel.Digest, now moment) error {
+func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Digest, now moment) error {
 	r, n := sh.record(d, now.nanos)
 	switch {
 	case r == nil && sh.recent.has(req.Token, recentKey(d)):

@@ -26,6 +26,27 @@ func (s *Store) digest(key *semel.Key) semel.Digest {
 	return d
 }
 
+// scopeMemo remembers the last scope, which in a batch is nearly always the
+// next one too.
+type scopeMemo struct {
+	store  *Store
+	scope  string
+	scoped digest.Scoped
+	filled bool
+}
+
+func (m *scopeMemo) digest(key *semel.Key) semel.Digest {
+	if !m.filled || m.scope != key.Scope {
+		m.scope, m.scoped, m.filled = key.Scope, m.store.scoped(key.Scope), true
+	}
+	d := m.scoped.String(key.ID)
+	d[15] = 0
+	return d
+}
+
+// prefetch starts to load what the decision on a key will read.
+func (s *Store) prefetch(d *semel.Digest) { s.shards[d[0]].done.Prefetch(d) }
+
 func (s *Store) scoped(scope string) digest.Scoped {
 	place := &s.scopes[scopePlace(scope)]
 	cached := place.Load()
