@@ -47,19 +47,31 @@ func idReadings(words []string) ([]string, error) {
 func wordReadings(word string) []string {
 	readings := []string{string(key.AppendString(nil, word))}
 	if c := word[0]; c == '-' || c >= '0' && c <= '9' || word == "true" || word == "false" {
-		if id, err := scalarID([]byte(word)); err == nil {
+		if id, err := newIDParser().scalar([]byte(word)); err == nil {
 			readings = append(readings, id)
 		}
 	}
 	return readings
 }
 
-// parseJSONID reads an id from JSON: a string, a number, true or false, or an
-// array of them, which is a composite.
-func parseJSONID(text []byte) (string, error) {
+// idParser reads ids from JSON. It goes through the finder that reads the ids of
+// messages: what is looked up by hand must be what a message's id became.
+type idParser struct{ finder *key.Finder }
+
+func newIDParser() idParser {
+	finder, err := key.NewFinder([]key.Path{{}}, nil)
+	if err != nil {
+		panic(err) // the path to the whole document is right
+	}
+	return idParser{finder}
+}
+
+// id reads an id: a string, a number, true or false, or an array of them, which
+// is a composite.
+func (p idParser) id(text []byte) (string, error) {
 	var elements []json.RawMessage
 	if len(text) == 0 || text[0] != '[' {
-		return scalarID(text)
+		return p.scalar(text)
 	}
 	if err := json.Unmarshal(text, &elements); err != nil {
 		return "", err
@@ -69,7 +81,7 @@ func parseJSONID(text []byte) (string, error) {
 	}
 	parts := make([]string, len(elements))
 	for i, element := range elements {
-		part, err := parseJSONID(element)
+		part, err := p.id(element)
 		if err != nil {
 			return "", fmt.Errorf("part %d: %w", i+1, err)
 		}
@@ -78,27 +90,21 @@ func parseJSONID(text []byte) (string, error) {
 	return string(key.AppendComposite(nil, parts...)), nil
 }
 
-// scalarID goes through the finder that reads the ids of messages: what is
-// looked up by hand must be what a message's id became.
-func scalarID(text []byte) (string, error) {
-	finder, err := key.NewFinder([]key.Path{{}}, nil)
-	if err != nil {
+func (p idParser) scalar(text []byte) (string, error) {
+	if err := p.finder.Find(text); err != nil {
 		return "", err
 	}
-	if err := finder.Find(text); err != nil {
-		return "", err
-	}
-	id, err := finder.AppendID(nil)
+	id, err := p.finder.AppendID(nil)
 	return string(id), err
 }
 
-// parseJSONScope reads a scope from a JSON string. encoding/json is not asked
-// for it: it replaces half a surrogate pair, and two scopes would be one.
-func parseJSONScope(text []byte) (string, error) {
+// scope reads a scope from a JSON string. encoding/json is not asked for it: it
+// replaces half a surrogate pair, and two scopes would be one.
+func (p idParser) scope(text []byte) (string, error) {
 	if string(text) == `""` {
 		return "", nil
 	}
-	id, err := scalarID(text)
+	id, err := p.scalar(text)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("scope: %w", err)
@@ -110,21 +116,25 @@ func parseJSONScope(text []byte) (string, error) {
 	return strings.TrimPrefix(id, "\x00s"), nil
 }
 
-// formatJSONID returns the JSON that parseJSONID reads an id from, or false if
+// formatJSONID returns the JSON that an idParser reads an id from, or false if
 // there is none, as for the digest of a content.
 func formatJSONID(id string) (json.RawMessage, bool) {
 	text, ok := decodeID(id)
-	if !ok {
-		return nil, false
+	if !ok || id[0] != mark {
+		return text, ok
 	}
-	if again, err := parseJSONID(text); err != nil || again != id {
+	// A program may have used any bytes for an id: only what reads back is JSON.
+	if again, err := newIDParser().id(text); err != nil || again != id {
 		return nil, false
 	}
 	return text, true
 }
 
+// mark is the byte that every id but a plain string begins with.
+const mark = 0
+
 func decodeID(id string) ([]byte, bool) {
-	if id == "" || id[0] != 0 {
+	if id == "" || id[0] != mark {
 		return quoteID(id)
 	}
 	if len(id) < 2 {
@@ -199,7 +209,7 @@ func appendJSONString(dst []byte, text string) []byte {
 func displayID(id string) string {
 	text, ok := formatJSONID(id)
 	if !ok {
-		if len(id) > 2 && id[0] == 0 && (id[1] == 'h' || id[1] == 'b') {
+		if len(id) > 2 && id[0] == mark && (id[1] == 'h' || id[1] == 'b') {
 			return fmt.Sprintf("sha256:%x", id[2:])
 		}
 		return fmt.Sprintf("%q", id)

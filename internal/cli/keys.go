@@ -162,7 +162,7 @@ func (f *keyFlags) keys(scope string, words []string, p *problems) []semel.Key {
 	)
 	if f.jsonID {
 		var id string
-		id, err = parseJSONID([]byte("[" + strings.Join(words, ",") + "]"))
+		id, err = newIDParser().id([]byte("[" + strings.Join(words, ",") + "]"))
 		ids = []string{id}
 	} else {
 		ids, err = idReadings(words)

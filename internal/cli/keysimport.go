@@ -73,6 +73,7 @@ type importer struct {
 	store  *logstore.Store
 	window time.Duration
 	now    time.Time
+	ids    idParser
 	batch  []semel.ClaimRequest
 	report importReport
 	read   atomic.Int64 // report.Read, for the progress line
@@ -124,7 +125,7 @@ func (k *keysFlags) importAll(ctx context.Context, names []string, window time.D
 	}
 	defer inputs.close()
 	return k.withStore(func(store *logstore.Store) error {
-		im := &importer{keysFlags: k, store: store, window: window, now: time.Now()}
+		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser()}
 		stop := k.startProgress(func() progress {
 			return progress{Done: im.read.Load(), Unit: "keys", Share: -1}
 		})
@@ -300,7 +301,7 @@ func (im *importer) key(line *importLine) (semel.Key, error) {
 	case line.Scope != nil && line.ScopeBase64 != "":
 		return key, errors.New("scope and scope_base64 exclude each other")
 	case line.Scope != nil:
-		if key.Scope, err = parseJSONScope(line.Scope); err != nil {
+		if key.Scope, err = im.ids.scope(line.Scope); err != nil {
 			return key, err
 		}
 	case line.ScopeBase64 != "":
@@ -312,7 +313,7 @@ func (im *importer) key(line *importLine) (semel.Key, error) {
 	case line.ID != nil && line.IDBase64 != "":
 		return key, errors.New("id and id_base64 exclude each other")
 	case line.ID != nil:
-		if key.ID, err = parseJSONID(line.ID); err != nil {
+		if key.ID, err = im.ids.id(line.ID); err != nil {
 			return key, fmt.Errorf("id: %w", err)
 		}
 	case line.IDBase64 != "":
@@ -344,18 +345,17 @@ func (im *importer) flush(ctx context.Context) error {
 			errs = append(errs, errors.New("and perhaps others"))
 			break
 		}
-		name := displayID(im.batch[i].Key.ID)
-		switch {
+		switch id := im.batch[i].Key.ID; {
 		case answer.Err != nil:
-			errs = append(errs, fmt.Errorf("key %s: %w", name, answer.Err))
+			errs = append(errs, fmt.Errorf("key %s: %w", displayID(id), answer.Err))
 		case answer.Decision == semel.Fresh:
 			im.report.Imported++
 		case answer.Decision == semel.Duplicate:
 			im.report.Duplicate++
 		case answer.Decision == semel.InDoubt:
-			errs = append(errs, fmt.Errorf("key %s is unknown: settle it with keys resolve", name))
+			errs = append(errs, fmt.Errorf("key %s is unknown: settle it with keys resolve", displayID(id)))
 		case answer.Decision == semel.InFlight:
-			errs = append(errs, fmt.Errorf("key %s is claimed by %s until %s", name, displayText(answer.Holder), displayTime(answer.Claim.LeaseEnd)))
+			errs = append(errs, fmt.Errorf("key %s is claimed by %s until %s", displayID(id), displayText(answer.Holder), displayTime(answer.Claim.LeaseEnd)))
 		}
 	}
 	im.batch = im.batch[:0]
