@@ -80,7 +80,7 @@ type crashEnv struct {
 }
 
 // storeDir is where the store lies.
-const storeDir = "store"
+const storeDir = "/store"
 
 func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
 	tb.Helper()
@@ -90,6 +90,9 @@ func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
 	e := &crashEnv{TB: tb, harness: h, seed: seed(tb)}
 	e.random = rand.New(rand.NewPCG(e.seed, 0))
 	r := e.run(faultfs.New(), nothingFails)
+	if e.Failed() {
+		e.FailNow()
+	}
 	if !e.traits.Durable {
 		e.Fatalf("RunCrash is for stores with the trait Durable")
 	}

@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -18,8 +17,7 @@ import (
 )
 
 // logged is the reference store with a log: each call writes the records it
-// changed, as one entry of length, checksum and JSON, and syncs before it
-// answers. It is what RunCrash takes for right, and what is broken to test it.
+// changed, as one entry with length and checksum, and syncs before it answers. It is what RunCrash takes for right, and what is broken to test it.
 type logged struct {
 	*reference
 	bug  crashBug
@@ -32,20 +30,7 @@ type logged struct {
 	failed error
 }
 
-// entry is what is logged of one call.
-type entry struct {
-	Last    semel.Token
-	Now     time.Time
-	Records []logRecord
-}
-
-type logRecord struct {
-	Record record
-	Key    semel.Key
-	Hold   bool
-	Owner  semel.Owner
-}
-
+// headSize is the size of an entry's length and checksum.
 const headSize = 8
 
 // openLogged opens a logged store.
@@ -139,23 +124,19 @@ func (l *logged) replay(b []byte) (size int64, ok bool) {
 	if binary.LittleEndian.Uint32(b[4:]) != crc32.ChecksumIEEE(body) && l.bug != ignoresChecksums {
 		return 0, false
 	}
-	var e entry
-	if json.Unmarshal(body, &e) != nil {
-		return 0, false
+	d := decoder{rest: body}
+	l.last = max(l.last, semel.Token(d.uint()))
+	if now := d.time(); now.After(l.now) {
+		l.now = now
 	}
-	l.last = max(l.last, e.Last)
-	if e.Now.After(l.now) {
-		l.now = e.Now
-	}
-	for _, rec := range e.Records {
-		rec.Record.hold, rec.Record.owner = rec.Hold, rec.Owner
-		if rec.Record.State == semel.Absent {
+	for len(d.rest) > 0 && !d.broken {
+		if rec := d.record(); rec.State == semel.Absent {
 			delete(l.records, rec.Key)
 		} else {
-			l.records[rec.Key] = rec.Record
+			l.records[rec.Key] = rec
 		}
 	}
-	return headSize + int64(n), true
+	return headSize + int64(n), !d.broken
 }
 
 // checkTail tells a last write that was cut short from damage: nothing that is
@@ -181,22 +162,18 @@ func (l *logged) write(keys []semel.Key) error {
 	if l.failed != nil {
 		return l.failed
 	}
-	e := entry{Last: l.last, Now: l.now}
+	b := appendTime(binary.AppendUvarint(make([]byte, headSize), uint64(l.last)), l.now)
 	for _, key := range keys {
 		rec := l.records[key]
-		e.Records = append(e.Records, logRecord{Record: rec, Key: key, Hold: rec.hold, Owner: rec.owner})
+		rec.Key = key
+		b = rec.append(b)
 	}
-	body, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	b := make([]byte, headSize, headSize+len(body))
-	binary.LittleEndian.PutUint32(b, uint32(len(body)))
-	binary.LittleEndian.PutUint32(b[4:], crc32.ChecksumIEEE(body))
-	if _, err = l.file.WriteAt(append(b, body...), l.end); err != nil {
+	binary.LittleEndian.PutUint32(b, uint32(len(b)-headSize))
+	binary.LittleEndian.PutUint32(b[4:], crc32.ChecksumIEEE(b[headSize:]))
+	if _, err := l.file.WriteAt(b, l.end); err != nil {
 		return l.stop(err)
 	}
-	l.end += int64(len(b) + len(body))
+	l.end += int64(len(b))
 	switch l.bug {
 	case syncsNever, saysPowerSafe:
 		return nil
