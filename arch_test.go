@@ -1,0 +1,331 @@
+package semel_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/semel-dev/semel"
+
+// packageMap is the map of DESIGN.md: what each package may import, beyond the
+// standard library. "." is the root package. A package that is not here has no
+// place yet.
+var packageMap = map[string][]string{
+	".":                    {},
+	"key":                  {"."},
+	"filter":               {".", "github.com/dchest/siphash"},
+	"store/memstore":       {".", "internal/clock", "internal/digest", "internal/table"},
+	"store/logstore":       {".", "internal/clock", "internal/digest", "internal/vfs", "golang.org/x/sys/unix"},
+	"store/storetest":      {".", "internal/vfs", "internal/vfs/faultfs", "github.com/anishathalye/porcupine"},
+	"internal/clock":       {},
+	"internal/digest":      {".", "github.com/dchest/siphash"},
+	"internal/table":       {"."},
+	"internal/vfs":         {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
+	"internal/vfs/faultfs": {"internal/vfs"},
+	"internal/dedup": {
+		".", "key", "filter", "store/logstore",
+		"internal/clock", "internal/digest", "internal/table", "internal/vfs",
+		"github.com/dchest/siphash", "golang.org/x/sys/unix",
+		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
+	},
+	"internal/cli": {
+		".", "key", "store/logstore", "internal/dedup", "internal/vfs",
+		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
+	},
+	"cmd/semel":  {"internal/cli"},
+	"test/crash": {},
+}
+
+// walls say why an edge is forbidden. The first one that fits is printed.
+var walls = []struct{ from, to, why string }{
+	{".", "*", "the root package is the vocabulary and imports the standard library alone: who imports it must compile nothing else"},
+	{"key", "store/*", "a key is found before a store is asked"},
+	{"filter", "store/*", "a filter is a data structure; stores are built on it, not under it"},
+	{"*", "store/storetest", "only tests import the suite: it links package testing into whoever imports it"},
+	{"store/*", "store/*", "stores import the root and never each other: who uses one must not compile the others"},
+	{"*", "testing", "production code that imports testing adds its flags to every program; only packages named *test may"},
+	{"*", "github.com/spf13/*", "flags belong to internal/cli: a library user must not compile them"},
+	{"*", "internal/vfs/faultfs", "a file layer that loses writes is for tests and the suite"},
+	{"*", "internal/cli", "imports go down only, and internal/cli is above all but the main packages"},
+	{"*", "cmd/*", "main packages are imported by nobody"},
+	{"*", "internal/dedup", "imports go down only: the engine of a verb is above the stores"},
+	{"*", "github.com/anishathalye/porcupine", "the linearizability checker is for tests"},
+	{"*", "unlisted", "the package has no place in the map of this test and of DESIGN.md: give it one"},
+	{"*", "*", "the package map of DESIGN.md has no such edge: imports go down only, and a dependency is named where it is used"},
+}
+
+// goPackage is what the test reads of go list's answer.
+type goPackage struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	ForTest    string
+}
+
+func listPackages(t *testing.T, args ...string) []goPackage {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Standard,Imports,ForTest"}, args...)...)
+	var complaint bytes.Buffer
+	command.Stderr = &complaint
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", command, err, &complaint)
+	}
+	var list []goPackage
+	for decoder := json.NewDecoder(bytes.NewReader(output)); ; {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+// place shortens an import path to its place in the map.
+func place(importPath string) string {
+	if importPath == modulePath {
+		return "."
+	}
+	return strings.TrimPrefix(importPath, modulePath+"/")
+}
+
+func matches(pattern, name string) bool {
+	prefix, wild := strings.CutSuffix(pattern, "*")
+	return name == pattern || wild && strings.HasPrefix(name, prefix)
+}
+
+func why(from, to string) string {
+	for _, w := range walls {
+		if matches(w.from, from) && matches(w.to, to) {
+			return w.why
+		}
+	}
+	return ""
+}
+
+// forbidden returns an empty string if the map allows the edge, or the reason
+// against it. std says that the imported package is of the standard library.
+func forbidden(from, to string, std bool) string {
+	switch {
+	case to == "testing" && !strings.HasSuffix(from, "test"):
+		return why(from, to)
+	case std, slices.Contains(packageMap[from], to):
+		return ""
+	}
+	return why(from, to)
+}
+
+func TestArchitectureImportsFollowThePackageMap(t *testing.T) {
+	t.Parallel()
+	standard := map[string]bool{}
+	for _, p := range listPackages(t, "-deps", "./...") {
+		standard[p.ImportPath] = p.Standard
+	}
+	present := map[string]bool{}
+	for _, p := range listPackages(t, "./...") {
+		from := place(p.ImportPath)
+		present[from] = true
+		if _, known := packageMap[from]; !known {
+			t.Errorf("%s: %s", from, why(from, "unlisted"))
+			continue
+		}
+		for _, imported := range p.Imports {
+			to := place(imported)
+			if reason := forbidden(from, to, standard[imported] || imported == "unsafe" || imported == "C"); reason != "" {
+				t.Errorf("%s imports %s: %s", from, to, reason)
+			}
+		}
+	}
+	for name := range packageMap {
+		if !present[name] {
+			t.Errorf("the package map lists %s, which does not exist", name)
+		}
+	}
+}
+
+func TestArchitectureForbiddenEdgesHaveReasons(t *testing.T) {
+	t.Parallel()
+	for _, edge := range []struct{ from, to, reason string }{
+		{".", "github.com/dchest/siphash", "standard library alone"},
+		{"store/memstore", "store/logstore", "never each other"},
+		{"store/memstore", "store/storetest", "only tests import the suite"},
+		{"key", "store/memstore", "before a store is asked"},
+		{"key", "github.com/spf13/cobra", "flags belong to internal/cli"},
+		{"internal/dedup", "internal/cli", "above all but the main packages"},
+		{"internal/dedup", "testing", "only packages named *test"},
+		{"tools/new", "unlisted", "has no place"},
+		{"internal/cli", "golang.org/x/net/html", "no such edge"},
+	} {
+		std := edge.to == "fmt" || edge.to == "testing"
+		if got := forbidden(edge.from, edge.to, std); !strings.Contains(got, edge.reason) {
+			t.Errorf("%s imports %s: got reason %q, want one with %q", edge.from, edge.to, got, edge.reason)
+		}
+	}
+	if got := forbidden("key", ".", false); got != "" {
+		t.Errorf("key may import the root, got %q", got)
+	}
+}
+
+func TestArchitectureRootDependsOnTheStandardLibraryAlone(t *testing.T) {
+	t.Parallel()
+	for _, p := range listPackages(t, "-deps", ".") {
+		if !p.Standard && p.ImportPath != modulePath {
+			t.Errorf("the root package depends on %s: %s", p.ImportPath, why(".", "*"))
+		}
+	}
+}
+
+// sourceFile is one parsed file of the project, benchmarks included.
+type sourceFile struct {
+	name  string
+	lines int
+	set   *token.FileSet
+	tree  *ast.File
+}
+
+func (f *sourceFile) test() bool {
+	return strings.HasSuffix(f.name, "_test.go") || strings.HasSuffix(f.tree.Name.Name, "test")
+}
+
+// at returns the place of a node as name:line.
+func (f *sourceFile) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.name, f.set.Position(n.Pos()).Line)
+}
+
+func parseProject(t *testing.T) []*sourceFile {
+	t.Helper()
+	var files []*sourceFile
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || name == filepath.Join("bench", "work")):
+			return filepath.SkipDir
+		case entry.IsDir() || path.Ext(name) != ".go":
+			return nil
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		set := token.NewFileSet()
+		tree, err := parser.ParseFile(set, name, source, parser.ParseComments|parser.SkipObjectResolution)
+		files = append(files, &sourceFile{filepath.ToSlash(name), bytes.Count(source, []byte("\n")), set, tree})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestArchitectureFilesKeepTheirForm(t *testing.T) {
+	t.Parallel()
+	const mostLines = 500
+	meaningless := []string{"util", "utils", "common", "helper", "helpers", "types", "base", "pkg", "misc", "shared"}
+	for _, f := range parseProject(t) {
+		if f.lines > mostLines && !ast.IsGenerated(f.tree) {
+			t.Errorf("%s has %d lines, more than %d: one file holds one idea", f.name, f.lines, mostLines)
+		}
+		if name := f.tree.Name.Name; slices.Contains(meaningless, strings.TrimSuffix(name, "_test")) {
+			t.Errorf("%s: package %s says nothing about what is in it", f.name, name)
+		}
+		for _, declared := range f.tree.Decls {
+			if fn, ok := declared.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init runs without being called: construct what is needed where it is needed", f.at(fn))
+			}
+		}
+	}
+}
+
+func TestArchitectureTestsDoNotSleepOutsideBubbles(t *testing.T) {
+	t.Parallel()
+	for _, f := range parseProject(t) {
+		if !f.test() {
+			continue
+		}
+		var bubbles []ast.Node
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && calls(call, "synctest", "Test") {
+				bubbles = append(bubbles, call)
+			}
+			return true
+		})
+		// A function that only bubbles call says so behind its call.
+		explained := map[int]bool{}
+		for _, group := range f.tree.Comments {
+			if strings.Contains(group.Text(), "in a bubble") {
+				explained[f.set.Position(group.Pos()).Line] = true
+			}
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			inside := func(b ast.Node) bool { return b.Pos() <= n.Pos() && n.End() <= b.End() }
+			if ok && explained[f.set.Position(n.Pos()).Line] {
+				return true
+			}
+			if ok && calls(call, "time", "Sleep") && !slices.ContainsFunc(bubbles, inside) {
+				t.Errorf("%s: a test that sleeps is slow or wrong: wait for a signal, or use a synctest bubble", f.at(n))
+			}
+			return true
+		})
+	}
+}
+
+// calls reports whether a call is of pkg.name.
+func calls(call *ast.CallExpr, pkg, name string) bool {
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || selector.Sel.Name != name {
+		return false
+	}
+	x, ok := selector.X.(*ast.Ident)
+	return ok && x.Name == pkg
+}
+
+// TestArchitectureGoroutinesAreListed keeps the table of goroutines in
+// DESIGN.md whole: each file that starts one is named there.
+func TestArchitectureGoroutinesAreListed(t *testing.T) {
+	t.Parallel()
+	design, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	starting := map[string]bool{}
+	for _, f := range parseProject(t) {
+		if f.test() || strings.HasPrefix(f.name, "bench/") {
+			continue
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				starting[f.name] = true
+			case *ast.CallExpr: // WaitGroup.Go(func() { … })
+				selector, ok := n.Fun.(*ast.SelectorExpr)
+				starting[f.name] = starting[f.name] || ok && selector.Sel.Name == "Go" && len(n.Args) == 1
+			}
+			return true
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(starting)) {
+		if starting[name] && !bytes.Contains(design, []byte("`"+name+"`")) {
+			t.Errorf("%s starts a goroutine: DESIGN.md must say who owns it and what stops it", name)
+		}
+	}
+}
