@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -88,7 +89,7 @@ func (a *app) complain(path string, problems ...string) {
 		name = "\x1b[1;31m" + name + "\x1b[0m"
 	}
 	for _, problem := range problems {
-		fmt.Fprintf(a.stderr, "%s %s\n", name, strings.ReplaceAll(problem, "\n", " "))
+		fmt.Fprintf(a.stderr, "%s %s\n", name, oneLine(problem))
 	}
 }
 
@@ -98,10 +99,28 @@ func (a *app) note(format string, args ...any) {
 	if a.quiet {
 		return
 	}
+	start := ""
 	if a.columns > 0 {
-		format = "\r\x1b[K" + format
+		start = "\r\x1b[K"
 	}
-	fmt.Fprintf(a.stderr, format+"\n", args...)
+	fmt.Fprintf(a.stderr, "%s%s\n", start, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// oneLine writes control characters as escapes: names of files and keys are
+// other people's text, and must neither break a line nor command a terminal.
+func oneLine(text string) string {
+	if strings.IndexFunc(text, unicode.IsControl) < 0 {
+		return text
+	}
+	var line strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			fmt.Fprintf(&line, `\x%02x`, r)
+		} else {
+			line.WriteRune(r)
+		}
+	}
+	return line.String()
 }
 
 // printJSON writes one value as one line of JSON to stdout.

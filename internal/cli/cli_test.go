@@ -83,6 +83,14 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 	}
 }
 
+func TestMessagesDoNotCommandTheTerminal(t *testing.T) {
+	t.Parallel()
+	got := run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
+	if got.status != exitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\x0asuch\x9b file`) {
+		t.Errorf("status %d, stderr %q", got.status, got.stderr)
+	}
+}
+
 func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")

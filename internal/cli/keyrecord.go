@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
 )
@@ -131,7 +133,7 @@ func displayScope(scope string) string {
 // displayText shows text on one line of a terminal, whatever is in it.
 func displayText(text string) string {
 	for _, r := range text {
-		if r < ' ' || r == 0x7f || r == 0xfffd || r >= 0x80 && r < 0xa0 {
+		if unicode.IsControl(r) || r == utf8.RuneError {
 			return fmt.Sprintf("%q", text)
 		}
 	}
