@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
 )
@@ -55,4 +56,21 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 		return nil
 	}
 	return tx.Commit(ctx)
+}
+
+func TestCrashes(t *testing.T) {
+	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Interval, logstore.Never} {
+		t.Run(fsync.String(), func(t *testing.T) {
+			storetest.RunCrash(t, storetest.CrashHarness{
+				Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
+					return logstore.Open(dir, &logstore.Options{
+						FS: fs, Clock: now, SegmentSize: 64 << 10, CacheBytes: 256 << 10,
+						// Long enough to lose something with the power.
+						Fsync: fsync, FsyncInterval: time.Hour,
+					})
+				},
+				Transact: transact,
+			})
+		})
+	}
 }

@@ -33,6 +33,20 @@ var (
 	errSealed  = errors.New("a record follows the one that seals the segment")
 )
 
+// syncError marks the error of a sync, after which the store stops.
+type syncError struct{ err error }
+
+func (e *syncError) Error() string { return e.err.Error() }
+func (e *syncError) Unwrap() error { return e.err }
+
+// syncFailed marks the error of a sync.
+func syncFailed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &syncError{err}
+}
+
 // interrupted says that a call ended with its context before it changed
 // anything.
 func interrupted(ctx context.Context) error {

@@ -151,9 +151,12 @@ func (s *Store) deleteSegment(g *segment) error {
 	s.mu.Unlock()
 	err := s.removeIfThere(filepath.Join(s.dir, segmentName(g.num)))
 	if err == nil {
-		err = s.fs.SyncDir(s.dir)
+		err = syncFailed(s.fs.SyncDir(s.dir))
 	}
 	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err = s.stopIfUnsynced(err)
 		return fmt.Errorf("logstore: delete segment %d: %w", g.num, err)
 	}
 	return nil

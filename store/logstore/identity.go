@@ -104,7 +104,7 @@ func checkEmpty(dir string, names []string) error {
 		if _, ok := parseSegmentName(name); ok {
 			return &CorruptError{File: filepath.Join(dir, identityName), Err: errors.New("it is missing, but there are segments")}
 		}
-		if name != lockName && name != identityTemp && name != tempSegment {
+		if name != lockName && name != identityTemp && !strings.HasSuffix(name, tempSuffix) {
 			return fmt.Errorf("logstore: %s is not a store and not empty: it has %q: %w", dir, name, semel.ErrInvalidRequest)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -16,8 +17,12 @@ import (
 // recover rebuilds the state from the log: it finds the segments, reads and
 // verifies them in order, and cuts off a last write that was cut short.
 func (s *Store) recover(names []string) error {
-	if err := s.removeIfThere(filepath.Join(s.dir, tempSegment)); err != nil {
-		return fmt.Errorf("logstore: remove unfinished segment: %w", err)
+	for _, name := range names {
+		if strings.HasSuffix(name, tempSuffix) {
+			if err := s.removeIfThere(filepath.Join(s.dir, name)); err != nil {
+				return fmt.Errorf("logstore: remove unfinished segment: %w", err)
+			}
+		}
 	}
 	found, err := s.openSegments(names)
 	if err != nil {
@@ -132,9 +137,12 @@ type loader struct {
 	store   *Store
 	found   []*segment
 	now     int64
-	seq     uint32 // of the next record
-	last    int64  // time of the latest record
-	torn    bool   // the last segment with records ends with a torn one
+	seq     uint32   // of the next record
+	last    int64    // time of the latest record
+	torn    bool     // the last segment with records ends with a torn one
+	tail    *segment // the last segment with records
+	sure    int      // up to here that segment is known to be durable
+	unsure  []byte   // what follows there
 	workers []*worker
 }
 
@@ -256,6 +264,11 @@ func (l *loader) read(i int, g *segment, buf []byte) image {
 		img.err = l.store.corrupt(g, end, err)
 	}
 	g.next, g.written, g.synced, g.memFrom = end, end, end, end
+	if len(img.records) > 0 {
+		last := img.records[len(img.records)-1]
+		l.tail, l.sure = g, last.synced
+		l.unsure = append(l.unsure[:0], img.bytes[last.synced:end]...)
+	}
 	if g.sealed = sealed; sealed {
 		g.summary.decode(img.bytes[end-sealRecord+recordHead:])
 	}
@@ -280,12 +293,10 @@ func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, s
 		return err
 	}
 	l.torn = l.torn || torn
-	if i == len(l.found)-1 {
-		return nil
-	}
-	after := l.found[i+1]
-	if i < len(l.found)-2 || !l.isEmpty(after) {
-		return errors.New("the segment does not end with its seal, but another follows")
+	for _, after := range l.found[i+1:] {
+		if !l.isEmpty(after) {
+			return errors.New("the segment does not end with its seal, but another follows")
+		}
 	}
 	return nil
 }
@@ -323,8 +334,7 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 		}
 		found = found[1:]
 	}
-	n := len(found)
-	if n >= 2 && !found[n-2].sealed {
+	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
 		// The last one was made ahead and never used.
 		g := found[n-1]
 		found = found[:n-1]
@@ -332,20 +342,35 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 			return found, err
 		}
 	}
-	if l.torn {
-		g := found[len(found)-1]
-		err := g.file.Truncate(int64(g.next))
-		if err == nil {
-			err = g.file.Sync()
+	for _, g := range found[max(len(found)-2, 0):] {
+		if err := l.secure(g); err != nil {
+			return found, err
 		}
-		if err != nil {
-			return found, fmt.Errorf("logstore: cut segment %d: %w", g.num, err)
-		}
-		g.limit = g.next
 	}
 	s.seq = l.seq - 1
 	s.sweep()
 	return found, nil
+}
+
+// secure makes durable what recovery has found. That it can be read does not
+// mean that it is on the disk: after a sync that failed the system shows what
+// the disk has not, and counts it as written. So it is written again.
+func (l *loader) secure(g *segment) error {
+	var err error
+	if g.sealed && g.limit > g.next || l.torn && !g.sealed {
+		err = g.file.Truncate(int64(g.next))
+		g.limit = g.next
+	}
+	if err == nil && g == l.tail {
+		_, err = g.file.WriteAt(l.unsure, int64(l.sure))
+	}
+	if err == nil {
+		err = g.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("logstore: secure segment %d: %w", g.num, err)
+	}
+	return nil
 }
 
 // checkFirst compares the oldest segment with the one that must be the oldest.
@@ -366,15 +391,10 @@ func (s *Store) resume(found []*segment) error {
 	num := s.log.first
 	if n := len(found); n > 0 {
 		g := found[n-1]
-		if g.sealed {
-			if err := g.file.Truncate(int64(g.next)); err != nil {
-				return fmt.Errorf("logstore: cut segment %d: %w", g.num, err)
-			}
-			g.limit = g.next
-			num = g.num + 1
-		} else {
+		if !g.sealed {
 			return s.resumeIn(g)
 		}
+		num = g.num + 1
 	} else {
 		s.log.first, s.log.swept, num = 1, 1, 1
 	}

@@ -87,13 +87,23 @@ func (s *Store) prepareSpare(least int, zeroed bool) error {
 		return invalid("an entry of %d bytes does not fit into a segment of %d", least, segmentStride)
 	}
 	spare, err = s.createLargest(num, least, zeroed)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		return s.stopIfUnsynced(err)
+	}
 	s.spare = spare
 	return nil
+}
+
+// stopIfUnsynced stops the store if the error is that of a sync.
+func (s *Store) stopIfUnsynced(err error) error {
+	var unsynced *syncError
+	if errors.As(err, &unsynced) {
+		s.fail(err)
+		return s.failed
+	}
+	return err
 }
 
 // createLargest makes a segment of the configured size, or of a smaller one if

@@ -137,13 +137,13 @@ func decodeHeader(b []byte, num uint32, store storeID) (base int64, err error) {
 func (s *Store) createSegment(num uint32, size int, zeroed bool) (*segment, error) {
 	base := s.clock.Nanos() / tickNanos
 	g := newSegment(num, base, encodeHeader(num, s.id.store, base))
-	name, temp := filepath.Join(s.dir, segmentName(num)), filepath.Join(s.dir, tempSegment)
+	name, temp := filepath.Join(s.dir, segmentName(num)), filepath.Join(s.dir, segmentName(num)+".tmp")
 	file, err := s.makeSegmentFile(temp, encodeHeader(num, s.id.store, base), size, zeroed)
 	if err == nil {
 		err = s.fs.Rename(temp, name)
 	}
 	if err == nil {
-		err = s.fs.SyncDir(s.dir)
+		err = syncFailed(s.fs.SyncDir(s.dir))
 	}
 	if err != nil {
 		if file != nil {
@@ -155,8 +155,8 @@ func (s *Store) createSegment(num uint32, size int, zeroed bool) (*segment, erro
 	return g, nil
 }
 
-// tempSegment is the name of a segment that is being made.
-const tempSegment = "segment.tmp"
+// tempSuffix ends the name of a segment that is being made.
+const tempSuffix = ".seg.tmp"
 
 func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed bool) (vfs.File, error) {
 	if err := s.removeIfThere(temp); err != nil {
@@ -173,7 +173,7 @@ func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed boo
 		_, err = file.WriteAt(header, 0)
 	}
 	if err == nil {
-		err = file.Sync()
+		err = syncFailed(file.Sync())
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close(), s.fs.Remove(temp))
