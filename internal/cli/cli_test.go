@@ -74,6 +74,7 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 		{"help dedpu", `semel help: unknown verb "dedpu": did you mean dedup?`},
 		{"keys shw x", `semel keys: unknown verb "shw": did you mean keys show?`},
 		{"keys shw x --scope y", `semel keys: unknown verb "shw": did you mean keys show?`},
+		{"dedup --threads -1", `semel dedup: --threads "-1": not a count: write it like 1000000 or 1e6`},
 		{"keys stats --store", "semel keys stats: --store needs a value"},
 	} {
 		got := run(t, "", strings.Fields(c.args)...)

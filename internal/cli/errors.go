@@ -63,7 +63,12 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 		if i < 0 {
 			break
 		}
-		args = slices.Delete(slices.Clone(args), i, i+1)
+		end := i + 1
+		var value *pflag.InvalidValueError
+		if errors.As(err, &value) && end < len(args) && args[end] == value.GetValue() {
+			end++ // --flag VALUE, not --flag=VALUE
+		}
+		args = slices.Delete(slices.Clone(args), i, end)
 		err = cmd.Flags().Parse(args)
 	}
 	return found.err()
