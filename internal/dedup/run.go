@@ -301,6 +301,7 @@ func (r *Run) begin(ctx context.Context) error {
 	}
 	if r.committer.pos == (position{}) {
 		r.committer.enter(0)
+		r.committer.counts.BytesIn = r.inputs[0].start
 		r.from = r.committer.pos
 	}
 	if r.committer.journal != nil {

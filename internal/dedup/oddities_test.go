@@ -1,0 +1,480 @@
+package dedup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+const bom = "\xEF\xBB\xBF"
+
+// jsonl calls a test with the key .id in JSON lines.
+func jsonl(o Options) Options {
+	o.Keys, o.Format = []string{".id"}, JSONL
+	return o
+}
+
+// linesOf writes one line for each text.
+func linesOf(texts ...string) string { return strings.Join(texts, "\n") + "\n" }
+
+func TestOddLines(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		opts   Options
+		inputs []string
+		want   string
+		counts Counts // those that are not 0, but Read and the bytes
+	}{
+		{"values of other types differ", jsonl(Options{}),
+			[]string{linesOf(`{"id":42}`, `{"id":"42"}`, `{"id":true}`, `{"id":"true"}`, `{"id":false}`)},
+			linesOf(`{"id":42}`, `{"id":"42"}`, `{"id":true}`, `{"id":"true"}`, `{"id":false}`), Counts{Fresh: 5}},
+		{"numbers compare by their text", jsonl(Options{}),
+			[]string{linesOf(`{"id":1}`, `{"id":1.0}`, `{"id":1e0}`, `{"id":12345678901234567890}`, `{"id":12345678901234567891}`, `{"id":1}`)},
+			linesOf(`{"id":1}`, `{"id":1.0}`, `{"id":1e0}`, `{"id":12345678901234567890}`, `{"id":12345678901234567891}`), Counts{Fresh: 5, Duplicate: 1}},
+		{"strings compare after escapes", jsonl(Options{}),
+			[]string{linesOf(`{"id":"a"}`, `{"id":"\u0061"}`, `{"\u0069d":"a"}`, `{"id":"\/"}`, `{"id":"/"}`)},
+			linesOf(`{"id":"a"}`, `{"id":"\/"}`), Counts{Fresh: 2, Duplicate: 3}},
+		{"strings are not normalised, trimmed or folded", jsonl(Options{}),
+			[]string{linesOf(`{"id":"é"}`, "{\"id\":\"e\u0301\"}", `{"id":"a"}`, `{"id":"A"}`, `{"id":" a"}`)},
+			linesOf(`{"id":"é"}`, "{\"id\":\"e\u0301\"}", `{"id":"a"}`, `{"id":"A"}`, `{"id":" a"}`), Counts{Fresh: 5}},
+		{"invalid UTF-8 and half surrogate pairs stay apart", jsonl(Options{}),
+			[]string{linesOf("{\"id\":\"\xff\"}", "{\"id\":\"\xfe\"}", `{"id":"\ud800"}`, `{"id":"\ud801"}`, "{\"id\":\"\uFFFD\"}")},
+			linesOf("{\"id\":\"\xff\"}", "{\"id\":\"\xfe\"}", `{"id":"\ud800"}`, `{"id":"\ud801"}`, "{\"id\":\"\uFFFD\"}"), Counts{Fresh: 5}},
+		{"the last of two members wins", jsonl(Options{}),
+			[]string{linesOf(`{"id":1,"id":2}`, `{"id":2}`, `{"id":1}`)}, linesOf(`{"id":1,"id":2}`, `{"id":1}`), Counts{Fresh: 2, Duplicate: 1, Mismatch: 1}},
+		{"other white space and order is the same content", jsonl(Options{}),
+			[]string{linesOf(`{"id":1,"a":[1,2]}`, `{ "a" : [1, 2], "id" : 1 }`, `{"id":1,"a":[2,1]}`)}, linesOf(`{"id":1,"a":[1,2]}`), Counts{Fresh: 1, Duplicate: 2, Mismatch: 1}},
+		{"other content is passed", jsonl(Options{OnMismatch: MismatchPass}),
+			[]string{linesOf(`{"id":1}`, `{"id":1,"a":1}`, `{"id":1}`)}, linesOf(`{"id":1}`, `{"id":1,"a":1}`), Counts{Fresh: 2, Duplicate: 1, Mismatch: 1}},
+		{"two rules make one key, without collisions", Options{Format: JSONL, Keys: []string{".a", ".b"}},
+			[]string{linesOf(`{"a":"x","b":"yz"}`, `{"a":"xy","b":"z"}`, `{"b":"yz","a":"x"}`)}, linesOf(`{"a":"x","b":"yz"}`, `{"a":"xy","b":"z"}`), Counts{Fresh: 2, Duplicate: 1}},
+		{"hash of the document", Options{Format: JSONL, Keys: []string{"hash(.)"}},
+			[]string{linesOf(`{"a":1,"b":2}`, `{ "b":2, "a":1 }`, `{"a":1.0,"b":2}`, `[1]`, `"x"`)}, linesOf(`{"a":1,"b":2}`, `{"a":1.0,"b":2}`, `[1]`, `"x"`), Counts{Fresh: 4, Duplicate: 1}},
+		{"hash of members takes objects", Options{Format: JSONL, Keys: []string{"hash(.a,.b)"}},
+			[]string{linesOf(`{"a":{"x":1,"y":2},"b":[]}`, `{"b":[ ],"a":{"y":2,"x":1},"c":3}`)}, linesOf(`{"a":{"x":1,"y":2},"b":[]}`), Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"paths into arrays and odd names", Options{Format: JSONL, Keys: []string{`.list[1].id`, `.["odd.name"]`}},
+			[]string{linesOf(`{"list":[0,{"id":7}],"odd.name":"x"}`, `{"odd.name":"x","list":[9,{"id":7}]}`)}, linesOf(`{"list":[0,{"id":7}],"odd.name":"x"}`), Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"lines without a key pass", jsonl(Options{OnMissing: MissingPass}),
+			[]string{linesOf(`{}`, `{}`, `x`, `{"id":""}`, `{"id":{}}`)}, linesOf(`{}`, `{}`, `x`, `{"id":""}`, `{"id":{}}`), Counts{Fresh: 5, Missing: 5}},
+		{"lines without a key take their content", jsonl(Options{OnMissing: MissingHash}),
+			[]string{linesOf(`{"a":1}`, `{ "a":1 }`, `x`, `x`, `x `)}, linesOf(`{"a":1}`, `x`, `x `), Counts{Fresh: 3, Duplicate: 2, Missing: 5}},
+		{"blank JSON lines are counted", jsonl(Options{}),
+			[]string{"\n{\"id\":1}\n\r\n \t\n{\"id\":1}\n\n"}, "{\"id\":1}\n", Counts{Fresh: 1, Duplicate: 1, Blank: 4}},
+		{"blank text lines are lines", Options{Format: Text},
+			[]string{"\na\n\n"}, "\na\n", Counts{Fresh: 2, Duplicate: 1}},
+		{"a line is its bytes without its line end", Options{Format: Text},
+			[]string{"a\r\na\nb\nb\r\na \n"}, "a\r\nb\na \n", Counts{Fresh: 3, Duplicate: 2}},
+		{"NUL and other bytes are bytes", Options{Format: Text},
+			[]string{"\x00\n\x00s\n\xff\n\x00\n"}, "\x00\n\x00s\n\xff\n", Counts{Fresh: 3, Duplicate: 1}},
+		{"a missing line end is added", Options{Format: Text},
+			[]string{"a\nb", "b\nc"}, "a\nb\nc\n", Counts{Fresh: 3, Duplicate: 1}},
+		{"the byte order mark is kept once", jsonl(Options{}),
+			[]string{bom + linesOf(`{"id":1}`, `{"id":2}`), bom + linesOf(`{"id":1}`, `{"id":3}`)}, bom + linesOf(`{"id":1}`, `{"id":2}`, `{"id":3}`), Counts{Fresh: 3, Duplicate: 1}},
+		{"the byte order mark is no part of a line", Options{Format: Text},
+			[]string{bom + "a\na\n"}, bom + "a\n", Counts{Fresh: 1, Duplicate: 1}},
+		{"a member of 63 names and more", jsonl(Options{}),
+			[]string{linesOf(`{"`+strings.Repeat("n", 300)+`":0,"id":1}`, `{"id":1}`)}, linesOf(`{"` + strings.Repeat("n", 300) + `":0,"id":1}`), Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"CSV keeps one header", Options{Format: CSV, Keys: []string{".id"}},
+			[]string{"id,v\n1,a\n2,b\n", "id,v\n2,c\n3,d\n"}, "id,v\n1,a\n2,b\n3,d\n", Counts{Fresh: 3, Duplicate: 1, Mismatch: 1}},
+		{"CSV header names may hold quotes and commas", Options{Format: CSV, Keys: []string{`.["a, \"b\""]`}},
+			[]string{"x,\"a, \"\"b\"\"\"\n1,2\n3,2\n"}, "x,\"a, \"\"b\"\"\"\n1,2\n", Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"CSV quotes are no part of a value", Options{Format: CSV, Keys: []string{".id"}},
+			[]string{"id,v\n\"a\nb\",1\n\"x\"\"y\",2\nplain,3\n\"plain\",3\n\"a\nb\",4\n"}, "id,v\n\"a\nb\",1\n\"x\"\"y\",2\nplain,3\n", Counts{Fresh: 3, Duplicate: 2, Mismatch: 2}},
+		{"CSV with carriage returns, a mark and no last line end", Options{Format: CSV, Keys: []string{".id"}},
+			[]string{bom + "id,v\r\n1,\"a\r\nb\"\r\n1,x\r\n2,y"}, bom + "id,v\r\n1,\"a\r\nb\"\r\n2,y\n", Counts{Fresh: 2, Duplicate: 1, Mismatch: 1}},
+		{"CSV skips blank lines", Options{Format: CSV, Keys: []string{".id"}},
+			[]string{"id,v\n\n1,a\n\r\n1,a\n"}, "id,v\n1,a\n", Counts{Fresh: 1, Duplicate: 1, Blank: 2}},
+		{"CSV with the whole record for a key", Options{Format: CSV},
+			[]string{"a,b\n1,2\n1,\"2\"\n1,2\n"}, "a,b\n1,2\n1,\"2\"\n", Counts{Fresh: 2, Duplicate: 1}},
+		{"CSV with content for a key", Options{Format: CSV, Keys: []string{"hash(.)"}},
+			[]string{"a,b\n1,2\n1,\"2\"\n12,\n"}, "a,b\n1,2\n12,\n", Counts{Fresh: 2, Duplicate: 1}},
+		{"CSV with two columns for a key", Options{Format: CSV, Keys: []string{".a", `.["b c"]`}},
+			[]string{"a,b c,d\nx,yz,1\nxy,z,1\nx,yz,1\n"}, "a,b c,d\nx,yz,1\nxy,z,1\n", Counts{Fresh: 2, Duplicate: 1}},
+		{"CSV records that are too short or empty pass", Options{Format: CSV, Keys: []string{".b"}, OnMissing: MissingPass},
+			[]string{"a,b\n1\n1,\n1,\"\"\n"}, "a,b\n1\n1,\n1,\"\"\n", Counts{Fresh: 3, Missing: 3}},
+		{"CSV of which only the header is there", Options{Format: CSV, Keys: []string{".a"}},
+			[]string{"a,b"}, "a,b\n", Counts{}},
+		{"CSV after an empty file", Options{Format: CSV, Keys: []string{".a"}},
+			[]string{"", "a,b\n1,2\n"}, "a,b\n1,2\n", Counts{Fresh: 1}},
+		{"TSV", Options{Format: TSV, Keys: []string{".b"}},
+			[]string{"a\tb\n1,1\tx\n2\tx\n"}, "a\tb\n1,1\tx\n", Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"nothing at all", jsonl(Options{}), []string{""}, "", Counts{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			for _, store := range []bool{false, true} {
+				for _, size := range []int{1, 7, 1 << 16} {
+					b := setup(t)
+					opts := test.opts
+					opts.blockSize = size
+					if store {
+						opts.Store = b.path("store")
+					}
+					for i, text := range test.inputs {
+						opts.Inputs = append(opts.Inputs, b.file(fmt.Sprint("in", i), text))
+					}
+					out, report := b.must(opts)
+					b.equal("output", out, test.want)
+					got := report.Counts
+					want := test.counts
+					want.Read = want.Fresh + want.Duplicate + want.Rejected
+					want.BytesIn, want.BytesOut = int64(len(strings.Join(test.inputs, ""))), int64(len(out))
+					if got != want {
+						t.Fatalf("counts:\n got %+v\nwant %+v", got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestRunStopsAtALineWithoutAKeyAndNamesIt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ format, text, where, why string }{
+		{"jsonl", "{\"id\":1}\n\n{\"x\":1}\n", "in:3", ".id is missing"},
+		{"jsonl", "{\"id\":null}\n", "in:1", ".id is null"},
+		{"jsonl", "{\"id\":\"\"}\n", "in:1", ".id is empty"},
+		{"jsonl", "{\"id\":[1]}\n", "in:1", ".id is an array, which is not an id (hash(.id) takes its content)"},
+		{"jsonl", "{\"id\":1}\n{\"id\":2\n", "in:2", "not valid JSON"},
+		{"jsonl", "{\"id\":1}\n" + bom + "{\"id\":2}\n", "in:2", "not valid JSON"},
+		{"csv", "id,v\n1,\"a\nb\"\n,x\n", "in:4", ".id is empty"},
+		{"csv", "v,id\n1\n", "in:2", ".id is missing"},
+		{"csv", "id,v\n1,\"a\nb\n", "in:2", "not valid CSV"},
+		{"csv", "id,v\n1,2\n\"x\"y,2\n", "in:3", "not valid CSV"},
+	} {
+		b := setup(t)
+		in := b.file("in", test.text)
+		_, _, err := b.run(t.Context(), Options{Inputs: []string{in}, Format: Format(test.format), Keys: []string{".id"}})
+		var line *LineError
+		if !errors.As(err, &line) {
+			t.Errorf("%q: error %v", test.text, err)
+			continue
+		}
+		for _, part := range []string{test.where + ": ", test.why, "--on-missing"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q: error %q does not say %q", test.text, err, part)
+			}
+		}
+		if strings.ContainsAny(err.Error(), "\n*") {
+			t.Errorf("error %q is not one plain line", err)
+		}
+	}
+}
+
+func TestFormatIsFoundByNameThenByFirstByte(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, text string
+		key        string
+		want       Format
+	}{
+		{"a.jsonl", "x", "line", JSONL},
+		{"a.ndjson.gz", "x", "line", JSONL},
+		{"a.CSV", "a\n{", ".a", CSV},
+		{"a.csv.zst", "a\n", ".a", CSV},
+		{"a.tsv", "a\n", ".a", TSV},
+		{"a.txt", "{", "line", Text},
+		{"a.log", "{}", "line", JSONL},
+		{"a.log", bom + "[1]", "line", JSONL},
+		{"a.log", "text", "line", Text},
+		{"a", "", "line", Text},
+		{"a", "not JSON", ".id", JSONL},
+	} {
+		b := setup(t)
+		in := b.file(test.name, test.text)
+		r, err := Prepare(t.Context(), &Options{Inputs: []string{in}, Keys: []string{test.key}})
+		if err != nil {
+			t.Errorf("%s %q: %v", test.name, test.text, err)
+			continue
+		}
+		if got := r.extract.format; got != test.want {
+			t.Errorf("%s %q: %s, not %s", test.name, test.text, got, test.want)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	in := b.file("in.jsonl", "{}\n")
+	table := b.file("in.csv", "a,b\n")
+	other := b.file("other.csv", "a,c\n")
+	twice := b.file("twice.csv", "a,a\n")
+	link := b.path("link")
+	if err := os.Symlink(in, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		opts Options
+		want []string
+	}{
+		{Options{Inputs: []string{b.path("no1"), in, b.path("no2"), b.dir}}, []string{"no1: there is no such file", "no2: there is no such file", "this is a directory"}},
+		{Options{Inputs: []string{in}, Output: in}, []string{"is also an input"}},
+		{Options{Inputs: []string{in}, Output: link}, []string{"is also an input"}},
+		{Options{Inputs: []string{in}, Report: link}, []string{"--report", "is also an input"}},
+		{Options{Inputs: []string{in}, Output: b.path("o"), Duplicates: b.path("./o")}, []string{"are one file"}},
+		{Options{Inputs: []string{in}, Output: b.dir}, []string{"this is a directory"}},
+		{Options{Inputs: []string{in}, Output: b.path("no/o")}, []string{"--output", "there is no such file"}},
+		{Options{Inputs: []string{in}, OnMissing: MissingReject}, []string{"add --rejected FILE"}},
+		{Options{Inputs: []string{in}, Format: "x", OnMissing: "y", OnMismatch: "z", Threads: -1, Window: -1}, []string{"--format", "--on-missing", "--on-mismatch", "--threads", "--window"}},
+		{Options{Inputs: []string{in}, Keys: []string{".a[", "lien", "timestamp", "header:x"}}, []string{"column 4", "there is no such rule", "not stable", "no such thing"}},
+		{Options{Inputs: []string{in}, Append: true, Force: true}, []string{"choose one"}},
+		{Options{Inputs: []string{in}, Lossy: 0.1, Store: b.path("s"), Window: time.Hour}, []string{"--expect", "--store", "--window"}},
+		{Options{Inputs: []string{in}, Expect: 5}, []string{"--lossy"}},
+		{Options{Inputs: []string{in, table}}, []string{"looks like jsonl", "like csv"}},
+		{Options{Inputs: []string{table, other}, Keys: []string{".a"}}, []string{"another header"}},
+		{Options{Inputs: []string{table}, Keys: []string{".z"}}, []string{`there is no column "z": the columns are ["a" "b"]`}},
+		{Options{Inputs: []string{table}, Keys: []string{".a.b"}}, []string{"a CSV column is"}},
+		{Options{Inputs: []string{twice}, Keys: []string{".a"}}, []string{"two columns"}},
+		{Options{Inputs: []string{in}, Format: Text, Keys: []string{".id"}}, []string{"--format jsonl"}},
+		{Options{Inputs: []string{Stdio, Stdio}}, []string{"it can be read once"}},
+	} {
+		_, _, err := b.run(t.Context(), test.opts)
+		var refused *RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("%+v: error %v", test.opts, err)
+			continue
+		}
+		for _, want := range test.want {
+			if !slices.ContainsFunc(refused.Problems, func(p string) bool { return strings.Contains(p, want) }) {
+				t.Errorf("%q does not say %q", refused.Problems, want)
+			}
+		}
+	}
+	if names, err := os.ReadDir(b.dir); err != nil || len(names) != 5 {
+		t.Errorf("refused runs made files: %v, %v", names, err)
+	}
+}
+
+func TestInputThatEndsEarlyKeepsWhatWasWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text := randomLines(random(t), 3000, 2000, false)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	io.WriteString(z, text)
+	z.Close()
+	in := b.file("in.gz", packed.String()[:packed.Len()*2/3])
+	opts := jsonl(Options{Inputs: []string{in}, Output: b.path("out"), Store: b.path("store"), OnMissing: MissingPass})
+	_, report, err := b.run(t.Context(), opts)
+	if err == nil || !strings.Contains(err.Error(), "in.gz:") || !strings.Contains(err.Error(), "gzip data ends early") {
+		t.Fatalf("error %v", err)
+	}
+	if report.Fresh == 0 {
+		t.Fatal("what was whole is not written")
+	}
+	whole := &oracle{onMissing: MissingPass, seen: map[string]any{}}
+	whole.input(text)
+	if got := b.content("out"); !strings.HasPrefix(whole.fresh.String(), got) || !strings.HasSuffix(got, "\n") {
+		t.Fatal("the output is not a whole beginning of the result")
+	}
+	b.file("in.gz", packed.String())
+	_, report = b.must(opts)
+	if !report.Resumed {
+		t.Error("the run was not resumed")
+	}
+	b.equal("output", b.content("out"), whole.fresh.String())
+}
+
+func TestLinesUpToTheLimitAreRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	long := strings.Repeat("x", MaxLine)
+	opts := Options{Format: Text, Inputs: []string{b.file("in", "a\n"+long+"\r\nb\n"+long)}}
+	out, report := b.must(opts)
+	if report.Fresh != 3 || report.Duplicate != 1 || len(out) != len("a\n")+MaxLine+len("\r\nb\n") {
+		t.Fatalf("%+v", report)
+	}
+	opts.Inputs = []string{b.file("in", "a\n"+long+"xxx\nb\n")}
+	out, _, err := b.run(t.Context(), opts)
+	if err == nil || !strings.Contains(err.Error(), "in:2: the line is longer than 64 MiB") || out != "a\n" {
+		t.Fatalf("error %v, output %q", err, out)
+	}
+}
+
+// brokenPipe accepts some bytes and then fails as a pipe does whose reader left.
+type brokenPipe struct {
+	bytes.Buffer
+	room int
+}
+
+func (p *brokenPipe) Write(data []byte) (int, error) {
+	n := min(len(data), p.room)
+	p.room -= n
+	p.Buffer.Write(data[:n])
+	if n < len(data) {
+		return n, io.ErrClosedPipe
+	}
+	return n, nil
+}
+
+func TestKeysOfLinesThatWereNotWrittenAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	o := &oracle{onMissing: MissingReject, seen: map[string]any{}}
+	text := randomLines(random(t), 3000, 2000, false)
+	o.input(text)
+	opts := jsonl(Options{
+		Inputs: []string{b.file("in", text)}, Store: b.path("store"),
+		blockSize: 512, commitBytes: 4096,
+	})
+	written := map[string]bool{}
+	for room := 1000; ; room *= 2 {
+		pipe := &brokenPipe{room: room}
+		opts.Stdout = pipe
+		_, _, err := b.run(t.Context(), opts)
+		for line := range strings.Lines(pipe.String()) {
+			written[line] = true
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, io.ErrClosedPipe) {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.Lines(o.fresh.String()) {
+		if !written[line] {
+			t.Fatalf("line %q is lost", line)
+		}
+	}
+}
+
+func TestLineOfAPausingInputComesOutAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, pack := range []bool{false, true} {
+		b := setup(t)
+		stdin, feed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stdin.Close()
+		drain, stdout, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer drain.Close()
+		var in io.Writer = feed
+		flush := func() error { return nil }
+		if pack {
+			z := gzip.NewWriter(feed)
+			in, flush = z, z.Flush
+		}
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			_, _, err := b.run(ctx, jsonl(Options{Stdin: stdin, Stdout: stdout, Store: b.path("store")}))
+			ended <- err
+			stdout.Close()
+		}()
+		buf := make([]byte, 100)
+		for i := range 3 {
+			line := fmt.Sprintf("{\"id\":%d}\n", i)
+			if _, err := io.WriteString(in, line+line+`{"id":`); err != nil {
+				t.Fatal(err)
+			}
+			if err := flush(); err != nil {
+				t.Fatal(err)
+			}
+			n, err := drain.Read(buf)
+			if err != nil || string(buf[:n]) != line {
+				t.Fatalf("read %q, %v: not the line that was written", buf[:n], err)
+			}
+			if _, err := fmt.Fprintf(in, "%d}\n", i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The input stays open: only an interruption ends the run.
+		cause := errors.New("interrupted")
+		cancel(cause)
+		if err := <-ended; !errors.Is(err, cause) {
+			t.Fatalf("error %v", err)
+		}
+		feed.Close()
+	}
+}
+
+func TestWindowForgetsKeys(t *testing.T) {
+	t.Parallel()
+	for _, store := range []string{"", "store"} {
+		b := setup(t)
+		stdin, feed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stdin.Close()
+		drain, stdout, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer drain.Close()
+		opts := Options{Format: Text, Stdin: stdin, Stdout: stdout, Window: time.Millisecond}
+		if store != "" {
+			opts.Store = b.path(store)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := b.run(t.Context(), opts)
+			ended <- err
+		}()
+		// Each line is the same; it comes out again when it is forgotten.
+		buf := make([]byte, 2)
+		for range 3 {
+			for come := false; !come; {
+				if _, err := io.WriteString(feed, "a\n"); err != nil {
+					t.Fatal(err)
+				}
+				come = readable(drain)
+			}
+			if _, err := io.ReadFull(drain, buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		feed.Close()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLossyFilterSaysSoAndDropsFewNewLines(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var text strings.Builder
+	const ids = 20000
+	for i := range ids {
+		fmt.Fprintf(&text, "%d\n%d\n", i, i)
+	}
+	_, report := b.must(Options{Format: Text, Inputs: []string{b.file("in", text.String())}, Lossy: 0.01, Expect: ids})
+	if report.Read != 2*ids || report.Fresh < ids*97/100 || report.Fresh >= ids {
+		t.Errorf("%+v: not about 1 %% of %d are lost", report, ids)
+	}
+	if len(b.notes) == 0 || !strings.Contains(b.notes[0], "lossy") {
+		t.Errorf("notes %q do not say lossy", b.notes)
+	}
+}
+
+func TestReportIsWritten(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.must(Options{Format: Text, Inputs: []string{b.file("in", "a\na\n")}, Report: b.path("report")})
+	got := b.content("report")
+	for _, want := range []string{`"read":2`, `"fresh":1`, `"duplicate":1`, `"mismatch":0`, `"missing":0`, `"rejected":0`, `"blank":0`, `"bytes_in":4`, `"bytes_out":2`, `"elapsed_seconds":`, `"resumed":false`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("report %s has no %s", got, want)
+		}
+	}
+}
