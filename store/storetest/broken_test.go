@@ -60,6 +60,43 @@ func TestSuiteCatchesBrokenStores(t *testing.T) {
 	}
 }
 
+// TestRandomCasesCatchBrokenStoresAsWell gives the cases that look for nothing
+// in particular a choice of bugs.
+func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
+	t.Parallel()
+	for name, bugs := range map[string][]bug{
+		"random calls are answered as the model says": {
+			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, ignoresTokenOnExtend, losesAttempt,
+			forgetsOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
+			ignoresMismatchInFlight, retriesHold, unknownExpires, reusesTokens, neverLate, losesOnReopen,
+		},
+		"histories of one key are linearizable": {
+			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, losesAttempt, forgetsOwner,
+			mixesResults, checksThenInserts, reusesTokens,
+		},
+	} {
+		for _, b := range bugs {
+			t.Run(strings.ReplaceAll(name+"/"+string(b), " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				if failures := tryCase(t, name, harnessOf(brokenCases()[b].traits, b)); len(failures) == 0 {
+					t.Errorf("a store that %s passes the case %q", b, name)
+				}
+			})
+		}
+	}
+}
+
+func TestFailureIsShrunk(t *testing.T) {
+	t.Parallel()
+	failures := tryCase(t, "random calls are answered as the model says", harnessOf(volatile, losesAttempt))
+	if len(failures) != 1 || strings.Count(failures[0], "\n") > 40 || !strings.Contains(failures[0], "the attempt is 1, want 2") {
+		t.Errorf("a store that %s is reported as %q", losesAttempt, failures)
+	}
+	if !strings.Contains(failures[0], "SEMEL_SEED=") {
+		t.Errorf("the failure does not say how to repeat it: %q", failures)
+	}
+}
+
 // tryCase runs one case of the suite and returns how it failed.
 func tryCase(t *testing.T, name string, h Harness) []string {
 	t.Helper()
