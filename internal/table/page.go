@@ -1,11 +1,7 @@
 package table
 
 import (
-	"bytes"
 	"encoding/binary"
-	"math"
-	"math/bits"
-	"slices"
 
 	"github.com/semel-dev/semel"
 )
@@ -18,41 +14,32 @@ type Entry[V Value] struct {
 	Expiry Tick
 }
 
-// pageLines is how many homes Page reads under its caller's lock.
-const pageLines = 256
+// pageSlots is about how many slots Page reads under its caller's lock.
+const pageSlots = 1024
 
 // Page appends to entries what the shard with the given first byte holds from
-// a position on, in the order of digests and without what is expired, and
-// returns the position for the next call and whether one is needed. The first
-// position is 0. Positions stay good when the shard changes or moves between
-// calls: they are digests.
+// a position on, without what is expired, and returns the position for the
+// next call and whether one is needed. The first position is 0. Positions stay
+// good when the shard changes or moves between calls: they are digests.
 func (s *Shard[V]) Page(entries []Entry[V], first byte, from uint64, now Tick) (page []Entry[V], next uint64, more bool) {
-	start := home(from, s.homes)
-	last := uint64(math.MaxUint64) // the last key of the page
-	if start+pageLines < s.homes {
-		// The first key whose home is pageLines further, by division of two
-		// words: its home times 2^64 over the number of homes, rounded up.
-		quotient, rest := bits.Div64(start+pageLines, 0, s.homes)
-		if rest > 0 {
-			quotient++
-		}
-		next, more, last = quotient, true, quotient-1
+	if len(s.slots) == 0 {
+		return entries, 0, false
 	}
-	before := len(entries)
-	for l := start; l < uint64(len(s.lines)); l++ {
-		for i := range lineSlots {
-			x := &s.lines[l][i]
-			if x.low != 0 && x.high >= from && x.high <= last && !s.expired(x.low, now) {
-				entries = append(entries, Entry[V]{s.digest(first, x), x.v, s.expiry(x.low)})
-			}
+	for i := home(from, s.homes); i < uint64(len(s.slots)); i++ {
+		x := &s.slots[i]
+		if x.low == 0 || x.high < from {
+			continue
 		}
-		// A key of this page may stand behind its home as far as lines are full.
-		if more && l >= start+pageLines && s.lines[l][lineSlots-1].low == 0 {
-			break
+		// Keys with equal high bits, if there ever are any, stay on one page.
+		if len(entries) >= pageSlots && x.high != next {
+			return entries, x.high, true
+		}
+		if !s.expired(x.low, now) {
+			entries = append(entries, Entry[V]{s.digest(first, x), x.v, s.expiry(x.low)})
+			next = x.high
 		}
 	}
-	slices.SortFunc(entries[before:], func(a, b Entry[V]) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
-	return entries, next, more
+	return entries, 0, false
 }
 
 func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
@@ -66,11 +53,9 @@ func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
 // EachExpiry calls tell with the expiry of each digest, expired ones that were
 // not swept included, but for those that do not expire.
 func (s *Shard[V]) EachExpiry(tell func(Tick)) {
-	for l := range s.lines {
-		for i := range lineSlots {
-			if low := s.lines[l][i].low; low != 0 && low&metaMask != metaForever {
-				tell(s.expiry(low))
-			}
+	for i := range s.slots {
+		if low := s.slots[i].low; low != 0 && low&metaMask != metaForever {
+			tell(s.expiry(low))
 		}
 	}
 }

@@ -150,7 +150,7 @@ func (t *Table[V]) Prefetch(d *semel.Digest) { t.shards[d[0]].Prefetch(d) }
 // The value of a digest that is present is returned instead of v. The error is
 // ErrFull or nil.
 func (t *Table[V]) Add(d *semel.Digest, v V, now, expiry Tick) (stored V, added bool, err error) {
-	// Many operations read two lines one after the other; asked for at once
+	// An insertion reads several lines one after the other; asked for at once
 	// they cost one cache miss, which the lock overlaps.
 	t.Prefetch(d)
 	return t.add(d, v, now, expiry)

@@ -138,7 +138,7 @@ func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answe
 	case state == semel.Unknown:
 		answer.Decision, answer.Claim, answer.Holder = semel.InDoubt, r.claim(), r.holder
 	case owned && !req.Done:
-		s.lease(r, max(r.leaseEnd, after(now.nanos, req.Lease)), req.Window)
+		r.leaseEnd = max(r.leaseEnd, after(now.nanos, req.Lease))
 		answer.Decision, answer.Claim = semel.Fresh, r.claim()
 	case r.leaseEnd > now.nanos:
 		answer.Decision, answer.Claim, answer.Holder = semel.InFlight, r.claim(), r.holder
@@ -185,15 +185,6 @@ func (s *Store) grant(sh *shard, r *record, req *semel.ClaimRequest, answer *sem
 	}
 	r.token = semel.Token(s.token.Add(1))
 	r.state, r.hold = semel.Claimed, req.Hold
-	s.lease(r, after(now.nanos, req.Lease), req.Window)
+	r.leaseEnd, r.expires = after(now.nanos, req.Lease), never
 	answer.Claim = r.claim()
-}
-
-// lease sets the end of a record's lease. The attempts of an abandoned claim
-// are remembered for as long as the key would have been, or MaxWindow if that
-// is longer: an attempt above 1 tells the next holder that the effect may have
-// happened.
-func (s *Store) lease(r *record, end int64, window time.Duration) {
-	r.leaseEnd = end
-	r.expires = max(r.expires, after(end, max(window, s.opts.MaxWindow)))
 }

@@ -158,7 +158,7 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 		if sh == nil {
 			return fmt.Errorf("memstore: extend: %w", semel.ErrClosed)
 		}
-		answers[i] = s.extend(sh, req, &d, now)
+		answers[i] = extend(sh, req, &d, now)
 		s.unlock(sh)
 	}
 	return nil
@@ -174,12 +174,12 @@ func checkExtend(req *semel.ExtendRequest) error {
 	return nil
 }
 
-func (s *Store) extend(sh *shard, req *semel.ExtendRequest, d *semel.Digest, now moment) semel.ExtendAnswer {
+func extend(sh *shard, req *semel.ExtendRequest, d *semel.Digest, now moment) semel.ExtendAnswer {
 	r, _ := sh.held(d, req.Token, now)
 	if r == nil || r.stateAt(now.nanos) == semel.Unknown {
 		return semel.ExtendAnswer{Err: sh.stale(d, req.Key, req.Token, now)}
 	}
-	s.lease(r, after(now.nanos, req.Lease), 0)
+	r.leaseEnd = after(now.nanos, req.Lease)
 	return semel.ExtendAnswer{LeaseEnd: instant(r.leaseEnd)}
 }
 

@@ -14,8 +14,8 @@ type record struct {
 	// leaseEnd is 0 unless claimed or unknown.
 	leaseEnd  int64
 	firstSeen int64
-	// expires is when the record may be forgotten: at the end of its window if
-	// done, and long after the end of a lease that nobody took over.
+	// expires is the end of the window if done, and else never: how often a
+	// key was tried must not be forgotten while nobody knows how it ended.
 	expires int64
 	// extra is nil for most records.
 	extra   *extra
@@ -43,9 +43,7 @@ func (r *record) stateAt(now int64) semel.State {
 }
 
 // goneAt reports whether the record has expired.
-func (r *record) goneAt(now int64) bool {
-	return r.expires <= now && r.stateAt(now) != semel.Unknown
-}
+func (r *record) goneAt(now int64) bool { return r.expires <= now }
 
 func (r *record) claim() semel.Claim {
 	return semel.Claim{Token: r.token, Attempt: int(r.attempt), LeaseEnd: instant(r.leaseEnd)}
