@@ -59,7 +59,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 }
 
 func TestCrashes(t *testing.T) {
-	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Interval, logstore.Never} {
+	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Never} {
 		t.Run(fsync.String(), func(t *testing.T) {
 			storetest.RunCrash(t, storetest.CrashHarness{
 				Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {

@@ -1,0 +1,93 @@
+package logstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs/faultfs"
+)
+
+// FuzzSegment opens a store whose only segment is made of arbitrary bytes:
+// behind a valid header, or as the entries of a record whose checksum holds.
+// The store must refuse it as corrupt, or open and work.
+func FuzzSegment(f *testing.F) {
+	content, err := os.ReadFile(filepath.Join(goldenDir, segmentName(1)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content[headerSize:], uint16(0))
+	first := headOf(content[headerSize:], headerSize)
+	f.Add(content[headerSize+recordHead:first.end()-recordTrail], uint16(first.count))
+	f.Add([]byte{}, uint16(1))
+	f.Add(make([]byte, 600), uint16(0))
+	id := identity{store: storeID([]byte("golden store id.")), created: 1}
+	f.Fuzz(func(t *testing.T, data []byte, count uint16) {
+		if len(data) > minSegmentSize {
+			return
+		}
+		img := encodeHeader(1, id.store, 1)
+		if count == 0 {
+			img = append(img, data...)
+		} else {
+			img = appendRecord(img, data, int(count))
+		}
+		fs := faultfs.New()
+		writeFile(t, fs, "/s/"+identityName, id.encode())
+		writeFile(t, fs, "/s/"+segmentName(1), img)
+		s, err := Open("/s", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})
+		if errors.Is(err, semel.ErrCorrupt) || errors.Is(err, semel.ErrStoreFull) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("Open: %v", err)
+		}
+		n := int64(0)
+		for _, err := range s.List(context.Background(), semel.Filter{State: semel.Done}) {
+			if err != nil {
+				t.Fatalf("List: %v", err)
+			}
+			n++
+		}
+		if c, err := s.Count(context.Background()); err != nil || c.Done < n {
+			t.Fatalf("%d done keys are listed, %d counted, %v", n, c.Done, err)
+		}
+		wantAll(t, claimDone(t, s, 0, 3, semel.Forever), semel.Fresh)
+		if err := s.Close(); err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+	})
+}
+
+// appendRecord appends a valid record with the given body.
+func appendRecord(img, body []byte, count int) []byte {
+	seed := crc32.Checksum(img[:headerSize], castagnoli)
+	r := record{off: len(img), length: emptyRecord + len(body)&^3, time: 1, synced: headerSize, seq: 1, count: count}
+	b := append(make([]byte, recordHead), body[:len(body)&^3]...)
+	b = binary.LittleEndian.AppendUint32(b, trailer)
+	r.encodeHead(b)
+	binary.LittleEndian.PutUint32(b, crc32.Update(seed, castagnoli, b[4:len(b)-recordTrail]))
+	return append(img, b...)
+}
+
+func writeFile(t *testing.T, fs *faultfs.FS, name string, content []byte) {
+	t.Helper()
+	if err := fs.MkdirAll(filepath.Dir(name)); err != nil {
+		t.Fatal(err)
+	}
+	file, err := fs.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

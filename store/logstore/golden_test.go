@@ -1,0 +1,145 @@
+package logstore
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+var update = flag.Bool("update", false, "write testdata/golden anew, after a change of the format")
+
+const goldenDir = "testdata/golden"
+
+// writeGolden writes a store with each kind of entry into dir, always the same.
+func writeGolden(t *testing.T, dir string) {
+	t.Helper()
+	clock := newHandClock()
+	id := identity{store: storeID([]byte("golden store id.")), secret: digest.Secret([]byte("golden secret...")), created: clock.nanos.Load()}
+	if err := os.WriteFile(filepath.Join(dir, identityName), id.encode(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts := small()
+	opts.Clock = clock.now
+	s := open(t, dir, opts)
+	goldenChanges(t, s)
+	clock.advance(time.Minute)
+	if err := s.prepareSpare(minSegmentSize, false); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.rotate()
+	s.mu.Unlock()
+	wantAll(t, claimDone(t, s, 10, 13, time.Hour), semel.Fresh)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func goldenChanges(t *testing.T, s *Store) {
+	t.Helper()
+	wantAll(t, claimDone(t, s, 0, 3, time.Hour), semel.Fresh)
+	wantAll(t, claimDone(t, s, 3, 5, semel.Forever), semel.Fresh)
+	wantAll(t, claimDone(t, s, 5, 6, 100*365*24*time.Hour), semel.Fresh)
+	print := semel.Fingerprint([]byte("sixteen byte sum"))
+	for n, result := range map[int]semel.Result{6: {Kind: semel.Value, Data: []byte("result")}} {
+		a := claimOne(t, s, semel.ClaimRequest{Key: key(n), Lease: time.Minute, Fingerprint: print, Owner: semel.Owner{Name: "w", Nonce: 1}})
+		if err := complete(t, s, semel.CompleteRequest{Key: key(n), Token: a.Claim.Token, Result: result}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := claimOne(t, s, semel.ClaimRequest{Key: key(7), Lease: time.Minute, Fingerprint: print, Owner: semel.Owner{Name: "w", Nonce: 2}})
+	if err := complete(t, s, semel.CompleteRequest{Key: key(7), Token: a.Claim.Token}); err != nil {
+		t.Fatal(err)
+	}
+	claimOne(t, s, semel.ClaimRequest{Key: key(8), Lease: time.Minute, Hold: true, Owner: semel.Owner{Name: "holder", Nonce: 3}})
+	wantAll(t, claimDone(t, s, 9, 10, time.Hour), semel.Fresh)
+	if _, err := s.Remove(t.Context(), key(9)); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Set("position", []byte("17"))
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFormatIsTheGoldenOne fails when the files change by a byte. Then either
+// the change is a mistake, or it needs a new version, docs/format.md and -update.
+func TestFormatIsTheGoldenOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if *update {
+		dir = goldenDir
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeGolden(t, dir)
+	os.Remove(filepath.Join(dir, lockName))
+	files, err := filepath.Glob(goldenDir + "/*")
+	if err != nil || len(files) != 3 {
+		t.Fatalf("golden files: %q, %v", files, err)
+	}
+	for _, file := range files {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, filepath.Base(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			at := 0
+			for at < min(len(got), len(want)) && got[at] == want[at] {
+				at++
+			}
+			t.Errorf("%s differs from offset %d on", filepath.Base(file), at)
+		}
+	}
+}
+
+func TestGoldenStoreIsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(goldenDir)); err != nil {
+		t.Fatal(err)
+	}
+	clock := newHandClock()
+	clock.advance(2 * time.Minute)
+	opts := small()
+	opts.Clock = clock.now
+	s := open(t, dir, opts)
+	want := map[int]semel.State{8: semel.Unknown, 9: semel.Absent, 13: semel.Absent}
+	for n := range 14 {
+		state, ok := want[n]
+		if !ok {
+			state = semel.Done
+		}
+		var r [1]semel.Record
+		if err := s.Look(t.Context(), []semel.Key{key(n)}, r[:]); err != nil {
+			t.Fatal(err)
+		}
+		if r[0].State != state {
+			t.Errorf("key %d is %s, want %s", n, r[0].State, state)
+		}
+		if n == 6 && string(r[0].Result.Data) != "result" {
+			t.Errorf("the result is %q", r[0].Result.Data)
+		}
+	}
+	if v, _ := s.Value("position"); string(v) != "17" {
+		t.Errorf("position is %q", v)
+	}
+}
