@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// summaryLine is the last line on stderr, as scripts read it.
+var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+  in [0-9]+\.[0-9] s \([0-9.]+ ([kMG] )?lines/s\)$`)
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	return lines[len(lines)-1]
+}
+
+func writeFile(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestDedupKeepsTheFirstOfEachKeyAndSumsUp(t *testing.T) {
+	t.Parallel()
+	o := run(t, "{\"id\":1}\n{\"id\":2}\n{\"id\":1,\"x\":0}\n", "dedup", "-k", ".id")
+	if o.status != exitDone || o.stdout != "{\"id\":1}\n{\"id\":2}\n" {
+		t.Fatalf("%+v", o)
+	}
+	last := lastLine(o.stderr)
+	if !summaryLine.MatchString(last) || !strings.HasPrefix(last, "read 3  fresh 2  duplicates 1  mismatched 1  rejected 0  in ") {
+		t.Errorf("last line %q", last)
+	}
+	run(t, "a\n", "dedup", "-q").check(t, exitDone)
+}
+
+func TestDedupRemembersAcrossRuns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out, store := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":1}\n"), filepath.Join(dir, "out"), filepath.Join(dir, "store")
+	for round, want := range []string{"read 2  fresh 1  duplicates 1  ", "read 2  fresh 0  duplicates 2  "} {
+		o := run(t, "", "dedup", "--key", ".id", "--store", store, "--output", out, in)
+		o.check(t, exitDone, want)
+		if got := readFile(t, out); got != "{\"id\":1}\n" {
+			t.Fatalf("round %d: output %q", round, got)
+		}
+	}
+	o := run(t, "{\"id\":1}\n", "dedup", "-k", ".id", "--store", store, "--scope", "other")
+	o.check(t, exitDone, "fresh 1")
+	run(t, "", "keys", "show", "--store", store, "1").check(t, exitDone)
+}
+
+func TestDedupReportHasItsFields(t *testing.T) {
+	t.Parallel()
+	report := filepath.Join(t.TempDir(), "report.json")
+	run(t, "a\na\n", "dedup", "--report", report).check(t, exitDone, "read 2")
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(readFile(t, report)), &fields); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"blank", "bytes_in", "bytes_out", "duplicate", "elapsed_seconds", "fresh", "mismatch", "missing", "read", "rejected", "resumed"}
+	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
+		t.Errorf("fields %q, not %q", got, want)
+	}
+}
+
+func TestDedupFailsWithOneLineThatSaysWhereAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "events.jsonl"), "{\"id\":1}\n{}\n")
+	o := run(t, "", "dedup", "-k", ".id", in)
+	o.check(t, exitFailed, in+":2: .id is missing: fix the line, or choose --on-missing")
+	if o.stdout != "{\"id\":1}\n" || strings.Count(o.stderr, "\n") != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestDedupRefusesBadUsageBeforeItTouchesAnything(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{}\n")
+	theirs := writeFile(t, filepath.Join(dir, "theirs"), "theirs\n")
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}, []string{"a: there is no such file\n", "b: there is no such file\n"}},
+		{[]string{"-o", theirs, in}, []string{"--append", "--force"}},
+		{[]string{"-o", theirs, "--store", filepath.Join(dir, "store"), in}, []string{"--append", "--force"}},
+		{[]string{"-o", in, in}, []string{"is also an input"}},
+		{[]string{"--on-missing", "rejekt", "--format", "jsn", in}, []string{`--on-missing "rejekt"`, `--format "jsn"`}},
+		{[]string{"--on-missing", "reject", in}, []string{"--rejected FILE"}},
+		{[]string{"--lossy", "0.01", "--expect", "1e6", "--store", filepath.Join(dir, "store"), in}, []string{"--store"}},
+		{[]string{"--lossy", "2", in}, []string{"--lossy", "0.001"}},
+		{[]string{"--window", "0", in}, []string{"--window"}},
+		{[]string{"--kee", ".id", in}, []string{"did you mean --key?"}},
+		{[]string{"-k", "id", in}, []string{"--key"}},
+	} {
+		o := run(t, "", append([]string{"dedup"}, test.args...)...)
+		if o.status != exitUsage || o.stdout != "" {
+			t.Errorf("%q: %+v", test.args, o)
+		}
+		o.check(t, exitUsage, test.want...)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil || len(names) != 2 || readFile(t, theirs) != "theirs\n" {
+		t.Errorf("a refused run touched something: %v, %v", names, err)
+	}
+}
+
+func TestDedupIsInterruptedWithItsOwnStatus(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupt"))
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer feed.Close()
+	defer stdin.Close()
+	var stdout, stderr bytes.Buffer
+	status := Main(ctx, []string{"dedup"}, stdin, &stdout, &stderr, noEnv)
+	if status != exitInterrupted || !strings.Contains(stderr.String(), "run the same command again to go on") {
+		t.Errorf("status %d: %s", status, stderr.String())
+	}
+}
+
+func TestDedupEndsQuietlyWhenItsReaderLeaves(t *testing.T) {
+	t.Parallel()
+	var lines strings.Builder
+	for i := range 300000 {
+		fmt.Fprintf(&lines, "{\"id\":%d}\n", i)
+	}
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), lines.String())
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	head := make(chan string)
+	go func() {
+		line, _ := bufio.NewReader(reader).ReadString('\n')
+		reader.Close()
+		head <- line
+	}()
+	var stderr bytes.Buffer
+	status := Main(t.Context(), []string{"dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in}, nil, writer, &stderr, noEnv)
+	if line := <-head; status != exitDone || line != "{\"id\":0}\n" || stderr.Len() > 0 {
+		t.Fatalf("status %d, stdout %q, stderr %q", status, line, stderr.String())
+	}
+	o := run(t, "", "dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in)
+	if o.check(t, exitDone, "read 300,000"); !strings.HasSuffix(o.stdout, "{\"id\":299999}\n") {
+		t.Error("a line that was not written is remembered")
+	}
+}
+
+func TestDedupSaysThatItIsLossy(t *testing.T) {
+	t.Parallel()
+	run(t, "a\nb\n", "dedup", "--lossy", "0.1%", "--expect", "1e3").check(t, exitDone, "lossy", "0.001")
+}
