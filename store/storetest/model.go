@@ -14,6 +14,7 @@ import (
 // follows the store's answer.
 type model struct {
 	traits semel.Traits
+	slack  time.Duration // by how much the suite may be wrong about the time
 	now    time.Time
 	keys   map[semel.Key]*expected
 }
@@ -192,7 +193,7 @@ func (m *model) granted(x *expected, req semel.ClaimRequest, a semel.ClaimAnswer
 	switch {
 	case a.Claim.Attempt != attempt:
 		return fmt.Sprintf("the attempt is %d, want %d", a.Claim.Attempt, attempt)
-	case a.Claim.LeaseEnd.Before(m.now.Add(req.Lease-slack)) || a.Claim.LeaseEnd.After(m.now.Add(req.Lease+slack+m.traits.Tick)):
+	case a.Claim.LeaseEnd.Before(m.now.Add(req.Lease-m.slack)) || a.Claim.LeaseEnd.After(m.now.Add(req.Lease+m.slack+m.traits.Tick)):
 		return fmt.Sprintf("the lease ends at %v, want %v", a.Claim.LeaseEnd, m.now.Add(req.Lease))
 	}
 	return ""
@@ -283,7 +284,7 @@ func (m *model) extended(req semel.ExtendRequest, a semel.ExtendAnswer) string {
 	switch {
 	case x.holds(req.Token) && a.Err == nil:
 		x.state, x.void, x.orphan, x.claim.LeaseEnd = semel.Claimed, false, false, a.LeaseEnd
-		if end := m.now.Add(req.Lease); a.LeaseEnd.Before(end.Add(-slack)) || a.LeaseEnd.After(end.Add(slack+m.traits.Tick)) {
+		if end := m.now.Add(req.Lease); a.LeaseEnd.Before(end.Add(-m.slack)) || a.LeaseEnd.After(end.Add(m.slack+m.traits.Tick)) {
 			return fmt.Sprintf("the lease ends at %v, want %v", a.LeaseEnd, end)
 		}
 		return ""

@@ -118,7 +118,10 @@ func (e *env) randomStep(random *rand.Rand) step {
 func (e *env) replay(steps []step) (failures, trace []string) {
 	failures = try(e.TB, func(tb testing.TB) {
 		r := &replayer{env: newEnv(tb, e.harness), last: make(map[semel.Key]semel.ClaimRequest), tokens: make(map[semel.Key][]semel.Token)}
-		r.model = &model{traits: r.traits, keys: make(map[semel.Key]*expected)}
+		r.model = &model{traits: r.traits, slack: slack, keys: make(map[semel.Key]*expected)}
+		if !r.movable() {
+			r.model.slack = patience
+		}
 		for _, s := range steps {
 			if r.take(s); tb.Failed() {
 				break
