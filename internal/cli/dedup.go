@@ -94,7 +94,7 @@ func dedupError(err error) error {
 func dedupProgress(p dedup.Progress) progress {
 	share := -1.0
 	if p.Total > 0 {
-		share = float64(p.BytesIn) / float64(p.Total)
+		share = min(1, float64(p.Done)/float64(p.Total))
 	}
 	return progress{Done: p.Read, Unit: "lines", Share: share}
 }

@@ -11,6 +11,8 @@ type block struct {
 	input  int
 	offset int64
 	data   []byte
+	// raw is how much of the input's file was read, compressed or not.
+	raw int64
 	// added is 1 if the last line had no line end and was given one.
 	added int
 	// err is why the reader stopped after this block.
@@ -47,7 +49,7 @@ func newBlock(size int) *block {
 }
 
 func (b *block) reset() {
-	b.data, b.added, b.err, b.hashed = b.data[:0], 0, nil, 0
+	b.data, b.raw, b.added, b.err, b.hashed = b.data[:0], 0, 0, nil, 0
 	b.ends, b.digests, b.prints, b.odd = b.ends[:0], b.digests[:0], b.prints[:0], b.odd[:0]
 }
 

@@ -135,7 +135,7 @@ func (c *committer) settle(b *block) error {
 		}
 	}
 	c.counts.BytesOut = c.written + c.out.length - c.out.base
-	c.progress.set(&c.counts)
+	c.tell(b)
 	if stop != nil {
 		return c.lineError(&missingError{stop})
 	}

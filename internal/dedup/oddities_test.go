@@ -478,3 +478,27 @@ func TestReportIsWritten(t *testing.T) {
 		}
 	}
 }
+
+func TestProgressEndsAtTheWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := random(t)
+	var inputs []string
+	for i := range 3 {
+		inputs = append(inputs, b.file(fmt.Sprint("in", i), compressed(r, randomLines(r, 300, 100, false))))
+	}
+	run, err := Prepare(t.Context(), &Options{Inputs: inputs, Keys: []string{".id"}, Format: JSONL, blockSize: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := run.Progress(); p.Done != 0 || p.Total == 0 {
+		t.Errorf("before: %+v", p)
+	}
+	report, err := run.Do(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := run.Progress(); p.Done != p.Total || p.Read != report.Read || p.Fresh != report.Fresh {
+		t.Errorf("at the end: %+v of %+v", p, report)
+	}
+}

@@ -126,7 +126,7 @@ type Options struct {
 }
 
 const (
-	defaultBlockSize   = 1 << 20
+	defaultBlockSize   = 256 << 10
 	defaultCommitBytes = 64 << 20
 	defaultCommitEvery = time.Second
 )

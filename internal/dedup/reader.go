@@ -50,6 +50,7 @@ func (r *reader) readInput(ctx context.Context, index int, offset int64) bool {
 		b.input, b.offset = index, offset
 		b.data = append(b.data, rest...)
 		size, more := r.fill(ctx, s, b)
+		b.raw = s.rawOffset()
 		offset += int64(size)
 		rest = append(rest[:0], b.data[size+b.added:]...)
 		b.data = b.data[:size+b.added]

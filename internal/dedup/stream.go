@@ -155,6 +155,18 @@ func (s *stream) skip(ctx context.Context, offset int64, seen func([]byte)) erro
 	return context.Cause(ctx)
 }
 
+// rawOffset returns how much of the file was read, 0 if it is not known.
+func (s *stream) rawOffset() int64 {
+	if s.live {
+		return 0
+	}
+	offset, err := s.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0 // it is for people to look at
+	}
+	return offset
+}
+
 func (s *stream) close() {
 	if s.zstd != nil {
 		s.zstd.Close()
