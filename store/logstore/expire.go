@@ -32,7 +32,7 @@ func (s *Store) maintain(ctx context.Context) {
 			return
 		}
 		if s.wantsSpare() {
-			_ = s.prepareSpare(minSegmentSize, true)
+			_ = s.prepareSpare(minSegmentSize)
 		}
 		_, _ = s.expire(ctx)
 	}

@@ -29,7 +29,7 @@ func writeGolden(t *testing.T, dir string) {
 	s := open(t, dir, opts)
 	goldenChanges(t, s)
 	clock.advance(time.Minute)
-	if err := s.prepareSpare(minSegmentSize, false); err != nil {
+	if err := s.prepareSpare(minSegmentSize); err != nil {
 		t.Fatal(err)
 	}
 	s.mu.Lock()

@@ -388,7 +388,7 @@ func (s *Store) checkFirst(found []*segment) error {
 
 // resume makes the log ready to be appended to.
 func (s *Store) resume(found []*segment) error {
-	num := s.log.first
+	num := uint32(1)
 	if n := len(found); n > 0 {
 		g := found[n-1]
 		if !g.sealed {
@@ -396,10 +396,9 @@ func (s *Store) resume(found []*segment) error {
 		}
 		num = g.num + 1
 	} else {
-		s.log.first, s.log.swept, num = 1, 1, 1
+		s.log.first, s.log.swept = num, num
 	}
-	s.active = &segment{num: num - 1} // what prepareSpare counts from
-	g, err := s.createLargest(num, minSegmentSize, false)
+	g, err := s.createLargest(num, min(firstSize, int(s.opts.SegmentSize)), minSegmentSize)
 	if err != nil {
 		return err
 	}
@@ -412,16 +411,17 @@ func (s *Store) resume(found []*segment) error {
 func (s *Store) resumeIn(g *segment) error {
 	s.active, s.writing = g, g
 	s.emptySeq = s.seq
-	if g.limit >= int(s.opts.SegmentSize) {
+	size := min(g.next+firstSize, int(s.opts.SegmentSize))
+	if g.limit >= size {
 		return nil
 	}
-	if err := g.file.Allocate(s.opts.SegmentSize); err != nil {
+	if err := extend(g.file, g.limit, size); err != nil {
 		// A full disk: what is there can be read, and writes are refused.
 		if err = refusal(err); !errors.Is(err, semel.ErrStoreFull) {
 			return fmt.Errorf("logstore: allocate segment %d: %w", g.num, err)
 		}
 		return nil
 	}
-	g.limit = int(s.opts.SegmentSize)
+	g.limit = size
 	return nil
 }

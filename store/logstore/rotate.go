@@ -14,6 +14,14 @@ import (
 // record, the start of another, the empty record of a close, and the seal.
 const slack = 3*recordExtra + sealRecord
 
+// The first segment, and what is added to one at opening, is small, and the
+// following ones are larger and larger up to Options.SegmentSize: so a small
+// store takes little, and opening does not wait for many zeros to be written.
+const (
+	firstSize  = 1 << 20
+	sizeGrowth = 4
+)
+
 // reserve makes room for n bytes of entries at the end of the log, in a new
 // segment if need be. Blocks of a segment are reserved when it is made, so that
 // a full disk refuses a change here, before anything was changed. It reports
@@ -33,7 +41,7 @@ func (s *Store) reserve(n int) (moved bool, err error) {
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	return true, s.prepareSpare(headerSize+need, false)
+	return true, s.prepareSpare(headerSize + need)
 }
 
 // worn reports whether a segment has gathered for so long that going on would
@@ -67,11 +75,12 @@ func (s *Store) wakeMaintenance() {
 }
 
 // prepareSpare makes the next segment, of at least the given size.
-func (s *Store) prepareSpare(least int, zeroed bool) error {
+func (s *Store) prepareSpare(least int) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
 	s.mu.Lock()
 	spare, num, oldest, err := s.spare, s.active.num+1, s.log.swept, s.usable()
+	size := min(s.active.limit*sizeGrowth, int(s.opts.SegmentSize))
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -86,7 +95,7 @@ func (s *Store) prepareSpare(least int, zeroed bool) error {
 	if least > segmentStride {
 		return invalid("an entry of %d bytes does not fit into a segment of %d", least, segmentStride)
 	}
-	spare, err = s.createLargest(num, least, zeroed)
+	spare, err = s.createLargest(num, size, least)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -106,12 +115,12 @@ func (s *Store) stopIfUnsynced(err error) error {
 	return err
 }
 
-// createLargest makes a segment of the configured size, or of a smaller one if
-// the disk is nearly full.
-func (s *Store) createLargest(num uint32, least int, zeroed bool) (*segment, error) {
-	size := max(int(s.opts.SegmentSize), least)
+// createLargest makes a segment of the given size, or of a smaller one if the
+// disk is nearly full.
+func (s *Store) createLargest(num uint32, size, least int) (*segment, error) {
+	size = max(size, least)
 	for {
-		g, err := s.createSegment(num, size, zeroed)
+		g, err := s.createSegment(num, size)
 		if !errors.Is(err, syscall.ENOSPC) || size == max(least, minSegmentSize) {
 			return g, refusal(err)
 		}

@@ -132,13 +132,12 @@ func decodeHeader(b []byte, num uint32, store storeID) (base int64, err error) {
 
 // createSegment makes a durable, allocated segment without records. It is made
 // under another name and renamed, so that a segment's file always has a valid
-// header. With zeroed set its blocks are written ahead of use, which makes
-// syncs of large records cheaper.
-func (s *Store) createSegment(num uint32, size int, zeroed bool) (*segment, error) {
+// header.
+func (s *Store) createSegment(num uint32, size int) (*segment, error) {
 	base := s.clock.Nanos() / tickNanos
 	g := newSegment(num, base, encodeHeader(num, s.id.store, base))
 	name, temp := filepath.Join(s.dir, segmentName(num)), filepath.Join(s.dir, segmentName(num)+".tmp")
-	file, err := s.makeSegmentFile(temp, encodeHeader(num, s.id.store, base), size, zeroed)
+	file, err := s.makeSegmentFile(temp, encodeHeader(num, s.id.store, base), size)
 	if err == nil {
 		err = s.fs.Rename(temp, name)
 	}
@@ -158,7 +157,7 @@ func (s *Store) createSegment(num uint32, size int, zeroed bool) (*segment, erro
 // tempSuffix ends the name of a segment that is being made.
 const tempSuffix = ".seg.tmp"
 
-func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed bool) (vfs.File, error) {
+func (s *Store) makeSegmentFile(temp string, header []byte, size int) (vfs.File, error) {
 	if err := s.removeIfThere(temp); err != nil {
 		return nil, err
 	}
@@ -166,10 +165,7 @@ func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed boo
 	if err != nil {
 		return nil, err
 	}
-	if err = file.Allocate(int64(size)); err == nil && zeroed {
-		err = writeZeros(file, size)
-	}
-	if err == nil {
+	if err = extend(file, 0, size); err == nil {
 		_, err = file.WriteAt(header, 0)
 	}
 	if err == nil {
@@ -181,11 +177,27 @@ func (s *Store) makeSegmentFile(temp string, header []byte, size int, zeroed boo
 	return file, nil
 }
 
-func writeZeros(file vfs.File, size int) error {
-	zeros := make([]byte, min(1<<20, size))
-	for off := 0; off < size; off += len(zeros) {
-		if _, err := file.WriteAt(zeros[:min(len(zeros), size-off)], int64(off)); err != nil {
+// extend reserves the blocks of a file from one length to another and writes
+// them ahead of use: a sync of what is written over them later need not wait
+// for the file system's journal. It writes and syncs in steps, because large
+// writes would be synced as large ones again, and to let others' syncs between.
+func extend(file vfs.File, from, to int) error {
+	const (
+		step      = 64 << 10
+		syncEvery = 4 << 20
+	)
+	if err := file.Allocate(int64(to)); err != nil {
+		return err
+	}
+	zeros := make([]byte, min(step, to-from))
+	for off := from; off < to; off += len(zeros) {
+		if _, err := file.WriteAt(zeros[:min(len(zeros), to-off)], int64(off)); err != nil {
 			return err
+		}
+		if (off-from)%syncEvery == syncEvery-step {
+			if err := file.Sync(); err != nil {
+				return syncFailed(err)
+			}
 		}
 	}
 	return nil
