@@ -124,8 +124,7 @@ func (e *crashEnv) run(fs *faultfs.FS, tolerates func(error) bool) *crashRun {
 	return r
 }
 
-func nothingFails(error) bool  { return false }
-func anythingFails(error) bool { return true }
+func nothingFails(error) bool { return false }
 
 func crashNowhere(e *crashEnv) {
 	for _, policy := range []faultfs.Policy{faultfs.OnlySynced, faultfs.Everything} {

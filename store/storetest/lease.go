@@ -177,7 +177,6 @@ func clockStepsBack(e *env) {
 }
 
 func boundsAreChecked(e *env) {
-	good := e.request(e.key())
 	for _, c := range []struct {
 		what   string
 		change func(*semel.ClaimRequest)
@@ -190,7 +189,7 @@ func boundsAreChecked(e *env) {
 	} {
 		bad := e.request(e.key())
 		c.change(&bad)
-		good = e.request(e.key())
+		good := e.request(e.key())
 		answers := make([]semel.ClaimAnswer, 2)
 		err := e.store.Claim(e.Context(), []semel.ClaimRequest{bad, good}, answers)
 		if err != nil {

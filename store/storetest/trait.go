@@ -197,7 +197,7 @@ func fenced(e *env) {
 	// again either, at once or after a while.
 	for range 3 {
 		e.reopen()
-		token = next("a reopen in the middle of a claim", e.claimAfter(e.short, e.shortly(key), semel.InFlight))
+		next("a reopen in the middle of a claim", e.claimAfter(e.short, e.shortly(key), semel.InFlight))
 	}
 	if grew && !e.traits.Fenced {
 		e.Errorf("the traits say not Fenced, but tokens grew over each end of a claim")
