@@ -62,21 +62,23 @@ func (s *Shard[V]) makeRoom(now Tick, salt uint64) {
 		s.resize(s.homes, 2*(uint64(len(s.slots))-s.homes))
 		return
 	}
-	grow := s.homes/8 + s.homes/4*(salt>>16&0xff)>>8
+	grow := s.homes/8 + s.homes/8*(salt>>16&0xff)>>8
 	homes := s.homes + max(grow, firstSlots)
 	s.resize(homes, slack(homes))
 }
 
-// resize moves to an array with the given numbers of homes and of slots behind
-// them, or a few more: beyond its small size classes Go's heap gives whole
-// pages in any case.
+// resize moves to an array with about the given number of homes and of slots
+// behind them: beyond its small size classes Go's heap gives whole pages.
 func (s *Shard[V]) resize(homes, behind uint64) {
 	const page, large = 8 << 10, 32 << 10
 	size := uint64(unsafe.Sizeof(slot[V]{}))
 	for {
 		n := homes + behind
 		if n*size > large {
-			n = (n*size + page - 1) &^ (page - 1) / size
+			n = (n*size + page/2) / page * page / size
+			if n == uint64(len(s.slots)) {
+				n += page / size
+			}
 		}
 		if s.move(make([]slot[V], n), n-behind) {
 			return

@@ -57,11 +57,11 @@ const (
 	maxSlack   = 64
 	// At most this percentage of homes is used before a shard grows. Above it
 	// the runs that an insertion moves become long: 1/(1-load)²/2 on average.
-	loadPercent = 90
+	loadPercent = 92
 	// A reserved shard is sized for a lower load, but may be filled beyond
 	// loadPercent before it grows: with the keys that were expected some
 	// shards get more than their share.
-	reservePercent, reservedLoadPercent = 88, 94
+	reservePercent, reservedLoadPercent = 89, 95
 )
 
 func split(d *semel.Digest) (high, low uint64) {
