@@ -466,39 +466,3 @@ func TestLossyFilterSaysSoAndDropsFewNewLines(t *testing.T) {
 		t.Errorf("notes %q do not say lossy", b.notes)
 	}
 }
-
-func TestReportIsWritten(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.must(Options{Format: Text, Inputs: []string{b.file("in", "a\na\n")}, Report: b.path("report")})
-	got := b.content("report")
-	for _, want := range []string{`"read":2`, `"fresh":1`, `"duplicate":1`, `"mismatch":0`, `"missing":0`, `"rejected":0`, `"blank":0`, `"bytes_in":4`, `"bytes_out":2`, `"elapsed_seconds":`, `"resumed":false`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("report %s has no %s", got, want)
-		}
-	}
-}
-
-func TestProgressEndsAtTheWhole(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	r := random(t)
-	var inputs []string
-	for i := range 3 {
-		inputs = append(inputs, b.file(fmt.Sprint("in", i), compressed(r, randomLines(r, 300, 100, false))))
-	}
-	run, err := Prepare(t.Context(), &Options{Inputs: inputs, Keys: []string{".id"}, Format: JSONL, blockSize: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := run.Progress(); p.Done != 0 || p.Total == 0 {
-		t.Errorf("before: %+v", p)
-	}
-	report, err := run.Do(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := run.Progress(); p.Done != p.Total || p.Read != report.Read || p.Fresh != report.Fresh {
-		t.Errorf("at the end: %+v of %+v", p, report)
-	}
-}
