@@ -47,14 +47,21 @@ func (m *model) key(k semel.Key) *expected {
 	return m.keys[k]
 }
 
+// abandoned is how long after its lease, at least, a claim that nobody came
+// back to must be remembered for the attempt of the next one, unless its window
+// is over before: else those whose messages never come again would stay for
+// ever.
+const abandoned = time.Hour
+
 // settle brings a record to the present. fading says that it is done and may
 // be forgotten or not.
 func (m *model) settle(x *expected) (fading bool) {
 	switch {
 	case x.state == semel.Claimed && x.hold && !m.now.Before(x.claim.LeaseEnd):
 		x.state = semel.Unknown
-	case x.state == semel.Claimed && !x.hold && x.claim.LeaseEnd.Before(m.now) && m.now.Sub(x.granted) >= x.window:
-		x.void = true // a claim that was left alone for a whole window may be forgotten
+	case x.state == semel.Claimed && !x.hold && x.claim.LeaseEnd.Before(m.now) &&
+		(m.now.Sub(x.granted) >= x.window || m.now.Sub(x.claim.LeaseEnd) >= abandoned):
+		x.void = true
 	case x.state == semel.Done && !x.expires.IsZero() && !m.now.Before(x.expires):
 		if !m.now.Before(x.expires.Add(m.traits.Tick)) && !m.now.Before(x.maybe) {
 			m.forget(x)

@@ -71,8 +71,11 @@ func foreverStays(e *env) {
 	req := e.request(inOneStep)
 	req.Done, req.Window = true, semel.Forever
 	e.fresh(req)
-	if e.movable() {
+	switch e.harness.Time {
+	case Injected:
 		e.advance(50 * 365 * 24 * time.Hour)
+	case Bubble: // where the store's own timers run as often as in such a time
+		e.advance(1000 * e.window)
 	}
 	e.purge()
 	e.wantResult(key, text("r"))
