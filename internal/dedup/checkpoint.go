@@ -3,7 +3,7 @@ package dedup
 import (
 	"context"
 	"hash/crc32"
-	"os"
+	"slices"
 	"time"
 )
 
@@ -75,14 +75,8 @@ func (c *committer) note(last, finished bool) error {
 }
 
 // files are the outputs that must be synced before a commit.
-func (c *committer) files() []*os.File {
-	var files []*os.File
-	for _, o := range c.outputs {
-		if o.path != "" {
-			files = append(files, o.file)
-		}
-	}
-	return files
+func (c *committer) files() []*output {
+	return slices.DeleteFunc(slices.Clone(c.outputs), func(o *output) bool { return o.path == "" })
 }
 
 // follow adds what is read of an input to the checksum that recognises it.

@@ -69,7 +69,7 @@ func reason(err error) string {
 	case errors.Is(err, fs.ErrPermission):
 		return "no permission"
 	case errors.Is(err, syscall.ENOSPC):
-		return "no space left on the disk"
+		return "no space left on the disk: make room and run the same command again"
 	}
 	return err.Error()
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -37,6 +37,31 @@ type journal struct {
 // memory commits under way take when lines are very short.
 const maxTxKeys = 1 << 19
 
+// storeError names the store in an error of writing it.
+type storeError struct {
+	dir string
+	err error
+}
+
+// Error implements error.
+func (e *storeError) Error() string {
+	if errors.Is(e.err, syscall.ENOSPC) {
+		return "the store " + e.dir + ": " + reason(syscall.ENOSPC)
+	}
+	return "the store " + e.dir + ": " + e.err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *storeError) Unwrap() error { return e.err }
+
+func (j *journal) explain(err error) error {
+	var write *writeError
+	if err == nil || errors.As(err, &write) {
+		return err // of an output, which was to be synced
+	}
+	return &storeError{j.store.Dir(), err}
+}
+
 func openStore(dir string) (*logstore.Store, error) {
 	store, err := logstore.Open(dir, nil)
 	var locked *vfs.LockedError
@@ -44,7 +69,7 @@ func openStore(dir string) (*logstore.Store, error) {
 	case errors.As(err, &locked):
 		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)
 	case err != nil:
-		return nil, fmt.Errorf("the store %s: %w", dir, err)
+		return nil, &storeError{dir, err}
 	}
 	return store, nil
 }
@@ -57,7 +82,7 @@ func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.De
 			p = prints[from:to]
 		}
 		if err := j.tx.Claim(digests[from:to], p, j.window, out[from:to]); err != nil {
-			return err
+			return j.explain(err)
 		}
 		for _, d := range out[from:to] {
 			if d == semel.InFlight || d == semel.InDoubt {
@@ -89,7 +114,7 @@ func (j *journal) settled() error {
 	}
 	err := <-j.pending
 	j.pending = nil
-	return err
+	return j.explain(err)
 }
 
 // set changes a named value with the next commit.
@@ -104,7 +129,7 @@ func (j *journal) set(name string, value any) error {
 
 // seal sends what was decided and set on its way, behind a sync of the files,
 // and begins the next transaction.
-func (j *journal) seal(ctx context.Context, files []*os.File, bytesIn int64) error {
+func (j *journal) seal(ctx context.Context, files []*output, bytesIn int64) error {
 	if err := j.settled(); err != nil {
 		return err
 	}
@@ -116,8 +141,8 @@ func (j *journal) seal(ctx context.Context, files []*os.File, bytesIn int64) err
 			if err := j.failAt("sync"); err != nil {
 				return err
 			}
-			if err := syncData(f); err != nil {
-				return err
+			if err := syncData(f.file); err != nil {
+				return f.explain(err)
 			}
 		}
 		return j.failAt("record")
@@ -131,7 +156,7 @@ func (j *journal) seal(ctx context.Context, files []*os.File, bytesIn int64) err
 
 func (j *journal) begin(ctx context.Context) (err error) {
 	j.tx, err = j.store.Begin(ctx)
-	return err
+	return j.explain(err)
 }
 
 // abort forgets what was decided since the last commit, which it waits for.

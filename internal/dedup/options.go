@@ -105,8 +105,8 @@ type Options struct {
 	// Expect is the number of keys that the filter is made for. Must be above
 	// 0 if Lossy is. Defaults to 0.
 	Expect int64
-	// Threads is the number of goroutines that parse. Must not be negative.
-	// Defaults to 0, which is one for each CPU.
+	// Threads is the number of goroutines that parse. Must be between 0 and
+	// 1024. Defaults to 0, which is one for each CPU.
 	Threads int
 	// Stdin and Stdout stand behind Stdio. Default to nil, which is empty and
 	// discards.
@@ -129,6 +129,8 @@ const (
 	defaultBlockSize   = 256 << 10
 	defaultCommitBytes = 64 << 20
 	defaultCommitEvery = time.Second
+
+	maxThreads = 1024
 )
 
 func (o Options) withDefaults() Options {
@@ -181,8 +183,8 @@ func (o *Options) check(p *problems) {
 	if o.Window < 0 {
 		p.addf("--window %s: a key cannot be remembered for less than no time", o.Window)
 	}
-	if o.Threads < 0 {
-		p.addf("--threads %d: at least 1 is needed", o.Threads)
+	if o.Threads < 0 || o.Threads > maxThreads {
+		p.addf("--threads %d: write a number from 1 to %d", o.Threads, maxThreads)
 	}
 	if o.Append && o.Force {
 		p.addf("--append goes on after what the output holds, --force starts it anew: choose one")

@@ -417,3 +417,45 @@ func TestInterruptedRunDrainsAndGoesOn(t *testing.T) {
 	}
 	b.verify("d", o, report)
 }
+
+func TestOutputThatTheStoreWroteIsAppendedTo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	opts := Options{Format: CSV, Keys: []string{".id"}, Store: b.path("store"), Output: b.path("out")}
+	opts.Inputs = []string{b.file("day1", bom+"id,v\n1,a\n2,b\n")}
+	b.must(opts)
+	opts.Inputs = []string{b.file("day2", "id,v\n2,b\n3,c")}
+	_, report := b.must(opts)
+	b.equal("output", b.content("out"), bom+"id,v\n1,a\n2,b\n3,c\n")
+	if report.BytesOut != int64(len("3,c\n")) || report.Fresh != 1 {
+		t.Errorf("%+v", report)
+	}
+}
+
+func TestPipedRunKeepsWholeLinesThatMayNotComeAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text := strings.Repeat("x", 300)
+	opts := Options{
+		Format: Text, Store: b.path("store"), Output: b.path("out"),
+		Stdin:     strings.NewReader("a" + text + "\nb" + text + "\nc" + text + "\n"),
+		blockSize: 64, commitEvery: time.Hour, failAt: stopAtSeal(2), // the one at the end
+	}
+	if _, _, err := b.run(t.Context(), opts); !errors.Is(err, errInjected) {
+		t.Fatalf("error %v", err)
+	}
+	b.file("out", b.content("out")+"torn")
+	opts.failAt, opts.Stdin = nil, strings.NewReader("c"+text+"\nd"+text+"\n")
+	b.must(opts)
+	var got string
+	for line := range strings.Lines(b.content("out")) {
+		got += line[:1]
+	}
+	if got != "abccd" { // c came again, for its key was not remembered
+		t.Fatalf("lines %q", got)
+	}
+	opts.Stdin = strings.NewReader("d" + text + "\ne" + text)
+	if _, report := b.must(opts); report.Fresh != 1 || report.Duplicate != 1 {
+		t.Fatalf("%+v", report)
+	}
+}
