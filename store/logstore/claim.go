@@ -132,7 +132,7 @@ func (s *Store) plan(o *op, d *semel.Digest) {
 
 // claimOne decides on one claim. It returns false if it must read first.
 func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
-	now := s.clock.Nanos()
+	now := o.now
 	if c, ok := s.claims[*d]; ok {
 		s.claimAgain(o, d, r, a, &c, now)
 		return true
@@ -222,6 +222,10 @@ func (s *Store) waitForClaim(o *op, c *claim) {
 func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
 	a.Decision = semel.Fresh
 	if r.Done {
+		if old.attempt == 0 && !s.opts.KeepIDs &&
+			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), checkOf(r.Owner.Nonce), half(r.Fingerprint), now) {
+			return
+		}
 		delete(s.claims, *d)
 		s.addDone(o, d, &done{
 			tick:  expiryTick(now, int64(r.Window)),

@@ -24,6 +24,7 @@ type batch struct {
 	at      int64 // time of the record
 	prev    *batch
 	before  func() error // runs before the record is written
+	sealed  bool         // by a transaction
 	named   []namedValue // visible once the record is durable
 	done    chan struct{}
 	err     error // set before done is closed

@@ -114,7 +114,7 @@ func (s *Store) completeRoom(r *semel.CompleteRequest) int {
 
 // completeOne completes one key. It returns false if it must read first.
 func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (bool, error) {
-	now := s.clock.Nanos()
+	now := o.now
 	c, ok := s.claims[*d]
 	switch {
 	case ok && c.token == r.Token:
@@ -162,7 +162,7 @@ func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Toke
 	switch {
 	case pending || err != nil:
 		return !pending, err
-	case !ok || s.clock.Nanos() >= f.entry.expires:
+	case !ok || o.now >= f.entry.expires:
 		return true, stale(k, token, semel.Absent, 0)
 	}
 	return true, stale(k, token, semel.Done, f.entry.token())
@@ -188,7 +188,7 @@ func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (boo
 	case !ok:
 		return s.staleOther(o, d, r.Key, r.Token)
 	case c.token != r.Token:
-		return true, stale(r.Key, r.Token, c.state(s.clock.Nanos()), c.token)
+		return true, stale(r.Key, r.Token, c.state(o.now), c.token)
 	case !r.Unknown:
 		s.forgetClaim(o, d, &c)
 		return true, nil
@@ -222,7 +222,7 @@ func (s *Store) writeRemoval(o *op, d *semel.Digest) {
 // extendOne moves the end of one lease.
 func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.Time, bool, error) {
 	c, ok := s.claims[*d]
-	now := s.clock.Nanos()
+	now := o.now
 	switch {
 	case !ok:
 		ready, err := s.staleOther(o, d, r.Key, r.Token)

@@ -17,6 +17,7 @@ type op struct {
 	known   map[uint64]reading // what was read from files, by position
 	led     []*batch           // batches this call must write
 	wait    *batch             // the latest batch its answers depend on
+	now     int64              // the time of the run, for all its keys
 	buf     []byte
 	scratch [compactMost]byte
 }
@@ -230,6 +231,7 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 		if err := s.enter(ctx); err != nil {
 			return err
 		}
+		o.now = s.clock.Nanos()
 		j, bytes := runEnd(i, n, room)
 		moved, err := s.reserve(bytes)
 		if moved || err != nil {
@@ -240,6 +242,7 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 			continue
 		}
 		if j-i > 1 {
+			s.index.touch(o.digests[i:min(j, len(o.digests))])
 			for k := i; k < j; k++ {
 				plan(k)
 			}

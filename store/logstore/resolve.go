@@ -29,7 +29,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		return invalid("a key is resolved as done or absent, not as %s", as)
 	}
 	return s.settleByHand(ctx, key, holderMost+s.completeRoom(&check), func(o *op, d *semel.Digest) error {
-		now := s.clock.Nanos()
+		now := o.now
 		c, ok := s.claims[*d]
 		if !ok || c.state(now) != semel.Unknown {
 			return fmt.Errorf("logstore: resolve %s: %w", key, semel.ErrNotUnknown)
@@ -68,7 +68,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err erro
 			return err
 		}
 		s.index.remove(f.shard, f.slot)
-		if found = s.clock.Nanos() < f.entry.expires; found {
+		if found = o.now < f.entry.expires; found {
 			s.writeRemoval(o, d)
 		}
 		return nil

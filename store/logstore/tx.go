@@ -49,21 +49,14 @@ func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	if err := s.gate.take(ctx, s); err != nil {
 		return nil, err
 	}
-	for {
-		room := 0
-		if s.active.next > TxBytes {
-			room = TxBytes // there is not, so a new segment is begun
-		}
-		moved, err := s.reserve(room)
-		if err != nil {
-			s.gate.release()
-			return nil, err
-		}
-		if !moved {
-			break
-		}
+	err := s.waitSealed(ctx)
+	if err == nil {
+		err = s.reserveTx()
 	}
-	if err := s.usable(); err != nil { // closed while a segment was made
+	if err == nil {
+		err = s.usable() // it may have been closed meanwhile
+	}
+	if err != nil {
 		s.gate.release()
 		return nil, err
 	}
@@ -74,6 +67,43 @@ func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	tx.batch = s.newBatch()
 	s.open, s.tx = tx.batch, tx
 	return tx, nil
+}
+
+// waitSealed waits until few sealed transactions wait for the disk, so that who
+// never waits for one does not fill the memory. It releases the lock meanwhile.
+func (s *Store) waitSealed(ctx context.Context) error {
+	const most = 4
+	var oldest *batch
+	n := 0
+	for b := s.last; b != nil; b = b.prev {
+		if b.sealed {
+			oldest = b
+			n++
+		}
+	}
+	if n < most {
+		return nil
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	err := oldest.wait(ctx)
+	if ctx.Err() != nil {
+		return interrupted(ctx)
+	}
+	return err
+}
+
+// reserveTx makes room for a transaction of TxBytes.
+func (s *Store) reserveTx() error {
+	for {
+		room := 0
+		if s.active.next > TxBytes {
+			room = TxBytes // there is not, so a new segment is begun
+		}
+		if moved, err := s.reserve(room); !moved || err != nil {
+			return err
+		}
+	}
 }
 
 // Claim decides on keys in order and fills out, which must be as long. A key
@@ -315,7 +345,7 @@ func (tx *Tx) finish(before func() error) error {
 		s.writeValue(tx.op, n.name, n.data)
 	}
 	b := tx.batch
-	b.before = before
+	b.before, b.sealed = before, true
 	s.closeBatch(b)
 	s.last = b
 	tx.end(errOver)
