@@ -79,13 +79,15 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 		forgotten += int64(sh.sweep(now))
 		sh.done.Shrink()
 		sh.index.Shrink()
+		sh.records.shrink()
 		s.unlock(sh)
 	}
 	return forgotten, nil
 }
 
-// Count implements [semel.Counter]. Oldest is at least the age told: where
-// compact keys have different windows, it goes by the shortest.
+// Count implements [semel.Counter]. Oldest is that of the keys that are done,
+// since neither a claim nor an unknown key ends with a window. It is a lower
+// bound where compact keys have different windows: it goes by the shortest.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 	c := semel.Counts{MemoryBytes: int64(unsafe.Sizeof(*s))}
 	for i := range s.shards {
@@ -121,10 +123,10 @@ func (sh *shard) count(c *semel.Counts, now moment, scale *table.Scale) {
 			c.Claimed++
 		case semel.Done:
 			c.Done++
+			c.Oldest = max(c.Oldest, time.Duration(now.nanos-r.firstSeen))
 		case semel.Unknown:
 			c.Unknown++
 		}
-		c.Oldest = max(c.Oldest, time.Duration(now.nanos-r.firstSeen))
 	}
 	c.MemoryBytes += sh.done.Bytes() + sh.index.Bytes() + sh.records.bytes() + sh.recent.bytes() + sh.dataBytes
 }

@@ -127,9 +127,16 @@ func (s *slab) alloc() (n uint32, r *record) {
 func (s *slab) release(n uint32) {
 	s.live--
 	if s.live == 0 && s.top > slabKept {
-		*s = slab{} // what a burst took
+		s.shrink() // what a burst took
 		return
 	}
 	*s.at(n) = record{next: s.free}
 	s.free = n + 1
+}
+
+// shrink gives the memory of an empty slab back.
+func (s *slab) shrink() {
+	if s.live == 0 {
+		*s = slab{}
+	}
 }

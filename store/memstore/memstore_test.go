@@ -1,0 +1,507 @@
+package memstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// bundle is a store with a clock that the test moves.
+type bundle struct {
+	*memstore.Store
+	t     *testing.T
+	now   time.Time
+	nonce uint64
+}
+
+func setup(t *testing.T, opts memstore.Options) *bundle {
+	t.Helper()
+	b := &bundle{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	opts.Clock = func() time.Time { return b.now }
+	s, err := memstore.New(&opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.Store = s
+	return b
+}
+
+func id(i int) semel.Key { return semel.Key{Scope: "s", ID: strconv.Itoa(i)} }
+
+func (b *bundle) ask(req semel.ClaimRequest) semel.ClaimAnswer {
+	b.t.Helper()
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := b.Claim(b.t.Context(), []semel.ClaimRequest{req}, answers); err != nil {
+		b.t.Fatal(err)
+	}
+	return answers[0]
+}
+
+// done claims a key as done in one step.
+func (b *bundle) done(key semel.Key, window time.Duration) semel.ClaimAnswer {
+	b.t.Helper()
+	return b.ask(semel.ClaimRequest{Key: key, Window: window, Done: true})
+}
+
+func (b *bundle) wantDone(want semel.Decision, key semel.Key, window time.Duration) {
+	b.t.Helper()
+	if a := b.done(key, window); a.Decision != want {
+		b.t.Fatalf("%s is %s (%v), want %s", key, a.Decision, a.Err, want)
+	}
+}
+
+// claimed claims a key for an owner of its own.
+func (b *bundle) claimed(key semel.Key, lease time.Duration) semel.ClaimAnswer {
+	b.t.Helper()
+	b.nonce++
+	return b.ask(semel.ClaimRequest{Key: key, Owner: semel.Owner{Name: "test", Nonce: b.nonce}, Lease: lease, Window: time.Hour})
+}
+
+func (b *bundle) complete(key semel.Key, token semel.Token, result semel.Result) error {
+	b.t.Helper()
+	answers := make([]error, 1)
+	req := []semel.CompleteRequest{{Key: key, Token: token, Result: result, Window: time.Hour}}
+	if err := b.Complete(b.t.Context(), req, answers); err != nil {
+		b.t.Fatal(err)
+	}
+	return answers[0]
+}
+
+func (b *bundle) look(key semel.Key) semel.Record {
+	b.t.Helper()
+	records := make([]semel.Record, 1)
+	if err := b.Look(b.t.Context(), []semel.Key{key}, records); err != nil {
+		b.t.Fatal(err)
+	}
+	return records[0]
+}
+
+func (b *bundle) counts() semel.Counts {
+	b.t.Helper()
+	c, err := b.Count(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+func TestCompletionWithNothingToKeepTakesTheCompactForm(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{})
+	plain, result, again := id(1), id(2), id(3)
+	token := b.claimed(plain, time.Minute).Claim.Token
+	if err := b.complete(plain, token, semel.Result{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.look(plain); r.State != semel.Done || r.Token != 0 || r.Attempt != 1 {
+		t.Errorf("a plain done key is %+v, want the compact form", r)
+	}
+	kept := b.claimed(result, time.Minute).Claim.Token
+	if err := b.complete(result, kept, semel.Result{Kind: semel.Value}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.look(result); r.State != semel.Done || r.Token != kept || r.Result.Kind != semel.Value {
+		t.Errorf("a done key with an empty result is %+v, want its record", r)
+	}
+	b.claimed(again, time.Minute)
+	b.now = b.now.Add(time.Minute)
+	second := b.claimed(again, time.Minute).Claim
+	if err := b.complete(again, second.Token, semel.Result{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.look(again); r.Attempt != 2 || second.Attempt != 2 {
+		t.Errorf("a key done at the second attempt is %+v, want attempt 2", r)
+	}
+}
+
+func TestRepeatedCompletionIsRecognisedAmongTheLastTenThousands(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{})
+	const keys = 200_000
+	tokens := make([]semel.Token, keys)
+	for i := range tokens {
+		tokens[i] = b.claimed(id(i), time.Minute).Claim.Token
+		if err := b.complete(id(i), tokens[i], semel.Result{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := keys - 30_000; i < keys; i++ {
+		if err := b.complete(id(i), tokens[i], semel.Result{}); err != nil {
+			t.Fatalf("the completion repeated after %d others: %v", keys-i, err)
+		}
+	}
+	var stale *semel.StaleTokenError
+	if err := b.complete(id(0), tokens[0], semel.Result{}); !errors.As(err, &stale) || stale.State != semel.Done {
+		t.Errorf("a completion repeated after %d others is answered %v, want a stale token of a done key", keys, err)
+	}
+	// A token of another key proves nothing.
+	if err := b.complete(id(keys-1), tokens[keys-2], semel.Result{}); !errors.Is(err, semel.ErrStaleToken) {
+		t.Errorf("the token of another key is answered %v", err)
+	}
+}
+
+func TestExpiredRecordsAreDroppedAsOthersAreInserted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{})
+	var early int64
+	for round := range 20 {
+		for i := range 5000 {
+			key := id(round*5000 + i)
+			token := b.claimed(key, time.Minute).Claim.Token
+			if err := b.complete(key, token, semel.Result{Kind: semel.Value, Data: make([]byte, 100)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.now = b.now.Add(31 * time.Minute)
+		if round == 3 {
+			early = b.counts().MemoryBytes
+		}
+	}
+	// Two rounds live at any time.
+	if late := b.counts().MemoryBytes; late > early*3/2 {
+		t.Errorf("memory grew from %d to %d with a constant number of live keys", early, late)
+	}
+	b.now = b.now.Add(2 * time.Hour)
+	empty := setup(t, memstore.Options{}).counts().MemoryBytes
+	if _, err := b.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := b.counts(); left.Done != 0 || left.MemoryBytes > empty+empty/2 {
+		t.Errorf("after a purge of everything %+v is left, a new store takes %d bytes", left, empty)
+	}
+}
+
+func TestKeysOutliveTurnsOfTheTickRing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{MaxWindow: time.Hour})
+	b.wantDone(semel.Fresh, id(0), semel.Forever)
+	for turn := range 30 {
+		// Idle for a time that is no multiple of the ring.
+		b.now = b.now.Add(time.Duration(turn) * 47 * time.Minute)
+		short, long := id(1000+turn), id(2000+turn)
+		b.wantDone(semel.Fresh, short, time.Minute)
+		b.wantDone(semel.Fresh, long, time.Hour)
+		b.now = b.now.Add(time.Minute - 1)
+		b.wantDone(semel.Duplicate, short, time.Minute)
+		b.now = b.now.Add(1 + b.Traits().Tick)
+		b.wantDone(semel.Fresh, short, time.Minute)
+		b.now = b.now.Add(58*time.Minute + 59*time.Second)
+		b.wantDone(semel.Duplicate, long, time.Hour)
+		b.now = b.now.Add(time.Second + b.Traits().Tick)
+		b.wantDone(semel.Fresh, long, time.Hour)
+		b.wantDone(semel.Duplicate, id(0), time.Hour)
+	}
+}
+
+func TestFullStoreRefusesNewKeysAndForgetsNone(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{MaxKeys: 1000})
+	claim := b.claimed(id(0), time.Minute).Claim
+	for i := 1; i < 1000; i++ {
+		b.wantDone(semel.Fresh, id(i), time.Hour)
+	}
+	for i := 1000; i < 1100; i++ {
+		if a := b.done(id(i), time.Hour); !errors.Is(a.Err, semel.ErrStoreFull) || a.Decision != semel.Undecided {
+			t.Fatalf("key %d of at most 1000 is %s, %v", i, a.Decision, a.Err)
+		}
+		if a := b.claimed(id(i), time.Minute); !errors.Is(a.Err, semel.ErrStoreFull) {
+			t.Fatalf("a claim of key %d of at most 1000 is %s, %v", i, a.Decision, a.Err)
+		}
+	}
+	// What is known is decided, and changes of it are no new keys.
+	if err := b.complete(id(0), claim.Token, semel.Result{}); err != nil {
+		t.Error(err)
+	}
+	for i := range 1000 {
+		b.wantDone(semel.Duplicate, id(i), time.Hour)
+	}
+	if removed, err := b.Remove(t.Context(), id(5)); !removed || err != nil {
+		t.Fatal(removed, err)
+	}
+	b.wantDone(semel.Fresh, id(1000), time.Hour)
+	b.now = b.now.Add(2 * time.Hour)
+	for i := 2000; i < 3000; i++ {
+		b.wantDone(semel.Fresh, id(i), time.Hour)
+	}
+	if a := b.done(id(3000), time.Hour); !errors.Is(a.Err, semel.ErrStoreFull) {
+		t.Errorf("after all expired 1001 keys fit: %s, %v", a.Decision, a.Err)
+	}
+}
+
+func TestLimitHoldsUnderConcurrency(t *testing.T) {
+	t.Parallel()
+	const limit = 5000
+	s, err := memstore.New(&memstore.Options{MaxKeys: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var fresh atomic.Int64
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			reqs, answers := make([]semel.ClaimRequest, 40), make([]semel.ClaimAnswer, 40)
+			for i := 0; i < 2500; i += len(reqs) {
+				for j := range reqs {
+					reqs[j] = semel.ClaimRequest{Key: id(w*2000 + i + j), Window: time.Hour, Lease: time.Minute, Done: j%2 == 0}
+				}
+				if err := s.Claim(context.Background(), reqs, answers); err != nil {
+					t.Error(err)
+				}
+				for _, a := range answers {
+					if a.Decision == semel.Fresh {
+						fresh.Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := fresh.Load(); n != limit {
+		t.Errorf("%d keys were granted, want %d", n, limit)
+	}
+	if c, err := s.Count(context.Background()); err != nil || c.Done+c.Claimed != limit {
+		t.Errorf("the store holds %+v, want %d: %v", c, limit, err)
+	}
+}
+
+func TestShortenForgetsWhatExpiresFirstAndSaysSo(t *testing.T) {
+	t.Parallel()
+	var told []memstore.Shortening
+	b := setup(t, memstore.Options{
+		MaxWindow: time.Hour, MaxKeys: 10_000, OnFull: memstore.Shorten,
+		OnShorten: func(s memstore.Shortening) { told = append(told, s) },
+	})
+	claim := b.claimed(semel.Key{Scope: "live", ID: "claim"}, time.Minute).Claim
+	b.wantDone(semel.Fresh, semel.Key{Scope: "live", ID: "forever"}, semel.Forever)
+	const keys = 30_000
+	for i := range keys {
+		b.wantDone(semel.Fresh, id(i), time.Hour)
+		b.now = b.now.Add(time.Hour / keys / 2)
+	}
+	if len(told) == 0 {
+		t.Fatal("nobody was told that keys were forgotten")
+	}
+	var forgotten int64
+	for _, s := range told {
+		forgotten += s.Forgotten
+		if s.Forgotten <= 0 || s.By <= 0 || s.By > time.Hour {
+			t.Fatalf("told of %+v", s)
+		}
+	}
+	c := b.counts()
+	if left := c.Done + c.Claimed; left > 10_000 || left < 9_000 || left+forgotten != keys+2 {
+		t.Errorf("%d of %d keys are left, %d were reported as forgotten", left, keys+2, forgotten)
+	}
+	if c.Oldest > 15*time.Minute {
+		t.Errorf("the oldest key is %v old, want not much more than 10m", c.Oldest)
+	}
+	// The youngest keys are all there, the oldest are not, and neither claims
+	// nor keys kept forever were touched.
+	for i := keys - 7000; i < keys; i++ {
+		if r := b.look(id(i)); r.State != semel.Done {
+			t.Fatalf("key %d of the youngest is %s", i, r.State)
+		}
+	}
+	for i := range keys / 2 {
+		if r := b.look(id(i)); r.State != semel.Absent {
+			t.Fatalf("key %d of the oldest is %s", i, r.State)
+		}
+	}
+	if r := b.look(semel.Key{Scope: "live", ID: "forever"}); r.State != semel.Done {
+		t.Errorf("a key kept forever is %s", r.State)
+	}
+	if r := b.look(semel.Key{Scope: "live", ID: "claim"}); r.State != semel.Claimed || r.Token != claim.Token {
+		t.Errorf("a claim became %+v", r)
+	}
+}
+
+func TestShortenForgetsResultsTooAndRefusesWhenOnlyClaimsAreLeft(t *testing.T) {
+	t.Parallel()
+	var forgotten int64
+	b := setup(t, memstore.Options{
+		MaxKeys: 100, OnFull: memstore.Shorten,
+		OnShorten: func(s memstore.Shortening) { forgotten += s.Forgotten },
+	})
+	for i := range 150 {
+		token := b.claimed(id(i), time.Minute).Claim.Token
+		if err := b.complete(id(i), token, semel.Result{Kind: semel.Value, Data: []byte("r")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if forgotten < 50 {
+		t.Errorf("%d keys were reported as forgotten, want 50 or more", forgotten)
+	}
+	for i := range 100 {
+		if a := b.claimed(id(1000+i), time.Minute); a.Decision != semel.Fresh {
+			t.Fatalf("claim %d is %s, %v", i, a.Decision, a.Err)
+		}
+	}
+	if a := b.claimed(id(2000), time.Minute); !errors.Is(a.Err, semel.ErrStoreFull) {
+		t.Errorf("with nothing but claims the store answers %s, %v", a.Decision, a.Err)
+	}
+	for i := range 100 {
+		if a := b.claimed(id(1000+i), time.Minute); a.Decision != semel.InFlight {
+			t.Fatalf("claim %d became %s", i, a.Decision)
+		}
+	}
+}
+
+func TestAttemptsOfAnAbandonedKeyAreNotForgotten(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{MaxWindow: time.Minute})
+	b.claimed(id(1), time.Second)
+	b.now = b.now.Add(1000 * time.Hour)
+	if _, err := b.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10_000 {
+		b.claimed(id(10+i), time.Second)
+	}
+	if a := b.claimed(id(1), time.Second); a.Claim.Attempt != 2 {
+		t.Errorf("an abandoned key is %s with attempt %d, want 2", a.Decision, a.Claim.Attempt)
+	}
+}
+
+func TestOldestIsTheAgeOfTheOldestCompactKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{MaxWindow: time.Hour})
+	b.wantDone(semel.Fresh, id(1), time.Hour)
+	b.now = b.now.Add(20 * time.Minute)
+	b.wantDone(semel.Fresh, id(2), time.Hour)
+	if got := b.counts().Oldest; got > 20*time.Minute || got < 20*time.Minute-b.Traits().Tick {
+		t.Errorf("the oldest key is %v old, want 20m", got)
+	}
+	b.now = b.now.Add(50 * time.Minute)
+	if got := b.counts().Oldest; got > 50*time.Minute || got < 50*time.Minute-b.Traits().Tick {
+		t.Errorf("after the first expired the oldest key is %v old, want 50m", got)
+	}
+}
+
+func TestListingYieldsEveryKeyThatStays(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{})
+	const keys = 20_000
+	want := map[semel.Digest]bool{}
+	for i := range keys {
+		if i%4 == 0 {
+			b.claimed(id(i), time.Hour)
+		} else {
+			b.wantDone(semel.Fresh, id(i), time.Hour)
+		}
+		want[b.look(id(i)).Digest] = true
+	}
+	listed := 0
+	for r, err := range b.List(t.Context(), semel.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(want, r.Digest)
+		// The store grows and shrinks while it is listed.
+		if listed++; listed%2 == 0 {
+			b.wantDone(semel.Fresh, id(1_000_000+listed), time.Hour)
+		}
+		if listed > 10*keys {
+			t.Fatal("the listing does not end")
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("the listing misses %d of %d keys", len(want), keys)
+	}
+}
+
+func TestKeptIDsAreCopies(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{KeepIDs: true})
+	buffer := []byte("scope/first")
+	view := unsafe.String(&buffer[0], len(buffer))
+	b.wantDone(semel.Fresh, semel.Key{Scope: view[:5], ID: view[6:]}, time.Hour)
+	copy(buffer, "XXXXXXXXXXX")
+	for r, err := range b.List(t.Context(), semel.Filter{}) {
+		if err != nil || r.Key != (semel.Key{Scope: "scope", ID: "first"}) {
+			t.Errorf("the listing shows %s: %v", r.Key, err)
+		}
+	}
+}
+
+func TestManyScopesAreKeptApart(t *testing.T) {
+	t.Parallel()
+	b := setup(t, memstore.Options{})
+	scopes := []string{"", strings.Repeat("long", 100)}
+	for i := range 1000 {
+		scopes = append(scopes, fmt.Sprint("tenant-", i))
+	}
+	reqs := make([]semel.ClaimRequest, len(scopes))
+	answers := make([]semel.ClaimAnswer, len(scopes))
+	for i, scope := range scopes {
+		reqs[i] = semel.ClaimRequest{Key: semel.Key{Scope: scope, ID: "same"}, Window: time.Hour, Done: true}
+	}
+	for _, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
+		if err := b.Claim(t.Context(), reqs, answers); err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range answers {
+			if a.Decision != want {
+				t.Fatalf("scope %q is %s, want %s", scopes[i], a.Decision, want)
+			}
+		}
+		for _, scope := range scopes { // and one by one
+			b.wantDone(semel.Duplicate, semel.Key{Scope: scope, ID: "same"}, time.Hour)
+		}
+	}
+}
+
+func TestCompactClaimsDoNotAllocate(t *testing.T) {
+	s, err := memstore.New(&memstore.Options{Expect: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var buffer [8]byte
+	reqs := []semel.ClaimRequest{{Key: semel.Key{Scope: "s"}, Window: time.Hour, Done: true}}
+	answers := make([]semel.ClaimAnswer, 1)
+	ctx := context.Background()
+	i := uint64(0)
+	if allocs := testing.AllocsPerRun(10_000, func() {
+		i++
+		for j := range buffer {
+			buffer[j] = byte(i >> (8 * j))
+		}
+		reqs[0].Key.ID = unsafe.String(&buffer[0], len(buffer))
+		for _, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
+			if err := s.Claim(ctx, reqs, answers); err != nil || answers[0].Decision != want {
+				t.Fatal(answers[0], err)
+			}
+		}
+	}); allocs != 0 {
+		t.Errorf("a fresh and a repeated claim allocate %v times", allocs)
+	}
+}
+
+func TestNewReportsAllBadOptions(t *testing.T) {
+	t.Parallel()
+	_, err := memstore.New(&memstore.Options{MaxWindow: -1, Expect: -2, MaxKeys: -3, OnFull: 9, MaxResult: -4})
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Fatalf("got %v, want an error that wraps ErrInvalidRequest", err)
+	}
+	for _, field := range []string{"MaxWindow", "Expect", "MaxKeys", "OnFull", "MaxResult"} {
+		if !strings.Contains(err.Error(), "memstore: Options."+field+": ") {
+			t.Errorf("the error does not name %s: %v", field, err)
+		}
+	}
+}
