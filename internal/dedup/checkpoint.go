@@ -10,22 +10,31 @@ import (
 // checkpoint makes keys, position and outputs durable together, without waiting
 // for it.
 func (c *committer) checkpoint(ctx context.Context) error {
-	if err := c.note(false, false); err != nil {
+	if err := c.note(underway); err != nil {
 		return err
 	}
 	return c.journal.seal(ctx, c.files(), c.counts.BytesIn)
 }
 
-// finish is the last checkpoint. It waits until all is durable. Finished says
-// that the inputs were read to their ends.
-func (c *committer) finish(ctx context.Context, finished bool) error {
-	if last := len(c.inputs) - 1; finished && c.pos.Input < last {
+// stage is how far a run is at a checkpoint.
+type stage uint8
+
+const (
+	underway stage = iota
+	stopped        // from outside
+	failed         // at a line
+	finished       // at the end of the inputs
+)
+
+// finish is the last checkpoint. It waits until all is durable.
+func (c *committer) finish(ctx context.Context, at stage) error {
+	if last := len(c.inputs) - 1; at == finished && c.pos.Input < last {
 		c.enter(last)
 	}
 	if c.journal == nil {
 		return nil
 	}
-	if err := c.note(true, finished); err != nil {
+	if err := c.note(at); err != nil {
 		return err
 	}
 	if err := c.journal.seal(ctx, c.files(), c.counts.BytesIn); err != nil {
@@ -37,14 +46,14 @@ func (c *committer) finish(ctx context.Context, finished bool) error {
 }
 
 // note sets the named values of the next commit.
-func (c *committer) note(last, finished bool) error {
+func (c *committer) note(at stage) error {
 	j := c.journal
 	for _, o := range c.outputs {
 		if o.path == "" {
 			continue
 		}
 		state := outputState{Length: o.length, CRC: o.crc, Open: j.mode}
-		if last {
+		if at != underway {
 			state.Open = closed
 			info, err := o.file.Stat()
 			if err != nil {
@@ -59,7 +68,7 @@ func (c *committer) note(last, finished bool) error {
 	if j.id == "" {
 		return nil
 	}
-	if finished {
+	if at == finished {
 		run := runState{Inputs: c.found.Inputs}
 		for i, in := range c.inputs {
 			run.Inputs[i].Changed = changedTime(in.info, time.Now())
@@ -69,7 +78,7 @@ func (c *committer) note(last, finished bool) error {
 		}
 	}
 	return j.set(positionValue+j.id, positionState{
-		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: finished, Replay: c.replay,
+		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: at == finished, Failed: at == failed, Replay: c.replay,
 		ElapsedSeconds: (j.elapsed + time.Since(j.begun)).Seconds(),
 	})
 }

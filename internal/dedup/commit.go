@@ -48,14 +48,21 @@ type committer struct {
 func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) error {
 	err := c.settleAll(ctx, blocks, pool)
 	var line *LineError
-	stopped := errors.As(err, &line) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
-	if err != nil && !stopped {
+	var at stage
+	switch {
+	case err == nil:
+		at = finished
+	case errors.As(err, &line):
+		at = failed
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		at = stopped
+	default:
 		if c.journal != nil {
 			c.journal.abort()
 		}
 		return err
 	}
-	if commitErr := c.finish(context.WithoutCancel(ctx), err == nil); commitErr != nil {
+	if commitErr := c.finish(context.WithoutCancel(ctx), at); commitErr != nil {
 		c.journal.abort()
 		return commitErr
 	}

@@ -106,7 +106,7 @@ type Options struct {
 	// 0 if Lossy is. Defaults to 0.
 	Expect int64
 	// Threads is the number of goroutines that parse. Must be between 0 and
-	// 1024. Defaults to 0, which is one for each CPU.
+	// 256. Defaults to 0, which is one for each CPU.
 	Threads int
 	// Stdin and Stdout stand behind Stdio. Default to nil, which is empty and
 	// discards.
@@ -130,7 +130,7 @@ const (
 	defaultCommitBytes = 64 << 20
 	defaultCommitEvery = time.Second
 
-	maxThreads = 1024
+	maxThreads = 256
 )
 
 func (o Options) withDefaults() Options {

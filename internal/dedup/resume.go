@@ -29,11 +29,12 @@ func readResumption(v values, id string) (*resumption, error) {
 }
 
 // checkInputs finds inputs that are not what they were when the unfinished run
-// began. What was not read yet may have grown.
+// began. What was not read yet may have grown; behind the line at which a run
+// failed it may be anything.
 func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *problems) {
 	for i, was := range r.run.Inputs {
 		in := inputs[i]
-		if in.info.Size() == was.Size && in.info.ModTime().UnixNano() == was.Changed {
+		if in.info.Size() == was.Size && in.info.ModTime().UnixNano() == was.Changed || r.at.Failed && i > r.at.Input {
 			continue
 		}
 		why, err := r.whatChanged(ctx, in, i)
@@ -47,22 +48,29 @@ func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *proble
 
 func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why string, err error) {
 	was := r.run.Inputs[i]
-	if in.info.Size() < was.Size {
-		return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
-	}
-	if i < r.at.Input && in.info.Size() > was.Size {
-		return "grew after it was read to its end", nil
-	}
-	is, err := recognise(in.path, was.Size)
-	if err != nil {
-		return "", err
-	}
-	if is.Sample != was.Sample {
-		return "changed", nil
+	if !r.at.Failed || i < r.at.Input {
+		switch {
+		case in.info.Size() < was.Size:
+			return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
+		case i < r.at.Input && in.info.Size() > was.Size:
+			return "grew after it was read to its end", nil
+		}
+		is, err := recognise(in.path, was.Size)
+		if err != nil {
+			return "", err
+		}
+		if is.Sample != was.Sample {
+			return "changed", nil
+		}
 	}
 	if i != r.at.Input {
 		return "", nil
 	}
+	return r.checkRead(ctx, in)
+}
+
+// checkRead compares what was read of the current input.
+func (r *resumption) checkRead(ctx context.Context, in *input) (why string, err error) {
 	s, err := in.stream(ctx, 0)
 	if err != nil {
 		return "", err

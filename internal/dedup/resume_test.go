@@ -236,6 +236,31 @@ func TestUnfinishedRunRefusesInputsThatChanged(t *testing.T) {
 	}
 }
 
+func TestLineAtWhichARunFailedMayBeMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	good, bad, more := strings.Repeat("{\"id\":1}\n", 50), "{\"id\":\n", "{\"id\":3}\n"
+	opts := b.checkpointedOptions("d", []string{b.file("in", good+bad+more)})
+	opts.OnMissing = MissingFail
+	for range 2 {
+		_, _, err := b.run(t.Context(), opts)
+		if err == nil || !strings.Contains(err.Error(), "in:51: ") {
+			t.Fatalf("error %v", err)
+		}
+	}
+	b.file("in", strings.Replace(good, "1", "4", 1)+"{}\n"+more)
+	var refused *RefusedError
+	if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) {
+		t.Fatalf("error %v, although what was read has changed", err)
+	}
+	b.file("in", good+more)
+	_, report := b.must(opts)
+	b.equal("output", b.content("d/out"), "{\"id\":1}\n{\"id\":3}\n")
+	if !report.Resumed || report.Read != 51 || report.BytesIn != int64(len(good+more)) {
+		t.Errorf("%+v", report)
+	}
+}
+
 func TestUnfinishedRunAcceptsAnInputThatGrew(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

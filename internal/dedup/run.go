@@ -213,11 +213,15 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	}
 	if known.unfinished() {
 		r.resume(known, j)
-		return nil
+		if !known.at.Failed {
+			return nil
+		}
 	}
 	found, err := describeInputs(r.inputs)
 	r.committer.found = found
-	r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
+	if !known.unfinished() {
+		r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
+	}
 	return err
 }
 

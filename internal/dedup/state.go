@@ -65,6 +65,9 @@ type positionState struct {
 	Counts         Counts  `json:"counts"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	Finished       bool    `json:"finished,omitempty"`
+	// Failed: the run stopped by itself at a line behind the position, which
+	// people are told to mend.
+	Failed bool `json:"failed,omitempty"`
 	// Replay is [committer.replay].
 	Replay bool `json:"replay,omitempty"`
 }
