@@ -17,31 +17,37 @@ func (s *Store) reserve(sh *shard) bool {
 	return true
 }
 
-// roomSlots is about how many slots one claim sweeps in search of room. What
-// remains is left to the next claim, which goes on from there.
-const roomSlots = 1 << 17
+// roomKeys is about how many keys one claim examines in search of expired ones.
+// What remains is left to the next claim, which goes on from there.
+const roomKeys = 1 << 17
 
 // makeRoom tries to forget something for the sake of one new key and reports
 // whether it did: what has expired, and else, if the policy is to shorten, what
 // would expire first.
 func (s *Store) makeRoom(now moment) bool {
-	slots := 0
-	for range s.shards {
-		sh := s.lock(s.nextForRoom())
-		if sh == nil {
-			return false
-		}
-		slots += sh.size()
-		forgotten := sh.sweep(now)
-		s.unlock(sh)
-		if forgotten > 0 || s.count.Load() < s.opts.MaxKeys {
-			return true
-		}
-		if slots > roomSlots {
-			break
+	if now.nanos-s.swept.Load() >= int64(min(s.scale.Length(), time.Second)) {
+		examined := 0
+		for i := 0; ; i++ {
+			if i == len(s.shards) {
+				s.swept.Store(now.nanos)
+				break
+			}
+			sh := s.lock(s.nextForRoom())
+			if sh == nil {
+				return false
+			}
+			examined += sh.size()
+			forgotten := sh.sweep(now)
+			s.unlock(sh)
+			if forgotten > 0 {
+				return true
+			}
+			if examined > roomKeys {
+				break
+			}
 		}
 	}
-	return s.opts.OnFull == Shorten && s.shorten(now)
+	return s.count.Load() < s.opts.MaxKeys || s.opts.OnFull == Shorten && s.shorten(now)
 }
 
 // nextForRoom returns the shards in turn, so that all are shortened alike.

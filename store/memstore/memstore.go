@@ -41,7 +41,7 @@ type FullPolicy uint8
 const (
 	// Refuse answers the claim with ErrStoreFull and forgets nothing.
 	Refuse FullPolicy = iota
-	// Shorten forgets the keys that are done and whose windows would end
+	// Shorten forgets keys that are done, about those whose windows would end
 	// first, and reports it to OnShorten: the effect of a message that comes
 	// again after that is repeated. Claimed and unknown keys and keys kept
 	// forever are not forgotten; if there is nothing else, it refuses.
@@ -101,10 +101,12 @@ type Store struct {
 	closed atomic.Bool
 	// token is the last token that was granted.
 	token atomic.Uint64
-	// count is the number of keys, kept only where MaxKeys limits it, and room
-	// is where in the shards to look for room next.
+	// count is the number of keys, kept only where MaxKeys limits it, room is
+	// where in the shards to look for room next, and swept is when nothing
+	// expired was last found in any of them, which is not tried again at once.
 	count  atomic.Int64
 	room   atomic.Uint32
+	swept  atomic.Int64
 	shards [table.Shards]shard
 }
 
