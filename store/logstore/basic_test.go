@@ -97,7 +97,7 @@ func complete(t testing.TB, s *Store, r semel.CompleteRequest) error {
 func TestKeysAreRememberedOverSegmentsAndReopening(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), small())
-	const n = 50_000
+	const n = 30_000
 	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Fresh)
 	wantAll(t, claimDone(t, s, 0, n, semel.Forever), semel.Duplicate)
 	for range 2 {
@@ -208,7 +208,7 @@ func TestTransactionIsAllOrNothing(t *testing.T) {
 		}
 		wantAll(t, out, want)
 	}
-	const n = 30_000
+	const n = 8_000
 	tx := begin()
 	claim(tx, digests(0, n), semel.Fresh)
 	claim(tx, digests(0, n), semel.Duplicate)

@@ -328,12 +328,14 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 	if err := s.checkFirst(found); err != nil {
 		return found, err
 	}
+	s.log.swept = found[0].num
 	for len(found) > 0 && found[0].num < s.log.first {
 		if err := s.deleteSegment(found[0]); err != nil {
 			return found, err
 		}
 		found = found[1:]
 	}
+	s.sweep()
 	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
 		// The last one was made ahead and never used.
 		g := found[n-1]
@@ -348,7 +350,6 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 		}
 	}
 	s.seq = l.seq - 1
-	s.sweep()
 	return found, nil
 }
 

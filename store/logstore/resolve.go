@@ -152,6 +152,16 @@ func appendTo(f vfs.File, line []byte) error {
 	if err != nil {
 		return err
 	}
+	if size > 0 {
+		// A line that a crash cut short must not spoil this one.
+		var end [1]byte
+		if _, err := f.ReadAt(end[:], size-1); err != nil {
+			return err
+		}
+		if end[0] != '\n' {
+			line = append([]byte{'\n'}, line...)
+		}
+	}
 	if _, err := f.WriteAt(line, size); err != nil {
 		return err
 	}

@@ -155,7 +155,7 @@ func (tx *Tx) grow(n int) error {
 		return s.failed
 	}
 	if need > segmentStride {
-		return invalid("the transaction has %d bytes and cannot grow by %d: commit earlier", g.next-tx.batch.start, n)
+		return invalid("the transaction has %d bytes and cannot grow by %d: commit earlier", g.next-tx.batch.start, n+tx.room)
 	}
 	const step = 4 << 20
 	s.mu.Unlock()
@@ -270,6 +270,7 @@ func (tx *Tx) Set(name string, value []byte) {
 	tx.room += valueRoom(name, value)
 	for i := range tx.named {
 		if tx.named[i].name == name {
+			tx.room -= valueRoom(name, tx.named[i].data)
 			tx.named[i].data = value
 			return
 		}
