@@ -183,6 +183,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	defer s.unlock(sh)
 	_, _, was := sh.done.Find(&d, now.tick)
 	sh.done.Delete(&d)
+	sh.recent.forget(recentKey(&d))
 	if r, n := sh.record(&d, now.nanos); r != nil {
 		sh.drop(r, n)
 		was = true

@@ -72,36 +72,38 @@ func (s *Store) checkResult(result semel.Result) error {
 func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Digest, now moment) error {
 	r, n := sh.record(d, now.nanos)
 	switch {
-	case r == nil && sh.recent.has(req.Token, recentKey(d)):
-		if _, _, ok := sh.done.Find(d, now.tick); ok {
+	case r == nil:
+		_, expiry, ok := sh.done.Find(d, now.tick)
+		if ok && req.Token != 0 && sh.recent.has(completion{req.Token, recentKey(d), expiry}) {
 			return nil
 		}
 		return sh.stale(d, req.Key, req.Token, now)
-	case r == nil || r.token != req.Token || req.Token == 0:
+	case r.token != req.Token || req.Token == 0:
 		return sh.stale(d, req.Key, req.Token, now)
 	case r.state == semel.Done:
 		return nil
 	}
-	if s.finish(sh, r, n, d, req.Result, req.Window, now) {
-		sh.recent.add(req.Token, recentKey(d))
-	}
+	s.finish(sh, r, n, d, req.Result, req.Window, now)
 	return nil
 }
 
 // recentKey returns the part of a digest that is kept of a completion.
 func recentKey(d *semel.Digest) uint64 { return binary.BigEndian.Uint64(d[1:9]) }
 
-// finish makes a record done, and reports whether it took the compact form.
-func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) (compact bool) {
+// finish makes a record done, in the compact form if nothing speaks against it.
+func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) {
 	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && s.compactWindow(window) {
+		expiry := s.scale.Expiry(now.nanos, window)
+		if r.token != 0 {
+			sh.recent.add(completion{r.token, recentKey(d), expiry})
+		}
 		sh.drop(r, n)
-		sh.setDone(d, now, s.scale.Expiry(now.nanos, window), window)
-		return true
+		sh.setDone(d, now, expiry, window)
+		return
 	}
 	r.state, r.leaseEnd = semel.Done, 0
 	r.expires = after(now.nanos, window)
 	sh.setResult(r, result)
-	return false
 }
 
 // Release implements [semel.Store]. It does not block. A release that is

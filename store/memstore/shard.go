@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -169,25 +170,29 @@ type completion struct {
 	token semel.Token
 	// key is a part of the digest: the token alone is unique already.
 	key uint64
+	// expiry tells this life of the key from a later one.
+	expiry table.Tick
 }
 
 // recentKept is the number of completions remembered in each shard.
 const recentKept = 256
 
-func (t *recentTokens) add(token semel.Token, key uint64) {
+func (t *recentTokens) add(c completion) {
 	if len(t.ring) < recentKept {
-		t.ring = append(t.ring, completion{token, key})
+		t.ring = append(t.ring, c)
 		return
 	}
-	t.ring[t.next] = completion{token, key}
+	t.ring[t.next] = c
 	t.next = (t.next + 1) % recentKept
 }
 
-func (t *recentTokens) has(token semel.Token, key uint64) bool {
+func (t *recentTokens) has(c completion) bool { return slices.Contains(t.ring, c) }
+
+// forget forgets the completions of a key.
+func (t *recentTokens) forget(key uint64) {
 	for i := range t.ring {
-		if t.ring[i] == (completion{token, key}) {
-			return true
+		if t.ring[i].key == key {
+			t.ring[i].token = 0
 		}
 	}
-	return false
 }
