@@ -55,14 +55,17 @@ func newWorker(x *extraction) (*worker, error) {
 	return w, err
 }
 
-// work parses blocks until there are no more.
+// work has threads workers parse blocks until there are no more, which wait
+// waits for.
 func (x *extraction) work(threads int, blocks <-chan *block) (wait func(), err error) {
-	var running sync.WaitGroup
-	for range threads {
-		w, err := newWorker(x)
-		if err != nil {
+	workers := make([]*worker, threads)
+	for i := range workers {
+		if workers[i], err = newWorker(x); err != nil {
 			return nil, err
 		}
+	}
+	var running sync.WaitGroup
+	for _, w := range workers {
 		running.Go(func() {
 			for b := range blocks {
 				w.parse(b)
