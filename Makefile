@@ -23,7 +23,7 @@ check: ## Check format, vet, staticcheck and architecture
 	$(GO) test -count=1 -run '^TestArchitecture' .
 
 race:
-	$(GO) test -race ./...
+	$(GO) test -race -timeout 20m ./...
 
 fuzz: ## Run each fuzz target for FUZZTIME (20s)
 	@set -e; for package in $$($(GO) list ./...); do \
