@@ -254,6 +254,10 @@ func (w *worker) rich(img *image, r record, off int, b []byte) error {
 	case e.kind == kindRemoval:
 		return w.put(img, gone)
 	case e.kind == kindClaim:
+		// A done entry before it had expired, whatever the clock says now.
+		if err := w.put(img, gone); err != nil {
+			return err
+		}
 		w.claims[e.digest] = claimOf(e.rich, img.segment.position(off))
 		return nil
 	}

@@ -151,7 +151,7 @@ func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel
 		s.index.remove(f.shard, f.slot)
 	}
 	switch {
-	case !r.Time.IsZero() && r.Window != semel.Forever && now-r.Time.UnixNano() > int64(r.Window):
+	case !r.Time.IsZero() && r.Window != semel.Forever && timeOf(now).Sub(r.Time) > r.Window:
 		a.Decision = semel.Late
 	case s.full():
 		a.Err = s.errFull()

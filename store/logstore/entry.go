@@ -32,7 +32,6 @@ const (
 	entryHead   = 20             // digest and meta
 	compactMost = entryHead + 12 // with check and fingerprint
 	richHead    = entryHead + 4  // with checksum
-	maxBody     = 1<<26 - 4
 )
 
 // tickNanos is the coarseness of expiry: 250 ms.

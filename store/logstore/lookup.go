@@ -196,18 +196,23 @@ func (s *Store) verifyAround(g *segment, off int) error {
 	return nil
 }
 
-// recordAround finds the header of the record that holds an offset.
-func (s *Store) recordAround(g *segment, off int) (r record, err error) {
+// recordAround finds the header of the record that holds an offset: it follows
+// the lengths of the records from a start that is known.
+func (s *Store) recordAround(g *segment, off int) (record, error) {
 	s.mu.Lock()
 	at, limit := g.markBefore(off), g.next
 	s.mu.Unlock()
-	head := make([]byte, recordHead+recordTrail)
-	for at <= off {
-		n, err := g.file.ReadAt(head, int64(at))
-		if n < recordHead {
-			return r, s.corrupt(g, at, errors.Join(errors.New("a record cannot be read"), err))
+	var b []byte // of the file from begin on
+	begin := at
+	for {
+		if at-begin+recordHead > len(b) {
+			begin = at
+			b = make([]byte, max(min(off-at, chunkSize), recordHead))
+			if n, err := g.file.ReadAt(b, int64(at)); n < len(b) {
+				return record{}, s.corrupt(g, at, errors.Join(errors.New("a record cannot be read"), err))
+			}
 		}
-		r = headOf(head, at)
+		r := headOf(b[at-begin:], at)
 		if r.length < emptyRecord || r.end() > limit {
 			return r, s.corrupt(g, at, errors.New("a record's header is damaged"))
 		}
@@ -216,7 +221,6 @@ func (s *Store) recordAround(g *segment, off int) (r record, err error) {
 		}
 		at = r.end()
 	}
-	return r, s.corrupt(g, off, errors.New("no record is here"))
 }
 
 // each makes the changes of a call, in runs that hold the lock for a bounded
