@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -64,8 +65,17 @@ none is lost.`,
 // lossyRate is the rate of --lossy, as a number or in percent.
 type lossyRate float64
 
+// dedupGC is the garbage that may pile up beside what is in use, in percent,
+// unless GOGC says otherwise. Nearly all of what is in use is one table without
+// pointers, so collecting four times as often as by default costs no time that
+// can be measured and saves a quarter of the memory.
+const dedupGC = 25
+
 // dedup runs the verb.
 func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
+	if a.env("GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
+	}
 	opts.Stdin, opts.Stdout = a.stdin, a.stdout
 	opts.Note = func(text string) { a.note("semel dedup: %s", text) }
 	run, err := dedup.Prepare(ctx, opts)
