@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +40,8 @@ type CrashHarness struct {
 // not asked for must not, and a store that notices damage must say so with
 // ErrCorrupt.
 //
+// With go test -short, each run takes a random part of the operations.
+//
 // A store that is not PowerSafe must not lose anything when its process dies,
 // and must be seen to lose something with the power.
 func RunCrash(t *testing.T, h CrashHarness) {
@@ -44,7 +49,9 @@ func RunCrash(t *testing.T, h CrashHarness) {
 	for _, c := range crashCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.check(newCrashEnv(t, h))
+			e := newCrashEnv(t, h)
+			e.short = testing.Short()
+			c.check(e)
 		})
 	}
 }
@@ -70,11 +77,14 @@ type crashEnv struct {
 	testing.TB
 	harness CrashHarness
 	seed    uint64
+	short   bool // try a part of the operations only
 	random  *rand.Rand
 	// traits are those of the store.
 	traits semel.Traits
-	// ops is how many operations the workload takes when nothing happens.
-	ops int
+	// ops is how many operations the workload takes when nothing happens, in
+	// all and of each kind.
+	ops   int
+	kinds map[faultfs.OpKind]int
 	// lost counts keys that were acknowledged and lost with the power.
 	lost int
 }
@@ -87,9 +97,17 @@ func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
 	if h.Large == 0 {
 		h.Large = 20_000
 	}
-	e := &crashEnv{TB: tb, harness: h, seed: seed(tb)}
+	e := &crashEnv{TB: tb, harness: h, seed: seed(tb), kinds: make(map[faultfs.OpKind]int)}
 	e.random = rand.New(rand.NewPCG(e.seed, 0))
-	r := e.run(faultfs.New(), nothingFails)
+	fs := faultfs.New()
+	var mu sync.Mutex // guards e.kinds, as the store may work in the background
+	fs.SetHook(func(op faultfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		e.kinds[op.Kind]++
+		return nil
+	})
+	r := e.run(fs, nothingFails)
 	if e.Failed() {
 		e.FailNow()
 	}
@@ -140,6 +158,19 @@ func crashNowhere(e *crashEnv) {
 	}
 }
 
+// points yields 1 to n, until something failed; with go test -short every
+// eighth of them, from a random one on.
+func (e *crashEnv) points(n int) iter.Seq[int] {
+	first, step := 1, 1
+	if e.short {
+		first, step = 1+e.random.IntN(8), 8
+	}
+	return func(yield func(int) bool) {
+		for i := first; i <= n && !e.Failed() && yield(i); i += step {
+		}
+	}
+}
+
 // crashAt runs the workload up to a crash at operation n.
 func (e *crashEnv) crashAt(n int) *crashRun {
 	e.Helper()
@@ -156,7 +187,7 @@ func (e *crashEnv) crashAt(n int) *crashRun {
 }
 
 func crashAnywhere(e *crashEnv) {
-	for n := 1; n <= e.ops && !e.Failed(); n++ {
+	for n := range e.points(e.ops) {
 		r := e.crashAt(n)
 		for i, policy := range []faultfs.Policy{faultfs.Everything, faultfs.OnlySynced, faultfs.Torn, faultfs.Torn, faultfs.Torn} {
 			at := r.where
@@ -171,7 +202,7 @@ func crashAnywhere(e *crashEnv) {
 }
 
 func crashTwice(e *crashEnv) {
-	for n := 1; n <= e.ops && !e.Failed(); n++ {
+	for n := range e.points(e.ops) {
 		r := e.crashAt(n)
 		first := r.fs.Survive(faultfs.Torn, e.random)
 		// How many operations does recovery take?
@@ -238,20 +269,25 @@ func takesSpace(k faultfs.OpKind) bool {
 }
 
 func diskFull(e *crashEnv) {
-	for n := 1; n <= e.ops && !e.Failed(); n++ {
+	writes := 0
+	for kind, n := range e.kinds {
+		if takesSpace(kind) {
+			writes += n
+		}
+	}
+	for n := range e.points(writes) {
 		for _, lasts := range []bool{false, true} {
-			hit := false
-			r := e.failing(fmt.Sprintf("disk full at operation %d of %d, lasting: %t", n, e.ops, lasts), func(_ *crashRun, op faultfs.Op) error {
-				if takesSpace(op.Kind) && (op.N == n || lasts && op.N > n) {
-					hit = true
+			var count atomic.Int64
+			r := e.failing(fmt.Sprintf("disk full at write %d of %d, lasting: %t", n, writes, lasts), func(_ *crashRun, op faultfs.Op) error {
+				if !takesSpace(op.Kind) {
+					return nil
+				}
+				if c := count.Add(1); c == int64(n) || lasts && c > int64(n) {
 					return syscall.ENOSPC
 				}
 				return nil
 			})
 			e.heal(r)
-			if !hit {
-				break // no write: the same as without
-			}
 		}
 	}
 }
@@ -268,16 +304,18 @@ func diskFillsUp(e *crashEnv) {
 }
 
 func operationFails(e *crashEnv) {
-	for n := 1; n <= e.ops && !e.Failed(); n++ {
-		var failed faultfs.Op
+	for n := range e.points(e.ops) {
+		var failed atomic.Pointer[faultfs.Op]
 		r := e.failing(fmt.Sprintf("EIO at operation %d of %d", n, e.ops), func(_ *crashRun, op faultfs.Op) error {
 			if op.N == n {
-				failed = op
+				failed.Store(&op)
 				return syscall.EIO
 			}
 			return nil
 		})
-		r.where += fmt.Sprintf(" (%s)", failed)
+		if op := failed.Load(); op != nil {
+			r.where += fmt.Sprintf(" (%s)", op)
+		}
 		e.heal(r)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"syscall"
 
 	"github.com/semel-dev/semel"
@@ -70,7 +71,7 @@ func (e *crashEnv) claimAgain(store semel.Store, key semel.Key) (semel.ClaimAnsw
 func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) string {
 	switch a.Decision {
 	case semel.Duplicate:
-		if f.removed {
+		if f.removed && strong {
 			return "it was removed"
 		}
 		for _, asked := range f.asked {
@@ -107,22 +108,29 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 }
 
 func syncFails(e *crashEnv) {
-	for n := 1; n <= e.ops && !e.Failed(); n++ {
+	for n := range e.points(e.kinds[faultfs.Sync]) {
+		var mu sync.Mutex // guards those below, as the store may work in the background
 		var failed faultfs.Op
-		again, life := 0, 0
-		r := e.failing(fmt.Sprintf("sync fails at operation %d of %d", n, e.ops), func(r *crashRun, op faultfs.Op) error {
+		count, again, life := 0, 0, 0
+		r := e.failing(fmt.Sprintf("sync %d of %d fails", n, e.kinds[faultfs.Sync]), func(r *crashRun, op faultfs.Op) error {
+			if op.Kind != faultfs.Sync {
+				return nil
+			}
 			opens, _ := r.life()
+			mu.Lock()
+			defer mu.Unlock()
+			count++
 			switch {
-			case op.N == n && op.Kind == faultfs.Sync:
+			case count == n:
 				failed, life = op, opens
 				return syscall.EIO
-			case op.Kind == faultfs.Sync && op.Name == failed.Name && opens == life:
+			case op.Name == failed.Name && opens == life:
 				again++
 			}
 			return nil
 		})
 		if failed.N == 0 {
-			r.close()
+			r.close() // it went another way and synced less often
 			continue
 		}
 		r.where += " (" + failed.String() + ")"
@@ -170,8 +178,9 @@ func bitFlips(e *crashEnv) {
 	e.flipBits(killed, left)
 }
 
-// flipsPerFile is how many bits of a file are flipped, if it has more.
-const flipsPerFile = 400
+// flipsPerFile is how many bits of a file are flipped, if it has more: others
+// in each run.
+const flipsPerFile = 200
 
 func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS) {
 	e.Helper()
@@ -217,6 +226,13 @@ func (e *crashEnv) offsets(content []byte) []int64 {
 		var some []int64
 		for i := range flipsPerFile {
 			some = append(some, used[int(start+float64(i)*step)])
+		}
+		used = some
+	}
+	if e.short {
+		var some []int64
+		for i := e.random.IntN(8); i < len(used); i += 8 {
+			some = append(some, used[i])
 		}
 		used = some
 	}

@@ -316,12 +316,12 @@ func exact(e *env) {
 		}
 		return
 	}
-	// As many pairs of keys as there are 34-bit numbers: a digest that was cut
-	// to 32 bits would take some of them for one.
-	const batch, batches = 4096, 32
+	// Three times as many pairs of keys as there are 32-bit numbers: a digest
+	// that was cut to 32 bits would take some of them for one.
+	const batch, batches = 4096, 40
 	reqs := make([]semel.ClaimRequest, batch)
 	answers := make([]semel.ClaimAnswer, batch)
-	for b := range 2 * batches {
+	for b := range batches {
 		for i := range reqs {
 			reqs[i] = e.request(semel.Key{Scope: "exact", ID: fmt.Sprintf("%d-%d", b, i)})
 			reqs[i].Done = true
