@@ -134,7 +134,7 @@ func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
 	opts := small()
 	opts.Clock, opts.Fsync = c.now, Never
 	s := open(t, t.TempDir(), opts)
-	const n = 9000
+	const n = 3000
 	round, since := 0, 0
 	rounds := func(to int) {
 		for ; round < to; round++ {
