@@ -20,7 +20,8 @@ type batch struct {
 	start   int // offset of the record
 	end     int // offset behind the record; 0 while it gathers
 	seq     uint32
-	count   int
+	count   int   // entries
+	calls   int   // that wait for it
 	at      int64 // time of the record
 	prev    *batch
 	before  func() error // runs before the record is written
@@ -70,7 +71,10 @@ func (s *Store) appendEntry(o *op, entry []byte) uint64 {
 		s.open, s.last = b, b
 		o.led = append(o.led, b)
 	}
-	o.wait = b
+	if o.wait != b {
+		o.wait = b
+		b.calls++
+	}
 	g := b.segment
 	off := g.next
 	s.put(g, off, entry)
@@ -93,18 +97,19 @@ func (s *Store) lead(b *batch) {
 
 // gather lets the callers that can run join the batch, as long as more come:
 // after a sync all its callers wake at once, and the first of them must not
-// write a record of one while the others pile up behind it.
+// write a record of one while the others pile up behind it. A caller that was
+// alone the last time does not look for others.
 func (s *Store) gather(b *batch) {
 	const most = 16
-	count := -1
+	calls := 0
 	for range most {
 		s.mu.Lock()
-		now, closed := b.count, b.end != 0
+		now, alone, closed := b.calls, s.lastCalls <= 1 && b.calls <= 1, b.end != 0
 		s.mu.Unlock()
-		if closed || now == count {
+		if closed || alone || now == calls {
 			return
 		}
-		count = now
+		calls = now
 		runtime.Gosched()
 	}
 }
@@ -141,6 +146,7 @@ func (s *Store) commit(b *batch) {
 	if s.last == b {
 		s.last = nil
 	}
+	s.lastCalls = b.calls
 	s.mu.Unlock()
 	close(b.done)
 }

@@ -45,6 +45,7 @@ type Store struct {
 	tx         *Tx      // the open transaction
 	open       *batch   // gathers entries
 	last       *batch   // the latest batch, while it is not written
+	lastCalls  int      // how many calls waited for the latest written batch
 	seq        uint32   // of the latest batch
 	emptySeq   uint32   // of the empty record that the log ended with at open
 	resident   []residentChunk
