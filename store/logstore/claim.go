@@ -125,7 +125,8 @@ var richLeast = new(rich).size()
 
 // plan finds out what must be read to decide on a key.
 func (s *Store) plan(o *op, d *semel.Digest) {
-	if _, claimed := s.claims[*d]; !claimed {
+	sh, tag := split(d)
+	if x := &s.index.shards[sh]; x.has(x.seek(tag), tag) {
 		_, _, _, _ = s.find(o, d) // decide sees its errors
 	}
 }
@@ -145,7 +146,7 @@ func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel
 	case pending:
 		return false
 	case ok && now < f.entry.expires:
-		s.answerDone(o, r, a, &f)
+		s.answerDone(o, r, a, f)
 		return true
 	case ok:
 		s.index.remove(f.shard, f.slot)

@@ -19,8 +19,8 @@ const (
 	posBits   = 36
 
 	// A shard grows when it is fuller than maxLoad/16, by growth/16, so that a
-	// key costs 8*16/maxLoad to 8*growth/maxLoad bytes: 9.1 to 11.4.
-	maxLoad = 14
+	// key costs 8*16/maxLoad to 8*growth/maxLoad bytes: 9.8 to 12.3.
+	maxLoad = 13
 	growth  = 20
 )
 

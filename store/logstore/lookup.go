@@ -17,7 +17,8 @@ type op struct {
 	known   map[uint64]reading // what was read from files, by position
 	led     []*batch           // batches this call must write
 	wait    *batch             // the latest batch its answers depend on
-	now     int64              // the time of the run, for all its keys
+	found   found
+	now     int64 // the time of the run, for all its keys
 	buf     []byte
 	scratch [compactMost]byte
 }
@@ -45,6 +46,7 @@ func (o *op) free() {
 		return
 	}
 	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
+	o.found = found{}
 	clear(o.led)
 	o.led = o.led[:0]
 	clear(o.known)
@@ -58,7 +60,8 @@ func (o *op) waitFor(b *batch) {
 	}
 }
 
-// found is a key's entry in the log.
+// found is a key's entry in the log, until the next find. If there is none, pos
+// and entry mean nothing.
 type found struct {
 	shard *shard
 	slot  int
@@ -70,7 +73,8 @@ type found struct {
 // digest in the log. Where that takes a read of a file, the read is added to
 // o.reads and pending is true: the caller must read and look again. If the key is
 // not found, f.slot is where it belongs.
-func (s *Store) find(o *op, d *semel.Digest) (f found, ok, pending bool, err error) {
+func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err error) {
+	f = &o.found
 	sh, tag := split(d)
 	x := &s.index.shards[sh]
 	at := x.seek(tag)
@@ -99,10 +103,12 @@ func (s *Store) find(o *op, d *semel.Digest) (f found, ok, pending bool, err err
 			e, same = r.entry, r.entry.digest == *d
 		}
 		if same {
-			return found{x, i, pos, e}, true, false, nil
+			f.shard, f.slot, f.pos, f.entry = x, i, pos, e
+			return f, true, false, nil
 		}
 	}
-	return found{shard: x, slot: at}, false, pending, nil
+	f.shard, f.slot = x, at
+	return f, false, pending, nil
 }
 
 // inMemory compares a digest with the entry at an offset, if that is in memory.
