@@ -2,9 +2,12 @@ package dedup
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Counts is what became of the lines. Read = Fresh + Duplicate + Rejected;
@@ -30,21 +33,63 @@ type Report struct {
 	Resumed        bool    `json:"resumed"`
 }
 
-// write replaces the file by the report, at once: who reads it sees a whole
-// one, the old or the new.
+// write writes the report where path leads. A regular file is replaced at once,
+// behind symbolic links too: who reads it sees a whole one, the old or the new.
 func (r Report) write(path string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("dedup: report: %w", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	data = append(data, '\n')
+	if info, statErr := os.Stat(path); statErr == nil && (!info.Mode().IsRegular() || isStream(path)) {
+		err = appendTo(path, data)
+	} else {
+		err = replaceFile(path, data, info)
+	}
 	if err != nil {
 		return fmt.Errorf("report %s: %s", path, reason(err))
 	}
+	return nil
+}
+
+// isStream reports whether path names something that is open already, as
+// /dev/stderr does. It may be a regular file, which must not be pulled away
+// from under who writes it.
+func isStream(path string) bool {
+	path, err := filepath.Abs(path)
+	return err == nil && (strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/"))
+}
+
+// appendTo writes to a device, a pipe or a stream. It blocks while a named pipe
+// has no reader.
+func appendTo(path string, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
+}
+
+// replaceFile puts a new file in the place of path, with the permissions of the
+// old one, whose info is nil if there is none.
+func replaceFile(path string, data []byte, info fs.FileInfo) error {
+	path, err := canonicalPath(path)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
 	defer os.Remove(file.Name()) // in vain once it is renamed
-	_, err = file.Write(append(data, '\n'))
+	_, err = file.Write(data)
+	mode := fs.FileMode(0o644)
+	if info != nil {
+		mode = info.Mode().Perm()
+	}
 	if err == nil {
-		err = file.Chmod(0o644)
+		err = file.Chmod(mode)
 	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr
@@ -52,8 +97,5 @@ func (r Report) write(path string) error {
 	if err == nil {
 		err = os.Rename(file.Name(), path)
 	}
-	if err != nil {
-		return fmt.Errorf("report %s: %s", path, reason(err))
-	}
-	return nil
+	return err
 }

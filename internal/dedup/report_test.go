@@ -2,6 +2,8 @@ package dedup
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 )
@@ -39,5 +41,30 @@ func TestProgressEndsAtTheWhole(t *testing.T) {
 	}
 	if p := run.Progress(); p.Done != p.Total || p.Read != report.Read || p.Fresh != report.Fresh {
 		t.Errorf("at the end: %+v of %+v", p, report)
+	}
+}
+
+func TestReportGoesBehindALinkAndKeepsPermissions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	in := b.file("in", "a\n")
+	target := b.file("target", "old\n")
+	if err := os.Chmod(target, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"link": "target", "dangling": "absent"} {
+		if err := os.Symlink(to, b.path(link)); err != nil {
+			t.Fatal(err)
+		}
+		b.must(Options{Format: Text, Inputs: []string{in}, Report: b.path(link)})
+		if !strings.Contains(b.content(to), `"read":1`) {
+			t.Errorf("%s holds %q", to, b.content(to))
+		}
+		if info, err := os.Lstat(b.path(link)); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			t.Errorf("the link was replaced: %v, %v", info, err)
+		}
+	}
+	if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("permissions: %v, %v", info, err)
 	}
 }
