@@ -1,7 +1,7 @@
 // Package logstore is the embedded, durable store for one process.
 //
 // Keys live in an append-only log of segments and in an index in memory that
-// takes 10 to 14 bytes a key. Each group of changes that arrive together is one
+// takes 10 to 13 bytes a key. Each group of changes that arrive together is one
 // record with a checksum, written and synced once; a lone caller waits for
 // nobody. The index tells where in the log a key may be; every hit is confirmed
 // there against the key's whole 128-bit digest before anything is called a

@@ -61,7 +61,7 @@ type Options struct {
 	// duplicates of recent keys are confirmed without a read. Must be at least
 	// 256 KiB. Defaults to 8 MiB.
 	CacheBytes int64
-	// MaxIndexBytes limits the memory of the index, which takes 10 to 14 bytes
+	// MaxIndexBytes limits the memory of the index, which takes 10 to 13 bytes
 	// a key, and of open claims. Claims beyond it are refused with
 	// semel.ErrStoreFull. Must be at least 1 MiB. Defaults to a quarter of the
 	// machine's memory, or 4 GiB where that is not known.
