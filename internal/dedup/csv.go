@@ -105,9 +105,16 @@ func (s *recordScanner) next(data []byte) (end int, good bool) {
 	return -1, false
 }
 
+// column is a field that a rule names, and the errors of a record without it,
+// made ahead.
+type column struct {
+	at            int
+	absent, empty *key.MissingError
+}
+
 // findColumns returns, for each rule, the columns that it names.
-func findColumns(names []string, rules []*key.Rule, p *problems) [][]int {
-	all := make([][]int, len(rules))
+func findColumns(names []string, rules []*key.Rule, p *problems) [][]column {
+	all := make([][]column, len(rules))
 	for i, r := range rules {
 		for _, path := range r.Paths() {
 			if path.String() == "." {
@@ -122,7 +129,11 @@ func findColumns(names []string, rules []*key.Rule, p *problems) [][]int {
 			if err != nil {
 				p.addf("--key %s: %v", r, err)
 			}
-			all[i] = append(all[i], at)
+			all[i] = append(all[i], column{
+				at:     at,
+				absent: &key.MissingError{Rule: path.String(), Reason: key.Absent},
+				empty:  &key.MissingError{Rule: path.String(), Reason: key.IsEmpty},
+			})
 		}
 	}
 	return all
@@ -246,33 +257,33 @@ func (w *worker) columnID(dst, record []byte, rule int) ([]byte, error) {
 	if r.Form() == key.FormLine {
 		return key.AppendLine(dst, record), nil
 	}
-	for i, column := range columns {
-		if column >= len(w.fields) {
-			return dst, &key.MissingError{Rule: r.Paths()[i].String(), Reason: key.Absent}
+	for _, c := range columns {
+		if c.at >= len(w.fields) {
+			return dst, c.absent
 		}
 	}
 	switch {
 	case r.Form() == key.FormHash && len(columns) == 0:
-		return appendFieldsContent(dst, w.fields), nil
+		return w.appendContent(dst, w.fields), nil
 	case r.Form() == key.FormHash:
-		values := make([][]byte, len(columns))
-		for i, column := range columns {
-			values[i] = w.fields[column]
+		w.values = w.values[:0]
+		for _, c := range columns {
+			w.values = append(w.values, w.fields[c.at])
 		}
-		return appendFieldsContent(dst, values), nil
-	case len(w.fields[columns[0]]) == 0:
-		return dst, &key.MissingError{Rule: r.String(), Reason: key.IsEmpty}
+		return w.appendContent(dst, w.values), nil
+	case len(w.fields[columns[0].at]) == 0:
+		return dst, columns[0].empty
 	}
-	return key.AppendString(dst, w.fields[columns[0]]), nil
+	return key.AppendString(dst, w.fields[columns[0].at]), nil
 }
 
-// appendFieldsContent appends the id of values, however they were quoted.
-func appendFieldsContent(dst []byte, values [][]byte) []byte {
-	var content []byte
+// appendContent appends the id of values, however they were quoted.
+func (w *worker) appendContent(dst []byte, values [][]byte) []byte {
+	w.content = w.content[:0]
 	for _, value := range values {
-		content = append(binary.AppendUvarint(content, uint64(len(value))), value...)
+		w.content = append(binary.AppendUvarint(w.content, uint64(len(value))), value...)
 	}
-	return key.AppendBytes(dst, content)
+	return key.AppendBytes(dst, w.content)
 }
 
 func (w *worker) recordWithoutKey(b *block, record []byte, err error) {
@@ -282,9 +293,9 @@ func (w *worker) recordWithoutKey(b *block, record []byte, err error) {
 	}
 	b.hashed++
 	if err == errRecord {
-		w.id = key.AppendBytes(w.id[:0], record)
+		w.id = key.AppendBytes(append(w.id[:0], unkeyedBytes...), record)
 	} else {
-		w.id = appendFieldsContent(w.id[:0], w.fields)
+		w.id = w.appendContent(append(w.id[:0], unkeyed...), w.fields)
 	}
 	b.digests = append(b.digests, w.digester.Bytes(w.id))
 	if w.prints {

@@ -14,8 +14,8 @@ type extraction struct {
 	format   Format
 	comma    byte
 	rules    []*key.Rule
-	columns  [][]int // of each rule, in CSV
-	prints   bool    // a line's content is not told by its key
+	columns  [][]column // of each rule, in CSV
+	prints   bool       // a line's content is not told by its key
 	digester digest.Scoped
 	seed     uint64
 	// hashMissing: lines without a key take their content for one.
@@ -30,10 +30,23 @@ type worker struct {
 	finder  *key.Finder
 	reader  *key.Reader
 	message semel.Message
-	fields  [][]byte
-	room    []byte
-	id      []byte
+	// document finds the content of lines without a key. It is the finder if
+	// there is one, which has seen the line then.
+	document *key.Finder
+	// The fields of a CSV record, the room for those with quotes in them, and
+	// what a hash is made of.
+	fields, values [][]byte
+	room, content  []byte
+	id             []byte
 }
+
+// What the id of a line that took its content for its key begins with: no rule
+// makes such ids, so that the line is the same as its like alone. A line that
+// is not of its format is told by its bytes, which are no fields.
+const (
+	unkeyed      = "\x00mc"
+	unkeyedBytes = "\x00mb"
+)
 
 func newWorker(x *extraction) (*worker, error) {
 	w := &worker{extraction: x}
@@ -46,12 +59,14 @@ func newWorker(x *extraction) (*worker, error) {
 				return nil, err
 			}
 			w.reader = all.Reader(options)
-			return w, nil
+			w.document, err = key.NewFinder(nil, nil)
+			return w, err
 		}
 		paths = append(paths, r.Paths()...)
 	}
 	var err error
 	w.finder, err = key.NewFinder(paths, options)
+	w.document = w.finder
 	return w, err
 }
 
@@ -164,18 +179,25 @@ func (w *worker) withoutKey(b *block, line []byte, err error) {
 		b.odd = append(b.odd, oddLine{line: at})
 	case w.hashMissing:
 		b.hashed++
-		id, err := key.AppendContent(w.id[:0], line)
-		if err != nil {
-			id = key.AppendBytes(w.id[:0], line)
-		}
-		w.id = id
-		b.digests = append(b.digests, w.digester.Bytes(id))
+		w.id = w.appendUnkeyed(w.id[:0], line)
+		b.digests = append(b.digests, w.digester.Bytes(w.id))
 		if w.prints {
 			b.prints = append(b.prints, 0) // the key is the content
 		}
 	default:
 		b.odd = append(b.odd, oddLine{line: at, err: err})
 	}
+}
+
+// appendUnkeyed appends the id of a JSON line that took its content for its key.
+func (w *worker) appendUnkeyed(dst, line []byte) []byte {
+	if w.document != w.finder {
+		_ = w.document.Find(line) // AppendContent returns its error
+	}
+	if id, err := w.document.AppendContent(append(dst, unkeyed...)); err == nil {
+		return id
+	}
+	return key.AppendBytes(append(dst, unkeyedBytes...), line)
 }
 
 // trimEnd takes the line end off: a newline, and a carriage return before it.
