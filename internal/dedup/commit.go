@@ -125,6 +125,7 @@ func (c *committer) settle(b *block) error {
 	read := data
 	if lines == len(b.ends) {
 		read = data[:len(data)-b.added]
+		c.pos.Ended = c.pos.Ended || b.added > 0
 	}
 	c.follow(read)
 	c.pos.Offset = b.offset + int64(len(read))

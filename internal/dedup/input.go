@@ -37,6 +37,9 @@ type position struct {
 	Offset int64 `json:"offset"`
 	// Line is the number of lines of this input before the position.
 	Line int64 `json:"line"`
+	// Ended: the line before had no line end, and was given one because the
+	// input ended. It must not go on.
+	Ended bool `json:"ended,omitempty"`
 }
 
 // findInput looks at one input. Files are opened and closed again.

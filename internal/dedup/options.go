@@ -108,6 +108,9 @@ type Options struct {
 	// Threads is the number of goroutines that parse. Must be between 0 and
 	// 256. Defaults to 0, which is one for each CPU.
 	Threads int
+	// Problems are what the caller found wrong already. If there are any, they
+	// are reported with all others and the run is refused. Defaults to nil.
+	Problems []string
 	// Stdin and Stdout stand behind Stdio. Default to nil, which is empty and
 	// discards.
 	Stdin  io.Reader

@@ -98,8 +98,8 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 
 // checkRules refuses rules that the format has no places for.
 func checkRules(rules []*key.Rule, format Format, p *problems) {
-	if format != Text || isLine(rules) {
-		return
+	if format != Text || len(rules) == 0 || isLine(rules) {
+		return // without any, what is wrong with them was said
 	}
 	for _, r := range rules {
 		if r.Form() != key.FormLine {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
 )
 
@@ -83,8 +84,17 @@ func (r *resumption) checkRead(ctx context.Context, in *input) (why string, err 
 		return "", context.Cause(ctx)
 	case err != nil || crc != r.at.CRC:
 		return "changed", nil
+	case !r.at.Ended:
+		return "", nil
 	}
-	return "", nil
+	switch _, err := s.plain.Peek(1); err {
+	case io.EOF:
+		return "", nil
+	case nil:
+		return "grew behind its last line, which had no line end and was taken for whole,", nil
+	default:
+		return "", s.explain(err)
+	}
 }
 
 // unchanged reports whether all inputs are what a finished run has read.

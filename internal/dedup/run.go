@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel/internal/digest"
@@ -48,7 +49,7 @@ func Prepare(ctx context.Context, opts *Options) (*Run, error) {
 
 func (r *Run) prepare(ctx context.Context) error {
 	o := &r.opts
-	var p problems
+	p := problems(slices.Clone(o.Problems))
 	o.check(&p)
 	rules := parseRules(o.Keys, &p)
 	var format Format
