@@ -36,6 +36,12 @@ type app struct {
 	columns        int // of the terminal that stderr is, or 0
 
 	asJSON, quiet, noColor, noProgress bool
+
+	// wrong is what the parser found wrong with the flags, for the verb to
+	// report with what it finds itself.
+	wrong problems
+	// helpErr is what became of the help that --help asked for.
+	helpErr error
 }
 
 // Main runs the program with the arguments that follow its name and returns
@@ -62,6 +68,9 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root.SetOut(a.stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = a.helpErr
+	}
 	return a.report(ctx, cmd.CommandPath(), err)
 }
 

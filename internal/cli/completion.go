@@ -15,7 +15,7 @@ semel completion fish > semel.fish`,
 bash: source it, or put it into the bash-completion directory; zsh: a directory
 of $fpath, named _semel; fish: ~/.config/fish/completions/semel.fish.`,
 		ValidArgs: []string{"bash", "zsh", "fish"},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.plain(func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("name one shell: bash, zsh or fish")
 			}
@@ -33,6 +33,6 @@ of $fpath, named _semel; fish: ~/.config/fish/completions/semel.fish.`,
 				}
 				return usagef("unknown shell %q: bash, zsh and fish are known", shell)
 			}
-		},
+		}),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -34,12 +35,23 @@ With --store and --output and inputs that are files, a run that was killed goes
 on where it stopped when the same command is run again, and the outputs end as
 if nothing had happened. Between pipes, lines may come again after a crash, but
 none is lost.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.Inputs = args
+		RunE: a.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
+			refuseEmpty(cmd, "scope", &wrong)
+			if slices.Contains(args, "") {
+				wrong.addf("%s", emptyInput)
+			}
+			if opts.Report == dedup.Stdio {
+				wrong.addf("--report -: standard output is for the fresh lines: name a file, or /dev/stderr")
+				opts.Report = ""
+			}
+			dropEmpty := func(text string) bool { return text == "" }
+			opts.Inputs = slices.DeleteFunc(args, dropEmpty)
+			opts.Keys = slices.DeleteFunc(opts.Keys, dropEmpty)
 			opts.Threads = int(threads)
 			opts.Lossy = float64(rate)
+			opts.Problems = wrong
 			return a.dedup(cmd.Context(), &opts)
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -77,6 +89,9 @@ func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
 		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
 	}
 	opts.Stdin, opts.Stdout = a.stdin, a.stdout
+	if len(opts.Problems) > 0 {
+		opts.Stdin = nil // nothing is to be read, and not waited for
+	}
 	opts.Note = func(text string) { a.note("semel dedup: %s", text) }
 	run, err := dedup.Prepare(ctx, opts)
 	if err != nil {

@@ -3,9 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,9 +44,52 @@ func (p problems) err() error {
 	return &UsageError{Problems: p}
 }
 
-// flagError turns the parser's error into a UsageError. The parser stops at the
-// first bad argument; flagError takes that one away and parses on, so that the
-// user hears of all of them at once.
+// checked makes of a function what a command runs. The function is given what
+// is wrong with the flags already. It adds to that what it finds itself, and
+// returns all of it before it touches anything.
+func (a *app) checked(run func(cmd *cobra.Command, args []string, wrong problems) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		wrong := a.wrong
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if flag.Name != "scope" { // in a store a scope may be empty
+				refuseEmpty(cmd, flag.Name, &wrong)
+			}
+		})
+		return run(cmd, args, wrong)
+	}
+}
+
+// plain is checked for a verb that has nothing to add.
+func (a *app) plain(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return a.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
+		if err := wrong.err(); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	})
+}
+
+const (
+	emptyValue = "the value is empty: is a variable not set? Give the flag a value, or leave it out"
+	emptyInput = "the name of an input is empty: is a variable not set? Name a file, or - for standard input"
+)
+
+// refuseEmpty refuses an empty value of a flag that was given: to take it for
+// no flag would do something else than was asked for.
+func refuseEmpty(cmd *cobra.Command, name string, p *problems) {
+	flag := cmd.Flags().Lookup(name)
+	values := []string{flag.Value.String()}
+	if list, ok := flag.Value.(pflag.SliceValue); ok {
+		values = list.GetSlice()
+	}
+	if flag.Changed && slices.Contains(values, "") {
+		p.addf("--%s \"\": %s", name, emptyValue)
+	}
+}
+
+// flagError goes on where the parser stopped, at the first bad argument: it
+// takes that one away and parses on, and then has the verb check what was
+// right, so that the user hears of everything at once.
 func (a *app) flagError(cmd *cobra.Command, err error) error {
 	_, args, findErr := cmd.Root().Find(a.args)
 	if findErr != nil {
@@ -54,7 +99,8 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 		return unknownVerb(cmd, verb)
 	}
 	var found problems
-	for err != nil && !errors.Is(err, pflag.ErrHelp) {
+	all := cmd.Flags()
+	for err != nil {
 		text, bad := describeFlagError(cmd, err)
 		if !slices.Contains(found, text) {
 			found.addf("%s", text)
@@ -65,13 +111,36 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 		}
 		end := i + 1
 		var value *pflag.InvalidValueError
-		if errors.As(err, &value) && end < len(args) && args[end] == value.GetValue() {
+		var unknown *pflag.NotExistError
+		switch {
+		case end == len(args):
+		case errors.As(err, &value) && args[end] == value.GetValue():
 			end++ // --flag VALUE, not --flag=VALUE
+		case errors.As(err, &unknown) && args[i] == "--"+unknown.GetSpecifiedName():
+			if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != nil && near.NoOptDefVal == "" {
+				end++ // that flag takes a value, so the typo has one
+			}
 		}
 		args = slices.Delete(slices.Clone(args), i, end)
-		err = cmd.Flags().Parse(args)
+		forgetLists(all)
+		err = all.Parse(args)
 	}
-	return found.err()
+	a.wrong = found
+	var usage *UsageError
+	if errors.As(cmd.ValidateArgs(all.Args()), &usage) {
+		a.wrong = append(a.wrong, usage.Problems...)
+	}
+	return cmd.RunE(cmd, all.Args())
+}
+
+// forgetLists empties the flags that add up, before the arguments are parsed
+// again.
+func forgetLists(flags *pflag.FlagSet) {
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			_ = list.Replace(nil) // a list of texts takes any
+		}
+	})
 }
 
 // describeFlagError returns the problem in the user's words, and a test for the
@@ -92,7 +161,11 @@ func describeFlagError(cmd *cobra.Command, err error) (text string, bad func(arg
 		return fmt.Sprintf("unknown flag --%s: %s", name, flagSuggestion(cmd, name)), isLong(name)
 	case errors.As(err, &value):
 		flag := value.GetFlag()
-		text = fmt.Sprintf("--%s %q: %s", flag.Name, value.GetValue(), plainCause(value.Unwrap()))
+		cause := plainCause(value.Unwrap())
+		if value.GetValue() == "" {
+			cause = emptyValue
+		}
+		text = fmt.Sprintf("--%s %q: %s", flag.Name, value.GetValue(), cause)
 		return text, either(isLong(flag.Name), isShort(flag.Shorthand))
 	case errors.As(err, &missing):
 		flag := missing.GetFlag()
@@ -115,18 +188,41 @@ func plainCause(err error) string {
 	return "not a number"
 }
 
+// fileReason takes Go's words for the operation out of an error of a file, whose
+// name stands in the message already.
+func fileReason(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such file"
+	case errors.Is(err, fs.ErrPermission):
+		return "no permission: change its permissions, or run as another user"
+	case errors.Is(err, syscall.ENOTDIR):
+		return "this is not a directory"
+	}
+	return err.Error()
+}
+
 func flagSuggestion(cmd *cobra.Command, name string) string {
+	if near := nearFlag(cmd, name); near != nil {
+		return "did you mean --" + near.Name + "?"
+	}
+	return fmt.Sprintf("semel %s--help lists the flags", verbOf(cmd))
+}
+
+// nearFlag returns the flag that was probably meant, or nil.
+func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 	var names []string
-	visit := func(flag *pflag.Flag) {
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden {
 			names = append(names, flag.Name)
 		}
-	}
-	cmd.Flags().VisitAll(visit)
-	if near, ok := nearest(name, names); ok {
-		return "did you mean --" + near + "?"
-	}
-	return fmt.Sprintf("semel %s--help lists the flags", verbOf(cmd))
+	})
+	near, _ := nearest(name, names)
+	return cmd.Flags().Lookup(near)
 }
 
 // unknownVerb reports a verb that cmd does not have.

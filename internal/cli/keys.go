@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,7 @@ type keysFlags struct {
 
 func newKeysCommand(a *app) *cobra.Command {
 	k := &keysFlags{app: a}
-	cmd := newGroup(&cobra.Command{
+	cmd := newGroup(a, &cobra.Command{
 		Use:   "keys VERB --store DIR",
 		Short: "Look into a store of keys, and settle what only a person can",
 		Example: `semel keys show evt_01HX7Z2M --store ./seen
@@ -63,16 +64,24 @@ that too. Several IDs are the parts of one composite key, in the order in which
 // checkStore finds what is wrong with --store. A store that does not exist is
 // wrong too: looking must not make one.
 func (k *keysFlags) checkStore(p *problems) {
-	if k.store == "" {
-		p.addf("--store DIR is missing: name the directory of the store")
+	if !k.wantStore(p) {
 		return
 	}
 	switch exists, err := storeExists(k.store); {
 	case err != nil:
-		p.addf("--store %s: %v", k.store, err)
+		p.addf("--store %s: %s", k.store, fileReason(err))
 	case !exists:
 		p.addf("--store %s: there is no store in this directory", k.store)
 	}
+}
+
+// wantStore reports whether --store names something.
+func (k *keysFlags) wantStore(p *problems) bool {
+	said := slices.ContainsFunc(*p, func(text string) bool { return strings.HasPrefix(text, "--store ") })
+	if k.store == "" && !said {
+		p.addf("--store DIR is missing: name the directory of the store")
+	}
+	return k.store != ""
 }
 
 // storeExists reports whether the directory holds a store, by the file that

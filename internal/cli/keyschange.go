@@ -28,8 +28,7 @@ and has its effect again. Several IDs are one composite key. Who did it and why
 is written to audit.jsonl in the directory of the store before it is done.
 
 The exit status is 1 if there is no such key.`,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			var wrong problems
+		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
 			keys := choice.keys(k.scope, words, &wrong)
 			checkReason(reason, &wrong)
 			k.checkStore(&wrong)
@@ -39,7 +38,7 @@ The exit status is 1 if there is no such key.`,
 			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
 				return k.remove(cmd.Context(), store, record, reason)
 			})
-		},
+		}),
 	}
 	k.addScope(cmd)
 	choice.add(cmd)
@@ -80,8 +79,7 @@ delivery has it. Who did it and why is written to audit.jsonl in the directory
 of the store before it is done.
 
 A key in any other state is left alone, with exit status 1.`,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			var wrong problems
+		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
 			keys := choice.keys(k.scope, words, &wrong)
 			var state semel.State
 			switch as {
@@ -103,7 +101,7 @@ A key in any other state is left alone, with exit status 1.`,
 			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
 				return k.resolve(cmd.Context(), store, record, state, window, reason)
 			})
-		},
+		}),
 	}
 	k.addScope(cmd)
 	choice.add(cmd)
@@ -169,8 +167,7 @@ it. An expired key is never taken for a duplicate, purged or not. Space is given
 back by whole segments of the log: what shares one with a key that is still
 remembered stays.`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var wrong problems
+		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
 			k.checkStore(&wrong)
 			if err := wrong.err(); err != nil {
 				return err
@@ -188,6 +185,6 @@ remembered stays.`,
 				k.note("purged %s expired keys", formatCount(purged))
 				return nil
 			})
-		},
+		}),
 	}
 }

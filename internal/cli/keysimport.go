@@ -102,15 +102,19 @@ imported. The store is made if there is none.
 
 Keys become durable in batches. After an error or an interruption, importing the
 same lines again is safe.`,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			if k.store == "" {
-				return usagef("--store DIR is missing: name the directory of the store")
-			}
+		RunE: k.checked(func(cmd *cobra.Command, names []string, wrong problems) error {
+			refuseEmpty(cmd, "scope", &wrong)
+			k.wantStore(&wrong)
 			if len(names) == 0 {
 				names = []string{"-"}
 			}
-			return k.importAll(cmd.Context(), names, window)
-		},
+			inputs := openInputs(names, k.stdin, &wrong)
+			defer inputs.close()
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return k.importAll(cmd.Context(), inputs, window)
+		}),
 	}
 	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key space of lines that name none")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long keys of lines without window and expires are remembered from now")
@@ -118,12 +122,7 @@ same lines again is safe.`,
 	return cmd
 }
 
-func (k *keysFlags) importAll(ctx context.Context, names []string, window time.Duration) error {
-	inputs, err := openInputs(names, k.stdin)
-	if err != nil {
-		return err
-	}
-	defer inputs.close()
+func (k *keysFlags) importAll(ctx context.Context, inputs namedInputs, window time.Duration) error {
 	return k.withStore(func(store *logstore.Store) error {
 		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser()}
 		stop := k.startProgress(func() progress {
@@ -151,28 +150,25 @@ type namedInputs struct {
 }
 
 // openInputs opens all inputs before the first is read, so that a name that is
-// wrong is reported before anything was done.
-func openInputs(names []string, stdin io.Reader) (namedInputs, error) {
-	var (
-		in    namedInputs
-		wrong problems
-	)
+// wrong is reported before anything was done. They must be closed.
+func openInputs(names []string, stdin io.Reader, wrong *problems) (in namedInputs) {
 	for _, name := range names {
-		if name == "-" {
+		switch name {
+		case "":
+			wrong.addf("%s", emptyInput)
+			continue
+		case "-":
 			in.names, in.readers = append(in.names, "standard input"), append(in.readers, stdin)
 			continue
 		}
 		file, err := os.Open(name)
 		if err != nil {
-			wrong.addf("%v", err)
+			wrong.addf("%s: %s", name, fileReason(err))
 			continue
 		}
 		in.names, in.readers = append(in.names, name), append(in.readers, file)
 	}
-	if len(wrong) > 0 {
-		in.close()
-	}
-	return in, wrong.err()
+	return in
 }
 
 // close closes the files. They were only read: there is nothing to lose.

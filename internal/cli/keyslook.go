@@ -22,9 +22,9 @@ func newKeysListCommand(k *keysFlags) *cobra.Command {
 semel keys ls --store ./ledger --state unknown --json`,
 		Long: "Lists the keys of a store, in no particular order. With --json each key is a line of JSON.",
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return k.list(cmd, &choice, "ls")
-		},
+		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
+			return k.list(cmd, &choice, "ls", wrong)
+		}),
 	}
 	choice.add(cmd)
 	return cmd
@@ -43,17 +43,16 @@ a composite key; any other id, as one that is not valid UTF-8, is written as
 "id_base64". A key whose id the store does not keep has only its digest, which
 no other store can read. Results are not exported.`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return k.list(cmd, &choice, "export")
-		},
+		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
+			return k.list(cmd, &choice, "export", wrong)
+		}),
 	}
 	choice.add(cmd)
 	return cmd
 }
 
 // list writes the records that the flags choose, as verb does.
-func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string) error {
-	var wrong problems
+func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, wrong problems) error {
 	filter := choice.filter(cmd, &wrong)
 	k.checkStore(&wrong)
 	if err := wrong.err(); err != nil {
@@ -114,8 +113,7 @@ the lease, expiry, fingerprint and size of the result, as far as it keeps them.
 Several IDs are one composite key.
 
 The exit status is 0 if there is a record and 1 if there is none.`,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			var wrong problems
+		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
 			keys := choice.keys(k.scope, words, &wrong)
 			k.checkStore(&wrong)
 			if err := wrong.err(); err != nil {
@@ -124,7 +122,7 @@ The exit status is 0 if there is a record and 1 if there is none.`,
 			return k.withStore(func(store *logstore.Store) error {
 				return k.show(cmd.Context(), store, keys)
 			})
-		},
+		}),
 	}
 	k.addScope(cmd)
 	choice.add(cmd)
@@ -199,8 +197,7 @@ semel keys stats --store ./seen --json`,
 not yet forgotten may be among those that are done. "oldest" is the age of the
 oldest key that still answers: the window that the store really has.`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var wrong problems
+		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
 			k.checkStore(&wrong)
 			if err := wrong.err(); err != nil {
 				return err
@@ -212,7 +209,7 @@ oldest key that still answers: the window that the store really has.`,
 				}
 				return k.printStats(counts)
 			})
-		},
+		}),
 	}
 }
 

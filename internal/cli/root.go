@@ -9,7 +9,7 @@ import (
 
 // newRootCommand builds the tree of verbs for one run.
 func newRootCommand(a *app) *cobra.Command {
-	root := newGroup(&cobra.Command{
+	root := newGroup(a, &cobra.Command{
 		Use:   "semel VERB",
 		Short: "Make messages take effect once",
 		Long: `semel makes a message take effect once, although every reliable system
@@ -36,19 +36,19 @@ semel dedup --help`,
 	)
 	root.SetHelpCommand(newHelpCommand(a))
 	root.SetFlagErrorFunc(a.flagError)
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.printHelp(cmd) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.helpErr = a.printHelp(cmd) })
 	return root
 }
 
 // newGroup completes a command that only holds other verbs.
-func newGroup(cmd *cobra.Command) *cobra.Command {
+func newGroup(a *app, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = a.plain(func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownVerb(cmd, args[0])
 		}
-		return cmd.Help()
-	}
+		return a.printHelp(cmd)
+	})
 	return cmd
 }
 
@@ -65,7 +65,7 @@ func newHelpCommand(a *app) *cobra.Command {
 		Use:     "help [VERB...]",
 		Short:   "Explain a verb",
 		Example: "semel help dedup\nsemel help keys show",
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.plain(func(cmd *cobra.Command, args []string) error {
 			topic, rest, err := cmd.Root().Find(args)
 			if err != nil {
 				return err
@@ -73,15 +73,14 @@ func newHelpCommand(a *app) *cobra.Command {
 			if len(rest) > 0 {
 				return unknownVerb(topic, rest[0])
 			}
-			a.printHelp(topic)
-			return nil
-		},
+			return a.printHelp(topic)
+		}),
 	}
 }
 
 // printHelp writes a verb's help: examples first, for they answer most of what
 // help is asked for.
-func (a *app) printHelp(cmd *cobra.Command) {
+func (a *app) printHelp(cmd *cobra.Command) error {
 	var text strings.Builder
 	section := func(title, body string) {
 		if body = strings.Trim(body, "\n"); body != "" {
@@ -110,8 +109,8 @@ func (a *app) printHelp(cmd *cobra.Command) {
 	}
 	section("Flags:", flagList(own))
 	section("Flags of every verb:", flagList(global))
-	// An error here means that nobody reads the help any more.
-	_, _ = a.stdout.Write([]byte(text.String()))
+	_, err := a.stdout.Write([]byte(text.String()))
+	return err
 }
 
 func verbList(cmd *cobra.Command) string {

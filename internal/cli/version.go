@@ -23,7 +23,7 @@ func newVersionCommand(a *app) *cobra.Command {
 		Short:   "Print the version of the program",
 		Example: "semel version\nsemel version --json",
 		Args:    noArguments,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: a.plain(func(*cobra.Command, []string) error {
 			info, _ := debug.ReadBuildInfo()
 			report := versionOf(info)
 			if a.asJSON {
@@ -31,7 +31,7 @@ func newVersionCommand(a *app) *cobra.Command {
 			}
 			_, err := fmt.Fprintln(a.stdout, report)
 			return err
-		},
+		}),
 	}
 }
 
