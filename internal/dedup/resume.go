@@ -153,8 +153,13 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 	case fits:
 		o.base, o.crc, o.intact = was.Length, was.CRC, was.Open == closed
 		if was.Open == piped {
-			return o.keepWhole(size, comma)
+			if err := o.keepWhole(size, comma); err != nil {
+				return err
+			}
 		}
+		// A run that was to go on behind foreign text may have ended before it
+		// wrote the line end that this lacked.
+		return o.lookForEnd()
 	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
 	case opts.Append:
@@ -193,17 +198,23 @@ func (o *output) continueAfter() error {
 	if o.crc, err = checksum(o.path, o.base); err != nil {
 		return fmt.Errorf("%s: %s", o.name, reason(err))
 	}
+	return o.lookForEnd()
+}
+
+// lookForEnd finds out whether what stands before the base lacks a line end.
+func (o *output) lookForEnd() error {
+	if o.base == 0 {
+		return nil
+	}
 	file, err := os.Open(o.path)
 	if err != nil {
 		return fmt.Errorf("%s: %s", o.name, reason(err))
 	}
 	defer file.Close()
 	last := make([]byte, 1)
-	if o.base > 0 {
-		if _, err := file.ReadAt(last, o.base-1); err != nil {
-			return fmt.Errorf("%s: %s", o.name, reason(err))
-		}
-		o.unended = last[0] != '\n'
+	if _, err := file.ReadAt(last, o.base-1); err != nil {
+		return fmt.Errorf("%s: %s", o.name, reason(err))
 	}
+	o.unended = last[0] != '\n'
 	return nil
 }
