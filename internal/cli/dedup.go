@@ -62,7 +62,7 @@ none is lost.`,
 	windowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever")
 	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output")
 	flags.BoolVar(&opts.Append, "append", false, "go on after what an output holds that the store did not write")
-	flags.BoolVar(&opts.Force, "force", false, "start such an output anew; read inputs that changed under an unfinished run from their beginning")
+	flags.BoolVar(&opts.Force, "force", false, "start such an output anew, and an unfinished run whose inputs or outputs changed from its beginning; lines whose keys the store knows are not written again")
 	flags.StringVar(&opts.Duplicates, "duplicates", "", "also keep the lines that are dropped, in `FILE`")
 	flags.StringVar((*string)(&opts.OnMissing), "on-missing", string(dedup.MissingFail), "`WHAT` to do with a line that has no key: fail, reject, pass, or hash its content")
 	flags.StringVar((*string)(&opts.OnMismatch), "on-mismatch", string(dedup.MismatchDrop), "`WHAT` to do with a known key and other content: drop, reject or pass")

@@ -52,7 +52,7 @@ func (c *committer) note(at stage) error {
 		if o.path == "" {
 			continue
 		}
-		state := outputState{Length: o.length, CRC: o.crc, Open: j.mode}
+		state := outputState{Length: o.length, CRC: o.crc, Lines: o.lines, Open: j.mode}
 		if at != underway {
 			state.Open = closed
 			info, err := o.file.Stat()

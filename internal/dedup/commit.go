@@ -186,6 +186,7 @@ func (c *committer) place(b *block, lines int) (kept int) {
 		copy(data[kept:], data[run:start])
 	}
 	c.counts.Fresh += int64(lines - gone)
+	c.out.lines += int64(lines - gone)
 	return kept + start - run
 }
 
@@ -238,6 +239,7 @@ func (c *committer) aside(f fate, line []byte) {
 	}
 	if side != nil && !c.replay {
 		side.buffer = append(side.buffer, line...)
+		side.lines++
 	}
 }
 

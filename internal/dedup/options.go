@@ -81,8 +81,9 @@ type Options struct {
 	// Append goes on after what an output holds that the store did not write.
 	// Defaults to false.
 	Append bool
-	// Force starts such an output anew, and reads inputs from their beginning
-	// that changed under an unfinished run. Defaults to false.
+	// Force starts such an output anew, and an unfinished run whose inputs or
+	// outputs changed from its beginning. Keys that are known stay known, so
+	// that their lines are not written again. Defaults to false.
 	Force bool
 	// Duplicates is a file for the lines that are dropped. Defaults to "",
 	// which does not keep them.

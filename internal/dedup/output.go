@@ -25,7 +25,13 @@ type output struct {
 	intact  bool
 	unended bool
 
+	// renewed: what it held is given up. Of the lines that the store wrote,
+	// those up to lost may be there no more.
+	renewed bool
+	lost    int64
+
 	length int64
+	lines  int64  // that were written for the store, up to length
 	crc    uint32 // of the content up to length, if tracked
 	track  bool
 	// mark is the byte order mark, written before the first line.

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,7 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 	}
 	switch {
 	case fits:
-		o.base, o.crc, o.intact = was.Length, was.CRC, was.Open == closed
+		o.base, o.crc, o.lines, o.intact = was.Length, was.CRC, was.Lines, was.Open == closed
 		if was.Open == piped {
 			if err := o.keepWhole(size, comma); err != nil {
 				return err
@@ -162,8 +163,9 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		return o.lookForEnd()
 	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
+		o.renewed, o.lost = true, was.Lines
 	case opts.Append:
-		o.base = size
+		o.base, o.lost = size, was.Lines
 		return o.continueAfter()
 	case !known:
 		p.addf("%s %s holds %d bytes that this run did not write: --append goes on after them, --force starts the file anew", o.flag, o.name, size)
@@ -189,6 +191,7 @@ func (o *output) keepWhole(size int64, comma byte) error {
 	whole := rest[:cut.end(rest)]
 	o.base += int64(len(whole))
 	o.crc = crc32.Update(o.crc, castagnoli, whole)
+	o.lines += int64(bytes.Count(whole, []byte{'\n'}))
 	return nil
 }
 

@@ -198,17 +198,23 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 			p = append(p, changed...)
 		}
 	}
-	intact := true
+	intact, renewed := true, false
 	for _, o := range r.outputs {
 		o.track = o.path != ""
 		if err := o.plan(v, &r.opts, r.committer.comma, known.unfinished(), &p); err != nil {
 			return err
 		}
 		intact = intact && (o.path == "" || o.intact)
+		renewed = renewed || o.renewed
 	}
 	if err := p.err(); err != nil {
 		return err
 	}
+	if renewed && known.unfinished() {
+		// What it gave up is written again as far as it has no known key.
+		known = new(resumption)
+	}
+	r.tellLost()
 	if j.id == "" {
 		return nil
 	}
@@ -224,6 +230,20 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 		r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
 	}
 	return err
+}
+
+// tellLost says that fresh lines are in no file any more. Their keys are known,
+// and who took the file away may have them: the run does not decide that.
+func (r *Run) tellLost() {
+	out := r.committer.out
+	if out.lost == 0 {
+		return
+	}
+	lines := fmt.Sprint(out.lost, " lines")
+	if out.lost == 1 {
+		lines = "1 line"
+	}
+	r.opts.Note(fmt.Sprintf("what was written to %s before (%s) and is not there any more is not written again, because the store remembers the keys: to have it again, use another --scope or --store, or forget the keys with semel keys rm", out.name, lines))
 }
 
 // resume takes up an unfinished run.

@@ -24,6 +24,8 @@ type outputState struct {
 	// Length and CRC are of what is committed.
 	Length int64  `json:"length"`
 	CRC    uint32 `json:"crc"`
+	// Lines is how many of them were written for the store.
+	Lines int64 `json:"lines,omitempty"`
 	// Open is set while a run may have written more than is committed.
 	Open openMode `json:"open,omitempty"`
 	// Changed is the file's time of change when it was complete, in
