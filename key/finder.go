@@ -66,6 +66,10 @@ type Finder struct {
 	mixer  mixer
 	// content is FinderOptions.Content.
 	content bool
+	// names are the sums of the names of objects that repeat none; unsure says
+	// that one of the document's is not among them. See printLast.
+	names  *[nameSets]uint64
+	unsure bool
 
 	// Of the document:
 	doc   []byte
@@ -83,6 +87,9 @@ type Finder struct {
 	stack []frame
 	text  []byte
 	canon canonizer
+	// Of printLast.
+	open    []container
+	members []memberPrint
 }
 
 // place is a node of the tree that the paths form. Place 0 stands for "no path
@@ -155,6 +162,9 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		stack:   make([]frame, 1), // what is around the document
 		err:     errNoDocument,
 	}
+	if f.content {
+		f.names = new([nameSets]uint64)
+	}
 	for i := range f.memos {
 		f.memos[i].next = &f.begin
 	}
@@ -212,13 +222,15 @@ func (f *Finder) child(at int32, s step) int32 {
 //
 // doc must not change while the values of this call are in use.
 func (f *Finder) Find(doc []byte) error {
-	f.doc, f.err = doc, nil
+	f.doc, f.err, f.unsure = doc, nil, false
 	clear(f.found)
 	if !f.scan(doc) {
 		clear(f.found)
 		f.print = 0
 		fault := f.fault
 		f.err = &fault
+	} else if f.unsure {
+		f.print = f.printLast(doc)
 	}
 	return f.err
 }
@@ -234,12 +246,12 @@ func (f *Finder) Raw(i int) (raw []byte, kind Kind) {
 }
 
 // Print returns a 64-bit fingerprint of the document's content, if
-// FinderOptions.Content asked for it, and 0 after an error. It does not depend on white space, on the
-// order of members or on how strings are escaped. Numbers count by their text,
-// arrays by their order. It tells that one key came with other content, by
-// chance wrongly once in 2^64; it is no defence against who builds documents to
-// have equal prints, and of a document with duplicate names it sees all
-// members but not their order.
+// FinderOptions.Content asked for it, and 0 after an error. It does not depend
+// on white space, on the order of members or on how strings are escaped. Of
+// members with one name the last counts. Numbers count by their text, arrays by
+// their order. It tells that one key came with other content, by chance wrongly
+// once in 2^64; it is no defence against who builds documents to have equal
+// prints.
 //
 // The function of a seed never changes, so prints may be stored.
 func (f *Finder) Print() uint64 { return f.print }

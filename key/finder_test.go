@@ -287,6 +287,7 @@ func TestFindAllocatesNothing(t *testing.T) {
 		[]byte(`{"a":{"b":[]},"event_id":17}`),
 		[]byte(`{"event_id":null}`),
 		[]byte(`{"event_id":{}}`),
+		[]byte(`{"event_id":{"a":1,"a":2},"b":[{"c":3}],"b":4}`),
 	}
 	f := mustFinder(t, &FinderOptions{Content: true}, ".event_id", ".a.b[1]")
 	var id []byte
@@ -354,6 +355,7 @@ func FuzzFinder(f *testing.F) {
 		`{"event_id":"e","a":{"event_id":1,"b":[0,{"c":true}]},"n":-0.5e-7}`,
 		`{"a":{"b":1},"a":{"c":2},"\u0061":null}`,
 		`[[],{},"",0,"\ud83d\ude00","\ud800",1E400]`,
+		`{"a":1,"b":{"c":[],"c":{}},"a":{"b":2,"b":{"a":{}}}}`,
 		"{\"\xff\":\"\xff\"}", `{"a":tru}`, `{"a" :1 , "b": [ ] }`, `"`, `1.5.5`, "{\"a\":\"\t\"}",
 	} {
 		for _, path := range []string{".event_id", ".a.b[1].c", ".", `.["a"]`, ".[4]"} {
@@ -392,6 +394,15 @@ func FuzzFinder(f *testing.F) {
 		if replaced(t, doc, value) {
 			return
 		}
+		again, err := json.Marshal(value) // members sorted, none repeated
+		if err != nil {
+			t.Fatal(err)
+		}
+		content.Find(doc)
+		if print := content.Print(); print != printOf(t, content, string(again)) {
+			t.Fatalf("another print than %s", again)
+		}
+		content.Find(doc)
 		want, ok := lookUp(value, path)
 		if ok != (kind != Missing) {
 			t.Fatalf("%s: kind %s, encoding/json found it: %v", path, kind, ok)

@@ -129,3 +129,74 @@ func TestWhatAFinderRemembersOfOneDocumentDoesNotShowInTheNext(t *testing.T) {
 		}
 	}
 }
+
+func TestOfMembersWithOneNameTheLastIsPrinted(t *testing.T) {
+	t.Parallel()
+	f := mustFinder(t, &FinderOptions{Content: true, Seed: 3}, ".id")
+	for doc, plain := range map[string]string{
+		`{"id":1,"a":1,"a":2}`:                                    `{"id":1,"a":2}`,
+		`{"a":1,"id":1,"a":2,"\u0061":3}`:                         `{"id":1,"a":3}`,
+		`{"id":"b","id":true}`:                                    `{"id":true}`,
+		`{"a":1,"a":1}`:                                           `{"a":1}`,
+		`{"a":{"b":1},"a":{"c":2}}`:                               `{"a":{"c":2}}`,
+		`{"a":{"b":1,"b":[]},"c":[{"d":1,"d":{}},{}]}`:            `{"a":{"b":[]},"c":[{"d":{}},{}]}`,
+		`[{"a":{"a":1,"a":{"a":2,"a":3}},"a":{"a":{"a":4}}},"x"]`: `[{"a":{"a":{"a":4}}},"x"]`,
+		`{"":1, "" : -2.5e3 ,"b":[ ]}`:                            `{"b":[],"":-2.5e3}`,
+		`{"\ud800":1,"\ufffd":2,"\ud800":3}`:                      `{"\ud800":3,"\ufffd":2}`,
+	} {
+		for range 2 { // what is remembered of the first time must not show
+			if printOf(t, f, doc) != printOf(t, f, plain) {
+				t.Errorf("%s and %s have two prints", doc, plain)
+			}
+		}
+	}
+	if printOf(t, f, `{"a":1,"a":2}`) == printOf(t, f, `{"a":2,"a":1}`) {
+		t.Error("the last of two members does not count")
+	}
+}
+
+// randomDoc returns a document in which names are often repeated.
+func randomDoc(random *rand.Rand, depth int) string {
+	text := ""
+	switch kind := random.IntN(5); {
+	case kind < 2 && depth > 0:
+		for i := range random.IntN(5) {
+			if i > 0 {
+				text += ","
+			}
+			name := []string{`"a"`, `"b"`, `"\u0061"`, ` "c" `, `"a long name of some thirty bytes"`}[random.IntN(5)]
+			text += name + ":" + randomDoc(random, depth-1)
+		}
+		return "{" + text + "}"
+	case kind == 2 && depth > 0:
+		for i := range random.IntN(3) {
+			if i > 0 {
+				text += ", "
+			}
+			text += randomDoc(random, depth-1)
+		}
+		return "[" + text + "]"
+	}
+	return []string{"1", "2", "true", `"x"`, `"\u0078"`, "null"}[random.IntN(6)]
+}
+
+func TestPrintsAreEqualWhereDecodedValuesAre(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	f := mustFinder(t, &FinderOptions{Content: true})
+	docs := map[uint64]string{}   // by print
+	prints := map[string]uint64{} // by decoded value
+	for range 20_000 {
+		doc := randomDoc(random, 3)
+		p, value := printOf(t, f, doc), fmt.Sprintf("%#v", decode(t, []byte(doc)))
+		if before, ok := prints[value]; ok && before != p {
+			t.Fatalf("%s has another print than %s", doc, docs[before])
+		}
+		if other, ok := docs[p]; ok && fmt.Sprintf("%#v", decode(t, []byte(other))) != value {
+			t.Fatalf("%s has the print of %s", doc, other)
+		}
+		prints[value], docs[p] = p, doc
+	}
+}

@@ -9,8 +9,8 @@ import (
 // frame is a container that is open.
 type frame struct {
 	name, sum uint64 // prints of the member's name and of what was scanned
+	seen      uint64 // the sum of an object's names' prints, the index of an array's next element
 	at        int32  // the container's place
-	index     int32  // the next element, where a path leads to one
 	object    bool
 }
 
@@ -50,7 +50,9 @@ func (f *Finder) scan(doc []byte) bool {
 				f.forget(to)
 			}
 			if f.content {
-				f.stack[depth].name = last.hash
+				in := &f.stack[depth]
+				in.name = last.hash
+				in.seen += last.hash
 			}
 		} else if at != nowhere {
 			to = f.elementAt(at, depth)
@@ -135,7 +137,11 @@ func (f *Finder) scan(doc []byte) bool {
 			if c != '}' {
 				return f.fail(doc, i, badInObject)
 			}
-			print = mum(f.stack[depth].sum^f.mixer.object, f.mixer.word)
+			in := &f.stack[depth]
+			print = mum(in.sum^f.mixer.object, f.mixer.word)
+			if f.content && f.names[nameSet(in.seen)] != in.seen && !f.knows(in.seen) {
+				f.unsure = true
+			}
 		} else {
 			if c != ']' {
 				return f.fail(doc, i, badInArray)
@@ -266,8 +272,8 @@ func (f *Finder) forget(at int32) {
 // elementAt returns the place of the next element of the array at a place.
 func (f *Finder) elementAt(at int32, depth int) int32 {
 	in := &f.stack[depth]
-	index := in.index
-	in.index++
+	index := int32(in.seen)
+	in.seen++
 	for _, e := range f.places[at].elements {
 		if e.index == index {
 			return e.to
