@@ -132,6 +132,7 @@ func (in *input) regular() bool { return in.info != nil && in.info.Mode().IsRegu
 // stream opens the input at an offset.
 func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	if in.kept != nil {
+		in.kept.until(ctx)
 		return in.kept, nil // nothing but the mark and the header was read
 	}
 	file, err := os.Open(in.path)

@@ -13,14 +13,22 @@ func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	if !ok {
 		return r
 	}
-	return readerFunc(func(p []byte) (int, error) {
-		if err := waitReadable(ctx, file); err != nil {
-			return 0, err
-		}
-		return file.Read(p)
-	})
+	return &patientReader{ctx: ctx, file: file}
 }
 
-type readerFunc func(p []byte) (int, error)
+// patientReader reads a file whose other end may pause. It waits until ctx
+// ends, which is that of the call under way: decompressors take none.
+type patientReader struct {
+	ctx  context.Context
+	file *os.File
+	// interrupted is the cause of ctx's end once a read met it.
+	interrupted error
+}
 
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+// Read implements io.Reader.
+func (r *patientReader) Read(p []byte) (int, error) {
+	if r.interrupted = waitReadable(r.ctx, r.file); r.interrupted != nil {
+		return 0, r.interrupted
+	}
+	return r.file.Read(p)
+}

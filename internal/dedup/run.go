@@ -71,6 +71,9 @@ func (r *Run) prepare(ctx context.Context) error {
 		if len(names) > 0 {
 			r.extract.columns = findColumns(names, rules, &p)
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 	if len(p) > 0 {
 		return p.err()

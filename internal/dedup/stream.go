@@ -25,8 +25,10 @@ type stream struct {
 	coded, plain *bufio.Reader
 	compression  string
 
-	// live: the other end may pause, so a read may take forever.
-	live bool
+	// live: the other end may pause, so a read may take forever. All reads of
+	// file then go through patient.
+	live    bool
+	patient *patientReader
 }
 
 // The content by which compressed data is recognised, and the byte order mark.
@@ -34,6 +36,8 @@ var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 	utf8Mark  = []byte{0xef, 0xbb, 0xbf}
+
+	zstdSkippable = []byte{0x50, 0x2a, 0x4d, 0x18} // and up to 0x5f
 )
 
 // openStream reads as much of raw as it takes to recognise compressed data. It
@@ -44,37 +48,45 @@ func openStream(ctx context.Context, raw io.Reader, own bool) (*stream, error) {
 		s.file, s.own = file, own
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
 			s.live = false
+		} else {
+			s.patient = &patientReader{ctx: ctx, file: file}
+			raw = s.patient
 		}
 	}
 	s.coded = bufio.NewReaderSize(raw, 64<<10)
 	s.plain = s.coded
-	if s.live && s.file != nil {
-		if err := waitReadable(ctx, s.file); err != nil {
-			s.close()
-			return nil, err
-		}
+	if err := s.decompress(); err != nil {
+		err = s.explain(err)
+		s.close()
+		return nil, err
 	}
-	var err error
+	return s, nil
+}
+
+// decompress looks how the content begins, and sets plain.
+func (s *stream) decompress() (err error) {
 	switch {
 	case beginsWith(s.coded, gzipMagic):
 		s.compression = "gzip"
-		var z *gzip.Reader
-		if z, err = gzip.NewReader(s.coded); err == nil {
-			s.plain = bufio.NewReaderSize(z, 64<<10)
+		members := &gzipMembers{coded: s.coded}
+		if err := members.open(); err != nil {
+			return err
 		}
-	case beginsWith(s.coded, zstdMagic):
+		s.plain = bufio.NewReaderSize(members, 64<<10)
+	case beginsWith(s.coded, zstdMagic), beginsWithSkippable(s.coded):
 		s.compression = "zstd"
 		// One goroutine less, and a decoder that does not read ahead: what is
 		// written to a pipe comes out as soon as it can.
-		if s.zstd, err = zstd.NewReader(s.coded, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30)); err == nil {
-			s.plain = bufio.NewReaderSize(s.zstd, 64<<10)
+		s.zstd, err = zstd.NewReader(s.coded, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
+		if err != nil {
+			return err
 		}
+		s.plain = bufio.NewReaderSize(s.zstd, 64<<10)
 	}
-	if err != nil {
-		s.close()
-		return nil, s.explain(err)
+	if s.patient != nil {
+		return s.patient.interrupted
 	}
-	return s, nil
+	return nil
 }
 
 // beginsWith compares byte by byte, for a live input may hold fewer bytes than
@@ -89,29 +101,97 @@ func beginsWith(r *bufio.Reader, magic []byte) bool {
 	return true
 }
 
-// Read reads decompressed bytes. It waits for a live input until ctx ends.
-func (s *stream) read(ctx context.Context, p []byte) (int, error) {
-	if s.live && s.file != nil && !s.buffered() {
-		if err := waitReadable(ctx, s.file); err != nil {
-			return 0, err
+// beginsWithSkippable reports whether a zstd frame follows that holds no data,
+// which may be the first: its magic has 16 first bytes.
+func beginsWithSkippable(r *bufio.Reader) bool {
+	head, err := r.Peek(1)
+	return err == nil && head[0]&0xf0 == zstdSkippable[0] && beginsWith(r, append([]byte{head[0]}, zstdSkippable[1:]...))
+}
+
+// gzipMembers reads the members of gzip data one after the other. It looks for
+// the next one when it is asked for more, not when a member ends: until the
+// next one is written to a pipe, the last line would be held back.
+type gzipMembers struct {
+	coded  *bufio.Reader
+	member gzip.Reader
+	inside bool
+	err    error
+}
+
+// open reads the header of a member.
+func (g *gzipMembers) open() error {
+	err := g.member.Reset(g.coded)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	g.member.Multistream(false)
+	g.inside = err == nil
+	return err
+}
+
+// Read implements io.Reader.
+func (g *gzipMembers) Read(p []byte) (n int, err error) {
+	for n == 0 && g.err == nil {
+		if !g.inside {
+			if g.err = g.skipPadding(); g.err == nil {
+				g.err = g.open()
+			}
+			continue
+		}
+		if n, g.err = g.member.Read(p); g.err == io.EOF {
+			g.inside, g.err = false, nil
 		}
 	}
+	return n, g.err
+}
+
+// skipPadding goes over zeros behind a member, which tapes and block devices
+// leave. It returns io.EOF if nothing else follows.
+func (g *gzipMembers) skipPadding() error {
+	for {
+		head, err := g.coded.Peek(1)
+		if err != nil || head[0] != 0 {
+			return err
+		}
+		if _, err := g.coded.Discard(1); err != nil {
+			return err
+		}
+	}
+}
+
+// read reads decompressed bytes. It waits for a live input until ctx ends.
+func (s *stream) read(ctx context.Context, p []byte) (int, error) {
+	s.until(ctx)
 	n, err := s.plain.Read(p)
 	return n, s.explain(err)
 }
 
-// pauses reports that a read may have to wait for the other end.
-func (s *stream) pauses() bool {
-	return s.live && !s.buffered() && (s.file == nil || !readable(s.file))
+// until has reads wait for a live input until ctx ends.
+func (s *stream) until(ctx context.Context) {
+	if s.patient != nil {
+		s.patient.ctx = ctx
+	}
 }
 
-func (s *stream) buffered() bool { return s.plain.Buffered() > 0 || s.coded.Buffered() > 0 }
+// pauses reports that a read may have to wait for the other end. Of compressed
+// data there may be less than the decompressor needs to go on.
+func (s *stream) pauses() bool {
+	switch {
+	case !s.live || s.plain.Buffered() > 0:
+		return false
+	case s.compression != "":
+		return true
+	}
+	return s.file == nil || !readable(s.file)
+}
 
 // explain says of an error in compressed data what it means.
 func (s *stream) explain(err error) error {
 	switch {
 	case err == nil || err == io.EOF || s.compression == "":
 		return err
+	case s.patient != nil && s.patient.interrupted != nil:
+		return s.patient.interrupted
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the %s data ends early: get the whole file", s.compression)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum),
