@@ -68,8 +68,14 @@ func (c *committer) note(at stage) error {
 	if j.id == "" {
 		return nil
 	}
+	if c.foundMore {
+		c.foundMore = false
+		if err := j.set(runValue+j.id, c.found); err != nil {
+			return err
+		}
+	}
 	if at == finished {
-		run := runState{Inputs: c.found.Inputs}
+		run := runState{Inputs: slices.Clone(c.found.Inputs)}
 		for i, in := range c.inputs {
 			run.Inputs[i].Changed = changedTime(in.info, time.Now())
 		}
@@ -99,8 +105,22 @@ func (c *committer) follow(data []byte) {
 // that have no lines.
 func (c *committer) enter(index int) {
 	for i := c.pos.Input + 1; i <= index; i++ {
+		c.leave()
 		c.counts.BytesIn += c.inputs[i].start
+		c.goTo(i)
 	}
+}
+
+// leave remembers what the input was that was read to its end.
+func (c *committer) leave() {
+	if c.journal != nil && c.journal.id != "" {
+		c.found.Inputs[c.pos.Input].Read = &readState{Length: c.pos.Offset, CRC: c.crc}
+		c.foundMore = true
+	}
+}
+
+// goTo sets the position to the beginning of an input.
+func (c *committer) goTo(index int) {
 	in := c.inputs[index]
 	c.pos = position{Input: index, Offset: in.start, Line: in.headerLines()}
 	c.crc = crc32.Checksum(in.lead, castagnoli)

@@ -32,10 +32,12 @@ type committer struct {
 	rejected *output // nil if nothing is rejected
 	progress *progress
 
-	found  runState // what the inputs were when the run began
-	pos    position
-	crc    uint32 // of the input before pos, if the run can be resumed
-	counts Counts
+	found runState // what the inputs were when the run began, or when read
+	// foundMore: found has changed since it was last recorded.
+	foundMore bool
+	pos       position
+	crc       uint32 // of the input before pos, if the run can be resumed
+	counts    Counts
 	// written is counts.BytesOut when the output was opened.
 	written int64
 	// replay: the very same command is known to have finished, so all that

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,6 +18,34 @@ func TestReportIsWritten(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("report %s has no %s", got, want)
 		}
+	}
+}
+
+func TestBytesOutCountTheHeaderOfARunThatWasStoppedBeforeItsFirstLine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text := bom + "id,v\n1,a\n2,b\n"
+	opts := b.checkpointedOptions("d", []string{b.file("in", text)})
+	opts.Format = CSV
+	run, err := Prepare(t.Context(), &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the ticker does when the first line lets wait for itself.
+	if err := run.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.committer.checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run.committer.journal.abort()
+	if err := errors.Join(closeOutputs(run.outputs), run.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, report := b.must(opts)
+	b.equal("output", b.content("d/out"), text)
+	if report.BytesOut != int64(len(text)) {
+		t.Errorf("%+v: not %d bytes", report, len(text))
 	}
 }
 

@@ -50,13 +50,12 @@ func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *proble
 
 func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why string, err error) {
 	was := r.run.Inputs[i]
-	if !r.at.Failed || i < r.at.Input {
-		switch {
-		case in.info.Size() < was.Size:
-			return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
-		case i < r.at.Input && in.info.Size() > was.Size:
-			return "grew after it was read to its end", nil
-		}
+	done := i < r.at.Input
+	switch {
+	case r.at.Failed && !done:
+	case in.info.Size() < was.Size:
+		return fmt.Sprintf("shrank from %d to %d bytes", was.Size, in.info.Size()), nil
+	default:
 		is, err := recognise(in.path, was.Size)
 		if err != nil {
 			return "", err
@@ -65,36 +64,53 @@ func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why str
 			return "changed", nil
 		}
 	}
-	if i != r.at.Input {
+	switch {
+	case done && was.Read == nil:
+		return "changed", nil
+	case done:
+		return compareRead(ctx, in, *was.Read, "grew after it was read to its end")
+	case i > r.at.Input:
 		return "", nil
 	}
-	return r.checkRead(ctx, in)
+	grew := ""
+	if r.at.Ended {
+		grew = "grew behind its last line, which had no line end and was taken for whole,"
+	}
+	return compareRead(ctx, in, readState{Length: r.at.Offset, CRC: r.at.CRC}, grew)
 }
 
-// checkRead compares what was read of the current input.
-func (r *resumption) checkRead(ctx context.Context, in *input) (why string, err error) {
+// compareRead compares an input with what was read of it. If more follows, it
+// says that the input grew, unless that is "".
+func compareRead(ctx context.Context, in *input, was readState, grew string) (why string, err error) {
 	s, err := in.stream(ctx, 0)
 	if err != nil {
 		return "", err
 	}
 	defer s.close()
 	var crc uint32
-	err = s.skip(ctx, r.at.Offset, func(data []byte) { crc = crc32.Update(crc, castagnoli, data) })
+	err = s.skip(ctx, was.Length, func(data []byte) { crc = crc32.Update(crc, castagnoli, data) })
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
-	case err != nil || crc != r.at.CRC:
+	case err != nil || crc != was.CRC:
 		return "changed", nil
-	case !r.at.Ended:
+	case grew == "":
 		return "", nil
 	}
 	switch _, err := s.plain.Peek(1); err {
 	case io.EOF:
 		return "", nil
 	case nil:
-		return "grew behind its last line, which had no line end and was taken for whole,", nil
+		return grew, nil
 	default:
 		return "", s.explain(err)
+	}
+}
+
+// carry keeps what is known of the inputs that were read to their ends.
+func (r *resumption) carry(found *runState) {
+	for i := range r.at.Input {
+		found.Inputs[i].Read = r.run.Inputs[i].Read
 	}
 }
 

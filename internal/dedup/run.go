@@ -229,6 +229,9 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	}
 	found, err := describeInputs(r.inputs)
 	r.committer.found = found
+	if err == nil && known.unfinished() {
+		known.carry(&found)
+	}
 	if !known.unfinished() {
 		r.committer.replay = err == nil && known.known && intact && known.unchanged(found)
 	}
@@ -328,7 +331,7 @@ func (r *Run) begin(ctx context.Context) error {
 		o.length = o.base
 	}
 	if r.committer.pos == (position{}) {
-		r.committer.enter(0)
+		r.committer.goTo(0)
 		r.committer.counts.BytesIn = r.inputs[0].start
 		r.from = r.committer.pos
 	}

@@ -57,6 +57,14 @@ type inputState struct {
 	Changed int64  `json:"changed"`
 	// Sample is a checksum of the first and the last bytes.
 	Sample uint32 `json:"sample"`
+	// Read is set when the input was read to its end.
+	Read *readState `json:"read,omitempty"`
+}
+
+// readState is a length and a checksum of decompressed bytes.
+type readState struct {
+	Length int64  `json:"length"`
+	CRC    uint32 `json:"crc"`
 }
 
 // positionState is how far a run is.

@@ -3,6 +3,7 @@ package dedup
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -69,4 +70,51 @@ func gzipped(text string) string {
 	io.WriteString(z, text)
 	z.Close()
 	return packed.String()
+}
+
+func TestUnfinishedRunKnowsAllOfTheInputsThatItRead(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []bool{false, true} {
+		b := setup(t)
+		odd := func(i int) string { return fmt.Sprintf("{\"id\":%d,\"text\":%q}\n", i, strings.Repeat("x", 990)) }
+		var text string
+		for i := range 300 {
+			text += odd(i)
+		}
+		last := strings.Repeat("{\"id\":\"last\"}\n", 100)
+		if failed {
+			last += "{}\n"
+		}
+		opts := b.checkpointedOptions("d", []string{b.file("in0", text), b.file("in1", last)})
+		opts.blockSize, opts.commitBytes = 1024, 100_000
+		if failed {
+			opts.OnMissing = MissingFail
+		} else {
+			opts.commitBytes, opts.failAt = int64(len(text))+100, stopAtSeal(3)
+		}
+		if _, _, err := b.run(t.Context(), opts); err == nil {
+			t.Fatal("the run ended")
+		}
+		opts.failAt = nil
+		if failed {
+			b.file("in1", strings.TrimSuffix(last, "{}\n")+"{\"no\":1}\n")
+			if _, _, err := b.run(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "in1:101: ") {
+				t.Fatalf("error %v", err)
+			}
+			last = strings.TrimSuffix(last, "{}\n")
+			b.file("in1", last)
+		}
+		middle := len(text) / 2
+		b.file("in0", text[:middle]+"y"+text[middle+1:])
+		var refused *RefusedError
+		if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) || !strings.Contains(err.Error(), "in0 changed") {
+			t.Fatalf("failed %v: error %v", failed, err)
+		}
+		b.file("in0", text) // touched, but what it was
+		_, report := b.must(opts)
+		b.equal("output", b.content("d/out"), text+"{\"id\":\"last\"}\n")
+		if !report.Resumed {
+			t.Error("the run was not resumed")
+		}
+	}
 }
