@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"unicode"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -67,6 +68,9 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root.SetIn(stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(stderr)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		unquoteUsages(root)
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		err = a.helpErr

@@ -190,9 +190,11 @@ func TestClosedPipeEndsQuietly(t *testing.T) {
 func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
 	t.Parallel()
 	full := writerFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
-	var stderr bytes.Buffer
-	if status := Main(t.Context(), []string{"version"}, strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
-		t.Errorf("status %d, stderr %s", status, &stderr)
+	for _, args := range []string{"version", "--help", "dedup -h", "help keys", "keys", "completion zsh"} {
+		var stderr bytes.Buffer
+		if status := Main(t.Context(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
+		}
 	}
 }
 

@@ -1,8 +1,39 @@
 package cli
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
+
+// completeValues makes shells offer these values of a flag, and no files.
+func completeValues(cmd *cobra.Command, flag string, values ...string) {
+	complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeDirs makes shells offer directories for a flag.
+func completeDirs(cmd *cobra.Command, flag string) {
+	complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
+}
+
+// complete panics if there is no such flag, which every run would show.
+func complete(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(fmt.Sprintf("completion of --%s: %v", flag, err))
+	}
+}
+
+// unquoteUsages takes the quotes that mark the name of a value out of what
+// shells show of flags: only the list of flags in the help reads them.
+func unquoteUsages(cmd *cobra.Command) {
+	plain := func(flag *pflag.Flag) { flag.Usage = strings.ReplaceAll(flag.Usage, "`", "") }
+	cmd.LocalFlags().VisitAll(plain)
+	for _, child := range cmd.Commands() {
+		unquoteUsages(child)
+	}
+}
 
 func newCompletionCommand(a *app) *cobra.Command {
 	return &cobra.Command{

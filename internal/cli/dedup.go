@@ -44,9 +44,8 @@ none is lost.`,
 				wrong.addf("--report -: standard output is for the fresh lines: name a file, or /dev/stderr")
 				opts.Report = ""
 			}
-			dropEmpty := func(text string) bool { return text == "" }
-			opts.Inputs = slices.DeleteFunc(args, dropEmpty)
-			opts.Keys = slices.DeleteFunc(opts.Keys, dropEmpty)
+			opts.Inputs = slices.DeleteFunc(args, func(name string) bool { return name == "" })
+			opts.Keys = slices.DeleteFunc(opts.Keys, func(rule string) bool { return !likeRule(rule, &wrong) })
 			opts.Threads = int(threads)
 			opts.Lossy = float64(rate)
 			opts.Problems = wrong
@@ -71,7 +70,24 @@ none is lost.`,
 	addParsed(flags, &rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
 	countVar(flags, &opts.Expect, "expect", "", "number of different keys the filter is made for")
 	countVar(flags, &threads, "threads", "", "number of workers (default one for each CPU)")
+	completeValues(cmd, "key", "line", "hash(.)")
+	completeValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
+	completeDirs(cmd, "store")
+	completeValues(cmd, "window", "forever")
+	completeValues(cmd, "on-missing", names(dedup.MissingFail, dedup.MissingReject, dedup.MissingPass, dedup.MissingHash)...)
+	completeValues(cmd, "on-mismatch", names(dedup.MismatchDrop, dedup.MismatchReject, dedup.MismatchPass)...)
+	for _, name := range []string{"scope", "lossy", "expect", "threads"} {
+		completeValues(cmd, name)
+	}
 	return cmd
+}
+
+func names[T fmt.Stringer](values ...T) []string {
+	texts := make([]string, len(values))
+	for i, value := range values {
+		texts[i] = value.String()
+	}
+	return texts
 }
 
 // lossyRate is the rate of --lossy, as a number or in percent.

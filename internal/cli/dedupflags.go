@@ -4,7 +4,30 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+
+	"github.com/semel-dev/semel/key"
 )
+
+// likeRule reports whether a key looks like one of the rules that dedup knows,
+// and says otherwise which ones there are: package key would name others too.
+func likeRule(text string, p *problems) bool {
+	var wrong *key.RuleError
+	_, err := key.ParseRule(text)
+	switch {
+	case text == "": // was complained about
+		return false
+	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
+		return true
+	}
+	if near, ok := nearest(text, []string{"line", "hash(.)"}); ok {
+		p.addf("--key %q: did you mean %s?", text, near)
+	} else if _, err := key.ParsePath("." + text); err == nil {
+		p.addf("--key %q: did you mean .%s?", text, text)
+	} else {
+		p.addf("--key %q: there is no such rule: use a path that begins with '.', line, hash(.) or hash(.a,.b)", text)
+	}
+	return false
+}
 
 // parseLossyRate reads a rate between 0 and 1: 0.001, 1e-3 or 0.1%.
 func parseLossyRate(text string) (lossyRate, error) {

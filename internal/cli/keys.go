@@ -48,6 +48,7 @@ that too. Several IDs are the parts of one composite key, in the order in which
 	})
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&k.store, "store", "", "`DIR` of the store")
+	completeDirs(cmd, "store")
 	cmd.AddCommand(
 		newKeysListCommand(k),
 		newKeysShowCommand(k),
@@ -114,6 +115,8 @@ func (k *keysFlags) withStore(use func(*logstore.Store) error) error {
 // addScope adds --scope for verbs that look one key up.
 func (k *keysFlags) addScope(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key's space")
+	completeValues(cmd, "scope")
+	cmd.ValidArgsFunction = cobra.NoFileCompletions // what follows is an ID
 }
 
 // filterFlags choose records of a listing.
@@ -122,6 +125,8 @@ type filterFlags struct{ scope, state string }
 func (f *filterFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.scope, "scope", "", "only keys of the key space `NAME`, as far as the store keeps it readable (default all)")
 	cmd.Flags().StringVar(&f.state, "state", "", "only keys in `STATE`: claimed, done or unknown (default all)")
+	completeValues(cmd, "scope")
+	completeValues(cmd, "state", semel.Claimed.String(), semel.Done.String(), semel.Unknown.String())
 }
 
 func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.Filter {

@@ -108,6 +108,8 @@ A key in any other state is left alone, with exit status 1.`,
 	addReason(cmd, &reason)
 	cmd.Flags().StringVar(&as, "as", "", "`STATE` that the key gets: done or absent")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long a key that is done is remembered from now")
+	completeValues(cmd, "as", "done", "absent")
+	completeValues(cmd, "window", "forever")
 	return cmd
 }
 
@@ -148,6 +150,7 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func
 
 func addReason(cmd *cobra.Command, reason *string) {
 	cmd.Flags().StringVar(reason, "reason", "", "`TEXT` that says why, for the audit log")
+	completeValues(cmd, "reason")
 }
 
 func checkReason(reason string, p *problems) {

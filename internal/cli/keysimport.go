@@ -119,6 +119,8 @@ same lines again is safe.`,
 	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key space of lines that name none")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long keys of lines without window and expires are remembered from now")
 	cmd.Flags().BoolVar(&k.keepIDs, "keep-ids", false, "keep scope and id readable beside the digest; costs their length for each key")
+	completeValues(cmd, "scope")
+	completeValues(cmd, "window", "forever")
 	return cmd
 }
 

@@ -20,12 +20,12 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 			[]string{"dedup", "--on-missing", "fial", "--on-mismatch", "foo", "--format", "xml", "--key", "a..b", "--window", "-3s", "--lossy=2", absent},
 			[]string{
 				`--window "-3s": `, `--lossy "2": `, `--format "xml": `, `--on-missing "fial": `, `--on-mismatch "foo": `,
-				`--key "a..b", `, absent + ": there is no such file",
+				`--key "a..b": `, absent + ": there is no such file",
 			},
 		},
 		{
 			[]string{"dedup", "--kee", ".a", "-k", "a.b", "--format", "text", "--append", "--force", "--report", "-"},
-			[]string{"unknown flag --kee: ", "--report -: ", "--append goes on ", `--key "a.b", `},
+			[]string{"unknown flag --kee: ", "--report -: ", "--append goes on ", `--key "a.b": `},
 		},
 		{
 			[]string{"dedup", "--window", "", "--store", "", "-o", "", "--report=", "--scope", "", "-k", "", "", absent},
@@ -67,5 +67,49 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
 		t.Errorf("something was touched: %v, %v", names, err)
+	}
+}
+
+func TestHintsFitWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--window 100000w":      `--window "100000w": too long: write at most 15250w, or forever`,
+		"--window 9999999999h":  `--window "9999999999h": too long: write at most 15250w, or forever`,
+		"--window 15250w15250w": `--window "15250w15250w": too long: write at most 15250w, or forever`,
+		"--key event_id":        `--key "event_id": did you mean .event_id?`,
+		"--key lin":             `--key "lin": did you mean line?`,
+		"--key a//b":            `--key "a//b": there is no such rule: use a path`,
+	} {
+		got := run(t, "", append([]string{"dedup"}, strings.Fields(args)...)...)
+		if got.status != exitUsage || !strings.HasPrefix(got.stderr, "semel dedup: "+want) || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %s", args, got.status, got.stderr)
+		}
+	}
+}
+
+func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"dedup --on-missing":   "fail\nreject\npass\nhash\n:4\n",
+		"dedup --on-mismatch":  "drop\nreject\npass\n:4\n",
+		"dedup --format":       "auto\njsonl\ntext\ncsv\ntsv\n:4\n",
+		"dedup --store":        ":16\n",
+		"keys ls --state":      "claimed\ndone\nunknown\n:4\n",
+		"keys resolve --as":    "done\nabsent\n:4\n",
+		"keys show --store":    ":16\n",
+		"keys rm id --reason":  ":4\n",
+		"keys show":            ":4\n",
+		"keys import --window": "forever\n:4\n",
+	} {
+		got := run(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
+		if got.status != exitDone || got.stdout != want {
+			t.Errorf("%s: status %d, %q, want %q", args, got.status, got.stdout, want)
+		}
+	}
+	for _, args := range []string{"dedup --", "keys ls --", "keys resolve --"} {
+		got := run(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
+		if !strings.Contains(got.stdout, "--store\t") || strings.Contains(got.stdout, "`") {
+			t.Errorf("%s: %s", args, got.stdout)
+		}
 	}
 }

@@ -26,11 +26,11 @@ func parseDuration(text string) (time.Duration, error) {
 		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
 		unit := digits + len(rest[digits:]) - len(strings.TrimLeft(rest[digits:], "abcdefghijklmnopqrstuvwxyzµμ"))
 		part, err := parsePart(rest[:digits], rest[digits:unit])
-		if err != nil || digits == 0 {
+		switch total += part; {
+		case errors.Is(err, strconv.ErrRange), err == nil && total < 0:
+			return 0, errors.New("too long: write at most 15250w")
+		case err != nil || digits == 0:
 			return 0, bad
-		}
-		if total += part; total < 0 {
-			return 0, errors.New("the duration is too long")
 		}
 		rest = rest[unit:]
 	}
@@ -43,11 +43,17 @@ func parseDuration(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// parsePart reads one number with its unit.
+// parsePart reads one number with its unit. The error of a duration that is too
+// long wraps strconv.ErrRange.
 func parsePart(number, unit string) (time.Duration, error) {
 	hours := map[string]float64{"d": 24, "w": 7 * 24}[unit]
 	if hours == 0 {
-		return time.ParseDuration(number + unit)
+		part, err := time.ParseDuration(number + unit)
+		_, unitErr := time.ParseDuration("1" + unit)
+		if _, numberErr := strconv.ParseFloat(number, 64); err != nil && unitErr == nil && numberErr == nil {
+			err = strconv.ErrRange
+		}
+		return part, err
 	}
 	value, err := strconv.ParseFloat(number, 64)
 	if err != nil {
