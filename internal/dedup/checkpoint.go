@@ -48,6 +48,7 @@ func (c *committer) finish(ctx context.Context, at stage) error {
 // note sets the named values of the next commit.
 func (c *committer) note(at stage) error {
 	j := c.journal
+	c.countOut()
 	for _, o := range c.outputs {
 		if o.path == "" {
 			continue

@@ -144,13 +144,16 @@ func (c *committer) settle(b *block) error {
 			return err
 		}
 	}
-	c.counts.BytesOut = c.written + c.out.length - c.out.base
+	c.countOut()
 	c.tell(b)
 	if stop != nil {
 		return c.lineError(&missingError{stop})
 	}
 	return nil
 }
+
+// countOut counts what was written, the header too.
+func (c *committer) countOut() { c.counts.BytesOut = c.written + c.out.length - c.out.base }
 
 // place moves the lines that are kept together at the beginning of the block's
 // data and returns how many bytes they are. Others go to their files' buffers.
