@@ -77,11 +77,11 @@ func (p idParser) id(text []byte) (string, error) {
 		return "", err
 	}
 	if len(elements) == 0 {
-		return "", key.ErrMissing
+		return "", errors.New("it is an empty array")
 	}
 	parts := make([]string, len(elements))
 	for i, element := range elements {
-		part, err := p.id(element)
+		part, err := p.scalar(element)
 		if err != nil {
 			return "", fmt.Errorf("part %d: %w", i+1, err)
 		}
@@ -92,10 +92,29 @@ func (p idParser) id(text []byte) (string, error) {
 
 func (p idParser) scalar(text []byte) (string, error) {
 	if err := p.finder.Find(text); err != nil {
-		return "", err
+		return "", explainID(err)
 	}
 	id, err := p.finder.AppendID(nil)
-	return string(id), err
+	return string(id), explainID(err)
+}
+
+// explainID says why a JSON value is no id, without the finder's words for the
+// place where it was.
+func explainID(err error) error {
+	var (
+		missing   *key.MissingError
+		notScalar *key.NotScalarError
+		syntax    *key.SyntaxError
+	)
+	switch {
+	case errors.As(err, &missing):
+		return fmt.Errorf("it is %s", missing.Reason)
+	case errors.As(err, &notScalar):
+		return fmt.Errorf("it is an %s: a string, a number, true or false is wanted, or one array of these", notScalar.Kind)
+	case errors.As(err, &syntax):
+		return fmt.Errorf("not JSON: %s at byte %d", syntax.Problem, syntax.Offset+1)
+	}
+	return err
 }
 
 // scope reads a scope from a JSON string. encoding/json is not asked for it: it

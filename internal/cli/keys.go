@@ -176,7 +176,11 @@ func (f *keyFlags) keys(scope string, words []string, p *problems) []semel.Key {
 	)
 	if f.jsonID {
 		var id string
-		id, err = newIDParser().id([]byte("[" + strings.Join(words, ",") + "]"))
+		text := words[0]
+		if len(words) > 1 {
+			text = "[" + strings.Join(words, ",") + "]"
+		}
+		id, err = newIDParser().id([]byte(text))
 		ids = []string{id}
 	} else {
 		ids, err = idReadings(words)

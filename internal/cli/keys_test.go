@@ -307,7 +307,7 @@ func TestImportMarksKeysDone(t *testing.T) {
 	}
 	run(t, input, "keys", "import", "--store", dir).check(t, exitDone, "read 6  imported 0  already there 5  expired 1\n")
 
-	for _, args := range []string{"order-1", "order-1 7 true --scope payments", `--json-id 42 --scope payments`} {
+	for _, args := range []string{"order-1", "order-1 7 true --scope payments", `--json-id 42 --scope payments`, `--json-id ["order-1",7,true] --scope payments`, `--json-id "order-1" 7 true --scope payments`} {
 		got := run(t, "", append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(args)...)...)
 		got.check(t, exitDone)
 		if !strings.Contains(got.stdout, `"state":"done"`) {
@@ -325,10 +325,22 @@ func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
 		{`{"id":"x"} {}`, "more than one JSON value"},
 		{`["x"]`, "an object is wanted"},
 		{`{"scope":"x"}`, `"id" is missing`},
-		{`{"id":null}`, `id`},
-		{`{"id":""}`, `id: `},
-		{`{"id":{"a":1}}`, `id: `},
-		{`{"id":[]}`, `id: `},
+		{`{"id":null}`, `2: id is null: give it a value, or leave it out;`},
+		{`{"id":""}`, `2: id is empty: `},
+		{`{"id":{"a":1}}`, `2: id: it is an object: a string, a number, true or false is wanted`},
+		{`{"id":[]}`, `2: id: it is an empty array`},
+		{`{"id":["a",[1]]}`, `2: id: part 2: it is an array: `},
+		{`{"id":["a",null]}`, `2: id: part 2: it is null`},
+		{`{"ID":1}`, `unknown member "ID": did you mean id?`},
+		{`{"id":1,"window":""}`, `window is empty`},
+		{`{"id":1,"fingerprint":"zz"}`, `fingerprint "zz": a text of 32 hexadecimal digits is wanted`},
+		{`{"id":1,"digest":"zz"}`, `digest "zz": a text of 32 hexadecimal digits is wanted`},
+		{`{"id":1,"attempts":-1}`, `attempts -1: a whole number is wanted`},
+		{`{"id":1,"result_size":"3"}`, `result_size "3": a whole number is wanted`},
+		{`{"id":1,"first_seen":"foo"}`, `first_seen "foo": a time like`},
+		{`{"id":1,"lease_end":7}`, `lease_end 7: a time like`},
+		{`{"id":1,"result":"some"}`, `result "some": value, failed or not_kept is wanted`},
+		{`{"id":1,"holder":[]}`, `holder []: a text is wanted`},
 		{`{"id":"x","scop":"y"}`, `unknown member "scop": did you mean scope?`},
 		{`{"id":"x","scope":7}`, `scope: a string is wanted`},
 		{`{"id":"x","window":7}`, `"window" is a JSON number: a string is wanted`},

@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -29,36 +27,6 @@ const (
 	// maxImportErrors is how many keys of a batch are complained about.
 	maxImportErrors = 5
 )
-
-// importLine is what import reads. It has the members that export writes, so
-// that an export can be read back.
-type importLine struct {
-	Scope       json.RawMessage `json:"scope"`
-	ScopeBase64 string          `json:"scope_base64"`
-	ID          json.RawMessage `json:"id"`
-	IDBase64    string          `json:"id_base64"`
-	State       string          `json:"state"`
-	Window      string          `json:"window"`
-	Expires     string          `json:"expires"`
-
-	Digest      string          `json:"digest"`
-	FirstSeen   json.RawMessage `json:"first_seen"`
-	Attempts    json.RawMessage `json:"attempts"`
-	Holder      json.RawMessage `json:"holder"`
-	LeaseEnd    json.RawMessage `json:"lease_end"`
-	Fingerprint json.RawMessage `json:"fingerprint"`
-	Result      json.RawMessage `json:"result"`
-	ResultSize  json.RawMessage `json:"result_size"`
-}
-
-// importLineFields are the names to suggest for a member that import does not
-// know.
-func importLineFields() []string {
-	return []string{
-		"scope", "scope_base64", "id", "id_base64", "state", "window", "expires",
-		"digest", "first_seen", "attempts", "holder", "lease_end", "fingerprint", "result", "result_size",
-	}
-}
 
 type importReport struct {
 	Read      int64 `json:"read"`
@@ -232,34 +200,6 @@ func (im *importer) add(ctx context.Context, text []byte) error {
 		return nil
 	}
 	return im.flush(ctx)
-}
-
-func decodeImportLine(text []byte, line *importLine) error {
-	// encoding/json would replace what is not UTF-8, and merge ids by it.
-	if !utf8.Valid(text) {
-		return errors.New(`the line is not valid UTF-8: write such an id as "id_base64"`)
-	}
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(line)
-	if err == nil {
-		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-			return errors.New("there is more than one JSON value in the line")
-		}
-		return nil
-	}
-	var wrongType *json.UnmarshalTypeError
-	if errors.As(err, &wrongType) {
-		if wrongType.Field == "" {
-			return fmt.Errorf("the line is a JSON %s: an object is wanted", wrongType.Value)
-		}
-		return fmt.Errorf("%q is a JSON %s: a string is wanted", wrongType.Field, wrongType.Value)
-	}
-	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		name = strings.Trim(name, `"`)
-		return fmt.Errorf("unknown member %q: %s", name, oneOf(name, importLineFields()))
-	}
-	return fmt.Errorf("not JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // request turns a line into a claim that marks its key done. A window that is
