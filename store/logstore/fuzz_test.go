@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,10 +65,29 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
+func TestRecordThatSaysMoreWasDurableThanWrittenIsCorrupt(t *testing.T) {
+	t.Parallel()
+	id := identity{store: storeID([]byte("golden store id.")), created: 1}
+	for _, synced := range []int{headerSize + 1, 1 << 20, math.MaxUint32} {
+		img := appendRecordSynced(encodeHeader(1, id.store, 1), nil, 0, synced)
+		fs := faultfs.New()
+		writeFile(t, fs, "/s/"+identityName, id.encode())
+		writeFile(t, fs, "/s/"+segmentName(1), img)
+		if _, err := Open("/s", &Options{FS: fs}); !errors.Is(err, semel.ErrCorrupt) {
+			t.Errorf("synced %d: Open: %v, want ErrCorrupt", synced, err)
+		}
+	}
+}
+
 // appendRecord appends a valid record with the given body.
 func appendRecord(img, body []byte, count int) []byte {
+	return appendRecordSynced(img, body, count, headerSize)
+}
+
+// appendRecordSynced appends a record that says how much was durable.
+func appendRecordSynced(img, body []byte, count, synced int) []byte {
 	seed := crc32.Checksum(img[:headerSize], castagnoli)
-	r := record{off: len(img), length: emptyRecord + len(body)&^3, time: 1, synced: headerSize, seq: 1, count: count}
+	r := record{off: len(img), length: emptyRecord + len(body)&^3, time: 1, synced: synced, seq: 1, count: count}
 	b := append(make([]byte, recordHead), body[:len(body)&^3]...)
 	b = binary.LittleEndian.AppendUint32(b, trailer)
 	r.encodeHead(b)

@@ -22,6 +22,9 @@ func scan(img []byte, g *segment, seq uint32, visit func(r record) error) (end i
 		if r.seal && r.length != sealRecord {
 			return off, seq, false, errors.New("a seal has a wrong length")
 		}
+		if r.synced > off {
+			return off, seq, false, errors.New("a record says that more was durable than was written")
+		}
 		if err := visit(r); err != nil {
 			return off, seq, false, err
 		}
