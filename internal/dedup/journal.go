@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -62,12 +64,23 @@ func (j *journal) explain(err error) error {
 	return &storeError{j.store.Dir(), err}
 }
 
+// isStore reports whether there is a store in a directory.
+func isStore(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "STORE"))
+	return err == nil
+}
+
 func openStore(dir string) (*logstore.Store, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file: name a directory", dir)}}
+	}
 	store, err := logstore.Open(dir, nil)
 	var locked *vfs.LockedError
 	switch {
 	case errors.As(err, &locked):
 		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)
+	case errors.Is(err, semel.ErrInvalidRequest):
+		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: the directory holds files of something else: name a store, or a directory that is new or empty", dir)}}
 	case err != nil:
 		return nil, &storeError{dir, err}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -149,7 +148,7 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	if r.seekable() {
 		j.mode, j.id = checkpointed, r.identity()
 	}
-	if _, err := os.Stat(r.opts.Store); errors.Is(err, os.ErrNotExist) {
+	if !isStore(r.opts.Store) {
 		// A run that is refused must not have made the store.
 		nothing := values(func(string) ([]byte, bool) { return nil, false })
 		if err := r.plan(ctx, j, nothing); err != nil {

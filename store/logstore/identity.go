@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,6 +96,20 @@ func (s *Store) loadIdentity(names []string) error {
 		return fmt.Errorf("logstore: %s was opened %d times, which is all it can count: %w", s.dir, s.id.opens, semel.ErrStoreFull)
 	}
 	return s.saveIdentity(name)
+}
+
+// checkDir refuses a directory of foreign files before anything is put there,
+// even the lock. What checkEmpty says of a store's own files may be another
+// process that makes the store right now.
+func (s *Store) checkDir() error {
+	names, err := s.fs.List(s.dir)
+	if err != nil || slices.Contains(names, identityName) {
+		return nil // an error comes again where it is told
+	}
+	if err := checkEmpty(s.dir, names); errors.Is(err, semel.ErrInvalidRequest) {
+		return err
+	}
+	return nil
 }
 
 // checkEmpty refuses to make a new store beside the log of an old one, whose

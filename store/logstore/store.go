@@ -93,6 +93,9 @@ func Open(dir string, opts *Options) (*Store, error) {
 		wake:   make(chan struct{}, 1),
 	}
 	s.ops.New = func() any { return &op{store: s} }
+	if err := s.checkDir(); err != nil {
+		return nil, err
+	}
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("logstore: make directory: %w", err)
 	}
