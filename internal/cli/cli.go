@@ -102,7 +102,7 @@ func (a *app) complain(path string, problems ...string) {
 		name = "\x1b[1;31m" + name + "\x1b[0m"
 	}
 	for _, problem := range problems {
-		fmt.Fprintf(a.stderr, "%s %s\n", name, oneLine(problem))
+		fmt.Fprintf(a.stderr, "%s %s\n", name, oneLine(plainText(problem)))
 	}
 }
 

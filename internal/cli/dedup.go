@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -68,7 +69,7 @@ none is lost.`,
 	flags.StringVar(&opts.Rejected, "rejected", "", "`FILE` for the lines that are rejected")
 	flags.StringVar(&opts.Report, "report", "", "write the counts as JSON to `FILE`")
 	addParsed(flags, &rate, "lossy", "", "RATE", "use a filter of fixed size, which may drop new lines at this rate (needs --expect)", parseLossyRate)
-	countVar(flags, &opts.Expect, "expect", "", "number of different keys the filter is made for")
+	addParsed(flags, &opts.Expect, "expect", "", "N", "number of different keys the filter is made for", parseExpect)
 	countVar(flags, &threads, "threads", "", "number of workers (default one for each CPU)")
 	completeValues(cmd, "key", "line", "hash(.)")
 	completeValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
@@ -118,7 +119,14 @@ func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
 	stop()
 	switch {
 	case err == nil, ctx.Err() != nil && !errors.Is(err, errReaderGone):
-		a.note("%s", dedupSummary(report))
+		summary := dedupSummary(report)
+		if a.asJSON { // on stderr too: lines are on stdout
+			line, jsonErr := json.Marshal(report)
+			if err = errors.Join(err, jsonErr); jsonErr == nil {
+				summary = string(line)
+			}
+		}
+		a.note("%s", summary)
 	}
 	return dedupError(err)
 }

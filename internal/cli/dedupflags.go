@@ -29,15 +29,30 @@ func likeRule(text string, p *problems) bool {
 	return false
 }
 
-// parseLossyRate reads a rate between 0 and 1: 0.001, 1e-3 or 0.1%.
+// What the filters of package filter can be made for.
+const (
+	leastRate, mostRate = 1e-9, 0.5
+	mostExpected        = 1 << 36
+)
+
+// parseExpect reads a number of keys for a filter.
+func parseExpect(text string) (int64, error) {
+	n, err := parseCount(text)
+	if err == nil && (n == 0 || n > mostExpected) {
+		err = errors.New("a filter can be made for 1 to 6.8e10 keys")
+	}
+	return n, err
+}
+
+// parseLossyRate reads a rate: 0.001, 1e-3 or 0.1%.
 func parseLossyRate(text string) (lossyRate, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	rate, err := strconv.ParseFloat(number, 64)
 	if percent {
 		rate /= 100
 	}
-	if err != nil || !(rate > 0 && rate < 1) {
-		return 0, errors.New("not a rate: write a number above 0 and below 1, as 0.001 or 0.1%")
+	if err != nil || !(rate >= leastRate && rate <= mostRate) {
+		return 0, errors.New("not a rate: write a number from 1e-9 to 0.5, as 0.001 or 0.1%")
 	}
 	return lossyRate(rate), nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/semel-dev/semel"
 )
 
 // UsageError says that the command line or a configuration is wrong. Nothing
@@ -188,6 +190,30 @@ func plainCause(err error) string {
 	return "not a number"
 }
 
+// plainText takes the words out of a message that name packages, and adds what
+// to do about troubles that all parts of the program can have.
+func plainText(text string) string {
+	for _, name := range []string{"semel", "logstore", "filter", "key", "dedup", "vfs", "memstore", "table"} {
+		text = strings.ReplaceAll(strings.TrimPrefix(text, name+": "), ": "+name+": ", ": ")
+	}
+	for _, kind := range []error{semel.ErrInvalidRequest, semel.ErrInvalidKey} {
+		text = strings.ReplaceAll(strings.TrimSuffix(text, ": "+kind.Error()), ": "+kind.Error()+": ", ": ")
+	}
+	for _, advice := range [][2]string{
+		{"no space left on device", "make room and run the same command again"},
+		{"no space left on the disk", "make room and run the same command again"},
+		{"too many open files", "raise the limit (ulimit -n) and run the same command again"},
+		{"permission denied", "change the permissions, or run as another user"},
+		{"no permission", "change the permissions, or run as another user"},
+		{"line is longer than 64 MiB", "is a line end missing, or a quote never closed?"},
+	} {
+		if strings.HasSuffix(text, advice[0]) {
+			return text + ": " + advice[1]
+		}
+	}
+	return text
+}
+
 // fileReason takes Go's words for the operation out of an error of a file, whose
 // name stands in the message already.
 func fileReason(err error) string {
@@ -199,7 +225,7 @@ func fileReason(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such file"
 	case errors.Is(err, fs.ErrPermission):
-		return "no permission: change its permissions, or run as another user"
+		return "no permission"
 	case errors.Is(err, syscall.ENOTDIR):
 		return "this is not a directory"
 	}

@@ -57,8 +57,18 @@ func (k *keysFlags) remove(ctx context.Context, store *logstore.Store, record *s
 	if err != nil {
 		return fmt.Errorf("forget %s: %w", displayID(record.Key.ID), err)
 	}
+	if k.asJSON {
+		return k.printJSON(changeReport{"rm", newRecordLine(record), semel.Absent.String()})
+	}
 	k.note("forgot %s, which was %s", displayID(record.Key.ID), record.State)
 	return nil
+}
+
+// changeReport says what was done to a key, in the audit log's words.
+type changeReport struct {
+	Verb   string     `json:"verb"`
+	Before recordLine `json:"before"`
+	After  string     `json:"after"`
 }
 
 func newKeysResolveCommand(k *keysFlags) *cobra.Command {
@@ -123,6 +133,9 @@ func (k *keysFlags) resolve(ctx context.Context, store *logstore.Store, record *
 	})
 	if err != nil {
 		return fmt.Errorf("resolve %s: %w", name, err)
+	}
+	if k.asJSON {
+		return k.printJSON(changeReport{"resolve", newRecordLine(record), as.String()})
 	}
 	k.note("resolved %s as %s", name, as)
 	return nil

@@ -72,7 +72,11 @@ Keys become durable in batches. After an error or an interruption, importing the
 same lines again is safe.`,
 		RunE: k.checked(func(cmd *cobra.Command, names []string, wrong problems) error {
 			refuseEmpty(cmd, "scope", &wrong)
-			k.wantStore(&wrong)
+			if k.wantStore(&wrong) {
+				if _, err := storeExists(k.store); err != nil {
+					wrong.addf("--store %s: %s", k.store, fileReason(err))
+				}
+			}
 			if len(names) == 0 {
 				names = []string{"-"}
 			}

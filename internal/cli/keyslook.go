@@ -64,11 +64,12 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, w
 		if !asJSON {
 			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
 		}
-		nameless := int64(0)
+		listed, nameless := int64(0), int64(0)
 		for record, err := range store.List(cmd.Context(), filter) {
 			if err != nil {
 				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.store, err))
 			}
+			listed++
 			if record.Key.ID == "" {
 				nameless++
 			}
@@ -79,8 +80,26 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, w
 		if verb == "export" && nameless > 0 {
 			k.note("%s keys have a digest but no id: this store does not keep them readable, and no other store can import them", formatCount(nameless))
 		}
+		if listed == 0 && filter.Scope != nil {
+			if err := k.hintScope(cmd.Context(), store, *filter.Scope); err != nil {
+				return err
+			}
+		}
 		return out.Flush()
 	})
+}
+
+// hintScope says why a key space may seem to be empty that is not.
+func (k *keysFlags) hintScope(ctx context.Context, store *logstore.Store, scope string) error {
+	counts, err := store.Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the keys of %s: %w", k.store, err)
+	}
+	if n := counts.Claimed + counts.Done + counts.Unknown; n > 0 {
+		k.note("no key is known to be of scope %s: the store has %s keys, but keeps a scope readable only where it keeps ids; list them all without --scope, or look one up with keys show",
+			displayScope(scope), formatCount(n))
+	}
+	return nil
 }
 
 func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool) error {

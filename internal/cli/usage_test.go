@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,7 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 		{[]string{"version", "--no-such", "more"}, []string{"unknown flag --no-such: ", `unexpected argument "more"`}},
 		{[]string{"completion", "--no-such", "bash"}, []string{"unknown flag --no-such: "}},
 		{[]string{"help", "--no-such"}, []string{"unknown flag --no-such: "}},
+		{[]string{"keys", "import", "--store", "usage_test.go"}, []string{"--store usage_test.go: this is not a directory"}},
 	} {
 		verb := "semel " + strings.Join(test.args[:1+slices.Index([]string{"keys"}, test.args[0])+1], " ") + ": "
 		got := run(t, "", test.args...)
@@ -76,6 +78,8 @@ func TestHintsFitWhatWasWritten(t *testing.T) {
 		"--window 100000w":      `--window "100000w": too long: write at most 15250w, or forever`,
 		"--window 9999999999h":  `--window "9999999999h": too long: write at most 15250w, or forever`,
 		"--window 15250w15250w": `--window "15250w15250w": too long: write at most 15250w, or forever`,
+		"--expect 1e12":         `--expect "1e12": a filter can be made for 1 to 6.8e10 keys`,
+		"--lossy 1e-30":         `--lossy "1e-30": not a rate: write a number from 1e-9 to 0.5`,
 		"--key event_id":        `--key "event_id": did you mean .event_id?`,
 		"--key lin":             `--key "lin": did you mean line?`,
 		"--key a//b":            `--key "a//b": there is no such rule: use a path`,
@@ -111,5 +115,56 @@ func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
 		if !strings.Contains(got.stdout, "--store\t") || strings.Contains(got.stdout, "`") {
 			t.Errorf("%s: %s", args, got.stdout)
 		}
+	}
+}
+
+func TestMessagesAreInTheUsersWords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"semel: the id in scope \"x\" is empty: invalid key":                         `the id in scope "x" is empty`,
+		"open the store s: logstore: lengthen segment 1: no space left on device":    "open the store s: lengthen segment 1: no space left on device: make room and run the same command again",
+		"the store s: invalid request: logstore: it is not empty":                    "the store s: it is not empty",
+		"open a: too many open files":                                                "open a: too many open files: raise the limit (ulimit -n) and run the same command again",
+		"a: no permission":                                                           "a: no permission: change the permissions, or run as another user",
+		"a:7: the line is longer than 64 MiB":                                        "a:7: the line is longer than 64 MiB: is a line end missing, or a quote never closed?",
+		"keys.jsonl:7: id: it is null; 1 keys are imported: importing again is safe": "keys.jsonl:7: id: it is null; 1 keys are imported: importing again is safe",
+	} {
+		if got := plainText(text); got != want {
+			t.Errorf("%q is told as %q, not %q", text, got, want)
+		}
+	}
+}
+
+func TestReportsAreJSONWhereAskedFor(t *testing.T) {
+	t.Parallel()
+	got := run(t, "a\na\n", "dedup", "--json")
+	var report map[string]any
+	if err := json.Unmarshal([]byte(lastLine(got.stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.stdout != "a\n" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	run(t, "a\n", "dedup", "--json", "--quiet").check(t, exitDone)
+
+	dir := mixedStore(t)
+	for args, want := range map[string][]string{
+		"keys rm order-1 --reason x":                {`{"verb":"rm","before":{`, `"id":"order-1"`, `"state":"done"`, `"after":"absent"}`},
+		"keys resolve order-2 --as done --reason x": {`{"verb":"resolve","before":{`, `"id":"order-2"`, `"state":"unknown"`, `"after":"done"}`},
+	} {
+		got := run(t, "", append(strings.Fields(args), "--json", "--store", dir)...)
+		got.check(t, exitDone)
+		for _, text := range want {
+			if !strings.Contains(got.stdout, text) {
+				t.Errorf("%s: %q lacks %s", args, got.stdout, text)
+			}
+		}
+	}
+}
+
+func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	run(t, "a\n", "dedup", "--store", dir).check(t, exitDone, "fresh 1")
+	for _, verb := range []string{"ls", "export"} {
+		run(t, "", "keys", verb, "--scope", "default", "--store", dir).check(t, exitDone, "no key is known to be of scope default: the store has 1 keys", "keys show")
+		run(t, "", "keys", verb, "--store", dir, "--quiet").check(t, exitDone)
 	}
 }
