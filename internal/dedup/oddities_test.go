@@ -298,10 +298,16 @@ func TestLinesUpToTheLimitAreRead(t *testing.T) {
 	if report.Fresh != 3 || report.Duplicate != 1 || len(out) != len("a\n")+MaxLine+len("\r\nb\n") {
 		t.Fatalf("%+v", report)
 	}
-	opts.Inputs = []string{b.file("in", "a\n"+long+"xxx\nb\n")}
-	out, _, err := b.run(t.Context(), opts)
-	if err == nil || !strings.Contains(err.Error(), "in:2: the line is longer than 64 MiB") || out != "a\n" {
-		t.Fatalf("error %v, output %q", err, out)
+	for _, more := range []string{"x\n", "x\r\n", "xxx\nb\n", "x"} {
+		opts.Inputs = []string{b.file("in", "a\n"+long+more)}
+		out, _, err := b.run(t.Context(), opts)
+		if err == nil || !strings.Contains(err.Error(), "in:2: the line is longer than 64 MiB") || out != "a\n" {
+			t.Fatalf("%q: error %v, output of %d bytes", more, err, len(out))
+		}
+	}
+	opts.Inputs = []string{b.file("in", "\n"+long+"\n")}
+	if _, report := b.must(opts); report.Fresh != 2 {
+		t.Fatalf("%+v", report)
 	}
 }
 

@@ -51,6 +51,9 @@ func (r *reader) readInput(ctx context.Context, index int, offset int64) bool {
 		b.data = append(b.data, rest...)
 		size, more := r.fill(ctx, s, b)
 		b.raw = s.rawOffset()
+		if r.tooLong(b.data[:size+b.added]) {
+			size, b.added, b.data, b.err = 0, 0, b.data[:0], errLineTooLong
+		}
 		offset += int64(size)
 		rest = append(rest[:0], b.data[size+b.added:]...)
 		b.data = b.data[:size+b.added]
@@ -110,6 +113,20 @@ func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more 
 
 // errLineTooLong is told by the committer, who knows the line's number.
 var errLineTooLong = fmt.Errorf("the line is longer than %d MiB", MaxLine>>20)
+
+// tooLong reports whether lines are one line that is too long, if only by the
+// byte that would have been a carriage return.
+func (r *reader) tooLong(lines []byte) bool {
+	if len(lines) <= MaxLine || len(trimEnd(lines)) <= MaxLine {
+		return false
+	}
+	end := bytes.IndexByte(lines, '\n') + 1
+	if r.comma != 0 {
+		scanner := recordScanner{comma: r.comma}
+		end, _ = scanner.next(lines)
+	}
+	return end < 0 || end == len(lines)
+}
 
 // grow makes room for a longer line, up to MaxLine with its line end.
 func grow(b *block) bool {
