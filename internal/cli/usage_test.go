@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -166,5 +167,30 @@ func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
 	for _, verb := range []string{"ls", "export"} {
 		run(t, "", "keys", verb, "--scope", "default", "--store", dir).check(t, exitDone, "no key is known to be of scope default: the store has 1 keys", "keys show")
 		run(t, "", "keys", verb, "--store", dir, "--quiet").check(t, exitDone)
+	}
+}
+
+// Not parallel with other tests: see TestExamplesOfEveryHelpWorkAsPrinted.
+func TestReportToStandardErrorAndItsSummaryBothStand(t *testing.T) {
+	if _, err := os.Stat("/dev/stderr"); err != nil {
+		t.Skip("standard error has no name here")
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	command := exec.CommandContext(t.Context(), program, "dedup", "--report", "/dev/stderr")
+	command.Env = append(os.Environ(), programVariable+"=1")
+	command.Stdin, command.Stderr = strings.NewReader("a\n"), log
+	if err := command.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if text := readFile(t, log.Name()); !strings.HasPrefix(text, `{"read":1,`) || !strings.Contains(text, "}\nread 1  fresh 1") {
+		t.Errorf("on stderr: %q", text)
 	}
 }
