@@ -12,6 +12,3 @@ func readable(*os.File) bool { return false }
 
 // waitReadable leaves the waiting to the read.
 func waitReadable(context.Context, *os.File) error { return nil }
-
-// canRead does not know.
-func canRead(*os.File) bool { return false }

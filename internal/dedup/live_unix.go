@@ -33,9 +33,3 @@ func poll(f *os.File, milliseconds int) bool {
 	n, err := unix.Poll(fds, milliseconds)
 	return n > 0 || err != nil && err != unix.EINTR
 }
-
-// canRead reports whether f is open for reading too.
-func canRead(f *os.File) bool {
-	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_ACCMODE == unix.O_RDWR
-}

@@ -52,8 +52,6 @@ func findOutputs(opts *Options, p *problems) []*output {
 	}
 	for _, o := range outputs {
 		switch {
-		case o.name == Stdio && o.flag == "--output" && opts.Store != "" && isClosed(opts.Stdout):
-			p.addf("standard output is closed, or is %s: the store would remember lines that are written nowhere: name a file with --output, --output %[1]s if that is what you want", os.DevNull)
 		case o.name == Stdio && o.flag == "--output":
 			o.name, o.to = "standard output", opts.Stdout
 		case o.name == Stdio:
@@ -63,25 +61,6 @@ func findOutputs(opts *Options, p *problems) []*output {
 		}
 	}
 	return outputs
-}
-
-// isClosed reports whether a standard stream was closed when the program began:
-// Go opens the null device for reading and writing in its place. Who means to
-// throw lines away, as with >/dev/null, opens it for writing alone, mostly.
-func isClosed(w io.Writer) bool {
-	if wrapped, ok := w.(interface{ Unwrap() io.Writer }); ok {
-		w = wrapped.Unwrap()
-	}
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return true
-	}
-	null, err := os.Stat(os.DevNull)
-	return err == nil && os.SameFile(info, null) && canRead(file)
 }
 
 // find looks where the file is to be.
