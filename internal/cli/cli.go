@@ -177,9 +177,6 @@ var errReaderGone = errors.New("standard output was closed by its reader")
 // elsewhere.
 type pipeWriter struct{ w io.Writer }
 
-// Unwrap returns stdout itself, to be looked at.
-func (p pipeWriter) Unwrap() io.Writer { return p.w }
-
 func (p pipeWriter) Write(data []byte) (int, error) {
 	n, err := p.w.Write(data)
 	if errors.Is(err, syscall.EPIPE) {
