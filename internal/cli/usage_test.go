@@ -173,7 +173,7 @@ func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
 // Not parallel with other tests: see TestExamplesOfEveryHelpWorkAsPrinted.
 func TestReportToStandardErrorAndItsSummaryBothStand(t *testing.T) {
 	if _, err := os.Stat("/dev/stderr"); err != nil {
-		t.Skip("standard error has no name here")
+		t.Fatalf("standard error has no name here: %v", err)
 	}
 	program, err := os.Executable()
 	if err != nil {

@@ -32,8 +32,12 @@ func (s *Store) maintain(ctx context.Context) {
 			return
 		}
 		if s.wantsSpare() {
+			// A failed sync has stopped the store by itself; for want of room the
+			// write that needs the segment asks again and gets the error.
 			_ = s.prepareSpare(minSegmentSize)
 		}
+		// What could not be deleted is expired all the same, and the next turn
+		// tries again.
 		_, _ = s.expire(ctx)
 	}
 }
