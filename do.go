@@ -17,7 +17,8 @@ import (
 // ErrResultNotKept (the effect is complete but cannot be replayed);
 // ErrOutcomeUnknown (the key is Unknown, or the effect ran and its completion
 // could not be recorded: it may repeat); ErrLeaseLost (the effect ran, but
-// another had taken the key over: it may have happened twice); and the store's.
+// another had taken the key over: it may have happened twice); the store's; and
+// that of Park.
 // Only an error of nil, ErrResultNotKept or a *PermanentError means that the
 // message may be acknowledged.
 func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
@@ -47,7 +48,7 @@ func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome
 		return Outcome{}, err
 	}
 	if answer.Decision != Fresh {
-		return g.settled(&call, answer)
+		return g.Settle(ctx, &call, answer)
 	}
 	return g.run(ctx, &call, answer.Claim, asked, fn)
 }
@@ -55,7 +56,7 @@ func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome
 // claim asks until the answer is final or the wait is over. It returns the
 // answer and the moment before it was asked for.
 func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time, error) {
-	req := [1]ClaimRequest{g.request(call)}
+	req := [1]ClaimRequest{g.Request(call)}
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		var answer [1]ClaimAnswer
@@ -66,7 +67,7 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 			err = answer[0].Err
 		}
 		if err != nil {
-			g.observe(Event{Kind: StoreError, Key: call.Key, Err: err})
+			g.Observe(Event{Kind: StoreError, Key: call.Key, Err: err})
 			return nil, asked, fmt.Errorf("semel: claim %s: %w", call.Key, err)
 		}
 		left := g.opts.Wait - time.Since(start)
@@ -92,8 +93,10 @@ func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAns
 	return err
 }
 
-// settled turns an answer that grants nothing into the call's outcome.
-func (g *Guard) settled(call *Call, a *ClaimAnswer) (Outcome, error) {
+// Settle turns an answer that grants nothing into the outcome and error that Do
+// would return. It is for those who claim by themselves, in a transaction of
+// their own for instance. It blocks while it parks a late message.
+func (g *Guard) Settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome, error) {
 	switch a.Decision {
 	case Duplicate:
 		out := Outcome{Decision: Duplicate, Result: a.Result}
@@ -112,7 +115,11 @@ func (g *Guard) settled(call *Call, a *ClaimAnswer) (Outcome, error) {
 		return Outcome{Decision: InDoubt}, fmt.Errorf("semel: %s was last held by %s, attempt %d: resolve the key: %w",
 			call.Key, a.Holder, a.Claim.Attempt, ErrOutcomeUnknown)
 	case Late:
-		return Outcome{Decision: Late}, fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)
+		err := fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)
+		if g.opts.OnLate == LatePark {
+			err = g.opts.Park(ctx, call, err)
+		}
+		return Outcome{Decision: Late}, err
 	}
 	return Outcome{}, fmt.Errorf("semel: the store did not decide on %s: %w", call.Key, ErrOutcomeUnknown)
 }
@@ -134,7 +141,7 @@ func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Tim
 	beat.stop()
 	result = resultOf(result, err)
 	if err != nil && result.Kind != Failed {
-		g.observe(Event{Kind: Released, Key: call.Key, Attempt: claim.Attempt, Err: err})
+		g.Observe(Event{Kind: Released, Key: call.Key, Attempt: claim.Attempt, Err: err})
 		g.release(ctx, held, inDoubt(err))
 		return Outcome{Attempt: claim.Attempt}, err
 	}
@@ -181,7 +188,7 @@ func (g *Guard) finish(ctx context.Context, reqs []CompleteRequest, answers []er
 	defer cancel()
 	err := g.store.Complete(ctx, reqs, answers)
 	for pause := time.Millisecond; err != nil && retryable(err); pause = min(2*pause, time.Second) {
-		g.observe(Event{Kind: StoreError, Key: reqs[0].Key, Err: err})
+		g.Observe(Event{Kind: StoreError, Key: reqs[0].Key, Err: err})
 		if sleep(ctx, pause) != nil {
 			break
 		}
@@ -213,13 +220,13 @@ func (g *Guard) finishWithout(ctx context.Context, req CompleteRequest) error {
 func (g *Guard) completion(req *CompleteRequest, err error, began time.Time) error {
 	switch {
 	case err == nil:
-		g.observe(Event{Kind: Completed, Key: req.Key, Elapsed: time.Since(began)})
+		g.Observe(Event{Kind: Completed, Key: req.Key, Elapsed: time.Since(began)})
 		return nil
 	case errors.Is(err, ErrStaleToken):
-		g.observe(Event{Kind: CompletionRefused, Key: req.Key, Err: err})
+		g.Observe(Event{Kind: CompletionRefused, Key: req.Key, Err: err})
 		return fmt.Errorf("semel: %s: the effect ran, but %w: %w", req.Key, ErrLeaseLost, err)
 	}
-	g.observe(Event{Kind: StoreError, Key: req.Key, Err: err})
+	g.Observe(Event{Kind: StoreError, Key: req.Key, Err: err})
 	return fmt.Errorf("semel: %s: the effect ran, but its completion is not recorded: %w: %w", req.Key, ErrOutcomeUnknown, err)
 }
 
@@ -246,12 +253,12 @@ func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
 	}
 	answers := make([]error, len(reqs))
 	if err := g.store.Release(ctx, reqs, answers); err != nil {
-		g.observe(Event{Kind: StoreError, Key: held[0].key, Err: err})
+		g.Observe(Event{Kind: StoreError, Key: held[0].key, Err: err})
 		return
 	}
 	for i, err := range answers {
 		if err != nil {
-			g.observe(Event{Kind: StoreError, Key: held[i].key, Err: err})
+			g.Observe(Event{Kind: StoreError, Key: held[i].key, Err: err})
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []Batch
 func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []BatchOutcome, fn BatchFunc) (again []int) {
 	reqs := make([]ClaimRequest, len(todo))
 	for n, i := range todo {
-		reqs[n] = g.request(&calls[i])
+		reqs[n] = g.Request(&calls[i])
 	}
 	answers := make([]ClaimAnswer, len(reqs))
 	asked := time.Now()
@@ -82,10 +82,10 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 			if a.Err == nil {
 				a.Err = err
 			}
-			g.observe(Event{Kind: StoreError, Key: call.Key, Err: a.Err})
+			g.Observe(Event{Kind: StoreError, Key: call.Key, Err: a.Err})
 			outcomes[i].Err = fmt.Errorf("semel: claim %s: %w", call.Key, a.Err)
 		default:
-			outcomes[i].Outcome, outcomes[i].Err = g.settled(call, a)
+			outcomes[i].Outcome, outcomes[i].Err = g.Settle(ctx, call, a)
 		}
 	}
 	if len(fresh) > 0 {
@@ -135,7 +135,7 @@ func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, ou
 			completed = append(completed, item)
 			continue
 		}
-		g.observe(Event{Kind: Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
+		g.Observe(Event{Kind: Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
 		if inDoubt(out.Err) {
 			doubted = append(doubted, held[n])
 		} else {

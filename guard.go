@@ -31,6 +31,20 @@ const (
 	Hold
 )
 
+// LatePolicy says what follows a message that is older than its window, of
+// which no record is left: whether it had its effect is not known.
+type LatePolicy uint8
+
+const (
+	// LateReject returns ErrLate.
+	LateReject LatePolicy = iota
+	// LateRun runs the effect: it may be the second time.
+	LateRun
+	// LatePark hands the message to GuardOptions.Park. When that succeeded, the
+	// outcome is Late without error: the message may be acknowledged.
+	LatePark
+)
+
 // GuardOptions are the options of [NewGuard]. The zero value is valid.
 type GuardOptions struct {
 	// Name tells people which process holds a key. Defaults to host and
@@ -50,9 +64,19 @@ type GuardOptions struct {
 	// Wait is how long a delivery waits for a key that another holds before
 	// it gets an InFlightError. Defaults to 0: it does not wait.
 	Wait time.Duration
-	// RunLate runs a message that is older than the window can answer for,
-	// instead of returning ErrLate. Defaults to false.
-	RunLate bool
+	// OnLate says what follows a message that is older than the window can
+	// answer for. Defaults to LateReject.
+	OnLate LatePolicy
+	// Park puts a late message aside, durably, with its reason. It is called
+	// under OnLate: LatePark, which needs it, from the goroutine of Do. Its
+	// error is the error of Do. Defaults to none.
+	Park func(ctx context.Context, call *Call, reason error) error
+	// MaxResult is the longest result in bytes that effects return, where that
+	// is known. NewGuard refuses a store that keeps less with
+	// ErrResultTooLarge, before any effect ran. Without it, an effect whose
+	// result turns out too long is complete, and its result is not kept.
+	// Defaults to 0: not known. Must not be negative.
+	MaxResult int64
 	// MaxJoin is the most single requests that are joined into one call of the
 	// store. Defaults to 1024. Must not be negative.
 	MaxJoin int
@@ -98,6 +122,9 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	if t := store.Traits(); o.MaxResult > 0 && (!t.Results || t.MaxResult > 0 && t.MaxResult < o.MaxResult) {
+		return nil, fmt.Errorf("semel: GuardOptions.MaxResult: effects return up to %d bytes, the store keeps %d: %w", o.MaxResult, t.MaxResult, ErrResultTooLarge)
+	}
 	// Two guards of one name, in one process or after a restart, must never
 	// recognise each other's claims.
 	var unique [8]byte
@@ -129,6 +156,15 @@ func (o *GuardOptions) validate() error {
 	if o.MaxJoin < 0 {
 		bad("MaxJoin: %d is negative", o.MaxJoin)
 	}
+	if o.OnLate > LatePark {
+		bad("OnLate: %d is none of LateReject, LateRun and LatePark", o.OnLate)
+	}
+	if (o.OnLate == LatePark) != (o.Park != nil) {
+		bad("Park: it is set: %t; OnLate is LatePark: %t", o.Park != nil, o.OnLate == LatePark)
+	}
+	if o.MaxResult < 0 {
+		bad("MaxResult: %d is negative", o.MaxResult)
+	}
 	return errors.Join(errs...)
 }
 
@@ -147,7 +183,7 @@ func (g *Guard) MeasureWindow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("semel: measure the window: %w", err)
 	}
-	g.observe(Event{Kind: WindowMeasured, Window: g.opts.Window, Elapsed: counts.Oldest})
+	g.Observe(Event{Kind: WindowMeasured, Window: g.opts.Window, Elapsed: counts.Oldest})
 	return nil
 }
 
@@ -185,7 +221,9 @@ type Outcome struct {
 // does a panic.
 type Func func(ctx context.Context, claim Claim) (result []byte, err error)
 
-func (g *Guard) request(c *Call) ClaimRequest {
+// Request returns the claim that Do would ask a store for, under an owner that
+// no other claim has.
+func (g *Guard) Request(c *Call) ClaimRequest {
 	req := ClaimRequest{
 		Key:         c.Key,
 		Owner:       Owner{Name: g.opts.Name, Nonce: g.nonce.Add(1)},
@@ -195,7 +233,7 @@ func (g *Guard) request(c *Call) ClaimRequest {
 		Hold:        g.opts.OnLeaseExpired == Hold,
 		Time:        c.Time,
 	}
-	if g.opts.RunLate {
+	if g.opts.OnLate == LateRun {
 		req.Time = time.Time{}
 	}
 	return req
@@ -208,7 +246,8 @@ func (g *Guard) window(c *Call) time.Duration {
 	return g.opts.Window
 }
 
-func (g *Guard) observe(e Event) {
+// Observe tells the guard's observer, if it has one.
+func (g *Guard) Observe(e Event) {
 	if g.opts.Observer != nil {
 		g.opts.Observer.Observe(e)
 	}
@@ -219,9 +258,9 @@ func (g *Guard) observeDecision(key Key, a *ClaimAnswer, elapsed time.Duration) 
 		return
 	}
 	e := Event{Kind: Decided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
-	g.observe(e)
+	g.Observe(e)
 	if a.Decision == Fresh && a.Claim.Attempt > 1 {
 		e.Kind = TookOver
-		g.observe(e)
+		g.Observe(e)
 	}
 }

@@ -63,7 +63,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	o := s.newOp()
 	defer o.free()
 	s.digestAll(o, len(reqs), func(i int) (semel.Key, error) {
-		answers[i] = semel.ClaimAnswer{Err: checkClaim(&reqs[i])}
+		answers[i] = semel.ClaimAnswer{Err: reqs[i].Validate()}
 		return reqs[i].Key, answers[i].Err
 	})
 	err := s.each(ctx, o, len(reqs),
@@ -92,20 +92,6 @@ func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
 		}
 		o.digests = append(o.digests, d)
 	}
-}
-
-func checkClaim(r *semel.ClaimRequest) error {
-	switch err := r.Key.Validate(); {
-	case err != nil:
-		return err
-	case r.Window <= 0:
-		return invalid("window %s is not above 0", r.Window)
-	case r.Lease <= 0 && !r.Done:
-		return invalid("lease %s is not above 0", r.Lease)
-	case len(r.Owner.Name) > semel.MaxKeyBytes:
-		return invalid("the owner's name has %d bytes, more than %d", len(r.Owner.Name), semel.MaxKeyBytes)
-	}
-	return nil
 }
 
 // claimRoom bounds what a claim adds to the log.

@@ -2,7 +2,6 @@ package logstore
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -16,7 +15,7 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 		return errLengths
 	}
 	return s.change(ctx, answers, func(i int) (semel.Key, error) {
-		return reqs[i].Key, s.checkComplete(&reqs[i])
+		return reqs[i].Key, reqs[i].Validate(s.opts.MaxResult)
 	}, func(_ *op, i int) int {
 		return richLeast + s.completeRoom(&reqs[i])
 	}, func(o *op, i int) (bool, error) {
@@ -88,20 +87,6 @@ func (s *Store) change(ctx context.Context, answers []error, key func(i int) (se
 		return settled
 	}
 	return err
-}
-
-func (s *Store) checkComplete(r *semel.CompleteRequest) error {
-	switch err := r.Key.Validate(); {
-	case err != nil:
-		return err
-	case r.Window <= 0:
-		return invalid("window %s is not above 0", r.Window)
-	case r.Result.Kind > semel.NotKept:
-		return invalid("result kind %d is not known", r.Result.Kind)
-	case int64(len(r.Result.Data)) > s.opts.MaxResult:
-		return fmt.Errorf("logstore: the result has %d bytes, more than %d: %w", len(r.Result.Data), s.opts.MaxResult, semel.ErrResultTooLarge)
-	}
-	return nil
 }
 
 func (s *Store) completeRoom(r *semel.CompleteRequest) int {

@@ -18,7 +18,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	check := semel.CompleteRequest{Key: key, Result: result, Window: window}
 	switch as {
 	case semel.Done:
-		if err := s.checkComplete(&check); err != nil {
+		if err := check.Validate(s.opts.MaxResult); err != nil {
 			return err
 		}
 	case semel.Absent:

@@ -48,7 +48,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 // claim decides one request. The error refuses the whole call.
 func (s *Store) claim(req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) error {
 	*answer = semel.ClaimAnswer{}
-	if err := checkClaim(req); err != nil {
+	if err := req.Validate(); err != nil {
 		answer.Err = err
 		return nil
 	}
@@ -68,16 +68,6 @@ func (s *Store) claim(req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *sem
 			return nil
 		}
 	}
-}
-
-func checkClaim(req *semel.ClaimRequest) error {
-	if err := req.Key.Validate(); err != nil {
-		return err
-	}
-	if req.Window <= 0 || req.Lease <= 0 && !req.Done {
-		return fmt.Errorf("memstore: a window of %v and a lease of %v are not above 0: %w", req.Window, req.Lease, semel.ErrInvalidRequest)
-	}
-	return nil
 }
 
 // decide answers a claim under the shard's lock. It reports true, and answers
@@ -102,7 +92,7 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 		answer.Decision = semel.Duplicate
 		return false
 	}
-	if late(req, now.nanos) {
+	if req.Late(time.Unix(0, now.nanos)) {
 		answer.Decision = semel.Late
 		return false
 	}
@@ -117,13 +107,6 @@ func (s *Store) compact(req *semel.ClaimRequest) bool {
 // compactWindow reports whether a key with nothing but a window is compact.
 func (s *Store) compactWindow(window time.Duration) bool {
 	return (window <= s.opts.MaxWindow || window == semel.Forever) && !s.opts.KeepIDs
-}
-
-func late(req *semel.ClaimRequest, now int64) bool {
-	if req.Time.IsZero() || req.Window == semel.Forever {
-		return false
-	}
-	return time.Unix(0, now).Sub(req.Time) > req.Window
 }
 
 // decideKnown answers a claim of a key that has a record.

@@ -40,7 +40,7 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 
 // complete decides one request. The error refuses the whole call.
 func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Digest, now moment) error {
-	if *answer = s.checkComplete(req); *answer != nil {
+	if *answer = req.Validate(s.opts.MaxResult); *answer != nil {
 		return nil
 	}
 	sh := s.lock(d[0])
@@ -50,16 +50,6 @@ func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Dig
 	*answer = s.completeIn(sh, req, d, now)
 	s.unlock(sh)
 	return nil
-}
-
-func (s *Store) checkComplete(req *semel.CompleteRequest) error {
-	if err := req.Key.Validate(); err != nil {
-		return err
-	}
-	if req.Window <= 0 {
-		return fmt.Errorf("memstore: a window of %v is not above 0: %w", req.Window, semel.ErrInvalidRequest)
-	}
-	return s.checkResult(req.Result)
 }
 
 func (s *Store) checkResult(result semel.Result) error {
@@ -151,7 +141,7 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	now := s.moment()
 	for i := range reqs {
 		req := &reqs[i]
-		if err := checkExtend(req); err != nil {
+		if err := req.Validate(); err != nil {
 			answers[i] = semel.ExtendAnswer{Err: err}
 			continue
 		}
@@ -162,16 +152,6 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 		}
 		answers[i] = extend(sh, req, &d, now)
 		s.unlock(sh)
-	}
-	return nil
-}
-
-func checkExtend(req *semel.ExtendRequest) error {
-	if err := req.Key.Validate(); err != nil {
-		return err
-	}
-	if req.Lease <= 0 {
-		return fmt.Errorf("memstore: a lease of %v is not above 0: %w", req.Lease, semel.ErrInvalidRequest)
 	}
 	return nil
 }

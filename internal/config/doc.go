@@ -1,0 +1,2 @@
+// Package config reads configuration files.
+package config

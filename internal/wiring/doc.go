@@ -1,0 +1,3 @@
+// Package wiring opens what a configuration names. It is the one place that
+// knows every kind of store.
+package wiring

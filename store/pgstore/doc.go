@@ -1,0 +1,2 @@
+// Package pgstore keeps keys in PostgreSQL.
+package pgstore

@@ -1,0 +1,2 @@
+// Package tiered stacks stores: filters and caches above one durable store.
+package tiered

@@ -1,0 +1,3 @@
+// Package faults proves what the stores promise while their servers, and the
+// network between, fail.
+package faults

@@ -1,0 +1,4 @@
+// Command services starts real servers for tests and demonstrations.
+package main
+
+func main() {}

@@ -1,0 +1,65 @@
+package semel
+
+import (
+	"fmt"
+	"time"
+)
+
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
+// store can answer the request. Every store refuses it with this error.
+func (r *ClaimRequest) Validate() error {
+	switch err := r.Key.Validate(); {
+	case err != nil:
+		return err
+	case r.Window <= 0:
+		return notAbove0("window", r.Window)
+	case r.Lease <= 0 && !r.Done:
+		return notAbove0("lease", r.Lease)
+	case len(r.Owner.Name) > MaxKeyBytes:
+		return fmt.Errorf("semel: the owner's name has %d bytes, more than %d: %w", len(r.Owner.Name), MaxKeyBytes, ErrInvalidRequest)
+	}
+	return nil
+}
+
+// Late reports whether the message is older than the window at a moment of the
+// store's time. It counts only where the key has no record.
+func (r *ClaimRequest) Late(now time.Time) bool {
+	return !r.Time.IsZero() && r.Window != Forever && now.Sub(r.Time) > r.Window
+}
+
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
+// store can answer the request, and one that wraps ErrResultTooLarge if the
+// result is longer than maxResult bytes, where that is above 0.
+func (r *CompleteRequest) Validate(maxResult int64) error {
+	switch err := r.Key.Validate(); {
+	case err != nil:
+		return err
+	case r.Window <= 0:
+		return notAbove0("window", r.Window)
+	case r.Result.Kind > NotKept:
+		return fmt.Errorf("semel: %d is no kind of result: %w", r.Result.Kind, ErrInvalidRequest)
+	case maxResult > 0 && int64(len(r.Result.Data)) > maxResult:
+		return fmt.Errorf("semel: the result of %s has %d bytes, the store keeps %d: %w", r.Key, len(r.Result.Data), maxResult, ErrResultTooLarge)
+	}
+	return nil
+}
+
+// Validate returns an error that wraps ErrInvalidKey if no store can answer the
+// request.
+func (r *ReleaseRequest) Validate() error { return r.Key.Validate() }
+
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
+// store can answer the request.
+func (r *ExtendRequest) Validate() error {
+	switch err := r.Key.Validate(); {
+	case err != nil:
+		return err
+	case r.Lease <= 0:
+		return notAbove0("lease", r.Lease)
+	}
+	return nil
+}
+
+func notAbove0(what string, d time.Duration) error {
+	return fmt.Errorf("semel: a %s of %v is not above 0: %w", what, d, ErrInvalidRequest)
+}
