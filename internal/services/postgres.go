@@ -1,0 +1,185 @@
+package services
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// PostgresOptions say which PostgreSQL is started, and how.
+type PostgresOptions struct {
+	// Version is Postgres15 or Postgres18. Defaults to Postgres15.
+	Version string
+	// Settings are configuration parameters by name. Defaults to the server's
+	// own, with 200 connections and the time zone UTC.
+	Settings map[string]string
+}
+
+// StartPostgres starts one server with an empty database "postgres" and the
+// superuser "postgres", who needs no password, and returns when it answers. Nil
+// options are valid. Errors wrap [ErrNotInstalled] where that is the reason.
+func StartPostgres(ctx context.Context, opts *PostgresOptions) (*Server, error) {
+	o := PostgresOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Version == "" {
+		o.Version = Postgres15
+	}
+	program, err := Find(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	prepare := func(ctx context.Context, dir string) error {
+		template, err := postgresTemplate(ctx, program)
+		if err != nil {
+			return err
+		}
+		return asServer(exec.CommandContext(ctx, "cp", "-R", "--preserve=mode", template, dataDir(dir)))
+	}
+	return start(ctx, postgresKind(o.Version, program), prepare, settingArgs(o.Settings))
+}
+
+func dataDir(dir string) string { return filepath.Join(dir, "data") }
+
+func settingArgs(settings map[string]string) []string {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	return args
+}
+
+func postgresKind(name, program string) kind {
+	return kind{
+		name:    name,
+		program: program,
+		args: func(dir string, port int) []string {
+			return append([]string{"-D", dataDir(dir), "-p", strconv.Itoa(port)}, settingArgs(map[string]string{
+				"listen_addresses":        "127.0.0.1",
+				"unix_socket_directories": "",
+				"max_connections":         "200",
+				"timezone":                "UTC",
+				// The other method opens and syncs every file before the
+				// first start after a kill, which takes seconds.
+				"recovery_init_sync_method": "syncfs",
+			})...)
+		},
+		url: func(addr string) string { return "postgres://postgres@" + addr + "/postgres?sslmode=disable" },
+		ready: func(ctx context.Context, addr, dir string, _ int) error {
+			return postgresReady(ctx, addr, dataDir(dir))
+		},
+		stop: syscall.SIGINT, // does not wait for clients
+		// The server takes its children along, which a SIGKILL would leave.
+		death: syscall.SIGQUIT,
+	}
+}
+
+func postgresReady(ctx context.Context, addr, data string) error {
+	answered, err := postgresDo(ctx, "postgres://postgres@"+addr+"/postgres?sslmode=disable", "SHOW data_directory")
+	if err != nil {
+		return err
+	}
+	if answered != data {
+		return fmt.Errorf("the server of %s answers instead", answered)
+	}
+	return nil
+}
+
+// postgresDo runs statements on a connection of its own and returns the first
+// value of the last one that has any.
+func postgresDo(ctx context.Context, server, sql string) (string, error) {
+	conn, err := pgconn.Connect(ctx, server)
+	if err != nil {
+		return "", err
+	}
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	err = errors.Join(err, conn.Close(ctx))
+	var value string
+	for _, result := range results {
+		if len(result.Rows) > 0 && len(result.Rows[0]) > 0 {
+			value = string(result.Rows[0][0])
+		}
+	}
+	return value, err
+}
+
+// postgresTemplate returns a directory as initdb makes it, which is copied for
+// each server. It is made once for each program and machine.
+func postgresTemplate(ctx context.Context, program string) (string, error) {
+	version, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", program, err)
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("initdb-%x", sha256.Sum256([]byte(program + "\n" + string(version))))[:24]
+	template := filepath.Join(cache, name)
+	held, err := lock(template+".lock", true)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = held.Close() }()
+	if _, err := os.Stat(template); err == nil {
+		return template, nil
+	}
+	parent, err := os.MkdirTemp(cache, name+"-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(parent) }()
+	if err := giveAway(parent); err != nil {
+		return "", err
+	}
+	made := filepath.Join(parent, "data")
+	initdb := exec.CommandContext(ctx, filepath.Join(filepath.Dir(program), "initdb"),
+		"-D", made, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+	if err := asServer(initdb); err != nil {
+		return "", err
+	}
+	return template, os.Rename(made, template)
+}
+
+// CreateDatabase makes an empty database with a random name on the server of a
+// postgres:// address and returns the address of it.
+func CreateDatabase(ctx context.Context, server string) (string, error) {
+	address, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("services: address of the server: %w", err)
+	}
+	name := "semel_" + strings.ToLower(rand.Text()[:12])
+	if _, err := postgresDo(ctx, server, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+		return "", fmt.Errorf("services: create database: %w", err)
+	}
+	address.Path = "/" + name
+	return address.String(), nil
+}
+
+// DropDatabase removes what CreateDatabase made; its connections are ended.
+func DropDatabase(ctx context.Context, server, database string) error {
+	address, err := url.Parse(database)
+	if err != nil {
+		return fmt.Errorf("services: address of the database: %w", err)
+	}
+	name := strings.TrimPrefix(address.Path, "/")
+	if _, err := postgresDo(ctx, server, `DROP DATABASE IF EXISTS "`+strings.ReplaceAll(name, `"`, `""`)+`" WITH (FORCE)`); err != nil {
+		return fmt.Errorf("services: drop database: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package services
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a running child. done is closed after it ended and was reaped;
+// err, the reason, is read after that.
+type process struct {
+	pid  int
+	done chan struct{}
+	err  error
+}
+
+// launch starts a program that gets the signal death when this process ends,
+// however that happens.
+func launch(program string, args []string, dir string, log *os.File, death syscall.Signal) (*process, error) {
+	owner, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LC_ALL=C", "TZ=UTC"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death, Credential: owner}
+	p := &process{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel sends the signal when the thread ends that started the
+		// child. This one is kept for the goroutine and ends with it, after
+		// the child.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	p.pid = cmd.Process.Pid
+	return p, nil
+}
+
+// unprivileged returns whom servers run as: nobody if we are root, nil for
+// ourselves otherwise.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(nobody.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// giveAway makes the user of servers the owner of a file or directory.
+func giveAway(name string) error {
+	owner, err := unprivileged()
+	if err != nil || owner == nil {
+		return err
+	}
+	return os.Chown(name, int(owner.Uid), int(owner.Gid))
+}
+
+// asServer runs a program to its end as the user of servers.
+func asServer(cmd *exec.Cmd) error {
+	owner, err := unprivileged()
+	if err != nil {
+		return err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+	}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, output)
+	}
+	return nil
+}
+
+// signal sends a signal to the process alone.
+func (p *process) signal(s syscall.Signal) error {
+	return ignoreGone(syscall.Kill(p.pid, s))
+}
+
+// pauseAll stops the process and its descendants with SIGSTOP. It looks again
+// until it finds no more: who is not stopped yet may start another.
+func (p *process) pauseAll() error {
+	for known := 0; ; {
+		members := family(p.pid)
+		if err := signalEach(members, syscall.SIGSTOP); err != nil || len(members) <= known {
+			return err
+		}
+		known = len(members)
+	}
+}
+
+func (p *process) continueAll() error { return signalEach(family(p.pid), syscall.SIGCONT) }
+
+func signalEach(pids []int, s syscall.Signal) error {
+	for _, pid := range pids {
+		if err := ignoreGone(syscall.Kill(pid, s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killAll kills the process and its descendants and returns when all are gone.
+// PostgreSQL gives each backend a process group of its own, and one that is
+// still there holds the shared memory against a restart.
+func (p *process) killAll(limit time.Duration) error {
+	if err := p.pauseAll(); err != nil { // so that none is added meanwhile
+		return err
+	}
+	members := family(p.pid)
+	if err := signalEach(members, syscall.SIGKILL); err != nil {
+		return err
+	}
+	deadline := time.After(limit)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for slices.ContainsFunc(members, alive) {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			return fmt.Errorf("processes of %d are still there %s after they were killed", p.pid, limit)
+		}
+	}
+	<-p.done
+	return nil
+}
+
+// family returns a process and all its descendants, parents first.
+func family(pid int) []int {
+	members := []int{pid}
+	for i := 0; i < len(members); i++ {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", members[i]))
+		for _, list := range lists {
+			content, err := os.ReadFile(list)
+			if err != nil {
+				continue // ended meanwhile
+			}
+			for field := range strings.FieldsSeq(string(content)) {
+				if child, err := strconv.Atoi(field); err == nil {
+					members = append(members, child)
+				}
+			}
+		}
+	}
+	return members
+}
+
+// alive reports whether a process runs. A zombie does not: it waits for a
+// parent that may never ask, and holds nothing.
+func alive(pid int) bool {
+	state, _, err := processStat(pid)
+	return err == nil && state != "Z" && state != "X"
+}
+
+// processStat returns the state of a process and the time it was started at,
+// in ticks since the boot. Id and start time together name one process for
+// good; ids alone are used again.
+func processStat(pid int) (state, started string, err error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", "", err
+	}
+	// The name, in parentheses, may itself have parentheses and spaces.
+	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+	if len(fields) < 20 {
+		return "", "", fmt.Errorf("process %d: unknown form of its state", pid)
+	}
+	return fields[0], fields[19], nil
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// lock waits for the exclusive lock of a file or directory, or returns
+// errLocked at once if it is not to wait. Closing the file gives the lock back.
+func lock(name string, wait bool) (*os.File, error) {
+	file, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	how := syscall.LOCK_EX
+	if !wait {
+		how |= syscall.LOCK_NB
+	}
+	for {
+		err = syscall.Flock(int(file.Fd()), how)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errLocked
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}

@@ -1,0 +1,38 @@
+//go:build !linux
+
+package services
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Nothing here but Linux ends a child with its parent, whatever happens, and
+// lists the children of a process.
+var errPlatform = fmt.Errorf("%w: servers are started on Linux only", ErrNotInstalled)
+
+type process struct {
+	pid  int
+	done chan struct{}
+	err  error
+}
+
+func launch(string, []string, string, *os.File, syscall.Signal) (*process, error) {
+	return nil, errPlatform
+}
+
+func (p *process) signal(syscall.Signal) error { return errPlatform }
+func (p *process) pauseAll() error             { return errPlatform }
+func (p *process) continueAll() error          { return errPlatform }
+func (p *process) killAll(time.Duration) error { return errPlatform }
+
+func giveAway(string) error    { return nil }
+func asServer(*exec.Cmd) error { return errPlatform }
+
+func processStat(int) (state, started string, err error) { return "", "", errPlatform }
+
+func lock(string, bool) (*os.File, error) { return nil, errors.ErrUnsupported }

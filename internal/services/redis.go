@@ -1,0 +1,78 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"syscall"
+)
+
+// RedisOptions say which Redis or Valkey is started, and how.
+type RedisOptions struct {
+	// Version is Redis70, Redis82 or Valkey9. Defaults to Redis70.
+	Version string
+	// Bloom loads the module with the BF commands. Defaults to false.
+	Bloom bool
+	// Args are added to the command line, such as "--maxmemory", "10mb"; what
+	// is named again replaces the earlier value. Defaults to no snapshots and
+	// an append-only file that is synced every second.
+	Args []string
+}
+
+// StartRedis starts one server and returns when it answers. Nil options are
+// valid. Errors wrap [ErrNotInstalled] where that is the reason.
+func StartRedis(ctx context.Context, opts *RedisOptions) (*Server, error) {
+	o := RedisOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Version == "" {
+		o.Version = Redis70
+	}
+	program, err := Find(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--save", "", "--appendonly", "yes", "--appendfsync", "everysec"}
+	if o.Bloom {
+		module, err := Find(RedisBloom)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--loadmodule", module)
+	}
+	return start(ctx, redisKind(o.Version, program), nil, append(args, o.Args...))
+}
+
+func redisKind(name, program string) kind {
+	return kind{
+		name:    name,
+		program: program,
+		args: func(dir string, port int) []string {
+			return []string{
+				"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--daemonize", "no",
+				// Without it the first synchronisation of a replica waits 5 s.
+				"--repl-diskless-sync-delay", "0",
+			}
+		},
+		url:   func(addr string) string { return "redis://" + addr },
+		ready: redisReady,
+		stop:  syscall.SIGTERM,
+		death: syscall.SIGKILL,
+	}
+}
+
+// redisReady fails while the server loads its data.
+func redisReady(ctx context.Context, addr, _ string, pid int) error {
+	if _, err := RedisDo(ctx, addr, "PING"); err != nil {
+		return err
+	}
+	info, err := redisInfo(ctx, addr, "server")
+	if err != nil {
+		return err
+	}
+	if answered := info["process_id"]; answered != strconv.Itoa(pid) {
+		return fmt.Errorf("process %s answers instead of %d", answered, pid)
+	}
+	return nil
+}

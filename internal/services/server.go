@@ -1,0 +1,365 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// startLimit bounds a start whose context has no end.
+	startLimit = time.Minute
+	// stopLimit is how long a server may take to stop in order.
+	stopLimit = 20 * time.Second
+	// pollPause is the pause between two questions whether a server answers.
+	pollPause = 10 * time.Millisecond
+
+	// Ports below the ephemeral range, in which an outgoing connection could
+	// take one before the server does, and such that the bus of a Redis
+	// cluster (port + 10000) lies below it too.
+	firstPort, lastPort = 15000, 21999
+	portTries           = 20
+)
+
+var (
+	errLocked    = errors.New("locked by another process")
+	errPortTaken = errors.New("port is taken")
+)
+
+// Server is one real server. Addr, URL, Dir and Name are fixed; the other
+// methods may be called concurrently and then run one after the other.
+type Server struct {
+	kind kind
+	dir  string
+	held *os.File // the lock of dir, for as long as the server is not closed
+	port int
+
+	mu      sync.Mutex // guards what follows, and is held while a server starts or stops
+	args    []string   // added to the command line
+	process *process   // the last one that was started; nil after Close
+	paused  bool
+}
+
+// kind is what differs between servers.
+type kind struct {
+	name    string
+	program string
+	args    func(dir string, port int) []string
+	url     func(addr string) string
+	// ready returns nil if the server answers and is the process pid with the
+	// data in dir.
+	ready func(ctx context.Context, addr, dir string, pid int) error
+	stop  syscall.Signal // ends it in order
+	death syscall.Signal // ends it when this process ends
+}
+
+// start makes the directory, lets prepare fill it, and starts the server on a
+// port that is free. The context bounds the start, not the server's life.
+func start(ctx context.Context, k kind, prepare func(ctx context.Context, dir string) error, args []string) (*Server, error) {
+	s := &Server{kind: k, args: slices.Clone(args)}
+	if err := s.makeDir(); err != nil {
+		return nil, fmt.Errorf("services: directory of %s: %w", k.name, err)
+	}
+	err := error(nil)
+	if prepare != nil {
+		err = prepare(ctx, s.dir)
+	}
+	if err == nil {
+		err = s.startSomewhere(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("services: start %s: %w", k.name, err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) startSomewhere(ctx context.Context) error {
+	for range portTries {
+		s.port = firstPort + rand.IntN(lastPort-firstPort+1)
+		if !free(s.port) {
+			continue
+		}
+		if err := s.launch(ctx); !errors.Is(err, errPortTaken) {
+			return err
+		}
+	}
+	return fmt.Errorf("no free port found between %d and %d: %w", firstPort, lastPort, errPortTaken)
+}
+
+// free reports whether a port can be bound now.
+func free(port int) bool {
+	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return err == nil && listener.Close() == nil
+}
+
+// launch starts the process on s.port and waits until it answers.
+func (s *Server) launch(ctx context.Context) error {
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the child has its own
+	args := append(s.kind.args(s.dir, s.port), s.args...)
+	before, _ := log.Seek(0, io.SeekEnd)
+	s.process, err = launch(s.kind.program, args, s.dir, log, s.kind.death)
+	if err != nil {
+		return err
+	}
+	s.paused = false
+	if err := s.waitReady(ctx); err != nil {
+		err = errors.Join(err, s.kill())
+		text := s.logSince(before)
+		if strings.Contains(text, "in use") && strings.Contains(text, "ddress") {
+			return errPortTaken
+		}
+		return fmt.Errorf("%w\n%s", err, text)
+	}
+	return nil
+}
+
+func (s *Server) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	ticker := time.NewTicker(pollPause)
+	defer ticker.Stop()
+	for {
+		attempt, done := context.WithTimeout(ctx, time.Second)
+		err := s.kind.ready(attempt, s.Addr(), s.dir, s.process.pid)
+		done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.process.done:
+			return fmt.Errorf("it ended before it answered: %v", s.process.err)
+		case <-ctx.Done():
+			return fmt.Errorf("no answer: %w (%w)", err, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// Name says what the server is, such as "redis-7.0".
+func (s *Server) Name() string { return s.kind.name }
+
+// Addr returns host:port.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Port returns the port of Addr.
+func (s *Server) Port() int { return s.port }
+
+// URL returns the address as clients read it, such as redis://127.0.0.1:15001.
+func (s *Server) URL() string { return s.kind.url(s.Addr()) }
+
+// Dir returns the directory that has the server's data and log until Close.
+func (s *Server) Dir() string { return s.dir }
+
+// PID returns the id of the process that was started last.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return 0
+	}
+	return s.process.pid
+}
+
+// Running reports whether the server's process is there, paused or not.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running()
+}
+
+func (s *Server) running() bool {
+	if s.process == nil {
+		return false
+	}
+	select {
+	case <-s.process.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Log returns the end of what the server wrote, at most 8 KiB.
+func (s *Server) Log() string {
+	const most = 8 << 10
+	info, err := os.Stat(s.logFile())
+	if err != nil {
+		return ""
+	}
+	return s.logSince(max(0, info.Size()-most))
+}
+
+func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
+
+func (s *Server) logSince(offset int64) string {
+	content, err := os.ReadFile(s.logFile())
+	if err != nil || int64(len(content)) < offset {
+		return ""
+	}
+	return string(content[offset:])
+}
+
+// Kill ends the server with SIGKILL, with all processes it has started, and
+// returns when all are gone. What it had written stays: in the page cache of
+// the machine nothing is lost, unlike in a power failure.
+func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kill()
+}
+
+func (s *Server) kill() error {
+	if !s.running() {
+		return nil
+	}
+	if err := s.process.killAll(stopLimit); err != nil {
+		return fmt.Errorf("services: kill %s: %w", s.kind.name, err)
+	}
+	return nil
+}
+
+// Stop ends the server in order and returns when it is gone. Its data stays
+// for Restart. One that does not stop within 20 seconds is killed, and the
+// error says so.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.halt()
+}
+
+func (s *Server) halt() error {
+	if !s.running() {
+		return nil
+	}
+	if s.paused {
+		if err := s.resume(); err != nil {
+			return err
+		}
+	}
+	if err := s.process.signal(s.kind.stop); err != nil {
+		return fmt.Errorf("services: stop %s: %w", s.kind.name, err)
+	}
+	timer := time.NewTimer(stopLimit)
+	defer timer.Stop()
+	select {
+	case <-s.process.done:
+		return nil
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("services: %s did not stop within %s and was killed", s.kind.name, stopLimit), s.kill())
+	}
+}
+
+// Pause stops the server and all its processes with SIGSTOP: connections stay
+// and are not answered.
+func (s *Server) Pause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running() {
+		return fmt.Errorf("services: pause %s: it does not run", s.kind.name)
+	}
+	if err := s.process.pauseAll(); err != nil {
+		return fmt.Errorf("services: pause %s: %w", s.kind.name, err)
+	}
+	s.paused = true
+	return nil
+}
+
+// Continue ends a Pause.
+func (s *Server) Continue() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running() {
+		return fmt.Errorf("services: continue %s: it does not run", s.kind.name)
+	}
+	return s.resume()
+}
+
+func (s *Server) resume() error {
+	if err := s.process.continueAll(); err != nil {
+		return fmt.Errorf("services: continue %s: %w", s.kind.name, err)
+	}
+	s.paused = false
+	return nil
+}
+
+// Restart starts the server again with the port and the data it had, and
+// returns when it answers; one that runs is stopped in order before. Arguments
+// are added to the command line of this and later starts.
+func (s *Server) Restart(ctx context.Context, args ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return fmt.Errorf("services: restart %s: it was closed", s.kind.name)
+	}
+	if err := s.halt(); err != nil {
+		return err
+	}
+	s.args = append(s.args, args...)
+	if err := s.launch(ctx); err != nil {
+		return fmt.Errorf("services: restart %s: %w", s.kind.name, err)
+	}
+	return nil
+}
+
+// Close kills the server and removes its data. Closing twice does nothing.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.kill()
+	s.process = nil
+	if s.held != nil {
+		err = errors.Join(err, os.RemoveAll(s.dir), s.held.Close())
+		s.held = nil
+	}
+	return err
+}
+
+// dirPrefix begins the name of every server's directory.
+const dirPrefix = "semel-server-"
+
+// makeDir makes the directory of a server and locks it, so that others know it
+// is in use. It removes those that processes left which were killed.
+func (s *Server) makeDir() (err error) {
+	sweep()
+	if s.dir, err = os.MkdirTemp("", dirPrefix+s.kind.name+"-*"); err != nil {
+		return err
+	}
+	if s.held, err = lock(s.dir, false); err != nil {
+		return errors.Join(err, os.Remove(s.dir))
+	}
+	return giveAway(s.dir)
+}
+
+// sweep removes directories of servers whose owner has gone. One that is
+// younger than a minute may not have been locked yet. What cannot be removed
+// belongs to somebody else.
+func sweep() {
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
+	for _, dir := range left {
+		info, err := os.Stat(dir)
+		if err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		held, err := lock(dir, false)
+		if err != nil {
+			continue
+		}
+		_ = os.RemoveAll(dir)
+		_ = held.Close()
+	}
+}

@@ -1,0 +1,189 @@
+// Package servicestest gives real servers to tests.
+//
+// A test that needs one which is not installed is skipped with the command that
+// installs it, or fails where the environment has SEMEL_SERVICES=required.
+//
+// A private server, which a test may kill and pause, comes from StartRedis,
+// StartPostgres and the like and ends with the test. A shared one comes from a
+// [Pool]. Which versions are started says the environment: SEMEL_POSTGRES is 15
+// or 18, SEMEL_REDIS is redis-7.0, redis-8.2 or valkey-9.
+package servicestest
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/services"
+)
+
+// StartRedis starts a server for this test alone. An empty version is the one
+// that the environment names.
+func StartRedis(t testing.TB, opts *services.RedisOptions) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartRedis(t.Context(), redisOptions(opts))
+	})
+}
+
+// StartPostgres starts a server for this test alone. An empty version is the
+// one that the environment names.
+func StartPostgres(t testing.TB, opts *services.PostgresOptions) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartPostgres(t.Context(), postgresOptions(opts))
+	})
+}
+
+func private(t testing.TB, start func() (*services.Server, error)) *services.Server {
+	t.Helper()
+	server, err := start()
+	if err != nil {
+		stopTest(t, err)
+	}
+	cleanUp(t, server)
+	return server
+}
+
+// cleanUp closes a server when the test has ended, and shows what it wrote if
+// the test failed.
+func cleanUp(t testing.TB, server *services.Server) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s at %s wrote:\n%s", server.Name(), server.Addr(), server.Log())
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// stopTest skips if the server is only not installed, and may be.
+func stopTest(t testing.TB, err error) {
+	t.Helper()
+	if errors.Is(err, services.ErrNotInstalled) && os.Getenv("SEMEL_SERVICES") != "required" {
+		t.Skip(err)
+	}
+	t.Fatal(err)
+}
+
+func redisOptions(opts *services.RedisOptions) *services.RedisOptions {
+	o := services.RedisOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	o.Version = cmp.Or(o.Version, os.Getenv("SEMEL_REDIS"))
+	return &o
+}
+
+func postgresOptions(opts *services.PostgresOptions) *services.PostgresOptions {
+	o := services.PostgresOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	if version := os.Getenv("SEMEL_POSTGRES"); o.Version == "" && version != "" {
+		o.Version = "postgres-" + strings.TrimPrefix(version, "postgres-")
+	}
+	return &o
+}
+
+// NewDatabase makes an empty database on the server with this address and
+// removes it when the test has ended.
+func NewDatabase(t testing.TB, server string) string {
+	t.Helper()
+	database, err := services.CreateDatabase(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if err := services.DropDatabase(ctx, server, database); err != nil && !t.Failed() {
+			t.Error(err)
+		}
+	})
+	return database
+}
+
+// Prefix returns a key prefix that no other test has, for a shared Redis.
+func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
+
+// Pool shares servers among the tests of a package. Its zero value is ready;
+// its methods may be called concurrently. A package has one, and closes it:
+//
+//	var servers servicestest.Pool
+//
+//	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+//
+// If the environment has SEMEL_TEST_REDIS or SEMEL_TEST_POSTGRES, as
+// tools/services prints them, no server is started and these are used.
+type Pool struct {
+	redis, postgres shared
+}
+
+type shared struct {
+	once   sync.Once
+	server *services.Server
+	err    error
+}
+
+func (s *shared) url(t testing.TB, variable string, start func(ctx context.Context) (*services.Server, error)) string {
+	t.Helper()
+	if url := os.Getenv(variable); url != "" {
+		return url
+	}
+	s.once.Do(func() { s.server, s.err = start(context.WithoutCancel(t.Context())) })
+	if s.err != nil {
+		stopTest(t, s.err)
+	}
+	return s.server.URL()
+}
+
+func (s *shared) close() error {
+	if s.server == nil {
+		return nil
+	}
+	return s.server.Close()
+}
+
+// Redis returns the address of the shared Redis, as redis://host:port. Tests
+// keep apart by [Prefix].
+func (p *Pool) Redis(t testing.TB) string {
+	t.Helper()
+	return p.redis.url(t, "SEMEL_TEST_REDIS", func(ctx context.Context) (*services.Server, error) {
+		return services.StartRedis(ctx, redisOptions(nil))
+	})
+}
+
+// Postgres returns the address of the shared PostgreSQL, as postgres://. For
+// a database of the test's own there is [Pool.Database].
+func (p *Pool) Postgres(t testing.TB) string {
+	t.Helper()
+	return p.postgres.url(t, "SEMEL_TEST_POSTGRES", func(ctx context.Context) (*services.Server, error) {
+		return services.StartPostgres(ctx, postgresOptions(nil))
+	})
+}
+
+// Database returns the address of a new database on the shared PostgreSQL,
+// which is removed when the test has ended.
+func (p *Pool) Database(t testing.TB) string {
+	t.Helper()
+	return NewDatabase(t, p.Postgres(t))
+}
+
+// Run runs the tests, closes the servers and returns the exit status.
+func (p *Pool) Run(m *testing.M) int {
+	status := m.Run()
+	if err := errors.Join(p.redis.close(), p.postgres.close()); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		return max(status, 1)
+	}
+	return status
+}
