@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -144,17 +145,9 @@ func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.Filter {
 	case names[2]:
 		filter.State = semel.Unknown
 	default:
-		p.addf("--state %q: %s", f.state, oneOf(f.state, names))
+		p.addf("--state %q: %s", f.state, config.OneOf(f.state, names))
 	}
 	return filter
-}
-
-// oneOf says which values are allowed, or which one was probably meant.
-func oneOf(got string, allowed []string) string {
-	if near, ok := nearest(got, allowed); ok {
-		return "did you mean " + near + "?"
-	}
-	return "write one of " + strings.Join(allowed, ", ")
 }
 
 // keyFlags choose one key.

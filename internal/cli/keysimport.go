@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/dedup"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -221,7 +222,7 @@ func (im *importer) request(line *importLine) (semel.ClaimRequest, error) {
 	case line.Window != "" && line.Expires != "":
 		return request, errors.New("window and expires exclude each other")
 	case line.Window != "":
-		if request.Window, err = parseWindow(line.Window); err != nil {
+		if request.Window, err = config.ParseWindow(line.Window); err != nil {
 			return request, fmt.Errorf("window %q: %w", line.Window, err)
 		}
 	case line.Expires == "forever":

@@ -1,10 +1,10 @@
-package cli
+package config
 
 import "strings"
 
-// nearest returns the candidate that word is most likely a slip of: at most a
+// Nearest returns the candidate that word is most likely a slip of: at most a
 // third of its letters differ, or it is the start of exactly one candidate.
-func nearest(word string, candidates []string) (string, bool) {
+func Nearest(word string, candidates []string) (string, bool) {
 	best, bestDistance := "", len(word)/3+1
 	begun := 0
 	var beginning string
@@ -21,6 +21,14 @@ func nearest(word string, candidates []string) (string, bool) {
 		return beginning, true
 	}
 	return best, best != ""
+}
+
+// OneOf says which values are allowed, or which one was probably meant.
+func OneOf(got string, allowed []string) string {
+	if near, ok := Nearest(got, allowed); ok {
+		return "did you mean " + near + "?"
+	}
+	return "write one of " + strings.Join(allowed, ", ")
 }
 
 // editDistance counts the insertions, deletions, replacements and swaps of
