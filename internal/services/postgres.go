@@ -78,7 +78,7 @@ func postgresKind(name, program string) kind {
 				"recovery_init_sync_method": "syncfs",
 			})...)
 		},
-		url: func(addr string) string { return "postgres://postgres@" + addr + "/postgres?sslmode=disable" },
+		url: postgresURL,
 		ready: func(ctx context.Context, addr, dir string, _ int) error {
 			return postgresReady(ctx, addr, dataDir(dir))
 		},
@@ -88,8 +88,12 @@ func postgresKind(name, program string) kind {
 	}
 }
 
+func postgresURL(addr string) string {
+	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+}
+
 func postgresReady(ctx context.Context, addr, data string) error {
-	answered, err := postgresDo(ctx, "postgres://postgres@"+addr+"/postgres?sslmode=disable", "SHOW data_directory")
+	answered, err := postgresDo(ctx, postgresURL(addr), "SHOW data_directory")
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,7 @@ func postgresTemplate(ctx context.Context, program string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := fmt.Sprintf("initdb-%x", sha256.Sum256([]byte(program + "\n" + string(version))))[:24]
+	name := fmt.Sprintf("initdb-%x", sha256.Sum256([]byte(program+"\n"+string(version))))[:24]
 	template := filepath.Join(cache, name)
 	held, err := lock(template+".lock", true)
 	if err != nil {

@@ -3,8 +3,10 @@
 package services
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -36,3 +38,6 @@ func asServer(*exec.Cmd) error { return errPlatform }
 func processStat(int) (state, started string, err error) { return "", "", errPlatform }
 
 func lock(string, bool) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// Install returns an error: servers are started on Linux only.
+func Install(context.Context, io.Writer, ...string) error { return errPlatform }

@@ -13,6 +13,9 @@ type RedisOptions struct {
 	Version string
 	// Bloom loads the module with the BF commands. Defaults to false.
 	Bloom bool
+	// Files are written to the server's directory before it starts, which is
+	// its working directory: certificates, a list of users. Defaults to none.
+	Files map[string][]byte
 	// Args are added to the command line, such as "--maxmemory", "10mb"; what
 	// is named again replaces the earlier value. Defaults to no snapshots and
 	// an append-only file that is synced every second.
@@ -41,7 +44,19 @@ func StartRedis(ctx context.Context, opts *RedisOptions) (*Server, error) {
 		}
 		args = append(args, "--loadmodule", module)
 	}
-	return start(ctx, redisKind(o.Version, program), nil, append(args, o.Args...))
+	return start(ctx, redisKind(o.Version, program), withFiles(o.Files), append(args, o.Args...))
+}
+
+// withFiles returns the preparation that writes these files.
+func withFiles(files map[string][]byte) func(context.Context, string) error {
+	return func(_ context.Context, dir string) error {
+		for name, content := range files {
+			if err := writeFile(dir, name, content); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 func redisKind(name, program string) kind {

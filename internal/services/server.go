@@ -55,8 +55,10 @@ type Server struct {
 type kind struct {
 	name    string
 	program string
-	args    func(dir string, port int) []string
-	url     func(addr string) string
+	// configure, if any, writes what the program reads; before each start.
+	configure func(dir string, port int) error
+	args      func(dir string, port int) []string
+	url       func(addr string) string
 	// ready returns nil if the server answers and is the process pid with the
 	// data in dir.
 	ready func(ctx context.Context, addr, dir string, pid int) error
@@ -105,6 +107,11 @@ func free(port int) bool {
 
 // launch starts the process on s.port and waits until it answers.
 func (s *Server) launch(ctx context.Context) error {
+	if s.kind.configure != nil {
+		if err := s.kind.configure(s.dir, s.port); err != nil {
+			return err
+		}
+	}
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
@@ -120,7 +127,7 @@ func (s *Server) launch(ctx context.Context) error {
 	if err := s.waitReady(ctx); err != nil {
 		err = errors.Join(err, s.kill())
 		text := s.logSince(before)
-		if strings.Contains(text, "in use") && strings.Contains(text, "ddress") {
+		if strings.Contains(strings.ToLower(text), "address already in use") {
 			return errPortTaken
 		}
 		return fmt.Errorf("%w\n%s", err, text)
@@ -343,6 +350,16 @@ func (s *Server) makeDir() (err error) {
 		return errors.Join(err, os.Remove(s.dir))
 	}
 	return giveAway(s.dir)
+}
+
+// writeFile writes a file of a server's directory, for the server to read and
+// to change.
+func writeFile(dir, name string, content []byte) error {
+	name = filepath.Join(dir, name)
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		return err
+	}
+	return giveAway(name)
 }
 
 // sweep removes directories of servers whose owner has gone. One that is

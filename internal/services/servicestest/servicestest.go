@@ -41,6 +41,46 @@ func StartPostgres(t testing.TB, opts *services.PostgresOptions) *services.Serve
 	})
 }
 
+// StartRedisCluster starts three masters for this test alone.
+func StartRedisCluster(t testing.TB, opts *services.RedisOptions) *services.RedisCluster {
+	t.Helper()
+	cluster, err := services.StartRedisCluster(t.Context(), redisOptions(opts))
+	if err != nil {
+		stopTest(t, err)
+	}
+	cleanUp(t, cluster.Nodes...)
+	return cluster
+}
+
+// StartRedisSentinel starts a master, a replica and three Sentinels for this
+// test alone.
+func StartRedisSentinel(t testing.TB, opts *services.RedisOptions) *services.RedisSentinel {
+	t.Helper()
+	sentinel, err := services.StartRedisSentinel(t.Context(), redisOptions(opts))
+	if err != nil {
+		stopTest(t, err)
+	}
+	cleanUp(t, append(sentinel.Sentinels, sentinel.Replica, sentinel.Master)...)
+	return sentinel
+}
+
+// StartStandby starts a copy of a server that follows it, for this test alone.
+func StartStandby(t testing.TB, primary *services.Server, settings map[string]string) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartStandby(t.Context(), primary, settings)
+	})
+}
+
+// StartPgBouncer starts a connection pool in front of a server, for this test
+// alone.
+func StartPgBouncer(t testing.TB, server *services.Server, settings map[string]string) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartPgBouncer(t.Context(), server, settings)
+	})
+}
+
 func private(t testing.TB, start func() (*services.Server, error)) *services.Server {
 	t.Helper()
 	server, err := start()
@@ -51,16 +91,18 @@ func private(t testing.TB, start func() (*services.Server, error)) *services.Ser
 	return server
 }
 
-// cleanUp closes a server when the test has ended, and shows what it wrote if
+// cleanUp closes servers when the test has ended, and shows what they wrote if
 // the test failed.
-func cleanUp(t testing.TB, server *services.Server) {
+func cleanUp(t testing.TB, servers ...*services.Server) {
 	t.Helper()
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s at %s wrote:\n%s", server.Name(), server.Addr(), server.Log())
-		}
-		if err := server.Close(); err != nil {
-			t.Error(err)
+		for _, server := range servers {
+			if t.Failed() {
+				t.Logf("%s at %s wrote:\n%s", server.Name(), server.Addr(), server.Log())
+			}
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

