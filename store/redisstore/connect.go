@@ -1,0 +1,227 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+// Client is a connection to a server, a cluster, or a master under Sentinel. It
+// is a [rueidis.Client] whose commands end in time and which, while the server
+// does not answer, refuses commands at once. Its methods may be called at once
+// from many goroutines.
+//
+// It never sends a command twice, except where the server said that it did not
+// run it: MOVED and ASK of a cluster are followed. A command whose answer did
+// not come has the error [semel.ErrOutcomeUnknown]; one that was surely not
+// sent has [semel.ErrStoreUnavailable].
+type Client struct {
+	rueidis.Client
+	timeout time.Duration
+	circuit circuit
+	closed  atomic.Bool
+}
+
+var _ rueidis.Client = (*Client)(nil)
+
+// Connect connects to the servers that a URL names:
+//
+//	redis://[user[:password]@]host[:port][,host[:port]…][/database]
+//
+// rediss:// is the same over TLS. One host may be a single server or a node of
+// a cluster, which it tells; several are nodes of one cluster or, with
+// [ConnectOptions.Master], Sentinels. Special characters in user and password
+// are written as %XX. Nil options are valid.
+//
+// Connect blocks until a server answered. The end of ctx ends dialling; after
+// that each server has ConnectTimeout to answer. Errors wrap
+// [semel.ErrInvalidRequest] if they are about URL or options, and
+// [semel.ErrStoreUnavailable] if no server let us in. None holds the password.
+// The caller closes the client.
+func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, error) {
+	var o ConnectOptions
+	if opts != nil {
+		o = *opts
+	}
+	target, err := parseURL(url)
+	if err := errors.Join(err, o.complete(target)); err != nil {
+		return nil, err
+	}
+	dialing, cancel := context.WithCancel(context.Background())
+	defer context.AfterFunc(ctx, cancel)()
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("redisstore: connect: %w: %w", semel.ErrStoreUnavailable, context.Cause(ctx))
+	}
+	client, err := rueidis.NewClient(o.client(target.hosts, dialing))
+	switch {
+	case errors.Is(err, semel.ErrStoreUnavailable):
+		return nil, fmt.Errorf("redisstore: connect: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("redisstore: connect: %w: %w", semel.ErrStoreUnavailable, err)
+	}
+	return &Client{Client: client, timeout: o.Timeout}, nil
+}
+
+// client returns the options of the client library. Dialling ends with dialing
+// as well as with the context of the command that needs the connection.
+func (o *ConnectOptions) client(hosts []string, dialing context.Context) rueidis.ClientOption {
+	return rueidis.ClientOption{
+		InitAddress: hosts,
+		Username:    o.Username,
+		Password:    o.Password,
+		SelectDB:    o.Database,
+		ClientName:  o.ClientName,
+		TLSConfig:   o.TLS,
+		Sentinel: rueidis.SentinelOption{
+			MasterSet:  o.Master,
+			Username:   o.SentinelUsername,
+			Password:   o.SentinelPassword,
+			ClientName: o.ClientName,
+			TLSConfig:  o.TLS,
+			Dialer:     net.Dialer{Timeout: o.ConnectTimeout},
+			// A demoted master stays alive: without this, one missed message of
+			// the Sentinels would bind the client to it forever.
+			TopologyRefreshInterval: sentinelRefresh,
+		},
+		ClusterOption: rueidis.ClusterOption{MaxMovedRedirections: maxRedirections},
+		Dialer:        net.Dialer{Timeout: o.ConnectTimeout},
+		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
+			defer cancel()
+			defer context.AfterFunc(dialing, cancel)()
+			return dial(ctx, addr, d, config)
+		},
+		// Closes connections that do not answer; a call has the client's
+		// time-out beside it.
+		ConnWriteTimeout: o.Timeout,
+		// A record that this process caches would be a store of its own.
+		DisableCache: true,
+		// What was sent may have run. Asking again is up to the guard, which
+		// asks in a way that the store recognises.
+		DisableRetry: true,
+		// CLIENT SETINFO needs a permission of its own.
+		ClientSetInfo: rueidis.DisableClientSetInfo,
+	}
+}
+
+const (
+	sentinelRefresh = 2 * time.Second
+	// maxRedirections is how often one command follows MOVED and ASK. While a
+	// slot moves, two are usual.
+	maxRedirections = 8
+)
+
+// dial connects. Nothing has been sent where it fails.
+func dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err == nil && config != nil {
+		conn, err = handshake(ctx, conn, addr, config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: dial %s: %w: %w", addr, semel.ErrStoreUnavailable, err)
+	}
+	return conn, nil
+}
+
+// handshake begins TLS. Nodes of a cluster and masters under Sentinel are known
+// by the address that another one told, so the name to verify is that of each
+// connection unless the configuration has one for all.
+func handshake(ctx context.Context, conn net.Conn, addr string, config *tls.Config) (net.Conn, error) {
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		config = config.Clone()
+		config.ServerName = host
+	}
+	secured := tls.Client(conn, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return secured, nil
+}
+
+// Do sends one command and waits for its answer, at most for the time-out of
+// the client.
+func (c *Client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	pass, err := c.enter()
+	if err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	limited, cancel := c.limit(ctx)
+	defer cancel()
+	result := [1]rueidis.RedisResult{c.Client.Do(limited, cmd)}
+	c.leave(ctx, pass, result[:])
+	return result[0]
+}
+
+// DoMulti sends commands together and waits for their answers, at most for the
+// time-out of the client.
+func (c *Client) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
+	pass, err := c.enter()
+	if err != nil {
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(multi))
+	}
+	limited, cancel := c.limit(ctx)
+	defer cancel()
+	results := c.Client.DoMulti(limited, multi...)
+	c.leave(ctx, pass, results)
+	return results
+}
+
+// Close ends the connections; calls that run are waited for. Later calls have
+// the error [semel.ErrClosed]. Closing twice does nothing.
+func (c *Client) Close() {
+	if !c.closed.Swap(true) {
+		c.Client.Close()
+	}
+}
+
+// Status tells whether the server answers. It does not block.
+func (c *Client) Status() Status { return c.circuit.status() }
+
+// enter says whether a call may be made.
+func (c *Client) enter() (pass, error) {
+	if c.closed.Load() {
+		return pass{}, fmt.Errorf("redisstore: the client: %w", semel.ErrClosed)
+	}
+	return c.circuit.enter(time.Now())
+}
+
+// limit gives a call the client's time-out if its own is later, or none.
+func (c *Client) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= c.timeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.timeout)
+}
+
+// leave tells the circuit how a call went and says of answers that did not come
+// why, where only the client knows.
+func (c *Client) leave(ctx context.Context, p pass, results []rueidis.RedisResult) {
+	var failure error
+	answered := false
+	for i := range results {
+		err := results[i].NonRedisError()
+		if err == nil {
+			answered = true
+			continue
+		}
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			err = fmt.Errorf("redisstore: no answer within %v: %w", c.timeout, semel.ErrOutcomeUnknown)
+			results[i] = rueidis.NewErrorResult(err)
+		}
+		failure = err
+	}
+	c.circuit.leave(p, time.Now(), answered, failure)
+}

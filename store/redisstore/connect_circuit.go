@@ -1,0 +1,145 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+// Status is what a [Client] knows of its server.
+type Status struct {
+	// Open: the server does not answer. Calls are refused at once with
+	// [semel.ErrStoreUnavailable], except one now and then that tries.
+	Open bool
+	// Since is when the circuit opened. It is zero unless Open.
+	Since time.Time
+	// Failures counts the failed calls since the server last answered.
+	Failures int
+	// LastError is the newest failure, or nil, and LastFailure its time; both
+	// stay when the server answers again.
+	LastError   error
+	LastFailure time.Time
+}
+
+// Pauses between two tries while the circuit is open. They double.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// circuit makes an outage cost one time-out and not one a call.
+//
+// It opens when a call failed and no call was answered since it began. In a
+// cluster of which one node is down the others keep it closed, and so do the
+// other connections to a server of which one was cut. While it is open one call
+// at a time may try, after a pause; the first answer closes it.
+type circuit struct {
+	// answers counts the calls that were answered, and suspect is whether one
+	// failed since: all that a call of a healthy server touches.
+	answers atomic.Uint64
+	suspect atomic.Bool
+
+	mu      sync.Mutex // guards the fields below, and changes of suspect
+	current Status
+	pause   time.Duration
+	retry   time.Time // when the next call may try
+	probing bool      // one tries
+}
+
+// pass lets one call through.
+type pass struct {
+	answers uint64 // when the call began
+	began   time.Time
+	probe   bool
+}
+
+func (c *circuit) enter(now time.Time) (pass, error) {
+	p := pass{answers: c.answers.Load(), began: now}
+	if !c.suspect.Load() {
+		return p, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.current.Open:
+		return p, nil
+	case c.probing || now.Before(c.retry):
+		return p, fmt.Errorf("redisstore: not sent, the server has not answered since %s (%w): last error: %w",
+			c.current.Since.UTC().Format(time.RFC3339), semel.ErrStoreUnavailable, quoted{c.current.LastError})
+	}
+	c.probing, p.probe = true, true
+	return p, nil
+}
+
+// quoted shows an error without being it: what the last call died of is not
+// what became of this one.
+type quoted struct{ cause error }
+
+func (q quoted) Error() string { return q.cause.Error() }
+
+func (c *circuit) leave(p pass, now time.Time, answered bool, failure error) {
+	if answered {
+		c.answers.Add(1)
+		if c.suspect.Load() {
+			c.close()
+		}
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.probe {
+		c.probing = false
+	}
+	if !unreachable(failure, now.Sub(p.began)) {
+		return
+	}
+	c.suspect.Store(true)
+	c.current.Failures++
+	c.current.LastError, c.current.LastFailure = failure, now
+	if c.current.Open {
+		if p.probe {
+			c.pause = min(2*c.pause, lastPause)
+			c.retry = now.Add(c.pause)
+		}
+		return
+	}
+	if c.answers.Load() == p.answers {
+		c.current.Open, c.current.Since = true, now
+		c.pause = firstPause
+		c.retry = now.Add(c.pause)
+	}
+}
+
+func (c *circuit) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current.Open, c.current.Since, c.current.Failures = false, time.Time{}, 0
+	c.probing = false
+	c.suspect.Store(false)
+}
+
+func (c *circuit) status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current
+}
+
+// unreachable says whether a call without any answer speaks against the server.
+// A caller who gave up sooner than the first pause was only impatient: refusing
+// the others for that long would cost more than it saves.
+func unreachable(err error, waited time.Duration) bool {
+	switch {
+	case err == nil, errors.Is(err, rueidis.ErrClosing), errors.Is(err, rueidis.ErrNoSlot):
+		return false
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return waited >= firstPause
+	}
+	return true
+}

@@ -1,0 +1,140 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestCircuitOpensOnlyWhereNothingAnswers(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	var c circuit
+	enter := func() pass {
+		t.Helper()
+		p, err := c.enter(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	failing, answered := enter(), enter()
+	c.leave(answered, now, true, nil)
+	c.leave(failing, now, false, io.EOF)
+	if s := c.status(); s.Open || s.Failures != 1 || !errors.Is(s.LastError, io.EOF) {
+		t.Errorf("after a failure beside an answer: %+v; want it closed, with one failure", s)
+	}
+	c.leave(enter(), now, false, context.DeadlineExceeded)
+	c.leave(enter(), now, false, context.Canceled)
+	if s := c.status(); s.Open || s.Failures != 1 {
+		t.Errorf("after impatient callers: %+v; want no change", s)
+	}
+	c.leave(enter(), now, false, io.EOF)
+	if s := c.status(); !s.Open || s.Failures != 2 || !s.Since.Equal(now) {
+		t.Errorf("after a failure without any answer: %+v; want it open", s)
+	}
+	c.leave(pass{}, now, true, nil)
+	if s := c.status(); s.Open || s.Failures != 0 || s.LastError == nil {
+		t.Errorf("after an answer: %+v; want it closed, with its last error", s)
+	}
+}
+
+func TestOpenCircuitLetsOneCallTry(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	var c circuit
+	c.leave(pass{}, now, false, io.EOF)
+	pause := firstPause
+	for range 10 {
+		if _, err := c.enter(now.Add(pause - 1)); !errors.Is(err, semel.ErrStoreUnavailable) || errors.Is(err, io.EOF) {
+			t.Fatalf("got %v inside the pause of %v; want unavailable, and not the older error itself", err, pause)
+		}
+		now = now.Add(pause)
+		probe, err := c.enter(now)
+		if err != nil {
+			t.Fatalf("after the pause of %v: %v", pause, err)
+		}
+		if _, err := c.enter(now.Add(time.Hour)); err == nil {
+			t.Fatal("a second call tries beside the first")
+		}
+		c.leave(probe, now, false, io.EOF)
+		pause = min(2*pause, lastPause)
+	}
+	now = now.Add(pause)
+	probe, _ := c.enter(now)
+	c.leave(probe, now, false, context.Canceled)
+	probe, err := c.enter(now)
+	if err != nil {
+		t.Fatalf("after a try that was given up: %v", err)
+	}
+	c.leave(probe, now, true, nil)
+	if _, err := c.enter(now); err != nil || c.status().Open {
+		t.Errorf("after an answer: %v, %+v", err, c.status())
+	}
+}
+
+func TestPausedServerCostsOneTimeOut(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	const timeout = 300 * time.Millisecond
+	client := connect(t, server.URL(), &ConnectOptions{Timeout: timeout, ConnectTimeout: timeout})
+	if err := ping(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			if err := ping(t.Context(), client); semel.Classify(err) != semel.ClassUnknown {
+				t.Errorf("got %v of class %v; want an unknown outcome", err, semel.Classify(err))
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took < timeout || took > 5*timeout {
+		t.Errorf("64 calls at once took %v; want about one time-out of %v", took, timeout)
+	}
+	if s := client.Status(); !s.Open || s.Failures == 0 || s.LastError == nil || s.Since.Before(began) {
+		t.Errorf("the status is %+v; want it open", s)
+	}
+	began = time.Now()
+	for range 1000 {
+		if err := ping(t.Context(), client); err == nil {
+			t.Fatal("a paused server answered")
+		}
+	}
+	if took := time.Since(began); took > 5*timeout {
+		t.Errorf("1000 further calls took %v", took)
+	}
+	if err := server.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return ping(t.Context(), client) == nil }, "the server answers again")
+	if s := client.Status(); s.Open || s.Failures != 0 {
+		t.Errorf("the status is %+v; want it closed", s)
+	}
+}
+
+// eventually polls until a condition holds.
+func eventually(t testing.TB, holds func() bool, what string) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}

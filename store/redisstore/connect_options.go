@@ -1,0 +1,193 @@
+package redisstore
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	neturl "net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Defaults of [ConnectOptions].
+const (
+	DefaultConnectTimeout = 2 * time.Second
+	DefaultTimeout        = 3 * time.Second
+	DefaultClientName     = "semel"
+)
+
+// ConnectOptions are the options of [Connect]. The zero value is valid.
+type ConnectOptions struct {
+	// Username and Password are those of an ACL user, or Password alone that of
+	// the default user. They replace what the URL has. Default to the URL's.
+	Username, Password string
+	// Database is the number of the database; a cluster has only 0. It replaces
+	// the URL's if it is above 0. Defaults to the URL's, or 0. Must not be
+	// negative.
+	Database int
+	// Master is the name of the master that the Sentinels of the URL watch.
+	// Defaults to none: the URL's hosts are the servers themselves.
+	Master string
+	// SentinelUsername and SentinelPassword are for the Sentinels, where they
+	// ask for them. Default to none.
+	SentinelUsername, SentinelPassword string
+	// TLS is how connections are secured; [TLSFiles] makes one. Without a
+	// ServerName each certificate is verified for the host that is dialled.
+	// Defaults to TLS 1.2 or later and the system's authorities if the URL
+	// begins with rediss, otherwise to none.
+	TLS *tls.Config
+	// ClientName is what CLIENT LIST shows. Defaults to "semel". Must not have
+	// spaces.
+	ClientName string
+	// ConnectTimeout limits one connection attempt, TLS and log-in included
+	// each. Defaults to 2 s. Must be at least 1 ms.
+	ConnectTimeout time.Duration
+	// Timeout limits how long one call waits for its answer, written and read.
+	// A context that ends earlier counts. Connections that do not answer are
+	// closed a second or two later. Defaults to 3 s. Must be at least 1 ms.
+	Timeout time.Duration
+}
+
+// TLSFiles names the files of a TLS configuration. Empty fields are left out.
+type TLSFiles struct {
+	// CA has the certificates of the authorities that sign servers, in PEM.
+	// Defaults to the system's.
+	CA string
+	// Certificate and Key are the client's own, in PEM. Default to none.
+	Certificate, Key string
+	// ServerName is the name to verify, for servers that are dialled by
+	// another. Defaults to the host.
+	ServerName string
+}
+
+// Config reads the files. Errors wrap [semel.ErrInvalidRequest].
+func (f TLSFiles) Config() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
+	if f.CA != "" {
+		pem, err := os.ReadFile(f.CA)
+		if err != nil {
+			return nil, fmt.Errorf("redisstore: TLSFiles.CA: %w: %w", semel.ErrInvalidRequest, err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("redisstore: TLSFiles.CA: %s has no certificate in PEM: %w", f.CA, semel.ErrInvalidRequest)
+		}
+	}
+	if f.Certificate != "" || f.Key != "" {
+		pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("redisstore: TLSFiles.Certificate and Key: %w: %w", semel.ErrInvalidRequest, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// complete fills in what the URL and the defaults say, and names every field
+// that is out of its bounds.
+func (o *ConnectOptions) complete(t target) error {
+	o.Username = cmp.Or(o.Username, t.username)
+	o.Password = cmp.Or(o.Password, t.password)
+	o.Database = cmp.Or(o.Database, t.database)
+	o.ClientName = cmp.Or(o.ClientName, DefaultClientName)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, DefaultConnectTimeout)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	if o.TLS == nil && t.secure {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("redisstore: ConnectOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+	}
+	if o.Database < 0 {
+		bad("Database: %d is negative", o.Database)
+	}
+	if o.Username != "" && o.Password == "" {
+		bad("Password: the user %q has none", o.Username)
+	}
+	if strings.ContainsAny(o.ClientName, " \r\n") {
+		bad("ClientName: %q has spaces", o.ClientName)
+	}
+	if o.ConnectTimeout < time.Millisecond {
+		bad("ConnectTimeout: %v is shorter than 1ms", o.ConnectTimeout)
+	}
+	if o.Timeout < time.Millisecond {
+		bad("Timeout: %v is shorter than 1ms", o.Timeout)
+	}
+	return errors.Join(errs...)
+}
+
+// target is what a URL names.
+type target struct {
+	hosts              []string
+	username, password string
+	database           int
+	secure             bool
+}
+
+// parseURL reads a URL. Its errors quote nothing of it: where a password has
+// characters that should have been escaped, any part may be the password.
+func parseURL(raw string) (target, error) {
+	var t target
+	fail := func(what string) (target, error) {
+		return target{}, fmt.Errorf("redisstore: the URL %s; it should be redis[s]://[user[:password]@]host[:port][,host[:port]…][/database] "+
+			"with special characters in user and password as %%XX: %w", what, semel.ErrInvalidRequest)
+	}
+	scheme, rest, found := strings.Cut(raw, "://")
+	switch {
+	case found && (scheme == "redis" || scheme == "valkey"):
+	case found && (scheme == "rediss" || scheme == "valkeys"):
+		t.secure = true
+	default:
+		return fail("does not begin with redis:// or rediss://")
+	}
+	authority, path, _ := strings.Cut(rest, "/")
+	if strings.ContainsAny(rest, "?#") {
+		return fail("has a query or a fragment, which are options of their own here")
+	}
+	hosts := authority
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		user, err := neturl.Parse("redis://" + authority[:at] + "@host")
+		if err != nil || user.User == nil {
+			return fail("has a user or password that cannot be read")
+		}
+		t.username = user.User.Username()
+		t.password, _ = user.User.Password()
+		hosts = authority[at+1:]
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		address, ok := hostPort(host)
+		if !ok {
+			return fail("has a host that cannot be read")
+		}
+		t.hosts = append(t.hosts, address)
+	}
+	if path != "" {
+		database, err := strconv.ParseUint(path, 10, 31)
+		if err != nil {
+			return fail("has a database that is no number")
+		}
+		t.database = int(database)
+	}
+	return t, nil
+}
+
+// hostPort completes host, host:port, [v6] or [v6]:port with the default port.
+func hostPort(s string) (string, bool) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port, err = net.SplitHostPort(s + ":6379")
+	}
+	number, notNumber := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || notNumber != nil || number == 0 {
+		return "", false
+	}
+	return net.JoinHostPort(host, port), true
+}
