@@ -18,3 +18,6 @@ import "errors"
 // ErrNotInstalled is wrapped by errors that say which command installs what is
 // missing.
 var ErrNotInstalled = errors.New("not installed")
+
+// ErrLocked is returned by [Lock] if another process has the lock.
+var ErrLocked = errors.New("services: locked by another process")

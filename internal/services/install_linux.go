@@ -38,7 +38,7 @@ func Install(ctx context.Context, progress io.Writer, names ...string) error {
 	if err != nil {
 		return err
 	}
-	held, err := lock(filepath.Join(cache, "install.lock"), true)
+	held, err := Lock(filepath.Join(cache, "install.lock"), true)
 	if err != nil {
 		return fmt.Errorf("services: install: %w", err)
 	}

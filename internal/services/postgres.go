@@ -134,7 +134,7 @@ func postgresTemplate(ctx context.Context, program string) (string, error) {
 	}
 	name := fmt.Sprintf("initdb-%x", sha256.Sum256([]byte(program+"\n"+string(version))))[:24]
 	template := filepath.Join(cache, name)
-	held, err := lock(template+".lock", true)
+	held, err := Lock(template+".lock", true)
 	if err != nil {
 		return "", err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -180,24 +179,13 @@ func family(pid int) []int {
 // alive reports whether a process runs. A zombie does not: it waits for a
 // parent that may never ask, and holds nothing.
 func alive(pid int) bool {
-	state, _, err := processStat(pid)
-	return err == nil && state != "Z" && state != "X"
-}
-
-// processStat returns the state of a process and the time it was started at,
-// in ticks since the boot. Id and start time together name one process for
-// good; ids alone are used again.
-func processStat(pid int) (state, started string, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return "", "", err
+		return false
 	}
-	// The name, in parentheses, may itself have parentheses and spaces.
-	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
-	if len(fields) < 20 {
-		return "", "", fmt.Errorf("process %d: unknown form of its state", pid)
-	}
-	return fields[0], fields[19], nil
+	// The name before, in parentheses, may itself have parentheses.
+	state := bytes.TrimSpace(content[bytes.LastIndexByte(content, ')')+1:])
+	return !bytes.HasPrefix(state, []byte("Z")) && !bytes.HasPrefix(state, []byte("X"))
 }
 
 func ignoreGone(err error) error {
@@ -205,34 +193,4 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// lock waits for the exclusive lock of a file or directory, or returns
-// errLocked at once if it is not to wait. Closing the file gives the lock back.
-func lock(name string, wait bool) (*os.File, error) {
-	file, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		file, err = os.OpenFile(name, os.O_CREATE|os.O_RDONLY, 0o600)
-	}
-	if err != nil {
-		return nil, err
-	}
-	how := syscall.LOCK_EX
-	if !wait {
-		how |= syscall.LOCK_NB
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), how)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errLocked
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
 }

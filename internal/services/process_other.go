@@ -4,7 +4,6 @@ package services
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -35,9 +34,8 @@ func (p *process) killAll(time.Duration) error { return errPlatform }
 func giveAway(string) error    { return nil }
 func asServer(*exec.Cmd) error { return errPlatform }
 
-func processStat(int) (state, started string, err error) { return "", "", errPlatform }
-
-func lock(string, bool) (*os.File, error) { return nil, errors.ErrUnsupported }
+// Lock returns an error: servers are started on Linux only.
+func Lock(string, bool) (*os.File, error) { return nil, errPlatform }
 
 // Install returns an error: servers are started on Linux only.
 func Install(context.Context, io.Writer, ...string) error { return errPlatform }

@@ -108,6 +108,8 @@ func (s *RedisSentinel) Current(ctx context.Context) (*Server, error) {
 func (s *RedisSentinel) Addrs() []string { return addrs(s.Sentinels) }
 
 // Close kills all servers and removes their data.
-func (s *RedisSentinel) Close() error {
-	return closeAll(append([]*Server{s.Master, s.Replica}, s.Sentinels...))
+func (s *RedisSentinel) Close() error { return closeAll(s.all()) }
+
+func (s *RedisSentinel) all() []*Server {
+	return append([]*Server{s.Master, s.Replica}, s.Sentinels...)
 }

@@ -32,10 +32,7 @@ const (
 	portTries           = 20
 )
 
-var (
-	errLocked    = errors.New("locked by another process")
-	errPortTaken = errors.New("port is taken")
-)
+var errPortTaken = errors.New("port is taken")
 
 // Server is one real server. Addr, URL, Dir and Name are fixed; the other
 // methods may be called concurrently and then run one after the other.
@@ -346,7 +343,7 @@ func (s *Server) makeDir() (err error) {
 	if s.dir, err = os.MkdirTemp("", dirPrefix+s.kind.name+"-*"); err != nil {
 		return err
 	}
-	if s.held, err = lock(s.dir, false); err != nil {
+	if s.held, err = Lock(s.dir, false); err != nil {
 		return errors.Join(err, os.Remove(s.dir))
 	}
 	return giveAway(s.dir)
@@ -372,7 +369,7 @@ func sweep() {
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
-		held, err := lock(dir, false)
+		held, err := Lock(dir, false)
 		if err != nil {
 			continue
 		}

@@ -121,7 +121,7 @@ func redisOptions(opts *services.RedisOptions) *services.RedisOptions {
 	if opts != nil {
 		o = *opts
 	}
-	o.Version = cmp.Or(o.Version, os.Getenv("SEMEL_REDIS"))
+	o.Version = cmp.Or(o.Version, os.Getenv("SEMEL_REDIS"), services.Redis70)
 	return &o
 }
 
@@ -131,8 +131,9 @@ func postgresOptions(opts *services.PostgresOptions) *services.PostgresOptions {
 		o = *opts
 	}
 	if version := os.Getenv("SEMEL_POSTGRES"); o.Version == "" && version != "" {
-		o.Version = "postgres-" + strings.TrimPrefix(version, "postgres-")
+		o.Version = "postgres-" + version
 	}
+	o.Version = cmp.Or(o.Version, services.Postgres15)
 	return &o
 }
 
@@ -164,8 +165,9 @@ func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 //
-// If the environment has SEMEL_TEST_REDIS or SEMEL_TEST_POSTGRES, as
-// tools/services prints them, no server is started and these are used.
+// Where the environment has the address of such a server, SEMEL_TEST_REDIS or
+// SEMEL_TEST_POSTGRES as tools/services prints them, that one is used and none
+// is started.
 type Pool struct {
 	redis, postgres shared
 }
@@ -176,10 +178,12 @@ type shared struct {
 	err    error
 }
 
-func (s *shared) url(t testing.TB, variable string, start func(ctx context.Context) (*services.Server, error)) string {
+func (s *shared) url(t testing.TB, version string, start func(ctx context.Context) (*services.Server, error)) string {
 	t.Helper()
-	if url := os.Getenv(variable); url != "" {
-		return url
+	for _, unit := range services.Units() {
+		if url := os.Getenv(unit.Variable); url != "" && unit.Name == version {
+			return url
+		}
 	}
 	s.once.Do(func() { s.server, s.err = start(context.WithoutCancel(t.Context())) })
 	if s.err != nil {
@@ -199,8 +203,9 @@ func (s *shared) close() error {
 // keep apart by [Prefix].
 func (p *Pool) Redis(t testing.TB) string {
 	t.Helper()
-	return p.redis.url(t, "SEMEL_TEST_REDIS", func(ctx context.Context) (*services.Server, error) {
-		return services.StartRedis(ctx, redisOptions(nil))
+	opts := redisOptions(nil)
+	return p.redis.url(t, opts.Version, func(ctx context.Context) (*services.Server, error) {
+		return services.StartRedis(ctx, opts)
 	})
 }
 
@@ -208,8 +213,9 @@ func (p *Pool) Redis(t testing.TB) string {
 // a database of the test's own there is [Pool.Database].
 func (p *Pool) Postgres(t testing.TB) string {
 	t.Helper()
-	return p.postgres.url(t, "SEMEL_TEST_POSTGRES", func(ctx context.Context) (*services.Server, error) {
-		return services.StartPostgres(ctx, postgresOptions(nil))
+	opts := postgresOptions(nil)
+	return p.postgres.url(t, opts.Version, func(ctx context.Context) (*services.Server, error) {
+		return services.StartPostgres(ctx, opts)
 	})
 }
 
