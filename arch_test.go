@@ -52,7 +52,7 @@ var packageMap = map[string][]string{
 	},
 	"internal/services":              {"github.com/jackc/pgx/v5/pgconn"},
 	"internal/services/servicestest": {"internal/services"},
-	"internal/config":                {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
+	"internal/config":                {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/wiring": {
 		".", "filter", "internal/config", "store/memstore", "store/logstore", "store/redisstore", "store/pgstore", "store/tiered",
 	},

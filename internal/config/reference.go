@@ -1,0 +1,137 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxSecretBytes is the longest file that ${file:…} reads.
+const maxSecretBytes = 64 << 10
+
+// resolved is a text with its references replaced.
+type resolved struct {
+	text string
+	// parts are the values of its references: who shows the text must not show
+	// them.
+	parts []string
+}
+
+// resolve replaces ${env:NAME}, ${env:NAME:-default} and ${file:PATH} in a text
+// of the configuration. $${ stands for ${ itself. Nothing is looked for in what
+// a reference gave.
+func (v value) resolve(written string) (resolved, bool) {
+	var (
+		out  strings.Builder
+		done resolved
+		fine = true
+	)
+	for rest := written; ; {
+		i := strings.Index(rest, "${")
+		if i < 0 {
+			out.WriteString(rest)
+			done.text = out.String()
+			return done, fine
+		}
+		if i > 0 && rest[i-1] == '$' {
+			out.WriteString(rest[:i-1] + "${")
+			rest = rest[i+2:]
+			continue
+		}
+		out.WriteString(rest[:i])
+		reference, after, closed := strings.Cut(rest[i+2:], "}")
+		if !closed {
+			v.wrong("a reference ${… has no }: write $${ for the text itself")
+			return done, false
+		}
+		part, secret, err := v.lookUp(reference)
+		if err != nil {
+			v.wrong("%v", err)
+			fine = false
+		}
+		if secret {
+			v.hidden.hide(part)
+		}
+		if part != "" {
+			done.parts = append(done.parts, part)
+		}
+		out.WriteString(part)
+		rest = after
+	}
+}
+
+// lookUp returns what a reference stands for, and whether that is a secret
+// wherever it is used: what somebody put in a file of its own.
+func (v value) lookUp(reference string) (part string, secret bool, err error) {
+	kind, name, ok := strings.Cut(reference, ":")
+	switch {
+	case ok && kind == "env":
+		name, fallback, hasFallback := strings.Cut(name, ":-")
+		if !isVariable(name) {
+			return "", false, errors.New("${env:…} does not name an environment variable: write it like ${env:NAME}")
+		}
+		if set := v.env(name); set != "" {
+			return set, false, nil
+		}
+		if !hasFallback {
+			return "", false, fmt.Errorf("the environment variable %s is not set, or empty: set it, or write ${env:%s:-default}", name, name)
+		}
+		return fallback, false, nil
+	case ok && kind == "file":
+		part, err := v.readSecret(name)
+		return part, true, err
+	case isVariable(reference):
+		return "", false, fmt.Errorf("${%s} is no reference: write ${env:%s} for the environment variable, or $${ for the text itself", reference, reference)
+	}
+	return "", false, errors.New("${…} is no reference that is known: write ${env:NAME} or ${file:/path}, or $${ for the text itself")
+}
+
+func isVariable(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// readSecret returns a file's content without the line end that editors add.
+func (v value) readSecret(name string) (string, error) {
+	if name == "" {
+		return "", errors.New("${file:} names no file: write ${file:/path}")
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(v.dir, name)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, cause(err))
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxSecretBytes+1))
+	_ = file.Close() // it was only read: there is nothing to lose
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, cause(err))
+	case len(data) > maxSecretBytes:
+		return "", fmt.Errorf("${file:%s} is larger than 64 KiB: it is no secret's file", name)
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	if text == "" {
+		return "", fmt.Errorf("${file:%s} is empty", name)
+	}
+	return text, nil
+}
+
+// cause leaves out what the system did and to which file: the message says so.
+func cause(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"time"
+)
+
+// Store is one member of "stores".
+type Store struct {
+	Name string
+	// At is where its name stands.
+	At Place
+	// Spec is what the store is: *Memory, *Embedded, *Redis, *Postgres, *Tiered
+	// or *Filter.
+	Spec Spec
+}
+
+// Spec is the description of one kind of store.
+type Spec interface {
+	// Kind is the name of the kind in a configuration.
+	Kind() string
+}
+
+// Memory is a store in the process.
+type Memory struct {
+	// MaxKeys is the most keys it holds. 0 is no limit.
+	MaxKeys int64
+	// KeepIDs keeps scope and id readable.
+	KeepIDs bool
+	// MaxResult is the longest result in bytes. 0 is the store's default.
+	MaxResult int64
+}
+
+// Embedded is a durable store in a directory.
+type Embedded struct {
+	Path string
+	// Fsync is always, interval or never.
+	Fsync         string
+	FsyncInterval time.Duration // 0 is the store's default
+	KeepIDs       bool
+	MaxResult     int64 // 0 is the store's default
+}
+
+// Redis is a store in Redis or Valkey. One of URL, Cluster and Sentinel is set.
+type Redis struct {
+	URL      Secret
+	Cluster  []string
+	Sentinel *Sentinel
+	// Username, Password, Database and TLS are for Cluster and Sentinel; a URL
+	// has its own.
+	Username string
+	Password Secret
+	Database int
+	TLS      *TLS
+	// ConnectTimeout and Timeout bound making a connection, and one call. 0 is
+	// the store's default.
+	ConnectTimeout, Timeout time.Duration
+	// Prefix is what the names of its keys in Redis begin with.
+	Prefix string
+	// LegacyPrefix is that of markers "SET <prefix><id> 1 NX EX n", which are
+	// read during a migration. "" reads none.
+	LegacyPrefix string
+	// Durable says that the server is set up to keep what it answered.
+	Durable   bool
+	KeepIDs   bool
+	MaxResult int64
+	Compact   *Compact
+}
+
+// Sentinel finds the primary of a set of Redis servers.
+type Sentinel struct {
+	Addresses []string
+	Master    string
+	Username  string
+	Password  Secret
+}
+
+// Compact keeps keys that are done in few bytes each.
+type Compact struct {
+	Window time.Duration
+	Slices int // 0 is the store's default
+	Expect int64
+}
+
+// TLS is how a connection is secured.
+type TLS struct {
+	CA, Certificate, Key string // names of files; "" is the system's, and none
+	ServerName           string
+	InsecureSkipVerify   bool
+}
+
+// Postgres is a store in PostgreSQL.
+type Postgres struct {
+	DSN Secret
+	// Schema and Prefix name its tables.
+	Schema, Prefix string
+	// Cleanup is delete, generations or message-time.
+	Cleanup    string
+	Partitions int // 0 is the store's default
+	// MaxConnections is the size of the pool. 0 is the driver's default.
+	MaxConnections int
+	KeepIDs        bool
+	MaxResult      int64
+}
+
+// Tiered is layers above one durable store.
+type Tiered struct {
+	// Layers are the names of the stores, from the top; the last one decides.
+	Layers []Reference
+	// OnStoreError is what happens while the last one is down: stop, wait or
+	// pass.
+	OnStoreError string
+	// MaxAge bounds how long a layer answers without the store below. 0 is the
+	// store's default.
+	MaxAge time.Duration
+	// OnlyWriter says that no other process writes to the last store.
+	OnlyWriter bool
+}
+
+// Reference is the name of a store where it is used.
+type Reference struct {
+	Name string
+	At   Place
+}
+
+// Filter remembers keys in a few bits each, with an error.
+type Filter struct {
+	// Redis is the name of the Redis store whose server holds it; without a
+	// name it is in the memory of the process.
+	Redis  Reference
+	Rate   float64
+	Expect int64
+	Window time.Duration
+}
+
+// Kind implements Spec.
+func (*Memory) Kind() string { return "memory" }
+
+// Kind implements Spec.
+func (*Embedded) Kind() string { return "embedded" }
+
+// Kind implements Spec.
+func (*Redis) Kind() string { return "redis" }
+
+// Kind implements Spec.
+func (*Postgres) Kind() string { return "postgres" }
+
+// Kind implements Spec.
+func (*Tiered) Kind() string { return "tiered" }
+
+// Kind implements Spec.
+func (*Filter) Kind() string { return "filter" }

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// The parser takes quadratic time for some inputs and goes one call deeper for
+// each level, so it is given no more than a configuration can need.
+const (
+	maxFileBytes = 1 << 20
+	maxTokens    = 50_000
+	maxDepth     = 64
+)
+
+// parseTree returns the root of the one document there is, nil if the file is
+// empty. What it reports never quotes the file: there may be a secret.
+func parseTree(data []byte) (ast.Node, *Problem) {
+	switch data = bytes.TrimPrefix(data, []byte("\ufeff")); {
+	case len(data) > maxFileBytes:
+		return nil, &Problem{Text: "the file is larger than 1 MiB: a configuration is not read beyond that"}
+	case !utf8.Valid(data):
+		return nil, &Problem{Text: "the file is not valid UTF-8"}
+	}
+	tokens := lexer.Tokenize(string(data))
+	if p := checkTokens(tokens); p != nil {
+		return nil, p
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // which fields reports in the words of this package
+	if err != nil {
+		return nil, syntaxProblem(err)
+	}
+	var root ast.Node
+	for _, doc := range file.Docs {
+		switch {
+		case doc.Body == nil || doc.Body.Type() == ast.DirectiveType || doc.Body.Type() == ast.CommentType:
+		case root != nil:
+			return nil, &Problem{Place: placeOfNode(doc.Body), Text: "a second document begins here: a configuration is one document"}
+		default:
+			root = doc.Body
+		}
+	}
+	return root, nil
+}
+
+func checkTokens(tokens token.Tokens) *Problem {
+	depth, significant, nested := 0, 0, 0
+	for _, tk := range tokens {
+		switch tk.Type {
+		case token.CommentType:
+			continue
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
+			nested++ // "- - - -" nests as well, on one line
+		}
+		if tk.Prev == nil || tk.Prev.Position.Line != tk.Position.Line {
+			nested = 0
+		}
+		significant++
+		switch {
+		case depth > maxDepth || nested > maxDepth:
+			return &Problem{Place: placeOf(tk), Text: "nested too deeply for a configuration"}
+		case significant > maxTokens:
+			return &Problem{Place: placeOf(tk), Text: "the file has too many values for a configuration"}
+		}
+	}
+	return nil
+}
+
+func syntaxProblem(err error) *Problem {
+	var syntax yaml.Error
+	if !errors.As(err, &syntax) {
+		return &Problem{Text: "not valid YAML"}
+	}
+	return &Problem{Place: placeOf(syntax.GetToken()), Text: "not valid YAML: " + syntax.GetMessage()}
+}
+
+// placeOf returns a place without the name of the file, which the reader adds.
+func placeOf(tk *token.Token) Place {
+	if tk == nil || tk.Position == nil {
+		return Place{}
+	}
+	return Place{Line: tk.Position.Line, Column: tk.Position.Column}
+}
+
+// placeOfNode is where the text of a node begins. The parser gives the colon
+// for a mapping.
+func placeOfNode(node ast.Node) Place {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return placeOf(n.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return placeOf(n.Key.GetToken())
+	}
+	return placeOf(node.GetToken())
+}
+
+// targets finds the node that each alias means: the last one of that name that
+// stands before it. An alias inside of its own anchor has none.
+func targets(root ast.Node) map[*ast.AliasNode]ast.Node {
+	f := &targetFinder{anchors: map[string]ast.Node{}, targets: map[*ast.AliasNode]ast.Node{}}
+	f.visit(root)
+	return f.targets
+}
+
+type targetFinder struct {
+	anchors map[string]ast.Node
+	targets map[*ast.AliasNode]ast.Node
+}
+
+func (f *targetFinder) visit(node ast.Node) {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		for _, entry := range n.Values {
+			f.visit(entry)
+		}
+	case *ast.MappingValueNode:
+		f.visit(n.Key)
+		f.visit(n.Value)
+	case *ast.SequenceNode:
+		for _, element := range n.Values {
+			f.visit(element)
+		}
+	case *ast.TagNode:
+		f.visit(n.Value)
+	case *ast.AnchorNode:
+		name := n.Name.GetToken().Value
+		delete(f.anchors, name)
+		f.visit(n.Value)
+		f.anchors[name] = n.Value
+	case *ast.AliasNode:
+		if target, ok := f.anchors[n.Value.GetToken().Value]; ok {
+			f.targets[n] = target
+		}
+	}
+}
