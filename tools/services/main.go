@@ -172,7 +172,11 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 func stop(ctx context.Context, args []string, _, stderr io.Writer) error {
 	flags, dir := stateFlag("stop", stderr)
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if flags.NArg() > 0 { // it ends all or nothing
+		flags.Usage()
 		return flag.ErrHelp
 	}
 	return end(ctx, *dir)

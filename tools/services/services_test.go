@@ -1,0 +1,171 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestMain is the command itself where a test, or the command, started it so.
+func TestMain(m *testing.M) {
+	if os.Getenv("SEMEL_SERVICES_MAIN") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// command runs the command as a process of its own.
+func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "SEMEL_SERVICES_MAIN=yes")
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err = cmd.Run()
+	return out.String(), complaint.String(), err
+}
+
+// started leaves a Redis running and returns its address and its holder.
+func started(t *testing.T, dir string) (addr string, holder int) {
+	t.Helper()
+	stdout, stderr, err := command(t, "start", "-detach", "-state", dir, services.Redis70)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	addr, ok := strings.CutPrefix(strings.TrimSpace(stdout), "export SEMEL_TEST_REDIS='redis://")
+	if !ok {
+		t.Fatalf("it printed %q", stdout)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, holderFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holder, err = strconv.Atoi(string(content)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _, _ = command(t, "stop", "-state", dir) }) // if the test failed
+	return strings.TrimSuffix(addr, "'"), holder
+}
+
+func answers(t *testing.T, addr string) bool {
+	t.Helper()
+	_, err := services.RedisDo(t.Context(), addr, "PING")
+	return err == nil
+}
+
+func TestStopEndsItsOwnServersOnly(t *testing.T) {
+	t.Parallel()
+	private := servicestest.StartRedis(t, nil)
+	one, other := t.TempDir(), t.TempDir()
+	oneAddr, _ := started(t, one)
+	otherAddr, _ := started(t, other)
+	if _, stderr, err := command(t, "start", "-state", one); err == nil || !strings.Contains(stderr, "already started") {
+		t.Errorf("a second start: %v, %s", err, stderr)
+	}
+	if _, stderr, err := command(t, "stop", "-state", one); err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	if answers(t, oneAddr) {
+		t.Error("a stopped server answers")
+	}
+	if !answers(t, otherAddr) || !answers(t, private.Addr()) {
+		t.Error("stop ended a server of somebody else")
+	}
+	if _, stderr, err := command(t, "stop", "-state", one); err == nil || !strings.Contains(stderr, "nothing was started") {
+		t.Errorf("a second stop: %v, %s", err, stderr)
+	}
+}
+
+func TestKilledHolderTakesItsServersAlong(t *testing.T) {
+	t.Parallel()
+	servicestest.StartRedis(t, nil) // skip here where nothing is installed
+	dir := t.TempDir()
+	addr, holder := started(t, dir)
+	if err := syscall.Kill(holder, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for timeout := time.After(time.Minute); answers(t, addr); {
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			t.Fatal("its server answers after a minute")
+		}
+	}
+	// What it wrote down is still there, and names nobody.
+	stranger := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(dir, holderFile, strconv.Itoa(stranger.Process.Pid)); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, err := command(t, "stop", "-state", dir); err == nil || !strings.Contains(stderr, "nothing was started") {
+		t.Errorf("stop: %v, %s", err, stderr)
+	}
+	if err := stranger.Process.Kill(); err != nil {
+		t.Errorf("the stranger: %v", err)
+	}
+	var ended *exec.ExitError
+	if err := stranger.Wait(); !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the stranger was not ended by us: %v", err)
+	}
+	// Nor do they stand in the way of a new start.
+	if again, _ := started(t, dir); !answers(t, again) {
+		t.Error("the new server does not answer")
+	}
+}
+
+func TestRunHandsTheAddressesAndTheStatusOver(t *testing.T) {
+	t.Parallel()
+	servicestest.StartRedis(t, nil) // skip here where nothing is installed
+	stdout, _, err := command(t, "run", services.Redis70, "--", "sh", "-c", "echo $SEMEL_TEST_REDIS; exit 7")
+	var failed *exec.ExitError
+	if !errors.As(err, &failed) || failed.ExitCode() != 7 {
+		t.Errorf("the status: %v", err)
+	}
+	addr, ok := strings.CutPrefix(strings.TrimSpace(stdout), "redis://")
+	if !ok {
+		t.Fatalf("the command printed %q", stdout)
+	}
+	if answers(t, addr) {
+		t.Error("the server outlived the command")
+	}
+}
+
+func TestUsageIsAnExitStatusOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"begin"}, {"run", services.Redis70}, {"run", "--"}, {"stop", "redis"}, {"start", "-detached"}} {
+		_, stderr, err := command(t, args...)
+		var failed *exec.ExitError
+		if !errors.As(err, &failed) || failed.ExitCode() != 2 || !strings.Contains(strings.ToLower(stderr), "usage") {
+			t.Errorf("%q: %v, %q", args, err, stderr)
+		}
+	}
+}
+
+func TestListNamesEveryUnit(t *testing.T) {
+	t.Parallel()
+	stdout, _, err := command(t, "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range services.Units() {
+		if !strings.Contains(stdout, unit.Name) || !strings.Contains(stdout, unit.Variable) {
+			t.Errorf("%s is missing in\n%s", unit.Name, stdout)
+		}
+	}
+}
