@@ -1,3 +1,38 @@
 // Package redisstore keeps keys in Redis or Valkey: single, replicated, under
 // Sentinel or as a cluster.
+//
+// # What is promised
+//
+// Nothing is lost: a key is answered Duplicate only after it was completed, and
+// an answer that did not come is an unknown outcome, never a duplicate. Against
+// a second effect a claim in Redis is best effort. What the server forgets may
+// have its effect again: on failover to a replica that lags, on eviction, and
+// on a restart without an append-only file that is synced always. [semel.Doctor]
+// says how a server is configured.
+//
+// Time is the server's. Leases, fencing tokens, take-over and results work as
+// the contract says; each call is one pipeline of scripts, in which the server
+// decides up to a few hundred keys at once. A key that is recorded as done in
+// one step, from Redis 7.0 on, is a single SET with NX and GET.
+//
+// # What is kept
+//
+// All names begin with the prefix. The name of a record is its key's digest,
+// under a secret that is made when the prefix is first used and kept beside it.
+// A claim is kept for an hour after its lease, for the sake of the attempt that
+// is counted; one with hold until it is resolved; what is done for its window.
+// Nothing else needs to be cleaned, so there is no Purger.
+//
+// With [Options.Compact] a key that is done and has neither a result nor a
+// fingerprint is half of its digest in a set of such numbers: about a fifteenth
+// of the memory.
+//
+// # The keys of another scheme
+//
+// Who comes from SET dedup:<id> NX EX sets [Options.LegacyPrefix]. A key that
+// has no record but such a mark is a duplicate. Marks are only read, and end
+// when their time is over. They prove what the old scheme proved, which is that
+// somebody began: a message that was lost under it stays lost. While old
+// processes still write marks, a message that an old and a new process get at
+// the same moment may have its effect in both.
 package redisstore

@@ -1,0 +1,171 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/semel-dev/semel"
+)
+
+// Flags of a request in claim.lua.
+const (
+	flagDone = 1 << iota
+	flagHold
+	flagCompact
+	flagLegacy
+)
+
+// Claim implements [semel.Store]. It blocks for one round trip, with
+// LegacyPrefix for two.
+func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if err := s.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	if s.inOneStep(reqs) {
+		return s.claimInOneStep(ctx, reqs, answers)
+	}
+	return s.claim(ctx, reqs, answers, nil)
+}
+
+// claim decides requests by script; only those of the given places, where there
+// are some.
+func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, places []int) error {
+	n := len(reqs)
+	if places != nil {
+		n = len(places)
+	}
+	units := make([]unit, 0, n)
+	memo := s.digests()
+	for j := range n {
+		i := j
+		if places != nil {
+			i = places[j]
+		}
+		answers[i] = semel.ClaimAnswer{}
+		if err := reqs[i].Validate(); err != nil {
+			answers[i].Err = err
+			continue
+		}
+		units = append(units, unit{at: i, digest: memo.Key(reqs[i].Key)})
+	}
+	if len(units) == 0 {
+		return nil
+	}
+	legacy, err := s.legacy(ctx, reqs, units)
+	if err != nil {
+		return err
+	}
+	for j := range units {
+		u := &units[j]
+		u.packed = s.packClaim(&reqs[u.at], legacy != nil && legacy[j], func(o *semel.Owner) [8]byte { return ownerDigest(memo.Hasher, o) })
+	}
+	return s.run(ctx, s.scripts.claim, units, func(at int, answer string) error {
+		return readClaim(&reqs[at], answer, &answers[at])
+	})
+}
+
+// packClaim packs a request for claim.lua.
+func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*semel.Owner) [8]byte) string {
+	var room [160]byte
+	flags := byte(0)
+	var lease uint64
+	if req.Done {
+		flags |= flagDone
+		if s.ring.fits(req.Window) && req.Fingerprint.IsZero() {
+			flags |= flagCompact
+		}
+	} else {
+		lease = microsUp(req.Lease)
+	}
+	if req.Hold {
+		flags |= flagHold
+	}
+	if legacy {
+		flags |= flagLegacy
+	}
+	b := append(room[:0], flags)
+	b = binary.LittleEndian.AppendUint64(b, lease)
+	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
+	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
+	b = append(b, req.Fingerprint[:8]...)
+	if req.Done {
+		b = appendOneStep(b, shorten(&req.Owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+	} else {
+		b = appendOwner(b, &req.Owner, s.ids(&req.Key))
+	}
+	return string(b)
+}
+
+var errBadAnswer = errors.New("the script's answer is not understood")
+
+// readClaim reads an answer of claim.lua: a letter for the decision, and the
+// record that stands behind it.
+func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) error {
+	kind, rec := answer[0], answer[1:]
+	switch kind {
+	case 'X':
+		// A full server refuses single keys; any other trouble is that of all.
+		err := refused("claim", rec)
+		if errors.Is(err, semel.ErrStoreFull) {
+			to.Err = err
+			return nil
+		}
+		return err
+	case 'L':
+		to.Decision = semel.Late
+		return nil
+	case 'D':
+		if rec == "" { // the compact form, or another scheme's mark
+			to.Decision = semel.Duplicate
+			return nil
+		}
+	case 'F':
+		if req.Done && len(rec) == 4 {
+			to.Decision = semel.Fresh
+			to.Claim.Attempt = int(binary.LittleEndian.Uint32([]byte(rec)))
+			return nil
+		}
+	}
+	if kind == 'M' {
+		// It shows the claim, and of what is done neither key nor result.
+		rec = rec[:min(len(rec), claimHeader)]
+		to.Decision, to.Claim = semel.Mismatch, claimOf(rec)
+		return nil
+	}
+	r, ok := decode(rec)
+	if !ok {
+		to.Err = fmt.Errorf("redisstore: claim: the record of %s is damaged: %w", req.Key, semel.ErrCorrupt)
+		return nil
+	}
+	switch kind {
+	case 'F':
+		to.Decision, to.Claim = semel.Fresh, r.claim()
+	case 'D':
+		to.Decision, to.Result = semel.Duplicate, r.result
+	case 'I':
+		to.Decision, to.Claim, to.Holder = semel.InFlight, r.claim(), r.holder
+	case 'U':
+		to.Decision, to.Claim, to.Holder = semel.InDoubt, r.claim(), r.holder
+	default:
+		return storeError("claim", errBadAnswer)
+	}
+	return nil
+}
+
+// claimOf reads the claim from the beginning of a record.
+func claimOf(rec string) semel.Claim {
+	switch {
+	case len(rec) < doneHeader || rec[0] == stateOneStep:
+		return semel.Claim{}
+	case rec[0] == stateDone:
+		rec = rec[:doneHeader]
+	}
+	r := record{}
+	r.decodeCommon(rec)
+	if len(rec) >= claimHeader {
+		r.leaseEnd = int64(uint64At(rec, 29))
+	}
+	return r.claim()
+}

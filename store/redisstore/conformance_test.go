@@ -1,0 +1,144 @@
+package redisstore
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/store/storetest"
+)
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// newClient connects to servers for the length of a test.
+func newClient(t testing.TB, addrs ...string) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true})
+	if err != nil {
+		t.Fatalf("connect to %v: %v", addrs, err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// newStore opens a store under a prefix of its own on the shared server.
+func newStore(t testing.TB, opts *Options) *Store {
+	t.Helper()
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Prefix == "" {
+		o.Prefix = servicestest.Prefix()
+	}
+	s, err := New(t.Context(), newClient(t, redisAddr(t)), &o)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return s
+}
+
+// redisAddr returns the address of the shared server.
+func redisAddr(t testing.TB) string {
+	t.Helper()
+	const scheme = "redis://"
+	return servers.Redis(t)[len(scheme):]
+}
+
+// compactForm is the compact form in which the suite's own window fits: an hour
+// and four ticks.
+func compactForm() *Compact { return &Compact{Window: 2 * time.Hour, Slices: 8} }
+
+func TestConformance(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"plain":   {},
+		"ids":     {KeepIDs: true, MaxResult: 1000},
+		"compact": {Compact: compactForm()},
+		"legacy":  {LegacyPrefix: "dedup:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts.Persistence = Logged
+			server := servicestest.StartRedis(t, nil)
+			h := storetest.Harness{
+				Time: storetest.Wall,
+				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+					o := opts
+					o.Prefix = servicestest.Prefix()
+					client := newClient(tb, server.Addr())
+					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
+				},
+			}
+			if opts.Compact != nil {
+				h.Collide = collide(t)
+			}
+			storetest.Run(t, h)
+		})
+	}
+}
+
+// collide shows two keys that a store with the compact form takes for one. Two
+// that agree in 64 bits cannot be found, so it puts the half of the second's
+// digest where the first one's would be if they did.
+func collide(t *testing.T) func(semel.Store) (first, second semel.Key) {
+	return func(store semel.Store) (first, second semel.Key) {
+		s := store.(*Store)
+		first, second = semel.Key{Scope: "collide", ID: "first"}, semel.Key{Scope: "collide", ID: "second"}
+		memo := s.digests()
+		d := memo.Key(second)
+		set := s.appendSetKeys(nil, &d)[0]
+		if err := s.client.Do(t.Context(), s.client.B().Sadd().Key(set).Member(member(&d)).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		return first, second
+	}
+}
+
+// TestConformanceWithoutPersistence ends the server whenever the suite opens
+// the store anew: what it had is gone, and the store says no other.
+func TestConformanceWithoutPersistence(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no"}})
+	storetest.Run(t, storetest.Harness{
+		Time: storetest.Wall,
+		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+			o := Options{Prefix: servicestest.Prefix()}
+			var last *opened
+			return func() (semel.Store, error) {
+				if last != nil && last.closed {
+					if err := server.Kill(); err != nil {
+						return nil, err
+					}
+					if err := server.Restart(tb.Context()); err != nil {
+						return nil, err
+					}
+				}
+				store, err := New(tb.Context(), newClient(tb, server.Addr()), &o)
+				if err != nil {
+					return nil, err
+				}
+				last = &opened{Store: store}
+				return last, nil
+			}
+		},
+	})
+}
+
+// opened notes that the suite is done with a store.
+type opened struct {
+	*Store
+	closed bool
+}
+
+func (o *opened) Close() error {
+	o.closed = true
+	o.client.Close()
+	return nil
+}

@@ -1,0 +1,116 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/semel-dev/semel"
+)
+
+// Complete implements [semel.Store]. It blocks for one round trip. A key that
+// took the compact form recognises its completion for the length of
+// [Compact].Grace; after that a repetition gets a [*semel.StaleTokenError] which
+// says that the key is done.
+func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if err := s.enter(ctx, "complete", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	units := make([]unit, 0, len(reqs))
+	memo := s.digests()
+	for i := range reqs {
+		req := &reqs[i]
+		if answers[i] = req.Validate(s.opts.MaxResult); answers[i] == nil {
+			units = append(units, unit{i, memo.Key(req.Key), s.packComplete(req)})
+		}
+	}
+	return s.run(ctx, s.scripts.complete, units, func(at int, answer string) error {
+		return readChange("complete", reqs[at].Key, reqs[at].Token, answer, &answers[at])
+	})
+}
+
+func (s *Store) packComplete(req *semel.CompleteRequest) string {
+	b := make([]byte, 0, 18+len(req.Result.Data))
+	b = binary.LittleEndian.AppendUint64(b, uint64(req.Token))
+	b = append(b, byte(req.Result.Kind))
+	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
+	compact := s.ring.fits(req.Window) && req.Result.Kind == semel.NoResult && len(req.Result.Data) == 0
+	return string(append(appendBool(b, compact), req.Result.Data...))
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+// Release implements [semel.Store]. It blocks for one round trip. A release
+// that is repeated finds nothing to recognise, and gets a
+// [*semel.StaleTokenError].
+func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	if err := s.enter(ctx, "release", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	units := make([]unit, 0, len(reqs))
+	memo := s.digests()
+	for i := range reqs {
+		req := &reqs[i]
+		if answers[i] = req.Validate(); answers[i] == nil {
+			b := binary.LittleEndian.AppendUint64(make([]byte, 0, 9), uint64(req.Token))
+			units = append(units, unit{i, memo.Key(req.Key), string(appendBool(b, req.Unknown))})
+		}
+	}
+	return s.run(ctx, s.scripts.release, units, func(at int, answer string) error {
+		return readChange("release", reqs[at].Key, reqs[at].Token, answer, &answers[at])
+	})
+}
+
+// Extend implements [semel.Store]. It blocks for one round trip. A record that
+// is unknown is not extended: its holder may complete or release it.
+func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	if err := s.enter(ctx, "extend", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	units := make([]unit, 0, len(reqs))
+	memo := s.digests()
+	for i := range reqs {
+		req := &reqs[i]
+		answers[i] = semel.ExtendAnswer{Err: req.Validate()}
+		if answers[i].Err == nil {
+			b := binary.LittleEndian.AppendUint64(make([]byte, 0, 16), uint64(req.Token))
+			b = binary.LittleEndian.AppendUint64(b, microsUp(req.Lease))
+			units = append(units, unit{i, memo.Key(req.Key), string(b)})
+		}
+	}
+	return s.run(ctx, s.scripts.extend, units, func(at int, answer string) error {
+		if answer[0] == 'K' && len(answer) == 9 {
+			answers[at].LeaseEnd = instant(int64(uint64At(answer, 1)))
+			return nil
+		}
+		return readChange("extend", reqs[at].Key, reqs[at].Token, answer, &answers[at].Err)
+	})
+}
+
+// readChange reads the answer to a change of a record.
+func readChange(verb string, key semel.Key, token semel.Token, answer string, to *error) error {
+	switch answer[0] {
+	case 'K':
+		return nil
+	case 'S':
+		stale := &semel.StaleTokenError{Key: key, Token: token}
+		if rec := answer[1:]; rec != "" {
+			r := record{state: rec[0]}
+			stale.State, stale.Current = r.publicState(), claimOf(rec).Token
+		}
+		*to = stale
+		return nil
+	case 'X':
+		if err := refused(verb, answer[1:]); !isFull(err) {
+			return err
+		} else {
+			*to = err
+		}
+		return nil
+	}
+	return storeError(verb, errBadAnswer)
+}

@@ -1,0 +1,120 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/semel-dev/semel"
+)
+
+// Look implements [semel.Looker]. It blocks for one round trip. A key in the
+// compact form shows neither token nor attempt nor time of first sight.
+func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
+		return err
+	}
+	units := make([]unit, len(keys))
+	memo := s.digests()
+	for i, key := range keys {
+		if err := key.Validate(); err != nil {
+			return fmt.Errorf("redisstore: look: %w", err)
+		}
+		units[i] = unit{at: i, digest: memo.Key(key)}
+	}
+	return s.run(ctx, s.scripts.look, units, func(at int, answer string) error {
+		records[at] = semel.Record{}
+		if answer[0] == 'A' {
+			return nil
+		}
+		if len(answer) < 18 {
+			return storeError("look", errBadAnswer)
+		}
+		r, ok := decode(answer[17:])
+		if !ok {
+			return fmt.Errorf("redisstore: look: the record of %s is damaged: %w", keys[at], semel.ErrCorrupt)
+		}
+		records[at] = r.show(int64(uint64At(answer, 9)), int64(uint64At(answer, 1)))
+		records[at].Key, records[at].Digest = keys[at], units[at].digest
+		return nil
+	})
+}
+
+// List implements [semel.Lister]. It walks through all names of each master,
+// whoever owns them, a page for each round trip; that takes as long as the
+// server has names. Readable keys are there only with [Options].KeepIDs, and a
+// filter by scope selects from them. Of a key in the compact form is known that
+// it is done and when it is forgotten at the latest.
+func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+	return func(yield func(semel.Record, error) bool) {
+		err := s.walk(ctx, "list", func(p *page) error {
+			for i := range p.records {
+				r := &p.records[i]
+				r.Result.Data = nil
+				if selects(filter, r) && !yield(*r, nil) {
+					return errStopped
+				}
+			}
+			if filter.Scope != nil || filter.State != semel.Absent && filter.State != semel.Done {
+				return nil
+			}
+			for _, set := range p.sets {
+				for range set.members {
+					if !yield(semel.Record{State: semel.Done, Expires: set.expires}, nil) {
+						return errStopped
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil && err != errStopped {
+			yield(semel.Record{}, err)
+		}
+	}
+}
+
+// selects reports whether a filter selects a record.
+func selects(filter semel.Filter, r *semel.Record) bool {
+	if filter.State != semel.Absent && filter.State != r.State {
+		return false
+	}
+	return filter.Scope == nil || *filter.Scope == r.Key.Scope && r.Key.ID != ""
+}
+
+// Count implements [semel.Counter]. It walks through all names like List and
+// reads each record, so it is not for every minute. MemoryBytes is estimated
+// from a sample; DiskBytes is what names and values take when they are written
+// once. Keys in the compact form do not count for Oldest.
+func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
+	var c semel.Counts
+	var names, sampled, sampledBytes int64
+	err := s.walk(ctx, "count", func(p *page) error {
+		for i := range p.records {
+			r := &p.records[i]
+			switch r.State {
+			case semel.Claimed:
+				c.Claimed++
+			case semel.Unknown:
+				c.Unknown++
+			case semel.Done:
+				c.Done++
+				if !r.FirstSeen.IsZero() {
+					c.Oldest = max(c.Oldest, p.now.Sub(r.FirstSeen))
+				}
+			}
+		}
+		for _, set := range p.sets {
+			// What is done in the last moments has its record too.
+			c.Done += set.members
+		}
+		names += int64(len(p.records) + len(p.sets))
+		c.DiskBytes += p.bytes
+		sampled += p.sampled
+		sampledBytes += p.sampledBytes
+		return nil
+	})
+	if sampled > 0 {
+		c.MemoryBytes = sampledBytes * names / sampled
+	}
+	return c, err
+}

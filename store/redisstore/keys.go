@@ -1,0 +1,120 @@
+package redisstore
+
+import (
+	"encoding/binary"
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// All names of a store begin with its prefix. Those that scripts touch go on
+// with a hash tag of two characters, which are ten bits of the digest, so that
+// all that one key needs is in one slot of a cluster:
+//
+//	semel:meta                 what the stores of this prefix have agreed on
+//	semel:{1f}<digest>         the record of a key; 16 bytes
+//	semel:{1f}token            the counter of tokens
+//	semel:{1f}<sub>.<place>    a set of the compact form
+//
+// Without a cluster one counter is enough, which is that of the first tag.
+const (
+	tagDigits = "0123456789abcdefghijklmnopqrstuv"
+	tags      = len(tagDigits) * len(tagDigits)
+	nameRoom  = len("{00}") + len(semel.Digest{})
+)
+
+// tagOf returns the number of a digest's hash tag.
+func tagOf(d *semel.Digest) int { return int(binary.BigEndian.Uint16(d[:2]) >> 6) }
+
+// appendTag appends the prefix and a hash tag.
+func (s *Store) appendTag(b []byte, tag int) []byte {
+	b = append(b, s.opts.Prefix...)
+	return append(b, '{', tagDigits[tag>>5], tagDigits[tag&31], '}')
+}
+
+func (s *Store) appendRecordKey(b []byte, d *semel.Digest) []byte {
+	return append(s.appendTag(b, tagOf(d)), d[:]...)
+}
+
+func (s *Store) recordKey(d *semel.Digest) string {
+	var room [64]byte
+	return string(s.appendRecordKey(room[:0], d))
+}
+
+// counterKey returns the name of the counter of tokens of a group of keys.
+func (s *Store) counterKey(group int) string {
+	return string(append(s.appendTag(nil, group), "token"...))
+}
+
+// digestOf returns the digest in the name of a record.
+func (s *Store) digestOf(name string) (d semel.Digest, ok bool) {
+	if len(name) != len(s.opts.Prefix)+nameRoom {
+		return d, false
+	}
+	copy(d[:], name[len(name)-len(d):])
+	return d, s.recordKey(&d) == name
+}
+
+// ring describes the sets of the compact form, on which all stores of a prefix
+// have agreed. A set holds what was done in one slice of time, its name is the
+// place of the slice in a ring: one place for each slice of the window, one
+// for the slice that has begun, and one that is empty, so that no name is used
+// anew before the set under it has expired.
+type ring struct {
+	window time.Duration
+	slices int
+	subs   uint32 // sets of one slice and one hash tag
+}
+
+// length is how long a slice is, in whole milliseconds.
+func (r *ring) length() time.Duration {
+	n := time.Duration(r.slices) * time.Millisecond
+	return (r.window + n - 1) / n * time.Millisecond
+}
+
+func (r *ring) places() int { return r.slices + 2 }
+
+// fits reports whether a key that is done may take the compact form.
+func (r *ring) fits(window time.Duration) bool { return r != nil && window == r.window }
+
+// appendSetKeys appends the names of all sets that may hold a digest.
+func (s *Store) appendSetKeys(keys []string, d *semel.Digest) []string {
+	var room [64]byte
+	b := s.appendTag(room[:0], tagOf(d))
+	b = strconv.AppendUint(b, uint64(binary.BigEndian.Uint32(d[4:8])%s.ring.subs), 36)
+	b = append(b, '.')
+	for place := range s.ring.places() {
+		keys = append(keys, string(strconv.AppendInt(b, int64(place), 10)))
+	}
+	return keys
+}
+
+// member returns what stands for a digest in a set: half of it, as a whole
+// number, so that the server packs the set.
+func member(d *semel.Digest) string {
+	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d[8:])), 10)
+}
+
+// ownerDigest returns what is kept of the owner of a key done in one step.
+func ownerDigest(h digest.Hasher, owner *semel.Owner) (short [8]byte) {
+	var nonce [8]byte
+	binary.LittleEndian.PutUint64(nonce[:], owner.Nonce)
+	d := h.Scope(owner.Name).Bytes(nonce[:])
+	copy(short[:], d[:])
+	return short
+}
+
+// escapeGlob makes a prefix fit for a pattern of SCAN.
+func escapeGlob(s string) string {
+	b := make([]byte, 0, len(s)+8)
+	for i := range len(s) {
+		switch s[i] {
+		case '*', '?', '[', ']', '\\', '^', '-':
+			b = append(b, '\\')
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}

@@ -1,0 +1,128 @@
+-- What all scripts share. A script decides a batch of keys of one slot.
+--
+-- KEYS[1] is the counter of tokens. For each request follow the record and,
+-- where the store has the compact form, the ring of sets of its bucket.
+-- ARGV[1] and ARGV[2] are the length of a slice in microseconds and the grace
+-- in milliseconds, 0 without the compact form. For each request follows one
+-- packed string and, where there are sets, the member that stands for the key.
+-- The reply is one string for each request; an empty one was not looked at,
+-- because the replies before it were long: the caller asks again.
+--
+-- The layout of a record is in record.go. Times are microseconds of this
+-- server's clock, numbers are little-endian.
+
+local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
+
+local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d o
+local NONE = string.rep('\0', 8) -- no token, no fingerprint
+local HEADER = 37                -- bytes of a record that every answer has room for
+local HOUR = 3600000
+local REPLY_LIMIT = 4194304
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local slice, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
+local fields = slice > 0 and 2 or 1
+local count = (#ARGV - 2) / fields
+local stride = (#KEYS - 1) / count
+
+-- held says whether the record is claimed, by whomever.
+local function held(state)
+  return state == CLAIMED or state == HELD or state == UNKNOWN
+end
+
+local function token_of(rec)
+  return sub(rec, 6, 13)
+end
+
+local function lease_end(rec)
+  return (unpack('<I8', rec, 30))
+end
+
+local function print_of(rec)
+  if byte(rec) == ONE_STEP then
+    return sub(rec, 18, 25)
+  end
+  return sub(rec, 22, 29)
+end
+
+local function matches(a, b)
+  return a == b or a == NONE or b == NONE or a == '' or b == ''
+end
+
+-- load returns a record and its state, or nil. A lease that ended in a record
+-- with hold has made it unknown.
+local function load(key)
+  local rec = redis.call('GET', key)
+  if not rec then
+    return nil, nil
+  end
+  local state = byte(rec)
+  if state == HELD and lease_end(rec) <= now then
+    return string.char(UNKNOWN) .. sub(rec, 2), UNKNOWN
+  end
+  return rec, state
+end
+
+-- store writes a record for px milliseconds, 0 is forever. It returns the text
+-- of the error if the server refuses.
+local function store(key, rec, px)
+  if px > 0 then
+    return redis.pcall('SET', key, rec, 'PX', px).err
+  end
+  return redis.pcall('SET', key, rec).err
+end
+
+-- marked says whether a key is done in the compact form. All sets of the ring
+-- are asked: those of old slices have expired, and that of the next one covers
+-- a clock that was set back.
+local function marked(first, member)
+  for i = first + 1, first + stride - 1 do
+    if redis.call('SISMEMBER', KEYS[i], member) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+-- mark makes a key done in the compact form, and keeps the record for a while,
+-- so that who asks again is recognised.
+local function mark(first, member, rec)
+  local ring = stride - 1
+  local s = math.floor(now / slice)
+  local set = KEYS[first + 1 + s % ring]
+  local added = redis.pcall('SADD', set, member)
+  if type(added) == 'table' then
+    return added.err
+  end
+  if redis.call('SCARD', set) == 1 then
+    -- The set begins: it ends when the last of its keys need not be known.
+    redis.call('PEXPIREAT', set, (s + ring - 1) * slice / 1000)
+  end
+  return store(KEYS[first], rec, grace)
+end
+
+-- each decides the requests in their order.
+local function each(decide)
+  local answers, size = {}, 0
+  for i = 1, count do
+    if size > REPLY_LIMIT then
+      answers[i] = ''
+    else
+      local at = 3 + (i - 1) * fields
+      local answer = decide(2 + (i - 1) * stride, ARGV[at], ARGV[at + 1])
+      size = size + #answer
+      answers[i] = answer
+    end
+  end
+  return answers
+end
+
+local function refused(err)
+  return 'X' .. err
+end
+
+-- stale refuses a token with what is there instead.
+local function stale(rec)
+  return 'S' .. sub(rec or '', 1, HEADER)
+end

@@ -1,0 +1,15 @@
+-- Gives claims back. A request is: token, and whether the key becomes unknown.
+
+return each(function(first, req)
+  local token, unknown = unpack('<c8B', req)
+  local rec, state = load(KEYS[first])
+  if not rec or not held(state) or token_of(rec) ~= token then
+    return stale(rec)
+  end
+  if unknown == 0 then
+    redis.call('DEL', KEYS[first])
+    return 'K'
+  end
+  local err = store(KEYS[first], string.char(UNKNOWN) .. sub(rec, 2), 0)
+  return err and refused(err) or 'K'
+end)

@@ -1,0 +1,64 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Resolve implements [semel.Resolver]. It blocks for one round trip.
+func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	if as != semel.Absent && as != semel.Done {
+		return fmt.Errorf("redisstore: resolve as %s: %w", as, semel.ErrInvalidRequest)
+	}
+	req := semel.CompleteRequest{Key: key, Result: result, Window: window}
+	if as == semel.Absent {
+		req.Result, req.Window = semel.Result{}, 1
+	}
+	if err := req.Validate(s.opts.MaxResult); err != nil {
+		return err
+	}
+	b := []byte{stateDone, byte(req.Result.Kind)}
+	if as == semel.Absent {
+		b[0] = 0
+	}
+	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
+	answer, err := s.one(ctx, s.scripts.resolve, key, string(append(b, req.Result.Data...)))
+	switch {
+	case err != nil:
+		return err
+	case answer[0] == 'S':
+		return fmt.Errorf("redisstore: resolve %s: %w", key, semel.ErrNotUnknown)
+	case answer[0] == 'X':
+		return refused("resolve", answer[1:])
+	}
+	return nil
+}
+
+// Remove implements [semel.Resolver]. It blocks for one round trip.
+func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
+	if err := key.Validate(); err != nil {
+		return false, err
+	}
+	answer, err := s.one(ctx, s.scripts.remove, key, "")
+	if err != nil {
+		return false, err
+	}
+	return answer == "K", nil
+}
+
+// one runs a script for one key.
+func (s *Store) one(ctx context.Context, sc *script, key semel.Key, packed string) (answer string, err error) {
+	if err := s.enter(ctx, sc.verb, 0, 0); err != nil {
+		return "", err
+	}
+	memo := s.digests()
+	err = s.run(ctx, sc, []unit{{0, memo.Key(key), packed}}, func(_ int, a string) error {
+		answer = a
+		return nil
+	})
+	return answer, err
+}

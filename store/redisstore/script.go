@@ -1,0 +1,196 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+// Sources of the scripts; record.lua comes before each.
+var (
+	//go:embed lua/record.lua
+	recordLua string
+	//go:embed lua/claim.lua
+	claimLua string
+	//go:embed lua/complete.lua
+	completeLua string
+	//go:embed lua/release.lua
+	releaseLua string
+	//go:embed lua/extend.lua
+	extendLua string
+	//go:embed lua/resolve.lua
+	resolveLua string
+	//go:embed lua/remove.lua
+	removeLua string
+	//go:embed lua/look.lua
+	lookLua string
+)
+
+// script is one of the store's scripts, which decides a batch of requests.
+type script struct {
+	verb string
+	text string
+	sha  string
+	sets bool // it looks into the compact form
+}
+
+func newScript(verb, text string, sets bool) *script {
+	text = recordLua + "\n" + text
+	sum := sha1.Sum([]byte(text)) // it is the server's name for the text
+	return &script{verb: verb, text: text, sha: hex.EncodeToString(sum[:]), sets: sets}
+}
+
+// scripts are those of a store.
+type scripts struct {
+	claim, complete, release, extend, resolve, remove, look *script
+}
+
+func newScripts() scripts {
+	return scripts{
+		claim:    newScript("claim", claimLua, true),
+		complete: newScript("complete", completeLua, true),
+		release:  newScript("release", releaseLua, false),
+		extend:   newScript("extend", extendLua, false),
+		resolve:  newScript("resolve", resolveLua, false),
+		remove:   newScript("remove", removeLua, true),
+		look:     newScript("look", lookLua, true),
+	}
+}
+
+// A script takes at most so many requests and bytes, so that the server has
+// time for others in between.
+const (
+	maxUnits = 256
+	maxBytes = 4 << 20
+)
+
+// unit is one request on its way through a script.
+type unit struct {
+	at     int // its place in the call
+	digest semel.Digest
+	packed string
+}
+
+// batch is what goes through one run of a script.
+type batch struct {
+	group int
+	units []unit
+	bytes int
+}
+
+// run sends units through a script and hands each answer to read. It returns
+// the first error of the server or of read; the other answers are read all the
+// same.
+func (s *Store) run(ctx context.Context, sc *script, units []unit, read func(at int, answer string) error) error {
+	for len(units) > 0 {
+		batches := s.batches(units)
+		answers, err := s.send(ctx, sc, batches)
+		units = nil
+		for i, b := range batches {
+			for j, answer := range answers[i] {
+				if answer == "" {
+					units = append(units, b.units[j])
+				} else if e := read(b.units[j].at, answer); e != nil && err == nil {
+					err = e
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batches groups units by what one script may touch: without a cluster all,
+// and else those of one hash tag. The order is kept inside a group.
+func (s *Store) batches(units []unit) []batch {
+	var list []batch
+	last := make(map[int]int, 1) // the last batch of each group
+	for i := range units {
+		u := &units[i]
+		group := 0
+		if s.cluster {
+			group = tagOf(&u.digest)
+		}
+		n, ok := last[group]
+		if !ok || len(list[n].units) == maxUnits || list[n].bytes+len(u.packed) > maxBytes {
+			n = len(list)
+			list = append(list, batch{group: group})
+			last[group] = n
+			if !s.cluster {
+				list[n].units = make([]unit, 0, min(len(units)-i, maxUnits))
+			}
+		}
+		list[n].units = append(list[n].units, *u)
+		list[n].bytes += len(u.packed)
+	}
+	return list
+}
+
+// send runs a script for each batch, in one pipeline, and returns the answers.
+// A server that does not know the script is told it.
+func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]string, error) {
+	commands := make([]rueidis.Completed, len(batches), len(batches)+2)
+	for i := range batches {
+		keys, args := s.arguments(sc, &batches[i])
+		commands[i] = s.client.B().Evalsha().Sha1(sc.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	}
+	results := s.do(ctx, commands)
+	answers := make([][]string, len(batches))
+	var first error
+	for i := range batches {
+		result := results[i]
+		if e, ok := rueidis.IsRedisErr(result.Error()); ok && e.IsNoScript() {
+			keys, args := s.arguments(sc, &batches[i])
+			result = s.client.Do(ctx, s.client.B().Eval().Script(sc.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+		}
+		var err error
+		if answers[i], err = result.AsStrSlice(); err == nil && len(answers[i]) != len(batches[i].units) {
+			err = fmt.Errorf("%d answers to %d requests", len(answers[i]), len(batches[i].units))
+		}
+		if err != nil && first == nil {
+			first = storeError(sc.verb, err)
+		}
+	}
+	return answers, first
+}
+
+// do sends commands in one pipeline, and now and then the reminder.
+func (s *Store) do(ctx context.Context, commands []rueidis.Completed) []rueidis.RedisResult {
+	n := len(commands)
+	results := s.client.DoMulti(ctx, append(commands, s.remind()...)...)
+	s.readReminder(results[n:])
+	return results[:n]
+}
+
+// arguments returns the keys and arguments of one run of a script.
+func (s *Store) arguments(sc *script, b *batch) (keys, args []string) {
+	stride, fields := 1, 1
+	slice, grace := "0", "0"
+	compact := sc.sets && s.ring != nil
+	if compact {
+		stride, fields = 1+s.ring.places(), 2
+		slice, grace = s.sliceArg, s.graceArg
+	}
+	keys = make([]string, 1, 1+stride*len(b.units))
+	keys[0] = s.counterKey(b.group)
+	args = make([]string, 2, 2+fields*len(b.units))
+	args[0], args[1] = slice, grace
+	for i := range b.units {
+		u := &b.units[i]
+		keys = append(keys, s.recordKey(&u.digest))
+		args = append(args, u.packed)
+		if compact {
+			keys = s.appendSetKeys(keys, &u.digest)
+			args = append(args, member(&u.digest))
+		}
+	}
+	return keys, args
+}

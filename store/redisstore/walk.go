@@ -1,0 +1,217 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+// errStopped says that the caller of a listing wants no more.
+var errStopped = errors.New("stopped")
+
+// page is what one round trip of a walk has found.
+type page struct {
+	now     time.Time // of the server
+	records []semel.Record
+	sets    []markedSet
+	bytes   int64 // of names and values
+	// sampled is of how many names sampledBytes is the memory.
+	sampled, sampledBytes int64
+}
+
+// markedSet is a set of the compact form.
+type markedSet struct {
+	members int64
+	expires time.Time
+}
+
+const (
+	// pageNames is about how many names are read in one round trip.
+	pageNames = 256
+	// pageCut is how many bytes are read of a record at first: results may be
+	// long and are not wanted.
+	pageCut = 1024
+)
+
+// walk visits all names of the store on all masters.
+func (s *Store) walk(ctx context.Context, verb string, visit func(*page) error) error {
+	if err := s.enter(ctx, verb, 0, 0); err != nil {
+		return err
+	}
+	for _, node := range s.client.Nodes() {
+		hello, err := node.Do(ctx, node.B().Arbitrary("HELLO").Build()).AsMap()
+		if err != nil {
+			return storeError(verb, err)
+		}
+		if text(hello, "role") != "master" {
+			continue
+		}
+		if err := s.walkNode(ctx, verb, node, "string", s.readRecords, visit); err != nil {
+			return err
+		}
+		if s.ring == nil {
+			continue
+		}
+		if err := s.walkNode(ctx, verb, node, "set", s.readSets, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walkNode visits the names of one type on one server.
+func (s *Store) walkNode(ctx context.Context, verb string, node rueidis.Client, kind string,
+	read func(context.Context, rueidis.Client, []string) (*page, error), visit func(*page) error) error {
+	pattern := escapeGlob(s.opts.Prefix) + "{*"
+	for cursor := uint64(0); ; {
+		entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(pageNames).Type(kind).Build()).AsScanEntry()
+		if err != nil {
+			return storeError(verb, err)
+		}
+		if len(entry.Elements) > 0 {
+			p, err := read(ctx, node, entry.Elements)
+			if err != nil {
+				return storeError(verb, err)
+			}
+			if err := visit(p); err != nil {
+				return err
+			}
+		}
+		if cursor = entry.Cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// readRecords reads the records with these names.
+func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
+	commands := rueidis.Commands{node.B().Time().Build()}
+	digests := make([]semel.Digest, 0, len(names))
+	kept := names[:0]
+	for _, name := range names {
+		if d, ok := s.digestOf(name); ok {
+			kept, digests = append(kept, name), append(digests, d)
+			commands = append(commands,
+				node.B().Getrange().Key(name).Start(0).End(pageCut-1).Build(),
+				node.B().Strlen().Key(name).Build(),
+				node.B().Pttl().Key(name).Build())
+		}
+	}
+	if len(kept) > 0 {
+		commands = append(commands, node.B().MemoryUsage().Key(kept[0]).Build())
+	}
+	results := node.DoMulti(ctx, commands...)
+	p := new(page)
+	now, err := serverTime(results[0])
+	if err != nil {
+		return nil, err
+	}
+	p.now = instant(now)
+	for i, name := range kept {
+		head, err1 := results[3*i+1].ToString()
+		length, err2 := results[3*i+2].AsInt64()
+		lasts, err3 := results[3*i+3].AsInt64()
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, err
+		}
+		if head == "" {
+			continue // it has expired meanwhile
+		}
+		r, ok := decode(head)
+		if !ok && length > int64(len(head)) {
+			// The readable key is longer than what was read.
+			whole, err := node.Do(ctx, node.B().Get().Key(name).Build()).ToString()
+			if rueidis.IsRedisNil(err) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			r, ok = decode(whole)
+			head, length = whole, int64(len(whole))
+		}
+		if !ok {
+			return nil, fmt.Errorf("the record %q is damaged: %w", name, semel.ErrCorrupt)
+		}
+		p.bytes += int64(len(name)) + length
+		if s.inGrace(&r, lasts) {
+			continue // the set has it
+		}
+		if r.state == stateHeld && r.leaseEnd <= now {
+			r.state = stateUnknown
+		}
+		shown := r.show(now, lasts)
+		shown.Digest = digests[i]
+		shown.ResultSize += int(length) - len(head)
+		p.records = append(p.records, shown)
+	}
+	return p, p.sample(results[1+3*len(kept):])
+}
+
+// inGrace reports whether a record only stands beside the compact form.
+func (s *Store) inGrace(r *record, lasts int64) bool {
+	return s.ring != nil && r.publicState() == semel.Done && r.result.Kind == semel.NoResult && r.print.IsZero() &&
+		lasts >= 0 && lasts <= s.opts.Compact.Grace.Milliseconds()+1
+}
+
+// readSets reads the sizes of the sets with these names.
+func (s *Store) readSets(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
+	commands := rueidis.Commands{node.B().Time().Build()}
+	for _, name := range names {
+		commands = append(commands, node.B().Scard().Key(name).Build(), node.B().Pttl().Key(name).Build())
+	}
+	commands = append(commands, node.B().MemoryUsage().Key(names[0]).Build())
+	results := node.DoMulti(ctx, commands...)
+	p := new(page)
+	now, err := serverTime(results[0])
+	if err != nil {
+		return nil, err
+	}
+	p.now = instant(now)
+	for i, name := range names {
+		members, err1 := results[2*i+1].AsInt64()
+		lasts, err2 := results[2*i+2].AsInt64()
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		if members == 0 {
+			continue
+		}
+		p.sets = append(p.sets, markedSet{members, instant(now + lasts*1000)})
+		p.bytes += int64(len(name)) + 8*members
+	}
+	return p, p.sample(results[1+2*len(names):])
+}
+
+// sample notes the memory of a name, if there is an answer.
+func (p *page) sample(results []rueidis.RedisResult) error {
+	for _, result := range results {
+		n, err := result.AsInt64()
+		if rueidis.IsRedisNil(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		p.sampled++
+		p.sampledBytes += n
+	}
+	return nil
+}
+
+// serverTime reads the answer to TIME in microseconds.
+func serverTime(result rueidis.RedisResult) (int64, error) {
+	parts, err := result.AsStrSlice()
+	if err != nil {
+		return 0, err
+	}
+	var seconds, micros int64
+	if _, err := fmt.Sscan(strings.Join(parts, " "), &seconds, &micros); err != nil {
+		return 0, err
+	}
+	return seconds*1e6 + micros, nil
+}
