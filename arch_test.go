@@ -38,7 +38,7 @@ var packageMap = map[string][]string{
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgtype",
 		"github.com/jackc/pgx/v5/pgxpool", "github.com/jackc/pgx/v5/stdlib",
 	},
-	"store/tiered":         {".", "filter"},
+	"store/tiered":         {".", "filter", "internal/clock"},
 	"internal/clock":       {},
 	"internal/digest":      {".", "github.com/dchest/siphash"},
 	"internal/table":       {"."},

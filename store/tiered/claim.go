@@ -1,0 +1,208 @@
+package tiered
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// reading is one claim's way down the layers. It is used again.
+type reading struct {
+	answered []bool // requests that a cache has answered
+	asked    []int  // requests that the next layer is asked for
+	keys     []semel.Key
+	records  []semel.Record
+	maybe    []bool
+	copies   []copied
+	reqs     []semel.ClaimRequest // those for the durable store
+	answers  []semel.ClaimAnswer
+}
+
+// Claim implements semel.Store. It blocks for one call of each layer that is
+// asked, and for the writes of what is copied upwards.
+func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if len(reqs) != len(answers) {
+		return lengthError("claim", len(reqs), len(answers))
+	}
+	r := s.scratch.Get().(*reading)
+	defer s.recycle(r)
+	rest := len(reqs) - s.read(ctx, r, reqs, answers)
+	switch {
+	case rest == len(reqs):
+		return s.claimBelow(ctx, r, reqs, answers)
+	case rest == 0:
+		return nil
+	}
+	for i := range reqs {
+		if !r.answered[i] {
+			r.reqs = append(r.reqs, reqs[i])
+		}
+	}
+	r.answers = slices.Grow(r.answers[:0], rest)[:rest]
+	clear(r.answers)
+	err := s.claimBelow(ctx, r, r.reqs, r.answers)
+	below := r.answers
+	for i := range reqs {
+		if !r.answered[i] {
+			answers[i], below = below[0], below[1:]
+		}
+	}
+	return err
+}
+
+// recycle keeps the room of a reading and nothing of its content.
+func (s *Store) recycle(r *reading) {
+	clear(r.keys)
+	clear(r.records)
+	clear(r.copies)
+	clear(r.reqs)
+	clear(r.answers)
+	*r = reading{
+		answered: r.answered[:0], asked: r.asked[:0], keys: r.keys[:0], records: r.records[:0], maybe: r.maybe[:0],
+		copies: r.copies[:0], reqs: r.reqs[:0], answers: r.answers[:0],
+	}
+	s.scratch.Put(r)
+}
+
+// read asks the layers from the top and answers what caches know to be done.
+// It returns how many requests it answered.
+func (s *Store) read(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (answered int) {
+	r.answered = slices.Grow(r.answered, len(reqs))[:len(reqs)]
+	clear(r.answered)
+	for i := range reqs {
+		// What no store can answer is left to the durable store to refuse.
+		if reqs[i].Validate() == nil {
+			r.asked = append(r.asked, i)
+		}
+	}
+	for at, l := range s.layers {
+		if len(r.asked) == 0 {
+			break
+		}
+		r.keys = r.keys[:0]
+		for _, i := range r.asked {
+			r.keys = append(r.keys, reqs[i].Key)
+		}
+		if l.filter != nil {
+			s.sift(ctx, r, l)
+			continue
+		}
+		answered += s.lookIn(ctx, r, at, reqs, answers)
+	}
+	return answered
+}
+
+// sift leaves out of further reads what a filter says is certainly new. It is
+// safe whatever the filter says: the durable store is still asked.
+func (s *Store) sift(ctx context.Context, r *reading, l *layer) {
+	n := len(r.asked)
+	r.maybe = slices.Grow(r.maybe[:0], n)[:n]
+	ok := l.use(ctx, func(ctx context.Context) error { return l.filter.MayContain(ctx, r.keys, r.maybe) })
+	if !ok {
+		return
+	}
+	kept := r.asked[:0]
+	for j, i := range r.asked {
+		if r.maybe[j] {
+			kept = append(kept, i)
+		}
+	}
+	r.asked = kept
+	l.answered.Add(int64(n - len(kept)))
+}
+
+// lookIn answers what the cache at a place among the layers knows to be done,
+// and copies it into the layers above.
+func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (answered int) {
+	l, n := s.layers[at], len(r.asked)
+	r.records = slices.Grow(r.records[:0], n)[:n]
+	clear(r.records)
+	began := time.Now()
+	if !l.use(ctx, func(ctx context.Context) error { return l.looker.Look(ctx, r.keys, r.records) }) {
+		return 0
+	}
+	now := s.clock.Now()
+	kept := r.asked[:0]
+	for j, i := range r.asked {
+		record := &r.records[j]
+		// Bars are looked at after the record was read: a removal that began
+		// before may not have reached the cache.
+		if !vouches(record, &reqs[i]) || l.bars.has(reqs[i].Key) {
+			kept = append(kept, i)
+			continue
+		}
+		answers[i] = semel.ClaimAnswer{Decision: semel.Duplicate, Result: record.Result}
+		r.answered[i] = true
+		if at > 0 {
+			r.copies = append(r.copies, copyOf(reqs[i].Key, record, now))
+		}
+	}
+	answered = n - len(kept)
+	r.asked = kept
+	l.answered.Add(int64(answered))
+	s.fill(ctx, s.layers[:at], r.copies, began)
+	r.copies = r.copies[:0]
+	return answered
+}
+
+// vouches reports whether a copy answers a request. It must be at least as
+// strict as the record that was copied. A copy without fingerprint may be of a
+// record that has one, which only the durable store knows; so it answers only
+// requests without. Another fingerprint is the durable store's to judge.
+func vouches(record *semel.Record, req *semel.ClaimRequest) bool {
+	if record.State != semel.Done {
+		return false
+	}
+	return req.Fingerprint.IsZero() || !record.Fingerprint.IsZero() && record.Fingerprint.Matches(req.Fingerprint)
+}
+
+// claimBelow asks the durable store and copies upwards what it answered.
+func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if s.opts.OnOutage == Pass {
+		trial, ok := s.outage.enter()
+		if !ok {
+			s.pass(reqs, answers, nil)
+			return nil
+		}
+		// Its answer, whatever it is, comes to the circuit by ask.
+		defer s.outage.abandon(trial)
+	}
+	began, wall := time.Now(), s.clock.Now()
+	err := s.ask(ctx, func() error {
+		clear(answers)
+		return s.durable.Claim(ctx, reqs, answers)
+	})
+	if len(s.layers) > 0 {
+		s.learn(ctx, r, reqs, answers, began, wall)
+	}
+	if s.opts.OnOutage == Pass && silent(err) && ctx.Err() == nil {
+		s.pass(reqs, answers, err)
+		return nil
+	}
+	return wrap("claim", err)
+}
+
+// learn copies upwards what the durable store answered, and notes what later
+// copies need. Answers that did not come are not among it.
+func (s *Store) learn(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, began, wall time.Time) {
+	r.keys, r.copies = r.keys[:0], r.copies[:0]
+	for i := range answers {
+		req, a := &reqs[i], &answers[i]
+		switch {
+		case a.Decision == semel.Duplicate:
+			r.keys = append(r.keys, req.Key)
+		case a.Decision != semel.Fresh:
+		case !req.Done:
+			s.grantedNow(req, a.Claim.Token)
+			s.ahead.Store(int64(a.Claim.LeaseEnd.Add(-req.Lease).Sub(wall)))
+		case s.first(req):
+			r.copies = append(r.copies, copied{req.Key, req.Fingerprint, semel.Result{}, req.Window})
+		}
+	}
+	if len(r.keys) > 0 {
+		s.lookBelow(ctx, r)
+	}
+	s.fill(ctx, s.layers, r.copies, began)
+}

@@ -1,0 +1,60 @@
+package tiered
+
+import (
+	"context"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Complete implements semel.Store. When the durable store has answered, keys
+// that were claimed through this stack are copied into the layers above it.
+func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	return below(ctx, s, "complete", reqs, answers, s.complete,
+		func(r *semel.CompleteRequest) (error, bool) { return nil, r.Token == 0 })
+}
+
+// complete completes keys in the durable store and copies them. What was
+// remembered of their claims is forgotten before the outcome is known: a
+// completion that is repeated succeeds whatever result it carries, and only the
+// first one's is stored.
+func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	if len(s.layers) == 0 {
+		return s.durable.Complete(ctx, reqs, answers)
+	}
+	prints := make([]semel.Fingerprint, len(reqs))
+	known := make([]bool, len(reqs))
+	for i := range reqs {
+		prints[i], known[i] = s.granted.take(grant{reqs[i].Key, reqs[i].Token})
+	}
+	began := time.Now()
+	if err := s.durable.Complete(ctx, reqs, answers); err != nil {
+		return err
+	}
+	copies := make([]copied, 0, len(reqs))
+	for i := range reqs {
+		if known[i] && answers[i] == nil {
+			copies = append(copies, copied{reqs[i].Key, prints[i], reqs[i].Result, reqs[i].Window})
+		}
+	}
+	s.fill(ctx, s.layers, copies, began)
+	return nil
+}
+
+// Release implements semel.Store. Layers above the durable store know nothing
+// of claims: there is nothing to release in them.
+func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	for i := range reqs {
+		s.granted.take(grant{reqs[i].Key, reqs[i].Token})
+	}
+	return below(ctx, s, "release", reqs, answers, s.durable.Release,
+		func(r *semel.ReleaseRequest) (error, bool) { return nil, r.Token == 0 })
+}
+
+// Extend implements semel.Store. It asks the durable store.
+func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	return below(ctx, s, "extend", reqs, answers, s.durable.Extend,
+		func(r *semel.ExtendRequest) (semel.ExtendAnswer, bool) {
+			return semel.ExtendAnswer{LeaseEnd: s.clock.Now().Add(r.Lease)}, r.Token == 0
+		})
+}

@@ -1,0 +1,171 @@
+package tiered_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+// place prepares an empty place for a store that goes by a clock, and returns
+// the function that opens the store there.
+type place func(tb testing.TB, now func() time.Time) func() (semel.Store, error)
+
+// bottom is a durable store, or what stands for one, of the combinations.
+type bottom struct {
+	place    place
+	transact func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error
+}
+
+func inMemory(opts memstore.Options) place {
+	return func(_ testing.TB, now func() time.Time) func() (semel.Store, error) {
+		return func() (semel.Store, error) {
+			o := opts
+			o.Clock = now
+			return memstore.New(&o)
+		}
+	}
+}
+
+func onDisk(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+	dir := tb.TempDir()
+	return func() (semel.Store, error) {
+		return logstore.Open(dir, &logstore.Options{Clock: now, Fsync: logstore.Never, SegmentSize: 256 << 10})
+	}
+}
+
+// tops are the layers above; each is opened anew with the stack.
+var tops = map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
+	"nothing":           nil,
+	"filter":            {memoryFilter},
+	"cache":             {cacheOf(inMemory(memstore.Options{}))},
+	"filter over cache": {memoryFilter, cacheOf(inMemory(memstore.Options{}))},
+	"cache over filter over cache": {
+		cacheOf(inMemory(memstore.Options{MaxKeys: 100, OnFull: memstore.Shorten})), memoryFilter,
+		cacheOf(inMemory(memstore.Options{KeepIDs: true})),
+	},
+	"cache that takes little": {cacheOf(inMemory(memstore.Options{MaxKeys: 3, MaxResult: 10}))},
+}
+
+func memoryFilter(_ testing.TB, now func() time.Time) func() (tiered.Layer, error) {
+	return func() (tiered.Layer, error) {
+		f, err := tiered.NewMemoryFilter(&tiered.FilterOptions{Capacity: 10_000, Clock: now})
+		return tiered.Layer{Filter: f}, err
+	}
+}
+
+func cacheOf(p place) func(testing.TB, func() time.Time) func() (tiered.Layer, error) {
+	return func(tb testing.TB, now func() time.Time) func() (tiered.Layer, error) {
+		open := p(tb, now)
+		return func() (tiered.Layer, error) {
+			store, err := open()
+			return tiered.Layer{Cache: store}, err
+		}
+	}
+}
+
+// opened is a stack that closes what it stands on.
+type opened struct {
+	*tiered.Store
+	layers []semel.Store
+}
+
+// Close implements io.Closer.
+func (o *opened) Close() error {
+	var errs []error
+	for _, s := range o.layers {
+		if c, ok := s.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stacked makes a place for a stack.
+func stacked(b place, layers []func(testing.TB, func() time.Time) func() (tiered.Layer, error), opts tiered.Options) place {
+	return func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+		// The layers of one process have one clock, which all of them see step
+		// whether they are called at that moment or not.
+		now = clock.New(now, time.Time{}).Now
+		openDurable := b(tb, now)
+		var open []func() (tiered.Layer, error)
+		for _, l := range layers {
+			open = append(open, l(tb, now))
+		}
+		return func() (semel.Store, error) {
+			durable, err := openDurable()
+			if err != nil {
+				return nil, err
+			}
+			s := &opened{layers: []semel.Store{durable}}
+			o := opts
+			o.Clock, o.SoleWriter = now, true
+			for _, open := range open {
+				l, err := open()
+				if err != nil {
+					return nil, errors.Join(err, s.Close())
+				}
+				o.Layers = append(o.Layers, l)
+				if l.Cache != nil {
+					s.layers = append(s.layers, l.Cache)
+				}
+			}
+			s.Store, err = tiered.New(durable, &o)
+			if err != nil {
+				return nil, errors.Join(err, s.Close())
+			}
+			return s, nil
+		}
+	}
+}
+
+func TestConformance(t *testing.T) {
+	for below, b := range map[string]bottom{
+		"memory": {inMemory(memstore.Options{}), nil},
+		"disk":   {onDisk, transactOnDisk},
+	} {
+		for above, layers := range tops {
+			for age, maxAge := range map[string]time.Duration{"": 0, ", for ever": semel.Forever} {
+				t.Run(above+" over "+below+age, func(t *testing.T) {
+					t.Parallel()
+					storetest.Run(t, storetest.Harness{
+						New:      stacked(b.place, layers, tiered.Options{MaxAge: maxAge}),
+						Transact: b.transact,
+					})
+				})
+			}
+		}
+	}
+}
+
+// transactOnDisk claims keys one by one in a transaction of the store below.
+func transactOnDisk(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+	s, _ := semel.Ability[*logstore.Store](store)
+	tx, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Abort()
+	for i, r := range reqs {
+		digest := s.Digester(r.Key.Scope).String(r.Key.ID)
+		prints := []uint64{binary.LittleEndian.Uint64(r.Fingerprint[:8])}
+		var out [1]semel.Decision
+		if err := tx.Claim([]semel.Digest{digest}, prints, r.Window, out[:]); err != nil {
+			return err
+		}
+		answers[i] = semel.ClaimAnswer{Decision: out[0]}
+	}
+	if !commit {
+		return nil
+	}
+	return tx.Commit(ctx)
+}

@@ -1,0 +1,177 @@
+package tiered
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// fillLease is how long a copy may take that is written in two steps, because
+// it has a result. A cache ignores the first step alone.
+const fillLease = 5 * time.Second
+
+// copied is what a layer above is told of a key that is done.
+type copied struct {
+	key    semel.Key
+	print  semel.Fingerprint
+	result semel.Result
+	// left is how much remained of the record's window, at most.
+	left time.Duration
+}
+
+// copyOf makes a copy of a record that is done, as of the time now of the
+// store that has it.
+func copyOf(key semel.Key, record *semel.Record, now time.Time) copied {
+	c := copied{key, record.Fingerprint, record.Result, semel.Forever}
+	if !record.Expires.IsZero() {
+		c.left = record.Expires.Sub(now)
+	}
+	return c
+}
+
+// lookBelow reads the records behind duplicates from the durable store, where
+// a cache can take them: an answer says neither how long the record lives nor
+// with which fingerprint.
+func (s *Store) lookBelow(ctx context.Context, r *reading) {
+	wanted := false
+	for _, l := range s.layers {
+		wanted = wanted || l.cache != nil && !l.down.Load()
+	}
+	r.records = append(r.records[:0], make([]semel.Record, len(r.keys))...)
+	if wanted {
+		timed, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+		defer cancel()
+		if s.looker.Look(timed, r.keys, r.records) != nil {
+			clear(r.records)
+		}
+	}
+	now := s.clock.Now().Add(time.Duration(s.ahead.Load()))
+	for i := range r.records {
+		if r.records[i].State == semel.Done {
+			r.copies = append(r.copies, copyOf(r.keys[i], &r.records[i], now))
+		} else {
+			r.copies = append(r.copies, copied{key: r.keys[i]}) // for the filters
+		}
+	}
+}
+
+// fill copies keys that the durable store has answered to be done into layers.
+// It began when the durable store was asked. It fails nobody: what a layer does
+// not take is read from below.
+func (s *Store) fill(ctx context.Context, layers []*layer, copies []copied, began time.Time) {
+	if len(copies) == 0 {
+		return
+	}
+	for _, l := range layers {
+		if l.filter != nil {
+			s.fillFilter(ctx, l, copies)
+		} else if time.Since(began) < keepOut/2 {
+			s.fillCache(ctx, l, copies)
+		}
+	}
+}
+
+func (s *Store) fillFilter(ctx context.Context, l *layer, copies []copied) {
+	keys := make([]semel.Key, len(copies))
+	for i := range copies {
+		keys[i] = copies[i].key
+	}
+	if l.use(ctx, func(ctx context.Context) error { return l.filter.Add(ctx, keys) }) {
+		l.filled.Add(int64(len(keys)))
+	}
+}
+
+func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied) {
+	if l.down.Load() {
+		return // a read tries it again, which costs less
+	}
+	reqs := make([]semel.ClaimRequest, 0, len(copies))
+	results := make([]semel.Result, 0, len(copies))
+	for i := range copies {
+		c := &copies[i]
+		window, ok := s.window(l, c)
+		if !ok || l.bars.has(c.key) || !l.keeps(c.result) {
+			continue
+		}
+		req := semel.ClaimRequest{Key: c.key, Owner: l.newClaim(), Window: window, Fingerprint: c.print, Done: true}
+		if c.result.Kind != semel.NoResult || len(c.result.Data) > 0 {
+			req.Done, req.Lease = false, fillLease
+		}
+		reqs, results = append(reqs, req), append(results, c.result)
+	}
+	if len(reqs) == 0 {
+		return
+	}
+	l.use(ctx, func(ctx context.Context) error { return l.write(ctx, reqs, results) })
+}
+
+// window returns how long a layer may keep a copy: half of what is left of the
+// record, so that a copy which was written late, or by clocks that differ, by
+// up to the other half does not outlive it; and not at all if that is less than
+// the layer can tell apart.
+func (s *Store) window(l *layer, c *copied) (time.Duration, bool) {
+	half := c.left
+	if half != semel.Forever {
+		half /= 2
+	}
+	window := min(half, s.opts.MaxAge)
+	return window, window > 0 && window >= l.traits.Tick
+}
+
+// keeps reports whether a layer can keep a result. A copy without its result
+// would answer without it.
+func (l *layer) keeps(result semel.Result) bool {
+	if result.Kind == semel.NoResult && len(result.Data) == 0 {
+		return true
+	}
+	return l.traits.Results && (l.traits.MaxResult == 0 || int64(len(result.Data)) <= l.traits.MaxResult)
+}
+
+// write claims keys in a cache and completes them with their results. A key
+// that the cache has already, or that a removal keeps out, is left as it is. A
+// full cache is no outage: it answers what it has.
+func (l *layer) write(ctx context.Context, reqs []semel.ClaimRequest, results []semel.Result) error {
+	answers := make([]semel.ClaimAnswer, len(reqs))
+	if err := l.cache.Claim(ctx, reqs, answers); err != nil {
+		return l.full(err, len(reqs))
+	}
+	var filled, refused int64
+	var done []semel.CompleteRequest
+	for i, a := range answers {
+		switch {
+		case a.Decision == semel.Duplicate:
+		case a.Decision != semel.Fresh:
+			refused++
+		case reqs[i].Done:
+			filled++
+		default:
+			done = append(done, semel.CompleteRequest{Key: reqs[i].Key, Token: a.Claim.Token, Result: results[i], Window: reqs[i].Window})
+		}
+	}
+	var err error
+	if len(done) > 0 {
+		errs := make([]error, len(done))
+		err = l.cache.Complete(ctx, done, errs)
+		for i := range errs {
+			if err == nil && errs[i] == nil {
+				filled++
+			} else {
+				refused++
+			}
+		}
+	}
+	l.filled.Add(filled)
+	l.refused.Add(refused)
+	return l.full(err, 0)
+}
+
+// full takes the error of a store at its limit for a refusal of keys.
+func (l *layer) full(err error, keys int) error {
+	if !errors.Is(err, semel.ErrStoreFull) {
+		return err
+	}
+	l.refused.Add(int64(keys))
+	return nil
+}

@@ -1,0 +1,104 @@
+package tiered
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/semel-dev/semel"
+)
+
+// layer is one layer above the durable store at work.
+type layer struct {
+	circuit
+	filter   Filter
+	cache    semel.Store
+	looker   semel.Looker
+	resolver semel.Resolver
+	purger   semel.Purger // nil if the cache has none
+	traits   semel.Traits
+	// local is a layer of this process, whose calls need no time-out.
+	local bool
+	owner string // of claims in the cache, which nonce numbers
+	nonce atomic.Uint64
+	bars  bars
+	// answered is for how many keys it spared the layers below work, filled
+	// how many were copied into it, refused how many it did not take.
+	answered, filled, refused atomic.Int64
+}
+
+func newLayer(i int, opts Layer, o *Options) (*layer, error) {
+	l := &layer{filter: opts.Filter, cache: opts.Cache, owner: newOwner()}
+	name := opts.Name
+	switch {
+	case (l.filter == nil) == (l.cache == nil):
+		return nil, errors.New("a layer has either a Filter or a Cache")
+	case l.filter != nil:
+		_, l.local = l.filter.(*MemoryFilter)
+		if name == "" {
+			name = "filter " + strconv.Itoa(i+1)
+		}
+	default:
+		var looks, resolves bool
+		l.looker, looks = semel.Ability[semel.Looker](l.cache)
+		l.resolver, resolves = semel.Ability[semel.Resolver](l.cache)
+		if !looks || !resolves {
+			return nil, fmt.Errorf("the cache %T looks keys up: %t, and removes them: %t; a cache needs both", l.cache, looks, resolves)
+		}
+		l.purger, _ = semel.Ability[semel.Purger](l.cache)
+		l.traits = l.cache.Traits()
+		l.local = !l.traits.Shared
+		if name == "" {
+			name = "cache " + strconv.Itoa(i+1)
+		}
+	}
+	l.circuit.init(name, o)
+	return l, nil
+}
+
+// use makes one call of the layer under its time-out, if the layer is in use,
+// and reports whether it was answered.
+func (l *layer) use(ctx context.Context, call func(context.Context) error) bool {
+	if l.local {
+		return l.run(ctx, ctx, call)
+	}
+	timed, cancel := context.WithTimeout(ctx, l.opts.Timeout)
+	defer cancel()
+	return l.run(ctx, timed, call)
+}
+
+// run makes one call of the layer, if the layer is in use, and reports whether
+// it was answered. Removals that the layer is owed come first: before they have
+// reached it, it must not answer.
+func (l *layer) run(ctx, timed context.Context, call func(context.Context) error) bool {
+	trial, ok := l.enter()
+	if !ok {
+		return false
+	}
+	err := l.pay(timed)
+	if err == nil {
+		err = call(timed)
+	}
+	if err != nil && ctx.Err() != nil {
+		l.abandon(trial) // the caller gave up, which says nothing of the layer
+		return false
+	}
+	l.leave(trial, err)
+	return err == nil
+}
+
+// newClaim returns the owner of one claim in the cache.
+func (l *layer) newClaim() semel.Owner {
+	return semel.Owner{Name: l.owner, Nonce: l.nonce.Add(1)}
+}
+
+// newOwner returns a name that no other stack has.
+func newOwner() string {
+	var unique [8]byte
+	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
+	return "tiered/" + hex.EncodeToString(unique[:])
+}
