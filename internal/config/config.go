@@ -111,6 +111,36 @@ func (f *File) StoreNames() []string {
 	return names
 }
 
+// Stack returns the store of this name and all that it stands on, the lowest
+// last.
+func (f *File) Stack(name string) []*Store {
+	s, ok := f.Store(name)
+	if !ok {
+		return nil
+	}
+	list := []*Store{s}
+	if spec, ok := s.Spec.(*Tiered); ok {
+		for _, layer := range spec.Layers {
+			list = append(list, f.Stack(layer.Name)...)
+		}
+	}
+	return list
+}
+
+// LayerOf returns the stack in which a store stands above the one that decides.
+func (f *File) LayerOf(name string) (*Store, bool) {
+	for _, s := range f.Stores {
+		if spec, ok := s.Spec.(*Tiered); ok {
+			for _, layer := range spec.Layers[:len(spec.Layers)-1] {
+				if layer.Name == name {
+					return s, true
+				}
+			}
+		}
+	}
+	return nil, false
+}
+
 // Redact replaces every secret of the configuration in a text that others
 // wrote. Calls may run at once.
 func (f *File) Redact(text string) string { return f.hidden.Text(text) }

@@ -49,11 +49,11 @@ stores:
       timeout: 500ms
       prefix: "cache:"
       legacy_prefix: "dedup:"
-      durable: true
+      persistence: synced
       compact: { window: 7d, slices: 8, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
   found: { redis: { sentinel: { addresses: ["s:26379"], master: main }, database: 2 } }
-  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: generations } }
+  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, partitions: 8 } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
   three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, only_writer: true } }
@@ -69,8 +69,8 @@ stores:
 	}
 	cache := spec[*Redis](t, f, "cache")
 	if cache.URL.Reveal() != "redis://app:pa%2Fss@localhost:6379/3" || cache.URL.String() != "redis://app:[hidden]@localhost:6379/3" ||
-		cache.Prefix != "cache:" || cache.LegacyPrefix != "dedup:" || !cache.Durable || cache.ConnectTimeout != 2*time.Second ||
-		cache.Timeout != 500*time.Millisecond || *cache.Compact != (Compact{168 * time.Hour, 8, 1e7}) {
+		cache.Prefix != "cache:" || cache.LegacyPrefix != "dedup:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
+		cache.Timeout != 500*time.Millisecond || *cache.Compact != (Compact{168 * time.Hour, 8, 1e7, 0}) {
 		t.Errorf("redis: %+v", cache)
 	}
 	many := spec[*Redis](t, f, "many")
@@ -81,7 +81,7 @@ stores:
 		t.Errorf("sentinel: %+v", found)
 	}
 	db := spec[*Postgres](t, f, "db")
-	if db.Schema != "once" || db.Cleanup != "generations" || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
+	if db.Schema != "once" || db.Partitions != 8 || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
 		t.Errorf("postgres: %+v", db)
 	}
 	if seen := spec[*Filter](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
@@ -161,11 +161,13 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { redis: { cluster: ['h:1'], database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: a cluster has database 0 alone"},
 		{"stores:\n  a: { redis: { sentinel: { master: x } } }\n", "c.yaml:2:27: stores.a.redis.sentinel: addresses is missing"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], tls: { key: x } } }\n", "c.yaml:2:40: stores.a.redis.tls: certificate and key belong together: name both"},
-		{"stores:\n  a: { redis: { url: 'redis://h', compact: {} } }\n", "c.yaml:2:44: stores.a.redis.compact: window is missing\nc.yaml:2:44: stores.a.redis.compact: expect is missing"},
+		{"stores:\n  a: { redis: { url: 'redis://h', compact: {} } }\n", "c.yaml:2:44: stores.a.redis.compact: window is missing"},
 		{"stores:\n  a: { postgres: {} }\n", "c.yaml:2:18: stores.a.postgres: dsn is missing"},
 		{"stores:\n  a: { postgres: { dsn: 'mysql://h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', schema: 'a;b', prefix: A } }\n", "c.yaml:2:43: stores.a.postgres.schema: \"a;b\": write lower-case letters, digits and _, a letter first\nc.yaml:2:58: stores.a.postgres.prefix: \"A\": write lower-case letters, digits and _, a letter first"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: generations, partitions: 4 } }\n", "c.yaml:2:69: stores.a.postgres.partitions: it means nothing with cleanup: generations: leave it out"},
+		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete"},
+		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: it has a query: what is to be set beside user, password, host and database has a field of its own\nc.yaml:2:47: stores.a.redis.prefix: it must not have braces"},
+		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: there is no password for it"},
 		{"stores:\n  a: { filter: { rate: 1, expect: 0, window: 1d } }\n", "c.yaml:2:24: stores.a.filter.rate: \"1\": not a rate: write a number above 0 and below 1, like 0.001\nc.yaml:2:35: stores.a.filter.expect: \"0\": must be at least 1"},
 	} {
 		_, err := Parse("c.yaml", []byte(c.text), noEnv)
@@ -209,7 +211,20 @@ func TestStoresThatDoNotFitTogetherAreRefused(t *testing.T) {
 			t.Errorf("%s\ngot:\n%v\nwant one problem with:\n%s", c.text, err, c.want)
 		}
 	}
-	parse(t, some+"  s: { tiered: [other, shared, db] }\n  t: { tiered: [cache, s] }\n")
+	f := parse(t, some+"  s: { tiered: [other, shared, db] }\n  t: { tiered: [cache, s] }\n")
+	var below []string
+	for _, s := range f.Stack("t") {
+		below = append(below, s.Name)
+	}
+	if got := strings.Join(below, " "); got != "t cache s other shared db" || len(f.Stack("none")) != 0 {
+		t.Errorf("below t: %s", got)
+	}
+	if above, ok := f.LayerOf("shared"); !ok || above.Name != "s" {
+		t.Errorf("shared is a layer of %v, %t", above, ok)
+	}
+	if above, ok := f.LayerOf("db"); ok {
+		t.Errorf("db decides, and is no layer of %v", above)
+	}
 }
 
 func TestReferencesAreResolvedAfterParsing(t *testing.T) {
@@ -241,12 +256,12 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:" + password + "}", "from: a } file"},
 		{"${file:password}", "from: a } file"},
 	} {
-		f, err := Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', prefix: '"+c.written+"' } } }"), env)
+		f, err := Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
 		if err != nil {
 			t.Errorf("%s: %v", c.written, err)
 			continue
 		}
-		if got := spec[*Redis](t, f, "a").Prefix; got != c.want {
+		if got := spec[*Redis](t, f, "a").LegacyPrefix; got != c.want {
 			t.Errorf("%s: got %q, want %q", c.written, got, c.want)
 		}
 	}
@@ -263,8 +278,8 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:large}", "is larger than 64 KiB"},
 		{"${file:}", "names no file"},
 	} {
-		_, err := Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', prefix: '"+c.written+"' } } }"), env)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:51: stores.a.redis.prefix: ") {
+		_, err := Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:58: stores.a.redis.legacy_prefix: ") {
 			t.Errorf("%s: got %v, want %s", c.written, err, c.want)
 		}
 	}

@@ -120,7 +120,7 @@ func (v value) embedded() Spec {
 }
 
 func (v value) redis() Spec {
-	s := &Redis{}
+	s := &Redis{Persistence: "volatile"}
 	there := v.fields(
 		field{"url", func(v value) { v.redisURL(&s.URL) }},
 		field{"cluster", func(v value) { v.addresses(&s.Cluster) }},
@@ -131,9 +131,9 @@ func (v value) redis() Spec {
 		field{"tls", func(v value) { s.TLS = v.tls() }},
 		field{"connect_timeout", func(v value) { v.duration(&s.ConnectTimeout) }},
 		field{"timeout", func(v value) { v.duration(&s.Timeout) }},
-		field{"prefix", func(v value) { v.text(&s.Prefix) }},
+		field{"prefix", func(v value) { v.redisPrefix(&s.Prefix) }},
 		field{"legacy_prefix", func(v value) { v.text(&s.LegacyPrefix) }},
-		field{"durable", func(v value) { v.truth(&s.Durable) }},
+		field{"persistence", func(v value) { v.choice(&s.Persistence, "volatile", "logged", "synced") }},
 		field{"keep_ids", func(v value) { v.truth(&s.KeepIDs) }},
 		field{"max_result", func(v value) { v.size(&s.MaxResult) }},
 		field{"compact", func(v value) { s.Compact = v.compact() }},
@@ -146,10 +146,13 @@ func (v value) redis() Spec {
 			}
 		}
 	}
+	if username, ok := there["username"]; ok && s.Password.IsZero() && s.URL.IsZero() {
+		username.wrong("there is no password for it")
+	}
 	if database, ok := there["database"]; ok && s.Cluster != nil && s.Database != 0 {
 		database.wrong("a cluster has database 0 alone")
 	}
-	if _, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "redis://") {
+	if _, ok := there["tls"]; ok && hasScheme(s.URL.Reveal(), "redis", "valkey") {
 		there["tls"].wrong("a url that begins with redis:// uses no TLS: write rediss://")
 	}
 	return s
@@ -157,10 +160,23 @@ func (v value) redis() Spec {
 
 func (v value) redisURL(target *Secret) {
 	v.address(target)
-	if text := target.Reveal(); text != "" && !hasScheme(text, "redis", "rediss", "unix") {
+	switch text := target.Reveal(); {
+	case text == "":
+	case !hasScheme(text, "redis", "rediss", "valkey", "valkeys"):
 		v.wrong("it is no address of a Redis server: write redis://user:password@host:6379/0, or rediss:// for TLS")
-	} else if strings.HasPrefix(target.String(), hiddenText) {
+	case strings.HasPrefix(target.String(), hiddenText):
 		v.wrong("it cannot be understood: in a password write %%2F for /, %%3F for ?, %%23 for # and %%40 for @")
+	case strings.ContainsAny(text, "?#"):
+		v.wrong("it has a query: what is to be set beside user, password, host and database has a field of its own")
+	}
+}
+
+// redisPrefix reads what names in Redis begin with. Braces choose the slot of a
+// name in a cluster, which is the store's to choose.
+func (v value) redisPrefix(target *string) {
+	v.text(target)
+	if strings.ContainsAny(*target, "{}") {
+		v.wrong("it must not have braces")
 	}
 }
 
@@ -225,10 +241,14 @@ func (v value) compact() *Compact {
 	c := &Compact{}
 	there := v.fields(
 		field{"window", func(v value) { v.duration(&c.Window) }},
-		field{"slices", func(v value) { v.number(&c.Slices, 2, 64) }},
+		field{"slices", func(v value) { v.number(&c.Slices, 1, 64) }},
 		field{"expect", func(v value) { v.count(&c.Expect) }},
+		field{"grace", func(v value) { v.duration(&c.Grace) }},
 	)
-	v.require(there, "window", "expect")
+	v.require(there, "window")
+	if c.Grace > 0 && c.Grace >= c.Window && c.Window > 0 {
+		there["grace"].wrong("it must be shorter than the window")
+	}
 	return c
 }
 
@@ -238,16 +258,13 @@ func (v value) postgres() Spec {
 		field{"dsn", func(v value) { v.postgresDSN(&p.DSN) }},
 		field{"schema", func(v value) { v.identifier(&p.Schema, 63) }},
 		field{"prefix", func(v value) { v.identifier(&p.Prefix, 40) }},
-		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete", "generations", "message-time") }},
+		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete") }},
 		field{"partitions", func(v value) { v.number(&p.Partitions, 1, 1024) }},
-		field{"max_connections", func(v value) { v.number(&p.MaxConnections, 1, 10_000) }},
+		field{"prepare", func(v value) { v.truth(&p.Prepare) }},
 		field{"keep_ids", func(v value) { v.truth(&p.KeepIDs) }},
 		field{"max_result", func(v value) { v.size(&p.MaxResult) }},
 	)
 	v.require(there, "dsn")
-	if partitions, ok := there["partitions"]; ok && p.Cleanup != "delete" {
-		partitions.wrong("it means nothing with cleanup: %s: leave it out", p.Cleanup)
-	}
 	return p
 }
 
@@ -288,7 +305,8 @@ func (v value) tiered() Spec {
 	there := v.fields(
 		field{"layers", func(v value) { v.references(&t.Layers) }},
 		field{"on_store_error", func(v value) { v.choice(&t.OnStoreError, "stop", "wait", "pass") }},
-		field{"max_age", func(v value) { v.duration(&t.MaxAge) }},
+		field{"max_age", func(v value) { v.window(&t.MaxAge) }},
+		field{"layer_timeout", func(v value) { v.duration(&t.LayerTimeout) }},
 		field{"only_writer", func(v value) { v.truth(&t.OnlyWriter) }},
 	)
 	v.require(there, "layers")

@@ -59,11 +59,12 @@ type Redis struct {
 	// LegacyPrefix is that of markers "SET <prefix><id> 1 NX EX n", which are
 	// read during a migration. "" reads none.
 	LegacyPrefix string
-	// Durable says that the server is set up to keep what it answered.
-	Durable   bool
-	KeepIDs   bool
-	MaxResult int64
-	Compact   *Compact
+	// Persistence is what the server is known to keep: volatile, logged or
+	// synced.
+	Persistence string
+	KeepIDs     bool
+	MaxResult   int64
+	Compact     *Compact
 }
 
 // Sentinel finds the primary of a set of Redis servers.
@@ -77,8 +78,9 @@ type Sentinel struct {
 // Compact keeps keys that are done in few bytes each.
 type Compact struct {
 	Window time.Duration
-	Slices int // 0 is the store's default
-	Expect int64
+	Slices int           // 0 is the store's default
+	Expect int64         // 0 is the store's default
+	Grace  time.Duration // 0 is the store's default
 }
 
 // TLS is how a connection is secured.
@@ -93,13 +95,13 @@ type Postgres struct {
 	DSN Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
-	// Cleanup is delete, generations or message-time.
+	// Cleanup is how expired keys are taken away: delete.
 	Cleanup    string
 	Partitions int // 0 is the store's default
-	// MaxConnections is the size of the pool. 0 is the driver's default.
-	MaxConnections int
-	KeepIDs        bool
-	MaxResult      int64
+	// Prepare has statements prepared by name.
+	Prepare   bool
+	KeepIDs   bool
+	MaxResult int64 // 0 is the store's default
 }
 
 // Tiered is layers above one durable store.
@@ -112,6 +114,9 @@ type Tiered struct {
 	// MaxAge bounds how long a layer answers without the store below. 0 is the
 	// store's default.
 	MaxAge time.Duration
+	// LayerTimeout is how long one call of an upper layer may take. 0 is the
+	// store's default.
+	LayerTimeout time.Duration
 	// OnlyWriter says that no other process writes to the last store.
 	OnlyWriter bool
 }
@@ -126,8 +131,9 @@ type Reference struct {
 type Filter struct {
 	// Redis is the name of the Redis store whose server holds it; without a
 	// name it is in the memory of the process.
-	Redis  Reference
-	Rate   float64
+	Redis Reference
+	Rate  float64
+	// Expect is how many keys there are in a window.
 	Expect int64
 	Window time.Duration
 }
