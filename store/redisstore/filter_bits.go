@@ -1,0 +1,203 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+const (
+	bitsPerBlock  = 512
+	bytesPerBlock = bitsPerBlock / 8
+	maxBlocks     = 512 << 20 / bytesPerBlock // the longest string of a server
+	// probesPerWord is how many positions of 9 bits a word has.
+	probesPerWord = 7
+	maxProbes     = 4 * probesPerWord
+)
+
+// bitsForm keeps a filter in a string. GETRANGE fetches the block of a key,
+// BITFIELD sets its bits and tells what they were, in one step.
+type bitsForm struct {
+	capacity int64
+	blocks   uint64
+	probes   int
+
+	mu sync.Mutex // guards the fields below
+	// current is the filter that was last added to, count how many keys it
+	// holds as far as is known, and untold how many of them this process added
+	// since it told the server.
+	current       string
+	count, untold int64
+}
+
+func newBitsForm(o *FilterOptions) (*bitsForm, error) {
+	blocks, probes := blockedSize(float64(o.Capacity), o.sliceRate())
+	if blocks > maxBlocks {
+		return nil, fmt.Errorf("redisstore: FilterOptions.Capacity: %d keys at the rate %g take %.0f MiB for a slice, a string has room for %d: %w",
+			o.Capacity, o.Rate, blocks*bytesPerBlock/(1<<20), maxBlocks*bytesPerBlock>>20, semel.ErrInvalidRequest)
+	}
+	return &bitsForm{capacity: o.Capacity, blocks: uint64(blocks), probes: probes}, nil
+}
+
+// blockedSize returns the number of blocks, and of bits for each key, that keep
+// n keys at a rate: for each number of bits, halving finds the highest load.
+func blockedSize(n, rate float64) (blocks float64, probes int) {
+	blocks = math.Inf(1)
+	for k := 1; k <= maxProbes; k++ {
+		low, high := 0.0, float64(bitsPerBlock)
+		for range 40 {
+			if load := (low + high) / 2; blockedRate(load, k) <= rate {
+				low = load
+			} else {
+				high = load
+			}
+		}
+		if b := math.Ceil(n / low); b < blocks {
+			blocks, probes = b, k
+		}
+	}
+	return max(1, blocks), probes
+}
+
+// blockedRate is the rate of a filter whose blocks hold load keys on average:
+// that of a block with i keys, over the Poisson distribution of i (Putze,
+// Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007).
+func blockedRate(load float64, probes int) float64 {
+	k := float64(probes)
+	chance, sum := math.Exp(-load), 0.0
+	for i := 1.0; i < load+12*math.Sqrt(load)+30; i++ {
+		chance *= load / i
+		sum += chance * math.Pow(-math.Expm1(k*i*math.Log1p(-1.0/bitsPerBlock)), k)
+	}
+	return sum
+}
+
+// place returns the block of a digest, in bits from the beginning.
+func (f *bitsForm) place(d *semel.Digest) uint64 {
+	block, _ := bits.Mul64(binary.LittleEndian.Uint64(d[:8]), f.blocks)
+	return block * bitsPerBlock
+}
+
+// positions returns where in its block a digest has its bits, in room.
+func (f *bitsForm) positions(d *semel.Digest, room *[maxProbes]uint64) []uint64 {
+	seed := binary.LittleEndian.Uint64(d[8:])
+	word := seed
+	for i := range f.probes {
+		if i > 0 && i%probesPerWord == 0 {
+			word = mix(seed + uint64(i))
+		}
+		room[i] = word % bitsPerBlock
+		word /= bitsPerBlock
+	}
+	return room[:f.probes]
+}
+
+// mix spreads one word into another one (the finalizer of SplitMix64).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func (f *bitsForm) look(b rueidis.Builder, key string, digests []semel.Digest) []rueidis.Completed {
+	commands := make([]rueidis.Completed, len(digests))
+	for i := range digests {
+		from := int64(f.place(&digests[i]) / 8)
+		commands[i] = b.Getrange().Key(key).Start(from).End(from + bytesPerBlock - 1).Build()
+	}
+	return commands
+}
+
+func (f *bitsForm) looked(results []rueidis.RedisResult, digests []semel.Digest, seen []bool) error {
+	var room [maxProbes]uint64
+	for i := range results {
+		block, err := results[i].AsBytes()
+		if err != nil {
+			return storeError("filter", err)
+		}
+		missing := func(at uint64) bool {
+			return at/8 >= uint64(len(block)) || block[at/8]&(0x80>>(at%8)) == 0
+		}
+		seen[i] = seen[i] || !slices.ContainsFunc(f.positions(&digests[i], &room), missing)
+	}
+	return nil
+}
+
+func (f *bitsForm) add(b rueidis.Builder, key string, digests []semel.Digest, until time.Time) ([]rueidis.Completed, error) {
+	untold, err := f.begin(key)
+	if err != nil {
+		return nil, err
+	}
+	var room [maxProbes]uint64
+	commands := make([]rueidis.Completed, 0, len(digests)+3)
+	for i := range digests {
+		block := f.place(&digests[i])
+		args := make([]string, 0, 4*f.probes)
+		for _, at := range f.positions(&digests[i], &room) {
+			args = append(args, "SET", "u1", strconv.FormatUint(block+at, 10), "1")
+		}
+		commands = append(commands, b.Arbitrary("BITFIELD").Keys(key).Args(args...).Build())
+	}
+	counter := key + ":keys"
+	return append(commands,
+		b.Pexpireat().Key(key).MillisecondsTimestamp(until.UnixMilli()).Build(),
+		b.Incrby().Key(counter).Increment(untold).Build(),
+		b.Pexpireat().Key(counter).MillisecondsTimestamp(until.UnixMilli()).Build(),
+	), nil
+}
+
+// begin takes what the server is to be told, and refuses where the filter is
+// full: unlike the module's, a string would take more at a growing rate.
+func (f *bitsForm) begin(key string) (untold int64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != key {
+		f.current, f.count, f.untold = key, 0, 0
+	}
+	if f.count+f.untold >= f.capacity {
+		return 0, fmt.Errorf("redisstore: filter: the slice has its %d keys: %w", f.capacity, semel.ErrStoreFull)
+	}
+	untold, f.untold = f.untold, 0
+	return untold, nil
+}
+
+func (f *bitsForm) added(key string, results []rueidis.RedisResult, seen []bool) (int, error) {
+	last := len(results) - 3
+	var fresh int64
+	for i := range results[:last] {
+		before, err := results[i].AsIntSlice()
+		if err != nil {
+			return i, storeError("filter", err)
+		}
+		if slices.Contains(before, 0) {
+			fresh++
+		} else {
+			seen[i] = true
+		}
+	}
+	count, err := results[last+1].AsInt64()
+	if err != nil {
+		return last, storeError("filter", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current == key {
+		f.count = max(f.count, count)
+		f.untold += fresh
+	}
+	return last, nil
+}
+
+// check finds what it needs in the settings.
+func (f *bitsForm) check(context.Context, rueidis.Client, string) error { return nil }
