@@ -142,3 +142,29 @@ func (o *opened) Close() error {
 	o.client.Close()
 	return nil
 }
+
+func TestConformanceOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := servicestest.StartRedisCluster(t, nil)
+	for name, opts := range map[string]Options{
+		"plain":   {},
+		"compact": {Compact: compactForm(), KeepIDs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts.Persistence = Logged
+			h := storetest.Harness{
+				Time: storetest.Wall,
+				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+					o := opts
+					o.Prefix = servicestest.Prefix()
+					client := newClient(tb, cluster.Addrs()...)
+					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
+				},
+			}
+			if opts.Compact != nil {
+				h.Collide = collide(t)
+			}
+			storetest.Run(t, h)
+		})
+	}
+}
