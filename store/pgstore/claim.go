@@ -1,0 +1,376 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// maxStatement is the most keys that one statement decides. A call with more
+// takes several, each with a commit of its own.
+const maxStatement = 4096
+
+// maxRounds is how often a call goes back to a key that others change under its
+// hands, before it gives up.
+const maxRounds = 100
+
+// Claim implements [semel.Store]. Where all keys are new it blocks for one
+// statement, whose commit is durable when it returns. Else it reads the keys
+// that were known, and changes those whose lease or window has ended.
+//
+// A key that a transaction elsewhere is about to write is waited for, as long
+// as Options.LockWait.
+func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if err := s.enter("claim", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := s.onPool().claim(ctx, reqs, answers); err != nil {
+		return fmt.Errorf("pgstore: claim: %w", err)
+	}
+	return nil
+}
+
+// session is where statements go: to any connection of the pool, each a
+// transaction of its own, or all into one transaction.
+type session struct {
+	*Store
+	q querier
+	// alone says that each statement is a transaction of its own, so that one
+	// that was rolled back may be sent again.
+	alone bool
+	// lockWait is the lock_timeout of each statement.
+	lockWait string
+}
+
+func (s *Store) onPool() session {
+	return session{Store: s, q: s.pool, alone: true, lockWait: lockTimeout(s.opts.LockWait)}
+}
+
+func lockTimeout(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
+
+// run sends a statement, again where that is allowed.
+func (s session) run(ctx context.Context, send func() error) error {
+	if s.alone {
+		return s.repeat(ctx, send)
+	}
+	return failure(send())
+}
+
+// asked is the requests of one call for one key, in the order of the call.
+type asked struct {
+	key   semel.Digest
+	which []int // requests that are not answered yet
+}
+
+// claims is one call.
+type claims struct {
+	session
+	reqs    []semel.ClaimRequest
+	answers []semel.ClaimAnswer
+}
+
+// claim decides the requests of one call. Requests for one key are decided in
+// their order: the first by the table, the others by the row that it left.
+func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	c := &claims{s, reqs, answers}
+	all := c.sorted()
+	for part := range slices.Chunk(all, maxStatement) {
+		if err := c.decide(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sorted returns the keys of valid requests in order, and answers the others.
+func (c *claims) sorted() []asked {
+	memo := digest.Memo{Hasher: c.hasher}
+	all := make([]asked, 0, len(c.reqs))
+	which := make([]int, len(c.reqs))
+	for i := range c.reqs {
+		c.answers[i] = semel.ClaimAnswer{}
+		if err := c.reqs[i].Validate(); err != nil {
+			c.answers[i].Err = err
+			continue
+		}
+		which[i] = i
+		all = append(all, asked{memo.Key(c.reqs[i].Key), which[i : i+1 : i+1]})
+	}
+	slices.SortStableFunc(all, func(a, b asked) int { return bytes.Compare(a.key[:], b.key[:]) })
+	return fold(all)
+}
+
+// fold joins neighbours with one key.
+func fold(all []asked) []asked {
+	if len(all) == 0 {
+		return all
+	}
+	kept := all[:1]
+	for _, a := range all[1:] {
+		if last := &kept[len(kept)-1]; last.key == a.key {
+			last.which = append(last.which, a.which...)
+		} else {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// find returns the key's place among sorted ones.
+func find(all []asked, key semel.Digest) *asked {
+	i, ok := slices.BinarySearchFunc(all, key, func(a asked, k semel.Digest) int { return bytes.Compare(a.key[:], k[:]) })
+	if !ok {
+		return nil
+	}
+	return &all[i]
+}
+
+// decide answers all requests for some keys. One round is enough unless others
+// change the same keys at the same moment.
+func (c *claims) decide(ctx context.Context, keys []asked) error {
+	for range maxRounds {
+		if err := c.insert(ctx, keys); err != nil {
+			return err
+		}
+		if keys = open(keys); len(keys) == 0 {
+			return nil
+		}
+		changes, err := c.read(ctx, keys)
+		if err != nil {
+			return err
+		}
+		if err := c.put(ctx, keys, changes); err != nil {
+			return err
+		}
+		if keys = open(keys); len(keys) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%d keys changed %d times under a claim: %w", len(keys), maxRounds, semel.ErrStoreUnavailable)
+}
+
+// open returns the keys with requests that are not answered.
+func open(keys []asked) []asked {
+	var left []asked
+	for _, k := range keys {
+		if len(k.which) > 0 {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+// insert makes the rows of keys that have none, for the first request of each.
+func (c *claims) insert(ctx context.Context, keys []asked) error {
+	p := newParams(len(keys), c.opts.KeepIDs)
+	for i := range keys {
+		p.add(&keys[i].key, &c.reqs[keys[i].which[0]])
+	}
+	made, err := collect(ctx, c.session, c.sql.insert, p.args(), func(rows pgx.CollectableRow) (r row, err error) {
+		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
+		return r, err
+	})
+	for i := range made {
+		if k := find(keys, made[i].key); k != nil {
+			r := newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
+			r.token = made[i].token
+			c.grant(k, &r)
+			c.settle(k, &r, r.seen.Time)
+		}
+	}
+	return err
+}
+
+// collect sends a statement and returns what scan makes of its rows. It
+// returns nothing unless all of it is committed: a statement that fails in the
+// middle has sent rows before.
+func collect[T any](ctx context.Context, s session, sql string, args []any, scan pgx.RowToFunc[T]) ([]T, error) {
+	var all []T
+	args = append([]any{s.lockWait}, args...)
+	err := s.run(ctx, func() error {
+		rows, err := s.query(ctx, s.q, sql, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, scan)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// newRow is the row that an insert at a moment of the server makes, but for its
+// token.
+func newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
+	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), fingerprint: fingerprint(req.Fingerprint)}
+	if !req.Done {
+		r.owned, r.hold, r.owner = true, req.Hold, req.Owner
+	}
+	return r
+}
+
+func moment(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: true} }
+
+// later adds what the server adds.
+func later(now time.Time, span pgtype.Int8) pgtype.Timestamptz {
+	if !span.Valid {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	}
+	return moment(now.Add(time.Duration(span.Int64) * time.Microsecond))
+}
+
+// grant answers the first request for a key with a row that is its own.
+func (c *claims) grant(k *asked, r *row) {
+	a := &c.answers[k.which[0]]
+	a.Decision, a.Claim = semel.Fresh, r.claim()
+	k.which = k.which[1:]
+}
+
+// settle answers requests for a key by its row as of a moment of the server,
+// up to one that must change the row.
+func (c *claims) settle(k *asked, r *row, now time.Time) {
+	for len(k.which) > 0 && r.answer(&c.reqs[k.which[0]], &c.answers[k.which[0]], now) {
+		k.which = k.which[1:]
+	}
+}
+
+// answer decides a request by a row. It returns false, and answers nothing, if
+// the row must be changed for it: see changed.
+func (r *row) answer(req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
+	state := r.state(now)
+	switch {
+	case state == semel.Absent && req.Late(now):
+		a.Decision = semel.Late
+	case state == semel.Absent:
+		return false
+	case r.mismatches(req.Fingerprint):
+		a.Decision, a.Claim = semel.Mismatch, r.claim()
+	case state == semel.Done:
+		a.Decision, a.Result = semel.Duplicate, decodeResult(r.result)
+	case state == semel.Unknown:
+		a.Decision, a.Claim, a.Holder = semel.InDoubt, r.claim(), r.owner.Name
+	case r.repeats(req):
+		// One in the same call has its lease already.
+		if r.endsBy(later(now, microseconds(req.Lease)).Time.Add(-1)) {
+			return false
+		}
+		a.Decision, a.Claim = semel.Fresh, r.claim()
+	case !r.endsBy(now):
+		a.Decision, a.Claim, a.Holder = semel.InFlight, r.claim(), r.owner.Name
+	default:
+		return false
+	}
+	return true
+}
+
+// repeats reports whether a request is the claim that the row has, sent again.
+func (r *row) repeats(req *semel.ClaimRequest) bool {
+	return r.owned && !req.Done && req.Owner == r.owner && req.Owner != semel.Owner{}
+}
+
+// change is a row that goes to a new owner: the row as it was read, and as it
+// shall be but for its token and times.
+type change struct {
+	was, next row
+	span      pgtype.Int8 // until the end of the lease or window
+	keep      bool        // the claim repeats itself: the row keeps its token
+}
+
+// changed returns how a row must change for a request that answer left open.
+func (r *row) changed(req *semel.ClaimRequest, now time.Time) change {
+	c := change{was: *r, next: newRow(r.key, req, now), span: spanOf(req)}
+	if r.state(now) == semel.Absent {
+		c.next.seen = pgtype.Timestamptz{} // the record begins anew
+		return c
+	}
+	c.next.seen = r.seen
+	c.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
+	if !c.next.fingerprint.Valid {
+		// A take-over without fingerprint does not make the key fit for
+		// another payload.
+		c.next.fingerprint = r.fingerprint
+	}
+	if r.repeats(req) {
+		c.keep, c.next.hold, c.next.attempt = true, r.hold, r.attempt
+	}
+	return c
+}
+
+// spanOf is how long the row of a request lasts.
+func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
+	if req.Done {
+		return microseconds(req.Window)
+	}
+	return microseconds(req.Lease)
+}
+
+// read looks at keys, answers what can be answered, and returns the changes to
+// rows that must be made first. A key without row stays open, unless it is late.
+func (c *claims) read(ctx context.Context, keys []asked) ([]change, error) {
+	digests := make(pgtype.FlatArray[[16]byte], len(keys))
+	for i := range keys {
+		digests[i] = keys[i].key
+	}
+	rows, now, err := c.rows(ctx, digests)
+	if err != nil {
+		return nil, err
+	}
+	var changes []change
+	for i := range rows {
+		r, k := &rows[i], find(keys, rows[i].key)
+		if c.settle(k, r, now); len(k.which) > 0 && r.until.Valid {
+			changes = append(changes, r.changed(&c.reqs[k.which[0]], now))
+		}
+	}
+	return changes, nil
+}
+
+// rows reads the rows of different keys, as of one moment of the server. There
+// is one for each key, in any order, also where the table has none.
+func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
+	var now time.Time
+	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
+		err = scanRow(rows, &r, &now, s.opts.KeepIDs)
+		return r, err
+	})
+	return rows, now, err
+}
+
+// put makes changes to rows that are still as they were read, and answers what
+// follows. The others stay open.
+func (c *claims) put(ctx context.Context, keys []asked, changes []change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	var p putParams
+	for i := range changes {
+		p.add(&changes[i])
+	}
+	type place struct {
+		row
+		now time.Time
+	}
+	made, err := collect(ctx, c.session, c.sql.put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
+		err = rows.Scan((*[16]byte)(&m.key), &m.token, &m.until, &m.seen, &m.now)
+		return m, err
+	})
+	for _, m := range made {
+		i := slices.IndexFunc(changes, func(ch change) bool { return ch.was.key == m.key })
+		r, k := changes[i].next, find(keys, m.key)
+		r.token, r.until, r.seen = m.token, m.until, m.seen
+		c.grant(k, &r)
+		c.settle(k, &r, m.now)
+	}
+	return err
+}

@@ -1,0 +1,247 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// maxStatementBytes is about how many bytes of results one statement carries.
+const maxStatementBytes = 16 << 20
+
+// Complete implements [semel.Store]. It blocks for one statement, whose commit
+// is durable when it returns.
+func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	return s.finish(ctx, &completion{reqs, answers, s.opts.MaxResult}, len(reqs), len(answers))
+}
+
+// Release implements [semel.Store]. It blocks for one statement.
+func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	return s.finish(ctx, &release{reqs, answers}, len(reqs), len(answers))
+}
+
+// Extend implements [semel.Store]. It blocks for one statement. A record that
+// is unknown is not extended: its holder may complete or release it.
+func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	return s.finish(ctx, &extension{reqs, answers}, len(reqs), len(answers))
+}
+
+// verb is one call that changes what a token holds.
+type verb interface {
+	name() string
+	statement(*statements) string
+	// held returns key and token of a request, and why it is refused by itself.
+	held(i int) (semel.Key, semel.Token, error)
+	// size is about how many bytes a request takes.
+	size(i int) int
+	// columns returns the parameters behind keys and tokens.
+	columns(which []int) []any
+	// changed reads the answer of one request from a row of the statement.
+	changed(i int, until time.Time)
+	// refused answers a request with an error; nil is none.
+	refused(i int, err error)
+	// repeats reports whether a row shows that the request had its effect
+	// before.
+	repeats(i int, r *row, now time.Time) bool
+}
+
+// held is a request for a key under a token.
+type held struct {
+	key   semel.Digest
+	token semel.Token
+	i     int
+	done  bool
+}
+
+func (s *Store) finish(ctx context.Context, v verb, requests, answers int) error {
+	if err := s.enter(v.name(), requests, answers); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := s.onPool().finish(ctx, v, requests); err != nil {
+		return fmt.Errorf("pgstore: %s: %w", v.name(), err)
+	}
+	return nil
+}
+
+// finish decides the requests of one call. Requests for one key go into
+// statements one after the other, in the order of the call.
+func (s session) finish(ctx context.Context, v verb, n int) error {
+	memo := digest.Memo{Hasher: s.hasher}
+	waiting := make([]held, 0, n)
+	for i := range n {
+		key, token, err := v.held(i)
+		if v.refused(i, err); err == nil {
+			waiting = append(waiting, held{key: memo.Key(key), token: token, i: i})
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b held) int { return bytes.Compare(a.key[:], b.key[:]) })
+	for len(waiting) > 0 {
+		var now, later []held
+		bytes := 0
+		for i, h := range waiting {
+			if i > 0 && waiting[i-1].key == h.key || len(now) == maxStatement || bytes > maxStatementBytes {
+				later = append(later, h)
+				continue
+			}
+			now = append(now, h)
+			bytes += v.size(h.i)
+		}
+		if err := s.finishSome(ctx, v, now); err != nil {
+			return err
+		}
+		waiting = later
+	}
+	return nil
+}
+
+// finishSome decides requests for different keys, in order: those that hold
+// their keys by the statement, the others by a look at what is there instead.
+func (s session) finishSome(ctx context.Context, v verb, some []held) error {
+	keys := make(pgtype.FlatArray[[16]byte], len(some))
+	tokens := make(pgtype.FlatArray[int64], len(some))
+	which := make([]int, len(some))
+	for i, h := range some {
+		keys[i], tokens[i], which[i] = h.key, int64(h.token), h.i
+	}
+	changed, err := collect(ctx, s, v.statement(&s.sql), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
+		err = rows.Scan((*[16]byte)(&r.key), &r.until)
+		return r, err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range changed {
+		if n := findHeld(some, changed[i].key); n >= 0 {
+			v.changed(some[n].i, changed[i].until.Time)
+			some[n].done = true
+		}
+	}
+	if len(changed) == len(some) {
+		return nil
+	}
+	return s.explain(ctx, v, slices.DeleteFunc(some, func(h held) bool { return h.done }))
+}
+
+// findHeld returns the place of a key among sorted ones, or -1.
+func findHeld(some []held, key semel.Digest) int {
+	i, ok := slices.BinarySearchFunc(some, key, func(h held, k semel.Digest) int { return bytes.Compare(h.key[:], k[:]) })
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+// explain answers requests whose tokens held nothing.
+func (s session) explain(ctx context.Context, v verb, refused []held) error {
+	keys := make(pgtype.FlatArray[[16]byte], len(refused))
+	for i, h := range refused {
+		keys[i] = h.key
+	}
+	rows, now, err := s.rows(ctx, keys)
+	for i := range rows {
+		r, h := &rows[i], refused[findHeld(refused, rows[i].key)]
+		if v.repeats(h.i, r, now) {
+			continue
+		}
+		key, token, _ := v.held(h.i)
+		stale := &semel.StaleTokenError{Key: key, Token: token, State: r.state(now)}
+		if stale.State != semel.Absent {
+			stale.Current = semel.Token(r.token.Int64)
+		}
+		v.refused(h.i, stale)
+	}
+	return err
+}
+
+type completion struct {
+	reqs      []semel.CompleteRequest
+	answers   []error
+	maxResult int64
+}
+
+func (c *completion) name() string                   { return "complete" }
+func (c *completion) statement(s *statements) string { return s.complete }
+func (c *completion) size(i int) int                 { return len(c.reqs[i].Result.Data) }
+func (c *completion) changed(int, time.Time)         {}
+func (c *completion) refused(i int, err error)       { c.answers[i] = err }
+
+func (c *completion) held(i int) (semel.Key, semel.Token, error) {
+	r := &c.reqs[i]
+	return r.Key, r.Token, r.Validate(c.maxResult)
+}
+
+func (c *completion) columns(which []int) []any {
+	spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
+	results := make(pgtype.FlatArray[[]byte], len(which))
+	for n, i := range which {
+		spans[n], results[n] = microseconds(c.reqs[i].Window), encodeResult(c.reqs[i].Result)
+	}
+	return []any{spans, results}
+}
+
+// repeats: the token that completed the key is kept with it.
+func (c *completion) repeats(i int, r *row, now time.Time) bool {
+	return r.state(now) == semel.Done && r.token.Valid && semel.Token(r.token.Int64) == c.reqs[i].Token
+}
+
+type release struct {
+	reqs    []semel.ReleaseRequest
+	answers []error
+}
+
+func (c *release) name() string                      { return "release" }
+func (c *release) statement(s *statements) string    { return s.release }
+func (c *release) size(int) int                      { return 0 }
+func (c *release) changed(int, time.Time)            {}
+func (c *release) refused(i int, err error)          { c.answers[i] = err }
+func (c *release) repeats(int, *row, time.Time) bool { return false }
+
+func (c *release) held(i int) (semel.Key, semel.Token, error) {
+	r := &c.reqs[i]
+	return r.Key, r.Token, r.Validate()
+}
+
+func (c *release) columns(which []int) []any {
+	unknown := make(pgtype.FlatArray[bool], len(which))
+	for n, i := range which {
+		unknown[n] = c.reqs[i].Unknown
+	}
+	return []any{unknown}
+}
+
+type extension struct {
+	reqs    []semel.ExtendRequest
+	answers []semel.ExtendAnswer
+}
+
+func (c *extension) name() string                      { return "extend" }
+func (c *extension) statement(s *statements) string    { return s.extend }
+func (c *extension) size(int) int                      { return 0 }
+func (c *extension) repeats(int, *row, time.Time) bool { return false }
+
+func (c *extension) changed(i int, until time.Time) {
+	c.answers[i] = semel.ExtendAnswer{LeaseEnd: until}
+}
+func (c *extension) refused(i int, err error) { c.answers[i] = semel.ExtendAnswer{Err: err} }
+
+func (c *extension) held(i int) (semel.Key, semel.Token, error) {
+	r := &c.reqs[i]
+	return r.Key, r.Token, r.Validate()
+}
+
+func (c *extension) columns(which []int) []any {
+	spans := make(pgtype.FlatArray[pgtype.Int8], len(which))
+	for n, i := range which {
+		spans[n] = microseconds(c.reqs[i].Lease)
+	}
+	return []any{spans}
+}

@@ -1,0 +1,333 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// MigrateOptions say where tables are made, and how. The zero value is valid.
+type MigrateOptions struct {
+	Names
+	// Partitions is the number of hash partitions of the table of keys, which
+	// clean-up and autovacuum take one by one. It counts when the table is
+	// made, and cannot be changed later. Defaults to 0: a plain table. Must
+	// not be negative, nor above 1024.
+	Partitions int
+	// KeepIDs adds the columns for readable keys, which a store with
+	// Options.KeepIDs needs. Defaults to false.
+	KeepIDs bool
+}
+
+// Migration is one numbered step of the schema.
+type Migration struct {
+	Version int
+	// Name is what the step is about.
+	Name string
+	// Applied is when it was applied, by the server's clock; zero if it was
+	// not.
+	Applied time.Time
+}
+
+// Beginner begins transactions: a *pgxpool.Pool or a *pgx.Conn.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+const maxPartitions = 1024
+
+// storage is how the table, or each partition of it, is kept. A tenth of each
+// page is left for updates, so that most completions need no second entry in
+// the index. Autovacuum comes after a fiftieth of the table has changed, and
+// not after a fifth: a table of keys is large and all of it changes.
+const storage = "fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, " +
+	"autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05"
+
+// migrationLock is the key of the advisory lock under which steps are applied.
+// It says "semel" in hexadecimal.
+const migrationLock = 0x73656d656c
+
+// Migrate applies the steps that the database does not have yet, each in a
+// transaction of its own, and returns them. It is safe to run at once from many
+// places, and to kill: what was applied is whole. Nil options are the zero
+// options. It waits for other runners as long as ctx allows.
+func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	steps, err := o.steps()
+	if err != nil {
+		return nil, err
+	}
+	var applied []Migration
+	for _, step := range steps {
+		m, err := o.apply(ctx, db, step)
+		if err != nil {
+			return applied, fmt.Errorf("pgstore: migration %d (%s): %w", step.Version, step.Name, failure(err))
+		}
+		if m != nil {
+			applied = append(applied, *m)
+		}
+	}
+	if o.KeepIDs {
+		if err := o.addIDs(ctx, db); err != nil {
+			return applied, fmt.Errorf("pgstore: add the columns of readable keys: %w", failure(err))
+		}
+	}
+	return applied, nil
+}
+
+// Status returns every step this version knows, with the time at which it was
+// applied.
+func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	steps, err := o.steps()
+	if err != nil {
+		return nil, err
+	}
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: status: %w", failure(err))
+	}
+	defer rollback(ctx, tx)
+	applied, err := o.applied(ctx, tx)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: status: %w", failure(err))
+	}
+	status := make([]Migration, len(steps))
+	for i, step := range steps {
+		status[i] = step.Migration
+		status[i].Applied = applied[step.Version]
+	}
+	return status, nil
+}
+
+// SQL returns all steps as a script for psql or another tool, for those who do
+// not let programs change schemas. Each step is one transaction, and fails
+// whole where it was applied before.
+func SQL(opts *MigrateOptions) (string, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return "", err
+	}
+	steps, err := o.steps()
+	if err != nil {
+		return "", err
+	}
+	var script strings.Builder
+	fmt.Fprintf(&script, "BEGIN;\n%s;\n%s;\nCOMMIT;\n", o.createSchema(), o.createMigrations())
+	for _, step := range steps {
+		fmt.Fprintf(&script, "\n-- %d: %s\nBEGIN;\nSELECT pg_advisory_xact_lock(%d);\n%s\nINSERT INTO %s (version, name) VALUES (%d, '%s');\nCOMMIT;\n",
+			step.Version, step.Name, migrationLock, step.sql, o.quoted("migrations"), step.Version, step.Name)
+	}
+	if o.KeepIDs {
+		ids, err := o.render("ids.sql")
+		if err != nil {
+			return "", err
+		}
+		script.WriteString("\n" + ids)
+	}
+	return script.String(), nil
+}
+
+func (o *MigrateOptions) checked() (*MigrateOptions, error) {
+	var c MigrateOptions
+	if o != nil {
+		c = *o
+	}
+	c.Names = c.Names.withDefaults()
+	errs := c.Names.validate()
+	if c.Partitions < 0 || c.Partitions > maxPartitions {
+		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d is not between 0 and %d: %w", c.Partitions, maxPartitions, semel.ErrInvalidRequest))
+	}
+	return &c, errors.Join(errs...)
+}
+
+// step is a Migration with what it does.
+type step struct {
+	Migration
+	sql string
+}
+
+// steps returns the embedded steps in order.
+func (o *MigrateOptions) steps() ([]step, error) {
+	names, err := fs.Glob(migrationFiles, "migrations/0*.sql")
+	if err != nil {
+		return nil, err
+	}
+	steps := make([]step, len(names))
+	for i, name := range names {
+		base := path.Base(name)
+		number, what, _ := strings.Cut(strings.TrimSuffix(base, ".sql"), "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || version != i+1 {
+			return nil, fmt.Errorf("pgstore: %s is not step %d: %w", base, i+1, err)
+		}
+		sql, err := o.render(base)
+		if err != nil {
+			return nil, err
+		}
+		steps[i] = step{Migration{Version: version, Name: strings.ReplaceAll(what, "_", " ")}, sql}
+	}
+	return steps, nil
+}
+
+// partition is one hash partition, for the templates.
+type partition struct {
+	Name               string
+	Modulus, Remainder int
+}
+
+// render fills one file with the quoted names.
+func (o *MigrateOptions) render(file string) (string, error) {
+	t, err := template.ParseFS(migrationFiles, "migrations/"+file)
+	if err != nil {
+		return "", fmt.Errorf("pgstore: %s: %w", file, err)
+	}
+	var partitions []partition
+	for i := range o.Partitions {
+		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.Partitions, i})
+	}
+	var sql bytes.Buffer
+	err = t.Execute(&sql, map[string]any{
+		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"),
+		"Partitions": partitions, "Storage": storage,
+	})
+	if err != nil {
+		return "", fmt.Errorf("pgstore: %s: %w", file, err)
+	}
+	return sql.String(), nil
+}
+
+func (o *MigrateOptions) createSchema() string {
+	return "CREATE SCHEMA IF NOT EXISTS " + o.quotedSchema()
+}
+
+func (o *MigrateOptions) createMigrations() string {
+	return "CREATE TABLE IF NOT EXISTS " + o.quoted("migrations") + ` (
+    version integer     NOT NULL PRIMARY KEY,
+    name    text        NOT NULL,
+    applied timestamptz NOT NULL DEFAULT clock_timestamp()
+)`
+}
+
+// apply applies one step unless it was applied before, when it returns nil.
+func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migration, error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer rollback(ctx, tx)
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, int64(migrationLock)); err != nil {
+		return nil, err
+	}
+	applied, err := o.applied(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if _, was := applied[s.Version]; was {
+		return nil, nil
+	}
+	if applied == nil {
+		if err := o.prepare(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := tx.Exec(ctx, s.sql); err != nil {
+		return nil, err
+	}
+	m := s.Migration
+	insert := "INSERT INTO " + o.quoted("migrations") + " (version, name) VALUES ($1, $2) RETURNING applied"
+	if err := tx.QueryRow(ctx, insert, pgx.QueryExecModeDescribeExec, s.Version, s.Name).Scan(&m.Applied); err != nil {
+		return nil, err
+	}
+	return &m, tx.Commit(ctx)
+}
+
+// applied returns when which step was applied; nil if none ever was.
+func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.Time, error) {
+	var exists bool
+	err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quoted("migrations")).Scan(&exists)
+	if err != nil || !exists {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, "SELECT version, applied FROM "+o.quoted("migrations"), pgx.QueryExecModeDescribeExec)
+	if err != nil {
+		return nil, err
+	}
+	applied := make(map[int]time.Time)
+	var version int
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+		applied[version] = at
+		return nil
+	})
+	return applied, err
+}
+
+// prepare makes what the first step stands on. A schema that exists is not
+// made, since even the attempt needs a privilege on the database.
+func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
+	var exists bool
+	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quotedSchema()).Scan(&exists)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		if _, err := tx.Exec(ctx, o.createSchema()); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, o.createMigrations())
+	return err
+}
+
+func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
+	sql, err := o.render("ids.sql")
+	if err != nil {
+		return err
+	}
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, tx)
+	var has bool
+	err = tx.QueryRow(ctx, hasIDs, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
+	if err != nil || has {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sql); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// hasIDs asks whether a table has the columns of readable keys. Even an ALTER
+// that changes nothing would wait for every transaction.
+const hasIDs = "SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname IN ('scope', 'id') AND NOT attisdropped"
+
+// rollback ends a transaction that may have ended already. Its error is of no
+// use: the server rolls back what it loses.
+func rollback(ctx context.Context, tx pgx.Tx) {
+	_ = tx.Rollback(context.WithoutCancel(ctx))
+}

@@ -1,0 +1,77 @@
+package pgstore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Defaults of [Options].
+const (
+	DefaultMaxResult = 1 << 20
+	DefaultLockWait  = 2 * time.Second
+	DefaultRetries   = 5
+)
+
+// Options are the options of [New] and [Connect]. The zero value is valid.
+type Options struct {
+	Names
+	// KeepIDs keeps the readable scope and id in each row, for listings. It
+	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
+	KeepIDs bool
+	// MaxResult is the longest result in bytes that is kept; a longer one is
+	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,
+	// nor above 256 MiB.
+	MaxResult int64
+	// LockWait is how long a statement waits for a key that another
+	// transaction is about to write. Defaults to 2 s. Must be between 1 ms and
+	// 20 s.
+	LockWait time.Duration
+	// Retries is how often a statement is sent again that the server rolled
+	// back because of another transaction. Defaults to 5. Must not be
+	// negative.
+	Retries int
+	// Prepare has statements prepared under a name, once for each connection.
+	// That saves the server's planning, which counts where calls are small,
+	// and breaks behind a pooler in transaction mode that does not follow
+	// prepared statements. Defaults to false.
+	Prepare bool
+}
+
+const (
+	mostResult   = 256 << 20
+	mostLockWait = 20 * time.Second
+)
+
+func (o *Options) checked() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.Names = c.Names.withDefaults()
+	if c.MaxResult == 0 {
+		c.MaxResult = DefaultMaxResult
+	}
+	if c.LockWait == 0 {
+		c.LockWait = DefaultLockWait
+	}
+	if c.Retries == 0 {
+		c.Retries = DefaultRetries
+	}
+	errs := c.Names.validate()
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("pgstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+	}
+	if c.MaxResult < 0 || c.MaxResult > mostResult {
+		bad("MaxResult: %d is not between 0 and %d", c.MaxResult, mostResult)
+	}
+	if c.LockWait < time.Millisecond || c.LockWait > mostLockWait {
+		bad("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)
+	}
+	if c.Retries < 0 {
+		bad("Retries: %d is negative", c.Retries)
+	}
+	return c, errors.Join(errs...)
+}

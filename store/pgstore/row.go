@@ -1,0 +1,186 @@
+package pgstore
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel"
+)
+
+// row is what the table has of a key, as of one moment of the server.
+type row struct {
+	key         semel.Digest
+	until       pgtype.Timestamptz // not valid where there is no row
+	seen        pgtype.Timestamptz
+	token       pgtype.Int8
+	fingerprint pgtype.Int8
+	attempt     pgtype.Int4
+	owned       bool
+	hold        bool
+	owner       semel.Owner
+	result      []byte // nil if null
+	scope, id   []byte // nil without readable keys
+}
+
+// state is derived from the row, so that time alone can change it: see the
+// comment in migrations/0001_keys.sql.
+func (r *row) state(now time.Time) semel.State {
+	switch ended := r.endsBy(now); {
+	case r.owned && r.hold && ended:
+		return semel.Unknown
+	case r.owned:
+		return semel.Claimed
+	case ended:
+		return semel.Absent
+	}
+	return semel.Done
+}
+
+// endsBy reports whether the lease or window of the row is over, or there is no
+// row. The infinities are forever and given back.
+func (r *row) endsBy(now time.Time) bool {
+	switch {
+	case !r.until.Valid || r.until.InfinityModifier == pgtype.NegativeInfinity:
+		return true
+	case r.until.InfinityModifier == pgtype.Infinity:
+		return false
+	}
+	return !r.until.Time.After(now)
+}
+
+// claim returns the claim of a row that is claimed or unknown, and what is left
+// of it of another.
+func (r *row) claim() semel.Claim {
+	c := semel.Claim{Token: semel.Token(r.token.Int64), Attempt: r.attempts()}
+	if r.owned {
+		c.LeaseEnd = r.until.Time
+	}
+	return c
+}
+
+// attempts is how many claims the record had.
+func (r *row) attempts() int {
+	if !r.attempt.Valid {
+		return 1
+	}
+	return int(r.attempt.Int32)
+}
+
+// mismatches reports whether the row is of another payload.
+func (r *row) mismatches(f semel.Fingerprint) bool {
+	return r.fingerprint.Valid && !f.IsZero() && r.fingerprint != fingerprint(f)
+}
+
+// record returns the row in the form for users.
+func (r *row) record(now time.Time) semel.Record {
+	state := r.state(now)
+	if state == semel.Absent {
+		return semel.Record{}
+	}
+	shown := semel.Record{
+		Key: semel.Key{Scope: string(r.scope), ID: string(r.id)}, Digest: r.key,
+		State: state, Token: semel.Token(r.token.Int64), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
+	}
+	if r.fingerprint.Valid {
+		binary.BigEndian.PutUint64(shown.Fingerprint[:], uint64(r.fingerprint.Int64))
+	}
+	if r.owned {
+		shown.LeaseEnd = r.until.Time
+	} else {
+		shown.Expires = r.until.Time // zero if it is infinite
+	}
+	shown.Result = decodeResult(r.result)
+	shown.ResultSize = len(shown.Result.Data)
+	return shown
+}
+
+// scanRow reads the row that rows stands at, the server's time, and what stands
+// behind them.
+func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, ids bool, more ...any) error {
+	var owner []byte
+	targets := []any{(*[16]byte)(&r.key), &r.until, &r.seen, &r.token, &r.fingerprint, &r.attempt, &owner, &r.result, now}
+	if ids {
+		targets = append(targets, &r.scope, &r.id)
+	}
+	if err := rows.Scan(append(targets, more...)...); err != nil {
+		return err
+	}
+	r.owned, r.hold, r.owner = decodeOwner(owner)
+	return nil
+}
+
+// ownerHead is the length of what comes before the name.
+const ownerHead = 1 + 8
+
+func encodeOwner(o semel.Owner, hold bool) []byte {
+	b := make([]byte, ownerHead, ownerHead+len(o.Name))
+	if hold {
+		b[0] = 1
+	}
+	binary.BigEndian.PutUint64(b[1:], o.Nonce)
+	return append(b, o.Name...)
+}
+
+func decodeOwner(b []byte) (owned, hold bool, o semel.Owner) {
+	if len(b) < ownerHead {
+		return b != nil, false, o
+	}
+	return true, b[0] == 1, semel.Owner{Name: string(b[ownerHead:]), Nonce: binary.BigEndian.Uint64(b[1:])}
+}
+
+// encodeResult returns nil for no result.
+func encodeResult(r semel.Result) []byte {
+	if r.Kind == semel.NoResult && len(r.Data) == 0 {
+		return nil
+	}
+	b := make([]byte, 1, 1+len(r.Data))
+	b[0] = byte(r.Kind)
+	return append(b, r.Data...)
+}
+
+func decodeResult(b []byte) semel.Result {
+	if len(b) == 0 {
+		return semel.Result{}
+	}
+	return semel.Result{Kind: semel.ResultKind(b[0]), Data: b[1:]}
+}
+
+// fingerprint keeps the first half, and nothing of none.
+func fingerprint(f semel.Fingerprint) pgtype.Int8 {
+	if f.IsZero() {
+		return pgtype.Int8{}
+	}
+	return pgtype.Int8{Int64: int64(binary.BigEndian.Uint64(f[:8])), Valid: true}
+}
+
+// microseconds rounds up, so that nothing ends early; null is for ever.
+func microseconds(d time.Duration) pgtype.Int8 {
+	if d == semel.Forever {
+		return pgtype.Int8{}
+	}
+	us := int64(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		us++
+	}
+	return pgtype.Int8{Int64: us, Valid: true}
+}
+
+// deadline is the server's time from which on a message without record is
+// late; null if it never is.
+func deadline(r *semel.ClaimRequest) pgtype.Timestamptz {
+	if r.Time.IsZero() || r.Window == semel.Forever {
+		return pgtype.Timestamptz{}
+	}
+	// A time that PostgreSQL cannot hold is as good as the end of what it can.
+	at := r.Time.Add(r.Window)
+	switch {
+	case at.Year() < -4000:
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	case at.Year() > 200000:
+		return pgtype.Timestamptz{}
+	}
+	return pgtype.Timestamptz{Time: at, Valid: true}
+}

@@ -1,0 +1,150 @@
+package pgstore
+
+import "strings"
+
+// statements are the statements on one table of keys. Each decides many keys;
+// $1 is the lock_timeout, which a statement sets for its own transaction: a
+// parameter of the session would reach whoever gets the connection from a
+// pooler next.
+//
+// Rows are locked in the order of their keys, so that two statements never wait
+// for each other: the insert takes keys in order, the others lock theirs in
+// order before the first is changed.
+type statements struct {
+	insert, read, put, complete, release, extend, resolve, remove, list, count string
+}
+
+// clock is the time of a statement, which all its rows share. now() would be
+// the beginning of the transaction.
+const clock = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, set_config('lock_timeout', $1, true))`
+
+// span adds microseconds to the clock; null is for ever.
+const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span * interval '1 microsecond' END`
+
+// insertSQL makes the rows of keys that have none. A key that another
+// transaction is inserting is waited for. RETURNING has the new rows, in the
+// order of keys. A message that is too old is left out by its deadline.
+//
+// The token is taken before the row is there: another claim may take a higher
+// one, be granted, and be given back meanwhile. Then its row is still there,
+// because rows that ended are cleaned up only later, and nothing is inserted.
+const insertSQL = clock + `
+INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
+SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) END, r.fingerprint, r.owner{+, r.scope, r.id}
+FROM clock, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[], $6::timestamptz[]{+, $7::bytea[], $8::bytea[]})
+	AS r (key, span, fingerprint, owner, deadline{+, scope, id})
+WHERE r.deadline IS NULL OR r.deadline >= clock.now
+ORDER BY r.key
+ON CONFLICT (key) DO NOTHING
+RETURNING key, token, seen`
+
+// readSQL has one row for each key that is asked for. It locks nothing, but has
+// its time from the same place.
+const readSQL = clock + `
+SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}
+FROM clock, unnest($2::uuid[]) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
+
+// putSQL gives rows to new owners, if they are still what was read: each
+// change of a row changes its token, its end, or whether it has an owner. A
+// claim that repeats itself keeps its token, and its end is not moved back.
+const putSQL = clock + `, locked AS MATERIALIZED (
+	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep
+	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[], $6::integer[], $7::timestamptz[], $8::boolean[],
+		$9::bigint[], $10::timestamptz[], $11::boolean[]) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned)
+	WHERE t.key = r.key AND t.token IS NOT DISTINCT FROM r.was_token AND t.until = r.was_until AND (t.owner IS NOT NULL) = r.was_owned
+	ORDER BY t.key FOR UPDATE OF t)
+UPDATE {keys} AS t SET
+	until = CASE WHEN r.keep THEN greatest(t.until, ` + span + `) ELSE ` + span + ` END,
+	seen = coalesce(r.seen, clock.now),
+	token = CASE WHEN r.keep THEN t.token WHEN r.owner IS NOT NULL THEN nextval({tokens}) END,
+	fingerprint = r.fingerprint, attempt = r.attempt, owner = r.owner, result = NULL
+FROM locked AS r, clock WHERE t.key = r.key
+RETURNING t.key, t.token, t.until, t.seen, clock.now`
+
+// completeSQL makes the rows done that a token holds.
+const completeSQL = clock + `, locked AS MATERIALIZED (
+	SELECT t.key, r.span, r.result
+	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[]) AS r (key, token, span, result)
+	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
+	ORDER BY t.key FOR UPDATE OF t)
+UPDATE {keys} AS t SET until = ` + span + `, owner = NULL, result = r.result
+FROM locked AS r, clock WHERE t.key = r.key
+RETURNING t.key, t.until`
+
+// releaseSQL ends claims: the row stays, as one that was given back just now,
+// until it is cleaned up. Or the key becomes unknown at once.
+const releaseSQL = clock + `, locked AS MATERIALIZED (
+	SELECT t.key, r.unknown
+	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::boolean[]) AS r (key, token, unknown)
+	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
+	ORDER BY t.key FOR UPDATE OF t)
+UPDATE {keys} AS t SET
+	until = CASE WHEN r.unknown THEN least(t.until, clock.now) ELSE '-infinity' END,
+	seen = CASE WHEN r.unknown THEN t.seen ELSE clock.now END,
+	owner = CASE WHEN r.unknown THEN set_byte(t.owner, 0, 1) END
+FROM locked AS r, clock WHERE t.key = r.key
+RETURNING t.key, t.until`
+
+// extendSQL moves the ends of leases, except of those that ended and left the
+// key unknown.
+const extendSQL = clock + `, locked AS MATERIALIZED (
+	SELECT t.key, r.span
+	FROM clock, {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[]) AS r (key, token, span)
+	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL AND NOT (get_byte(t.owner, 0) = 1 AND t.until <= clock.now)
+	ORDER BY t.key FOR UPDATE OF t)
+UPDATE {keys} AS t SET until = ` + span + `
+FROM locked AS r, clock WHERE t.key = r.key
+RETURNING t.key, t.until`
+
+// resolveSQL ends the unknown state of one key: with a span as done, without
+// as forgotten. Without its token the late holder comes too late.
+const resolveSQL = clock + `, r AS (SELECT $3::bigint AS span)
+UPDATE {keys} AS t SET
+	until = CASE WHEN $5::boolean THEN ` + span + ` ELSE '-infinity' END, seen = CASE WHEN $5 THEN t.seen ELSE clock.now END,
+	owner = NULL, token = NULL, result = $4
+FROM clock, r WHERE t.key = $2::uuid AND get_byte(t.owner, 0) = 1 AND t.until <= clock.now
+RETURNING true`
+
+// removeSQL forgets one key, and all that its row tells of it.
+const removeSQL = clock + `, was AS MATERIALIZED (
+	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
+UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
+FROM was, clock WHERE t.key = was.key
+RETURNING was.live`
+
+// listSQL is one page of a listing: of $5 rows, from behind the digest $2, or
+// from the beginning if $3. The kind of the result stands where its data would,
+// and its length at the end.
+const listSQL = clock + `
+SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, substring(t.result FROM 1 FOR 1), clock.now{+, t.scope, t.id}, octet_length(t.result)
+FROM clock, {keys} AS t
+WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > clock.now) AND CASE $4::integer
+	WHEN 0 THEN true
+	WHEN 1 THEN t.owner IS NOT NULL AND NOT (get_byte(t.owner, 0) = 1 AND t.until <= clock.now)
+	WHEN 2 THEN t.owner IS NULL
+	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
+ORDER BY t.key LIMIT $5`
+
+// newStatements fills in the names.
+func newStatements(n Names, ids bool) statements {
+	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"))
+	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
+	return statements{
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), complete: fill(completeSQL),
+		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
+	}
+}
+
+// withIDs keeps or leaves out what stands in {+braces}: it is about readable
+// keys.
+func withIDs(sql string, ids bool) string {
+	before, rest, found := strings.Cut(sql, "{+")
+	if !found {
+		return sql
+	}
+	inside, after, _ := strings.Cut(rest, "}")
+	if !ids {
+		inside = ""
+	}
+	return before + inside + withIDs(after, ids)
+}

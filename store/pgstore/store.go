@@ -1,0 +1,223 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// schemaVersion is the last step that this version needs.
+const schemaVersion = 1
+
+// minServer is the oldest server: older ones cannot read a range of a table's
+// pages, which clean-up goes by.
+const minServer = 140000
+
+// Store is a [semel.Store] in PostgreSQL. Its methods may be called at once
+// from many goroutines; each blocks for one statement, or two where keys were
+// known before, and for a free connection.
+type Store struct {
+	opts   Options
+	pool   *pgxpool.Pool
+	owned  bool // the store closes the pool
+	hasher digest.Hasher
+	sql    statements
+
+	mu     sync.RWMutex // held for reading during each call; guards closed
+	closed bool
+}
+
+var (
+	_ semel.Store    = (*Store)(nil)
+	_ semel.Looker   = (*Store)(nil)
+	_ semel.Lister   = (*Store)(nil)
+	_ semel.Resolver = (*Store)(nil)
+	_ semel.Purger   = (*Store)(nil)
+	_ semel.Counter  = (*Store)(nil)
+)
+
+// Connect opens a pool of connections and a store on it, which closes the pool
+// with itself. The address is in either form of PostgreSQL, also with many
+// hosts; with target_session_attrs=read-write the store finds the primary.
+func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		// The error of pgx leaves the password out.
+		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: connect: %w", failure(err))
+	}
+	s, err := New(ctx, pool, opts)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// New returns a store on a pool, which stays the caller's to close. Nil options
+// are the zero options; all that are out of bounds are named in one error,
+// which wraps ErrInvalidRequest. It asks the database for the version of its
+// schema, and answers [ErrSchema] if that is not what the store needs.
+func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
+	o, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs)}
+	if err := s.check(ctx); err != nil {
+		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
+	}
+	return s, nil
+}
+
+// check asks whether the database is one the store can work on, and for the
+// secret of its digests.
+func (s *Store) check(ctx context.Context) error {
+	var server, version int
+	var isolation string
+	var schema, ids bool
+	var secret []byte
+	err := s.queryRow(ctx, s.pool, `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
+		to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL`, s.opts.quoted("migrations"), s.opts.quoted("meta")).
+		Scan(&server, &isolation, &schema)
+	switch {
+	case err != nil:
+		return err
+	case server < minServer:
+		return fmt.Errorf("server version %d: at least %d is needed: %w", server, minServer, semel.ErrInvalidRequest)
+	case isolation != "read committed":
+		return fmt.Errorf("transactions are %s by default; a claim must see what others have committed: set default_transaction_isolation to 'read committed' for this role: %w",
+			isolation, semel.ErrInvalidRequest)
+	case !schema:
+		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
+	}
+	err = s.queryRow(ctx, s.pool, "SELECT (SELECT max(version) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret')",
+		s.opts.quoted("keys")).Scan(&version, &ids, &secret)
+	switch {
+	case err != nil:
+		return err
+	case version < schemaVersion:
+		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`: %w", version, schemaVersion, ErrSchema)
+	case s.opts.KeepIDs && !ids:
+		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids: %w", ErrSchema)
+	case len(secret) != len(digest.Secret{}):
+		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
+	}
+	s.hasher = digest.New(digest.Secret(secret))
+	return nil
+}
+
+// Traits implements [semel.Store].
+func (s *Store) Traits() semel.Traits {
+	return semel.Traits{
+		Durable: true, PowerSafe: true, Shared: true, Transactional: true, Fenced: true, Exact: true,
+		Results: true, MaxResult: s.opts.MaxResult, Tick: time.Microsecond,
+	}
+}
+
+// Close waits for the calls that run and, if the store opened the pool, closes
+// it. Later calls get ErrClosed; to close twice is no error.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed && s.owned {
+		s.pool.Close()
+	}
+	s.closed = true
+	return nil
+}
+
+// enter begins a call; unless it returns an error, leave must end it.
+func (s *Store) enter(verb string, requests, answers int) error {
+	if requests != answers {
+		return fmt.Errorf("pgstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
+	}
+	s.mu.RLock()
+	if s.closed {
+		s.mu.RUnlock()
+		return fmt.Errorf("pgstore: %s: %w", verb, semel.ErrClosed)
+	}
+	return nil
+}
+
+func (s *Store) leave() { s.mu.RUnlock() }
+
+// querier is what statements are sent on: the pool, or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// query sends one statement in one round trip, whatever mode of pgx the pool is
+// set to.
+func (s *Store) query(ctx context.Context, q querier, sql string, args ...any) (pgx.Rows, error) {
+	return q.Query(ctx, sql, append([]any{s.mode()}, args...)...)
+}
+
+func (s *Store) queryRow(ctx context.Context, q querier, sql string, args ...any) pgx.Row {
+	rows, err := s.query(ctx, q, sql, args...)
+	return firstRow{rows, err}
+}
+
+func (s *Store) mode() pgx.QueryExecMode {
+	if s.opts.Prepare {
+		return pgx.QueryExecModeCacheStatement
+	}
+	return pgx.QueryExecModeCacheDescribe
+}
+
+// firstRow is the first row of an answer, as pgx.Row.
+type firstRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan implements pgx.Row.
+func (r firstRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// repeat runs f again while the server rolls it back because of another
+// transaction, with growing pauses, as often as the options say.
+func (s *Store) repeat(ctx context.Context, f func() error) error {
+	pause := time.Millisecond
+	for try := 0; ; try++ {
+		err := f()
+		if !repeatable(err) || try >= s.opts.Retries {
+			return failure(err)
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return failure(err)
+		case <-timer.C:
+		}
+		pause *= 2
+	}
+}
