@@ -4,26 +4,57 @@ GO ?= go
 FUZZTIME ?= 20s
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# What `make services` starts: names of `go run ./tools/services list`, or all.
+SERVICES ?=
+# "required": a test whose server is not installed fails. Empty: it is skipped.
+export SEMEL_SERVICES ?= required
+
 .DEFAULT_GOAL := help
-.PHONY: help build test check race fuzz crash bench bench-report
+.PHONY: help build test test-matrix check race faults fuzz crash services services-stop services-install bench bench-report
 
 help: ## Show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the program as ./semel
 	$(GO) build -o semel ./cmd/semel
 
-test: check race fuzz ## Run all checks: check, tests with the race detector, fuzz targets
+test: services-install check race faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
 check: ## Check format, vet, staticcheck and architecture
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
 		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+	$(GO) vet -C test/faults ./...
+	cd test/faults && $(GO) run $(STATICCHECK) ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
 
 race:
 	$(GO) test -race -timeout 20m ./...
+
+faults: # a module of its own, for its proxy
+	$(GO) test -C test/faults -race -timeout 20m ./...
+
+test-matrix: ## Test the shared stores on every version of their servers
+	$(GO) run ./tools/services install all
+	@set -e; for redis in redis-7.0 redis-8.2 valkey-9; do \
+		echo "SEMEL_REDIS=$$redis"; \
+		SEMEL_REDIS=$$redis $(GO) test -count=1 -timeout 20m ./internal/services/... ./store/redisstore/... ./store/tiered/...; \
+	done
+	@set -e; for postgres in 15 18; do \
+		echo "SEMEL_POSTGRES=$$postgres"; \
+		SEMEL_POSTGRES=$$postgres $(GO) test -count=1 -timeout 20m ./internal/services/... ./store/pgstore/... ./store/tiered/...; \
+	done
+
+services: ## Install and start servers, print their addresses (SERVICES="redis-7.0 ...")
+	@$(GO) run ./tools/services install $(SERVICES)
+	@$(GO) run ./tools/services start -detach $(SERVICES)
+
+services-stop: ## Stop what `make services` started
+	@$(GO) run ./tools/services stop
+
+services-install:
+	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install
 
 # At its time limit Go's fuzzer sometimes fails with "context deadline exceeded"
 # alone, while it tries an input. A real finding always names a failing input, a

@@ -137,19 +137,20 @@ func (s *Server) waitReady(ctx context.Context) error {
 	defer cancel()
 	ticker := time.NewTicker(pollPause)
 	defer ticker.Stop()
+	err := errors.New("it was not asked")
 	for {
-		attempt, done := context.WithTimeout(ctx, time.Second)
-		err := s.kind.ready(attempt, s.Addr(), s.dir, s.process.pid)
-		done()
-		if err == nil {
-			return nil
-		}
 		select {
 		case <-s.process.done:
 			return fmt.Errorf("it ended before it answered: %v", s.process.err)
 		case <-ctx.Done():
 			return fmt.Errorf("no answer: %w (%w)", err, ctx.Err())
 		case <-ticker.C:
+		}
+		attempt, done := context.WithTimeout(ctx, time.Second)
+		err = s.kind.ready(attempt, s.Addr(), s.dir, s.process.pid)
+		done()
+		if err == nil {
+			return nil
 		}
 	}
 }
