@@ -66,13 +66,12 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			opts.Persistence = Logged
-			server := servicestest.StartRedis(t, nil)
 			h := storetest.Harness{
 				Time: storetest.Wall,
 				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 					o := opts
 					o.Prefix = servicestest.Prefix()
-					client := newClient(tb, server.Addr())
+					client := newClient(tb, redisAddr(tb))
 					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
 				},
 			}
