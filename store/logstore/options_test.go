@@ -95,7 +95,7 @@ func TestAuditLinesAreWhole(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	name := filepath.Join(s.Dir(), AuditName)
-	if err := s.Audit(AuditEntry{Action: "rm", ID: "a", Reason: "test"}); err != nil {
+	if err := s.Audit(t.Context(), []byte(`{"id":"a"}`)); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(name)
@@ -105,7 +105,7 @@ func TestAuditLinesAreWhole(t *testing.T) {
 	if err := os.WriteFile(name, append(content, `{"time":"20`...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Audit(AuditEntry{Action: "rm", ID: "b", Reason: "test"}); err != nil {
+	if err := s.Audit(t.Context(), []byte(`{"id":"b"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if content, err = os.ReadFile(name); err != nil {

@@ -2,11 +2,11 @@ package logstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -91,41 +91,23 @@ func (s *Store) settleByHand(ctx context.Context, key semel.Key, room int, chang
 	return errors.Join(err, s.settle(ctx, o))
 }
 
-// AuditEntry is one line of the audit log, the file audit.jsonl beside the log:
-// what a person changed, and why.
-type AuditEntry struct {
-	Time   time.Time `json:"time"`
-	Action string    `json:"action"`
-	Scope  string    `json:"scope"`
-	ID     string    `json:"id"`
-	As     string    `json:"as,omitempty"`
-	Reason string    `json:"reason"`
-	By     string    `json:"by,omitempty"`
-}
-
-// AuditName is the name of the audit log in the directory of the store.
+// AuditName is the name of the audit log in the directory of the store: who
+// changed a key by hand, and why. It is only ever appended to.
 const AuditName = "audit.jsonl"
 
-// Audit appends an entry to the audit log and makes it durable. A zero Time is
-// the store's time. Call it before the change it tells of: then no change goes
-// without its line.
-func (s *Store) Audit(e AuditEntry) error {
-	if e.Time.IsZero() {
-		e.Time = s.clock.Now().UTC()
-	}
-	line, err := json.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("logstore: encode audit entry: %w", err)
-	}
+// Audit appends a line to the audit log, and is done when that is durable. The
+// line has no line end. Write it before the change it tells of: then no change
+// goes without its line.
+func (s *Store) Audit(_ context.Context, line []byte) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
 	s.mu.Lock()
-	err = s.usable()
+	err := s.usable()
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if err := s.appendAudit(append(line, '\n')); err != nil {
+	if err := s.appendAudit(append(slices.Clip(line), '\n')); err != nil {
 		return fmt.Errorf("logstore: write audit log: %w", err)
 	}
 	return nil

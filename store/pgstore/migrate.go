@@ -209,7 +209,7 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	}
 	var sql bytes.Buffer
 	err = t.Execute(&sql, map[string]any{
-		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"),
+		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"),
 		"Partitions": partitions, "Storage": storage,
 	})
 	if err != nil {
