@@ -17,6 +17,8 @@ type circuit struct {
 	name string
 	opts *Options
 	down atomic.Bool // also read without mu: the fast path
+	// patience is for how long callers waited in vain since the last answer.
+	patience atomic.Int64
 
 	mu     sync.Mutex // guards the fields below, and changes of down
 	trying bool
@@ -51,6 +53,9 @@ func (c *circuit) enter() (trial, ok bool) {
 // the answer to a call from before the outage says nothing.
 func (c *circuit) leave(trial bool, err error) {
 	if err == nil && !trial {
+		if c.patience.Load() != 0 {
+			c.patience.Store(0)
+		}
 		return
 	}
 	c.mu.Lock()
@@ -66,6 +71,7 @@ func (c *circuit) leave(trial bool, err error) {
 	if was != (err != nil) {
 		c.since = now
 		c.down.Store(err != nil)
+		c.patience.Store(0)
 	}
 	c.mu.Unlock()
 	switch {
@@ -76,14 +82,13 @@ func (c *circuit) leave(trial bool, err error) {
 	}
 }
 
-// abandon ends a call that says nothing of the layer.
-func (c *circuit) abandon(trial bool) {
-	if !trial {
-		return
+// abandon ends a call whose caller gave up after a while. That says little of
+// the layer; but callers who together waited for a whole time-out, and got no
+// answer between them, are enough to call it down.
+func (c *circuit) abandon(trial bool, waited time.Duration, err error) {
+	if trial || time.Duration(c.patience.Add(int64(waited))) >= c.opts.Timeout {
+		c.leave(trial, err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.trying = false
 }
 
 // tell tells the observer.

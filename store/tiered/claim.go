@@ -27,7 +27,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 		return lengthError("claim", len(reqs), len(answers))
 	}
 	r := s.scratch.Get().(*reading)
-	defer s.recycle(r)
+	defer s.recycle(r, len(reqs))
 	rest := len(reqs) - s.read(ctx, r, reqs, answers)
 	switch {
 	case rest == len(reqs):
@@ -52,18 +52,24 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return err
 }
 
-// recycle keeps the room of a reading and nothing of its content.
-func (s *Store) recycle(r *reading) {
-	clear(r.keys)
-	clear(r.records)
-	clear(r.copies)
-	clear(r.reqs)
-	clear(r.answers)
+// recycle keeps the room of a reading of n requests and nothing of its content.
+func (s *Store) recycle(r *reading, n int) {
+	const most = 4096
+	if n > most {
+		return
+	}
 	*r = reading{
-		answered: r.answered[:0], asked: r.asked[:0], keys: r.keys[:0], records: r.records[:0], maybe: r.maybe[:0],
-		copies: r.copies[:0], reqs: r.reqs[:0], answers: r.answers[:0],
+		answered: r.answered[:0], asked: r.asked[:0], maybe: r.maybe[:0],
+		keys: emptied(r.keys, n), records: emptied(r.records, n), copies: emptied(r.copies, n),
+		reqs: emptied(r.reqs, n), answers: emptied(r.answers, n),
 	}
 	s.scratch.Put(r)
+}
+
+// emptied returns a slice of which at most n elements were in use, without them.
+func emptied[T any](used []T, n int) []T {
+	clear(used[:min(n, cap(used))])
+	return used[:0]
 }
 
 // read asks the layers from the top and answers what caches know to be done.
@@ -160,17 +166,16 @@ func vouches(record *semel.Record, req *semel.ClaimRequest) bool {
 
 // claimBelow asks the durable store and copies upwards what it answered.
 func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	var trial bool
 	if s.opts.OnOutage == Pass {
-		trial, ok := s.outage.enter()
-		if !ok {
+		var ok bool
+		if trial, ok = s.outage.enter(); !ok {
 			s.pass(reqs, answers, nil)
 			return nil
 		}
-		// Its answer, whatever it is, comes to the circuit by ask.
-		defer s.outage.abandon(trial)
 	}
 	began, wall := time.Now(), s.clock.Now()
-	err := s.ask(ctx, func() error {
+	err := s.ask(ctx, trial, func() error {
 		clear(answers)
 		return s.durable.Claim(ctx, reqs, answers)
 	})

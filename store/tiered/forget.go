@@ -62,7 +62,7 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 	}
 	for _, l := range s.layers {
 		if l.purger != nil {
-			l.run(ctx, ctx, func(ctx context.Context) error {
+			l.run(ctx, time.Now(), func(ctx context.Context) error {
 				_, err := l.purger.Purge(ctx)
 				return err
 			})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -61,33 +62,39 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 }
 
 // use makes one call of the layer under its time-out, if the layer is in use,
-// and reports whether it was answered.
+// and reports whether it was answered. Of a caller's deadline a layer gets half
+// of what is left, so that the layers below are reached in time.
 func (l *layer) use(ctx context.Context, call func(context.Context) error) bool {
 	if l.local {
-		return l.run(ctx, ctx, call)
+		return l.run(ctx, time.Now(), call)
 	}
-	timed, cancel := context.WithTimeout(ctx, l.opts.Timeout)
+	timeout := l.opts.Timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)/2)
+	}
+	began := time.Now()
+	timed, cancel := context.WithDeadline(ctx, began.Add(timeout))
 	defer cancel()
-	return l.run(ctx, timed, call)
+	return l.run(timed, began, call)
 }
 
 // run makes one call of the layer, if the layer is in use, and reports whether
 // it was answered. Removals that the layer is owed come first: before they have
 // reached it, it must not answer.
-func (l *layer) run(ctx, timed context.Context, call func(context.Context) error) bool {
+func (l *layer) run(ctx context.Context, began time.Time, call func(context.Context) error) bool {
 	trial, ok := l.enter()
 	if !ok {
 		return false
 	}
-	err := l.pay(timed)
+	err := l.pay(ctx)
 	if err == nil {
-		err = call(timed)
+		err = call(ctx)
 	}
-	if err != nil && ctx.Err() != nil {
-		l.abandon(trial) // the caller gave up, which says nothing of the layer
-		return false
+	if waited := time.Since(began); err != nil && ctx.Err() != nil && waited < l.opts.Timeout {
+		l.abandon(trial, waited, err)
+	} else {
+		l.leave(trial, err)
 	}
-	l.leave(trial, err)
 	return err == nil
 }
 

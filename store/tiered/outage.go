@@ -39,10 +39,10 @@ func below[Req, Ans any](
 		}
 	}
 	if len(made) == len(reqs) {
-		return wrap(verb, s.ask(ctx, func() error { return call(ctx, reqs, answers) }))
+		return wrap(verb, s.ask(ctx, false, func() error { return call(ctx, reqs, answers) }))
 	}
 	got := make([]Ans, len(made))
-	err := s.ask(ctx, func() error { return call(ctx, made, got) })
+	err := s.ask(ctx, false, func() error { return call(ctx, made, got) })
 	for j, i := range place {
 		answers[i] = got[j]
 	}
@@ -51,8 +51,8 @@ func below[Req, Ans any](
 
 // ask makes one call of the durable store; under Wait, until it is answered or
 // the caller gives up. Every verb may be repeated after an answer that did not
-// come.
-func (s *Store) ask(ctx context.Context, call func() error) error {
+// come. A trial is the first claim after a pause of Pass.
+func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 	var unknown error
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := call()
@@ -63,6 +63,7 @@ func (s *Store) ask(ctx context.Context, call func() error) error {
 			}
 			return err
 		case ctx.Err() != nil:
+			s.outage.abandon(trial, 0, err)
 			return errors.Join(err, unknown)
 		}
 		s.outage.leave(true, err)
