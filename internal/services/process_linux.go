@@ -179,13 +179,32 @@ func family(pid int) []int {
 // alive reports whether a process runs. A zombie does not: it waits for a
 // parent that may never ask, and holds nothing.
 func alive(pid int) bool {
+	stat, err := processStat(pid)
+	return err == nil && stat[0] != "Z" && stat[0] != "X"
+}
+
+// ProcessStart says when a process was started, in ticks since the boot. Its id
+// and this name it for good: ids alone are used again.
+func ProcessStart(pid int) (string, error) {
+	stat, err := processStat(pid)
+	if err != nil {
+		return "", fmt.Errorf("services: process %d: %w", pid, err)
+	}
+	return stat[19], nil
+}
+
+// processStat returns the fields of /proc/PID/stat from the state on.
+func processStat(pid int) ([]string, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return nil, err
 	}
-	// The name before, in parentheses, may itself have parentheses.
-	state := bytes.TrimSpace(content[bytes.LastIndexByte(content, ')')+1:])
-	return !bytes.HasPrefix(state, []byte("Z")) && !bytes.HasPrefix(state, []byte("X"))
+	// The name before, in parentheses, may itself have parentheses and spaces.
+	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+	if len(fields) < 20 {
+		return nil, fmt.Errorf("its state is %q", content)
+	}
+	return fields, nil
 }
 
 func ignoreGone(err error) error {

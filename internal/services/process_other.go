@@ -34,6 +34,9 @@ func (p *process) killAll(time.Duration) error { return errPlatform }
 func giveAway(string) error    { return nil }
 func asServer(*exec.Cmd) error { return errPlatform }
 
+// ProcessStart returns an error: servers are started on Linux only.
+func ProcessStart(int) (string, error) { return "", errPlatform }
+
 // Lock returns an error: servers are started on Linux only.
 func Lock(string, bool) (*os.File, error) { return nil, errPlatform }
 

@@ -20,11 +20,12 @@ import (
 )
 
 // In the directory of the state the process that holds servers has locked
-// lockFile for as long as it lives, so that an id in holderFile is its own and
-// not that of a later process. addressFile is there when all servers answer.
+// lockFile for as long as it lives. holderFile has its id and when it was
+// started, so that it is not taken for another: a holder that was killed leaves
+// the file. addressFile is there when all servers answer.
 const (
 	lockFile    = "lock"
-	holderFile  = "pid"
+	holderFile  = "holder"
 	addressFile = "addresses"
 	logFile     = "log"
 )
@@ -44,7 +45,11 @@ func hold(ctx context.Context, dir string, names []string, stdout io.Writer) (er
 	defer func() {
 		err = errors.Join(err, forget(dir), held.Close())
 	}()
-	if err := errors.Join(forget(dir), put(dir, holderFile, strconv.Itoa(os.Getpid()))); err != nil {
+	self, err := identity(os.Getpid())
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(forget(dir), put(dir, holderFile, self)); err != nil {
 		return err
 	}
 	running, err := startUnits(ctx, names)
@@ -60,6 +65,12 @@ func hold(ctx context.Context, dir string, names []string, stdout io.Writer) (er
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// identity names a process for good.
+func identity(pid int) (string, error) {
+	start, err := services.ProcessStart(pid)
+	return fmt.Sprintf("%d started at %s", pid, start), err
 }
 
 // put writes a file as a whole: who finds it finds all of it.
@@ -126,8 +137,26 @@ func leave(ctx context.Context, dir string, names []string, stdout io.Writer) er
 // ours reports whether a process is the holder: the addresses may be those of
 // one before it, which it finds locked.
 func ours(dir string, pid int) bool {
+	holder, err := holderOf(dir)
+	return err == nil && holder == pid
+}
+
+// holderOf returns the process that holds the servers. It is an error if that
+// has ended, whoever has its id now.
+func holderOf(dir string) (int, error) {
 	content, err := os.ReadFile(filepath.Join(dir, holderFile))
-	return err == nil && string(content) == strconv.Itoa(pid)
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := strings.Cut(string(content), " ")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		return 0, fmt.Errorf("services: %s: %w", holderFile, err)
+	}
+	if now, err := identity(pid); err != nil || now != string(content) {
+		return 0, fmt.Errorf("services: the process %s has ended", content)
+	}
+	return pid, nil
 }
 
 // end stops the holder, and returns when it and its servers are gone.
@@ -139,13 +168,9 @@ func end(ctx context.Context, dir string) error {
 	case !errors.Is(err, services.ErrLocked):
 		return err
 	}
-	content, err := os.ReadFile(filepath.Join(dir, holderFile))
+	pid, err := holderOf(dir)
 	if err != nil {
 		return err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		return fmt.Errorf("services: %s: %w", holderFile, err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("services: stop process %d: %w", pid, err)

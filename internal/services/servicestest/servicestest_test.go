@@ -1,0 +1,30 @@
+package servicestest_test
+
+import (
+	"testing"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestPoolTakesTheServersItIsGiven(t *testing.T) {
+	for name, value := range map[string]string{
+		"SEMEL_REDIS": "valkey-9", "SEMEL_TEST_REDIS": "redis://other:1", "SEMEL_TEST_VALKEY_9": "redis://given:1",
+		"SEMEL_POSTGRES": "", "SEMEL_TEST_POSTGRES": "postgres://given:2",
+	} {
+		t.Setenv(name, value)
+	}
+	var servers servicestest.Pool
+	if url := servers.Redis(t); url != "redis://given:1" {
+		t.Errorf("Redis at %s", url)
+	}
+	if url := servers.Postgres(t); url != "postgres://given:2" {
+		t.Errorf("PostgreSQL at %s", url)
+	}
+}
+
+func TestPrefixesDiffer(t *testing.T) {
+	t.Parallel()
+	if one, other := servicestest.Prefix(), servicestest.Prefix(); one == other {
+		t.Errorf("twice %s", one)
+	}
+}
