@@ -27,6 +27,7 @@ import (
 type Client struct {
 	rueidis.Client
 	timeout time.Duration
+	secured bool // by TLS
 	circuit circuit
 	closed  atomic.Bool
 }
@@ -68,7 +69,7 @@ func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, er
 	case err != nil:
 		return nil, fmt.Errorf("redisstore: connect: %w: %w", semel.ErrStoreUnavailable, err)
 	}
-	return &Client{Client: client, timeout: o.Timeout}, nil
+	return &Client{Client: client, timeout: o.Timeout, secured: o.TLS != nil}, nil
 }
 
 // client returns the options of the client library. Dialling ends with dialing
@@ -127,7 +128,7 @@ func dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (
 		conn, err = handshake(ctx, conn, addr, config)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redisstore: dial %s: %w: %w", addr, semel.ErrStoreUnavailable, err)
+		return nil, fmt.Errorf("dial %s: %w: %w", addr, semel.ErrStoreUnavailable, err)
 	}
 	return conn, nil
 }
@@ -193,7 +194,7 @@ func (c *Client) Status() Status { return c.circuit.status() }
 // enter says whether a call may be made.
 func (c *Client) enter() (pass, error) {
 	if c.closed.Load() {
-		return pass{}, fmt.Errorf("redisstore: the client: %w", semel.ErrClosed)
+		return pass{}, fmt.Errorf("the client: %w", semel.ErrClosed)
 	}
 	return c.circuit.enter(time.Now())
 }
@@ -218,7 +219,7 @@ func (c *Client) leave(ctx context.Context, p pass, results []rueidis.RedisResul
 			continue
 		}
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			err = fmt.Errorf("redisstore: no answer within %v: %w", c.timeout, semel.ErrOutcomeUnknown)
+			err = fmt.Errorf("no answer within %v: %w", c.timeout, semel.ErrOutcomeUnknown)
 			results[i] = rueidis.NewErrorResult(err)
 		}
 		failure = err

@@ -71,7 +71,7 @@ func (c *circuit) enter(now time.Time) (pass, error) {
 	case !c.current.Open:
 		return p, nil
 	case c.probing || now.Before(c.retry):
-		return p, fmt.Errorf("redisstore: not sent, the server has not answered since %s (%w): last error: %w",
+		return p, fmt.Errorf("not sent, the server has not answered since %s (%w): last error: %w",
 			c.current.Since.UTC().Format(time.RFC3339), semel.ErrStoreUnavailable, quoted{c.current.LastError})
 	}
 	c.probing, p.probe = true, true

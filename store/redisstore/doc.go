@@ -27,6 +27,17 @@
 // fingerprint is half of its digest in a set of such numbers: about a fifteenth
 // of the memory.
 //
+// # What the user may do
+//
+// An ACL user of the server needs these permissions and no more; +bf.* only for
+// a filter kept by a module, +cluster only in a cluster, +select only for a
+// database other than 0. With +config|get the doctor sees more.
+//
+//	ACL SETUSER semel on >PASSWORD ~semel:* ~dedup:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +exists +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
+//
+// The patterns are the prefix of the store and, if there is one, of the other
+// scheme.
+//
 // # The keys of another scheme
 //
 // Who comes from SET dedup:<id> NX EX sets [Options.LegacyPrefix]. A key that

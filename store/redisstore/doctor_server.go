@@ -1,0 +1,329 @@
+package redisstore
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// What is looked at on one server. Each finding says what it costs the promise:
+// nothing is lost while the store refuses, and a forgotten key is a second
+// effect.
+
+func (p *patient) server() semel.Finding {
+	f := semel.Finding{Subject: "server"}
+	name, version := "Redis", p.info["redis_version"]
+	if other := p.info["server_name"]; other != "" && other != "redis" {
+		name, version = other, cmp.Or(p.info[other+"_version"], version)
+	}
+	f.Found = fmt.Sprintf("%s %s, %s", name, version, cmp.Or(p.info["redis_mode"], p.info["server_mode"], "mode unknown"))
+	switch major, minor, err := versionOf(version); {
+	case err != nil:
+		f.Severity = semel.Notice
+		f.Cost = "not known: whether the server does all that the store needs"
+	case name == "Redis" && (major < 6 || major == 6 && minor < 2):
+		f.Severity = semel.Broken
+		f.Cost = "the store needs what Redis has from 6.2 on"
+		f.Remedy = "upgrade the server"
+	case name != "Redis" && name != "valkey":
+		f.Severity = semel.Notice
+		f.Cost = "the store is tested with Redis and Valkey only"
+	}
+	return f
+}
+
+func (p *patient) connection() semel.Finding {
+	f := semel.Finding{Subject: "connection"}
+	host, _, _ := net.SplitHostPort(p.addr)
+	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	switch {
+	case p.secured:
+		f.Found = "TLS"
+	case p.plain && local:
+		f.Found = "plain, inside this machine"
+	case p.plain:
+		f.Severity = semel.Notice
+		f.Found = "plain"
+		f.Cost = "who is on the way reads the password and can answer in the server's place, which voids every promise"
+		f.Remedy = "rediss://, unless the network is trusted"
+	default:
+		f.Severity = semel.Notice
+		f.Found = "could not look: the client was made elsewhere"
+		f.Cost = "not known: whether others on the way can read and answer"
+	}
+	return f
+}
+
+func (p *patient) role() semel.Finding {
+	f := semel.Finding{Subject: "role", Found: p.info["role"]}
+	if f.Found != "master" {
+		f.Severity = semel.Broken
+		f.Found += " of " + p.info["master_host"] + ":" + p.info["master_port"]
+		f.Cost = "a replica refuses claims, and what it shows may be of the past"
+		f.Remedy = "connect to the master, or by Sentinel, which follows it"
+	}
+	return f
+}
+
+func (p *patient) policy() semel.Finding {
+	f := semel.Finding{Subject: "maxmemory-policy", Found: p.info["maxmemory_policy"]}
+	switch {
+	case f.Found == "":
+		f.Severity = semel.Notice
+		f.Found = "could not look: INFO does not tell"
+		f.Cost = "not known: whether the server forgets keys when memory is short"
+	case f.Found != "noeviction":
+		f.Severity = semel.Broken
+		f.Cost = "when memory is short the server forgets keys before their window ends, and says nothing: their messages take effect a second time"
+		f.Remedy = "CONFIG SET maxmemory-policy noeviction; if others need eviction, give the store a server of its own"
+	}
+	return f
+}
+
+func (p *patient) evicted() semel.Finding {
+	n := p.number("evicted_keys")
+	f := semel.Finding{Subject: "evicted_keys", Found: strconv.FormatInt(n, 10) + " since the server started"}
+	if n > 0 {
+		f.Severity = semel.Broken
+		f.Cost = "each may have been a key inside its window: its message takes effect a second time when it comes again"
+		f.Remedy = "set maxmemory-policy to noeviction and give the server more memory"
+	}
+	return f
+}
+
+func (p *patient) memory() semel.Finding {
+	used, limit := p.number("used_memory"), p.number("maxmemory")
+	f := semel.Finding{Subject: "maxmemory"}
+	if limit == 0 {
+		f.Severity = semel.Notice
+		f.Found = fmt.Sprintf("no limit; %s of the machine's %s are used", size(used), size(p.number("total_system_memory")))
+		f.Cost = "when the machine has no more memory the system ends the server, instead of new keys being refused"
+		f.Remedy = "set maxmemory below what the machine can spare, with noeviction"
+		return f
+	}
+	share := 100 * float64(used) / float64(limit)
+	f.Found = fmt.Sprintf("%s of %s used, %.0f %%", size(used), size(limit), share)
+	switch {
+	case share >= 90:
+		f.Severity = semel.Warning
+	case share >= 75:
+		f.Severity = semel.Notice
+	default:
+		return f
+	}
+	f.Cost = "at the limit new keys are refused and their messages wait; nothing is lost"
+	f.Remedy = "raise maxmemory, shorten windows, or use the compact form"
+	return f
+}
+
+func size(bytes int64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+}
+
+// log looks at the append-only file, and at whether it is what the store was
+// told.
+func (p *patient) log(told Persistence) []semel.Finding {
+	const turnOn = "CONFIG SET appendonly yes, and the same in its file"
+	on := semel.Finding{Subject: "appendonly", Found: "yes"}
+	if p.info["aof_enabled"] != "1" {
+		on.Found = "no"
+		on.Severity = semel.Warning
+		on.Cost = "a restart forgets all keys, or those since the last snapshot: their messages take effect a second time"
+		on.Remedy = turnOn
+		if told >= Logged {
+			on.Severity = semel.Broken
+			on.Cost = "the store is told that keys survive a restart, and they do not: " + on.Cost
+		}
+		return []semel.Finding{on}
+	}
+	if status := p.info["aof_last_write_status"]; status != "" && status != "ok" {
+		on.Severity = semel.Broken
+		on.Found = "yes, but the last write failed: " + status
+		on.Cost = "the server refuses claims until its disk works; messages wait"
+		on.Remedy = "look at the server's log and disk"
+	}
+	fsync, unknown := p.parameter("appendfsync", "whether a loss of power forgets keys")
+	if unknown != nil {
+		return []semel.Finding{on, *unknown}
+	}
+	f := semel.Finding{Subject: "appendfsync", Found: fsync}
+	switch fsync {
+	case "always":
+	case "everysec":
+		f.Severity = semel.Notice
+		f.Cost = "a loss of power forgets the keys of the last second or two: their messages take effect a second time"
+		f.Remedy = "appendfsync always, if that matters more than speed"
+	default:
+		f.Severity = semel.Warning
+		f.Cost = "a loss of power forgets the keys of the last half minute or so: their messages take effect a second time"
+		f.Remedy = "CONFIG SET appendfsync everysec, or always"
+	}
+	if told == Synced && fsync != "always" {
+		f.Severity = semel.Broken
+		f.Cost = "the store is told that keys survive a loss of power, and they do not: " + f.Cost
+		f.Remedy = "CONFIG SET appendfsync always"
+	}
+	return []semel.Finding{on, f}
+}
+
+func (p *patient) snapshots() semel.Finding {
+	f := semel.Finding{Subject: "save"}
+	if status := p.info["rdb_last_bgsave_status"]; status != "" && status != "ok" {
+		f.Severity = semel.Warning
+		f.Found = "the last snapshot failed: " + status
+		f.Cost = "by default the server then refuses claims, and messages wait"
+		f.Remedy = "look at the server's log and disk"
+		return f
+	}
+	save, unknown := p.parameter("save", "how much a restart forgets")
+	switch logged := p.info["aof_enabled"] == "1"; {
+	case logged:
+		f.Found = "the append-only file has all"
+	case unknown != nil:
+		return *unknown
+	case save == "":
+		f.Severity = semel.Warning
+		f.Found = "none"
+		f.Cost = "a restart forgets all keys: their messages take effect a second time"
+		f.Remedy = "turn the append-only file on"
+	default:
+		f.Severity = semel.Warning
+		f.Found = save
+		f.Cost = "a restart forgets the keys since the last snapshot: their messages take effect a second time"
+		f.Remedy = "turn the append-only file on"
+	}
+	return f
+}
+
+// lagAllowed is how long a replica may be silent before it counts as behind.
+const lagAllowed = 10
+
+func (p *patient) replicas() semel.Finding {
+	f := semel.Finding{Subject: "replicas"}
+	n := p.number("connected_slaves")
+	f.Found = fmt.Sprintf("%d connected", n)
+	if n == 0 {
+		f.Severity = semel.Notice
+		f.Cost = "while the server is down nothing can be claimed, and messages wait"
+		f.Remedy = "a replica, with Sentinel or in a cluster, if that takes too long"
+		return f
+	}
+	f.Severity = semel.Notice
+	f.Cost = "replication is asynchronous: a failover forgets the keys that had not reached the replica, and their messages take effect a second time"
+	for i := range n {
+		state := p.info["slave"+strconv.FormatInt(i, 10)]
+		lag, err := strconv.Atoi(after(state, "lag="))
+		if online := after(state, "state="); online != "online" || err != nil || lag > lagAllowed {
+			f.Severity = semel.Warning
+			f.Found += fmt.Sprintf("; %s:%s is %s and %s s behind", after(state, "ip="), after(state, "port="), cmp.Or(online, "silent"), after(state, "lag="))
+			f.Remedy = "look why the replica does not follow"
+		}
+	}
+	return f
+}
+
+// after returns the value of one of name=value,name=value.
+func after(list, name string) string {
+	for part := range strings.SplitSeq(list, ",") {
+		if value, ok := strings.CutPrefix(part, name); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func (p *patient) minReplicas() semel.Finding {
+	const subject = "min-replicas-to-write"
+	value, unknown := p.parameter(subject, "whether a master that was cut off goes on granting claims")
+	f := semel.Finding{Subject: subject, Found: value}
+	switch {
+	case unknown != nil:
+		return *unknown
+	case p.number("connected_slaves") == 0 && value == "0":
+		f.Found = "0, without replicas"
+	case value == "0":
+		f.Severity = semel.Warning
+		f.Cost = "a master that is cut off from its replicas goes on granting claims, and all of them are forgotten when another takes its place"
+		f.Remedy = "CONFIG SET min-replicas-to-write 1: it then refuses after min-replicas-max-lag seconds"
+	default:
+		lag := p.config["min-replicas-max-lag"]
+		f.Found = fmt.Sprintf("%s, within %s s", value, lag)
+		need, _ := strconv.ParseInt(value, 10, 64)
+		if good := p.number("min_slaves_good_slaves"); good < need {
+			f.Severity = semel.Broken
+			f.Found += fmt.Sprintf("; %d follow", good)
+			f.Cost = "the server refuses claims (NOREPLICAS), and messages wait"
+			f.Remedy = "bring the replicas back"
+		}
+	}
+	return f
+}
+
+func (p *patient) clock() semel.Finding {
+	f := semel.Finding{Subject: "clock"}
+	direction, apart := "ahead of", p.ahead
+	if apart < 0 {
+		direction, apart = "behind", -apart
+	}
+	f.Found = fmt.Sprintf("%v %s this machine, give or take %v", apart.Round(time.Millisecond), direction, p.doubt.Round(time.Microsecond))
+	switch apart -= p.doubt; {
+	case apart >= time.Minute:
+		f.Severity = semel.Warning
+	case apart >= time.Second:
+		f.Severity = semel.Notice
+	default:
+		return f
+	}
+	f.Cost = "leases and windows follow the server alone and hold; but whether a message is late is told by its own time, and windows near that difference are wrong for it"
+	f.Remedy = "synchronize both clocks"
+	return f
+}
+
+// slowScript is from when on the time of a script is worth a finding: the
+// server does nothing else meanwhile.
+const slowScript = 10 * time.Millisecond
+
+func (p *patient) scripts() semel.Finding {
+	f := semel.Finding{Subject: "evalsha"}
+	stats := p.info["cmdstat_evalsha"]
+	calls, mean := after(stats, "calls="), after(stats, "usec_per_call=")
+	if calls == "" {
+		f.Found = "no script has run yet"
+		return f
+	}
+	f.Found = fmt.Sprintf("%s scripts, %s µs on average", calls, mean)
+	slow := mean
+	if tail := after(p.info["latency_percentiles_usec_evalsha"], "p99="); tail != "" {
+		f.Found += fmt.Sprintf(", 99 %% within %s µs", tail)
+		slow = tail
+	}
+	if micros, err := strconv.ParseFloat(slow, 64); err == nil && micros >= float64(slowScript.Microseconds()) {
+		f.Severity = semel.Notice
+		f.Cost = "while a script runs the server answers nobody: claims of all wait that long"
+		f.Remedy = "a faster server; or find whose scripts they are"
+	}
+	return f
+}
+
+func (p *patient) packing() semel.Finding {
+	const subject = "set-max-intset-entries"
+	value, unknown := p.parameter(subject, "whether the compact form is compact")
+	if unknown != nil {
+		return *unknown
+	}
+	f := semel.Finding{Subject: subject, Found: value}
+	if n, err := strconv.Atoi(value); err != nil || n < usualSetLimit {
+		f.Severity = semel.Notice
+		f.Cost = "sets with more members are not packed and take several times the memory; keys are kept all the same"
+		f.Remedy = fmt.Sprintf("CONFIG SET %s %d", subject, usualSetLimit)
+	}
+	return f
+}

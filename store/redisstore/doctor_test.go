@@ -1,0 +1,306 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// do runs one command on a server and wants no error.
+func do(t testing.TB, addr string, command ...string) any {
+	t.Helper()
+	answer, err := services.RedisDo(t.Context(), addr, command...)
+	if err != nil {
+		t.Fatalf("%v: %v", command, err)
+	}
+	return answer
+}
+
+func examine(t testing.TB, client *Client, opts *Options) []semel.Finding {
+	t.Helper()
+	findings, err := Examine(t.Context(), client, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		if f.Subject == "" || f.Found == "" || (f.Severity == semel.Fine) != (f.Cost == "") {
+			t.Errorf("a finding is not complete: %+v", f)
+		}
+	}
+	return findings
+}
+
+// find returns the only finding about a subject.
+func find(t testing.TB, findings []semel.Finding, subject string) semel.Finding {
+	t.Helper()
+	var found []semel.Finding
+	for _, f := range findings {
+		if f.Subject == subject {
+			found = append(found, f)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d findings about %s: %+v", len(found), subject, findings)
+	}
+	return found[0]
+}
+
+func TestDoctorGradesConfiguration(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	client := connect(t, server.URL(), nil)
+	set := func(name, value string) []string { return []string{"CONFIG", "SET", name, value} }
+	compact := Options{Compact: compactForm()}
+	for _, test := range []struct {
+		subject string
+		before  [][]string
+		opts    Options
+		want    semel.Severity
+		found   string
+	}{
+		{"server", nil, Options{}, semel.Fine, "standalone"},
+		{"connection", nil, Options{}, semel.Fine, "inside this machine"},
+		{"role", nil, Options{}, semel.Fine, "master"},
+		{"maxmemory-policy", nil, Options{}, semel.Fine, "noeviction"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "allkeys-lru")}, Options{}, semel.Broken, "allkeys-lru"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "volatile-ttl")}, Options{}, semel.Broken, "volatile-ttl"},
+		{"maxmemory-policy", [][]string{set("maxmemory-policy", "noeviction")}, Options{}, semel.Fine, "noeviction"},
+		{"evicted_keys", nil, Options{}, semel.Fine, "0 since"},
+		{"maxmemory", nil, Options{}, semel.Notice, "no limit"},
+		{"maxmemory", [][]string{set("maxmemory", "1gb")}, Options{}, semel.Fine, "of 1.0 GiB used"},
+		{"maxmemory", [][]string{set("maxmemory", "1mb")}, Options{}, semel.Warning, "of 1.0 MiB used"},
+		{"appendonly", [][]string{set("maxmemory", "0")}, Options{Persistence: Logged}, semel.Fine, "yes"},
+		{"appendfsync", nil, Options{Persistence: Logged}, semel.Notice, "everysec"},
+		{"appendfsync", nil, Options{Persistence: Synced}, semel.Broken, "everysec"},
+		{"appendfsync", [][]string{set("appendfsync", "always")}, Options{Persistence: Synced}, semel.Fine, "always"},
+		{"appendfsync", [][]string{set("appendfsync", "no")}, Options{}, semel.Warning, "no"},
+		{"save", nil, Options{}, semel.Fine, "append-only"},
+		{"appendonly", [][]string{set("appendonly", "no")}, Options{}, semel.Warning, "no"},
+		{"appendonly", nil, Options{Persistence: Logged}, semel.Broken, "no"},
+		{"save", nil, Options{}, semel.Warning, "none"},
+		{"save", [][]string{set("save", "60 1")}, Options{}, semel.Warning, "60 1"},
+		{"replicas", nil, Options{}, semel.Notice, "0 connected"},
+		{"min-replicas-to-write", nil, Options{}, semel.Fine, "without replicas"},
+		{"clock", nil, Options{}, semel.Fine, "this machine"},
+		{"evalsha", nil, Options{}, semel.Fine, "scripts, "},
+		{"permissions", nil, Options{}, semel.Fine, "all"},
+		{"set-max-intset-entries", nil, compact, semel.Fine, "512"},
+		{"set-max-intset-entries", [][]string{set("set-max-intset-entries", "64")}, compact, semel.Notice, "64"},
+	} {
+		for _, command := range test.before {
+			do(t, server.Addr(), command...)
+		}
+		got := find(t, examine(t, client, &test.opts), test.subject)
+		if got.Severity != test.want || !strings.Contains(got.Found, test.found) {
+			t.Errorf("%s after %v, told persistence %d: %+v; want it %v, %q", test.subject, test.before, test.opts.Persistence, got, test.want, test.found)
+		}
+	}
+}
+
+func TestDoctorSeesThatKeysWereEvicted(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random", "--appendonly", "no"}})
+	value := strings.Repeat("x", 100_000)
+	for i := range 30 {
+		do(t, server.Addr(), "SET", fmt.Sprint("filler", i), value)
+	}
+	got := find(t, examine(t, connect(t, server.URL(), nil), nil), "evicted_keys")
+	if got.Severity != semel.Broken || strings.HasPrefix(got.Found, "0 ") {
+		t.Errorf("after an eviction: %+v; want it broken", got)
+	}
+}
+
+func TestDoctorLooksAtReplication(t *testing.T) {
+	t.Parallel()
+	master := servicestest.StartRedis(t, nil)
+	client := connect(t, master.URL(), nil)
+	replica := servicestest.StartRedis(t, nil)
+	host, port, _ := net.SplitHostPort(master.Addr())
+	do(t, master.Addr(), "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+	do(t, replica.Addr(), "REPLICAOF", host, port)
+	eventually(t, func() bool {
+		return strings.Contains(do(t, master.Addr(), "INFO", "replication").(string), "state=online")
+	}, "the replica follows")
+
+	findings := examine(t, client, nil)
+	if got := find(t, findings, "replicas"); got.Severity != semel.Notice || got.Found != "1 connected" {
+		t.Errorf("one replica: %+v", got)
+	}
+	if got := find(t, findings, "min-replicas-to-write"); got.Severity != semel.Warning || got.Found != "0" {
+		t.Errorf("no replica required: %+v", got)
+	}
+	do(t, master.Addr(), "CONFIG", "SET", "min-replicas-to-write", "1")
+	eventually(t, func() bool {
+		return find(t, examine(t, client, nil), "min-replicas-to-write").Severity == semel.Fine
+	}, "the required replica follows")
+
+	do(t, master.Addr(), "CONFIG", "SET", "min-replicas-to-write", "2")
+	if got := find(t, examine(t, client, nil), "min-replicas-to-write"); got.Severity != semel.Broken {
+		t.Errorf("too few replicas: %+v; want it broken", got)
+	}
+
+	if got := find(t, examine(t, connect(t, replica.URL(), nil), nil), "role"); got.Severity != semel.Broken || !strings.Contains(got.Found, master.Addr()) {
+		t.Errorf("on a replica: %+v; want it broken", got)
+	}
+}
+
+func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := servicestest.StartRedisCluster(t, nil)
+	do(t, cluster.Addrs()[1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), nil)
+	store, err := New(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings, err := store.Examine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := 0
+	for _, f := range findings {
+		if f.Subject != "maxmemory-policy" {
+			continue
+		}
+		policies++
+		if bad := strings.Contains(f.Found, cluster.Addrs()[1]); bad != (f.Severity == semel.Broken) {
+			t.Errorf("only the second node evicts: %+v", f)
+		}
+	}
+	if policies != 3 {
+		t.Errorf("%d findings about maxmemory-policy, for three masters: %+v", policies, findings)
+	}
+	for _, subject := range []string{"cluster_state", "cluster_slots"} {
+		if f := find(t, findings, subject); f.Severity != semel.Fine {
+			t.Errorf("a whole cluster: %+v", f)
+		}
+	}
+	if f := find(t, findings, "cluster-require-full-coverage"); f.Severity != semel.Notice || f.Found != "yes" {
+		t.Errorf("full coverage: %+v", f)
+	}
+
+	if err := cluster.Nodes[2].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		findings, err := store.Examine(t.Context())
+		if err != nil {
+			return false
+		}
+		broken := map[string]bool{}
+		for _, f := range findings {
+			broken[f.Subject] = broken[f.Subject] || f.Severity == semel.Broken
+		}
+		return broken["cluster_state"] && broken["cluster_slots"] && broken["node"]
+	}, "the findings name the dead master and the state of the cluster")
+}
+
+// leastPrivilege is the ACL of the package documentation.
+func leastPrivilege(t testing.TB) []string {
+	t.Helper()
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, rules, ok := strings.Cut(line, "ACL SETUSER semel "); ok {
+			return strings.Fields(strings.ReplaceAll(rules, "PASSWORD", canary))
+		}
+	}
+	t.Fatal("the package documentation has no ACL SETUSER")
+	return nil
+}
+
+func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, &services.RedisOptions{Bloom: true})
+	rules := leastPrivilege(t)
+	do(t, server.Addr(), append([]string{"ACL", "SETUSER", "semel"}, rules...)...)
+	url := "redis://semel:" + canary + "@" + server.Addr() + "/1"
+	client := connect(t, url, nil)
+	opts := &Options{Compact: compactForm(), LegacyPrefix: "dedup:"}
+	store, err := New(t.Context(), client, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lifeOf(t.Context(), store); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []FilterForm{FilterModule, FilterBits} {
+		f, err := NewFilter(t.Context(), client, &FilterOptions{Prefix: "semel:" + string(form) + ":", Form: form})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.TestAndAdd(t.Context(), idsFrom("s", 0, 3), make([]bool, 3)); err != nil {
+			t.Error(err)
+		}
+	}
+	findings := examine(t, client, opts)
+	if f := find(t, findings, "permissions"); f.Severity != semel.Fine {
+		t.Errorf("with %v: %+v", rules, f)
+	}
+	for _, subject := range []string{"appendfsync", "min-replicas-to-write", "set-max-intset-entries"} {
+		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "could not look") {
+			t.Errorf("without CONFIG: %+v", f)
+		}
+	}
+
+	// Each command of the list is needed: without it something is refused.
+	for _, rule := range rules {
+		command, ok := strings.CutPrefix(rule, "+")
+		switch {
+		case !ok, strings.HasPrefix(command, "bf."), strings.HasPrefix(command, "cluster"):
+			continue
+		case command == "ping": // a refusal is an answer too, but one that fills ACL LOG
+			continue
+		}
+		do(t, server.Addr(), "ACL", "SETUSER", "semel", "-"+command)
+		if err := everything(t.Context(), url, opts); err == nil {
+			t.Errorf("nothing is refused without %s: it is not needed", command)
+		}
+		do(t, server.Addr(), "ACL", "SETUSER", "semel", rule)
+	}
+	if err := everything(t.Context(), url, opts); err != nil {
+		t.Errorf("with all rules: %v", err)
+	}
+}
+
+// everything does what a user of the store may do, and returns the first error.
+func everything(ctx context.Context, url string, opts *Options) error {
+	client, err := Connect(ctx, url, nil)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	store, err := New(ctx, client, opts)
+	if err != nil {
+		return err
+	}
+	if err := lifeOf(ctx, store); err != nil {
+		return err
+	}
+	f, err := NewFilter(ctx, client, &FilterOptions{Prefix: "semel:bits:", Form: FilterBits})
+	if err != nil {
+		return err
+	}
+	if _, err := f.TestAndAdd(ctx, idsFrom("s", 0, 3), make([]bool, 3)); err != nil {
+		return err
+	}
+	findings, err := store.Examine(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if f.Subject == "permissions" && f.Severity != semel.Fine {
+			return fmt.Errorf("permissions: %s", f.Found)
+		}
+	}
+	return nil
+}
