@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -29,7 +30,8 @@ func TestMain(m *testing.M) {
 // command runs the command as a process of its own.
 func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	// Also when the test has ended, and its context with it, to clean up.
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "SEMEL_SERVICES_MAIN=yes")
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -51,7 +53,14 @@ func started(t *testing.T, dir string) (addr string, holder int) {
 	if holder, err = holderOf(dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _, _ = command(t, "stop", "-state", dir) }) // if the test failed
+	t.Cleanup(func() {
+		if free(t, dir) {
+			return // the test stopped it
+		}
+		if _, stderr, err := command(t, "stop", "-state", dir); err != nil {
+			t.Errorf("%v\n%s", err, stderr)
+		}
+	})
 	return strings.TrimSuffix(addr, "'"), holder
 }
 
