@@ -54,10 +54,11 @@ var packageMap = map[string][]string{
 	"internal/services/servicestest": {"internal/services"},
 	"internal/config":                {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
 	"internal/wiring": {
-		".", "filter", "internal/config", "store/memstore", "store/logstore", "store/redisstore", "store/pgstore", "store/tiered",
+		".", "internal/config", "internal/vfs", "store/memstore", "store/logstore", "store/redisstore", "store/pgstore", "store/tiered",
+		"github.com/jackc/pgx/v5/pgxpool",
 	},
 	"internal/cli": {
-		".", "key", "store/logstore", "store/pgstore", "internal/config", "internal/dedup", "internal/vfs", "internal/wiring",
+		".", "key", "store/logstore", "store/pgstore", "internal/config", "internal/dedup", "internal/wiring",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"cmd/semel":      {"internal/cli"},

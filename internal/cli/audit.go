@@ -2,22 +2,16 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
-	"path/filepath"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 )
-
-// auditName is the file in a store's directory that says who changed a key by
-// hand, and why. It is only ever appended to.
-const auditName = "audit.jsonl"
 
 // auditLine is one line of the audit log. A change has two lines with one
 // operation: what is about to be done, durable before it is done, and what came
@@ -36,17 +30,18 @@ type auditLine struct {
 	Error     string      `json:"error,omitempty"`
 }
 
-// audited makes a change to one key between two lines of the audit log of the
-// store in dir, which the caller has open: its lock keeps others away.
-func audited(dir, verb, reason string, before *semel.Record, after semel.State, change func() error) (err error) {
-	log, err := openAudit(filepath.Join(dir, auditName))
-	if err != nil {
-		return fmt.Errorf("audit log: nothing was changed: %w", err)
-	}
-	defer func() { err = errors.Join(err, log.Close()) }()
+// auditor is the ability of a store to keep its audit log: with its keys, where
+// everybody who shares them finds it.
+type auditor interface {
+	// Audit appends a line, and returns when that is as durable as the store.
+	Audit(ctx context.Context, line []byte) error
+}
+
+// audited makes a change to one key between two lines of the audit log.
+func audited(ctx context.Context, log auditor, verb, reason string, before *semel.Record, after semel.State, change func() error) error {
 	operation := rand.Text()
 	known := newRecordLine(before)
-	err = appendAudit(log, auditLine{
+	err := appendAudit(ctx, log, auditLine{
 		Time: jsonTime(time.Now()), Operation: operation,
 		Actor: actor(), Host: hostname(), Verb: verb,
 		Before: &known, After: after.String(), Reason: reason,
@@ -59,52 +54,18 @@ func audited(dir, verb, reason string, before *semel.Record, after semel.State, 
 	if changeErr != nil {
 		outcome.Outcome, outcome.Error = "failed", changeErr.Error()
 	}
-	if err := appendAudit(log, outcome); err != nil {
+	if err := appendAudit(context.WithoutCancel(ctx), log, outcome); err != nil {
 		changeErr = errors.Join(changeErr, fmt.Errorf("audit log: the change is there but its outcome is not: %w", err))
 	}
 	return changeErr
 }
 
-// openAudit opens the log for appending. A last line that was cut off by a
-// crash is ended, so that the next one stands by itself.
-func openAudit(name string) (*os.File, error) {
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := endLastLine(file); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
-}
-
-func endLastLine(file *os.File) error {
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Size() == 0 {
-		return vfs.OS{}.SyncDir(filepath.Dir(file.Name()))
-	}
-	var last [1]byte
-	if _, err := file.ReadAt(last[:], info.Size()-1); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if last[0] != '\n' {
-		_, err = file.WriteString("\n")
-	}
-	return err
-}
-
-func appendAudit(file *os.File, line auditLine) error {
+func appendAudit(ctx context.Context, log auditor, line auditLine) error {
 	var text bytes.Buffer
 	if err := writeJSONLine(&text, line); err != nil {
 		return err
 	}
-	if _, err := file.Write(text.Bytes()); err != nil {
-		return err
-	}
-	return file.Sync()
+	return log.Audit(ctx, bytes.TrimSuffix(text.Bytes(), []byte("\n")))
 }
 
 // actor names who runs the program, as far as the system knows.

@@ -19,12 +19,12 @@ import (
 	"golang.org/x/term"
 )
 
-// The exit statuses, which scripts rely on. 3, a check found something to
-// report, comes with the first verb that checks.
+// The exit statuses, which scripts rely on.
 const (
 	exitDone        = 0
 	exitFailed      = 1
 	exitUsage       = 2
+	exitFound       = 3
 	exitInterrupted = 130
 )
 
@@ -37,6 +37,9 @@ type app struct {
 	columns        int // of the terminal that stderr is, or 0
 
 	asJSON, quiet, noColor, noProgress bool
+
+	// redact hides the secrets of the configuration that was read.
+	redact func(text string) string
 
 	// wrong is what the parser found wrong with the flags, for the verb to
 	// report with what it finds itself.
@@ -52,7 +55,7 @@ type app struct {
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
 	a := &app{
 		stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env,
-		args: args, columns: terminalColumns(stderr),
+		args: args, columns: terminalColumns(stderr), redact: func(text string) string { return text },
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -87,6 +90,8 @@ func (a *app) report(ctx context.Context, path string, err error) int {
 	case errors.As(err, &usage):
 		a.complain(path, usage.Problems...)
 		return exitUsage
+	case errors.Is(err, errFound):
+		return exitFound
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
 		a.complain(path, "interrupted: run the same command again to go on")
 		return exitInterrupted
@@ -102,7 +107,7 @@ func (a *app) complain(path string, problems ...string) {
 		name = "\x1b[1;31m" + name + "\x1b[0m"
 	}
 	for _, problem := range problems {
-		fmt.Fprintf(a.stderr, "%s %s\n", name, oneLine(plainText(problem)))
+		fmt.Fprintf(a.stderr, "%s %s\n", name, oneLine(a.redact(plainText(problem))))
 	}
 }
 
@@ -116,7 +121,7 @@ func (a *app) note(format string, args ...any) {
 	if a.columns > 0 {
 		start = "\r\x1b[K"
 	}
-	fmt.Fprintf(a.stderr, "%s%s\n", start, oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stderr, "%s%s\n", start, oneLine(a.redact(fmt.Sprintf(format, args...))))
 }
 
 // oneLine writes control characters as escapes: names of files and keys are
@@ -168,6 +173,9 @@ func terminalColumns(w io.Writer) int {
 	}
 	return columns
 }
+
+// errFound says that a check found something, which it has printed.
+var errFound = errors.New("something was found")
 
 // errReaderGone says that who read our stdout has closed it, as head does when
 // it has enough. The program then ends quietly and with status 0.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 // programVariable makes this test binary behave as the program, for tests that
@@ -20,8 +22,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
 		os.Exit(Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	}
-	os.Exit(m.Run())
+	os.Exit(servers.Run(m))
 }
+
+// servers are the real ones that tests share.
+var servers servicestest.Pool
 
 // outcome is what a run of the program left.
 type outcome struct {
@@ -213,7 +218,7 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 		{columns: 80, env: map[string]string{"TERM": "dumb"}},
 	} {
 		var stderr bytes.Buffer
-		a := &app{stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
+		a := &app{redact: strings.Clone, stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
 		a.complain("semel", "it broke")
 		if got := strings.Contains(stderr.String(), "\x1b["); got != c.want {
 			t.Errorf("%+v: %q", c, &stderr)

@@ -194,7 +194,7 @@ func plainCause(err error) string {
 // plainText takes the words out of a message that name packages, and adds what
 // to do about troubles that all parts of the program can have.
 func plainText(text string) string {
-	for _, name := range []string{"semel", "logstore", "filter", "key", "dedup", "vfs", "memstore", "table"} {
+	for _, name := range []string{"semel", "logstore", "filter", "key", "dedup", "vfs", "memstore", "table", "redisstore", "pgstore", "tiered"} {
 		text = strings.ReplaceAll(strings.TrimPrefix(text, name+": "), ": "+name+": ", ": ")
 	}
 	for _, kind := range []error{semel.ErrInvalidRequest, semel.ErrInvalidKey} {

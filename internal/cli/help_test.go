@@ -40,6 +40,7 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 		"day-2.jsonl":           events,
 		"logs/app-1.gz":         zipped(t, orders),
 		"logs/app-2.gz":         zipped(t, orders),
+		"semel.yaml":            []byte("stores:\n  ledger: { embedded: { path: ./ledger } }\n  db: { postgres: { dsn: \"${env:DATABASE_URL:-host=localhost}\" } }\n"),
 		"keys.jsonl":            []byte(`{"id":"order-40"}` + "\n"),
 	} {
 		name = filepath.Join(dir, filepath.FromSlash(name))
@@ -51,6 +52,18 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 		}
 	}
 	return dir, binaries
+}
+
+// databaseFor makes an empty database, or one whose tables are there.
+func databaseFor(t *testing.T, migrated bool) string {
+	t.Helper()
+	address := servers.Database(t)
+	if migrated {
+		file := filepath.Join(t.TempDir(), "migrate.yaml")
+		writeFile(t, file, "stores: { db: { postgres: { dsn: \""+address+"\" } } }")
+		run(t, "", "migrate", "up", "--config", file, "--quiet").check(t, exitDone)
+	}
+	return address
 }
 
 func zipped(t *testing.T, text string) []byte {
@@ -114,15 +127,19 @@ func checkExamples(t *testing.T, path, examples string) {
 	}
 	for _, line := range lines {
 		dir, binaries := exampleDir(t)
-		if strings.Contains(line, "semel keys ") {
+		if strings.Contains(line, "semel keys ") || strings.Contains(line, "semel doctor ") {
 			addStores(t, dir)
+		}
+		database := ""
+		if strings.Contains(line, "semel migrate ") && !strings.Contains(line, "semel migrate sql ") {
+			database = databaseFor(t, strings.Contains(line, "semel migrate status "))
 		}
 		if !strings.Contains(line, "semel ") {
 			t.Errorf("%s: the example does not run the program: %s", path, line)
 		}
 		shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
 		shell.Dir = dir
-		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1",
+		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "DATABASE_URL="+database,
 			"GORACE=atexit_sleep_ms=0") // by default each program sleeps a second at its end
 		if output, err := shell.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", line, err, output)

@@ -1,20 +1,12 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/store/logstore"
 )
 
 // defaultScope is the scope that dedup and keys use if none is named.
@@ -23,21 +15,21 @@ const defaultScope = "default"
 // keysFlags are the flags that all verbs of keys share.
 type keysFlags struct {
 	*app
-	store   string
-	scope   string
-	keepIDs bool // of what is written
+	storeFlags
+	scope string
 }
 
 func newKeysCommand(a *app) *cobra.Command {
 	k := &keysFlags{app: a}
 	cmd := newGroup(a, &cobra.Command{
-		Use:   "keys VERB --store DIR",
+		Use:   "keys VERB (--store DIR | --config FILE --store-name NAME)",
 		Short: "Look into a store of keys, and settle what only a person can",
 		Example: `semel keys show evt_01HX7Z2M --store ./seen
-semel keys stats --store ./seen
+semel keys stats --config semel.yaml --store-name ledger
 semel keys ls --store ./seen --state done --json`,
-		Long: `Looks into an embedded store. A store is open in one process at a time: while
-another one has it, these verbs fail and name the holder.
+		Long: `Looks into an embedded store, or into any store that a configuration names. An
+embedded store is open in one process at a time: while another one has it, these
+verbs fail and name the holder. Stores in Redis and PostgreSQL are shared.
 
 A store keeps a digest of each key, and its scope and id only where the store
 was opened to keep ids. Every key can be looked up by its id all the same.
@@ -47,9 +39,7 @@ that too. Several IDs are the parts of one composite key, in the order in which
 --key named them. With --json-id each ID is one JSON value and means just that:
 '"42"' is the string and '42' is the number.`,
 	})
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&k.store, "store", "", "`DIR` of the store")
-	completeDirs(cmd, "store")
+	k.addStore(cmd)
 	cmd.AddCommand(
 		newKeysListCommand(k),
 		newKeysShowCommand(k),
@@ -61,56 +51,6 @@ that too. Several IDs are the parts of one composite key, in the order in which
 		newKeysImportCommand(k),
 	)
 	return cmd
-}
-
-// checkStore finds what is wrong with --store. A store that does not exist is
-// wrong too: looking must not make one.
-func (k *keysFlags) checkStore(p *problems) {
-	if !k.wantStore(p) {
-		return
-	}
-	switch exists, err := storeExists(k.store); {
-	case err != nil:
-		p.addf("--store %s: %s", k.store, fileReason(err))
-	case !exists:
-		p.addf("--store %s: there is no store in this directory", k.store)
-	}
-}
-
-// wantStore reports whether --store names something.
-func (k *keysFlags) wantStore(p *problems) bool {
-	said := slices.ContainsFunc(*p, func(text string) bool { return strings.HasPrefix(text, "--store ") })
-	if k.store == "" && !said {
-		p.addf("--store DIR is missing: name the directory of the store")
-	}
-	return k.store != ""
-}
-
-// storeExists reports whether the directory holds a store, by the file that
-// docs/format.md names.
-func storeExists(dir string) (bool, error) {
-	_, err := os.Stat(filepath.Join(dir, "STORE"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// withStore opens the store, calls use and closes it.
-func (k *keysFlags) withStore(use func(*logstore.Store) error) error {
-	store, err := logstore.Open(k.store, &logstore.Options{KeepIDs: k.keepIDs})
-	var locked *vfs.LockedError
-	switch {
-	case errors.As(err, &locked):
-		return fmt.Errorf("the store %s is in use by %s: run this again when that has ended", k.store, locked.Holder)
-	case err != nil:
-		return fmt.Errorf("open the store %s: %w", k.store, err)
-	}
-	err = use(store)
-	if closeErr := store.Close(); closeErr != nil {
-		err = errors.Join(err, fmt.Errorf("close the store %s: %w", k.store, closeErr))
-	}
-	return err
 }
 
 // addScope adds --scope for verbs that look one key up.

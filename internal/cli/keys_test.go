@@ -174,7 +174,7 @@ func TestStatsCountByState(t *testing.T) {
 // audit reads the audit log of a store.
 func audit(t *testing.T, dir string) []map[string]any {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, auditName))
+	text, err := os.ReadFile(filepath.Join(dir, logstore.AuditName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
 	run(t, "", "keys", "rm", "order-1", "--store", dir).check(t, exitUsage, "--reason TEXT is missing")
 	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").check(t, exitUsage, "--reason TEXT is missing")
 	run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").check(t, exitFailed, "order-9 is absent")
-	if _, err := os.Stat(filepath.Join(dir, auditName)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, logstore.AuditName)); err == nil {
 		t.Error("refused removals are in the audit log")
 	}
 	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").check(t, exitDone, "forgot order-1, which was done\n")
@@ -226,44 +226,6 @@ func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
 	if len(lines) != 2 || lines[0]["after"] != "done" || lines[0]["before"].(map[string]any)["state"] != "unknown" {
 		t.Errorf("audit log: %v", lines)
 	}
-}
-
-func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	// What a crash cut off must not run into the next line.
-	if err := os.WriteFile(filepath.Join(dir, auditName), []byte(`{"operation":"cut of`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	record := &semel.Record{Key: semel.Key{Scope: "s", ID: "i"}, State: semel.Done}
-	err := audited(dir, "rm", "why", record, semel.Absent, func() error {
-		text, err := os.ReadFile(filepath.Join(dir, auditName))
-		if err != nil || !strings.HasSuffix(string(text), `"reason":"why"}`+"\n") {
-			t.Errorf("before the change: %q, %v", text, err)
-		}
-		return fmt.Errorf("the disk is gone")
-	})
-	if err == nil || err.Error() != "the disk is gone" {
-		t.Errorf("got %v", err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, auditName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(string(text), "\n")
-	if len(lines) != 4 || !strings.HasSuffix(lines[2], `"outcome":"failed","error":"the disk is gone"}`) {
-		t.Errorf("audit log: %q", lines)
-	}
-}
-
-func TestUnwritableAuditLogPreventsTheChange(t *testing.T) {
-	t.Parallel()
-	dir := mixedStore(t)
-	if err := os.Mkdir(filepath.Join(dir, auditName), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").check(t, exitFailed, "audit log: nothing was changed")
-	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, exitDone)
 }
 
 func TestLookingDoesNotMakeAStore(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/store/logstore"
 )
 
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
@@ -26,17 +25,19 @@ func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
 semel keys rm --json-id '"evt_01HX7Z3C"' --reason "replay for the auditors" --store ./seen`,
 		Long: `Forgets a key in whatever state it is: the next delivery of its message is fresh
 and has its effect again. Several IDs are one composite key. Who did it and why
-is written to audit.jsonl in the directory of the store before it is done.
+is written to the audit log of the store before it is done: audit.jsonl in the
+directory of an embedded store, the table "audit" or the list "audit" behind the
+prefix of one in PostgreSQL or Redis.
 
 The exit status is 1 if there is no such key.`,
 		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
 			keys := choice.keys(k.scope, words, &wrong)
 			checkReason(reason, &wrong)
-			k.checkStore(&wrong)
+			k.check(k.app, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
+			return k.changeOne(cmd.Context(), keys, func(store changer, record *semel.Record) error {
 				return k.remove(cmd.Context(), store, record, reason)
 			})
 		}),
@@ -47,8 +48,8 @@ The exit status is 1 if there is no such key.`,
 	return cmd
 }
 
-func (k *keysFlags) remove(ctx context.Context, store *logstore.Store, record *semel.Record, reason string) error {
-	err := audited(k.store, "rm", reason, record, semel.Absent, func() error {
+func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Record, reason string) error {
+	err := audited(ctx, store, "rm", reason, record, semel.Absent, func() error {
 		removed, err := store.Remove(ctx, record.Key)
 		if err == nil && !removed {
 			err = errors.New("the key expired meanwhile")
@@ -86,8 +87,8 @@ semel keys resolve order-43 --as absent --reason "the bank never saw it" --store
 		Long: `Settles an unknown key: one whose holder was lost while the effect ran, under
 the policy to hold. "done" says that the effect happened: deliveries of the
 message are duplicates from now on. "absent" says that it did not: the next
-delivery has it. Who did it and why is written to audit.jsonl in the directory
-of the store before it is done.
+delivery has it. Who did it and why is written to the audit log of the store
+before it is done, as by keys rm.
 
 A key in any other state is left alone, with exit status 1.`,
 		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
@@ -104,12 +105,12 @@ A key in any other state is left alone, with exit status 1.`,
 				wrong.addf("--as %q: %s", as, config.OneOf(as, []string{"done", "absent"}))
 			}
 			checkReason(reason, &wrong)
-			k.checkStore(&wrong)
+			k.check(k.app, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			k.keepIDs = true // what a person settled can be read again
-			return k.changeOne(cmd.Context(), keys, func(store *logstore.Store, record *semel.Record) error {
+			k.keepIDs() // what a person settled can be read again
+			return k.changeOne(cmd.Context(), keys, func(store changer, record *semel.Record) error {
 				return k.resolve(cmd.Context(), store, record, state, window, reason)
 			})
 		}),
@@ -124,12 +125,12 @@ A key in any other state is left alone, with exit status 1.`,
 	return cmd
 }
 
-func (k *keysFlags) resolve(ctx context.Context, store *logstore.Store, record *semel.Record, as semel.State, window time.Duration, reason string) error {
+func (k *keysFlags) resolve(ctx context.Context, store changer, record *semel.Record, as semel.State, window time.Duration, reason string) error {
 	name := displayID(record.Key.ID)
 	if record.State != semel.Unknown {
 		return fmt.Errorf("%s is %s, not unknown: there is nothing to settle", name, record.State)
 	}
-	err := audited(k.store, "resolve", reason, record, as, func() error {
+	err := audited(ctx, store, "resolve", reason, record, as, func() error {
 		return store.Resolve(ctx, record.Key, as, semel.Result{}, window)
 	})
 	if err != nil {
@@ -142,10 +143,24 @@ func (k *keysFlags) resolve(ctx context.Context, store *logstore.Store, record *
 	return nil
 }
 
+// changer is what a change by hand needs of a store.
+type changer struct {
+	semel.Resolver
+	auditor
+}
+
 // changeOne calls change with the one record that the keys mean.
-func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func(*logstore.Store, *semel.Record) error) error {
-	return k.withStore(func(store *logstore.Store) error {
-		found, err := lookUp(ctx, store, keys)
+func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func(changer, *semel.Record) error) error {
+	return k.withStore(ctx, func(store semel.Store) error {
+		resolver, err := able[semel.Resolver](&k.storeFlags, store, "change a key by hand")
+		if err != nil {
+			return err
+		}
+		log, err := able[auditor](&k.storeFlags, store, "keep an audit log, without which no key is changed by hand")
+		if err != nil {
+			return err
+		}
+		found, err := k.lookUp(ctx, store, keys)
 		switch {
 		case err != nil:
 			return err
@@ -158,7 +173,7 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func
 			}
 			return fmt.Errorf("the ID means %d keys, %s: choose one with --json-id", len(found), strings.Join(names, " and "))
 		}
-		return change(store, &found[0])
+		return change(changer{resolver, log}, &found[0])
 	})
 }
 
@@ -180,19 +195,23 @@ func newKeysPurgeCommand(k *keysFlags) *cobra.Command {
 		Example: `semel keys purge --store ./seen
 semel keys purge --store ./seen --json`,
 		Long: `Forgets the keys whose window is over, now rather than when the store comes to
-it. An expired key is never taken for a duplicate, purged or not. Space is given
-back by whole segments of the log: what shares one with a key that is still
-remembered stays.`,
+it. An expired key is never taken for a duplicate, purged or not. An embedded
+store gives space back by whole segments of its log: what shares one with a key
+that is still remembered stays.`,
 		Args: noArguments,
 		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
-			k.checkStore(&wrong)
+			k.check(k.app, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(func(store *logstore.Store) error {
-				purged, err := store.Purge(cmd.Context())
+			return k.withStore(cmd.Context(), func(store semel.Store) error {
+				purger, err := able[semel.Purger](&k.storeFlags, store, "purge: it gives the space of a key back by itself when the key expires")
 				if err != nil {
-					return fmt.Errorf("purge %s: %w", k.store, err)
+					return err
+				}
+				purged, err := purger.Purge(cmd.Context())
+				if err != nil {
+					return fmt.Errorf("purge %s: %w", k.shown(), err)
 				}
 				if k.asJSON {
 					return k.printJSON(struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/dedup"
-	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/internal/wiring"
 )
 
 const (
@@ -39,7 +39,7 @@ type importReport struct {
 // importer carries keys from JSON lines into a store.
 type importer struct {
 	*keysFlags
-	store  *logstore.Store
+	store  semel.Store
 	window time.Duration
 	now    time.Time
 	ids    idParser
@@ -49,7 +49,10 @@ type importer struct {
 }
 
 func newKeysImportCommand(k *keysFlags) *cobra.Command {
-	var window time.Duration
+	var (
+		window  time.Duration
+		keepIDs bool
+	)
 	cmd := &cobra.Command{
 		Use:   "import [FILE...] --store DIR",
 		Short: "Read keys from JSON lines and mark them done",
@@ -67,17 +70,13 @@ input, as keys export writes them:
 An id is a string, a number, true, false, or an array of these for a composite
 key. "scope", "window" and "expires" may be missing: the flags say what then
 holds. A key that is there already stays as it is; one that has expired is not
-imported. The store is made if there is none.
+imported. An embedded store is made if there is none.
 
 Keys become durable in batches. After an error or an interruption, importing the
 same lines again is safe.`,
 		RunE: k.checked(func(cmd *cobra.Command, names []string, wrong problems) error {
 			refuseEmpty(cmd, "scope", &wrong)
-			if k.wantStore(&wrong) {
-				if _, err := storeExists(k.store); err != nil {
-					wrong.addf("--store %s: %s", k.store, fileReason(err))
-				}
-			}
+			k.checkImport(keepIDs, &wrong)
 			if len(names) == 0 {
 				names = []string{"-"}
 			}
@@ -86,19 +85,41 @@ same lines again is safe.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
+			if keepIDs {
+				k.keepIDs()
+			}
 			return k.importAll(cmd.Context(), inputs, window)
 		}),
 	}
 	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key space of lines that name none")
 	windowVar(cmd.Flags(), &window, "window", "forever", "how long keys of lines without window and expires are remembered from now")
-	cmd.Flags().BoolVar(&k.keepIDs, "keep-ids", false, "keep scope and id readable beside the digest; costs their length for each key")
+	cmd.Flags().BoolVar(&keepIDs, "keep-ids", false, "keep scope and id readable beside the digest; costs their length for each key")
 	completeValues(cmd, "scope")
 	completeValues(cmd, "window", "forever")
 	return cmd
 }
 
+// checkImport finds what is wrong with where keys go to. Only here a store may
+// be made.
+func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
+	if !k.find(k.app, p) {
+		return
+	}
+	switch spec := k.found.Spec.(type) {
+	case *config.Memory, *config.Filter:
+		p.addf("%s is of the kind %s: what is imported there would be gone at once", k.shown(), spec.Kind())
+	case *config.Embedded:
+		if _, err := wiring.EmbeddedExists(spec.Path); err != nil {
+			p.addf("--store %s: %s", spec.Path, fileReason(err))
+		}
+	}
+	if keepIDs && k.file != "" {
+		p.addf("--keep-ids is for --store: in a configuration the store says keep_ids: true")
+	}
+}
+
 func (k *keysFlags) importAll(ctx context.Context, inputs namedInputs, window time.Duration) error {
-	return k.withStore(func(store *logstore.Store) error {
+	return k.withStore(ctx, func(store semel.Store) error {
 		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser()}
 		stop := k.startProgress(func() progress {
 			return progress{Done: im.read.Load(), Unit: "keys", Share: -1}

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/logstore"
 )
 
 func newKeysListCommand(k *keysFlags) *cobra.Command {
@@ -54,20 +53,24 @@ no other store can read. Results are not exported.`,
 // list writes the records that the flags choose, as verb does.
 func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, wrong problems) error {
 	filter := choice.filter(cmd, &wrong)
-	k.checkStore(&wrong)
+	k.check(k.app, &wrong)
 	if err := wrong.err(); err != nil {
 		return err
 	}
 	asJSON := verb == "export" || k.asJSON
-	return k.withStore(func(store *logstore.Store) error {
+	return k.withStore(cmd.Context(), func(store semel.Store) error {
+		lister, err := able[semel.Lister](&k.storeFlags, store, "list keys")
+		if err != nil {
+			return err
+		}
 		out := bufio.NewWriterSize(k.stdout, 64<<10)
 		if !asJSON {
 			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
 		}
 		listed, nameless := int64(0), int64(0)
-		for record, err := range store.List(cmd.Context(), filter) {
+		for record, err := range lister.List(cmd.Context(), filter) {
 			if err != nil {
-				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.store, err))
+				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.shown(), err))
 			}
 			listed++
 			if record.Key.ID == "" {
@@ -90,10 +93,14 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, w
 }
 
 // hintScope says why a key space may seem to be empty that is not.
-func (k *keysFlags) hintScope(ctx context.Context, store *logstore.Store, scope string) error {
-	counts, err := store.Count(ctx)
+func (k *keysFlags) hintScope(ctx context.Context, store semel.Store, scope string) error {
+	counter, ok := semel.Ability[semel.Counter](store)
+	if !ok {
+		return nil
+	}
+	counts, err := counter.Count(ctx)
 	if err != nil {
-		return fmt.Errorf("count the keys of %s: %w", k.store, err)
+		return fmt.Errorf("count the keys of %s: %w", k.shown(), err)
 	}
 	if n := counts.Claimed + counts.Done + counts.Unknown; n > 0 {
 		k.note("no key is known to be of scope %s: the store has %s keys, but keeps a scope readable only where it keeps ids; list them all without --scope, or look one up with keys show",
@@ -134,11 +141,11 @@ Several IDs are one composite key.
 The exit status is 0 if there is a record and 1 if there is none.`,
 		RunE: k.checked(func(cmd *cobra.Command, words []string, wrong problems) error {
 			keys := choice.keys(k.scope, words, &wrong)
-			k.checkStore(&wrong)
+			k.check(k.app, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(func(store *logstore.Store) error {
+			return k.withStore(cmd.Context(), func(store semel.Store) error {
 				return k.show(cmd.Context(), store, keys)
 			})
 		}),
@@ -148,8 +155,8 @@ The exit status is 0 if there is a record and 1 if there is none.`,
 	return cmd
 }
 
-func (k *keysFlags) show(ctx context.Context, store *logstore.Store, keys []semel.Key) error {
-	found, err := lookUp(ctx, store, keys)
+func (k *keysFlags) show(ctx context.Context, store semel.Store, keys []semel.Key) error {
+	found, err := k.lookUp(ctx, store, keys)
 	if err != nil {
 		return err
 	}
@@ -178,13 +185,17 @@ func (k *keysFlags) show(ctx context.Context, store *logstore.Store, keys []seme
 }
 
 func absentError(k *keysFlags, key semel.Key) error {
-	return fmt.Errorf("%s is absent: the store %s has no such key in scope %s", displayID(key.ID), k.store, displayScope(key.Scope))
+	return fmt.Errorf("%s is absent: the store %s has no such key in scope %s", displayID(key.ID), k.shown(), displayScope(key.Scope))
 }
 
 // lookUp returns the records there are of the keys, with the key in each.
-func lookUp(ctx context.Context, store *logstore.Store, keys []semel.Key) ([]semel.Record, error) {
+func (k *keysFlags) lookUp(ctx context.Context, store semel.Store, keys []semel.Key) ([]semel.Record, error) {
+	looker, err := able[semel.Looker](&k.storeFlags, store, "look keys up")
+	if err != nil {
+		return nil, err
+	}
 	records := make([]semel.Record, len(keys))
-	if err := store.Look(ctx, keys, records); err != nil {
+	if err := looker.Look(ctx, keys, records); err != nil {
 		return nil, fmt.Errorf("look the key up: %w", err)
 	}
 	var found []semel.Record
@@ -217,14 +228,18 @@ not yet forgotten may be among those that are done. "oldest" is the age of the
 oldest key that still answers: the window that the store really has.`,
 		Args: noArguments,
 		RunE: k.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
-			k.checkStore(&wrong)
+			k.check(k.app, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(func(store *logstore.Store) error {
-				counts, err := store.Count(cmd.Context())
+			return k.withStore(cmd.Context(), func(store semel.Store) error {
+				counter, err := able[semel.Counter](&k.storeFlags, store, "count keys")
 				if err != nil {
-					return fmt.Errorf("count the keys of %s: %w", k.store, err)
+					return err
+				}
+				counts, err := counter.Count(cmd.Context())
+				if err != nil {
+					return fmt.Errorf("count the keys of %s: %w", k.shown(), err)
 				}
 				return k.printStats(counts)
 			})

@@ -31,6 +31,8 @@ semel dedup --help`,
 	root.AddCommand(
 		newDedupCommand(a),
 		newKeysCommand(a),
+		newDoctorCommand(a),
+		newMigrateCommand(a),
 		newVersionCommand(a),
 		newCompletionCommand(a),
 	)

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// auditLines is an audit log in memory.
+type auditLines []string
+
+func (l *auditLines) Audit(ctx context.Context, line []byte) error {
+	*l = append(*l, string(line))
+	return ctx.Err()
+}
+
+func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
+	t.Parallel()
+	var log auditLines
+	ctx, cancel := context.WithCancel(t.Context())
+	record := &semel.Record{Key: semel.Key{Scope: "s", ID: "i"}, State: semel.Done}
+	err := audited(ctx, &log, "rm", "why", record, semel.Absent, func() error {
+		if len(log) != 1 || !strings.HasSuffix(log[0], `"reason":"why"}`) {
+			t.Errorf("before the change: %q", log)
+		}
+		cancel() // who gives up in the middle leaves the outcome all the same
+		return fmt.Errorf("the disk is gone")
+	})
+	if err == nil || err.Error() != "the disk is gone" {
+		t.Errorf("got %v", err)
+	}
+	if len(log) != 2 || !strings.HasSuffix(log[1], `"outcome":"failed","error":"the disk is gone"}`) {
+		t.Errorf("audit log: %q", log)
+	}
+	err = audited(ctx, &log, "rm", "why", record, semel.Absent, func() error {
+		t.Error("changed without a line in the audit log")
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "audit log: nothing was changed") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnwritableAuditLogPreventsTheChange(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	if err := os.Mkdir(filepath.Join(dir, logstore.AuditName), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").check(t, exitFailed, "audit log: nothing was changed")
+	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, exitDone)
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// storeFlags name a store: by its directory, or in a configuration.
+type storeFlags struct {
+	dir, file, name string
+
+	// conf and found are what they name, once they are checked.
+	conf  *config.File
+	found *config.Store
+}
+
+func (f *storeFlags) addStore(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&f.dir, "store", "", "`DIR` of an embedded store")
+	completeDirs(cmd, "store")
+	f.addConfig(cmd)
+}
+
+func (f *storeFlags) addConfig(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.file, "config", "", "configuration `FILE` that names the store")
+	flags.StringVar(&f.name, "store-name", "", "`NAME` of the store in the configuration (default the one there is)")
+	completeValues(cmd, "store-name")
+}
+
+// shown is what messages call the store.
+func (f *storeFlags) shown() string {
+	if f.found == nil {
+		return f.dir
+	}
+	return f.found.Name
+}
+
+// find reads the configuration, if one is named, and finds the store in it. It
+// reports whether there is one.
+func (f *storeFlags) find(a *app, p *problems) bool {
+	said := slices.ContainsFunc(*p, func(text string) bool {
+		return strings.HasPrefix(text, "--store ") || strings.HasPrefix(text, "--config ")
+	})
+	switch {
+	case f.dir != "" && (f.file != "" || f.name != ""):
+		p.addf("--store and --config exclude each other: name the store one way")
+	case f.dir != "":
+		f.found = &config.Store{Name: f.dir, Spec: &config.Embedded{Path: f.dir, Fsync: "always"}}
+		f.conf = &config.File{Stores: []*config.Store{f.found}}
+	case f.file != "":
+		if f.conf = a.readConfig(f.file, p); f.conf != nil {
+			f.found = chooseStore(f.conf, f.name, p)
+		}
+	case f.name != "":
+		p.addf("--config FILE is missing: name the configuration that has the store %s", f.name)
+	case !said:
+		p.addf("--store DIR is missing: name the directory of the store, or --config FILE and --store-name NAME")
+	}
+	return f.found != nil
+}
+
+// chooseStore finds the store of a name, or the only one.
+func chooseStore(conf *config.File, name string, p *problems) *config.Store {
+	all := conf.StoreNames()
+	if name == "" && len(all) == 1 {
+		name = all[0]
+	}
+	s, ok := conf.Store(name)
+	switch {
+	case ok:
+		return s
+	case name == "":
+		p.addf("--store-name NAME is missing: %s names %s", conf.Name, strings.Join(all, ", "))
+	default:
+		p.addf("--store-name %s: %s has no such store: %s", name, conf.Name, config.OneOf(name, all))
+	}
+	return nil
+}
+
+// readConfig reads a configuration; nil if there is something wrong with it.
+// From then on its secrets are hidden in all that the program says.
+func (a *app) readConfig(name string, p *problems) *config.File {
+	conf, err := config.Read(name, a.env)
+	var wrong *config.Error
+	switch {
+	case errors.As(err, &wrong):
+		for _, problem := range wrong.Problems {
+			*p = append(*p, problem.String())
+		}
+		return nil
+	case err != nil:
+		p.addf("%s: %s", name, fileReason(errors.Unwrap(err)))
+		return nil
+	}
+	a.redact = conf.Redact
+	return conf
+}
+
+// check finds what is wrong with the flags, and with looking into what they
+// name. Looking must not make a store.
+func (f *storeFlags) check(a *app, p *problems) {
+	if !f.find(a, p) {
+		return
+	}
+	switch f.found.Spec.(type) {
+	case *config.Memory:
+		p.addf("%s lives in the memory of the process that uses it: there is nothing to look into from here", f.shown())
+	case *config.Filter:
+		p.addf("%s is a filter, which keeps no records: there is nothing to look into", f.shown())
+	}
+	for _, s := range f.conf.Stack(f.found.Name) {
+		spec, ok := s.Spec.(*config.Embedded)
+		if !ok {
+			continue
+		}
+		where := "--store " + spec.Path
+		if f.file != "" {
+			where = "store " + s.Name + ": " + spec.Path
+		}
+		switch exists, err := wiring.EmbeddedExists(spec.Path); {
+		case err != nil:
+			p.addf("%s: %s", where, fileReason(err))
+		case !exists:
+			p.addf("%s: there is no store in this directory", where)
+		}
+	}
+}
+
+// keepIDs has an embedded store keep what is written readable.
+func (f *storeFlags) keepIDs() {
+	for _, s := range f.conf.Stack(f.found.Name) {
+		if spec, ok := s.Spec.(*config.Embedded); ok {
+			spec.KeepIDs = true
+		}
+	}
+}
+
+// withStore opens the store, calls use and closes it.
+func (f *storeFlags) withStore(ctx context.Context, use func(semel.Store) error) error {
+	opened, err := wiring.Open(ctx, f.conf, f.found.Name, nil)
+	if holder, ok := wiring.Holder(err); ok {
+		return fmt.Errorf("the store %s is in use by %s: run this again when that has ended", f.shown(), holder)
+	}
+	if err != nil {
+		return fmt.Errorf("open the store %s: %w", f.shown(), inOneLine(err))
+	}
+	err = use(opened.Store)
+	if closeErr := opened.Close(); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.shown(), inOneLine(closeErr)))
+	}
+	return err
+}
+
+// able finds an ability of the store, or says that it has none: what names in
+// words of the user what cannot be done.
+func able[T any](f *storeFlags, s semel.Store, what string) (T, error) {
+	ability, ok := semel.Ability[T](s)
+	if !ok {
+		return ability, fmt.Errorf("the store %s is of the kind %s, which cannot %s", f.shown(), f.found.Spec.Kind(), what)
+	}
+	return ability, nil
+}
+
+// lineError is an error of a driver, which may have several lines, in one.
+type lineError struct{ error }
+
+func inOneLine(err error) error { return lineError{err} }
+
+// Error implements error.
+func (e lineError) Error() string {
+	lines := strings.FieldsFunc(e.error.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
+}
+
+// Unwrap returns the error with all its lines.
+func (e lineError) Unwrap() error { return e.error }

@@ -1,0 +1,149 @@
+package wiring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Report is what an examination of one store found.
+type Report struct {
+	Store    *config.Store
+	Findings []semel.Finding
+	// Err says why the store could not be looked at, or not in full. Its
+	// secrets are hidden.
+	Err error
+}
+
+// Examine looks at one store of a configuration: whether it can be reached, and
+// whether it is set up to keep its promise. What it stands on is examined by
+// itself. It blocks until the store's server has answered.
+func Examine(ctx context.Context, f *config.File, s *config.Store) Report {
+	r := Report{Store: s}
+	var err error
+	switch spec := s.Spec.(type) {
+	case *config.Memory:
+		r.note(semel.Notice, "memory", "keys live in this process", "its end forgets every key", "name a store that lasts, unless that is what you want")
+	case *config.Embedded:
+		err = r.embedded(ctx, f, spec)
+	case *config.Redis:
+		r.tls(spec.TLS)
+		err = r.server(ctx, f)
+	case *config.Postgres:
+		err = r.server(ctx, f)
+		if errors.Is(err, pgstore.ErrSchema) {
+			r.note(semel.Broken, "schema", f.Redact(err.Error()), "the store cannot be opened", "semel migrate up --config "+f.Name+" --store-name "+s.Name)
+			err = nil
+		}
+	case *config.Tiered:
+		r.tiered(spec)
+	case *config.Filter:
+		err = r.filter(ctx, f, spec)
+	}
+	if above, ok := f.LayerOf(s.Name); ok {
+		r.relieve(above.Name)
+	}
+	r.Err = f.RedactError(err)
+	return r
+}
+
+func (r *Report) note(severity semel.Severity, subject, found, cost, remedy string) {
+	r.Findings = append(r.Findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// server opens a store and has it examine its server.
+func (r *Report) server(ctx context.Context, f *config.File) (err error) {
+	opened, err := Open(ctx, f, r.Store.Name, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	doctor, ok := semel.Ability[semel.Doctor](opened.Store)
+	if !ok {
+		r.note(semel.Fine, "reachable", "the server answered", "", "")
+		return nil
+	}
+	findings, err := doctor.Examine(ctx)
+	for i := range findings {
+		findings[i].Found = f.Redact(findings[i].Found)
+	}
+	r.Findings = append(r.Findings, findings...)
+	return err
+}
+
+func (r *Report) tls(t *config.TLS) {
+	if t != nil && t.InsecureSkipVerify {
+		r.note(semel.Warning, "tls", "insecure_skip_verify", "whoever stands between can read the password and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
+	}
+}
+
+// embedded opens the directory, which checks every record in it. A store that
+// is not there yet is not made.
+func (r *Report) embedded(ctx context.Context, f *config.File, spec *config.Embedded) error {
+	switch spec.Fsync {
+	case "always":
+		r.note(semel.Fine, "fsync", spec.Fsync, "", "")
+	default:
+		r.note(semel.Warning, "fsync", spec.Fsync, "loss of power forgets what was answered since the last sync: those messages take effect again", "fsync: always")
+	}
+	exists, err := EmbeddedExists(spec.Path)
+	switch {
+	case err != nil:
+		return err
+	case !exists:
+		r.note(semel.Notice, "directory", spec.Path+" holds no store yet", "", "none: the first run makes it")
+		return nil
+	}
+	opened, err := Open(ctx, f, r.Store.Name, nil)
+	if holder, ok := Holder(err); ok {
+		r.note(semel.Notice, "directory", "in use by "+holder, "", "none: it was not opened for this")
+		return nil
+	}
+	if errors.Is(err, semel.ErrCorrupt) {
+		r.note(semel.Broken, "directory", f.Redact(err.Error()), "the store cannot be opened", "restore it from a copy")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.note(semel.Fine, "directory", spec.Path+" was read, every record of it", "", "")
+	return opened.Close()
+}
+
+func (r *Report) tiered(spec *config.Tiered) {
+	decides := spec.Layers[len(spec.Layers)-1].Name
+	if spec.OnStoreError == "pass" {
+		r.note(semel.Warning, "on_store_error", spec.OnStoreError, "while "+decides+" does not answer, effects happen and are not remembered: every repeat has its effect again",
+			"on_store_error: stop, or wait")
+		return
+	}
+	r.note(semel.Fine, "on_store_error", spec.OnStoreError, "", "")
+}
+
+func (r *Report) filter(ctx context.Context, f *config.File, spec *config.Filter) (err error) {
+	w := &opening{file: f}
+	opened := &Opened{file: f}
+	filter, err := w.filter(ctx, r.Store.Name, spec)
+	opened.closes = w.closes
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	if err != nil {
+		return err
+	}
+	r.note(semel.Fine, "rate", fmt.Sprintf("%g", filter.Rate()), "", "")
+	return nil
+}
+
+// relieve says what findings about a layer cost: what decides stands below it.
+func (r *Report) relieve(stack string) {
+	for i := range r.Findings {
+		finding := &r.Findings[i]
+		if finding.Severity > semel.Notice {
+			finding.Severity = semel.Notice
+			finding.Cost = "as a layer of " + stack + " it costs speed, not the promise; alone: " + finding.Cost
+		}
+	}
+}

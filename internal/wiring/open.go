@@ -1,0 +1,207 @@
+package wiring
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/store/redisstore"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+func openMemory(spec *config.Memory) (semel.Store, error) {
+	store, err := memstore.New(&memstore.Options{MaxKeys: spec.MaxKeys, KeepIDs: spec.KeepIDs, MaxResult: spec.MaxResult})
+	if err != nil {
+		return nil, err // not store: a nil *Store in an interface is no nil
+	}
+	return store, nil
+}
+
+func (w *opening) embedded(spec *config.Embedded) (semel.Store, error) {
+	fsync, err := logstore.ParseFsync(spec.Fsync)
+	if err != nil {
+		return nil, err
+	}
+	store, err := logstore.Open(spec.Path, &logstore.Options{
+		Fsync: fsync, FsyncInterval: spec.FsyncInterval, KeepIDs: spec.KeepIDs, MaxResult: spec.MaxResult,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(store.Close)
+	return store, nil
+}
+
+func (w *opening) redis(ctx context.Context, spec *config.Redis) (semel.Store, error) {
+	persistence, err := redisPersistence(spec.Persistence)
+	if err != nil {
+		return nil, err
+	}
+	client, err := w.redisClient(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	opts := &redisstore.Options{
+		Prefix: spec.Prefix, Persistence: persistence, MaxResult: spec.MaxResult,
+		KeepIDs: spec.KeepIDs, LegacyPrefix: spec.LegacyPrefix,
+	}
+	if c := spec.Compact; c != nil {
+		opts.Compact = &redisstore.Compact{Window: c.Window, Slices: c.Slices, Expect: c.Expect, Grace: c.Grace}
+	}
+	store, err := redisstore.New(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
+func redisPersistence(name string) (redisstore.Persistence, error) {
+	switch name {
+	case "volatile":
+		return redisstore.Volatile, nil
+	case "logged":
+		return redisstore.Logged, nil
+	case "synced":
+		return redisstore.Synced, nil
+	}
+	return 0, fmt.Errorf("persistence %q is not volatile, logged or synced: %w", name, semel.ErrInvalidRequest)
+}
+
+// redisClient connects to the servers of a store.
+func (w *opening) redisClient(ctx context.Context, spec *config.Redis) (*redisstore.Client, error) {
+	opts := &redisstore.ConnectOptions{
+		Username: spec.Username, Password: spec.Password.Reveal(), Database: spec.Database,
+		ConnectTimeout: spec.ConnectTimeout, Timeout: spec.Timeout,
+	}
+	if t := spec.TLS; t != nil {
+		config, err := redisstore.TLSFiles{CA: t.CA, Certificate: t.Certificate, Key: t.Key, ServerName: t.ServerName}.Config()
+		if err != nil {
+			return nil, err
+		}
+		config.InsecureSkipVerify = t.InsecureSkipVerify
+		opts.TLS = config
+	}
+	url := spec.URL.Reveal()
+	switch s := spec.Sentinel; {
+	case s != nil:
+		url = "redis://" + strings.Join(s.Addresses, ",")
+		opts.Master, opts.SentinelUsername, opts.SentinelPassword = s.Master, s.Username, s.Password.Reveal()
+	case spec.Cluster != nil:
+		url = "redis://" + strings.Join(spec.Cluster, ",")
+	}
+	client, err := redisstore.Connect(ctx, url, opts)
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(func() error { client.Close(); return nil })
+	return client, nil
+}
+
+func (w *opening) postgres(ctx context.Context, spec *config.Postgres) (semel.Store, error) {
+	store, err := pgstore.Connect(ctx, spec.DSN.Reveal(), &pgstore.Options{
+		Names: names(spec), KeepIDs: spec.KeepIDs, MaxResult: spec.MaxResult, Prepare: spec.Prepare,
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(store.Close)
+	return store, nil
+}
+
+func names(spec *config.Postgres) pgstore.Names {
+	return pgstore.Names{Schema: spec.Schema, Prefix: spec.Prefix}
+}
+
+// tiered opens a stack from below: while a server below does not answer there
+// is nothing to open above it.
+func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) (semel.Store, error) {
+	last := len(spec.Layers) - 1
+	durable, err := w.store(ctx, spec.Layers[last].Name)
+	if err != nil {
+		return nil, err
+	}
+	opts := &tiered.Options{
+		SoleWriter: spec.OnlyWriter, MaxAge: spec.MaxAge, Timeout: spec.LayerTimeout,
+	}
+	if opts.OnOutage, err = outagePolicy(spec.OnStoreError); err != nil {
+		return nil, err
+	}
+	if w.opts.Observe != nil {
+		opts.Observe = func(event tiered.Event) { w.opts.Observe(name, event) }
+	}
+	for _, reference := range spec.Layers[:last] {
+		layer, err := w.layer(ctx, reference.Name)
+		if err != nil {
+			return nil, err
+		}
+		opts.Layers = append(opts.Layers, layer)
+	}
+	store, err := tiered.New(durable, opts)
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
+func outagePolicy(name string) (tiered.OutagePolicy, error) {
+	switch name {
+	case "stop":
+		return tiered.Stop, nil
+	case "wait":
+		return tiered.Wait, nil
+	case "pass":
+		return tiered.Pass, nil
+	}
+	return 0, fmt.Errorf("on_store_error %q is not stop, wait or pass: %w", name, semel.ErrInvalidRequest)
+}
+
+func (w *opening) layer(ctx context.Context, name string) (tiered.Layer, error) {
+	if s, ok := w.file.Store(name); ok {
+		if spec, ok := s.Spec.(*config.Filter); ok {
+			filter, err := w.filter(ctx, s.Name, spec)
+			if err != nil {
+				return tiered.Layer{}, fmt.Errorf("store %s: %w", name, err)
+			}
+			return tiered.Layer{Name: name, Filter: filter}, nil
+		}
+	}
+	cache, err := w.store(ctx, name)
+	return tiered.Layer{Name: name, Cache: cache}, err
+}
+
+func (w *opening) filter(ctx context.Context, name string, spec *config.Filter) (tiered.Filter, error) {
+	if spec.Redis.Name == "" {
+		return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: spec.Window, Capacity: int(spec.Expect), ErrorRate: spec.Rate})
+	}
+	server, ok := w.file.Store(spec.Redis.Name)
+	if !ok {
+		return nil, fmt.Errorf("there is no store %q: %w", spec.Redis.Name, semel.ErrInvalidRequest)
+	}
+	redis, ok := server.Spec.(*config.Redis)
+	if !ok {
+		return nil, fmt.Errorf("%s is no store of the kind redis: %w", spec.Redis.Name, semel.ErrInvalidRequest)
+	}
+	client, err := w.redisClient(ctx, redis)
+	if err != nil {
+		return nil, err
+	}
+	return redisstore.NewFilter(ctx, client, filterOptions(name, spec, redis))
+}
+
+// filterOptions keeps the filters of one server apart by their names.
+func filterOptions(name string, spec *config.Filter, redis *config.Redis) *redisstore.FilterOptions {
+	prefix := redis.Prefix
+	if prefix == "" {
+		prefix = redisstore.DefaultPrefix
+	}
+	return &redisstore.FilterOptions{
+		Prefix: prefix + "filter:" + name + ":", Rate: spec.Rate, Window: spec.Window,
+		// A slice is half a window; twice the even pace may fall into one.
+		Capacity: spec.Expect,
+	}
+}
