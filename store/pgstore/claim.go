@@ -2,9 +2,11 @@ package pgstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -105,7 +107,9 @@ func (c *claims) sorted() []asked {
 		which[i] = i
 		all = append(all, asked{memo.Key(c.reqs[i].Key), which[i : i+1 : i+1]})
 	}
-	slices.SortStableFunc(all, func(a, b asked) int { return bytes.Compare(a.key[:], b.key[:]) })
+	slices.SortFunc(all, func(a, b asked) int {
+		return cmp.Or(bytes.Compare(a.key[:], b.key[:]), cmp.Compare(a.which[0], b.which[0]))
+	})
 	return fold(all)
 }
 
@@ -134,39 +138,78 @@ func find(all []asked, key semel.Digest) *asked {
 	return &all[i]
 }
 
-// decide answers all requests for some keys. One round is enough unless others
-// change the same keys at the same moment.
+// decide answers all requests for some keys. Where another transaction holds
+// one of them for longer than we wait, the others must not wait for it too: the
+// keys are tried in ever smaller parts, until that one is alone and in flight.
 func (c *claims) decide(ctx context.Context, keys []asked) error {
+	keys, err := c.rounds(ctx, keys)
+	switch {
+	case err == nil || !c.alone || stateOf(err) != lockNotAvailable:
+		return err
+	case len(keys) == 1:
+		for _, i := range keys[0].which {
+			c.answers[i].Decision = semel.InFlight
+		}
+		return nil
+	}
+	part := *c
+	part.lockWait = lockTimeout(c.opts.LockWait / 8)
+	half := len(keys) / 2
+	if err := part.decide(ctx, keys[:half]); err != nil {
+		return err
+	}
+	return part.decide(ctx, keys[half:])
+}
+
+// rounds answers requests, and returns the keys with those that it did not
+// answer because of an error. One round is enough unless others change the same
+// keys at the same moment.
+func (c *claims) rounds(ctx context.Context, keys []asked) ([]asked, error) {
+	lookFirst := c.known.mostly()
 	for range maxRounds {
-		if err := c.insert(ctx, keys); err != nil {
-			return err
+		if !lookFirst {
+			if err := c.insert(ctx, keys); err != nil {
+				return keys, err
+			}
+			keys = open(keys)
 		}
-		if keys = open(keys); len(keys) == 0 {
-			return nil
+		if len(keys) == 0 {
+			return nil, nil
 		}
-		changes, err := c.read(ctx, keys)
-		if err != nil {
-			return err
+		changes, err := c.read(ctx, keys, lookFirst)
+		lookFirst = false
+		if err == nil && len(changes) > 0 {
+			err = c.put(ctx, keys, changes)
 		}
-		if err := c.put(ctx, keys, changes); err != nil {
-			return err
-		}
-		if keys = open(keys); len(keys) == 0 {
-			return nil
+		keys = open(keys)
+		if err != nil || len(keys) == 0 {
+			return keys, err
 		}
 	}
-	return fmt.Errorf("%d keys changed %d times under a claim: %w", len(keys), maxRounds, semel.ErrStoreUnavailable)
+	return keys, fmt.Errorf("%d keys changed %d times under a claim: %w", len(keys), maxRounds, semel.ErrStoreUnavailable)
 }
 
 // open returns the keys with requests that are not answered.
 func open(keys []asked) []asked {
-	var left []asked
-	for _, k := range keys {
-		if len(k.which) > 0 {
-			left = append(left, k)
-		}
-	}
-	return left
+	return slices.DeleteFunc(keys, func(k asked) bool { return len(k.which) == 0 })
+}
+
+// share estimates which share of the keys that are claimed has a row already.
+// Where most have, to look first saves the attempt to insert; where most have
+// not, the attempt alone is enough. A wrong guess costs a statement.
+type share struct {
+	// parts in 1024, moved by an eighth of the way at each look.
+	parts atomic.Int32
+}
+
+const wholeShare = 1024
+
+func (s *share) mostly() bool { return s.parts.Load() > wholeShare/2 }
+
+// saw learns from one statement: known of all keys had a row.
+func (s *share) saw(known, all int) {
+	old := s.parts.Load()
+	s.parts.Store(old + (int32(wholeShare*known/all)-old)/8)
 }
 
 // insert makes the rows of keys that have none, for the first request of each.
@@ -179,6 +222,9 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
 		return r, err
 	})
+	if err == nil {
+		c.known.saw(len(keys)-len(made), len(keys))
+	}
 	for i := range made {
 		if k := find(keys, made[i].key); k != nil {
 			r := newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
@@ -317,7 +363,7 @@ func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 
 // read looks at keys, answers what can be answered, and returns the changes to
 // rows that must be made first. A key without row stays open, unless it is late.
-func (c *claims) read(ctx context.Context, keys []asked) ([]change, error) {
+func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, error) {
 	digests := make(pgtype.FlatArray[[16]byte], len(keys))
 	for i := range keys {
 		digests[i] = keys[i].key
@@ -327,11 +373,19 @@ func (c *claims) read(ctx context.Context, keys []asked) ([]change, error) {
 		return nil, err
 	}
 	var changes []change
+	known := 0
 	for i := range rows {
 		r, k := &rows[i], find(keys, rows[i].key)
-		if c.settle(k, r, now); len(k.which) > 0 && r.until.Valid {
-			changes = append(changes, r.changed(&c.reqs[k.which[0]], now))
+		c.settle(k, r, now)
+		if r.until.Valid {
+			known++
+			if len(k.which) > 0 {
+				changes = append(changes, r.changed(&c.reqs[k.which[0]], now))
+			}
 		}
+	}
+	if first {
+		c.known.saw(known, len(keys))
 	}
 	return changes, nil
 }
@@ -350,9 +404,6 @@ func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]r
 // put makes changes to rows that are still as they were read, and answers what
 // follows. The others stay open.
 func (c *claims) put(ctx context.Context, keys []asked, changes []change) error {
-	if len(changes) == 0 {
-		return nil
-	}
 	var p putParams
 	for i := range changes {
 		p.add(&changes[i])

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -83,7 +84,7 @@ func (s session) finish(ctx context.Context, v verb, n int) error {
 			waiting = append(waiting, held{key: memo.Key(key), token: token, i: i})
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b held) int { return bytes.Compare(a.key[:], b.key[:]) })
+	slices.SortFunc(waiting, func(a, b held) int { return cmp.Or(bytes.Compare(a.key[:], b.key[:]), cmp.Compare(a.i, b.i)) })
 	for len(waiting) > 0 {
 		var now, later []held
 		bytes := 0

@@ -31,7 +31,7 @@ const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span *
 const insertSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
 SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) END, r.fingerprint, r.owner{+, r.scope, r.id}
-FROM clock, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[], $6::timestamptz[]{+, $7::bytea[], $8::bytea[]})
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
 	AS r (key, span, fingerprint, owner, deadline{+, scope, id})
 WHERE r.deadline IS NULL OR r.deadline >= clock.now
 ORDER BY r.key
@@ -42,15 +42,15 @@ RETURNING key, token, seen`
 // its time from the same place.
 const readSQL = clock + `
 SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}
-FROM clock, unnest($2::uuid[]) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
+FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
 
 // putSQL gives rows to new owners, if they are still what was read: each
 // change of a row changes its token, its end, or whether it has an owner. A
 // claim that repeats itself keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep
-	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[], $6::integer[], $7::timestamptz[], $8::boolean[],
-		$9::bigint[], $10::timestamptz[], $11::boolean[]) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned)
+	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
+		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[])) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned)
 	WHERE t.key = r.key AND t.token IS NOT DISTINCT FROM r.was_token AND t.until = r.was_until AND (t.owner IS NOT NULL) = r.was_owned
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET
@@ -64,7 +64,7 @@ RETURNING t.key, t.token, t.until, t.seen, clock.now`
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span, r.result
-	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bytea[]) AS r (key, token, span, result)
+	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[])) AS r (key, token, span, result)
 	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET until = ` + span + `, owner = NULL, result = r.result
@@ -75,7 +75,7 @@ RETURNING t.key, t.until`
 // until it is cleaned up. Or the key becomes unknown at once.
 const releaseSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.unknown
-	FROM {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::boolean[]) AS r (key, token, unknown)
+	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
 	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET
@@ -89,7 +89,7 @@ RETURNING t.key, t.until`
 // key unknown.
 const extendSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span
-	FROM clock, {keys} AS t, unnest($2::uuid[], $3::bigint[], $4::bigint[]) AS r (key, token, span)
+	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[])) AS r (key, token, span)
 	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL AND NOT (get_byte(t.owner, 0) = 1 AND t.until <= clock.now)
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET until = ` + span + `

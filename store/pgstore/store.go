@@ -30,6 +30,7 @@ type Store struct {
 	owned  bool // the store closes the pool
 	hasher digest.Hasher
 	sql    statements
+	known  share
 
 	mu     sync.RWMutex // held for reading during each call; guards closed
 	closed bool
