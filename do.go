@@ -62,7 +62,7 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 		var answer [1]ClaimAnswer
 		asked := time.Now()
 		err := g.ask(ctx, req[:], answer[:])
-		g.observeDecision(call.Key, &answer[0], time.Since(asked))
+		g.ObserveDecision(call.Key, &answer[0], time.Since(asked))
 		if err == nil {
 			err = answer[0].Err
 		}

@@ -71,7 +71,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 	ours := make(map[Key]bool)
 	for n, i := range todo {
 		a, call := &answers[n], &calls[i]
-		g.observeDecision(call.Key, a, elapsed)
+		g.ObserveDecision(call.Key, a, elapsed)
 		switch {
 		case a.Decision == Fresh:
 			fresh = append(fresh, &Item{Index: i, Call: call, Claim: a.Claim})

@@ -70,13 +70,17 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 
 // InFlightError says who holds a key and until when.
 type InFlightError struct {
-	Key      Key
-	Holder   string
+	Key    Key
+	Holder string
+	// LeaseEnd is zero where the key is held without a lease: by a transaction.
 	LeaseEnd time.Time
 }
 
 // Error implements error.
 func (e *InFlightError) Error() string {
+	if e.LeaseEnd.IsZero() {
+		return fmt.Sprintf("semel: key %s is in flight, held by %s: deliver the message again later", e.Key, e.Holder)
+	}
 	return fmt.Sprintf("semel: key %s is in flight, held by %s until %s: deliver the message again later",
 		e.Key, e.Holder, e.LeaseEnd.UTC().Format(time.RFC3339Nano))
 }

@@ -253,7 +253,9 @@ func (g *Guard) Observe(e Event) {
 	}
 }
 
-func (g *Guard) observeDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
+// ObserveDecision tells the guard's observer of an answer that came after
+// elapsed. It is for those who claim by themselves: see Settle.
+func (g *Guard) ObserveDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return
 	}
