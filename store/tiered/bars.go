@@ -3,6 +3,7 @@ package tiered
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,8 @@ type bars struct {
 
 	mu    sync.Mutex // guards all below, and changes of raised
 	under map[semel.Key]int
-	owed  map[semel.Key]int // how often: whether one was added meanwhile
-	blind time.Time         // until when nothing is believed
+	owed  map[semel.Key]bool
+	blind time.Time // until when nothing is believed
 }
 
 // has reports whether a key is barred.
@@ -35,7 +36,7 @@ func (b *bars) has(key semel.Key) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.under[key] > 0 || b.owed[key] > 0 || time.Now().Before(b.blind)
+	return b.under[key] > 0 || b.owed[key] || time.Now().Before(b.blind)
 }
 
 // raise bars a key for a removal that begins.
@@ -43,7 +44,7 @@ func (b *bars) raise(key semel.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.under == nil {
-		b.under, b.owed = make(map[semel.Key]int), make(map[semel.Key]int)
+		b.under, b.owed = make(map[semel.Key]int), make(map[semel.Key]bool)
 	}
 	b.under[key]++
 	b.raised.Store(true)
@@ -64,7 +65,7 @@ func (b *bars) lift(key semel.Key) {
 func (b *bars) owe(key semel.Key, maxAge time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.owed[key]++; len(b.owed) > mostOwed || !b.blind.IsZero() {
+	if b.owed[key] = true; len(b.owed) > mostOwed || !b.blind.IsZero() {
 		clear(b.owed)
 		// A year is longer than any process; and times end after Forever.
 		b.blind = time.Now().Add(min(maxAge, 365*24*time.Hour))
@@ -80,7 +81,7 @@ func (b *bars) owing() int {
 
 // debts returns the removals that the layer is owed, and an error if it is not
 // to be used.
-func (b *bars) debts() (map[semel.Key]int, error) {
+func (b *bars) debts() ([]semel.Key, error) {
 	if !b.raised.Load() {
 		return nil, nil
 	}
@@ -90,16 +91,13 @@ func (b *bars) debts() (map[semel.Key]int, error) {
 		return nil, errBlind
 	}
 	b.blind = time.Time{}
-	return maps.Clone(b.owed), nil
+	return slices.Collect(maps.Keys(b.owed)), nil
 }
 
-// paid ends the bar of a removal that has reached the layer, unless it is owed
-// again.
-func (b *bars) paid(key semel.Key, times int) {
+// paid ends the bar of a removal that has reached the layer.
+func (b *bars) paid(key semel.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.owed[key] == times {
-		delete(b.owed, key)
-	}
+	delete(b.owed, key)
 	b.raised.Store(len(b.under)+len(b.owed) > 0 || !b.blind.IsZero())
 }

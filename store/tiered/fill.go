@@ -92,7 +92,7 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied) {
 	for i := range copies {
 		c := &copies[i]
 		window, ok := s.window(l, c)
-		if !ok || l.bars.has(c.key) || !l.keeps(c.result) {
+		if !ok || !l.keeps(c.result) {
 			continue
 		}
 		req := semel.ClaimRequest{Key: c.key, Owner: l.newClaim(), Window: window, Fingerprint: c.print, Done: true}

@@ -15,8 +15,8 @@ import (
 //
 // The order of a removal is: bar the key, remove it from the durable store,
 // forget it in each cache, lift the bar. While a key is barred this stack does
-// not believe the cache about it, nor fills it, so that from its first step on
-// the removal cannot be contradicted here. What copies are under way when the
+// not believe the cache about it, so that from its first step on the removal
+// cannot be contradicted here. What copies are under way when the
 // bar is lifted, here or in another process, meet a claim that forgetting
 // leaves in the place of the copy: whoever fills claims first, and finds the
 // key in flight. That claim ends after keepOut; a copy that is later than half
@@ -137,11 +137,11 @@ func (l *layer) forget(ctx context.Context, key semel.Key) error {
 // pay makes the removals that the layer is owed.
 func (l *layer) pay(ctx context.Context) error {
 	keys, err := l.bars.debts()
-	for key, times := range keys {
+	for _, key := range keys {
 		if err := l.forget(ctx, key); err != nil {
 			return fmt.Errorf("make up for a removal: %w", err)
 		}
-		l.bars.paid(key, times)
+		l.bars.paid(key)
 	}
 	return err
 }

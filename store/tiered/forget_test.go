@@ -1,6 +1,7 @@
 package tiered_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -30,6 +31,27 @@ func TestRemovalReachesTheCache(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.want(semel.Duplicate, "a") // what kept copies out has ended
 		b.spared("a duplicate", func() { b.want(semel.Duplicate, "a") })
+	})
+}
+
+// TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay claims when the durable store
+// has forgotten the key and the cache has not, by a caller who gives up then.
+func TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, tiered.Options{})
+		b.done("a")
+		ctx, cancel := context.WithCancel(t.Context())
+		b.cache.before = func(verb string) {
+			if verb == "remove" {
+				b.want(semel.Fresh, "a")
+				b.want(semel.InFlight, "a")
+				cancel()
+			}
+		}
+		if was, err := b.Remove(ctx, key("a")); !was || err != nil {
+			t.Errorf("remove: %t, %v", was, err)
+		}
+		b.want(semel.InFlight, "a")
 	})
 }
 
