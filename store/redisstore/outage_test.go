@@ -4,11 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 // nonce makes owners that no other claim has.
@@ -106,4 +113,199 @@ func lifeOf(ctx context.Context, store *Store) error {
 		}
 	}
 	return store.Audit(ctx, []byte(strings.Repeat("x", 10)))
+}
+
+// outage is one server with a store, for tests that hurt the server.
+type outage struct {
+	t      *testing.T
+	server *services.Server
+	client *Client
+	store  *Store
+}
+
+func newOutage(t *testing.T, connecting *ConnectOptions, args ...string) *outage {
+	t.Helper()
+	server := servicestest.StartRedis(t, &services.RedisOptions{Args: args})
+	client := connect(t, server.URL(), connecting)
+	store, err := New(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &outage{t, server, client, store}
+}
+
+// errorsOf returns how often a server has answered with an error of this kind:
+// the proof that a fault happened.
+func errorsOf(t testing.TB, addr, kind string) int {
+	t.Helper()
+	info := fields(do(t, addr, "INFO", "errorstats").(string))
+	n, err := strconv.Atoi(after(info["errorstat_"+kind], "count="))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// wantFault fails the test if the server has not answered with such an error.
+func (o *outage) wantFault(kind string) {
+	o.t.Helper()
+	if errorsOf(o.t, o.server.Addr(), kind) == 0 {
+		o.t.Errorf("the server has never answered %s: the fault did not happen", kind)
+	}
+}
+
+// key returns a key that no other test has.
+func (o *outage) key() semel.Key {
+	return semel.Key{Scope: o.t.Name(), ID: strconv.FormatUint(nonce.Add(1), 10)}
+}
+
+// claim claims a key and wants a decision.
+func (o *outage) claim(req semel.ClaimRequest, want semel.Decision) semel.ClaimAnswer {
+	o.t.Helper()
+	answer, err := askFor(o.t.Context(), o.store, req)
+	if err != nil || answer.Decision != want {
+		o.t.Fatalf("claim: %v, error %v; want %v", answer.Decision, err, want)
+	}
+	return answer
+}
+
+// done returns a key that was claimed and completed.
+func (o *outage) done() semel.Key {
+	o.t.Helper()
+	key := o.key()
+	held := o.claim(request(key), semel.Fresh)
+	if err := finish(o.t.Context(), o.store, key, held.Claim.Token); err != nil {
+		o.t.Fatal(err)
+	}
+	return key
+}
+
+// wantRefusal claims a key and wants it refused with an error of a kind, and
+// nothing decided.
+func (o *outage) wantRefusal(key semel.Key, want error, class semel.Class) {
+	o.t.Helper()
+	answer, err := askFor(o.t.Context(), o.store, request(key))
+	if !errors.Is(err, want) || semel.Classify(err) != class || answer.Decision != semel.Undecided {
+		o.t.Errorf("claim: %v, error %v of class %v; want %v of class %v", answer.Decision, err, semel.Classify(err), want, class)
+	}
+}
+
+// work runs effects under a guard while a server is hurt, and keeps the books:
+// what no fault may break is that a duplicate has a completed effect behind it.
+type work struct {
+	t     *testing.T
+	guard *semel.Guard
+	keys  []semel.Key
+
+	mu      sync.Mutex // guards the fields below
+	effects map[semel.Key]int
+	// acknowledged are the keys whose message was acknowledged.
+	acknowledged map[semel.Key]bool
+	failures     int
+	duplicates   int
+}
+
+func newWork(t *testing.T, store semel.Store, keys int) *work {
+	t.Helper()
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{Lease: time.Second, Wait: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &work{
+		t: t, guard: guard, keys: idsFrom(t.Name(), 0, keys),
+		effects: map[semel.Key]int{}, acknowledged: map[semel.Key]bool{},
+	}
+}
+
+// run delivers each key twice, by several workers, again and again until each
+// delivery is acknowledged.
+func (w *work) run(ctx context.Context) {
+	const workers = 8
+	var wg sync.WaitGroup
+	for n := range workers {
+		wg.Go(func() {
+			for i := range 2 * len(w.keys) {
+				if i%workers == n {
+					w.deliver(ctx, w.keys[i/2])
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (w *work) deliver(ctx context.Context, key semel.Key) {
+	redelivery := time.NewTicker(10 * time.Millisecond)
+	defer redelivery.Stop()
+	for {
+		out, err := w.guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.effects[key]++
+			return []byte(key.ID), nil
+		})
+		if w.settle(key, out, err) {
+			return
+		}
+		select {
+		case <-redelivery.C:
+		case <-ctx.Done():
+			w.t.Errorf("%s is not acknowledged: %v", key, err)
+			return
+		}
+	}
+}
+
+// settle notes how a delivery went and reports whether it is acknowledged.
+func (w *work) settle(key semel.Key, out semel.Outcome, err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if out.Decision == semel.Duplicate {
+		w.duplicates++
+		if w.effects[key] == 0 {
+			w.t.Errorf("%s is called a duplicate, and its effect has never happened", key)
+		}
+		if string(out.Result.Data) != key.ID {
+			w.t.Errorf("%s is answered with the result %q", key, out.Result.Data)
+		}
+	}
+	if err != nil {
+		w.failures++
+		return false
+	}
+	w.acknowledged[key] = true
+	return true
+}
+
+// acknowledgedKeys returns how many keys are acknowledged so far.
+func (w *work) acknowledgedKeys() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.acknowledged)
+}
+
+// check looks at the books when all is done, and returns how many effects there
+// were beyond one for each key.
+func (w *work) check() (second int) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, key := range w.keys {
+		if w.effects[key] == 0 {
+			w.t.Errorf("%s is lost: it was acknowledged without an effect", key)
+		}
+		second += max(0, w.effects[key]-1)
+	}
+	if w.failures == 0 {
+		w.t.Error("nobody noticed the fault")
+	}
+	w.t.Logf("%d keys, %d second effects, %d duplicates, %d failed calls", len(w.keys), second, w.duplicates, w.failures)
+	return second
+}
+
+// containsCode reports whether an error is, deep down, a server's answer that
+// begins with this word.
+func containsCode(err error, code string) bool {
+	var answer *rueidis.RedisError
+	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), code+" ")
 }
