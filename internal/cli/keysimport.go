@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type importer struct {
 	window time.Duration
 	now    time.Time
 	ids    idParser
+	owner  semel.Owner // of the last claim; no two have one nonce
 	batch  []semel.ClaimRequest
 	report importReport
 	read   atomic.Int64 // report.Read, for the progress line
@@ -120,7 +122,7 @@ func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
 
 func (k *keysFlags) importAll(ctx context.Context, inputs namedInputs, window time.Duration) error {
 	return k.withStore(ctx, func(store semel.Store) error {
-		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser()}
+		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser(), owner: semel.Owner{Name: "keys import by " + actor(), Nonce: rand.Uint64()}}
 		stop := k.startProgress(func() progress {
 			return progress{Done: im.read.Load(), Unit: "keys", Share: -1}
 		})
@@ -215,6 +217,8 @@ func (im *importer) add(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
+	im.owner.Nonce++
+	request.Owner = im.owner
 	im.report.Read++
 	im.read.Store(im.report.Read)
 	if request.Window <= 0 {

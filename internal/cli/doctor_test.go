@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// queryRow asks a database for one value.
+func queryRow(t *testing.T, address string, value any, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if err := conn.QueryRow(t.Context(), sql).Scan(value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDoctorReportsOnStoresWithoutServers(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
+stores:
+  mem:   { memory: {} }
+  other: { memory: {} }
+  files: { embedded: { path: %q } }
+  fast:  { embedded: { path: ./fast, fsync: never } }
+  stack: { tiered: [mem, files] }
+  loose: { tiered: { layers: [other, fast], on_store_error: pass } }
+`, dir))
+	got := run(t, "", "doctor", file, "stack")
+	got.check(t, exitDone, "3 stores: 3 fine, 1 to note, 0 with a warning, 0 broken\n")
+	for _, want := range []string{"stack (tiered)\n  fine     on_store_error               stop\n", "mem (memory)\n  notice   memory ", "files (embedded)\n  fine     fsync                        always\n"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("the report lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	got = run(t, "", "doctor", file, "loose", "--json")
+	got.check(t, exitFound, "2 with a warning")
+	found := map[string]string{}
+	for _, line := range records(t, got.stdout) {
+		found[line["store"].(string)+"/"+line["subject"].(string)] = line["severity"].(string)
+	}
+	if found["loose/on_store_error"] != "warning" || found["fast/fsync"] != "warning" || found["fast/directory"] != "notice" || found["other/memory"] != "notice" {
+		t.Errorf("found %v", found)
+	}
+	run(t, "", "doctor").check(t, exitUsage, "semel doctor: FILE is missing: name the configuration\n")
+	run(t, "", "doctor", file, "stakc").check(t, exitUsage, "stakc: "+file+" has no such store: did you mean stack?\n")
+	run(t, "", "doctor", file, "a", "b").check(t, exitUsage, `unexpected argument "b"`)
+}
+
+func TestDoctorFindsWhatRedisMayForget(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru", "--appendonly", "no"}})
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
+stores:
+  alone: { redis: { url: %q } }
+  layer: { redis: { url: %q, prefix: "layer:" } }
+  files: { embedded: { path: ./files } }
+  stack: { tiered: [layer, files] }
+`, server.URL(), server.URL()))
+	severity := func(got outcome) string {
+		t.Helper()
+		for _, line := range records(t, got.stdout) {
+			if line["subject"] == "maxmemory-policy" {
+				if line["found"] != "allkeys-lru" || line["cost"] == "" || line["remedy"] == "" {
+					t.Errorf("the finding: %v", line)
+				}
+				return line["severity"].(string)
+			}
+		}
+		t.Errorf("the policy was not looked at: %+v", got)
+		return ""
+	}
+	got := run(t, "", "doctor", file, "alone", "--json")
+	got.check(t, exitFound, "broken")
+	if s := severity(got); s != "broken" {
+		t.Errorf("alone the policy is %s", s)
+	}
+	got = run(t, "", "doctor", file, "stack", "--json")
+	got.check(t, exitDone, "0 with a warning, 0 broken")
+	if s := severity(got); s != "notice" {
+		t.Errorf("in a layer above what decides the policy is %s", s)
+	}
+}
+
+// TestNothingShowsASecret runs every verb that reads a configuration against
+// servers that refuse the password, or are not there, and looks for it in all
+// that is said.
+func TestNothingShowsASecret(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-5e1f"
+	redis := servicestest.StartRedis(t, nil)
+	if _, err := services.RedisDo(t.Context(), redis.Addr(), "CONFIG", "SET", "requirepass", "other"); err != nil {
+		t.Fatal(err)
+	}
+	postgres := strings.TrimPrefix(servers.Database(t), "postgres://postgres@")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "secret"), canary+"\n")
+	host, port, _ := net.SplitHostPort(closed)
+	for i, store := range []string{
+		fmt.Sprintf(`redis: { url: "redis://:%s@%s" }`, canary, redis.Addr()),
+		fmt.Sprintf(`redis: { url: "redis://app:${file:secret}@%s/0" }`, redis.Addr()),
+		fmt.Sprintf(`redis: { cluster: [%q], username: app, password: %s }`, redis.Addr(), canary),
+		fmt.Sprintf(`redis: { sentinel: { addresses: [%q], master: m, password: "${env:CANARY}" }, password: "${env:CANARY}" }`, redis.Addr()),
+		fmt.Sprintf(`redis: { url: "rediss://:%s@%s" }`, canary, redis.Addr()),
+		fmt.Sprintf(`redis: { url: "redis://:%s@%s", connect_timeout: 300ms }`, canary, closed),
+		fmt.Sprintf(`redis: { url: "redis://:%s@[::bad", connect_timeout: 300ms }`, canary),
+		fmt.Sprintf(`postgres: { dsn: "postgres://nobody:%s@%s" }`, canary, postgres),
+		fmt.Sprintf(`postgres: { dsn: "postgres://nobody:${env:CANARY}@%s" }`, postgres),
+		fmt.Sprintf(`postgres: { dsn: "postgres://postgres:%s@%s/none?sslmode=disable&sslpassword=%s" }`, canary, closed, canary),
+		fmt.Sprintf(`postgres: { dsn: "host=%s port=%s user=app password='%s' dbname=x" }`, host, port, canary),
+		fmt.Sprintf(`postgres: { dsn: "host=%s port=bad user=app password='%s'" }`, host, canary),
+		fmt.Sprintf(`postgres: { dsn: "postgres://u:%s@%s:bad/x?sslmode=nope" }`, canary, host),
+		`postgres: { dsn: "${env:CANARY}" }`,
+	} {
+		file := writeFile(t, filepath.Join(dir, fmt.Sprintf("c%d.yaml", i)), "stores: { s: { "+store+" } }")
+		for _, args := range []string{
+			"keys ls", "keys stats --json", "keys show x", "keys import", "keys rm x --reason y", "migrate up", "migrate status", "migrate sql", "doctor", "doctor --json",
+		} {
+			words := append(strings.Fields(args), "--config", file)
+			if strings.HasPrefix(args, "doctor") {
+				words = append(strings.Fields(args), file)
+			}
+			var stdout, stderr strings.Builder
+			env := func(name string) string { return map[string]string{"CANARY": canary}[name] }
+			status := Main(t.Context(), words, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, env)
+			if said := stdout.String() + stderr.String(); strings.Contains(said, canary) {
+				t.Errorf("%s with %s shows the secret: %s", args, store, said)
+			}
+			if works := args == "migrate sql" || strings.Contains(store, "nobody") && !strings.HasPrefix(args, "keys"); status == exitDone && !works {
+				t.Errorf("%s with %s succeeded: %s", args, store, stdout.String()+stderr.String())
+			}
+			if n := strings.Count(stderr.String(), "\n"); n > 2 {
+				t.Errorf("%s with %s says %d lines: %s", args, store, n, stderr.String())
+			}
+		}
+	}
+}

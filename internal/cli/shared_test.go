@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// sharedConfig writes a configuration of every kind of store on real servers
+// and returns its name. The tables are made.
+func sharedConfig(t *testing.T) string {
+	t.Helper()
+	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
+stores:
+  mem:    { memory: {} }
+  seen:   { filter: { rate: 0.01, expect: 1000, window: 1d } }
+  files:  { embedded: { path: ./files, keep_ids: true } }
+  cache:  { redis: { url: %q, prefix: %q, keep_ids: true } }
+  db:     { postgres: { dsn: %q, keep_ids: true, partitions: 4 } }
+  second: { redis: { url: %q, prefix: %q } }
+  bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
+  both:   { tiered: [second, db] }
+  deep:   { tiered: { layers: [bits, mem, files], only_writer: true, on_store_error: wait, max_age: forever } }
+`, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
+	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, exitDone, "applied 1: keys\n")
+	return file
+}
+
+// leaveUnknown leaves a key whose outcome is unknown in a store.
+func leaveUnknown(t *testing.T, file, store, id string) {
+	t.Helper()
+	conf, err := config.Read(file, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := wiring.Open(t.Context(), conf, store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	key := semel.Key{Scope: defaultScope, ID: id}
+	claims := []semel.ClaimRequest{{Key: key, Owner: semel.Owner{Name: "worker-7", Nonce: uint64(time.Now().UnixNano())}, Lease: time.Hour, Window: semel.Forever, Hold: true}}
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := opened.Store.Claim(t.Context(), claims, answers); err != nil || answers[0].Decision != semel.Fresh {
+		t.Fatal(err, answers[0])
+	}
+	released := make([]error, 1)
+	release := []semel.ReleaseRequest{{Key: key, Token: answers[0].Claim.Token, Unknown: true}}
+	if err := opened.Store.Release(t.Context(), release, released); err != nil || released[0] != nil {
+		t.Fatal(err, released[0])
+	}
+}
+
+func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
+	t.Parallel()
+	file := sharedConfig(t)
+	for _, store := range []string{"files", "cache", "db", "both", "deep"} {
+		t.Run(store, func(t *testing.T) {
+			keys := func(words ...string) outcome {
+				t.Helper()
+				return run(t, strings.ReplaceAll(`{"id":"ID-1"}`+"\n"+`{"id":["ID-2",7],"window":"30d"}`, "ID", store),
+					append([]string{"keys", words[0], "--config", file, "--store-name", store}, words[1:]...)...)
+			}
+			keys("import").check(t, exitDone, "read 2  imported 2  already there 0")
+			keys("import").check(t, exitDone, "read 2  imported 0  already there 2")
+			leaveUnknown(t, file, store, store+"-3")
+
+			got := keys("ls", "--json", "--state", "done")
+			got.check(t, exitDone)
+			if n := len(records(t, got.stdout)); n < 2 {
+				t.Errorf("ls: %s", got.stdout)
+			}
+			if got = keys("export", "--state", "unknown"); !strings.Contains(got.stdout, `"id":"`+store+`-3"`) || got.status != exitDone {
+				t.Errorf("export: %+v", got)
+			}
+			if got = keys("stats", "--json"); got.status != exitDone || len(records(t, got.stdout)) != 1 {
+				t.Errorf("stats: %+v", got)
+			}
+			if got = keys("show", store+"-2", "7", "--json"); got.status != exitDone || !strings.Contains(got.stdout, `"state":"done"`) {
+				t.Errorf("show: %+v", got)
+			}
+			keys("show", "none").check(t, exitFailed, "none is absent: the store "+store+" has no such key")
+
+			keys("resolve", store+"-1", "--as", "absent", "--reason", "x").check(t, exitFailed, store+"-1 is done, not unknown")
+			keys("resolve", store+"-3", "--as", "done", "--reason", "the bank has it").check(t, exitDone, "resolved "+store+"-3 as done")
+			keys("rm", store+"-1", "--reason", "sent twice").check(t, exitDone, "forgot "+store+"-1, which was done")
+			keys("show", store+"-1").check(t, exitFailed, "is absent")
+			if got = keys("show", store+"-3"); !strings.Contains(got.stdout, "state        done\n") {
+				t.Errorf("after resolve: %+v", got)
+			}
+
+			if got = keys("purge"); store == "cache" {
+				got.check(t, exitFailed, "the store cache is of the kind redis, which cannot purge: ")
+			} else {
+				got.check(t, exitDone, "expired keys")
+			}
+		})
+	}
+}
+
+// TestChangesInSharedStoresAreInTheAuditLogThere reads the logs as the people
+// would whose servers these are.
+func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
+	t.Parallel()
+	file := sharedConfig(t)
+	conf, err := config.Read(file, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, store := range []string{"cache", "db", "both"} {
+		run(t, `{"id":"audited"}`, "keys", "import", "--config", file, "--store-name", store).check(t, exitDone, "read 1")
+		run(t, "", "keys", "rm", "audited", "--reason", "in "+store, "--config", file, "--store-name", store).check(t, exitDone, "forgot audited")
+	}
+	cache, _ := conf.Store("cache")
+	address := strings.TrimPrefix(servers.Redis(t), "redis://")
+	log, err := services.RedisDo(t.Context(), address, "LRANGE", cache.Spec.(*config.Redis).Prefix+"audit", "0", "-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprintf("%s", log); strings.Count(text, `"reason":"in cache"`) != 1 || strings.Count(text, `"outcome":"done"`) != 1 {
+		t.Errorf("the log in Redis: %s", text)
+	}
+	db, _ := conf.Store("db")
+	var reasons []string
+	queryRow(t, db.Spec.(*config.Postgres).DSN.Reveal(), &reasons, `SELECT array_agg(line->>'reason' ORDER BY number) FILTER (WHERE line->>'verb' = 'rm') FROM semel_audit`)
+	if strings.Join(reasons, "; ") != "in db; in both" {
+		t.Errorf("the log in PostgreSQL has %q", reasons)
+	}
+}
+
+func TestStoresThatCannotBeLookedIntoSaySo(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores:
+  mem:   { memory: {} }
+  seen:  { filter: { rate: 0.01, expect: 1000, window: 1d } }
+  files: { embedded: { path: ./files } }
+  stack: { tiered: [mem, files] }
+`)
+	dir := filepath.Join(filepath.Dir(file), "files")
+	for _, c := range []struct{ args, want string }{
+		{"keys ls --store-name mem", "semel keys ls: mem lives in the memory of the process that uses it: there is nothing to look into from here\n"},
+		{"keys ls --store-name seen", "semel keys ls: seen is a filter, which keeps no records: there is nothing to look into\n"},
+		{"keys import --store-name mem", "semel keys import: mem is of the kind memory: what is imported there would be gone at once\n"},
+		{"keys ls --store-name files", "semel keys ls: store files: " + dir + ": there is no store in this directory\n"},
+		{"keys rm x --reason y --store-name stack", "semel keys rm: store files: " + dir + ": there is no store in this directory\n"},
+		{"keys ls --store-name flies", "semel keys ls: --store-name flies: " + file + " has no such store: did you mean files?\n"},
+		{"keys ls", "semel keys ls: --store-name NAME is missing: " + file + " names mem, seen, files, stack\n"},
+		{"keys ls --store x", "semel keys ls: --store and --config exclude each other: name the store one way\n"},
+		{"keys import --keep-ids --store-name files", "semel keys import: --keep-ids is for --store: in a configuration the store says keep_ids: true\n"},
+		{"migrate sql --store-name files", "semel migrate sql: --store-name files has no schema: only a store of the kind postgres has one\n"},
+	} {
+		got := run(t, "", append(strings.Fields(c.args), "--config", file)...)
+		if got.status != exitUsage || got.stderr != c.want || got.stdout != "" {
+			t.Errorf("semel %s: %+v, want %s", c.args, got, c.want)
+		}
+	}
+	run(t, "", "keys", "ls", "--store-name", "x").check(t, exitUsage, "--config FILE is missing: name the configuration that has the store x")
+	run(t, "", "migrate", "up").check(t, exitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
+	run(t, "", "keys", "ls", "--config", file+"x").check(t, exitUsage, "semel keys ls: "+file+"x: there is no such file\n")
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("looking has made a store")
+	}
+}
+
+func TestConfigurationErrorsAreUsageErrorsWithTheirPlace(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
+	want := "semel doctor: " + file + ":2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing\n" +
+		"semel doctor: " + file + ":2:8: stores.a.memroy is no field that is known: did you mean memory?\n" +
+		"semel doctor: " + file + ":3:20: stores.b.tiered: there is no store \"c\": did you mean a?\n"
+	if got := run(t, "", "doctor", file); got.status != exitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
+		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
+func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q, schema: once, prefix: p_ } }\n  mem: { memory: {} }\n  both: { tiered: [mem, db] }\n", servers.Database(t)))
+	migrate := func(verb string, more ...string) outcome {
+		t.Helper()
+		return run(t, "", append([]string{"migrate", verb, "--config", file, "--store-name", "both"}, more...)...)
+	}
+	got := migrate("status")
+	got.check(t, exitFound, "to apply: semel migrate up\n")
+	if !strings.HasPrefix(got.stdout, "   1  missing ") {
+		t.Errorf("status: %s", got.stdout)
+	}
+	run(t, "", "keys", "ls", "--config", file, "--store-name", "db").check(t, exitFailed, "semel migrate up")
+	got = run(t, "", "doctor", file, "db")
+	got.check(t, exitFound, "1 broken\n")
+	if !strings.Contains(got.stdout, "do:   semel migrate up --config "+file+" --store-name db\n") {
+		t.Errorf("doctor: %s", got.stdout)
+	}
+	got = migrate("up", "--json")
+	got.check(t, exitDone)
+	if steps := records(t, got.stdout); len(steps) == 0 || steps[0]["version"] != 1.0 || steps[0]["name"] != "keys" || steps[0]["applied"] == nil {
+		t.Errorf("up --json: %s", got.stdout)
+	}
+	migrate("up").check(t, exitDone, "nothing to apply: both is up to date\n")
+	got = migrate("status", "--json")
+	got.check(t, exitDone)
+	for _, step := range records(t, got.stdout) {
+		if step["applied"] == nil {
+			t.Errorf("status --json: %s", got.stdout)
+		}
+	}
+	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, exitDone)
+}
+
+func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores: { db: { postgres: { dsn: 'host=nowhere.invalid', schema: once, partitions: 2 } } }")
+	got := run(t, "", "migrate", "sql", "--config", file)
+	got.check(t, exitDone)
+	for _, want := range []string{`CREATE TABLE "once"."semel_keys"`, "REMAINDER 1", `CREATE TABLE "once"."semel_audit"`} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("the script lacks %s:\n%s", want, got.stdout)
+		}
+	}
+}
