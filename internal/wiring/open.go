@@ -123,7 +123,7 @@ func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) 
 	last := len(spec.Layers) - 1
 	durable, err := w.store(ctx, spec.Layers[last].Name)
 	if err != nil {
-		return nil, err
+		return nil, layerError(spec.Layers[last].Name, err)
 	}
 	opts := &tiered.Options{
 		SoleWriter: spec.OnlyWriter, MaxAge: spec.MaxAge, Timeout: spec.LayerTimeout,
@@ -137,7 +137,7 @@ func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) 
 	for _, reference := range spec.Layers[:last] {
 		layer, err := w.layer(ctx, reference.Name)
 		if err != nil {
-			return nil, err
+			return nil, layerError(reference.Name, err)
 		}
 		opts.Layers = append(opts.Layers, layer)
 	}
@@ -147,6 +147,8 @@ func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) 
 	}
 	return store, nil
 }
+
+func layerError(name string, err error) error { return fmt.Errorf("its layer %s: %w", name, err) }
 
 func outagePolicy(name string) (tiered.OutagePolicy, error) {
 	switch name {
@@ -164,10 +166,7 @@ func (w *opening) layer(ctx context.Context, name string) (tiered.Layer, error) 
 	if s, ok := w.file.Store(name); ok {
 		if spec, ok := s.Spec.(*config.Filter); ok {
 			filter, err := w.filter(ctx, s.Name, spec)
-			if err != nil {
-				return tiered.Layer{}, fmt.Errorf("store %s: %w", name, err)
-			}
-			return tiered.Layer{Name: name, Filter: filter}, nil
+			return tiered.Layer{Name: name, Filter: filter}, err
 		}
 	}
 	cache, err := w.store(ctx, name)

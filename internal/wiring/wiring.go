@@ -66,29 +66,25 @@ type opening struct {
 func (w *opening) onClose(closing func() error) { w.closes = append(w.closes, closing) }
 
 // store opens one store. Every kind is here.
-func (w *opening) store(ctx context.Context, name string) (store semel.Store, err error) {
+func (w *opening) store(ctx context.Context, name string) (semel.Store, error) {
 	s, ok := w.file.Store(name)
 	if !ok {
 		return nil, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)
 	}
 	switch spec := s.Spec.(type) {
 	case *config.Memory:
-		store, err = openMemory(spec)
+		return openMemory(spec)
 	case *config.Embedded:
-		store, err = w.embedded(spec)
+		return w.embedded(spec)
 	case *config.Redis:
-		store, err = w.redis(ctx, spec)
+		return w.redis(ctx, spec)
 	case *config.Postgres:
-		store, err = w.postgres(ctx, spec)
+		return w.postgres(ctx, spec)
 	case *config.Tiered:
-		store, err = w.tiered(ctx, s.Name, spec)
+		return w.tiered(ctx, s.Name, spec)
 	case *config.Filter:
-		err = fmt.Errorf("a filter keeps no records: it stands above an exact store, in a tiered one: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("%s is a filter, which keeps no records: it stands above an exact store, in a tiered one: %w", name, semel.ErrInvalidRequest)
 	default:
-		err = fmt.Errorf("%s is no kind of store that is known: %w", spec.Kind(), semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("%s is of the kind %s, which is not known: %w", name, spec.Kind(), semel.ErrInvalidRequest)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", name, err)
-	}
-	return store, nil
 }

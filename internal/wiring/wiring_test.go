@@ -1,0 +1,226 @@
+package wiring_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// parse reads a configuration whose relative paths are in a directory of the
+// test's own.
+func parse(t *testing.T, text string, values ...any) *config.File {
+	t.Helper()
+	f, err := config.Parse(filepath.Join(t.TempDir(), "semel.yaml"), fmt.Appendf(nil, text, values...), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func open(t *testing.T, f *config.File, name string, opts *wiring.Options) *wiring.Opened {
+	t.Helper()
+	opened, err := wiring.Open(t.Context(), f, name, opts)
+	if err != nil {
+		t.Fatalf("open %s: %v", name, err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(opened.Close(), opened.Close()); err != nil {
+			t.Errorf("close %s: %v", name, err)
+		}
+	})
+	return opened
+}
+
+// decide claims a key and marks it done, and returns what was decided.
+func decide(t *testing.T, s semel.Store, id string) semel.Decision {
+	t.Helper()
+	key := semel.Key{Scope: "test", ID: id}
+	claim := []semel.ClaimRequest{{Key: key, Owner: semel.Owner{Name: "test", Nonce: uint64(time.Now().UnixNano())}, Lease: time.Minute, Window: time.Hour}}
+	answer := make([]semel.ClaimAnswer, 1)
+	if err := s.Claim(t.Context(), claim, answer); err != nil || answer[0].Err != nil {
+		t.Fatal(err, answer[0].Err)
+	}
+	if answer[0].Decision == semel.Fresh {
+		done := make([]error, 1)
+		if err := s.Complete(t.Context(), []semel.CompleteRequest{{Key: key, Token: answer[0].Claim.Token, Window: time.Hour}}, done); err != nil || done[0] != nil {
+			t.Fatal(err, done[0])
+		}
+	}
+	return answer[0].Decision
+}
+
+func TestSettingsReachTheStores(t *testing.T) {
+	t.Parallel()
+	cluster := servicestest.StartRedisCluster(t, nil)
+	sentinel := servicestest.StartRedisSentinel(t, nil)
+	f := parse(t, `
+stores:
+  mem:      { memory: { max_result: 1KiB } }
+  files:    { embedded: { path: ./files, fsync: never, max_result: 2KiB } }
+  redis:    { redis: { url: %q, prefix: %q, max_result: 3KiB, persistence: synced, compact: { window: 1h } } }
+  cluster:  { redis: { cluster: [%s], max_result: 4KiB } }
+  sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged, max_result: 5KiB } }
+  db:       { postgres: { dsn: %q, schema: once, prefix: p_, max_result: 6KiB, prepare: true } }
+  stack:    { tiered: { layers: [mem, files], on_store_error: wait, max_age: 1m, layer_timeout: 1s } }
+`, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t))
+	schema, err := wiring.NewSchema(f, "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schema.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		check func(semel.Traits) bool
+	}{
+		{"mem", func(tr semel.Traits) bool { return tr.MaxResult == 1<<10 && !tr.Durable && tr.Exact }},
+		{"files", func(tr semel.Traits) bool { return tr.MaxResult == 2<<10 && tr.Durable && !tr.PowerSafe }},
+		{"redis", func(tr semel.Traits) bool {
+			return tr.MaxResult == 3<<10 && tr.Durable && tr.PowerSafe && tr.Shared && !tr.Exact
+		}},
+		{"cluster", func(tr semel.Traits) bool { return tr.MaxResult == 4<<10 && !tr.Durable && tr.Shared && tr.Exact }},
+		{"sentinel", func(tr semel.Traits) bool { return tr.MaxResult == 5<<10 && tr.Durable && !tr.PowerSafe }},
+		{"db", func(tr semel.Traits) bool { return tr.MaxResult == 6<<10 && tr.PowerSafe && tr.Transactional }},
+		{"stack", func(tr semel.Traits) bool { return tr.MaxResult == 2<<10 && tr.Durable }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := open(t, f, c.name, nil).Store
+			if !c.check(s.Traits()) {
+				t.Errorf("traits %+v", s.Traits())
+			}
+			if first, second := decide(t, s, c.name), decide(t, s, c.name); first != semel.Fresh || second != semel.Duplicate {
+				t.Errorf("decided %s and %s", first, second)
+			}
+		})
+	}
+}
+
+func quoted(addresses []string) string {
+	list := make([]string, len(addresses))
+	for i, address := range addresses {
+		list[i] = fmt.Sprintf("%q", address)
+	}
+	return strings.Join(list, ", ")
+}
+
+// TestDualLayerIsOneLine is the stack of Redis and a database, with the cache
+// stopped and started.
+func TestDualLayerIsOneLine(t *testing.T) {
+	t.Parallel()
+	cache := servicestest.StartRedis(t, nil)
+	f := parse(t, `
+stores:
+  cache: { redis: { url: %q, timeout: 300ms } }
+  db:    { embedded: { path: ./db } }
+  both:  { tiered: [cache, db] }
+`, cache.URL())
+	events := make(chan tiered.Event, 100)
+	opened := open(t, f, "both", &wiring.Options{Observe: func(stack string, event tiered.Event) {
+		if stack == "both" {
+			events <- event
+		}
+	}})
+	if decision := decide(t, opened.Store, "before"); decision != semel.Fresh {
+		t.Errorf("decided %s", decision)
+	}
+	if err := cache.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"before", "during"} {
+		want := semel.Fresh
+		if id == "before" {
+			want = semel.Duplicate
+		}
+		if decision := decide(t, opened.Store, id); decision != want {
+			t.Errorf("%s: decided %s without the cache", id, decision)
+		}
+	}
+	select {
+	case event := <-events:
+		if event.Kind != tiered.Down || event.Layer != "cache" {
+			t.Errorf("told of %+v", event)
+		}
+	default:
+		t.Error("nobody was told that the cache is down")
+	}
+}
+
+func TestFiltersStandAboveAnExactStoreOnly(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `
+stores:
+  server: { redis: { url: %q, prefix: %q } }
+  bits:   { filter: { redis: server, rate: 0.01, expect: 1000, window: 1h } }
+  here:   { filter: { rate: 0.01, expect: 1000, window: 1h } }
+  files:  { embedded: { path: ./files } }
+  stack:  { tiered: { layers: [here, bits, files], only_writer: true } }
+`, servers.Redis(t), servicestest.Prefix())
+	stack := open(t, f, "stack", nil).Store
+	if first, second := decide(t, stack, "a"), decide(t, stack, "a"); first != semel.Fresh || second != semel.Duplicate {
+		t.Errorf("decided %s and %s", first, second)
+	}
+	for _, name := range []string{"bits", "here"} {
+		if _, err := wiring.Open(t.Context(), f, name, nil); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "keeps no records") {
+			t.Errorf("%s alone: %v", name, err)
+		}
+	}
+}
+
+func TestErrorsKeepTheirClassAndLoseTheirSecrets(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `
+stores:
+  redis: { redis: { url: "redis://:hidden-1@127.0.0.1:1", connect_timeout: 300ms } }
+  db:    { postgres: { dsn: "postgres://u:hidden-2@127.0.0.1:1/x" } }
+  mem:   { memory: {} }
+  stack: { tiered: [mem, redis] }
+  bad:   { postgres: { dsn: "host=127.0.0.1 port=bad password=hidden-3" } }
+`)
+	for name, want := range map[string]error{
+		"redis": semel.ErrStoreUnavailable, "db": semel.ErrStoreUnavailable, "stack": semel.ErrStoreUnavailable,
+		"bad": semel.ErrInvalidRequest, "none": semel.ErrInvalidRequest,
+	} {
+		opened, err := wiring.Open(t.Context(), f, name, nil)
+		if opened != nil || !errors.Is(err, want) || strings.Contains(err.Error(), "hidden-") {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}
+
+// A store that was opened below one that could not be must be closed again.
+func TestAFailedOpenLeavesNothingOpen(t *testing.T) {
+	t.Parallel()
+	f := parse(t, `
+stores:
+  cache: { redis: { url: "redis://127.0.0.1:1", connect_timeout: 300ms } }
+  files: { embedded: { path: ./files } }
+  stack: { tiered: [cache, files] }
+`)
+	for range 2 {
+		if _, err := wiring.Open(t.Context(), f, "stack", nil); err == nil {
+			t.Fatal("a stack without its cache was opened")
+		} else if holder, held := wiring.Holder(err); held {
+			t.Fatalf("the store below is still open, by %s", holder)
+		}
+	}
+	open(t, f, "files", nil)
+	_, err := wiring.Open(t.Context(), f, "files", nil)
+	if holder, held := wiring.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
+		t.Errorf("a store in use: %v", err)
+	}
+}
