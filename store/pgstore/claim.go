@@ -64,7 +64,7 @@ func (s session) run(ctx context.Context, send func() error) error {
 	if s.alone {
 		return s.repeat(ctx, send)
 	}
-	return failure(send())
+	return rolledBack(send())
 }
 
 // asked is the requests of one call for one key, in the order of the call.

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, complete, release, extend, resolve, remove, list, count string
+	insert, read, put, keep, complete, release, extend, resolve, remove, list, count string
 }
 
 // clock is the time of a statement, which all its rows share. now() would be
@@ -60,6 +60,11 @@ UPDATE {keys} AS t SET
 	fingerprint = r.fingerprint, attempt = r.attempt, owner = r.owner, result = NULL
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.token, t.until, t.seen, clock.now`
+
+// keepSQL stores results of keys that this transaction has made done.
+const keepSQL = clock + `
+UPDATE {keys} AS t SET result = r.result
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -130,7 +135,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 	}
 }

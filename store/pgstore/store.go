@@ -132,11 +132,14 @@ func (s *Store) Traits() semel.Traits {
 // it. Later calls get ErrClosed; to close twice is no error.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed && s.owned {
+	close := !s.closed && s.owned
+	s.closed = true
+	s.mu.Unlock()
+	// A transaction that still has a connection is waited for without the
+	// lock, because what runs in it may call the store.
+	if close {
 		s.pool.Close()
 	}
-	s.closed = true
 	return nil
 }
 

@@ -1,0 +1,237 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+)
+
+// rollbackWait is how long a rollback is waited for. After that the connection
+// is closed, which has the same effect.
+const rollbackWait = 5 * time.Second
+
+// readCommitted is the one level at which a claim sees what another transaction
+// committed while it waited for it.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
+// unit is one transaction of a guard, on a connection of its own. It begins
+// with the first statement, in the same round trip.
+type unit struct {
+	session
+	conn *pgxpool.Conn
+	tx   pgx.Tx // nil until it is begun
+	seen watch
+}
+
+// unit takes a connection. The caller must call end.
+func (s *Store) unit(ctx context.Context) (*unit, error) {
+	// The store may be closed while the transaction runs: the connection then
+	// stays open until its end.
+	if err := s.enter("begin", 0, 0); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: connect: %w", rolledBack(err))
+	}
+	u := &unit{conn: conn}
+	u.session = session{Store: s, q: u, lockWait: lockTimeout(s.opts.LockWait)}
+	return u, nil
+}
+
+// Query implements querier.
+func (u *unit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if u.tx != nil {
+		return u.tx.Query(ctx, sql, args...)
+	}
+	// Arguments go as text because a batch goes in the mode of the pool, and
+	// some modes do not ask the server for the types of parameters.
+	texts, err := textual(u.conn.Conn().TypeMap(), args)
+	if err != nil {
+		return nil, err
+	}
+	var b pgx.Batch
+	b.BeginTx(readCommitted)
+	b.Queue(sql, texts...)
+	br := u.conn.SendBatch(ctx, &b)
+	u.tx = br.Tx()
+	if _, err := br.Exec(); err != nil {
+		return nil, errors.Join(err, closed(br, err))
+	}
+	rows, err := br.Query()
+	if err != nil {
+		return nil, errors.Join(err, closed(br, err))
+	}
+	return &lastRows{Rows: rows, br: br}, nil
+}
+
+// closed closes a batch and returns what went wrong beyond err.
+func closed(br pgx.BatchResults, err error) error {
+	if e := br.Close(); !errors.Is(e, err) && !errors.Is(err, e) {
+		return e
+	}
+	return nil
+}
+
+// lastRows are the last result of a batch, which ends with them.
+type lastRows struct {
+	pgx.Rows
+	br  pgx.BatchResults
+	err error
+}
+
+// Close implements pgx.Rows.
+func (r *lastRows) Close() {
+	r.Rows.Close()
+	r.err = r.br.Close()
+}
+
+// Err implements pgx.Rows.
+func (r *lastRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+// verdict says why the transaction cannot be committed after its effect, which
+// returned err.
+func (u *unit) verdict(err error) error {
+	switch {
+	case u.ended():
+		return fmt.Errorf("pgstore: the effect ended the transaction, with what it had written and perhaps the key (%v): %w", err, semel.ErrOutcomeUnknown)
+	case err != nil && u.lost() && !isPermanent(err):
+		return fmt.Errorf("pgstore: rolled back: %w: %w", semel.ErrStoreUnavailable, err)
+	case err != nil:
+		return err
+	case u.lost():
+		return fmt.Errorf("pgstore: the connection was lost before the commit: %w", semel.ErrStoreUnavailable)
+	case u.conn.Conn().PgConn().IsBusy():
+		return fmt.Errorf("pgstore: the effect left the rows of a query open: %w", semel.ErrInvalidRequest)
+	case u.aborted() && u.seen.cause != nil:
+		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", failure(u.seen.cause))
+	case u.aborted():
+		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// lost reports that the connection is gone. The server rolls back what was not
+// committed.
+func (u *unit) lost() bool { return u.conn.Conn().IsClosed() }
+
+// aborted reports that the server refuses everything but a rollback.
+func (u *unit) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
+
+// ended reports that the effect sent COMMIT or ROLLBACK past us.
+func (u *unit) ended() bool {
+	conn := u.conn.Conn().PgConn()
+	return !conn.IsClosed() && !conn.IsBusy() && conn.TxStatus() == 'I'
+}
+
+// broken says why nothing can go on in the transaction, whatever its effect
+// returned.
+func (u *unit) broken(ctx context.Context) error {
+	switch {
+	case u.ended():
+		return semel.ErrOutcomeUnknown
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return semel.ErrStoreUnavailable
+}
+
+// kept is a key that is committed, with what is stored for it.
+type kept struct {
+	item   *semel.Item
+	result semel.Result
+}
+
+// commit stores results and commits, in one round trip. It goes on when the
+// caller has gone: a commit that was begun should not become a doubt.
+func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	var keys pgtype.FlatArray[[16]byte]
+	var results pgtype.FlatArray[[]byte]
+	for _, k := range all {
+		if stored := encodeResult(k.result); stored != nil {
+			keys, results = append(keys, u.hasher.Key(k.item.Call.Key)), append(results, stored)
+		}
+	}
+	if len(keys) == 0 {
+		return u.committed(u.tx.Commit(ctx))
+	}
+	args, err := textual(u.conn.Conn().TypeMap(), []any{u.lockWait, keys, results})
+	if err != nil {
+		return err
+	}
+	var b pgx.Batch
+	b.Queue(u.sql.keep, args...)
+	b.Queue("commit")
+	br := u.conn.SendBatch(ctx, &b)
+	stored, err := br.Exec()
+	if err == nil {
+		tag, e := br.Exec()
+		if err = e; err == nil && tag.String() == "ROLLBACK" {
+			err = pgx.ErrTxCommitRollback
+		}
+	}
+	if e := br.Close(); err == nil {
+		err = e
+	}
+	if err == nil && stored.RowsAffected() != int64(len(keys)) {
+		return fmt.Errorf("%d of %d keys were there at the commit; has the effect ended the transaction?: %w",
+			stored.RowsAffected(), len(keys), semel.ErrOutcomeUnknown)
+	}
+	return u.committed(err)
+}
+
+// committed classifies the answer to a commit.
+func (u *unit) committed(err error) error {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		if u.seen.cause != nil {
+			err = u.seen.cause
+		}
+		return rolledBack(err)
+	}
+	return failure(err)
+}
+
+// end rolls back what was not committed and gives the connection back. To end
+// twice is no error.
+func (u *unit) end(ctx context.Context) {
+	if u.conn == nil {
+		return
+	}
+	conn := u.conn
+	u.conn = nil
+	defer conn.Release() // closes a connection that is not idle
+	if c := conn.Conn().PgConn(); c.IsClosed() || c.IsBusy() || c.TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "rollback")
+}
+
+// rolledBack classifies an error of a transaction that cannot have been
+// committed: no outcome is unknown.
+func rolledBack(err error) error {
+	f := failure(err)
+	switch {
+	case f == nil || !errors.Is(f, semel.ErrOutcomeUnknown) || errors.Is(err, semel.ErrOutcomeUnknown):
+		return f
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+}

@@ -1,0 +1,148 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ErrNotYours is what an effect gets that commits or rolls back its
+// transaction. The guard does that: it knows what else is in it.
+var ErrNotYours = errors.New("the guard ends this transaction; return an error to have it rolled back")
+
+// inFailedTransaction is what the server answers to all that follows an error.
+const inFailedTransaction = "25P02"
+
+// watch remembers why a transaction was aborted. One that is aborted answers
+// its commit with a rollback and no reason.
+type watch struct{ cause error }
+
+// note returns the error it is given.
+func (w *watch) note(err error) error {
+	if code := stateOf(err); code != "" && code != inFailedTransaction {
+		w.cause = err
+	}
+	return err
+}
+
+// effectTx is the transaction as an effect gets it.
+type effectTx struct {
+	pgx.Tx
+	watch *watch
+	// inner is a savepoint of the effect's own, which it may end.
+	inner bool
+}
+
+// Begin implements pgx.Tx.
+func (t *effectTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := t.Tx.Begin(ctx)
+	if err != nil {
+		return nil, t.watch.note(err)
+	}
+	return &effectTx{tx, t.watch, true}, nil
+}
+
+// Commit implements pgx.Tx.
+func (t *effectTx) Commit(ctx context.Context) error {
+	if !t.inner {
+		return ErrNotYours
+	}
+	return t.watch.note(t.Tx.Commit(ctx))
+}
+
+// Rollback implements pgx.Tx.
+func (t *effectTx) Rollback(ctx context.Context) error {
+	if !t.inner {
+		return ErrNotYours
+	}
+	return t.watch.note(t.Tx.Rollback(ctx))
+}
+
+// Exec implements pgx.Tx.
+func (t *effectTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := t.Tx.Exec(ctx, sql, args...)
+	return tag, t.watch.note(err)
+}
+
+// Query implements pgx.Tx.
+func (t *effectTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := t.Tx.Query(ctx, sql, args...)
+	return &watchedRows{rows, t.watch}, t.watch.note(err)
+}
+
+// QueryRow implements pgx.Tx.
+func (t *effectTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return &watchedRow{t.Tx.QueryRow(ctx, sql, args...), t.watch}
+}
+
+// Prepare implements pgx.Tx.
+func (t *effectTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	described, err := t.Tx.Prepare(ctx, name, sql)
+	return described, t.watch.note(err)
+}
+
+// CopyFrom implements pgx.Tx.
+func (t *effectTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	n, err := t.Tx.CopyFrom(ctx, table, columns, rows)
+	return n, t.watch.note(err)
+}
+
+// SendBatch implements pgx.Tx.
+func (t *effectTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return &watchedBatch{t.Tx.SendBatch(ctx, b), t.watch}
+}
+
+type watchedRows struct {
+	pgx.Rows
+	watch *watch
+}
+
+// Next implements pgx.Rows.
+func (r *watchedRows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		_ = r.watch.note(r.Rows.Err())
+	}
+	return more
+}
+
+// Close implements pgx.Rows.
+func (r *watchedRows) Close() {
+	r.Rows.Close()
+	_ = r.watch.note(r.Rows.Err())
+}
+
+type watchedRow struct {
+	pgx.Row
+	watch *watch
+}
+
+// Scan implements pgx.Row.
+func (r *watchedRow) Scan(dest ...any) error { return r.watch.note(r.Row.Scan(dest...)) }
+
+type watchedBatch struct {
+	pgx.BatchResults
+	watch *watch
+}
+
+// Exec implements pgx.BatchResults.
+func (b *watchedBatch) Exec() (pgconn.CommandTag, error) {
+	tag, err := b.BatchResults.Exec()
+	return tag, b.watch.note(err)
+}
+
+// Query implements pgx.BatchResults.
+func (b *watchedBatch) Query() (pgx.Rows, error) {
+	rows, err := b.BatchResults.Query()
+	return &watchedRows{rows, b.watch}, b.watch.note(err)
+}
+
+// QueryRow implements pgx.BatchResults.
+func (b *watchedBatch) QueryRow() pgx.Row {
+	return &watchedRow{b.BatchResults.QueryRow(), b.watch}
+}
+
+// Close implements pgx.BatchResults.
+func (b *watchedBatch) Close() error { return b.watch.note(b.BatchResults.Close()) }
