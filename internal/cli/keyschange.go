@@ -37,7 +37,7 @@ The exit status is 1 if there is no such key.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.changeOne(cmd.Context(), keys, func(store changer, record *semel.Record) error {
+			return k.changeOne(cmd.Context(), keys, k.forgetAbove, func(store changer, record *semel.Record) error {
 				return k.remove(cmd.Context(), store, record, reason)
 			})
 		}),
@@ -51,8 +51,11 @@ The exit status is 1 if there is no such key.`,
 func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Record, reason string) error {
 	err := audited(ctx, store, "rm", reason, record, semel.Absent, func() error {
 		removed, err := store.Remove(ctx, record.Key)
-		if err == nil && !removed {
+		switch {
+		case err == nil && !removed:
 			err = errors.New("the key expired meanwhile")
+		case err != nil && removed: // where it decides, but not in a layer above
+			err = fmt.Errorf("%w: run the same command again", err)
 		}
 		return err
 	})
@@ -63,6 +66,21 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 		return k.printJSON(changeReport{"rm", newRecordLine(record), semel.Absent.String()})
 	}
 	k.note("forgot %s, which was %s", displayID(record.Key.ID), record.State)
+	return nil
+}
+
+// forgetAbove has the layers of a stack forget keys of which the one that
+// decides knows nothing: they may have a copy of what was removed past them.
+func (k *keysFlags) forgetAbove(ctx context.Context, store changer, keys []semel.Key) error {
+	if _, ok := k.found.Spec.(*config.Tiered); !ok {
+		return nil
+	}
+	for _, key := range keys {
+		if _, err := store.Remove(ctx, key); err != nil {
+			return fmt.Errorf("forget %s: %w", displayID(key.ID), err)
+		}
+	}
+	k.note("no layer above has a copy of it either, from now on")
 	return nil
 }
 
@@ -110,7 +128,7 @@ A key in any other state is left alone, with exit status 1.`,
 				return err
 			}
 			k.keepIDs() // what a person settled can be read again
-			return k.changeOne(cmd.Context(), keys, func(store changer, record *semel.Record) error {
+			return k.changeOne(cmd.Context(), keys, nil, func(store changer, record *semel.Record) error {
 				return k.resolve(cmd.Context(), store, record, state, window, reason)
 			})
 		}),
@@ -149,8 +167,9 @@ type changer struct {
 	auditor
 }
 
-// changeOne calls change with the one record that the keys mean.
-func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func(changer, *semel.Record) error) error {
+// changeOne calls change with the one record that the keys mean. That there is
+// none is an error, after absent was called if it is not nil.
+func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, absent func(context.Context, changer, []semel.Key) error, change func(changer, *semel.Record) error) error {
 	return k.withStore(ctx, func(store semel.Store) error {
 		resolver, err := able[semel.Resolver](&k.storeFlags, store, "change a key by hand")
 		if err != nil {
@@ -160,7 +179,11 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func
 		if err != nil {
 			return err
 		}
+		by := changer{resolver, log}
 		found, err := k.lookUp(ctx, store, keys)
+		if err == nil && len(found) == 0 && absent != nil {
+			err = absent(ctx, by, keys)
+		}
 		switch {
 		case err != nil:
 			return err
@@ -173,7 +196,7 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, change func
 			}
 			return fmt.Errorf("the ID means %d keys, %s: choose one with --json-id", len(found), strings.Join(names, " and "))
 		}
-		return change(changer{resolver, log}, &found[0])
+		return change(by, &found[0])
 	})
 }
 

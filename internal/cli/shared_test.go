@@ -228,3 +228,18 @@ func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 		}
 	}
 }
+
+func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
+	t.Parallel()
+	file := sharedConfig(t)
+	keys := func(words ...string) outcome {
+		t.Helper()
+		return run(t, `{"id":"copied"}`, append([]string{"keys", "--config", file, "--store-name"}, words...)...)
+	}
+	keys("both", "import").check(t, exitDone, "imported 1")
+	keys("db", "rm", "copied", "--reason", "past the layers").check(t, exitDone, "forgot copied")
+	keys("both", "import").check(t, exitDone, "imported 0  already there 1") // the copy in Redis says so
+	keys("both", "rm", "copied", "--reason", "for good").check(t, exitFailed, "no layer above has a copy", "copied is absent")
+	keys("both", "import").check(t, exitDone, "imported 1")
+	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, exitFailed, "none is absent")
+}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -315,5 +316,38 @@ func TestFileThatCannotBeReadIsNamed(t *testing.T) {
 	}
 	if _, err = Read(filepath.Dir(name), noEnv); err == nil || err.Error() != filepath.Dir(name)+": is a directory" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTheDocumentedConfigurationIsRight reads the example of docs/cli.md, and
+// looks there for each field of each kind of store.
+func TestTheDocumentedConfigurationIsRight(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	secret := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(secret, []byte("postgres://app@localhost/app\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	example = strings.ReplaceAll(example, "/run/secrets/database-url", secret)
+	if _, err := Parse("c.yaml", []byte(example), func(string) string { return "x" }); err != nil || len(example) < 100 {
+		t.Errorf("%v in:\n%s", err, example)
+	}
+	for _, k := range kinds() {
+		_, row, _ := strings.Cut(string(text), "\n| `"+k.name+"` |")
+		row, _, _ = strings.Cut(row, "|\n")
+		_, err := Parse("c.yaml", []byte("stores: { a: { "+k.name+": { zzzzzzzzz: 1 } } }"), noEnv)
+		_, list, _ := strings.Cut(fmt.Sprint(err), "write one of ")
+		list, _, _ = strings.Cut(list, "\n")
+		fields := strings.Split(list, ", ")
+		for _, field := range fields {
+			if !strings.Contains(row, field) || len(fields) < 3 {
+				t.Errorf("the row of %s lacks %q", k.name, field)
+			}
+		}
 	}
 }
