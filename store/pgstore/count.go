@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -58,7 +57,7 @@ func (s session) count(ctx context.Context) (semel.Counts, error) {
 	_, err = collect(ctx, s, s.sql.count, []any{percent}, func(row pgx.CollectableRow) (struct{}, error) {
 		var oldest pgtype.Interval
 		err := row.Scan(&c.Claimed, &c.Done, &c.Unknown, &oldest)
-		c.Oldest = time.Duration(oldest.Microseconds)*time.Microsecond + time.Duration(oldest.Days)*24*time.Hour
+		c.Oldest = duration(oldest)
 		return struct{}{}, err
 	})
 	for _, n := range []*int64{&c.Claimed, &c.Done, &c.Unknown} {

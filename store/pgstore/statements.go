@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, keep, complete, release, extend, resolve, remove, list, count string
+	insert, read, put, keep, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share. now() would be
@@ -132,11 +132,12 @@ ORDER BY t.key LIMIT $5`
 
 // newStatements fills in the names.
 func newStatements(n Names, ids bool) statements {
-	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"))
+	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
 		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
+		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}
 }
 

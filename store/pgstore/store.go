@@ -163,15 +163,20 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// rowQuerier is what statements with one row are sent on: the same, or a
+// connection.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // query sends one statement in one round trip, whatever mode of pgx the pool is
 // set to.
 func (s *Store) query(ctx context.Context, q querier, sql string, args ...any) (pgx.Rows, error) {
 	return q.Query(ctx, sql, append([]any{s.mode()}, args...)...)
 }
 
-func (s *Store) queryRow(ctx context.Context, q querier, sql string, args ...any) pgx.Row {
-	rows, err := s.query(ctx, q, sql, args...)
-	return firstRow{rows, err}
+func (s *Store) queryRow(ctx context.Context, q rowQuerier, sql string, args ...any) pgx.Row {
+	return q.QueryRow(ctx, sql, append([]any{s.mode()}, args...)...)
 }
 
 func (s *Store) mode() pgx.QueryExecMode {
@@ -181,47 +186,18 @@ func (s *Store) mode() pgx.QueryExecMode {
 	return pgx.QueryExecModeCacheDescribe
 }
 
-// firstRow is the first row of an answer, as pgx.Row.
-type firstRow struct {
-	rows pgx.Rows
-	err  error
-}
-
-// Scan implements pgx.Row.
-func (r firstRow) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			return err
-		}
-		return pgx.ErrNoRows
-	}
-	if err := r.rows.Scan(dest...); err != nil {
-		return err
-	}
-	r.rows.Close()
-	return r.rows.Err()
-}
-
 // repeat runs f again while the server rolls it back because of another
 // transaction, with growing pauses, as often as the options say.
 func (s *Store) repeat(ctx context.Context, f func() error) error {
-	pause := time.Millisecond
+	wait := time.Millisecond
 	for try := 0; ; try++ {
 		err := f()
 		if !repeatable(err) || try >= s.opts.Retries {
 			return failure(err)
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if sleep(ctx, wait/2+rand.N(wait)) != nil {
 			return failure(err)
-		case <-timer.C:
 		}
-		pause *= 2
+		wait *= 2
 	}
 }
