@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -38,6 +39,8 @@ type app struct {
 
 	asJSON, quiet, noColor, noProgress bool
 
+	// patience is how long a store's servers may take to answer first.
+	patience time.Duration
 	// redact hides the secrets of the configuration that was read.
 	redact func(text string) string
 
@@ -55,7 +58,7 @@ type app struct {
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
 	a := &app{
 		stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env,
-		args: args, columns: terminalColumns(stderr), redact: func(text string) string { return text },
+		args: args, columns: terminalColumns(stderr), patience: 30 * time.Second, redact: func(text string) string { return text },
 	}
 	defer func() {
 		if p := recover(); p != nil {

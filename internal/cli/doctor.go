@@ -85,7 +85,7 @@ func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.S
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		report := wiring.Examine(ctx, conf, s)
+		report := a.examineOne(ctx, conf, s)
 		for _, finding := range report.Findings {
 			count[finding.Severity]++
 		}
@@ -105,6 +105,12 @@ func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.S
 		return errFound
 	}
 	return nil
+}
+
+func (a *app) examineOne(ctx context.Context, conf *config.File, s *config.Store) wiring.Report {
+	patient, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
+	return wiring.Examine(patient, conf, s)
 }
 
 func plural(n int, what string) string {

@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -153,6 +155,26 @@ func TestNothingShowsASecret(t *testing.T) {
 			if n := strings.Count(stderr.String(), "\n"); n > 2 {
 				t.Errorf("%s with %s says %d lines: %s", args, store, n, stderr.String())
 			}
+		}
+	}
+}
+
+func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://u@%s/x?sslmode=disable\" } } }", silent.Addr()))
+	for words, want := range map[string]string{"keys ls --config " + file: "semel: open the store db: no answer in 0.2 s: ", "doctor " + file: "semel: db: "} {
+		var stderr strings.Builder
+		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone}
+		root := newRootCommand(a)
+		root.SetArgs(strings.Fields(words))
+		err := root.ExecuteContext(t.Context())
+		if status := a.report(t.Context(), "semel", err); status != exitFailed || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: status %d, %s", words, status, &stderr)
 		}
 	}
 }

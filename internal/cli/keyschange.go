@@ -170,7 +170,7 @@ type changer struct {
 // changeOne calls change with the one record that the keys mean. That there is
 // none is an error, after absent was called if it is not nil.
 func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, absent func(context.Context, changer, []semel.Key) error, change func(changer, *semel.Record) error) error {
-	return k.withStore(ctx, func(store semel.Store) error {
+	return k.withStore(ctx, k.app, func(store semel.Store) error {
 		resolver, err := able[semel.Resolver](&k.storeFlags, store, "change a key by hand")
 		if err != nil {
 			return err
@@ -227,7 +227,7 @@ that is still remembered stays.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(cmd.Context(), func(store semel.Store) error {
+			return k.withStore(cmd.Context(), k.app, func(store semel.Store) error {
 				purger, err := able[semel.Purger](&k.storeFlags, store, "purge: it gives the space of a key back by itself when the key expires")
 				if err != nil {
 					return err

@@ -121,7 +121,7 @@ func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
 }
 
 func (k *keysFlags) importAll(ctx context.Context, inputs namedInputs, window time.Duration) error {
-	return k.withStore(ctx, func(store semel.Store) error {
+	return k.withStore(ctx, k.app, func(store semel.Store) error {
 		im := &importer{keysFlags: k, store: store, window: window, now: time.Now(), ids: newIDParser(), owner: semel.Owner{Name: "keys import by " + actor(), Nonce: rand.Uint64()}}
 		stop := k.startProgress(func() progress {
 			return progress{Done: im.read.Load(), Unit: "keys", Share: -1}

@@ -58,7 +58,7 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, w
 		return err
 	}
 	asJSON := verb == "export" || k.asJSON
-	return k.withStore(cmd.Context(), func(store semel.Store) error {
+	return k.withStore(cmd.Context(), k.app, func(store semel.Store) error {
 		lister, err := able[semel.Lister](&k.storeFlags, store, "list keys")
 		if err != nil {
 			return err
@@ -145,7 +145,7 @@ The exit status is 0 if there is a record and 1 if there is none.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(cmd.Context(), func(store semel.Store) error {
+			return k.withStore(cmd.Context(), k.app, func(store semel.Store) error {
 				return k.show(cmd.Context(), store, keys)
 			})
 		}),
@@ -232,7 +232,7 @@ oldest key that still answers: the window that the store really has.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return k.withStore(cmd.Context(), func(store semel.Store) error {
+			return k.withStore(cmd.Context(), k.app, func(store semel.Store) error {
 				counter, err := able[semel.Counter](&k.storeFlags, store, "count keys")
 				if err != nil {
 					return err

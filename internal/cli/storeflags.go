@@ -145,19 +145,32 @@ func (f *storeFlags) keepIDs() {
 }
 
 // withStore opens the store, calls use and closes it.
-func (f *storeFlags) withStore(ctx context.Context, use func(semel.Store) error) error {
-	opened, err := wiring.Open(ctx, f.conf, f.found.Name, nil)
-	if holder, ok := wiring.Holder(err); ok {
-		return fmt.Errorf("the store %s is in use by %s: run this again when that has ended", f.shown(), holder)
-	}
+func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store) error) error {
+	opened, err := f.open(ctx, a)
 	if err != nil {
-		return fmt.Errorf("open the store %s: %w", f.shown(), inOneLine(err))
+		return err
 	}
 	err = use(opened.Store)
 	if closeErr := opened.Close(); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.shown(), inOneLine(closeErr)))
 	}
 	return err
+}
+
+func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
+	patient, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
+	opened, err := wiring.Open(patient, f.conf, f.found.Name, nil)
+	holder, held := wiring.Holder(err)
+	switch {
+	case err == nil:
+		return opened, nil
+	case held:
+		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", f.shown(), holder)
+	case patient.Err() != nil && ctx.Err() == nil:
+		return nil, fmt.Errorf("open the store %s: no answer in %s: %w", f.shown(), formatElapsed(a.patience), inOneLine(err))
+	}
+	return nil, fmt.Errorf("open the store %s: %w", f.shown(), inOneLine(err))
 }
 
 // able finds an ability of the store, or says that it has none: what names in
