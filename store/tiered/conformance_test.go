@@ -3,7 +3,6 @@ package tiered_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -73,21 +72,10 @@ func cacheOf(p place) func(testing.TB, func() time.Time) func() (tiered.Layer, e
 	}
 }
 
-// opened is a stack that closes what it stands on.
-type opened struct {
+// closing is a stack that closes the durable store with it.
+type closing struct {
 	*tiered.Store
-	layers []semel.Store
-}
-
-// Close implements io.Closer.
-func (o *opened) Close() error {
-	var errs []error
-	for _, s := range o.layers {
-		if c, ok := s.(io.Closer); ok {
-			errs = append(errs, c.Close())
-		}
-	}
-	return errors.Join(errs...)
+	io.Closer
 }
 
 // stacked makes a place for a stack.
@@ -102,28 +90,24 @@ func stacked(b place, layers []func(testing.TB, func() time.Time) func() (tiered
 			open = append(open, l(tb, now))
 		}
 		return func() (semel.Store, error) {
-			durable, err := openDurable()
-			if err != nil {
-				return nil, err
-			}
-			s := &opened{layers: []semel.Store{durable}}
 			o := opts
 			o.Clock, o.SoleWriter = now, true
 			for _, open := range open {
 				l, err := open()
 				if err != nil {
-					return nil, errors.Join(err, s.Close())
+					return nil, err
 				}
 				o.Layers = append(o.Layers, l)
-				if l.Cache != nil {
-					s.layers = append(s.layers, l.Cache)
-				}
 			}
-			s.Store, err = tiered.New(durable, &o)
+			durable, err := openDurable()
 			if err != nil {
-				return nil, errors.Join(err, s.Close())
+				return nil, err
 			}
-			return s, nil
+			s, err := tiered.New(durable, &o)
+			if c, ok := durable.(io.Closer); ok && err == nil {
+				return closing{s, c}, nil
+			}
+			return s, err
 		}
 	}
 }

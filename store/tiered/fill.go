@@ -78,9 +78,13 @@ func (s *Store) fillFilter(ctx context.Context, l *layer, copies []copied) {
 	for i := range copies {
 		keys[i] = copies[i].key
 	}
-	if l.use(ctx, func(ctx context.Context) error { return l.filter.Add(ctx, keys) }) {
-		l.filled.Add(int64(len(keys)))
-	}
+	l.use(ctx, func(ctx context.Context) error {
+		err := l.filter.Add(ctx, keys)
+		if err == nil {
+			l.filled.Add(int64(len(keys)))
+		}
+		return l.full(err, len(keys))
+	})
 }
 
 func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied) {

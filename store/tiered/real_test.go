@@ -1,0 +1,123 @@
+package tiered_test
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/store/memstore"
+	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/store/redisstore"
+	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+// shared is the servers of the tests that do nothing to them.
+var shared servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+
+// connect connects to a Redis for the length of a test.
+func connect(t testing.TB, url string, opts *redisstore.ConnectOptions) *redisstore.Client {
+	t.Helper()
+	client, err := redisstore.Connect(t.Context(), url, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// inRedis is a place in a Redis.
+func inRedis(client *redisstore.Client) place {
+	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+		prefix := servicestest.Prefix()
+		return func() (semel.Store, error) {
+			return redisstore.New(tb.Context(), client, &redisstore.Options{Prefix: prefix, Persistence: redisstore.Logged})
+		}
+	}
+}
+
+// inPostgres is a place in a PostgreSQL: a schema.
+func inPostgres(pool *pgxpool.Pool) place {
+	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+		names := migrated(tb, pool)
+		return func() (semel.Store, error) {
+			s, err := pgstore.New(context.Background(), pool, &pgstore.Options{Names: names})
+			return untold{s}, err
+		}
+	}
+}
+
+// migrated makes the tables in a schema of their own.
+func migrated(t testing.TB, pool *pgxpool.Pool) pgstore.Names {
+	t.Helper()
+	names := pgstore.Names{Schema: "s" + strings.ToLower(rand.Text()[:10])}
+	if _, err := pgstore.Migrate(t.Context(), pool, &pgstore.MigrateOptions{Names: names}); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// poolOf makes connections to a PostgreSQL for the length of a test.
+func poolOf(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func redisFilter(client *redisstore.Client, form redisstore.FilterForm) func(testing.TB, func() time.Time) func() (tiered.Layer, error) {
+	return func(tb testing.TB, _ func() time.Time) func() (tiered.Layer, error) {
+		prefix := servicestest.Prefix()
+		return func() (tiered.Layer, error) {
+			f, err := redisstore.NewFilter(tb.Context(), client, &redisstore.FilterOptions{Prefix: prefix, Capacity: 10_000, Form: form})
+			return tiered.Layer{Filter: f}, err
+		}
+	}
+}
+
+func TestConformanceOfServers(t *testing.T) {
+	client := connect(t, shared.Redis(t), nil)
+	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
+	for below, b := range map[string]bottom{
+		"redis":    {inRedis(client), nil},
+		"postgres": {inPostgres(poolOf(t, shared.Database(t))), nil},
+	} {
+		for above, layers := range map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
+			"memory cache":                 {cacheOf(inMemory(memstore.Options{}))},
+			"redis cache":                  {cacheOf(inRedis(client))},
+			"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
+			"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
+		} {
+			t.Run(above+" over "+below, func(t *testing.T) {
+				t.Parallel()
+				storetest.Run(t, storetest.Harness{
+					Time:     storetest.Wall,
+					New:      stacked(b.place, layers, tiered.Options{Timeout: 5 * time.Second}),
+					Transact: b.transact,
+				})
+			})
+		}
+	}
+}
+
+// untold is a PostgreSQL store that keeps quiet about its transactions.
+type untold struct{ *pgstore.Store }
+
+func (u untold) Traits() semel.Traits {
+	t := u.Store.Traits()
+	t.Transactional = false
+	return t
+}
