@@ -220,8 +220,8 @@ func (s *Server) logSince(offset int64) string {
 }
 
 // Kill ends the server with SIGKILL, with all processes it has started, and
-// returns when all are gone. What it had written stays: in the page cache of
-// the machine nothing is lost, unlike in a power failure.
+// returns when all are gone. What it had written is in the page cache of the
+// machine and stays, synced or not: this is no power failure.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,10 @@ package services_test
 
 import (
 	"os"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -41,6 +44,28 @@ func TestKilledRedisHasItsDataAfterRestart(t *testing.T) {
 	}
 	if reply := redisDo(t, server, "GET", "k"); reply != "v" {
 		t.Errorf("GET k after the restart: %v", reply)
+	}
+}
+
+// With appendfsync everysec, Redis answers before it writes while a sync runs:
+// a proof that kills it would then count losses of its own making.
+func TestKilledRedisHasAllItAcknowledged(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	large := strings.Repeat("x", 60_000)
+	acknowledged := 0
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); acknowledged++ {
+		redisDo(t, server, "SET", strconv.Itoa(acknowledged%100), strconv.Itoa(acknowledged)+large)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := acknowledged - 1
+	if got := redisDo(t, server, "GET", strconv.Itoa(last%100)); got != strconv.Itoa(last)+large {
+		t.Errorf("write %d of %d is lost", last, acknowledged)
 	}
 }
 
