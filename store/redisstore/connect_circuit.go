@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,10 +37,12 @@ const (
 
 // circuit makes an outage cost one time-out and not one a call.
 //
-// It opens when a call failed and no call was answered since it began. In a
-// cluster of which one node is down the others keep it closed, and so do the
-// other connections to a server of which one was cut. While it is open one call
-// at a time may try, after a pause; the first answer closes it.
+// It opens when a call ran out of time, or found nobody to connect to, and no
+// call was answered since it began: in a cluster of which one node is down the
+// others keep it closed. A connection that was cut does not open it: that cost
+// no time, and the next call, which may repeat the one that was cut, finds out
+// whether there is a server. While it is open one call at a time may try, after
+// a pause; the first answer closes it.
 type circuit struct {
 	// answers counts the calls that were answered, and suspect is whether one
 	// failed since: all that a call of a healthy server touches.
@@ -97,7 +100,8 @@ func (c *circuit) leave(p pass, now time.Time, answered bool, failure error) {
 	if p.probe {
 		c.probing = false
 	}
-	if !unreachable(failure, now.Sub(p.began)) {
+	counts, opens := judge(failure, now.Sub(p.began))
+	if !counts {
 		return
 	}
 	c.suspect.Store(true)
@@ -110,7 +114,7 @@ func (c *circuit) leave(p pass, now time.Time, answered bool, failure error) {
 		}
 		return
 	}
-	if c.answers.Load() == p.answers {
+	if opens && c.answers.Load() == p.answers {
 		c.current.Open, c.current.Since = true, now
 		c.pause = firstPause
 		c.retry = now.Add(c.pause)
@@ -131,15 +135,19 @@ func (c *circuit) status() Status {
 	return c.current
 }
 
-// unreachable says whether a call without any answer speaks against the server.
-// A caller who gave up sooner than the first pause was only impatient: refusing
-// the others for that long would cost more than it saves.
-func unreachable(err error, waited time.Duration) bool {
+// judge says whether a call without any answer counts as a failure of the
+// server, and whether it may open the circuit. A caller who gave up sooner than
+// the first pause was only impatient: refusing the others for that long would
+// cost more than it saves.
+func judge(err error, waited time.Duration) (counts, opens bool) {
 	switch {
 	case err == nil, errors.Is(err, rueidis.ErrClosing), errors.Is(err, rueidis.ErrNoSlot):
-		return false
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return waited >= firstPause
+		return false, false
+	case errors.Is(err, semel.ErrStoreUnavailable), errors.Is(err, semel.ErrOutcomeUnknown):
+		return true, true // dial and leave have said so
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		late := waited >= firstPause
+		return late, late
 	}
-	return true
+	return true, false
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -36,7 +37,11 @@ func TestCircuitOpensOnlyWhereNothingAnswers(t *testing.T) {
 		t.Errorf("after impatient callers: %+v; want no change", s)
 	}
 	c.leave(enter(), now, false, io.EOF)
-	if s := c.status(); !s.Open || s.Failures != 2 || !s.Since.Equal(now) {
+	if s := c.status(); s.Open || s.Failures != 2 {
+		t.Errorf("after a connection was cut: %+v; want it closed, with two failures", s)
+	}
+	c.leave(enter(), now, false, semel.ErrOutcomeUnknown)
+	if s := c.status(); !s.Open || s.Failures != 3 || !s.Since.Equal(now) {
 		t.Errorf("after a failure without any answer: %+v; want it open", s)
 	}
 	c.leave(pass{}, now, true, nil)
@@ -49,7 +54,7 @@ func TestOpenCircuitLetsOneCallTry(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	var c circuit
-	c.leave(pass{}, now, false, io.EOF)
+	c.leave(pass{}, now, false, fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, io.EOF))
 	pause := firstPause
 	for range 10 {
 		if _, err := c.enter(now.Add(pause - 1)); !errors.Is(err, semel.ErrStoreUnavailable) || errors.Is(err, io.EOF) {

@@ -1,0 +1,146 @@
+package redisstore
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// sentinelStore opens a store under Sentinels.
+func sentinelStore(t *testing.T, s *services.RedisSentinel) (*Client, *Store) {
+	t.Helper()
+	client := connect(t, "redis://"+strings.Join(s.Addrs(), ","), &ConnectOptions{
+		Master: services.MasterName, Timeout: time.Second, ConnectTimeout: time.Second,
+	})
+	store, err := New(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, store
+}
+
+// waitForFailover waits until the Sentinels call the replica the master.
+func waitForFailover(t *testing.T, s *services.RedisSentinel) {
+	t.Helper()
+	eventually(t, func() bool {
+		current, err := s.Current(t.Context())
+		return err == nil && current == s.Replica
+	}, "the replica is the master")
+}
+
+func TestWorkGoesThroughAFailover(t *testing.T) {
+	t.Parallel()
+	s := servicestest.StartRedisSentinel(t, nil)
+	_, store := sentinelStore(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w := newWork(t, store, 3000)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.run(ctx)
+	}()
+	w.waitFor(ctx, 500)
+	if err := s.Master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitForFailover(t, s)
+	<-ended
+	w.wantFailures()
+	// What the replica had not yet got when its master died may happen twice:
+	// the work in flight, here one key for each worker and a little more.
+	if second := w.check(); second > 100 {
+		t.Errorf("%d effects happened twice in a failover to a replica that was close behind", second)
+	}
+	if role := do(t, s.Replica.Addr(), "ROLE").([]any)[0]; role != "master" {
+		t.Errorf("the old replica is a %v", role)
+	}
+}
+
+// TestFailoverToADetachedReplicaForgetsWhatItMissed counts what asynchronous
+// replication costs: exactly the keys that the replica missed have their effect
+// again, none is called a duplicate that is not, and none is lost.
+func TestFailoverToADetachedReplicaForgetsWhatItMissed(t *testing.T) {
+	t.Parallel()
+	s := servicestest.StartRedisSentinel(t, nil)
+	_, store := sentinelStore(t, s)
+	ctx := t.Context()
+	completed := func(keys []semel.Key) {
+		for _, key := range keys {
+			answer, err := askFor(ctx, store, request(key))
+			if err != nil || answer.Decision != semel.Fresh {
+				t.Fatalf("%s: %v, %v; want it fresh", key, answer.Decision, err)
+			}
+			if err := finish(ctx, store, key, answer.Claim.Token); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const before, after = 100, 30
+	replicated, missed := idsFrom("replicated", 0, before), idsFrom("missed", 0, after)
+	completed(replicated)
+	eventually(t, func() bool {
+		return do(t, s.Master.Addr(), "DBSIZE") == do(t, s.Replica.Addr(), "DBSIZE")
+	}, "the replica has all")
+	do(t, s.Replica.Addr(), "REPLICAOF", "127.0.0.1", "1")
+	completed(missed)
+	if err := s.Master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitForFailover(t, s)
+
+	forgotten := 0
+	count := func(keys []semel.Key) {
+		for _, key := range keys {
+			eventually(t, func() bool {
+				req := request(key)
+				answer, err := askFor(ctx, store, req)
+				if err == nil && answer.Decision == semel.Fresh {
+					forgotten++
+				}
+				return err == nil
+			}, "the new master answers")
+		}
+	}
+	count(replicated)
+	if forgotten != 0 {
+		t.Errorf("%d of %d keys that the replica had are forgotten", forgotten, before)
+	}
+	forgotten = 0
+	count(missed)
+	if forgotten != after {
+		t.Errorf("%d of %d keys that the replica missed are forgotten: the fault did not happen", forgotten, after)
+	}
+}
+
+func TestTokensGrowOverAFailoverThatForgetsThem(t *testing.T) {
+	t.Parallel()
+	s := servicestest.StartRedisSentinel(t, nil)
+	_, store := sentinelStore(t, s)
+	key := semel.Key{Scope: "fenced", ID: "1"}
+	do(t, s.Replica.Addr(), "REPLICAOF", "127.0.0.1", "1")
+	old, err := askFor(t.Context(), store, request(key))
+	if err != nil || old.Decision != semel.Fresh {
+		t.Fatalf("%v, %v; want it fresh", old.Decision, err)
+	}
+	if err := s.Master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitForFailover(t, s)
+	var now semel.ClaimAnswer
+	eventually(t, func() bool {
+		now, err = askFor(t.Context(), store, request(key))
+		return err == nil
+	}, "the new master answers")
+	if now.Decision != semel.Fresh || now.Claim.Token <= old.Claim.Token {
+		t.Errorf("the claim after the failover is %v with token %d; want fresh, with more than %d", now.Decision, now.Claim.Token, old.Claim.Token)
+	}
+	if err := finish(t.Context(), store, key, old.Claim.Token); semel.Classify(err) != semel.ClassPermanent {
+		t.Errorf("the old holder completes: %v; want its token refused", err)
+	}
+}
