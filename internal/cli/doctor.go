@@ -127,7 +127,7 @@ func (a *app) printReport(r wiring.Report) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s (%s)\n", r.Store.Name, r.Store.Spec.Kind())
 	for _, finding := range r.Findings {
-		fmt.Fprintf(&text, "  %-8s %-28s %s\n", finding.Severity, displayText(finding.Subject), displayText(finding.Found))
+		fmt.Fprintf(&text, "  %-8s %-28s %s\n", finding.Severity, displayText(finding.Subject), displayText(joinLines(plainText(finding.Found))))
 		if finding.Cost != "" {
 			fmt.Fprintf(&text, "           cost: %s\n", displayText(finding.Cost))
 		}
@@ -146,7 +146,7 @@ func (a *app) printReportJSON(r wiring.Report) error {
 	line := findingLine{Store: r.Store.Name, Kind: r.Store.Spec.Kind()}
 	for _, f := range r.Findings {
 		line.Severity, line.Subject = f.Severity.String(), f.Subject
-		line.Found, line.Cost, line.Remedy = a.redact(f.Found), a.redact(f.Cost), a.redact(f.Remedy)
+		line.Found, line.Cost, line.Remedy = a.redact(joinLines(plainText(f.Found))), a.redact(f.Cost), a.redact(f.Remedy)
 		if err := a.printJSON(line); err != nil {
 			return err
 		}

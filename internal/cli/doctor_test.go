@@ -97,6 +97,34 @@ stores:
 	}
 }
 
+func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, &services.PostgresOptions{Settings: map[string]string{"synchronous_commit": "off"}})
+	const text = "stores: { db: { postgres: { dsn: %q } } }"
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(text, server.URL()))
+	got := run(t, "", "doctor", file)
+	got.check(t, exitFound, "1 broken\n")
+	if !strings.Contains(got.stdout, "  broken   open ") || !strings.Contains(got.stdout, "do:   semel migrate up --config "+file+" --store-name db\n") {
+		t.Errorf("without tables:\n%s", got.stdout)
+	}
+	run(t, "", "migrate", "up", "--config", file).check(t, exitDone, "applied 1")
+	got = run(t, "", "doctor", file, "--json")
+	got.check(t, exitFound, "1 broken\n")
+	if !strings.Contains(got.stdout, `"severity":"broken","subject":"synchronous_commit","found":"off"`) {
+		t.Errorf("with tables:\n%s", got.stdout)
+	}
+	separator := "?"
+	if strings.Contains(server.URL(), "?") {
+		separator = "&"
+	}
+	strict := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(text, server.URL()+separator+"default_transaction_isolation=serializable"))
+	got = run(t, "", "doctor", strict)
+	got.check(t, exitFound, "1 broken\n")
+	if !strings.Contains(got.stdout, "serializable") || !strings.Contains(got.stdout, "set default_transaction_isolation to 'read committed'") {
+		t.Errorf("with another isolation:\n%s", got.stdout)
+	}
+}
+
 // TestNothingShowsASecret runs every verb that reads a configuration against
 // servers that refuse the password, or are not there, and looks for it in all
 // that is said.

@@ -189,8 +189,10 @@ type lineError struct{ error }
 func inOneLine(err error) error { return lineError{err} }
 
 // Error implements error.
-func (e lineError) Error() string {
-	lines := strings.FieldsFunc(e.error.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+func (e lineError) Error() string { return joinLines(e.error.Error()) }
+
+func joinLines(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
 	}

@@ -81,8 +81,8 @@ func (c *checker) stack(s *Store, spec *Tiered) {
 			filters++
 		}
 	}
-	if filters > 0 && !spec.OnlyWriter {
-		c.at(spec.Layers[0].At, path, "a filter saves nothing where others write to %s too: write { layers: [%s], only_writer: true } if this process is the only one, or leave the filter out",
+	if filters > 0 && !spec.SeesEveryWriter {
+		c.at(spec.Layers[0].At, path, "a filter saves nothing where others write to %s past it: write { layers: [%s], sees_every_writer: true } if nobody does, or leave the filter out",
 			spec.Layers[len(spec.Layers)-1].Name, strings.Join(names(spec.Layers), ", "))
 	}
 }

@@ -57,7 +57,7 @@ stores:
   db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, partitions: 8 } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
-  three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, only_writer: true } }
+  three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, sees_every_writer: true } }
 `)
 	if mem := spec[*Memory](t, f, "mem"); *mem != (Memory{MaxKeys: 1e6, KeepIDs: true, MaxResult: 64 << 10}) {
 		t.Errorf("memory: %+v", mem)
@@ -92,7 +92,7 @@ stores:
 		t.Errorf("tiered: %+v", both)
 	}
 	three := spec[*Tiered](t, f, "three")
-	if len(three.Layers) != 3 || three.OnStoreError != "wait" || three.MaxAge != 10*time.Minute || !three.OnlyWriter {
+	if len(three.Layers) != 3 || three.OnStoreError != "wait" || three.MaxAge != 10*time.Minute || !three.SeesEveryWriter {
 		t.Errorf("tiered with settings: %+v", three)
 	}
 	if got := strings.Join(f.StoreNames(), " "); got != "mem plain files cache many found db seen both three" {
@@ -197,10 +197,10 @@ func TestStoresThatDoNotFitTogetherAreRefused(t *testing.T) {
 		{"s: { tiered: [cache, s] }", "the store would be a layer of itself, s over s: take one of them out"},
 		{"s: { tiered: [cache, t] }\n  t: { tiered: [other, s] }", "the store would be a layer of itself, s over t over s"},
 		{"s: { tiered: [shared, cache] }", "cache is the last layer, which decides, and memory forgets everything at its end: put a store that lasts behind it"},
-		{"s: { tiered: { layers: [cache, seen], only_writer: true } }", "seen is the last layer, which decides, and a filter takes some new messages for old: put an exact store behind it"},
+		{"s: { tiered: { layers: [cache, seen], sees_every_writer: true } }", "seen is the last layer, which decides, and a filter takes some new messages for old: put an exact store behind it"},
 		{"s: { tiered: [db, disk] }", "db is postgres, which cannot stand above another layer: memory, redis and filter can"},
 		{"s: { tiered: [cache, db] }\n  t: { tiered: [cache, disk] }", "cache is a layer of s already: a key that is done there would be a duplicate here"},
-		{"s: { tiered: [seen, db] }", "a filter saves nothing where others write to db too: write { layers: [seen, db], only_writer: true }"},
+		{"s: { tiered: [seen, db] }", "a filter saves nothing where others write to db past it: write { layers: [seen, db], sees_every_writer: true }"},
 		{"s: { filter: { redis: db, rate: 0.1, expect: 1, window: 1d } }", "8:25: stores.s.filter.redis: db is postgres: name a store of the kind redis"},
 		{"s: { filter: { redis: none, rate: 0.1, expect: 1, window: 1d } }", `there is no store "none"`},
 		{`s: { redis: { url: "redis://h" } }`, "8:3: stores.s: it has the server and prefix of shared (line 5): what is done in one would be done in the other: give it one of its own"},

@@ -307,7 +307,7 @@ func (v value) tiered() Spec {
 		field{"on_store_error", func(v value) { v.choice(&t.OnStoreError, "stop", "wait", "pass") }},
 		field{"max_age", func(v value) { v.window(&t.MaxAge) }},
 		field{"layer_timeout", func(v value) { v.duration(&t.LayerTimeout) }},
-		field{"only_writer", func(v value) { v.truth(&t.OnlyWriter) }},
+		field{"sees_every_writer", func(v value) { v.truth(&t.SeesEveryWriter) }},
 	)
 	v.require(there, "layers")
 	return t

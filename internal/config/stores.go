@@ -117,8 +117,9 @@ type Tiered struct {
 	// LayerTimeout is how long one call of an upper layer may take. 0 is the
 	// store's default.
 	LayerTimeout time.Duration
-	// OnlyWriter says that no other process writes to the last store.
-	OnlyWriter bool
+	// SeesEveryWriter says that the filters know every key that becomes done in
+	// the last store: no other process writes there, or all share the filters.
+	SeesEveryWriter bool
 }
 
 // Reference is the name of a store where it is used.

@@ -35,20 +35,30 @@ func Examine(ctx context.Context, f *config.File, s *config.Store) Report {
 		err = r.server(ctx, f)
 	case *config.Postgres:
 		err = r.server(ctx, f)
-		if errors.Is(err, pgstore.ErrSchema) {
-			r.note(semel.Broken, "schema", f.Redact(err.Error()), "the store cannot be opened", "semel migrate up --config "+f.Name+" --store-name "+s.Name)
-			err = nil
-		}
 	case *config.Tiered:
 		r.tiered(spec)
 	case *config.Filter:
 		err = r.filter(ctx, f, spec)
+	}
+	if semel.Classify(err) == semel.ClassPermanent {
+		r.refused(f, err)
+		err = nil
 	}
 	if above, ok := f.LayerOf(s.Name); ok {
 		r.relieve(above.Name)
 	}
 	r.Err = f.RedactError(err)
 	return r
+}
+
+// refused makes a finding of an error that will not pass by itself: the store
+// was looked at, and cannot work as it is set up.
+func (r *Report) refused(f *config.File, err error) {
+	remedy := "what it says; until then the store cannot be opened"
+	if errors.Is(err, pgstore.ErrSchema) {
+		remedy = "semel migrate up --config " + f.Name + " --store-name " + r.Store.Name
+	}
+	r.note(semel.Broken, "open", f.Redact(err.Error()), "nothing is processed", remedy)
 }
 
 func (r *Report) note(severity semel.Severity, subject, found, cost, remedy string) {
@@ -101,10 +111,6 @@ func (r *Report) embedded(ctx context.Context, f *config.File, spec *config.Embe
 	opened, err := Open(ctx, f, r.Store.Name, nil)
 	if holder, ok := Holder(err); ok {
 		r.note(semel.Notice, "directory", "in use by "+holder, "", "none: it was not opened for this")
-		return nil
-	}
-	if errors.Is(err, semel.ErrCorrupt) {
-		r.note(semel.Broken, "directory", f.Redact(err.Error()), "the store cannot be opened", "restore it from a copy")
 		return nil
 	}
 	if err != nil {

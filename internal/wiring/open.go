@@ -126,7 +126,7 @@ func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) 
 		return nil, layerError(spec.Layers[last].Name, err)
 	}
 	opts := &tiered.Options{
-		SoleWriter: spec.OnlyWriter, MaxAge: spec.MaxAge, Timeout: spec.LayerTimeout,
+		SoleWriter: spec.SeesEveryWriter, MaxAge: spec.MaxAge, Timeout: spec.LayerTimeout,
 	}
 	if opts.OnOutage, err = outagePolicy(spec.OnStoreError); err != nil {
 		return nil, err

@@ -168,7 +168,7 @@ stores:
   bits:   { filter: { redis: server, rate: 0.01, expect: 1000, window: 1h } }
   here:   { filter: { rate: 0.01, expect: 1000, window: 1h } }
   files:  { embedded: { path: ./files } }
-  stack:  { tiered: { layers: [here, bits, files], only_writer: true } }
+  stack:  { tiered: { layers: [here, bits, files], sees_every_writer: true } }
 `, servers.Redis(t), servicestest.Prefix())
 	stack := open(t, f, "stack", nil).Store
 	if first, second := decide(t, stack, "a"), decide(t, stack, "a"); first != semel.Fresh || second != semel.Duplicate {
