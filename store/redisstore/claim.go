@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/semel-dev/semel"
 )
@@ -69,15 +68,16 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 // packClaim packs a request for claim.lua.
 func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*semel.Owner) [8]byte) string {
 	var room [160]byte
-	flags := byte(0)
-	var lease uint64
+	var flags byte
+	var span uint64
 	if req.Done {
 		flags |= flagDone
 		if s.ring.fits(req.Window) && req.Fingerprint.IsZero() {
 			flags |= flagCompact
 		}
+		span = windowMillis(req.Window)
 	} else {
-		lease = microsUp(req.Lease)
+		span = microsUp(req.Lease)
 	}
 	if req.Hold {
 		flags |= flagHold
@@ -86,14 +86,14 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*se
 		flags |= flagLegacy
 	}
 	b := append(room[:0], flags)
-	b = binary.LittleEndian.AppendUint64(b, lease)
-	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
+	b = binary.LittleEndian.AppendUint64(b, span)
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
 		b = appendOneStep(b, shorten(&req.Owner), req.Window, req.Fingerprint, s.ids(&req.Key))
 	} else {
-		b = appendOwner(b, &req.Owner, s.ids(&req.Key))
+		b = appendIDs(b, s.ids(&req.Key))
+		b = appendOwner(b, &req.Owner)
 	}
 	return string(b)
 }
@@ -113,6 +113,9 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 			return nil
 		}
 		return err
+	case 'C':
+		to.Err = damaged("claim", req.Key)
+		return nil
 	case 'L':
 		to.Decision = semel.Late
 		return nil
@@ -129,19 +132,20 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 		}
 	}
 	if kind == 'M' {
-		// It shows the claim, and of what is done neither key nor result.
-		rec = rec[:min(len(rec), claimHeader)]
 		to.Decision, to.Claim = semel.Mismatch, claimOf(rec)
+		return nil
+	}
+	if kind == 'F' {
+		// Of a claim that was granted only the beginning is sent back.
+		to.Decision, to.Claim = semel.Fresh, claimOf(rec)
 		return nil
 	}
 	r, ok := decode(rec)
 	if !ok {
-		to.Err = fmt.Errorf("redisstore: claim: the record of %s is damaged: %w", req.Key, semel.ErrCorrupt)
+		to.Err = damaged("claim", req.Key)
 		return nil
 	}
 	switch kind {
-	case 'F':
-		to.Decision, to.Claim = semel.Fresh, r.claim()
 	case 'D':
 		to.Decision, to.Result = semel.Duplicate, r.result
 	case 'I':
@@ -155,17 +159,14 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 }
 
 // claimOf reads the claim from the beginning of a record.
-func claimOf(rec string) semel.Claim {
-	switch {
-	case len(rec) < doneHeader || rec[0] == stateOneStep:
-		return semel.Claim{}
-	case rec[0] == stateDone:
-		rec = rec[:doneHeader]
+func claimOf(rec string) (c semel.Claim) {
+	if len(rec) < tokenEnd || rec[0] == stateOneStep {
+		return c
 	}
-	r := record{}
-	r.decodeCommon(rec)
-	if len(rec) >= claimHeader {
-		r.leaseEnd = int64(uint64At(rec, 29))
+	c.Attempt = int(binary.LittleEndian.Uint32([]byte(rec[1:5])))
+	c.Token = semel.Token(uint64At(rec, 5))
+	if rec[0] != stateDone && len(rec) >= leaseEndEnd {
+		c.LeaseEnd = instant(int64(uint64At(rec, 21)))
 	}
-	return r.claim()
+	return c
 }

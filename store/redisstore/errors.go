@@ -91,3 +91,8 @@ func refused(verb, message string) error {
 
 // isFull reports whether the server has no memory for one more key.
 func isFull(err error) bool { return errors.Is(err, semel.ErrStoreFull) }
+
+// damaged says that what stands under the name of a key is no record.
+func damaged(verb string, key semel.Key) error {
+	return fmt.Errorf("redisstore: %s: the record of %s is damaged: %w", verb, key, semel.ErrCorrupt)
+}

@@ -31,10 +31,10 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 func (s *Store) packComplete(req *semel.CompleteRequest) string {
 	b := make([]byte, 0, 18+len(req.Result.Data))
 	b = binary.LittleEndian.AppendUint64(b, uint64(req.Token))
-	b = append(b, byte(req.Result.Kind))
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
 	compact := s.ring.fits(req.Window) && req.Result.Kind == semel.NoResult && len(req.Result.Data) == 0
-	return string(append(appendBool(b, compact), req.Result.Data...))
+	b = append(appendBool(b, compact), byte(req.Result.Kind))
+	return string(append(b, req.Result.Data...))
 }
 
 func appendBool(b []byte, v bool) []byte {
@@ -104,12 +104,15 @@ func readChange(verb string, key semel.Key, token semel.Token, answer string, to
 		}
 		*to = stale
 		return nil
+	case 'C':
+		*to = damaged(verb, key)
+		return nil
 	case 'X':
-		if err := refused(verb, answer[1:]); !isFull(err) {
+		err := refused(verb, answer[1:])
+		if !isFull(err) {
 			return err
-		} else {
-			*to = err
 		}
+		*to = err
 		return nil
 	}
 	return storeError(verb, errBadAnswer)

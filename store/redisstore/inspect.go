@@ -27,12 +27,15 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		if answer[0] == 'A' {
 			return nil
 		}
+		if answer[0] == 'C' {
+			return damaged("look", keys[at])
+		}
 		if len(answer) < 18 {
 			return storeError("look", errBadAnswer)
 		}
 		r, ok := decode(answer[17:])
 		if !ok {
-			return fmt.Errorf("redisstore: look: the record of %s is damaged: %w", keys[at], semel.ErrCorrupt)
+			return damaged("look", keys[at])
 		}
 		records[at] = r.show(int64(uint64At(answer, 9)), int64(uint64At(answer, 1)))
 		records[at].Key, records[at].Digest = keys[at], units[at].digest

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/redis/rueidis"
 
@@ -98,7 +97,7 @@ func readKept(req *semel.ClaimRequest, kept string, to *semel.ClaimAnswer) bool 
 	r, ok := decode(kept)
 	switch {
 	case !ok:
-		to.Err = fmt.Errorf("redisstore: claim: the record of %s is damaged: %w", req.Key, semel.ErrCorrupt)
+		to.Err = damaged("claim", req.Key)
 	case r.publicState() != semel.Done:
 		return false
 	case !r.print.Matches(req.Fingerprint):

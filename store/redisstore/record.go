@@ -19,16 +19,16 @@ import (
 //	9                                                         window, 8; 0: forever
 //	13    first seen, 8                first seen
 //	17                                                        fingerprint, 8 *
-//	21    fingerprint, 8; 0: none      fingerprint
+//	21    lease end, 8                 fingerprint
 //	25                                                        ids *
-//	29    lease end, 8                 kind of the result, 1
-//	30                                 ids, result
-//	37    owner, ids
+//	29    fingerprint, 8; 0: none      ids
+//	33                                 kind of the result, 1, and result
+//	37    ids, owner
 //
 // What is marked * may be missing at the end. The owner of a claim is its nonce
 // and its name, that of a key done in one step a digest of both. Ids are the
-// readable scope and id if the store keeps them. Names and ids have their
-// length, 4 bytes, before them.
+// readable scope and id if the store keeps them, and else 4 bytes of 0. Names
+// and ids have their length, 4 bytes, before them.
 const (
 	stateClaimed = 'c'
 	stateHeld    = 'h'
@@ -37,21 +37,24 @@ const (
 	stateOneStep = 'o'
 )
 
+// How long a record is at least, up to the part whose length varies.
 const (
 	claimHeader   = 37
-	doneHeader    = 30
+	doneHeader    = 29
 	oneStepPlain  = 17
 	oneStepPrints = 25
+	// tokenEnd and leaseEndEnd are where these fields end.
+	tokenEnd    = 13
+	leaseEndEnd = 29
 )
 
 // oneStepState is stateOneStep to begin a record with.
 const oneStepState = "o"
 
-// appendOwner appends the owner of a claim and its key, if ids are kept.
-func appendOwner(b []byte, owner *semel.Owner, ids *semel.Key) []byte {
+// appendOwner appends the owner of a claim.
+func appendOwner(b []byte, owner *semel.Owner) []byte {
 	b = binary.LittleEndian.AppendUint64(b, owner.Nonce)
-	b = appendString(b, owner.Name)
-	return appendIDs(b, ids)
+	return appendString(b, owner.Name)
 }
 
 // appendIDs appends the readable key, or that there is none.
@@ -87,8 +90,7 @@ func appendOneStep(b []byte, owner [8]byte, window time.Duration, print semel.Fi
 	return b
 }
 
-// record is a decoded record. It may be cut behind the header: then holder, ids
-// and result are missing.
+// record is a decoded record.
 type record struct {
 	state     byte
 	attempt   int
@@ -119,31 +121,33 @@ func decode(rec string) (r record, ok bool) {
 	return record{}, false
 }
 
-func (r *record) decodeCommon(rec string) {
+// decodeHeader reads what claims and what is done have at fixed places.
+func (r *record) decodeHeader(rec string) bool {
+	done := rec[0] == stateDone
+	if len(rec) < doneHeader || !done && len(rec) < claimHeader {
+		return false
+	}
 	r.attempt = int(binary.LittleEndian.Uint32([]byte(rec[1:5])))
 	r.token = semel.Token(uint64At(rec, 5))
 	r.firstSeen = int64(uint64At(rec, 13))
-	copy(r.print[:8], rec[21:29])
+	if done {
+		copy(r.print[:8], rec[21:])
+		return true
+	}
+	r.leaseEnd = int64(uint64At(rec, 21))
+	copy(r.print[:8], rec[29:])
+	return true
 }
 
 func (r *record) decodeClaim(rec string) bool {
-	if len(rec) < claimHeader {
+	if !r.decodeHeader(rec) {
 		return false
 	}
-	r.decodeCommon(rec)
-	r.leaseEnd = int64(uint64At(rec, 29))
-	rest := rec[claimHeader:]
-	if rest == "" {
-		return true
-	}
-	if len(rest) < 8 {
+	rest, ok := r.decodeIDs(rec[claimHeader:])
+	if !ok || len(rest) < 8 {
 		return false
 	}
-	var ok bool
-	if r.holder, rest, ok = cutString(rest[8:]); !ok {
-		return false
-	}
-	_, ok = r.decodeIDs(rest)
+	r.holder, _, ok = cutString(rest[8:])
 	return ok
 }
 
@@ -151,16 +155,18 @@ func (r *record) decodeDone(rec string) bool {
 	if len(rec) == 1 {
 		return true // the compact form, which has no record
 	}
-	if len(rec) < doneHeader {
+	if !r.decodeHeader(rec) {
 		return false
 	}
-	r.decodeCommon(rec)
-	r.result.Kind = semel.ResultKind(rec[29])
-	data, ok := r.decodeIDs(rec[doneHeader:])
-	if data != "" {
-		r.result.Data = []byte(data)
+	rest, ok := r.decodeIDs(rec[doneHeader:])
+	if !ok || rest == "" {
+		return false
 	}
-	return ok
+	r.result.Kind = semel.ResultKind(rest[0])
+	if len(rest) > 1 {
+		r.result.Data = []byte(rest[1:])
+	}
+	return true
 }
 
 func (r *record) decodeOneStep(rec string) bool {

@@ -21,17 +21,20 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	if err := req.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
-	b := []byte{stateDone, byte(req.Result.Kind)}
+	b := []byte{stateDone}
 	if as == semel.Absent {
 		b[0] = 0
 	}
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
+	b = append(b, byte(req.Result.Kind))
 	answer, err := s.one(ctx, s.scripts.resolve, key, string(append(b, req.Result.Data...)))
 	switch {
 	case err != nil:
 		return err
 	case answer[0] == 'S':
 		return fmt.Errorf("redisstore: resolve %s: %w", key, semel.ErrNotUnknown)
+	case answer[0] == 'C':
+		return damaged("resolve", key)
 	case answer[0] == 'X':
 		return refused("resolve", answer[1:])
 	}

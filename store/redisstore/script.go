@@ -164,8 +164,11 @@ func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]stri
 
 // do sends commands in one pipeline, and now and then the reminder.
 func (s *Store) do(ctx context.Context, commands []rueidis.Completed) []rueidis.RedisResult {
-	n := len(commands)
-	results := s.client.DoMulti(ctx, append(commands, s.remind()...)...)
+	n, reminder := len(commands), s.remind()
+	if n == 1 && reminder == nil {
+		return []rueidis.RedisResult{s.client.Do(ctx, commands[0])}
+	}
+	results := s.client.DoMulti(ctx, append(commands, reminder...)...)
 	s.readReminder(results[n:])
 	return results[:n]
 }

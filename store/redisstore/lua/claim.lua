@@ -1,6 +1,6 @@
--- Claims keys. A request is: flags, lease, window in milliseconds, the moment
--- after which the message is late, fingerprint, and as its tail owner and ids
--- or, for a claim with Done, the record to write.
+-- Claims keys. A request is: flags; lease or, for a claim with Done, window in
+-- milliseconds; the moment after which the message is late; fingerprint; ids,
+-- owner or, for a claim with Done, the record to write.
 
 local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG, LEGACY_FLAG = 1, 2, 4, 8
 local counter = tonumber(redis.call('GET', KEYS[1])) or 0
@@ -11,32 +11,32 @@ local function has(flags, flag)
 end
 
 -- grant gives the key to the owner of the request, or makes it done.
-local function grant(first, rec, flags, lease, window, print, tail, member)
-  local attempt, seen = 1, pack('<I8', now)
+local function grant(first, rec, flags, span, req, member)
+  local attempt, seen = 1, now
+  local tail = sub(req, 18)
   if rec then
-    attempt, seen = unpack('<I4', rec, 2) + 1, sub(rec, 14, 21)
-    if print == NONE then
+    attempt, seen = unpack('<I4', rec, 2) + 1, unpack('<I8', rec, 14)
+    if sub(tail, 1, 8) == NONE then
       -- A take-over without fingerprint does not make the key fit for another
       -- payload.
-      print = print_of(rec)
+      tail = print_of(rec) .. sub(tail, 9)
     end
   end
   if has(flags, DONE_FLAG) then
     local err
     if has(flags, COMPACT_FLAG) then
-      err = mark(first, member, tail)
+      err = mark(first, member, sub(req, 26))
     else
-      err = store(KEYS[first], tail, window)
+      err = store(KEYS[first], sub(req, 26), span)
     end
     return err and refused(err) or 'F' .. pack('<I4', attempt)
   end
   local token = math.max(last + 1, now)
-  local state = has(flags, HOLD_FLAG) and HELD or CLAIMED
-  local head = pack('<BI4I8', state, attempt, token) .. seen .. print .. pack('<I8', now + lease)
+  local hold = has(flags, HOLD_FLAG)
+  local head = pack('<BI4I8I8I8', hold and HELD or CLAIMED, attempt, token, seen, now + span)
   -- How often a key was tried is remembered for an hour after the lease; with
   -- hold, for ever.
-  local keep = state == HELD and 0 or math.ceil(lease / 1000) + HOUR
-  local err = store(KEYS[first], head .. tail, keep)
+  local err = store(KEYS[first], head .. tail, hold and 0 or math.ceil(span / 1000) + HOUR)
   if err then
     return refused(err)
   end
@@ -47,27 +47,26 @@ end
 -- again answers a claim that was sent twice: its lease begins anew.
 local function again(first, rec, lease)
   local ends = math.max(lease_end(rec), now + lease)
-  local head = sub(rec, 1, 29) .. pack('<I8', ends)
+  local head = sub(rec, 1, 21) .. pack('<I8', ends)
   local keep = byte(rec) == HELD and 0 or math.ceil((ends - now) / 1000) + HOUR
-  local err = store(KEYS[first], head .. sub(rec, 38), keep)
+  local err = store(KEYS[first], head .. sub(rec, 30), keep)
   return err and refused(err) or 'F' .. head
 end
 
-local answers = each(function(first, req, member)
-  local flags, lease, window, late = unpack('<BI8I8I8', req)
-  local print, tail = sub(req, 26, 33), sub(req, 34)
-  local rec, state = load(KEYS[first])
+local answers = each(function(first, rec, state, req, member)
+  local flags, span, late = unpack('<BI8I8', req)
   if rec then
-    if not matches(print_of(rec), print) then
+    local done = has(flags, DONE_FLAG)
+    if not matches(print_of(rec), sub(req, 18, 25)) then
       return 'M' .. sub(rec, 1, HEADER)
-    elseif state == ONE_STEP and rec == tail and has(flags, DONE_FLAG) then
+    elseif state == ONE_STEP and done and rec == sub(req, 26) then
       return 'F' .. pack('<I4', 1)
     elseif state == DONE or state == ONE_STEP then
       return 'D' .. rec
     elseif state == UNKNOWN then
       return 'U' .. rec
-    elseif not has(flags, DONE_FLAG) and sub(rec, 38) == tail then
-      return again(first, rec, lease)
+    elseif not done and sub(rec, 38) == sub(req, 26) then
+      return again(first, rec, span)
     elseif lease_end(rec) > now then
       return 'I' .. rec
     end
@@ -76,9 +75,9 @@ local answers = each(function(first, req, member)
   elseif late > 0 and now > late then
     return 'L'
   end
-  return grant(first, rec, flags, lease, window, print, tail, member)
+  return grant(first, rec, flags, span, req, member)
 end)
 if last > counter then
-  redis.call('SET', KEYS[1], string.format('%.0f', last))
+  redis.call('SET', KEYS[1], digits(last))
 end
 return answers

@@ -1,9 +1,8 @@
--- Makes claimed keys done. A request is: token, kind of the result, window in
--- milliseconds, whether the compact form would do, and the result.
+-- Makes claimed keys done. A request is: token, window in milliseconds, whether
+-- the compact form would do, kind of the result, and the result.
 
-return each(function(first, req, member)
-  local token, kind, window, compact, from = unpack('<c8BI8B', req)
-  local rec, state = load(KEYS[first])
+return each(function(first, rec, state, req, member)
+  local token, window, compact = unpack('<c8I8B', req)
   if not rec then
     return stale(marked(first, member) and string.char(DONE) or nil)
   elseif state == ONE_STEP or token == NONE or token_of(rec) ~= token then
@@ -11,9 +10,7 @@ return each(function(first, req, member)
   elseif state == DONE then
     return 'K' -- it is repeated
   end
-  local ids = sub(rec, 50 + unpack('<I4', rec, 46))
-  local done = string.char(DONE) .. sub(rec, 2, 29) .. string.char(kind) .. ids .. sub(req, from)
-  local err
+  local done, err = finished(rec, token, sub(req, 18)), nil
   if compact == 1 and print_of(rec) == NONE then
     err = mark(first, member, done)
   else

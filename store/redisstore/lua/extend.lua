@@ -1,13 +1,12 @@
 -- Moves the ends of leases. A request is: token and lease.
 
-return each(function(first, req)
+return each(function(first, rec, state, req)
   local token, lease = unpack('<c8I8', req)
-  local rec, state = load(KEYS[first])
   if not rec or not held(state) or state == UNKNOWN or token_of(rec) ~= token then
     return stale(rec)
   end
   local ends = pack('<I8', now + lease)
   local keep = state == HELD and 0 or math.ceil(lease / 1000) + HOUR
-  local err = store(KEYS[first], sub(rec, 1, 29) .. ends .. sub(rec, 38), keep)
+  local err = store(KEYS[first], sub(rec, 1, 21) .. ends .. sub(rec, 30), keep)
   return err and refused(err) or 'K' .. ends
 end)

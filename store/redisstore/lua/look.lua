@@ -1,8 +1,7 @@
 -- Looks keys up: the milliseconds that the record lasts, or less than 0, this
 -- moment, and the record.
 
-return each(function(first, _, member)
-  local rec = load(KEYS[first])
+return each(function(first, rec, _, _, member)
   if rec then
     return 'R' .. pack('<i8I8', redis.call('PTTL', KEYS[first]), now) .. rec
   end

@@ -5,8 +5,9 @@
 -- ARGV[1] and ARGV[2] are the length of a slice in microseconds and the grace
 -- in milliseconds, 0 without the compact form. For each request follows one
 -- packed string and, where there are sets, the member that stands for the key.
--- The reply is one string for each request; an empty one was not looked at,
--- because the replies before it were long: the caller asks again.
+-- The reply is one string for each request. An empty one was not looked at,
+-- because the replies before it were long: the caller asks again. C says that
+-- the record is damaged, X and a text that the server refused to write.
 --
 -- The layout of a record is in record.go. Times are microseconds of this
 -- server's clock, numbers are little-endian.
@@ -15,7 +16,7 @@ local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.b
 
 local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d o
 local NONE = string.rep('\0', 8) -- no token, no fingerprint
-local HEADER = 37                -- bytes of a record that every answer has room for
+local HEADER = 37                -- bytes that show state, claim and fingerprint
 local HOUR = 3600000
 local REPLY_LIMIT = 4194304
 
@@ -36,41 +37,65 @@ local function token_of(rec)
 end
 
 local function lease_end(rec)
-  return (unpack('<I8', rec, 30))
+  return (unpack('<I8', rec, 22))
 end
 
+local PRINT_AT = { [DONE] = 22, [ONE_STEP] = 18 }
+
 local function print_of(rec)
-  if byte(rec) == ONE_STEP then
-    return sub(rec, 18, 25)
-  end
-  return sub(rec, 22, 29)
+  local at = PRINT_AT[byte(rec)] or 30
+  return sub(rec, at, at + 7)
 end
 
 local function matches(a, b)
   return a == b or a == NONE or b == NONE or a == '' or b == ''
 end
 
--- load returns a record and its state, or nil. A lease that ended in a record
--- with hold has made it unknown.
+local LEAST = { [CLAIMED] = 53, [HELD] = 53, [UNKNOWN] = 53, [DONE] = 34, [ONE_STEP] = 17 }
+
+-- load returns a record and its state, or nil; of what is no record there is no
+-- state. A lease that ended in a record with hold has made it unknown.
 local function load(key)
   local rec = redis.call('GET', key)
   if not rec then
     return nil, nil
   end
   local state = byte(rec)
+  if #rec < (LEAST[state] or math.huge) then
+    return rec, nil
+  end
   if state == HELD and lease_end(rec) <= now then
     return string.char(UNKNOWN) .. sub(rec, 2), UNKNOWN
   end
   return rec, state
 end
 
+-- digits returns a whole number as text. A number that is handed to the server
+-- is printed anew for each command, which costs as much as a short command.
+local printed = {}
+local function digits(n)
+  local text = printed[n]
+  if not text then
+    text = string.format('%.0f', n)
+    printed[n] = text
+  end
+  return text
+end
+
 -- store writes a record for px milliseconds, 0 is forever. It returns the text
 -- of the error if the server refuses.
 local function store(key, rec, px)
   if px > 0 then
-    return redis.pcall('SET', key, rec, 'PX', px).err
+    return redis.pcall('SET', key, rec, 'PX', digits(px)).err
   end
   return redis.pcall('SET', key, rec).err
+end
+
+-- finished returns the record of a claimed key as one that is done: without
+-- lease and owner, with the result and, before it, its kind.
+local function finished(rec, token, result)
+  local ids = unpack('<I4', rec, 38)
+  return string.char(DONE) .. sub(rec, 2, 5) .. token .. sub(rec, 14, 21) .. sub(rec, 30, 41 + ids) .. result
 end
 
 -- marked says whether a key is done in the compact form. All sets of the ring
@@ -97,23 +122,29 @@ local function mark(first, member, rec)
   end
   if redis.call('SCARD', set) == 1 then
     -- The set begins: it ends when the last of its keys need not be known.
-    redis.call('PEXPIREAT', set, (s + ring - 1) * slice / 1000)
+    redis.call('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
   end
   return store(KEYS[first], rec, grace)
 end
 
--- each decides the requests in their order.
+-- each decides the requests in their order: decide gets the place of the
+-- request's first key, its record, if there is one, the record's state, the
+-- request and the member.
 local function each(decide)
   local answers, size = {}, 0
   for i = 1, count do
-    if size > REPLY_LIMIT then
-      answers[i] = ''
-    else
-      local at = 3 + (i - 1) * fields
-      local answer = decide(2 + (i - 1) * stride, ARGV[at], ARGV[at + 1])
+    local answer = ''
+    if size <= REPLY_LIMIT then
+      local first, at = 2 + (i - 1) * stride, 3 + (i - 1) * fields
+      local rec, state = load(KEYS[first])
+      if rec and not state then
+        answer = 'C' -- damaged
+      else
+        answer = decide(first, rec, state, ARGV[at], ARGV[at + 1])
+      end
       size = size + #answer
-      answers[i] = answer
     end
+    answers[i] = answer
   end
   return answers
 end

@@ -1,8 +1,7 @@
 -- Gives claims back. A request is: token, and whether the key becomes unknown.
 
-return each(function(first, req)
+return each(function(first, rec, state, req)
   local token, unknown = unpack('<c8B', req)
-  local rec, state = load(KEYS[first])
   if not rec or not held(state) or token_of(rec) ~= token then
     return stale(rec)
   end

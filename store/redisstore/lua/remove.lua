@@ -1,9 +1,13 @@
--- Forgets keys in whatever state they are, and says whether they were there.
+-- Forgets keys in whatever state they are, damaged ones too, and says whether
+-- they were there.
 
-return each(function(first, _, member)
+local answers = {}
+for i = 1, count do
+  local first, member = 2 + (i - 1) * stride, ARGV[2 + i * fields]
   local was = redis.call('DEL', KEYS[first])
-  for i = first + 1, first + stride - 1 do
-    was = was + redis.call('SREM', KEYS[i], member)
+  for j = first + 1, first + stride - 1 do
+    was = was + redis.call('SREM', KEYS[j], member)
   end
-  return was > 0 and 'K' or 'A'
-end)
+  answers[i] = was > 0 and 'K' or 'A'
+end
+return answers

@@ -1,9 +1,8 @@
--- Ends the state unknown. A request is: the state that follows, kind of the
--- result, window in milliseconds, and the result.
+-- Ends the state unknown. A request is: the state that follows, window in
+-- milliseconds, kind of the result, and the result.
 
-return each(function(first, req)
-  local as, kind, window, from = unpack('<BBI8', req)
-  local rec, state = load(KEYS[first])
+return each(function(first, rec, state, req)
+  local as, window = unpack('<BI8', req)
   if state ~= UNKNOWN then
     return stale(rec)
   end
@@ -12,8 +11,6 @@ return each(function(first, req)
     return 'K'
   end
   -- Without a token: the holder that comes after the decision is too late.
-  local ids = sub(rec, 50 + unpack('<I4', rec, 46))
-  local done = string.char(DONE) .. sub(rec, 2, 5) .. NONE .. sub(rec, 14, 29) .. string.char(kind) .. ids .. sub(req, from)
-  local err = store(KEYS[first], done, window)
+  local err = store(KEYS[first], finished(rec, NONE, sub(req, 10)), window)
   return err and refused(err) or 'K'
 end)
