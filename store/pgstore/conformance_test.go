@@ -81,8 +81,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	if err != nil {
 		return err
 	}
-	on := session{Store: s, q: tx, lockWait: lockTimeout(s.opts.LockWait)}
-	if err := on.claim(ctx, reqs, answers); err != nil {
+	if err := s.InTx(tx).Claim(ctx, reqs, answers); err != nil {
 		return errors.Join(err, tx.Rollback(ctx))
 	}
 	if commit {

@@ -97,14 +97,15 @@ func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel
 	return g.one(ctx, call, oneByOne(fn), nil)
 }
 
-// one decides a single call, and waits while another has its key. Doubt is the
-// reason for which an earlier attempt may have been committed.
-func (g *Guard) one(ctx context.Context, call semel.Call, run effect, doubt error) (semel.Outcome, error) {
+// one decides a single call, and waits while another has its key. Where quick
+// is given it goes first; it reports whether the call has its outcome.
+func (g *Guard) one(ctx context.Context, call semel.Call, run effect, quick func(context.Context, *batch) bool) (semel.Outcome, error) {
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		b := g.newBatch([]semel.Call{call}, run)
-		b.doubt = doubt
-		b.all(ctx, []int{0})
+		if quick == nil || !quick(ctx, b) {
+			b.all(ctx, []int{0})
+		}
 		out := b.outcomes[0]
 		left := g.wait - time.Since(start)
 		if out.Decision != semel.InFlight || left <= 0 {

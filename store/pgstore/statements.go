@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, keep, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, keep, once, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share. now() would be
@@ -64,7 +64,12 @@ RETURNING t.key, t.token, t.until, t.seen, clock.now`
 // keepSQL stores results of keys that this transaction has made done.
 const keepSQL = clock + `
 UPDATE {keys} AS t SET result = r.result
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key`
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key
+RETURNING true`
+
+// onceSQL makes the row of one key or fails: a division by zero undoes what is
+// sent behind it, where a decision would have to be read first.
+const onceSQL = `WITH made AS (` + insertSQL + `) SELECT 1 / count(*) FROM made`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -135,7 +140,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), once: fill(onceSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

@@ -62,6 +62,8 @@ func typeOf(v any) uint32 {
 		return pgtype.Int4OID
 	case *bool, bool:
 		return pgtype.BoolOID
+	case *string:
+		return pgtype.TextOID
 	case *[]byte, []byte:
 		return pgtype.ByteaOID
 	}

@@ -1,0 +1,148 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel"
+)
+
+// Tx claims keys in a transaction that its caller began and ends: they are done
+// when it commits, and free again when it rolls back. It is of one transaction
+// and, like it, for one goroutine at a time.
+//
+// The transaction must be at READ COMMITTED, the server's default, and it must
+// be rolled back after an error, as after any other failed statement. A
+// transaction without lock_timeout gets that of Options.LockWait at the first
+// call, for the rest of its life; a key that another transaction holds for
+// longer is SQLSTATE 55P03 and wraps ErrStoreUnavailable.
+//
+// Keys that one call claims are locked in one order. Transactions that claim
+// the same keys in several calls may dead-lock, as with any rows: the server
+// then fails one of them with SQLSTATE 40P01, and its caller may begin again.
+type Tx struct {
+	on      session
+	checked bool
+	fresh   map[semel.Digest]struct{} // granted in this transaction
+}
+
+// InTx returns the store's side of a transaction of pgx. It asks nothing yet.
+func (s *Store) InTx(tx pgx.Tx) *Tx { return s.inTx(tx) }
+
+// InSQLTx returns the store's side of a transaction of database/sql, with any
+// driver for PostgreSQL. It asks nothing yet.
+func (s *Store) InSQLTx(tx *sql.Tx) *Tx { return s.inTx(&sqlQuerier{tx, pgtype.NewMap()}) }
+
+func (s *Store) inTx(q querier) *Tx {
+	return &Tx{on: session{Store: s, q: q, lockWait: lockTimeout(s.opts.LockWait)}, fresh: make(map[semel.Digest]struct{})}
+}
+
+// Claim claims keys that become done with the transaction. All requests must
+// have Done set. Answers are as in [semel.Store]; one that is Fresh tells the
+// caller to write what belongs to the key into the same transaction. It blocks
+// for a round trip, for one more at the first call, and while another
+// transaction holds one of the keys.
+func (t *Tx) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	if err := t.on.enter("claim", len(reqs), len(answers)); err != nil {
+		return err
+	}
+	defer t.on.leave()
+	for i := range reqs {
+		if !reqs[i].Done {
+			return fmt.Errorf("pgstore: claim in a transaction: request %d is not Done, and a transaction has no lease: %w", i, semel.ErrInvalidRequest)
+		}
+	}
+	if err := t.check(ctx); err != nil {
+		return fmt.Errorf("pgstore: claim in a transaction: %w", err)
+	}
+	if err := t.on.claim(ctx, reqs, answers); err != nil {
+		return fmt.Errorf("pgstore: claim in a transaction: %w", err)
+	}
+	for i := range answers {
+		if answers[i].Decision == semel.Fresh {
+			t.fresh[t.on.hasher.Key(reqs[i].Key)] = struct{}{}
+		}
+	}
+	return nil
+}
+
+// checkSQL asks for the level of the transaction and bounds its waiting.
+const checkSQL = `SELECT current_setting('transaction_isolation') AS level,
+	set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN $1 ELSE current_setting('lock_timeout') END, true) AS wait`
+
+// check refuses a transaction whose claims could not see what others commit.
+// There a key that another transaction inserts first is an error and no
+// duplicate, and an old snapshot hides rows that ended.
+func (t *Tx) check(ctx context.Context) error {
+	if t.checked {
+		return nil
+	}
+	type setting struct{ level, wait string }
+	settings, err := collect(ctx, t.on, checkSQL, nil, func(row pgx.CollectableRow) (s setting, err error) {
+		return s, row.Scan(&s.level, &s.wait)
+	})
+	if err != nil {
+		return err
+	}
+	if level := settings[0].level; level != "read committed" {
+		return fmt.Errorf("the transaction is at %s; begin it at read committed: %w", level, semel.ErrInvalidRequest)
+	}
+	t.on.lockWait, t.checked = settings[0].wait, true
+	return nil
+}
+
+// SetResult stores the result of a key that was Fresh in this transaction, to
+// be replayed to its duplicates. One that is longer than the store keeps gets
+// ErrResultTooLarge before anything is sent. It blocks for a round trip.
+func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) error {
+	if err := t.on.enter("set result", 0, 0); err != nil {
+		return err
+	}
+	defer t.on.leave()
+	req := semel.CompleteRequest{Key: key, Result: result, Window: time.Second} // the window is the claim's
+	if err := req.Validate(t.on.opts.MaxResult); err != nil {
+		return fmt.Errorf("pgstore: set result: %w", err)
+	}
+	digest := t.on.hasher.Key(key)
+	if _, ok := t.fresh[digest]; !ok {
+		return fmt.Errorf("pgstore: set result: %s was not claimed in this transaction: %w", key, semel.ErrInvalidRequest)
+	}
+	args := []any{pgtype.FlatArray[[16]byte]{digest}, pgtype.FlatArray[[]byte]{encodeResult(result)}}
+	stored, err := collect(ctx, t.on, t.on.sql.keep, args, pgx.RowTo[bool])
+	if err != nil {
+		return fmt.Errorf("pgstore: set result: %w", err)
+	}
+	if len(stored) != 1 {
+		return fmt.Errorf("pgstore: set result: %s is no longer there: %w", key, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// Once claims a key in a transaction that the caller owns. Fresh tells the
+// caller to write what belongs to the message into the same transaction, and to
+// commit; a duplicate has its stored result. Other decisions are errors, as of
+// [semel.Guard.Do]. It blocks as [Tx.Claim].
+func (g *Guard) Once(ctx context.Context, tx *Tx, call semel.Call) (semel.Outcome, error) {
+	req := [1]semel.ClaimRequest{g.Request(&call)}
+	req[0].Done = true
+	var answer [1]semel.ClaimAnswer
+	asked := time.Now()
+	err := tx.Claim(ctx, req[:], answer[:])
+	if err == nil {
+		err = answer[0].Err
+	}
+	if err != nil {
+		g.Observe(semel.Event{Kind: semel.StoreError, Key: call.Key, Err: err})
+		return semel.Outcome{}, err
+	}
+	g.ObserveDecision(call.Key, &answer[0], time.Since(asked))
+	if answer[0].Decision == semel.Fresh {
+		return semel.Outcome{Decision: semel.Fresh, Attempt: answer[0].Claim.Attempt}, nil
+	}
+	return g.Settle(ctx, &call, &answer[0])
+}

@@ -1,0 +1,225 @@
+package pgstore
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/semel-dev/semel"
+)
+
+// owned is a transaction of the caller, by either library.
+type owned struct {
+	tx               *Tx
+	exec             func(sql string, args ...any) error
+	commit, rollback func() error
+}
+
+// libraries begin transactions of callers.
+func libraries(d *desk) map[string]func(t testing.TB, level string) owned {
+	return map[string]func(t testing.TB, level string) owned{
+		"pgx":          func(t testing.TB, level string) owned { return ownedPGX(t, d, level) },
+		"database/sql": func(t testing.TB, level string) owned { return ownedSQL(t, d, level, pgx.QueryExecModeCacheStatement) },
+		// As a driver that knows nothing of our types would send it.
+		"database/sql, text alone": func(t testing.TB, level string) owned { return ownedSQL(t, d, level, pgx.QueryExecModeSimpleProtocol) },
+	}
+}
+
+func ownedPGX(t testing.TB, d *desk, level string) owned {
+	t.Helper()
+	ctx := t.Context()
+	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(level)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return owned{d.store.InTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err },
+		func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }}
+}
+
+func ownedSQL(t testing.TB, d *desk, level string, mode pgx.QueryExecMode) owned {
+	t.Helper()
+	config := d.pool.Config().ConnConfig.Copy()
+	config.DefaultQueryExecMode = mode
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err == nil && level != "" {
+		_, err = tx.Exec("SET TRANSACTION ISOLATION LEVEL " + level)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return owned{d.store.InSQLTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(sql, args...); return err }, tx.Commit, tx.Rollback}
+}
+
+func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	for name, begin := range libraries(d) {
+		t.Run(name, func(t *testing.T) {
+			ctx, id := t.Context(), "by "+name
+			for _, commit := range []bool{false, true} {
+				tx := begin(t, "")
+				out, err := d.Once(ctx, tx.tx, semel.Call{Key: key(id), Window: semel.Forever})
+				want(t, out, err, semel.Fresh, "", nil)
+				if err := tx.exec(count, id); err != nil {
+					t.Fatal(err)
+				}
+				if err := tx.tx.SetResult(ctx, key(id), semel.Result{Kind: semel.Value, Data: []byte{0, 255, '"', '\\'}}); err != nil {
+					t.Fatal(err)
+				}
+				if err := tx.tx.SetResult(ctx, key("another"), semel.Result{}); !errors.Is(err, semel.ErrInvalidRequest) {
+					t.Errorf("the result of a key that is not ours: %v", err)
+				}
+				end := tx.rollback
+				if commit {
+					end = tx.commit
+				}
+				if err := end(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tx := begin(t, "")
+			out, err := d.Once(ctx, tx.tx, semel.Call{Key: key(id)})
+			want(t, out, err, semel.Duplicate, "\x00\xff\"\\", nil)
+			if err := tx.commit(); err != nil {
+				t.Fatal(err)
+			}
+			d.wantEffects(t, id, 1)
+		})
+	}
+}
+
+func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	for name, begin := range libraries(d) {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			k := func(id string) semel.Key { return key(id + " by " + name) }
+			claim := func(id string, lease time.Duration, hold bool) {
+				answers := make([]semel.ClaimAnswer, 1)
+				req := semel.ClaimRequest{Key: k(id), Owner: semel.Owner{Name: "holder", Nonce: 1}, Lease: lease, Window: time.Hour, Hold: hold, Fingerprint: semel.Fingerprint{1}}
+				if err := d.store.Claim(ctx, []semel.ClaimRequest{req}, answers); err != nil || answers[0].Decision != semel.Fresh {
+					t.Fatal(answers[0], err)
+				}
+			}
+			claim("held", time.Hour, false)
+			claim("unknown", time.Millisecond, true)
+			claim("lost", time.Millisecond, false)
+			eventually(t, "leases to end", func() bool {
+				records := make([]semel.Record, 1)
+				return d.store.Look(ctx, []semel.Key{k("unknown")}, records) == nil && records[0].State == semel.Unknown
+			})
+			tx := begin(t, "")
+			defer func() { _ = tx.rollback() }()
+			var reqs []semel.ClaimRequest
+			for _, id := range []string{"held", "unknown", "lost", "new", "new", "late", "other payload"} {
+				req := semel.ClaimRequest{Key: k(id), Window: time.Hour, Done: true}
+				switch id {
+				case "late":
+					req.Time = time.Now().Add(-2 * time.Hour)
+				case "other payload":
+					req.Key, req.Fingerprint = k("held"), semel.Fingerprint{2}
+				}
+				reqs = append(reqs, req)
+			}
+			answers := make([]semel.ClaimAnswer, len(reqs))
+			if err := tx.tx.Claim(ctx, reqs, answers); err != nil {
+				t.Fatal(err)
+			}
+			for i, decision := range []semel.Decision{semel.InFlight, semel.InDoubt, semel.Fresh, semel.Fresh, semel.Duplicate, semel.Late, semel.Mismatch} {
+				if answers[i].Decision != decision || answers[i].Err != nil {
+					t.Errorf("%s is %s (%v), want %s", reqs[i].Key, answers[i].Decision, answers[i].Err, decision)
+				}
+			}
+			if answers[2].Claim.Attempt != 2 || answers[0].Holder != "holder" {
+				t.Errorf("attempt %d, holder %q", answers[2].Claim.Attempt, answers[0].Holder)
+			}
+		})
+	}
+}
+
+func TestATransactionThatCannotDecideIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	for name, begin := range libraries(d) {
+		for _, level := range []string{"repeatable read", "serializable"} {
+			tx := begin(t, level)
+			_, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key(name)})
+			if !errors.Is(err, semel.ErrInvalidRequest) {
+				t.Errorf("%s at %s: %v", name, level, err)
+			}
+			if err := tx.rollback(); err != nil {
+				t.Error(err)
+			}
+		}
+		tx := begin(t, "")
+		err := tx.tx.Claim(t.Context(), []semel.ClaimRequest{{Key: key(name), Window: time.Hour, Lease: time.Hour}}, make([]semel.ClaimAnswer, 1))
+		if !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("%s: a claim with a lease: %v", name, err)
+		}
+		if err := tx.rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{LockWait: 30 * time.Millisecond}, nil)
+	holder := ownedPGX(t, d, "")
+	if _, err := d.Once(t.Context(), holder.tx, semel.Call{Key: key("a")}); err != nil {
+		t.Fatal(err)
+	}
+	for name, begin := range libraries(d) {
+		tx := begin(t, "")
+		_, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key("a")})
+		if semel.Classify(err) != semel.ClassRetryable || stateOf(err) != lockNotAvailable {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := tx.rollback(); err != nil {
+			t.Error(err)
+		}
+		// One that says how long keeps that.
+		tx = begin(t, "")
+		var shown string
+		if err := tx.exec("SET LOCAL lock_timeout = '77ms'"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key("b")}); err != nil {
+			t.Fatal(err)
+		}
+		if shown = tx.tx.on.lockWait; shown != "77ms" {
+			t.Errorf("%s: lock_timeout is %s", name, shown)
+		}
+		if err := tx.rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := holder.rollback(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// strangeError is the error of a driver that is not pgx.
+type strangeError struct{ state string }
+
+func (e strangeError) Error() string    { return "strange" }
+func (e strangeError) SQLState() string { return e.state }
+
+func TestErrorsOfOtherDriversHaveTheirClass(t *testing.T) {
+	t.Parallel()
+	for state, class := range map[string]semel.Class{"40P01": semel.ClassRetryable, "42501": semel.ClassPermanent, "53100": semel.ClassRetryable} {
+		err := rolledBack(driverError(strangeError{state}))
+		if semel.Classify(err) != class || stateOf(err) != state || !errors.As(err, new(strangeError)) {
+			t.Errorf("%s: %v is %v", state, err, semel.Classify(err))
+		}
+	}
+	if err := rolledBack(driverError(errors.New("connection reset"))); semel.Classify(err) != semel.ClassRetryable {
+		t.Error(err)
+	}
+}
