@@ -65,7 +65,7 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *wiring
 	cmd.RunE = m.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
 		var schema *wiring.Schema
 		switch {
-		case m.file == "" && m.name == "":
+		case m.file == "" && m.name == "" && len(wrong) == 0:
 			wrong.addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
 		case m.find(m.app, &wrong):
 			var err error

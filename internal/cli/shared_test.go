@@ -167,6 +167,12 @@ stores:
 	run(t, "", "keys", "ls", "--store-name", "x").check(t, exitUsage, "--config FILE is missing: name the configuration that has the store x")
 	run(t, "", "migrate", "up").check(t, exitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
 	run(t, "", "keys", "ls", "--config", file+"x").check(t, exitUsage, "semel keys ls: "+file+"x: there is no such file\n")
+	for _, words := range [][]string{{"keys", "ls", "--store-name", "x"}, {"keys", "ls"}, {"migrate", "up", "--store-name", "x"}, {"migrate", "up"}} {
+		got := run(t, "", append(words, "--config", "")...)
+		if got.status != exitUsage || !strings.HasSuffix(got.stderr, `: --config "": the value is empty: is a variable not set? Give the flag a value, or leave it out`+"\n") || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("semel %s: %+v", words, got)
+		}
+	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("looking has made a store")
 	}

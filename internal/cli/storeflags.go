@@ -60,9 +60,10 @@ func (f *storeFlags) find(a *app, p *problems) bool {
 		if f.conf = a.readConfig(f.file, p); f.conf != nil {
 			f.found = chooseStore(f.conf, f.name, p)
 		}
+	case said:
 	case f.name != "":
 		p.addf("--config FILE is missing: name the configuration that has the store %s", f.name)
-	case !said:
+	default:
 		p.addf("--store DIR is missing: name the directory of the store, or --config FILE and --store-name NAME")
 	}
 	return f.found != nil
