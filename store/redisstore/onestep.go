@@ -24,8 +24,9 @@ func (s *Store) inOneStep(reqs []semel.ClaimRequest) bool {
 }
 
 // claimInOneStep decides requests by SET with NX and GET, which writes the
-// record if the key has none and else answers with the one that is there. A key
-// that somebody holds is left to the script, which knows the time.
+// record if the key has none and else answers with the one that is there. What
+// that does not decide is left to the script: a key that somebody holds, whose
+// lease ends by the server's time, and a server that is full.
 func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	memo := s.digests()
 	n := len(s.opts.Prefix) + nameRoom
@@ -62,7 +63,7 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 		}
 		start = ends[j]
 	}
-	var held []int
+	var left []int
 	var first error
 	for j, result := range s.do(ctx, commands) {
 		i := places[j]
@@ -71,8 +72,10 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 		case rueidis.IsRedisNil(err):
 			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
 		case err != nil:
-			if err = storeError("claim", err); semel.Classify(err) == semel.ClassRetryable && isFull(err) {
-				answers[i].Err = err
+			// A full server refuses the command before it looks whether the
+			// key is there; the script looks first.
+			if err = storeError("claim", err); isFull(err) {
+				left = append(left, i)
 			} else if first == nil {
 				first = err
 			}
@@ -81,14 +84,14 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
 		default:
 			if !readKept(&reqs[i], kept, &answers[i]) {
-				held = append(held, i)
+				left = append(left, i)
 			}
 		}
 	}
-	if first != nil || held == nil {
+	if first != nil || left == nil {
 		return first
 	}
-	return s.claim(ctx, reqs, answers, held)
+	return s.claim(ctx, reqs, answers, left)
 }
 
 // readKept decides on a record that was there before. It reports false if the
