@@ -88,17 +88,24 @@ func (s *Store) listed(ctx context.Context, filter semel.Filter, last semel.Dige
 	case filter.Scope != nil:
 		return nil, nil
 	}
-	return collect(ctx, s.onPool(), s.sql.list, args, func(rows pgx.CollectableRow) (semel.Record, error) {
-		var r row
-		var now time.Time
-		var size pgtype.Int4
-		if err := scanRow(rows, &r, &now, s.opts.KeepIDs, &size); err != nil {
-			return semel.Record{}, err
-		}
-		shown := r.record(now)
-		shown.Result.Data, shown.ResultSize = nil, int(max(size.Int32-1, 0))
-		return shown, nil
+	var page []semel.Record
+	err := s.steady(ctx, func(on session) (_ bool, err error) {
+		page, err = collect(ctx, on, s.sql().list, args, s.listedRow)
+		return false, err
 	})
+	return page, err
+}
+
+func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
+	var r row
+	var now time.Time
+	var size pgtype.Int4
+	if err := scanRow(rows, &r, &now, s.opts.KeepIDs, &size); err != nil {
+		return semel.Record{}, err
+	}
+	shown := r.record(now)
+	shown.Result.Data, shown.ResultSize = nil, int(max(size.Int32-1, 0))
+	return shown, nil
 }
 
 // Resolve implements [semel.Resolver]. It blocks for one statement.
@@ -120,8 +127,16 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	if err := check.Validate(s.opts.MaxResult); err != nil {
 		return err
 	}
-	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
-		[]any{[16]byte(s.hasher.Key(key)), microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
+	digest := [16]byte(s.hasher.Key(key))
+	var resolved []bool
+	err := s.steady(ctx, func(on session) (done bool, err error) {
+		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
+			return false, err
+		}
+		resolved, err = collect(ctx, on, s.sql().resolve,
+			[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
+		return len(resolved) > 0, err
+	})
 	if err == nil && len(resolved) == 0 {
 		err = semel.ErrNotUnknown
 	}
@@ -140,9 +155,18 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := key.Validate(); err != nil {
 		return false, err
 	}
-	was, err := collect(ctx, s.onPool(), s.sql.remove, []any{[16]byte(s.hasher.Key(key))}, pgx.RowTo[bool])
+	digest := [16]byte(s.hasher.Key(key))
+	was := false
+	err := s.steady(ctx, func(on session) (bool, error) {
+		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
+			return false, err
+		}
+		live, err := collect(ctx, on, s.sql().remove, []any{digest}, pgx.RowTo[bool])
+		was = was || slices.Contains(live, true)
+		return false, err
+	})
 	if err != nil {
 		return false, fmt.Errorf("pgstore: remove %s: %w", key, err)
 	}
-	return slices.Contains(was, true), nil
+	return was, nil
 }

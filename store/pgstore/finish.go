@@ -107,18 +107,34 @@ func (s session) finish(ctx context.Context, v verb, n int) error {
 // finishSome decides requests for different keys, in order: those that hold
 // their keys by the statement, the others by a look at what is there instead.
 func (s session) finishSome(ctx context.Context, v verb, some []held) error {
+	left, err := s.finishHeld(ctx, v, some)
+	switch {
+	case err != nil || len(left) == 0:
+		return err
+	case s.ring != nil:
+		return s.finishLifted(ctx, v, left)
+	}
+	rows, now, err := s.rows(ctx, keysOf(left))
+	if err == nil {
+		explain(v, left, rows, now)
+	}
+	return err
+}
+
+// finishHeld decides those that hold their keys, and returns the others.
+func (s session) finishHeld(ctx context.Context, v verb, some []held) ([]held, error) {
 	keys := make(pgtype.FlatArray[[16]byte], len(some))
 	tokens := make(pgtype.FlatArray[int64], len(some))
 	which := make([]int, len(some))
 	for i, h := range some {
 		keys[i], tokens[i], which[i] = h.key, int64(h.token), h.i
 	}
-	changed, err := collect(ctx, s, v.statement(&s.sql), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
+	changed, err := collect(ctx, s, v.statement(s.sql()), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.until)
 		return r, err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i := range changed {
 		if n := findHeld(some, changed[i].key); n >= 0 {
@@ -126,10 +142,15 @@ func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 			some[n].done = true
 		}
 	}
-	if len(changed) == len(some) {
-		return nil
+	return slices.DeleteFunc(some, func(h held) bool { return h.done }), nil
+}
+
+func keysOf(some []held) pgtype.FlatArray[[16]byte] {
+	keys := make(pgtype.FlatArray[[16]byte], len(some))
+	for i, h := range some {
+		keys[i] = h.key
 	}
-	return s.explain(ctx, v, slices.DeleteFunc(some, func(h held) bool { return h.done }))
+	return keys
 }
 
 // findHeld returns the place of a key among sorted ones, or -1.
@@ -141,13 +162,8 @@ func findHeld(some []held, key semel.Digest) int {
 	return i
 }
 
-// explain answers requests whose tokens held nothing.
-func (s session) explain(ctx context.Context, v verb, refused []held) error {
-	keys := make(pgtype.FlatArray[[16]byte], len(refused))
-	for i, h := range refused {
-		keys[i] = h.key
-	}
-	rows, now, err := s.rows(ctx, keys)
+// explain answers requests whose tokens held nothing by the rows of their keys.
+func explain(v verb, refused []held, rows []row, now time.Time) {
 	for i := range rows {
 		r, h := &rows[i], refused[findHeld(refused, rows[i].key)]
 		if v.repeats(h.i, r, now) {
@@ -160,7 +176,6 @@ func (s session) explain(ctx context.Context, v verb, refused []held) error {
 		}
 		v.refused(h.i, stale)
 	}
-	return err
 }
 
 type completion struct {

@@ -22,19 +22,19 @@ type protocol struct {
 	blind bool
 	// noFence: the rotator truncates without the lock that waits for writers.
 	noFence bool
-	// lateLock: a statement looks for the turn before it has its locks.
+	// lateLock: a statement takes its snapshot before it has its locks.
 	lateLock bool
 	// noCarry: what is still remembered is not carried out of a table first.
 	noCarry bool
 	// noMarkOnLift: a record is carried up without a mark in its place.
 	noMarkOnLift bool
-	// noGuard: a statement does not look whether its turn is over.
+	// noGuard: a statement does not look whether its phase is over.
 	noGuard bool
 }
 
 const (
 	modelWriters = 3
-	modelTurns   = 4 // the last turn
+	modelPhases  = 4 // the last phase
 	modelLives   = 3 // the most records of the key, one after the other
 )
 
@@ -58,13 +58,13 @@ type modelSlot struct {
 
 // modelShot is a snapshot.
 type modelShot struct {
-	turn int8
-	rows [ringTables]modelRow
+	phase int8
+	rows  [ringTables]modelRow
 }
 
 // What a writer does next.
 const (
-	stepBegin   = iota // of a statement: lock the tables of the turn it believes in
+	stepBegin   = iota // of a statement: lock the tables of the phase it believes in
 	stepLook           // take the snapshot, and guard
 	stepMark           // insert: the mark below, or look below
 	stepInsert         // the record above
@@ -80,7 +80,7 @@ type modelWriter struct {
 	step  int8
 	then  int8 // what the statement that begins is to do
 	alone bool // each statement is a transaction of its own
-	turn  int8 // that it believes in
+	phase int8 // that it believes in
 	locks byte // of tables, until the transaction ends
 	shot  modelShot
 	was   modelRow // the row it decided by
@@ -88,7 +88,7 @@ type modelWriter struct {
 }
 
 type modelState struct {
-	turn    int8
+	phase   int8
 	slots   [ringTables]modelSlot
 	writers [modelWriters]modelWriter
 	lives   int8 // begun so far
@@ -158,10 +158,10 @@ func (s *modelState) live(r modelRow) bool {
 // rotate returns what the rotator can do. Each of its transactions is short
 // and holds no row, so that it is one step.
 func (p *protocol) rotate(s modelState) []modelNext {
-	if s.turn == modelTurns {
+	if s.phase == modelPhases {
 		return nil
 	}
-	t := turn(s.turn)
+	t := phase(s.phase)
 	old := &s.slots[t.retired()]
 	if t.overlap() {
 		for _, w := range s.writers {
@@ -170,14 +170,14 @@ func (p *protocol) rotate(s modelState) []modelNext {
 			}
 		}
 		*old = modelSlot{by: -1}
-		s.turn++
+		s.phase++
 		s.checked = false
 		return []modelNext{{state: s, how: "rotator truncates and begins the next generation"}}
 	}
 	upper := &s.slots[t.upper()]
 	switch {
 	case p.noCarry || s.checked:
-		s.turn++
+		s.phase++
 		return []modelNext{{state: s, how: "rotator lets generations overlap"}}
 	case !s.live(old.row) || upper.row.kind != 0:
 		s.checked = true
@@ -216,7 +216,7 @@ func (s *modelState) now(table int, w int8) (modelRow, bool) {
 
 // shoot takes a snapshot: what is committed, and what the writer did itself.
 func (s *modelState) shoot(w int8) modelShot {
-	shot := modelShot{turn: s.turn}
+	shot := modelShot{phase: s.phase}
 	for i := range s.slots {
 		shot.rows[i] = s.slots[i].row
 		if s.slots[i].by == w {
@@ -229,7 +229,7 @@ func (s *modelState) shoot(w int8) modelShot {
 // write returns what one writer can do.
 func (p *protocol) write(s modelState, w int8) []modelNext {
 	me := &s.writers[w]
-	t := turn(me.turn)
+	t := phase(me.phase)
 	to := func(step int8, how string) []modelNext {
 		switch step {
 		case stepMark, stepRead, stepLift, stepPut:
@@ -243,7 +243,7 @@ func (p *protocol) write(s modelState, w int8) []modelNext {
 		if step == stepRead || step == stepMark || step == stepGranted {
 			me.was = modelRow{}
 		}
-		return []modelNext{{state: s, how: fmt.Sprintf("writer %d (turn %d) %s", w, t, how)}}
+		return []modelNext{{state: s, how: fmt.Sprintf("writer %d (phase %d) %s", w, t, how)}}
 	}
 	switch me.step {
 	case stepBegin:
@@ -260,12 +260,12 @@ func (p *protocol) write(s modelState, w int8) []modelNext {
 		} else {
 			me.shot = s.shoot(w)
 		}
-		if me.shot.turn != me.turn && !p.noGuard {
-			me.turn = me.shot.turn
-			return to(stepMark, fmt.Sprintf("learns of turn %d", me.turn))
+		if me.shot.phase != me.phase && !p.noGuard {
+			me.phase = me.shot.phase
+			return to(stepMark, fmt.Sprintf("learns of phase %d", me.phase))
 		}
 		me.step = me.then
-		return []modelNext{{state: s, how: fmt.Sprintf("writer %d (turn %d) begins a statement", w, t)}}
+		return []modelNext{{state: s, how: fmt.Sprintf("writer %d (phase %d) begins a statement", w, t)}}
 	case stepMark:
 		return p.mark(&s, w, to)
 	case stepInsert:
@@ -299,7 +299,7 @@ func (p *protocol) write(s modelState, w int8) []modelNext {
 }
 
 // tables are the tables that a statement locks, as a set.
-func (t turn) tables() byte { return 1<<t.lower() | 1<<t.upper() }
+func (t phase) tables() byte { return 1<<t.lower() | 1<<t.upper() }
 
 // begin begins a statement, and ends the one before.
 func (s *modelState) begin(w int8, then int8) {
@@ -315,11 +315,11 @@ func (s *modelState) grant(w int8) {
 	me := &s.writers[w]
 	me.life = s.lives
 	s.lives++
-	s.take(turn(me.turn).upper(), w, modelRow{modelRecord, me.life})
+	s.take(phase(me.phase).upper(), w, modelRow{modelRecord, me.life})
 }
 
 func (p *protocol) mark(s *modelState, w int8, to func(int8, string) []modelNext) []modelNext {
-	t := turn(s.writers[w].turn)
+	t := phase(s.writers[w].phase)
 	if !t.overlap() || p.noMark {
 		if below := s.writers[w].shot.rows[t.lower()]; below.kind != 0 && !p.blind {
 			return to(stepRead, "finds the key below")
@@ -339,7 +339,7 @@ func (p *protocol) mark(s *modelState, w int8, to func(int8, string) []modelNext
 
 func (p *protocol) read(s *modelState, w int8, to func(int8, string) []modelNext) []modelNext {
 	me := &s.writers[w]
-	t := turn(me.turn)
+	t := phase(me.phase)
 	row, next := me.shot.rows[t.upper()], int8(stepPut)
 	if below := me.shot.rows[t.lower()]; row.kind == 0 && below.kind == modelRecord && !p.blind {
 		row, next = below, stepLift
@@ -356,7 +356,7 @@ func (p *protocol) read(s *modelState, w int8, to func(int8, string) []modelNext
 
 func (p *protocol) lift(s *modelState, w int8, to func(int8, string) []modelNext) []modelNext {
 	me := &s.writers[w]
-	t := turn(me.turn)
+	t := phase(me.phase)
 	if me.step == stepLift {
 		row, free := s.now(t.lower(), w)
 		switch {
@@ -426,7 +426,7 @@ func starts() []modelState {
 		empty.writers[i] = modelWriter{then: stepMark, life: -1, alone: i == 0}
 	}
 	all := []modelState{empty}
-	for _, table := range []int{turn(0).upper(), turn(0).lower()} {
+	for _, table := range []int{phase(0).upper(), phase(0).lower()} {
 		s := empty
 		s.slots[table].row = modelRow{modelRecord, 0}
 		s.lives, s.granted = 1, 1
@@ -455,7 +455,7 @@ func TestGenerationsModelCatchesWhatIsLeftOut(t *testing.T) {
 		{name: "snapshot before locks", lateLock: true},
 		{name: "nothing carried up", noCarry: true},
 		{name: "carried up without mark", noMarkOnLift: true},
-		{name: "turn not guarded", noGuard: true},
+		{name: "phase not guarded", noGuard: true},
 	} {
 		caught := false
 		for _, start := range starts() {

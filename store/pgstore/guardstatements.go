@@ -81,7 +81,7 @@ func (g *Guard) quick(ctx context.Context, call *semel.Call, queue func(b *pgx.B
 		return false, err
 	}
 	var b pgx.Batch
-	b.Queue(u.sql.once, args...)
+	b.Queue(u.sql().once, args...)
 	queue(&b)
 	br := u.conn.SendBatch(ctx, &b)
 	if _, err := br.Exec(); err != nil {

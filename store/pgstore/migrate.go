@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -29,6 +30,10 @@ type MigrateOptions struct {
 	// made, and cannot be changed later. Defaults to 0: a plain table. Must
 	// not be negative, nor above 1024.
 	Partitions int
+	// Cleanup is the form in which keys are forgotten. It counts when the table
+	// is made, and cannot be changed later. Defaults to CleanupDelete, or to
+	// what the table was made for.
+	Cleanup Cleanup
 	// FillFactor is the share of a page, in percent, that new rows fill; the
 	// rest is left for updates. It counts when the table is made. With 90, most
 	// completions of large batches need a second entry in the index; 50 spares
@@ -93,6 +98,9 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 		if m != nil {
 			applied = append(applied, *m)
 		}
+	}
+	if err := o.checkCleanup(ctx, db); err != nil {
+		return applied, fmt.Errorf("pgstore: migrate: %w", failure(err))
 	}
 	if o.KeepIDs {
 		if err := o.addIDs(ctx, db); err != nil {
@@ -168,6 +176,12 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 		c.FillFactor = DefaultFillFactor
 	}
 	errs := c.Names.validate()
+	if err := c.Cleanup.validate("MigrateOptions.Cleanup"); err != nil && c.Cleanup != "" {
+		errs = append(errs, err)
+	}
+	if c.Cleanup == CleanupGenerations && c.Partitions != 0 {
+		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d, but generations have tables of their own: %w", c.Partitions, semel.ErrInvalidRequest))
+	}
 	if c.FillFactor < 10 || c.FillFactor > 100 {
 		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.FillFactor: %d is not between 10 and 100: %w", c.FillFactor, semel.ErrInvalidRequest))
 	}
@@ -222,9 +236,14 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	for i := range o.Partitions {
 		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.Partitions, i})
 	}
+	var generations []string
+	for i := range ringTables {
+		generations = append(generations, o.quoted(ringTable(i)))
+	}
 	var sql bytes.Buffer
 	err = t.Execute(&sql, map[string]any{
 		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"),
+		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"),
 		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
 	})
 	if err != nil {

@@ -13,6 +13,8 @@ const (
 	DefaultMaxResult = 1 << 20
 	DefaultLockWait  = 2 * time.Second
 	DefaultRetries   = 5
+	// DefaultGeneration is [semel.DefaultWindow].
+	DefaultGeneration = semel.DefaultWindow
 )
 
 // Options are the options of [New] and [Connect]. The zero value is valid.
@@ -21,6 +23,14 @@ type Options struct {
 	// KeepIDs keeps the readable scope and id in each row, for listings. It
 	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
 	KeepIDs bool
+	// Cleanup is the form in which keys are forgotten that the tables must have
+	// been made for. Defaults to what they were made for.
+	Cleanup Cleanup
+	// Generation is the shortest time for which a generation lasts, where keys
+	// are kept in generations. A key that is remembered for longer is copied
+	// once for each generation that ends before. Defaults to 24 h. Must be at
+	// least 1 ms.
+	Generation time.Duration
 	// MaxResult is the longest result in bytes that is kept; a longer one is
 	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,
 	// nor above 256 MiB.
@@ -60,12 +70,23 @@ func (o *Options) checked() (Options, error) {
 	if c.Retries == 0 {
 		c.Retries = DefaultRetries
 	}
+	if c.Generation == 0 {
+		c.Generation = DefaultGeneration
+	}
 	errs := c.Names.validate()
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("pgstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
 	}
 	if c.MaxResult < 0 || c.MaxResult > mostResult {
 		bad("MaxResult: %d is not between 0 and %d", c.MaxResult, mostResult)
+	}
+	if c.Cleanup != "" {
+		if err := c.Cleanup.validate("Options.Cleanup"); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Generation < time.Millisecond {
+		bad("Generation: %v is less than 1ms", c.Generation)
 	}
 	if c.LockWait < time.Millisecond || c.LockWait > mostLockWait {
 		bad("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, keep, once, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, lift, carry, keep, once, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share. now() would be
@@ -69,7 +69,7 @@ RETURNING true`
 
 // onceSQL makes the row of one key or fails: a division by zero undoes what is
 // sent behind it, where a decision would have to be read first.
-const onceSQL = `WITH made AS (` + insertSQL + `) SELECT 1 / count(*) FROM made`
+const onceSQL = `SELECT 1 / count(*) FROM made`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -117,8 +117,8 @@ RETURNING true`
 
 // removeSQL forgets one key, and all that its row tells of it.
 const removeSQL = clock + `, was AS MATERIALIZED (
-	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
-UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
+	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid AND ` + record + ` FOR UPDATE OF t)
+UPDATE {keys} AS t SET ` + removedRow + `
 FROM was, clock WHERE t.key = was.key
 RETURNING was.live`
 
@@ -135,12 +135,15 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
 
+// removedRow is what is left of a row that was removed.
+const removedRow = `until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}`
+
 // newStatements fills in the names.
 func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), once: fill(onceSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), once: fill(nested(insertSQL, "made", onceSQL)), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

@@ -29,7 +29,8 @@ type Store struct {
 	pool   *pgxpool.Pool
 	owned  bool // the store closes the pool
 	hasher digest.Hasher
-	sql    statements
+	plain  statements
+	ring   *ring // nil unless keys are kept in generations
 	known  share
 
 	mu     sync.RWMutex // held for reading during each call; guards closed
@@ -76,7 +77,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs)}
+	s := &Store{opts: o, pool: pool, plain: newStatements(o.Names, o.KeepIDs)}
 	if err := s.check(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
@@ -89,7 +90,7 @@ func (s *Store) check(ctx context.Context) error {
 	var server, version int
 	var isolation string
 	var schema, ids bool
-	var secret []byte
+	var secret, form []byte
 	err := s.queryRow(ctx, s.pool, `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
 		to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL`, s.opts.quoted("migrations"), s.opts.quoted("meta")).
 		Scan(&server, &isolation, &schema)
@@ -104,8 +105,8 @@ func (s *Store) check(ctx context.Context) error {
 	case !schema:
 		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
 	}
-	err = s.queryRow(ctx, s.pool, "SELECT (SELECT max(version) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret')",
-		s.opts.quoted("keys")).Scan(&version, &ids, &secret)
+	err = s.queryRow(ctx, s.pool, "SELECT (SELECT max(version) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
+		s.opts.quoted("keys")).Scan(&version, &ids, &secret, &form)
 	switch {
 	case err != nil:
 		return err
@@ -117,7 +118,16 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
 	s.hasher = digest.New(digest.Secret(secret))
-	return nil
+	return s.setForm(ctx, Cleanup(form))
+}
+
+// sql returns the statements to use now. Each statement may be of another time:
+// see generations.go.
+func (s *Store) sql() *statements {
+	if s.ring == nil {
+		return &s.plain
+	}
+	return s.ring.statements()
 }
 
 // Traits implements [semel.Store].

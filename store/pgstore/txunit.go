@@ -175,7 +175,7 @@ func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) e
 		return err
 	}
 	var b pgx.Batch
-	b.Queue(u.sql.keep, args...)
+	b.Queue(u.sql().keep, args...)
 	b.Queue("commit")
 	br := u.conn.SendBatch(ctx, &b)
 	stored, err := br.Exec()

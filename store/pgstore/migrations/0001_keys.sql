@@ -49,5 +49,22 @@ INSERT INTO {{.Meta}} (name, value)
 VALUES ('secret', substring(sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())) FROM 1 FOR 16))
 ON CONFLICT (name) DO NOTHING;
 
+INSERT INTO {{.Meta}} (name, value) VALUES ('cleanup', '{{.Cleanup}}')
+ON CONFLICT (name) DO NOTHING;
+{{if eq .Cleanup "generations"}}
+-- Generations: the rows are in three tables by turns, see generations.go. The
+-- table above stays empty; through it people see the rows of all three, where
+-- an owner of one byte, 2, marks a row that has gone to a newer table.
+{{range .Generations}}
+CREATE TABLE {{.}} (PRIMARY KEY (key)) INHERITS ({{$.Keys}}) WITH ({{$.Storage}});
+{{end}}
+-- What the rotator has done so far, and when it began the present phase.
+CREATE TABLE {{.Phase}} (
+    phase bigint      NOT NULL PRIMARY KEY,
+    since timestamptz NOT NULL
+);
+
+INSERT INTO {{.Phase}} VALUES (0, clock_timestamp());
+{{end}}
 INSERT INTO {{.Meta}} (name, at) VALUES ('cleaning', '-infinity'), ('cleaned', clock_timestamp())
 ON CONFLICT (name) DO NOTHING;
