@@ -253,18 +253,25 @@ func (v value) compact() *Compact {
 }
 
 func (v value) postgres() Spec {
-	p := &Postgres{Cleanup: "delete"}
+	p := &Postgres{}
 	there := v.fields(
 		field{"dsn", func(v value) { v.postgresDSN(&p.DSN) }},
 		field{"schema", func(v value) { v.identifier(&p.Schema, 63) }},
 		field{"prefix", func(v value) { v.identifier(&p.Prefix, 40) }},
-		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete") }},
+		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete", "generations") }},
+		field{"generation", func(v value) { v.duration(&p.Generation) }},
 		field{"partitions", func(v value) { v.number(&p.Partitions, 1, 1024) }},
 		field{"prepare", func(v value) { v.truth(&p.Prepare) }},
 		field{"keep_ids", func(v value) { v.truth(&p.KeepIDs) }},
 		field{"max_result", func(v value) { v.size(&p.MaxResult) }},
 	)
 	v.require(there, "dsn")
+	if generation, ok := there["generation"]; ok && p.Cleanup != "generations" {
+		generation.wrong("it is for cleanup: generations: write that too, or leave it out")
+	}
+	if partitions, ok := there["partitions"]; ok && p.Cleanup == "generations" {
+		partitions.wrong("generations have tables of their own: leave it out")
+	}
 	return p
 }
 

@@ -95,8 +95,11 @@ type Postgres struct {
 	DSN Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
-	// Cleanup is how expired keys are taken away: delete.
-	Cleanup    string
+	// Cleanup is the form in which expired keys are taken away: delete or
+	// generations; "" is what the tables were made for.
+	Cleanup string
+	// Generation is how long a generation lasts. 0 is the store's default.
+	Generation time.Duration
 	Partitions int // 0 is the store's default
 	// Prepare has statements prepared by name.
 	Prepare   bool

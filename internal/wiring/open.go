@@ -104,7 +104,8 @@ func (w *opening) redisClient(ctx context.Context, spec *config.Redis) (*redisst
 
 func (w *opening) postgres(ctx context.Context, spec *config.Postgres) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, spec.DSN.Reveal(), &pgstore.Options{
-		Names: names(spec), KeepIDs: spec.KeepIDs, MaxResult: spec.MaxResult, Prepare: spec.Prepare,
+		Names: names(spec), Cleanup: pgstore.Cleanup(spec.Cleanup), Generation: spec.Generation,
+		KeepIDs: spec.KeepIDs, MaxResult: spec.MaxResult, Prepare: spec.Prepare,
 	})
 	if err != nil {
 		return nil, err

@@ -75,14 +75,17 @@ stores:
   cluster:  { redis: { cluster: [%s], max_result: 4KiB } }
   sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged, max_result: 5KiB } }
   db:       { postgres: { dsn: %q, schema: once, prefix: p_, max_result: 6KiB, prepare: true } }
+  ages:     { postgres: { dsn: %q, cleanup: generations, generation: 2h, keep_ids: true, max_result: 7KiB } }
   stack:    { tiered: { layers: [mem, files], on_store_error: wait, max_age: 1m, layer_timeout: 1s } }
-`, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t))
-	schema, err := wiring.NewSchema(f, "db")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := schema.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
+`, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t), servers.Database(t))
+	for _, name := range []string{"db", "ages"} {
+		schema, err := wiring.NewSchema(f, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := schema.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct {
 		name  string
@@ -96,6 +99,7 @@ stores:
 		{"cluster", func(tr semel.Traits) bool { return tr.MaxResult == 4<<10 && !tr.Durable && tr.Shared && tr.Exact }},
 		{"sentinel", func(tr semel.Traits) bool { return tr.MaxResult == 5<<10 && tr.Durable && !tr.PowerSafe }},
 		{"db", func(tr semel.Traits) bool { return tr.MaxResult == 6<<10 && tr.PowerSafe && tr.Transactional }},
+		{"ages", func(tr semel.Traits) bool { return tr.MaxResult == 7<<10 && tr.PowerSafe }},
 		{"stack", func(tr semel.Traits) bool { return tr.MaxResult == 2<<10 && tr.Durable }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
