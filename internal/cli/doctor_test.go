@@ -152,7 +152,7 @@ func TestNothingShowsASecret(t *testing.T) {
 		fmt.Sprintf(`redis: { url: "redis://app:${file:secret}@%s/0" }`, redis.Addr()),
 		fmt.Sprintf(`redis: { cluster: [%q], username: app, password: %s }`, redis.Addr(), canary),
 		fmt.Sprintf(`redis: { sentinel: { addresses: [%q], master: m, password: "${env:CANARY}" }, password: "${env:CANARY}" }`, redis.Addr()),
-		fmt.Sprintf(`redis: { url: "rediss://:%s@%s" }`, canary, redis.Addr()),
+		fmt.Sprintf(`redis: { url: "rediss://:%s@%s", connect_timeout: 300ms }`, canary, redis.Addr()),
 		fmt.Sprintf(`redis: { url: "redis://:%s@%s", connect_timeout: 300ms }`, canary, closed),
 		fmt.Sprintf(`redis: { url: "redis://:%s@[::bad", connect_timeout: 300ms }`, canary),
 		fmt.Sprintf(`postgres: { dsn: "postgres://nobody:%s@%s" }`, canary, postgres),
