@@ -101,61 +101,66 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*se
 var errBadAnswer = errors.New("the script's answer is not understood")
 
 // readClaim reads an answer of claim.lua: a letter for the decision, and the
-// record that stands behind it.
+// record that stands behind it, or its beginning.
 func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) error {
 	kind, rec := answer[0], answer[1:]
 	switch kind {
 	case 'X':
 		// A full server refuses single keys; any other trouble is that of all.
 		err := refused("claim", rec)
-		if errors.Is(err, semel.ErrStoreFull) {
-			to.Err = err
-			return nil
+		if !isFull(err) {
+			return err
 		}
-		return err
+		to.Err = err
 	case 'C':
 		to.Err = damaged("claim", req.Key)
-		return nil
 	case 'L':
 		to.Decision = semel.Late
-		return nil
-	case 'D':
-		if rec == "" { // the compact form, or another scheme's mark
+	case 'M':
+		to.Decision, to.Claim = semel.Mismatch, claimOf(rec)
+	case 'F':
+		return readGranted(req, rec, to)
+	case 'D', 'I', 'U':
+		if rec == "" && kind == 'D' { // the compact form, or another scheme's mark
 			to.Decision = semel.Duplicate
 			return nil
 		}
-	case 'F':
-		if req.Done && len(rec) == 4 {
-			to.Decision = semel.Fresh
-			to.Claim.Attempt = int(binary.LittleEndian.Uint32([]byte(rec)))
+		r, ok := decode(rec)
+		if !ok {
+			to.Err = damaged("claim", req.Key)
 			return nil
 		}
-	}
-	if kind == 'M' {
-		to.Decision, to.Claim = semel.Mismatch, claimOf(rec)
-		return nil
-	}
-	if kind == 'F' {
-		// Of a claim that was granted only the beginning is sent back.
-		to.Decision, to.Claim = semel.Fresh, claimOf(rec)
-		return nil
-	}
-	r, ok := decode(rec)
-	if !ok {
-		to.Err = damaged("claim", req.Key)
-		return nil
-	}
-	switch kind {
-	case 'D':
-		to.Decision, to.Result = semel.Duplicate, r.result
-	case 'I':
-		to.Decision, to.Claim, to.Holder = semel.InFlight, r.claim(), r.holder
-	case 'U':
-		to.Decision, to.Claim, to.Holder = semel.InDoubt, r.claim(), r.holder
+		readPresent(kind, &r, to)
 	default:
 		return storeError("claim", errBadAnswer)
 	}
 	return nil
+}
+
+// readGranted reads what was granted: a claim or, in one step, the attempt.
+func readGranted(req *semel.ClaimRequest, rec string, to *semel.ClaimAnswer) error {
+	switch {
+	case req.Done && len(rec) == 4:
+		to.Claim.Attempt = int(binary.LittleEndian.Uint32([]byte(rec)))
+	case !req.Done && len(rec) == leaseEndEnd:
+		to.Claim = claimOf(rec)
+	default:
+		return storeError("claim", errBadAnswer)
+	}
+	to.Decision = semel.Fresh
+	return nil
+}
+
+// readPresent tells what stands in the way of a claim.
+func readPresent(kind byte, r *record, to *semel.ClaimAnswer) {
+	if kind == 'D' {
+		to.Decision, to.Result = semel.Duplicate, r.result
+		return
+	}
+	to.Decision, to.Claim, to.Holder = semel.InFlight, r.claim(), r.holder
+	if kind == 'U' {
+		to.Decision = semel.InDoubt
+	}
 }
 
 // claimOf reads the claim from the beginning of a record.

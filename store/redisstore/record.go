@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"encoding/binary"
-	"math"
 	"strings"
 	"time"
 
@@ -287,6 +286,9 @@ func windowMillis(window time.Duration) uint64 {
 	return uint64((window-1)/time.Millisecond) + 1
 }
 
+// latest is a moment in microseconds that does not come.
+const latest = 2 * maxMicros
+
 // lateAfter is the moment in microseconds after which a message is late; 0 is
 // never.
 func lateAfter(req *semel.ClaimRequest) uint64 {
@@ -294,8 +296,8 @@ func lateAfter(req *semel.ClaimRequest) uint64 {
 		return 0
 	}
 	end := req.Time.Add(req.Window)
-	if end.Year() > 9999 {
-		return math.MaxInt64 / 1024
+	if end.Unix() > latest/1_000_000 {
+		return latest
 	}
 	return uint64(max(end.UnixMicro(), 1))
 }
