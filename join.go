@@ -15,6 +15,7 @@ import (
 // It is safe for concurrent use. It starts no goroutines.
 type Joined struct {
 	store    Store
+	through  bool // the store joins calls itself
 	claim    joiner[ClaimRequest, ClaimAnswer]
 	complete joiner[CompleteRequest, error]
 	release  joiner[ReleaseRequest, error]
@@ -25,6 +26,10 @@ var _ Store = (*Joined)(nil)
 
 // Join wraps a store. At most most requests go in one call; 0 is 1024. A
 // store that is joined already is returned as it is.
+//
+// A store with a method JoinsCalls() gets each call as it comes. It joins them
+// itself where that pays: calls that it answers from memory must not wait for
+// those that take a round trip.
 func Join(store Store, most int) *Joined {
 	if j, ok := store.(*Joined); ok {
 		return j
@@ -33,6 +38,7 @@ func Join(store Store, most int) *Joined {
 		most = 1024
 	}
 	j := &Joined{store: store}
+	_, j.through = store.(interface{ JoinsCalls() })
 	j.claim.init(most, store.Claim)
 	j.complete.init(most, store.Complete)
 	j.release.init(most, store.Release)
@@ -43,21 +49,33 @@ func Join(store Store, most int) *Joined {
 
 // Claim implements Store.
 func (j *Joined) Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
+	if j.through {
+		return j.store.Claim(ctx, reqs, answers)
+	}
 	return j.claim.do(ctx, reqs, answers)
 }
 
 // Complete implements Store.
 func (j *Joined) Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error {
+	if j.through {
+		return j.store.Complete(ctx, reqs, answers)
+	}
 	return j.complete.do(ctx, reqs, answers)
 }
 
 // Release implements Store.
 func (j *Joined) Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error {
+	if j.through {
+		return j.store.Release(ctx, reqs, answers)
+	}
 	return j.release.do(ctx, reqs, answers)
 }
 
 // Extend implements Store.
 func (j *Joined) Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error {
+	if j.through {
+		return j.store.Extend(ctx, reqs, answers)
+	}
 	return j.extend.do(ctx, reqs, answers)
 }
 

@@ -182,3 +182,28 @@ func TestWrongNumberOfAnswersIsRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// quick is a store that joins calls itself.
+type quick struct{ *gate }
+
+func (quick) JoinsCalls() {}
+
+func TestCallsOfAStoreThatJoinsThemItselfDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := quick{&gate{}}
+		joined := semel.Join(store, 8)
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				if a, err := claimOne(t.Context(), joined, "x"); err != nil || a.Decision != semel.Fresh {
+					t.Errorf("a claim is answered %s, %v", a.Decision, err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took != time.Second || len(store.batches) != 5 {
+			t.Errorf("five claims took %v in batches of %v, want a second and each alone", took, store.batches)
+		}
+	})
+}

@@ -82,9 +82,9 @@ func (c *circuit) leave(trial bool, err error) {
 	}
 }
 
-// abandon ends a call whose caller gave up after a while. That says little of
-// the layer; but callers who together waited for a whole time-out, and got no
-// answer between them, are enough to call it down.
+// abandon ends a call whose time was over after a while. If that was less than
+// a time-out it says little of the layer; but callers who together waited for a
+// whole one, and got no answer between them, are enough to call it down.
 func (c *circuit) abandon(trial bool, waited time.Duration, err error) {
 	if trial || time.Duration(c.patience.Add(int64(waited))) >= c.opts.Timeout {
 		c.leave(trial, err)

@@ -125,11 +125,13 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 	l, n := s.layers[at], len(r.asked)
 	r.records = slices.Grow(r.records[:0], n)[:n]
 	clear(r.records)
-	began := time.Now()
+	var began, now time.Time
+	if at > 0 {
+		began, now = time.Now(), s.clock.Now()
+	}
 	if !l.use(ctx, func(ctx context.Context) error { return l.looker.Look(ctx, r.keys, r.records) }) {
 		return 0
 	}
-	now := s.clock.Now()
 	kept := r.asked[:0]
 	for j, i := range r.asked {
 		record := &r.records[j]

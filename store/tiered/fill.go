@@ -33,14 +33,17 @@ func copyOf(key semel.Key, record *semel.Record, now time.Time) copied {
 
 // lookBelow reads the records behind duplicates from the durable store, where
 // a cache can take them: an answer says neither how long the record lives nor
-// with which fingerprint.
+// with which fingerprint. One caller does so at a time and the others go on
+// without: their keys are copied when they next come, and the durable store has
+// one reader more, whatever comes.
 func (s *Store) lookBelow(ctx context.Context, r *reading) {
 	wanted := false
 	for _, l := range s.layers {
 		wanted = wanted || l.cache != nil && !l.down.Load()
 	}
 	r.records = append(r.records[:0], make([]semel.Record, len(r.keys))...)
-	if wanted {
+	if wanted && s.looking.TryLock() {
+		defer s.looking.Unlock()
 		timed, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 		defer cancel()
 		if s.looker.Look(timed, r.keys, r.records) != nil {

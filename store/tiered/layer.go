@@ -66,7 +66,7 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 // of what is left, so that the layers below are reached in time.
 func (l *layer) use(ctx context.Context, call func(context.Context) error) bool {
 	if l.local {
-		return l.run(ctx, time.Now(), call)
+		return l.run(ctx, time.Time{}, call)
 	}
 	timeout := l.opts.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -80,7 +80,8 @@ func (l *layer) use(ctx context.Context, call func(context.Context) error) bool 
 
 // run makes one call of the layer, if the layer is in use, and reports whether
 // it was answered. Removals that the layer is owed come first: before they have
-// reached it, it must not answer.
+// reached it, it must not answer. began is when a layer that can keep a caller
+// waiting was asked.
 func (l *layer) run(ctx context.Context, began time.Time, call func(context.Context) error) bool {
 	trial, ok := l.enter()
 	if !ok {
@@ -90,12 +91,16 @@ func (l *layer) run(ctx context.Context, began time.Time, call func(context.Cont
 	if err == nil {
 		err = call(ctx)
 	}
-	if waited := time.Since(began); err != nil && ctx.Err() != nil && waited < l.opts.Timeout {
-		l.abandon(trial, waited, err)
-	} else {
+	if err == nil || ctx.Err() == nil {
 		l.leave(trial, err)
+		return err == nil
 	}
-	return err == nil
+	var waited time.Duration
+	if !l.local {
+		waited = time.Since(began)
+	}
+	l.abandon(trial, waited, err)
+	return false
 }
 
 // newClaim returns the owner of one claim in the cache.

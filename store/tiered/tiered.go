@@ -103,7 +103,8 @@ type Filter interface {
 // above, which copy them when they are next asked for. What removes keys must
 // go through the stack.
 type Store struct {
-	durable  semel.Store
+	below    semel.Store // the durable store as it was given
+	durable  semel.Store // its single calls are joined
 	looker   semel.Looker
 	resolver semel.Resolver
 	opts     Options
@@ -117,7 +118,8 @@ type Store struct {
 	ahead   atomic.Int64
 	granted *memory[grant, semel.Fingerprint]
 	steps   *memory[oneStep, struct{}]
-	scratch sync.Pool // of *reading
+	scratch sync.Pool  // of *reading
+	looking sync.Mutex // held by the one who looks below for copies
 }
 
 var (
@@ -146,7 +148,7 @@ func New(durable semel.Store, opts *Options) (*Store, error) {
 		o.Retry = DefaultRetry
 	}
 	s := &Store{
-		durable: durable, opts: o, clock: clock.New(o.Clock, time.Time{}),
+		below: durable, opts: o, clock: clock.New(o.Clock, time.Time{}),
 		granted: newMemory[grant, semel.Fingerprint](mostGranted),
 		steps:   newMemory[oneStep, struct{}](mostSteps),
 	}
@@ -191,15 +193,16 @@ func (s *Store) stack() error {
 	if o.OnOutage > Pass {
 		bad("Options.OnOutage: %d is none of Stop, Wait and Pass", o.OnOutage)
 	}
-	if s.durable == nil {
+	if s.below == nil {
 		bad("the durable store is nil")
 	} else {
-		s.traits = s.durable.Traits()
+		s.durable = semel.Join(s.below, 0)
+		s.traits = s.below.Traits()
 		var looks, resolves bool
-		s.looker, looks = semel.Ability[semel.Looker](s.durable)
-		s.resolver, resolves = semel.Ability[semel.Resolver](s.durable)
+		s.looker, looks = semel.Ability[semel.Looker](s.below)
+		s.resolver, resolves = semel.Ability[semel.Resolver](s.below)
 		if !looks || !resolves {
-			bad("the durable store %T looks keys up: %t, and removes them: %t; a stack needs both", s.durable, looks, resolves)
+			bad("the durable store %T looks keys up: %t, and removes them: %t; a stack needs both", s.below, looks, resolves)
 		}
 	}
 	for i, opts := range o.Layers {
@@ -224,7 +227,12 @@ func (s *Store) Traits() semel.Traits { return s.traits }
 
 // Unwrap returns the durable store, for the abilities that layers do not
 // change.
-func (s *Store) Unwrap() semel.Store { return s.durable }
+func (s *Store) Unwrap() semel.Store { return s.below }
+
+// JoinsCalls says that [semel.Join] is to pass calls on as they come: what a
+// cache answers must not wait for what the durable store is asked for. The
+// stack joins the single calls that come to the durable store.
+func (s *Store) JoinsCalls() {}
 
 // Look implements semel.Looker. It asks the durable store.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
