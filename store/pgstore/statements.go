@@ -14,8 +14,9 @@ type statements struct {
 	insert, read, put, lift, carry, keep, once, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
-// clock is the time of a statement, which all its rows share. now() would be
-// the beginning of the transaction.
+// clock is the time of a statement, which all its rows share; now() would be
+// the beginning of the transaction. Whatever waits for a row must read clock
+// before, or it waits without a limit: so each FOR UPDATE has it below.
 const clock = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, set_config('lock_timeout', $1, true))`
 
 // span adds microseconds to the clock; null is for ever.
@@ -49,7 +50,7 @@ FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.ke
 // claim that repeats itself keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep
-	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
+	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
 		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[])) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned)
 	WHERE t.key = r.key AND t.token IS NOT DISTINCT FROM r.was_token AND t.until = r.was_until AND (t.owner IS NOT NULL) = r.was_owned
 	ORDER BY t.key FOR UPDATE OF t)
@@ -74,7 +75,7 @@ const onceSQL = `SELECT 1 / count(*) FROM made`
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span, r.result
-	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[])) AS r (key, token, span, result)
+	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[])) AS r (key, token, span, result)
 	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET until = ` + span + `, owner = NULL, result = r.result
@@ -85,7 +86,7 @@ RETURNING t.key, t.until`
 // until it is cleaned up. Or the key becomes unknown at once.
 const releaseSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.unknown
-	FROM {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
+	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
 	WHERE t.key = r.key AND t.token = r.token AND t.owner IS NOT NULL
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET

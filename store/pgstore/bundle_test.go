@@ -1,0 +1,133 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+)
+
+// bundle is a store on a database of its own, with what tests ask of it.
+type bundle struct {
+	*Store
+	t testing.TB
+}
+
+// opened makes the tables in a new database of the shared server and opens a
+// store on them.
+func opened(t testing.TB, opts *Options) *bundle {
+	t.Helper()
+	return openedAt(t, shared.Database(t), opts)
+}
+
+func openedAt(t testing.TB, address string, opts *Options) *bundle {
+	t.Helper()
+	migrated(t, address, nil)
+	return openAt(t, address, opts)
+}
+
+// openAt opens a store where the tables are.
+func openAt(t testing.TB, address string, opts *Options) *bundle {
+	t.Helper()
+	s, err := New(t.Context(), pool(t, address), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{s, t}
+}
+
+// exec runs a statement behind the store's back.
+func (b *bundle) exec(sql string, args ...any) {
+	b.t.Helper()
+	if _, err := b.pool.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// number asks for one number.
+func (b *bundle) number(sql string, args ...any) (n int64) {
+	b.t.Helper()
+	if err := b.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		b.t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+func keyOf(n int) semel.Key { return key(fmt.Sprintf("key-%d", n)) }
+
+func request(k semel.Key) semel.ClaimRequest {
+	return semel.ClaimRequest{Key: k, Owner: semel.Owner{Name: "test", Nonce: rand.Uint64()}, Lease: time.Minute, Window: time.Hour}
+}
+
+// ask claims keys in one call.
+func (b *bundle) ask(ctx context.Context, keys ...int) ([]semel.ClaimAnswer, error) {
+	reqs := make([]semel.ClaimRequest, len(keys))
+	for i, n := range keys {
+		reqs[i] = request(keyOf(n))
+	}
+	answers := make([]semel.ClaimAnswer, len(keys))
+	return answers, b.Claim(ctx, reqs, answers)
+}
+
+// want claims keys and wants one decision for all.
+func (b *bundle) want(decision semel.Decision, keys ...int) []semel.ClaimAnswer {
+	b.t.Helper()
+	answers, err := b.ask(context.Background(), keys...)
+	if err != nil {
+		b.t.Fatalf("claim: %v", err)
+	}
+	for i, a := range answers {
+		if a.Decision != decision || a.Err != nil {
+			b.t.Fatalf("claim of key %d is answered %s, %v, want %s", keys[i], a.Decision, a.Err, decision)
+		}
+	}
+	return answers
+}
+
+// complete completes a key that was granted.
+func (b *bundle) complete(n int, a semel.ClaimAnswer, window time.Duration) {
+	b.t.Helper()
+	errs := make([]error, 1)
+	err := b.Complete(context.Background(), []semel.CompleteRequest{{Key: keyOf(n), Token: a.Claim.Token, Window: window}}, errs)
+	if err != nil || errs[0] != nil {
+		b.t.Fatalf("complete: %v, %v", err, errs[0])
+	}
+}
+
+// release gives a key back that was granted.
+func (b *bundle) release(n int, a semel.ClaimAnswer, unknown bool) {
+	b.t.Helper()
+	errs := make([]error, 1)
+	err := b.Release(context.Background(), []semel.ReleaseRequest{{Key: keyOf(n), Token: a.Claim.Token, Unknown: unknown}}, errs)
+	if err != nil || errs[0] != nil {
+		b.t.Fatalf("release: %v, %v", err, errs[0])
+	}
+}
+
+// begin begins a transaction that ends with the test at the latest: an open one
+// keeps its connection, and the pool waits for that.
+func (b *bundle) begin() pgx.Tx {
+	b.t.Helper()
+	tx, err := b.pool.Begin(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { rollback(context.Background(), tx) })
+	return tx
+}
+
+// waiting reports how many sessions of a database wait for a lock.
+func waiting(t testing.TB, p *pgxpool.Pool) (n int) {
+	t.Helper()
+	err := p.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
