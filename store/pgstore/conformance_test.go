@@ -52,8 +52,9 @@ func migrated(t testing.TB, address string, opts *MigrateOptions) {
 	}
 }
 
-// conformance runs the suite, each case on tables of its own.
-func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options) {
+// conformance runs the suite, each case on tables of its own. Each of more
+// gets another store on them, that goes on beside the case.
+func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options, more ...func(testing.TB, *Store)) {
 	t.Helper()
 	connections := pool(t, server)
 	storetest.Run(t, storetest.Harness{
@@ -64,11 +65,16 @@ func conformance(t *testing.T, server string, migrate MigrateOptions, opts Optio
 			if _, err := Migrate(tb.Context(), connections, &migrate); err != nil {
 				tb.Fatal(err)
 			}
-			return func() (semel.Store, error) {
-				o := opts
-				o.Names, o.KeepIDs = migrate.Names, migrate.KeepIDs
-				return New(context.Background(), connections, &o)
+			o := opts
+			o.Names, o.KeepIDs = migrate.Names, migrate.KeepIDs
+			for _, f := range more {
+				beside, err := New(tb.Context(), connections, &o)
+				if err != nil {
+					tb.Fatal(err)
+				}
+				f(tb, beside)
 			}
+			return func() (semel.Store, error) { return New(context.Background(), connections, &o) }
 		},
 		Transact: transact,
 	})

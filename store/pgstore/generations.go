@@ -193,10 +193,14 @@ func (s session) finishLifted(ctx context.Context, v verb, left []held) error {
 			return err
 		}
 		rows, now, err := s.rows(ctx, keysOf(left))
+		if err == nil {
+			err = s.learn(ctx)
+		}
 		if err != nil {
 			return err
 		}
 		if s.ring.phase() == before {
+			// It was so all the time: what is not found is not there.
 			explain(v, left, rows, now)
 			return nil
 		}
