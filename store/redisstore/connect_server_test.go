@@ -128,14 +128,15 @@ func (a *authority) file(name string, data []byte) string {
 }
 
 // startTLS starts a server that wants certificates of the authority, and
-// returns its address for TLS.
+// returns its address for TLS, which not every build of a server has.
 func startTLS(t *testing.T, a *authority) string {
 	t.Helper()
 	_, _, cert, key := a.issue("server", false)
 	root := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 	server := servicestest.StartRedis(t, &services.RedisOptions{
-		Files: map[string][]byte{"server.crt": cert, "server.key": key, "ca.crt": root},
-		Args:  []string{"--tls-cert-file", "server.crt", "--tls-key-file", "server.key", "--tls-ca-cert-file", "ca.crt", "--tls-auth-clients", "yes"},
+		Version: services.Redis70,
+		Files:   map[string][]byte{"server.crt": cert, "server.key": key, "ca.crt": root},
+		Args:    []string{"--tls-cert-file", "server.crt", "--tls-key-file", "server.key", "--tls-ca-cert-file", "ca.crt", "--tls-auth-clients", "yes"},
 	})
 	var port string
 	eventually(t, func() bool { // the port may be taken

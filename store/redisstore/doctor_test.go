@@ -75,7 +75,7 @@ func TestDoctorGradesConfiguration(t *testing.T) {
 		{"evicted_keys", nil, Options{}, semel.Fine, "0 since"},
 		{"maxmemory", nil, Options{}, semel.Notice, "no limit"},
 		{"maxmemory", [][]string{set("maxmemory", "1gb")}, Options{}, semel.Fine, "of 1.0 GiB used"},
-		{"maxmemory", [][]string{set("maxmemory", "1mb")}, Options{}, semel.Warning, "of 1.0 MiB used"},
+		{"maxmemory", [][]string{set("maxmemory", "100kb")}, Options{}, semel.Warning, "of 0.1 MiB used"},
 		{"appendonly", [][]string{set("maxmemory", "0")}, Options{Persistence: Logged}, semel.Fine, "yes"},
 		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Logged}, semel.Notice, "everysec"},
 		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Synced}, semel.Broken, "everysec"},

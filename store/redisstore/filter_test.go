@@ -349,7 +349,7 @@ func TestBlockedFilterHasItsRate(t *testing.T) {
 		return d
 	}
 	for _, rate := range []float64{0.2, 0.01, 0.0005} {
-		const n = 100_000
+		const n = 50_000
 		blocks, probes := blockedSize(n, rate)
 		form := bitsForm{blocks: uint64(blocks), probes: probes}
 		set := make([]uint64, form.blocks*bitsPerBlock/64)
@@ -368,7 +368,7 @@ func TestBlockedFilterHasItsRate(t *testing.T) {
 		for range n {
 			has(digest(), true)
 		}
-		const asked = 400_000
+		const asked = 200_000
 		wrong := 0.0
 		for range asked {
 			if has(digest(), false) {

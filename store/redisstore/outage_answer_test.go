@@ -66,7 +66,7 @@ func TestServerWithoutMemoryRefusesAsFull(t *testing.T) {
 	done, held := o.done(), request(o.key())
 	token := o.claim(held, semel.Fresh).Claim.Token
 
-	do(t, o.server.Addr(), "CONFIG", "SET", "maxmemory", "1mb")
+	do(t, o.server.Addr(), "CONFIG", "SET", "maxmemory", "1")
 	o.wantRefusal(o.key(), semel.ErrStoreFull, semel.ClassRetryable)
 	oneStep := request(o.key())
 	oneStep.Done = true

@@ -37,7 +37,7 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 3000)
 	ended := make(chan struct{})
