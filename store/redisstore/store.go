@@ -75,9 +75,9 @@ type Options struct {
 //
 // Half a digest is 64 bits. A new key is taken for a duplicate, and its message
 // dropped, if one of the m members of the sets that are asked has the same 64
-// bits: with a probability of m / 2^64. m is about 250 (Slices + 1) where Expect
-// is right, at any number of keys; so in N new keys it is N m / 2^64, with the
-// defaults one in fifteen million for a billion keys.
+// bits: with a probability of m / 2^64. m is at most about 500 where Expect is
+// right, at any number of keys; so in N new keys it is N m / 2^64, which is one
+// in 37 million for a billion keys.
 type Compact struct {
 	// Window is the window of the keys that may take the compact form. Must be
 	// above 0 and not Forever.
@@ -85,9 +85,10 @@ type Compact struct {
 	// Slices is how many slices a window has. More of them forget sooner and
 	// take longer to ask. Defaults to 4. Must be from 1 to 64.
 	Slices int
-	// Expect is how many keys are done in one window, about; it counts when
-	// the prefix is first used. Up to twice as many do no harm, more take more
-	// memory. Defaults to 1048576. Must not be negative.
+	// Expect is how many keys are done in one window, about, all at once or
+	// little by little; it counts when the prefix is first used. Of many more
+	// each takes several times the memory, and of many fewer somewhat more.
+	// Defaults to 1048576. Must not be negative.
 	Expect int64
 	// Grace is how long a record stays beside the compact form, so that a
 	// completion or a claim with Done that is sent again is recognised: longer
@@ -269,9 +270,9 @@ func versionOf(version string) (major, minor int, err error) {
 // numbers, unless it is configured otherwise.
 const usualSetLimit = 512
 
-// newRing plans the sets of the compact form: so many that each has somewhat
-// fewer than half of the members that the server packs, because some get more
-// than others and some windows more keys than expected.
+// newRing plans the sets of the compact form: so many that the server packs
+// them even if all keys of a window come in one slice. Usually each slice has a
+// part of them; sets of some dozen members are still worth their name.
 func (s *Store) newRing(ctx context.Context, c *Compact) (*ring, error) {
 	limit := int64(usualSetLimit)
 	// Who may not ask is not refused: the usual limit holds nearly everywhere.
@@ -283,9 +284,9 @@ func (s *Store) newRing(ctx context.Context, c *Compact) (*ring, error) {
 		return nil, fmt.Errorf("redisstore: Options.Compact: the server's set-max-intset-entries is %d, so that it does not pack sets: %w", limit, semel.ErrInvalidRequest)
 	}
 	r := &ring{window: c.Window, slices: c.Slices}
-	inSlice := c.Expect/int64(c.Slices) + 1
-	members := limit * 45 / 100
-	subs := (inSlice/int64(tags) + members) / members
+	// Chance gives some sets a few dozen more than others.
+	members := limit * 3 / 4
+	subs := (c.Expect/int64(tags) + members) / members
 	r.subs = uint32(min(max(subs, 1), 1<<31))
 	return r, nil
 }
