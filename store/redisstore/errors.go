@@ -19,12 +19,13 @@ func storeError(verb string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, semel.ErrStoreUnavailable), errors.Is(err, semel.ErrOutcomeUnknown):
+	case errors.Is(err, semel.ErrStoreUnavailable), errors.Is(err, semel.ErrOutcomeUnknown), errors.Is(err, semel.ErrClosed):
 		return fmt.Errorf("redisstore: %s: %w", verb, err) // Client has said it
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("redisstore: %s: %w: %w", verb, semel.ErrOutcomeUnknown, err)
 	case errors.Is(err, rueidis.ErrClosing):
-		return fmt.Errorf("redisstore: %s: %w: %w", verb, semel.ErrClosed, err)
+		// A call that was under way when the client closed has it too.
+		return fmt.Errorf("redisstore: %s: %w: %w: %w", verb, semel.ErrOutcomeUnknown, semel.ErrClosed, err)
 	}
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		return fmt.Errorf("redisstore: %s: %w: %w", verb, refusal(e.Error()), err)

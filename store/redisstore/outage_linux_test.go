@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
 )
 
 func TestDiskErrorRefusesAsUnavailable(t *testing.T) {
@@ -49,5 +51,50 @@ func killChild(t *testing.T, server int) {
 	}
 	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// waiting reports whether bytes lie in the sockets of a server that it has not
+// read.
+func waiting(t *testing.T, server *services.Server) bool {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := fmt.Sprintf(":%04X", server.Port())
+	for line := range strings.Lines(string(table)) {
+		// number, local address, remote address, state, sent:received
+		part := strings.Fields(line)
+		if len(part) > 4 && strings.HasSuffix(part[1], local) && part[3] == "01" && !strings.HasSuffix(part[4], ":00000000") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestClaimUnderWayWhenTheClientClosesIsUnknown(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t, nil)
+	req := request(o.key())
+	store, err := New(t.Context(), o.client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := askFor(t.Context(), store, req)
+		result <- err
+	}()
+	eventually(t, func() bool { return waiting(t, o.server) }, "the claim is on its way")
+	o.client.Close()
+	if err := <-result; semel.Classify(err) != semel.ClassUnknown {
+		t.Errorf("claim: %v of class %v; want an unknown outcome", err, semel.Classify(err))
+	}
+	if _, err := askFor(t.Context(), store, req); !errors.Is(err, semel.ErrClosed) || semel.Classify(err) != semel.ClassPermanent {
+		t.Errorf("claim of a closed client: %v of class %v; want closed", err, semel.Classify(err))
 	}
 }
