@@ -2,8 +2,11 @@ package pgstore
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,4 +133,36 @@ func waiting(t testing.TB, p *pgxpool.Pool) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// newRole makes a role without rights, which is gone when the test ends.
+func newRole(t testing.TB, b *bundle) string {
+	t.Helper()
+	name := "r" + strings.ToLower(cryptorand.Text()[:10])
+	b.exec("CREATE ROLE " + name + " LOGIN")
+	t.Cleanup(func() {
+		for _, sql := range []string{"DROP OWNED BY " + name + " CASCADE", "DROP ROLE " + name} {
+			if _, err := b.pool.Exec(context.Background(), sql); err != nil {
+				t.Errorf("%s: %v", sql, err)
+			}
+		}
+	})
+	return name
+}
+
+// as changes the user in an address.
+func as(address, user string) string { return strings.Replace(address, "postgres@", user+"@", 1) }
+
+// finding examines a store and returns what it says of a subject.
+func finding(t testing.TB, s *Store, subject string) semel.Finding {
+	t.Helper()
+	findings, err := s.Examine(context.Background())
+	if err != nil {
+		t.Fatalf("examine: %v", err)
+	}
+	i := slices.IndexFunc(findings, func(f semel.Finding) bool { return f.Subject == subject })
+	if i < 0 {
+		t.Fatalf("nothing is said of %s in %+v", subject, findings)
+	}
+	return findings[i]
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // schemaVersion is the last step that this version needs.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // minServer is the oldest server: older ones cannot read a range of a table's
 // pages, which clean-up goes by.
@@ -105,7 +105,7 @@ func (s *Store) check(ctx context.Context) error {
 	case !schema:
 		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
 	}
-	err = s.queryRow(ctx, s.pool, "SELECT (SELECT max(version) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
+	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
 		s.opts.quoted("keys")).Scan(&version, &ids, &secret, &form)
 	switch {
 	case err != nil:

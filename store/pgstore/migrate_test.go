@@ -1,0 +1,218 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel"
+)
+
+func TestMigrationsAreAppliedOnceByManyRunners(t *testing.T) {
+	t.Parallel()
+	p := pool(t, shared.Database(t))
+	opts := &MigrateOptions{Names: Names{Schema: "keys", Prefix: "x_"}, KeepIDs: true}
+	var applied atomic.Int32
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			done, err := Migrate(context.Background(), p, opts)
+			if err != nil {
+				t.Errorf("migrate: %v", err)
+			}
+			applied.Add(int32(len(done)))
+		})
+	}
+	group.Wait()
+	status, err := Status(t.Context(), p, opts)
+	if err != nil || int(applied.Load()) != len(status) {
+		t.Fatalf("%d steps were applied of %d, %v", applied.Load(), len(status), err)
+	}
+	for i, m := range status {
+		if m.Version != i+1 || m.Name == "" || time.Since(m.Applied) > time.Hour || time.Since(m.Applied) < -time.Hour {
+			t.Errorf("step %d is %+v", i+1, m)
+		}
+	}
+	if _, err := New(t.Context(), p, &Options{Names: opts.Names, KeepIDs: true}); err != nil {
+		t.Errorf("open what was migrated: %v", err)
+	}
+}
+
+func TestStatusOfAnEmptyDatabaseShowsAllStepsAsNotApplied(t *testing.T) {
+	t.Parallel()
+	p := pool(t, shared.Database(t))
+	status, err := Status(t.Context(), p, nil)
+	if err != nil || len(status) < schemaVersion || !status[0].Applied.IsZero() {
+		t.Errorf("status is %+v, %v", status, err)
+	}
+	_, err = New(t.Context(), p, nil)
+	if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), "semel migrate up") || semel.Classify(err) != semel.ClassPermanent {
+		t.Errorf("open without tables: %v", err)
+	}
+}
+
+// TestMigrationThatIsCutOffLeavesNothing ends the context in the middle of the
+// step, where it waits for a lock.
+func TestMigrationThatIsCutOffLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b := &bundle{&Store{pool: pool(t, shared.Database(t))}, t}
+	tx := b.begin()
+	if _, err := tx.Exec(t.Context(), "CREATE SEQUENCE semel_tokens"); err != nil { // the step will wait for this name
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := Migrate(ctx, b.pool, nil)
+		failed <- err
+	}()
+	eventually(t, "the migration waits", func() bool { return waiting(t, b.pool) == 1 })
+	cancel()
+	if err := <-failed; err == nil {
+		t.Error("a migration that was cut off reports success")
+	}
+	rollback(t.Context(), tx)
+	eventually(t, "the cut off transaction ended", func() bool {
+		return b.number("SELECT count(*) FROM pg_class WHERE relname LIKE 'semel%'") == 0
+	})
+	if applied, err := Migrate(t.Context(), b.pool, nil); err != nil || len(applied) < schemaVersion {
+		t.Errorf("the next run applies %v, %v", applied, err)
+	}
+}
+
+func TestPrintedSQLMakesTheSameTables(t *testing.T) {
+	t.Parallel()
+	describe := func(printed bool) (columns []string) {
+		p := pool(t, shared.Database(t))
+		opts := &MigrateOptions{Names: Names{Schema: "s", Prefix: "k_"}, Partitions: 3, KeepIDs: true, FillFactor: 70}
+		if printed {
+			script, err := SQL(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := p.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			if _, err := conn.Conn().PgConn().Exec(t.Context(), script).ReadAll(); err != nil {
+				t.Fatalf("%v in\n%s", err, script)
+			}
+		} else if _, err := Migrate(t.Context(), p, opts); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(t.Context(), p, &Options{Names: opts.Names, KeepIDs: true}); err != nil {
+			t.Errorf("open (printed: %t): %v", printed, err)
+		}
+		if again, err := Migrate(t.Context(), p, opts); err != nil || len(again) > 0 {
+			t.Errorf("migrate again (printed: %t) applies %v, %v", printed, again, err)
+		}
+		rows, err := p.Query(t.Context(), `SELECT concat_ws(' ', c.relname, c.relkind, c.reloptions::text, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull)
+			FROM pg_class AS c LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
+			WHERE c.relnamespace = 's'::regnamespace ORDER BY c.relname, a.attnum`)
+		if err == nil {
+			columns, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return columns
+	}
+	run, printed := strings.Join(describe(false), "\n"), strings.Join(describe(true), "\n")
+	if run != printed || !strings.Contains(run, "k_keys_2") || !strings.Contains(run, "fillfactor=70") {
+		t.Errorf("run:\n%s\nprinted:\n%s", run, printed)
+	}
+}
+
+func TestReadableKeysCanBeAddedLater(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	b.want(semel.Fresh, 1)
+	if _, err := New(t.Context(), b.pool, &Options{KeepIDs: true}); !errors.Is(err, ErrSchema) {
+		t.Errorf("open with readable keys without their columns: %v", err)
+	}
+	if applied, err := Migrate(t.Context(), b.pool, &MigrateOptions{KeepIDs: true}); err != nil || len(applied) > 0 {
+		t.Fatalf("add the columns: %v, %v", applied, err)
+	}
+	s, err := New(t.Context(), b.pool, &Options{KeepIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeping := &bundle{s, t}
+	keeping.want(semel.InFlight, 1)
+	keeping.want(semel.Fresh, 2)
+	b.want(semel.InFlight, 2)
+	ids := map[string]bool{}
+	for r, err := range s.List(t.Context(), semel.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[r.Key.ID] = true
+	}
+	if len(ids) != 2 || !ids[""] || !ids["key-2"] {
+		t.Errorf("list yields %v, want one key that is readable and one that is not", ids)
+	}
+}
+
+// TestRoleOfTheStoreNeedsNoRightToCreate runs all verbs as a role with the
+// rights that the package names, and the migration as a role that owns nothing
+// but the schema.
+func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	b := &bundle{&Store{pool: pool(t, address)}, t}
+	owner, user := newRole(t, b), newRole(t, b)
+	b.exec("CREATE SCHEMA keys AUTHORIZATION " + owner)
+	names := Names{Schema: "keys"}
+	if _, err := Migrate(t.Context(), pool(t, as(address, owner)), &MigrateOptions{Names: names, Partitions: 2}); err != nil {
+		t.Fatalf("migrate as the owner of the schema: %v", err)
+	}
+	used := pool(t, as(address, user))
+	if _, err := Migrate(t.Context(), used, &MigrateOptions{Names: Names{Schema: "others"}}); semel.Classify(err) != semel.ClassPermanent {
+		t.Errorf("migrate without the right: %v", err)
+	}
+	if _, err := New(t.Context(), used, &Options{Names: names}); !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("open without rights: %v", err)
+	}
+	b.exec("GRANT USAGE ON SCHEMA keys TO " + user)
+	b.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA keys TO " + user)
+	b.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA keys TO " + user)
+	s, err := New(t.Context(), used, &Options{Names: names})
+	if err != nil {
+		t.Fatalf("open with the rights: %v", err)
+	}
+	u := &bundle{s, t}
+	a := u.want(semel.Fresh, 1, 2, 3)
+	u.complete(1, a[0], time.Hour)
+	u.release(2, a[1], false)
+	u.release(3, a[2], true)
+	u.want(semel.Fresh, 2)
+	if err := s.Resolve(t.Context(), keyOf(3), semel.Absent, semel.Result{}, 0); err != nil {
+		t.Errorf("resolve: %v", err)
+	}
+	if _, err := s.Remove(t.Context(), keyOf(1)); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if _, err := s.Purge(t.Context()); err != nil {
+		t.Errorf("purge: %v", err)
+	}
+	if _, err := s.Count(t.Context()); err != nil {
+		t.Errorf("count: %v", err)
+	}
+	if _, _, err := s.pass(t.Context(), &MaintainOptions{Every: time.Minute}); err != nil {
+		t.Errorf("clean up: %v", err)
+	}
+	if f := finding(t, s, "privileges"); f.Severity != semel.Fine {
+		t.Errorf("the examination says %+v", f)
+	}
+	b.exec("REVOKE DELETE ON keys.semel_keys FROM " + user)
+	if f := finding(t, s, "privileges"); f.Severity != semel.Broken || !strings.Contains(f.Found, "DELETE") {
+		t.Errorf("without one right the examination says %+v", f)
+	}
+}
