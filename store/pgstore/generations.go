@@ -112,8 +112,8 @@ func ringStatements(n Names, ids bool, p phase) statements {
 		insert, lift, keep, remove = insertMarkedSQL, liftMarkedSQL, keepBothSQL, removeBothSQL
 	}
 	return statements{
-		insert: guarded(insert), once: guarded(nested(insert, "made", onceSQL)),
-		read: guarded(readBothSQL), put: guarded(putSQL), lift: guarded(lift),
+		// hope stays empty: one statement cannot fail for a key in either table.
+		insert: guarded(insert), read: guarded(readBothSQL), put: guarded(putSQL), lift: guarded(lift),
 		carry: guarded(carrySQL), complete: guarded(completeSQL), release: guarded(releaseSQL), extend: guarded(extendSQL), resolve: guarded(resolveSQL),
 		keep: plain(keep), remove: plain(remove),
 		list:  guarded(strings.Replace(listSQL, "{keys}", bothTables, 1)),

@@ -22,6 +22,7 @@ type Guard struct {
 	wait  time.Duration
 	// patience is how long a commit is waited for when its caller has gone.
 	patience time.Duration
+	calm     calm
 }
 
 // NewGuard returns a guard of a store. Nil options are the zero options; errors
@@ -97,15 +98,14 @@ func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel
 	return g.one(ctx, call, oneByOne(fn), nil)
 }
 
-// one decides a single call, and waits while another has its key. Where quick
-// is given it goes first; it reports whether the call has its outcome.
-func (g *Guard) one(ctx context.Context, call semel.Call, run effect, quick func(context.Context, *batch) bool) (semel.Outcome, error) {
+// one decides a single call, and waits while another has its key. queue is as in
+// batch.
+func (g *Guard) one(ctx context.Context, call semel.Call, run effect, queue queueFunc) (semel.Outcome, error) {
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		b := g.newBatch([]semel.Call{call}, run)
-		if quick == nil || !quick(ctx, b) {
-			b.all(ctx, []int{0})
-		}
+		b.queue = queue
+		b.all(ctx, []int{0})
 		out := b.outcomes[0]
 		left := g.wait - time.Since(start)
 		if out.Decision != semel.InFlight || left <= 0 {

@@ -17,6 +17,8 @@ type batch struct {
 	calls    []semel.Call
 	outcomes []semel.BatchOutcome
 	run      effect
+	// queue is the effect as statements, where it is nothing else.
+	queue queueFunc
 	// doubt is why an earlier attempt may have been committed; nil is none.
 	doubt error
 }
@@ -115,28 +117,32 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 	answers := make([]semel.ClaimAnswer, len(reqs))
 	asked := time.Now()
 	u, err := b.g.store.unit(ctx)
-	if err == nil {
-		defer u.end(ctx)
-		err = u.claim(ctx, reqs, answers)
-	}
 	if err != nil {
-		b.g.Observe(semel.Event{Kind: semel.StoreError, Key: reqs[0].Key, Err: err})
-		s := &setback{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, again: repeatable(err), whole: true}
-		if stateOf(err) == lockNotAvailable {
-			s.err, s.whole = fmt.Errorf("%w: %w", errHeld, err), false
+		return b.unclaimed(todo, err)
+	}
+	defer u.end(ctx)
+	hopeful := func() bool { return b.doubt == nil && b.g.calm.hopeful() && u.sql().hope != "" }
+	if b.queue != nil && hopeful() {
+		if s, decided := b.quick(ctx, u, reqs, todo, asked); decided {
+			return s
 		}
-		return s
+	}
+	if err := u.decide(ctx, reqs, answers, hopeful()); err != nil {
+		return b.unclaimed(todo, err)
 	}
 	// The claim waited for whoever held the keys: what it found is so.
 	b.doubt = nil
 	elapsed := time.Since(asked)
-	var fresh []*semel.Item
+	items := make([]semel.Item, len(todo))
+	fresh := make([]*semel.Item, 0, len(todo))
 	for n, i := range todo {
 		b.g.ObserveDecision(b.calls[i].Key, &answers[n], elapsed)
 		if answers[n].Decision == semel.Fresh {
-			fresh = append(fresh, &semel.Item{Index: i, Call: &b.calls[i], Claim: answers[n].Claim})
+			items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
+			fresh = append(fresh, &items[n])
 		}
 	}
+	b.g.calm.saw(len(fresh) == len(todo))
 	var s *setback
 	if len(fresh) > 0 {
 		s = b.effect(ctx, u, fresh, asked)
@@ -148,6 +154,15 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 		}
 	}
 	return s
+}
+
+// unclaimed is the setback of a claim that failed.
+func (b *batch) unclaimed(todo []int, err error) *setback {
+	b.g.Observe(semel.Event{Kind: semel.StoreError, Key: b.calls[todo[0]].Key, Err: err})
+	if stateOf(err) == lockNotAvailable {
+		return &setback{err: fmt.Errorf("%w: %w", errHeld, err), todo: todo}
+	}
+	return &setback{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, again: repeatable(err), whole: true}
 }
 
 func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
@@ -183,15 +198,23 @@ func (b *batch) effect(ctx context.Context, u *unit, fresh []*semel.Item, asked 
 		s.again, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
 		return s
 	}
+	b.committed(fresh, all, asked)
+	return nil
+}
+
+// committed gives fresh items their outcomes.
+func (b *batch) committed(fresh []*semel.Item, all []kept, asked time.Time) {
 	for _, item := range fresh {
 		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: item.Err}
+		if item.Err != nil {
+			b.g.Observe(semel.Event{Kind: semel.Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: item.Err})
+		}
 	}
 	for _, k := range all {
 		out := &b.outcomes[k.item.Index]
 		out.Decision, out.Result = semel.Fresh, k.result
 		b.g.Observe(semel.Event{Kind: semel.Completed, Key: k.item.Call.Key, Elapsed: time.Since(asked)})
 	}
-	return nil
 }
 
 // fail gives a call the error of its effect, or of the transaction.

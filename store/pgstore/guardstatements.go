@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,85 +12,98 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// divisionByZero is how the statement of the quick form says that it did not
-// make a row.
-const divisionByZero = "22012"
+// queueFunc adds the statements of fresh items to a batch.
+type queueFunc func(b *pgx.Batch, fresh []*semel.Item)
 
 // DoStatements is [Guard.DoTx] for an effect that is nothing but statements
-// known beforehand: a new key and its effect take one round trip, with which
-// the transaction begins and commits. queue adds the statements to a batch; it
-// is called again with another one where the transaction is done again.
-// Callbacks of queued queries run before the commit is known, and the batch must
-// not begin or end a transaction.
+// known beforehand: queue adds them to a batch. While keys are new, as most are
+// in most streams, key and effect go to the server together and commit in one
+// round trip.
 //
-// A known key makes the first attempt fail, which the server logs as a division
-// by zero, and the decision takes three round trips more: where most messages
-// are duplicates, DoTx is better. There is no result to store; else what is said
-// of DoTx holds. Where a lost answer is asked for again, this delivery's own
-// commit is reported as Duplicate.
+// queue is called again, with another batch, where the transaction is done
+// again. The batch must not begin or end a transaction. Where its queries have
+// callbacks, an error of theirs rolls back, which takes two round trips more.
+// There is no result to store. What else is said of DoTx holds.
 func (g *Guard) DoStatements(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
-	run := func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
-		var b pgx.Batch
-		queue(&b)
-		if err := u.seen.note(u.tx.SendBatch(ctx, &b).Close()); err != nil {
-			return nil, fmt.Errorf("pgstore: statement of %s: %w", call.Key, rolledBack(err))
-		}
-		return []kept{{item: fresh[0]}}, nil
-	}
-	return g.one(ctx, call, run, func(ctx context.Context, b *batch) bool {
-		asked := time.Now()
-		known, err := g.quick(ctx, &call, queue)
-		switch {
-		case err == nil:
-			answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
-			g.ObserveDecision(call.Key, &answer, time.Since(asked))
-			g.Observe(semel.Event{Kind: semel.Completed, Key: call.Key, Elapsed: time.Since(asked)})
-			b.outcomes[0].Outcome = semel.Outcome{Decision: semel.Fresh, Attempt: 1}
-		case known && stateOf(err) == lockNotAvailable:
-			b.fail(ctx, 0, errHeld)
-		case known || repeatable(err):
-			return false
-		case errors.Is(err, semel.ErrOutcomeUnknown):
-			b.doubt = err
-			return false
-		default:
-			b.fail(ctx, 0, err)
-		}
-		return true
-	})
+	all := func(b *pgx.Batch, _ []*semel.Item) { queue(b) }
+	return g.one(ctx, call, queued(all), all)
 }
 
-// quick sends the claim and the statements as one transaction. If it was the
-// claim that failed, because the key is known or held or the message is late,
-// known is true.
-func (g *Guard) quick(ctx context.Context, call *semel.Call, queue func(b *pgx.Batch)) (known bool, err error) {
-	req := g.Request(call)
-	req.Done = true
-	if err := req.Validate(); err != nil {
-		return false, fmt.Errorf("pgstore: claim %s: %w", call.Key, err)
+// DoBatchStatements is [Guard.DoStatements] for many calls in one transaction:
+// queue adds the statements of those that are fresh, one for each or one for
+// all. It is [Guard.DoTxBatch] in all else.
+func (g *Guard) DoBatchStatements(ctx context.Context, calls []semel.Call, queue func(b *pgx.Batch, fresh []*semel.Item)) []semel.BatchOutcome {
+	b := g.newBatch(calls, queued(queue))
+	b.queue = queue
+	b.inParts(ctx, maxStatement)
+	return b.outcomes
+}
+
+// queued is the effect in a transaction that has claimed its keys.
+func queued(queue queueFunc) effect {
+	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
+		var b pgx.Batch
+		queue(&b, fresh)
+		if err := u.seen.note(u.tx.SendBatch(ctx, &b).Close()); err != nil {
+			return nil, fmt.Errorf("pgstore: statements: %w", rolledBack(err))
+		}
+		return withoutResults(fresh), nil
 	}
-	u, err := g.store.unit(ctx)
-	if err != nil {
-		return false, err
+}
+
+func withoutResults(fresh []*semel.Item) []kept {
+	all := make([]kept, len(fresh))
+	for i, item := range fresh {
+		all[i].item = item
 	}
-	defer u.end(ctx)
-	p := newParams(1, u.opts.KeepIDs)
-	digest := u.hasher.Key(req.Key)
-	p.add(&digest, &req)
-	args, err := textual(u.conn.Conn().TypeMap(), append([]any{u.lockWait}, p.args()...))
-	if err != nil {
-		return false, err
+	return all
+}
+
+// quick sends claims and statements as one transaction, which the server begins
+// and commits by itself. It is not decided if a key was not new, or if callbacks
+// must see the answers before the commit.
+func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *setback, decided bool) {
+	sql, args := u.hopes(reqs)
+	if sql == "" {
+		return nil, false
 	}
-	var b pgx.Batch
-	b.Queue(u.sql().once, args...)
-	queue(&b)
-	br := u.conn.SendBatch(ctx, &b)
+	items := make([]semel.Item, len(todo))
+	fresh := make([]*semel.Item, len(todo))
+	for n, i := range todo {
+		items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
+		fresh[n] = &items[n]
+	}
+	var statements pgx.Batch
+	if err := u.queue(&statements, sql, args...); err != nil {
+		return b.unclaimed(todo, err), true
+	}
+	b.queue(&statements, fresh)
+	if slices.ContainsFunc(statements.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil }) {
+		return nil, false
+	}
+	br := u.conn.SendBatch(ctx, &statements)
 	if _, err := br.Exec(); err != nil {
-		code := stateOf(err)
-		return code == divisionByZero || code == lockNotAvailable, fmt.Errorf("pgstore: claim %s: %w", call.Key, failure(errors.Join(err, closed(br, err))))
+		err = errors.Join(err, closed(br, err))
+		if dashed(err) {
+			b.g.calm.saw(false)
+			return nil, false
+		}
+		s := b.unclaimed(todo, failure(err))
+		if errors.Is(s.err, semel.ErrOutcomeUnknown) {
+			s.stage = committing
+		}
+		return s, true
 	}
-	if err := br.Close(); err != nil {
-		return false, fmt.Errorf("pgstore: statement of %s: %w", call.Key, failure(err))
+	if err := failure(br.Close()); err != nil {
+		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
+		return &setback{
+			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, again: repeatable(err), whole: unknown, todo: todo,
+		}, true
 	}
-	return false, nil
+	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
+	for _, item := range fresh {
+		b.g.ObserveDecision(item.Call.Key, &answer, time.Since(asked))
+	}
+	b.committed(fresh, withoutResults(fresh), asked)
+	return nil, true
 }

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, lift, carry, keep, once, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, lift, carry, keep, hope, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -68,9 +68,25 @@ UPDATE {keys} AS t SET result = r.result
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key
 RETURNING true`
 
-// onceSQL makes the row of one key or fails: a division by zero undoes what is
-// sent behind it, where a decision would have to be read first.
-const onceSQL = `SELECT 1 / count(*) FROM made`
+// hopeSQL makes the rows of keys that are expected to be new, and fails whole if
+// one of them is not or its message is late: it is refused as a second row of
+// the key, or as one without an end. That is a third less work for the server
+// than ON CONFLICT, which inserts each row in two steps, and leaves dead rows
+// where the hope was wrong.
+const hopeSQL = clock + `
+INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
+SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.fingerprint{+, r.scope, r.id}
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]){+, (SELECT $6::bytea[]), (SELECT $7::bytea[])})
+	AS r (key, span, fingerprint, deadline{+, scope, id})
+ORDER BY r.key`
+
+// hopeOneSQL is hopeSQL for one key: to make a row of constants, rather than of
+// arrays and a common clock, halves what it adds to the statement behind it.
+const hopeOneSQL = `
+INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
+VALUES ($2::uuid, CASE WHEN $5::timestamptz < clock_timestamp() THEN NULL WHEN $3::bigint IS NULL THEN 'infinity'
+	ELSE clock_timestamp() + $3::bigint * interval '1 microsecond' END, clock_timestamp(),
+	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN $4::bigint END{+, $6::bytea, $7::bytea})`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -144,7 +160,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), once: fill(nested(insertSQL, "made", onceSQL)), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), hope: fill(hopeSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

@@ -52,15 +52,11 @@ func (u *unit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if u.tx != nil {
 		return u.tx.Query(ctx, sql, args...)
 	}
-	// Arguments go as text because a batch goes in the mode of the pool, and
-	// some modes do not ask the server for the types of parameters.
-	texts, err := textual(u.conn.Conn().TypeMap(), args)
-	if err != nil {
-		return nil, err
-	}
 	var b pgx.Batch
 	b.BeginTx(readCommitted)
-	b.Queue(sql, texts...)
+	if err := u.queue(&b, sql, args...); err != nil {
+		return nil, err
+	}
 	br := u.conn.SendBatch(ctx, &b)
 	u.tx = br.Tx()
 	if _, err := br.Exec(); err != nil {
@@ -71,6 +67,27 @@ func (u *unit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		return nil, errors.Join(err, closed(br, err))
 	}
 	return &lastRows{Rows: rows, br: br}, nil
+}
+
+// queue adds one of our statements to a batch. Batches go in the mode of the
+// pool, whatever ours is: where that mode does not ask the server for the types
+// of parameters, arguments go as text.
+func (u *unit) queue(b *pgx.Batch, sql string, args ...any) error {
+	if len(args) > 0 {
+		if _, ok := args[0].(pgx.QueryExecMode); ok {
+			args = args[1:]
+		}
+	}
+	switch u.conn.Conn().Config().DefaultQueryExecMode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		texts, err := textual(u.conn.Conn().TypeMap(), args)
+		if err != nil {
+			return err
+		}
+		args = texts
+	}
+	b.Queue(sql, args...)
+	return nil
 }
 
 // closed closes a batch and returns what went wrong beyond err.
@@ -170,12 +187,10 @@ func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) e
 	if len(keys) == 0 {
 		return u.committed(u.tx.Commit(ctx))
 	}
-	args, err := textual(u.conn.Conn().TypeMap(), []any{u.lockWait, keys, results})
-	if err != nil {
+	var b pgx.Batch
+	if err := u.queue(&b, u.sql().keep, u.lockWait, keys, results); err != nil {
 		return err
 	}
-	var b pgx.Batch
-	b.Queue(u.sql().keep, args...)
 	b.Queue("commit")
 	br := u.conn.SendBatch(ctx, &b)
 	stored, err := br.Exec()
@@ -206,21 +221,26 @@ func (u *unit) committed(err error) error {
 	return failure(err)
 }
 
+// undo rolls back, so that the next statement begins anew.
+func (u *unit) undo(ctx context.Context) error {
+	u.tx = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
+	defer cancel()
+	_, err := u.conn.Exec(ctx, "rollback")
+	return err
+}
+
 // end rolls back what was not committed and gives the connection back. To end
 // twice is no error.
 func (u *unit) end(ctx context.Context) {
 	if u.conn == nil {
 		return
 	}
-	conn := u.conn
-	u.conn = nil
-	defer conn.Release() // closes a connection that is not idle
-	if c := conn.Conn().PgConn(); c.IsClosed() || c.IsBusy() || c.TxStatus() == 'I' {
-		return
+	if c := u.conn.Conn().PgConn(); !c.IsClosed() && !c.IsBusy() && c.TxStatus() != 'I' {
+		_ = u.undo(ctx) // a connection on which that fails is closed
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
-	defer cancel()
-	_, _ = conn.Exec(ctx, "rollback")
+	u.conn.Release() // closes one that is not idle
+	u.conn = nil
 }
 
 // rolledBack classifies an error of a transaction that cannot have been
