@@ -24,7 +24,7 @@ func sharedBatches(ctx context.Context, store semel.Store, ids *ids, batch, work
 		from := b * batch
 		n := min(batch, ids.count-from)
 		for i := range n {
-			c.reqs[i] = semel.ClaimRequest{Key: semel.Key{ID: ids.at(from + i)}, Window: remembered, Done: true}
+			c.reqs[i] = semel.ClaimRequest{Key: semel.Key{ID: ids.at(from + i)}, Owner: semel.Owner{Nonce: uint64(from + i)}, Window: remembered, Done: true}
 		}
 		clear(c.answers)
 		if err := store.Claim(ctx, c.reqs[:n], c.answers[:n]); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"strconv"
@@ -134,7 +135,7 @@ func storeClaims(ctx context.Context, addr string) (func(string) (bool, error), 
 
 // doneOnce claims an id, done in one step.
 func doneOnce(ctx context.Context, store semel.Store, id string) (bool, error) {
-	reqs := [1]semel.ClaimRequest{{Key: semel.Key{ID: id}, Window: remembered, Done: true}}
+	reqs := [1]semel.ClaimRequest{{Key: semel.Key{ID: id}, Owner: semel.Owner{Nonce: rand.Uint64()}, Window: remembered, Done: true}}
 	var answers [1]semel.ClaimAnswer
 	err := store.Claim(ctx, reqs[:], answers[:])
 	return answers[0].Decision == semel.Fresh, errors.Join(err, answers[0].Err)
@@ -232,8 +233,7 @@ func redisMemory(ctx context.Context, ids int, fill func(ctx context.Context, ad
 	return (after - before) / float64(ids), err
 }
 
-// usedMemory is what the server says of its data: without the room it keeps
-// for clients and for writing its file.
+// usedMemory is what the server says it has allocated.
 func usedMemory(ctx context.Context, addr string) (float64, error) {
 	reply, err := services.RedisDo(ctx, addr, "INFO", "memory")
 	if err != nil {
@@ -241,7 +241,7 @@ func usedMemory(ctx context.Context, addr string) (float64, error) {
 	}
 	text := fmt.Sprint(reply)
 	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "used_memory_dataset:"); ok {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "used_memory:"); ok {
 			return strconv.ParseFloat(value, 64)
 		}
 	}
@@ -249,10 +249,11 @@ func usedMemory(ctx context.Context, addr string) (float64, error) {
 }
 
 // compactDone makes ids done in the compact form and waits until its grace is
-// over.
+// over. All of them fall into one slice of the window, so the store is told to
+// expect as many in each.
 func compactDone(ctx context.Context, addr string, ids *ids) error {
 	store, end, err := openRedis(ctx, addr, &redisstore.Options{
-		Compact: &redisstore.Compact{Window: remembered, Expect: int64(ids.count), Grace: time.Second},
+		Compact: &redisstore.Compact{Window: remembered, Expect: redisstore.DefaultSlices * int64(ids.count), Grace: time.Second},
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,115 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// cleanup lists the benchmarks of clean-up in PostgreSQL while keys are
+// claimed, one for each form.
+func cleanup(e Env) []Benchmark {
+	span := time.Duration(e.size(15_000, 1_500)) * time.Millisecond
+	dead := e.size(2_000_000, 20_000)
+	var list []Benchmark
+	for _, form := range []struct {
+		name, work string
+		opts       pgstore.Options
+		migrate    pgstore.MigrateOptions
+	}{
+		{"delete", fmt.Sprintf("the rows of %s keys whose window is over are deleted meanwhile, with the default share of the time", count(dead)),
+			prepared, pgstore.MigrateOptions{Cleanup: pgstore.CleanupDelete, Partitions: 8}},
+		{"generations", "the generations change every 2 s meanwhile",
+			pgstore.Options{Prepare: true, Generation: 2 * time.Second}, pgstore.MigrateOptions{Cleanup: pgstore.CleanupGenerations}},
+	} {
+		name := "postgres-cleanup-" + form.name
+		measure := func(clean bool) side {
+			return func(ctx context.Context) (map[string]float64, error) {
+				rate, worst, err := claimsWhileCleaning(ctx, span, dead, &form.opts, &form.migrate, clean)
+				return map[string]float64{name: rate, name + "-p99": worst}, err
+			}
+		}
+		list = append(list, Benchmark{
+			Name:        name,
+			Work:        fmt.Sprintf("claim new ids of 16 bytes, done in one step, for a window of 1 s, in batches of 100 on 2 connections, for %v; %s. Peer: the same without clean-up", span, form.work),
+			peerVersion: func() (string, error) { return "the store without clean-up", nil },
+			ours:        measure(true),
+			peer:        measure(false),
+			figures: []figure{
+				{name: name, unit: "claims/s", target: 0.8},
+				{name: name + "-p99", unit: "ms", lessIsBetter: true, target: 0.5},
+			},
+		})
+	}
+	return list
+}
+
+// claimsWhileCleaning returns the claims per second and the 99th percentile of
+// a batch in milliseconds.
+func claimsWhileCleaning(ctx context.Context, span time.Duration, dead int, opts *pgstore.Options, migrate *pgstore.MigrateOptions, clean bool) (rate, p99 float64, err error) {
+	err = onStore(ctx, 4, "", opts, migrate, func(pool *pgxpool.Pool, store *pgstore.Store) error {
+		if migrate.Cleanup == pgstore.CleanupDelete {
+			const old = "INSERT INTO semel_keys (key, until, seen) SELECT gen_random_uuid(), now() - interval '1 day', now() - interval '2 days' FROM generate_series(1, $1)"
+			if _, err := pool.Exec(ctx, old, dead); err != nil {
+				return err
+			}
+		}
+		if _, err := pool.Exec(ctx, "CHECKPOINT"); err != nil {
+			return err
+		}
+		cleaning, stop := context.WithCancel(ctx)
+		var cleaner sync.WaitGroup
+		if clean {
+			cleaner.Go(func() { _ = store.Maintain(cleaning, &pgstore.MaintainOptions{Every: time.Second}) }) // it ends by stop
+		}
+		defer func() { stop(); cleaner.Wait() }()
+		rate, p99, err = timedBatches(ctx, store, span)
+		return err
+	})
+	return rate, p99, err
+}
+
+// timedBatches claims batches of 100 by two workers.
+func timedBatches(ctx context.Context, store semel.Store, span time.Duration) (rate, p99 float64, err error) {
+	const batch, workers = 100, 2
+	var mu sync.Mutex // guards took and errs
+	var took []time.Duration
+	var errs []error
+	var group sync.WaitGroup
+	start := time.Now()
+	for w := range workers {
+		group.Go(func() {
+			reqs, answers := make([]semel.ClaimRequest, batch), make([]semel.ClaimAnswer, batch)
+			var mine []time.Duration
+			var failed error
+			for n := 0; time.Since(start) < span && failed == nil; n++ {
+				for i := range reqs {
+					id := fmt.Sprintf("%d-%d-%d", w, n, i)
+					reqs[i] = semel.ClaimRequest{Key: semel.Key{ID: id}, Window: time.Second, Done: true}
+				}
+				began := time.Now()
+				failed = store.Claim(ctx, reqs, answers)
+				mine = append(mine, time.Since(began))
+				for i := range answers {
+					failed = errors.Join(failed, wantFresh(answers[i].Decision == semel.Fresh, answers[i].Err))
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took, errs = append(took, mine...), append(errs, failed)
+		})
+	}
+	group.Wait()
+	elapsed := time.Since(start)
+	slices.Sort(took)
+	worst := took[len(took)*99/100]
+	return float64(len(took)*batch) / elapsed.Seconds(), float64(worst) / 1e6, errors.Join(errs...)
+}
