@@ -179,7 +179,7 @@ func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRe
 	began, wall := time.Now(), s.clock.Now()
 	err := s.ask(ctx, trial, func() error {
 		clear(answers)
-		return s.durable.Claim(ctx, reqs, answers)
+		return s.claims.Claim(ctx, reqs, answers)
 	})
 	if len(s.layers) > 0 {
 		s.learn(ctx, r, reqs, answers, began, wall)

@@ -26,7 +26,7 @@ type site struct {
 	redis, postgres *services.Server
 	stack           *tiered.Store
 	durable         *pgstore.Store
-	timeout         time.Duration // of one delivery
+	lease, timeout  time.Duration // of one delivery
 
 	// effects counts the effects of each key, and answered how many deliveries
 	// had an answer.
@@ -47,7 +47,7 @@ const (
 func newSite(t testing.TB, opts tiered.Options) *site {
 	t.Helper()
 	s := &site{
-		TB: t, timeout: 30 * time.Second,
+		TB: t, lease: 2 * time.Second, timeout: 30 * time.Second,
 		redis:    servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no", "--save", ""}}),
 		postgres: servicestest.StartPostgres(t, nil),
 	}
@@ -95,7 +95,7 @@ func (s *site) saw(layer string, kind tiered.EventKind) bool {
 // load delivers keys, each several times, from many workers until ctx ends, and
 // checks each duplicate: its effect must have happened.
 func (s *site) load(ctx context.Context) (wait func()) {
-	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: 2 * time.Second, Wait: time.Second})
+	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: s.lease, Wait: s.lease})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -132,7 +132,9 @@ func (s *site) deliver(ctx context.Context, guard *semel.Guard, i int) {
 	}
 	switch {
 	case err != nil:
-		s.failed.Add(1)
+		if s.failed.Add(1) == 1 {
+			s.Logf("the first delivery that failed, of key %d: %v", i, err)
+		}
 	case outcome.Decision == semel.Duplicate && s.effects[i].Load() == 0:
 		s.Errorf("key %d is called a duplicate, and its effect has not happened", i)
 	case outcome.Decision == semel.Duplicate && string(outcome.Result.Data) != fmt.Sprint(i):
@@ -169,7 +171,7 @@ func (s *site) eventually(what string, cond func() bool) {
 // once more: none may be lost or stuck.
 func (s *site) audit() {
 	s.Helper()
-	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: 2 * time.Second, Wait: 10 * time.Second})
+	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: s.lease, Wait: 5 * s.lease})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -275,6 +277,9 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 	for name, policy := range map[string]tiered.OutagePolicy{"stop": tiered.Stop, "wait": tiered.Wait, "pass": tiered.Pass} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, tiered.Options{OnOutage: policy})
+			if policy == tiered.Wait {
+				s.lease = time.Minute // who waits must not lose its claim meanwhile
+			}
 			ctx, end := context.WithCancel(t.Context())
 			wait := s.load(ctx)
 			s.progress(500)

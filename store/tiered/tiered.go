@@ -104,7 +104,8 @@ type Filter interface {
 // go through the stack.
 type Store struct {
 	below    semel.Store // the durable store as it was given
-	durable  semel.Store // its single calls are joined
+	claims   semel.Store // the same, its single claims joined
+	durable  semel.Store // the same, all its single calls joined
 	looker   semel.Looker
 	resolver semel.Resolver
 	opts     Options
@@ -196,7 +197,7 @@ func (s *Store) stack() error {
 	if s.below == nil {
 		bad("the durable store is nil")
 	} else {
-		s.durable = semel.Join(s.below, 0)
+		s.claims, s.durable = join(s.below)
 		s.traits = s.below.Traits()
 		var looks, resolves bool
 		s.looker, looks = semel.Ability[semel.Looker](s.below)
@@ -220,6 +221,26 @@ func (s *Store) stack() error {
 	}
 	return errors.Join(errs...)
 }
+
+// join joins the single calls that come to a durable store, which may do so
+// itself.
+func join(below semel.Store) (claims, all semel.Store) {
+	if j, ok := below.(*semel.Joined); ok {
+		below = j.Unwrap()
+	}
+	if _, ok := below.(interface{ JoinsCalls() }); ok {
+		return below, below
+	}
+	return semel.Join(lasting{below}, 0), semel.Join(below, 0)
+}
+
+// lasting is a store of which no claim is given back. Join releases those that
+// are granted to callers who gave up; but a caller of a stack may ask again and
+// recognise its claim, which must not be released under it then.
+type lasting struct{ semel.Store }
+
+// Release implements semel.Store.
+func (lasting) Release(context.Context, []semel.ReleaseRequest, []error) error { return nil }
 
 // Traits implements semel.Store. They are those of the durable store; Exact
 // needs exact caches too, since a cache's word is final.
