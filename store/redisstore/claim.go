@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
 // Flags of a request in claim.lua.
@@ -58,16 +60,26 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	}
 	for j := range units {
 		u := &units[j]
-		u.packed = s.packClaim(&reqs[u.at], legacy != nil && legacy[j], func(o *semel.Owner) [8]byte { return ownerDigest(memo.Hasher, o) })
+		u.packed = s.packClaim(&reqs[u.at], legacy != nil && legacy[j], memo.Hasher)
 	}
 	return s.run(ctx, s.scripts.claim, units, func(at int, answer string) error {
 		return readClaim(&reqs[at], answer, &answers[at])
 	})
 }
 
+// distinct returns the owner to record. Who does not say who asks is somebody
+// else each time.
+func distinct(owner semel.Owner) semel.Owner {
+	if owner == (semel.Owner{}) {
+		owner.Nonce = rand.Uint64()
+	}
+	return owner
+}
+
 // packClaim packs a request for claim.lua.
-func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*semel.Owner) [8]byte) string {
+func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher) string {
 	var room [160]byte
+	owner := distinct(req.Owner)
 	var flags byte
 	var span uint64
 	if req.Done {
@@ -90,10 +102,10 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, shorten func(*se
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
-		b = appendOneStep(b, shorten(&req.Owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		b = appendOneStep(b, ownerDigest(h, &owner), req.Window, req.Fingerprint, s.ids(&req.Key))
 	} else {
 		b = appendIDs(b, s.ids(&req.Key))
-		b = appendOwner(b, &req.Owner)
+		b = appendOwner(b, &owner)
 	}
 	return string(b)
 }

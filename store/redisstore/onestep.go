@@ -44,7 +44,8 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 		}
 		d := memo.Key(req.Key)
 		room = s.appendRecordKey(room, &d)
-		room = appendOneStep(room, ownerDigest(memo.Hasher, &req.Owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		owner := distinct(req.Owner)
+		room = appendOneStep(room, ownerDigest(memo.Hasher, &owner), req.Window, req.Fingerprint, s.ids(&req.Key))
 		ends, places = append(ends, len(room)), append(places, i)
 	}
 	if len(places) == 0 {

@@ -355,3 +355,20 @@ func TestLegacyMarksAreDuplicatesUnlessThereIsARecord(t *testing.T) {
 		t.Errorf("%d marks were written (%v)", n, err)
 	}
 }
+
+// TestClaimWithoutOwnerIsNobodysRepetition has two callers that do not say who
+// they are.
+func TestClaimWithoutOwnerIsNobodysRepetition(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*Options{"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}} {
+		s := newStore(t, opts)
+		held, inOneStep := ask("held "+name, 0), done(ask("done "+name, 0))
+		held.Owner, inOneStep.Owner = semel.Owner{}, semel.Owner{}
+		for i, want := range [][2]semel.Decision{{semel.Fresh, semel.Fresh}, {semel.InFlight, semel.Duplicate}} {
+			if answers := claim(t, s, held, inOneStep); answers[0].Decision != want[0] || answers[1].Decision != want[1] {
+				t.Errorf("%s, call %d: %s and %s, want %s and %s", name, i, answers[0].Decision, answers[1].Decision, want[0], want[1])
+			}
+			wantDecision(t, s, semel.Duplicate, inOneStep)
+		}
+	}
+}

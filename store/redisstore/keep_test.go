@@ -1,0 +1,122 @@
+package redisstore
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestTokensGrowThoughTheServersClockWasSetBack makes the counter of tokens
+// what it would be after such a step: ahead of the time.
+func TestTokensGrowThoughTheServersClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	cluster, err := New(t.Context(), newClient(t, servicestest.StartRedisCluster(t, nil).Addrs()...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*Store{"one server": newStore(t, nil), "cluster": cluster} {
+		req := ask("key", 1)
+		memo := s.digests()
+		d := memo.Key(req.Key)
+		group := 0
+		if s.cluster {
+			group = tagOf(&d)
+		}
+		last := semel.Token(time.Now().Add(time.Hour).UnixMicro())
+		command(t, s, "SET", s.counterKey(group), strconv.FormatUint(uint64(last), 10))
+		for nonce := range uint64(3) {
+			req.Owner.Nonce = nonce
+			token := wantDecision(t, s, semel.Fresh, req).Claim.Token
+			if token <= last {
+				t.Errorf("%s: token %d follows %d", name, token, last)
+			}
+			last = token
+			errs := make([]error, 1)
+			if err := s.Release(t.Context(), []semel.ReleaseRequest{{Key: req.Key, Token: token}}, errs); err != nil || errs[0] != nil {
+				t.Fatalf("%s: release: %v, %v", name, err, errs[0])
+			}
+		}
+	}
+}
+
+// TestRecordsAreKeptAsLongAsTheyCount asks the server when it will forget.
+func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
+	t.Parallel()
+	const forever = time.Duration(-1)
+	s := newStore(t, nil)
+	nonce := uint64(0)
+	check := func(what string, key semel.Key, want time.Duration) {
+		t.Helper()
+		memo := s.digests()
+		d := memo.Key(key)
+		millis, err := command(t, s, "PTTL", s.recordKey(&d)).AsInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := time.Duration(millis) * time.Millisecond
+		if want == forever && millis != -1 || want != forever && (got > want || got < want-30*time.Second) {
+			t.Errorf("%s is kept for %v, want %v", what, got, want)
+		}
+	}
+	take := func(change func(*semel.ClaimRequest)) (semel.ClaimRequest, semel.Token) {
+		t.Helper()
+		nonce++
+		req := ask("key "+strconv.FormatUint(nonce, 10), nonce)
+		change(&req)
+		return req, wantDecision(t, s, semel.Fresh, req).Claim.Token
+	}
+	extend := func(key semel.Key, token semel.Token) {
+		t.Helper()
+		answers := make([]semel.ExtendAnswer, 1)
+		if err := s.Extend(t.Context(), []semel.ExtendRequest{{Key: key, Token: token, Lease: 5 * time.Hour}}, answers); err != nil || answers[0].Err != nil {
+			t.Fatalf("extend: %v, %v", err, answers[0].Err)
+		}
+	}
+	finish := func(key semel.Key, token semel.Token, window time.Duration) {
+		t.Helper()
+		if err := complete(t, s, key, token, window); err != nil {
+			t.Fatalf("complete: %v", err)
+		}
+	}
+
+	// A claim is kept for an hour after its lease: for that long the next one
+	// learns that the effect may have happened.
+	req, token := take(func(*semel.ClaimRequest) {})
+	check("a claim", req.Key, req.Lease+time.Hour)
+	wantDecision(t, s, semel.Fresh, req)
+	check("a claim that was repeated", req.Key, req.Lease+time.Hour)
+	extend(req.Key, token)
+	check("a claim that was extended", req.Key, 6*time.Hour)
+	finish(req.Key, token, 3*time.Hour)
+	check("what is done", req.Key, 3*time.Hour)
+
+	// What was held must not vanish: nobody would know that it is in doubt.
+	req, token = take(func(r *semel.ClaimRequest) { r.Hold = true })
+	check("a claim with hold", req.Key, forever)
+	wantDecision(t, s, semel.Fresh, req)
+	check("a claim with hold that was repeated", req.Key, forever)
+	extend(req.Key, token)
+	check("a claim with hold that was extended", req.Key, forever)
+	finish(req.Key, token, semel.Forever)
+	check("what is done forever", req.Key, forever)
+
+	req, token = take(func(*semel.ClaimRequest) {})
+	if err := s.Release(t.Context(), []semel.ReleaseRequest{{Key: req.Key, Token: token, Unknown: true}}, make([]error, 1)); err != nil {
+		t.Fatal(err)
+	}
+	check("what is unknown", req.Key, forever)
+	if err := s.Resolve(t.Context(), req.Key, semel.Done, semel.Result{}, 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	check("what was resolved", req.Key, 2*time.Hour)
+
+	for _, at := range []time.Time{{}, time.Now()} { // by SET, and by script
+		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, 4*time.Hour, at })
+		check("what is done in one step", req.Key, 4*time.Hour)
+		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, semel.Forever, at })
+		check("what is done in one step forever", req.Key, forever)
+	}
+}
