@@ -218,7 +218,7 @@ type sourceFile struct {
 }
 
 func (f *sourceFile) test() bool {
-	return strings.HasSuffix(f.name, "_test.go") || strings.HasSuffix(f.tree.Name.Name, "test")
+	return strings.HasSuffix(f.name, "_test.go") || strings.HasSuffix(f.tree.Name.Name, "test") || strings.HasPrefix(f.name, "test/")
 }
 
 // at returns the place of a node as name:line.
