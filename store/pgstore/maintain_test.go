@@ -1,0 +1,229 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// age makes all rows older, as if time had passed.
+func (b *bundle) age(by string) {
+	b.t.Helper()
+	b.exec("UPDATE semel_keys SET seen = seen - $1::interval, until = until - $1::interval", by)
+}
+
+// lifetime brings six keys into different states: 1 done, 2 done forever, 3
+// claimed, 4 held, 5 given back, 6 done in a window of a second.
+func (b *bundle) lifetime() {
+	b.t.Helper()
+	a := b.want(semel.Fresh, 1, 2, 3, 5, 6)
+	b.complete(1, a[0], time.Hour)
+	b.complete(2, a[1], semel.Forever)
+	b.release(5, a[3], false)
+	b.complete(6, a[4], time.Second)
+	held := request(keyOf(4))
+	held.Hold = true
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := b.Claim(context.Background(), []semel.ClaimRequest{held}, answers); err != nil || answers[0].Decision != semel.Fresh {
+		b.t.Fatalf("claim: %v, %+v", err, answers[0])
+	}
+}
+
+func (b *bundle) purged() int64 {
+	b.t.Helper()
+	n, err := b.Purge(context.Background())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+func TestPurgeDeletesWhatEndedAndWasNotTouchedForAWhile(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int{0, 4} {
+		address := shared.Database(t)
+		migrated(t, address, &MigrateOptions{Partitions: partitions})
+		b := openAt(t, address, nil)
+		b.lifetime()
+		if n := b.purged(); n != 0 {
+			t.Errorf("at once %d rows are purged", n)
+		}
+		b.age("2 minutes") // the window of 6 and the release of 5 are over, and so are the leases of 3 and 4
+		if n := b.purged(); n != 2 {
+			t.Errorf("after two minutes %d rows are purged, want 2", n)
+		}
+		b.age("58 minutes 30 seconds")
+		if n := b.purged(); n != 0 {
+			t.Errorf("of a done key half a minute after its window and of a claim an hour old %d rows are purged", n)
+		}
+		b.age("2 minutes")
+		if n := b.purged(); n != 2 {
+			t.Errorf("of a done key and an abandoned claim %d rows are purged, want 2", n)
+		}
+		b.age("1000 days")
+		if n := b.purged(); n != 0 {
+			t.Errorf("of a key kept forever and an unknown one %d rows are purged", n)
+		}
+		b.want(semel.Duplicate, 2)
+		b.want(semel.InDoubt, 4)
+		b.want(semel.Fresh, 1, 3, 5, 6)
+	}
+}
+
+func TestTokensGrowOverAPurge(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	a := b.want(semel.Fresh, 1)[0]
+	b.release(1, a, false)
+	b.age("2 minutes")
+	if n := b.purged(); n != 1 {
+		t.Fatalf("%d rows are purged, want 1", n)
+	}
+	if again := b.want(semel.Fresh, 1)[0]; again.Claim.Token <= a.Claim.Token || again.Claim.Attempt != 1 {
+		t.Errorf("after a purge the claim is %+v, was %+v", again.Claim, a.Claim)
+	}
+}
+
+func TestPurgeDoesNotWaitForClaims(t *testing.T) {
+	t.Parallel()
+	b := opened(t, &Options{LockWait: 20 * time.Second})
+	a := b.want(semel.Fresh, 1, 2)
+	b.complete(1, a[0], time.Second)
+	b.complete(2, a[1], time.Second)
+	b.age("5 minutes")
+	tx := b.begin()
+	answers := make([]semel.ClaimAnswer, 1)
+	on := session{Store: b.Store, q: tx, lockWait: "1s"}
+	if err := on.claim(t.Context(), []semel.ClaimRequest{request(keyOf(1))}, answers); err != nil || answers[0].Decision != semel.Fresh {
+		t.Fatalf("claim anew in a transaction: %v, %+v", err, answers[0])
+	}
+	if n := b.purged(); n != 1 {
+		t.Errorf("%d rows are purged beside a claim, want the other one", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.want(semel.InFlight, 1)
+}
+
+func TestOneOfManyMaintains(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	other := &bundle{openSame(t, b), t}
+	o := &MaintainOptions{Every: time.Hour}
+	worked := func(s *Store) bool {
+		t.Helper()
+		_, worked, err := s.pass(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return worked
+	}
+	if !worked(b.Store) || worked(other.Store) || worked(b.Store) {
+		t.Error("not exactly the first of three took the turn")
+	}
+	b.exec("UPDATE semel_meta SET at = at - interval '1 hour' WHERE name = 'cleaning'")
+	if !worked(other.Store) {
+		t.Error("nobody took the turn over")
+	}
+	if f := finding(t, b.Store, "clean-up"); f.Severity != semel.Fine {
+		t.Errorf("after a clean-up the examination says %+v", f)
+	}
+	b.exec("UPDATE semel_meta SET at = at - interval '1 day' WHERE name = 'cleaned'")
+	if f := finding(t, b.Store, "clean-up"); f.Severity != semel.Notice {
+		t.Errorf("a day after a clean-up the examination says %+v", f)
+	}
+}
+
+// openSame opens another store on the pool of one.
+func openSame(t testing.TB, b *bundle) *Store {
+	t.Helper()
+	s, err := New(t.Context(), b.pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestMaintainEndsWithItsContextAndReportsPasses(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	a := b.want(semel.Fresh, 1)[0]
+	b.complete(1, a, time.Second)
+	b.age("5 minutes")
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var gone int64
+	err := b.Maintain(ctx, &MaintainOptions{Every: time.Second, OnPass: func(n int64, err error) {
+		gone += n
+		if err != nil {
+			t.Errorf("a pass: %v", err)
+		}
+		cancel(stopped)
+	}})
+	if !errors.Is(err, stopped) || gone != 1 {
+		t.Errorf("maintain ends with %v and %d rows gone, want the cause and 1", err, gone)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Maintain(t.Context(), nil); !errors.Is(err, semel.ErrClosed) {
+		t.Errorf("maintain a closed store: %v", err)
+	}
+}
+
+func TestHoursOfTheDay(t *testing.T) {
+	t.Parallel()
+	at := func(hour int) time.Time { return time.Date(2026, 1, 1, hour, 30, 0, 0, time.UTC) }
+	for _, c := range []struct {
+		hours   Hours
+		in, out []int
+	}{
+		{Hours{}, []int{0, 12, 23}, nil},
+		{Hours{2, 5}, []int{2, 3, 4}, []int{1, 5, 23}},
+		{Hours{22, 4}, []int{22, 23, 0, 3}, []int{4, 12, 21}},
+		{Hours{20, 24}, []int{20, 23}, []int{0, 19}},
+	} {
+		for _, hour := range c.in {
+			if !c.hours.contain(at(hour).In(time.FixedZone("", 3600))) {
+				t.Errorf("%v does not contain %d h", c.hours, hour)
+			}
+		}
+		for _, hour := range c.out {
+			if c.hours.contain(at(hour)) {
+				t.Errorf("%v contains %d h", c.hours, hour)
+			}
+		}
+	}
+	// A pass outside of its hours deletes nothing, and takes no turn from those
+	// who are in theirs for longer than its own pause.
+	b := opened(t, nil)
+	now := time.Now().UTC().Hour()
+	_, worked, err := b.pass(t.Context(), &MaintainOptions{Every: time.Second, Hours: Hours{(now + 2) % 24, (now + 3) % 24}})
+	if err != nil || worked {
+		t.Errorf("a pass outside of its hours: %t, %v", worked, err)
+	}
+}
+
+func TestCountOfALargeTableIsAnEstimate(t *testing.T) {
+	t.Parallel()
+	b := opened(t, nil)
+	b.exec(`INSERT INTO semel_keys (key, until, seen)
+		SELECT gen_random_uuid(), now() + interval '1 hour', now() - interval '30 minutes' FROM generate_series(1, 1200000)`)
+	c, err := b.Count(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pages := b.number("SELECT pg_relation_size('semel_keys') / 8192"); pages <= countPages {
+		t.Fatalf("the table has %d pages: it is counted whole", pages)
+	}
+	if c.Done < 1_100_000 || c.Done > 1_300_000 || c.Claimed != 0 || c.Unknown != 0 {
+		t.Errorf("of 1200000 keys the count is %+v", c)
+	}
+	if c.Oldest < 30*time.Minute || c.Oldest > 31*time.Minute || c.DiskBytes < 60*1_200_000 {
+		t.Errorf("the count says %v old and %d bytes", c.Oldest, c.DiskBytes)
+	}
+}
