@@ -133,7 +133,7 @@ func (e *examination) standbys(ctx context.Context) error {
 			"a failover to an asynchronous standby forgets the keys that had not reached it: their effects are repeated",
 			"name at least one standby in synchronous_standby_names, or fail over to none that lags")
 	case commit == "local" || commit == "off":
-		e.judge(true, semel.Warning, "synchronous_commit", commit+" with "+found,
+		e.judge(true, semel.Warning, "synchronous standbys", found+", synchronous_commit = "+commit,
 			"commits do not wait for the synchronous standby: a failover forgets keys, whose effects are repeated", "set synchronous_commit = on for this role")
 	default:
 		e.judge(false, semel.Fine, "synchronous_standby_names", found, "", "")
@@ -192,11 +192,15 @@ func (e *examination) tables(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.judgeBloat(live, dead, size)
+	return nil
+}
+
+func (e *examination) judgeBloat(live, dead int64, size string) {
 	const few = 100_000
 	e.judge(dead > few && dead > live/2, semel.Notice, "bloat", fmt.Sprintf("about %d rows and %d dead ones in %s", live, dead, size),
 		"the promise holds; disk and time are lost to rows that nobody needs",
 		"look for what keeps autovacuum from its work: an old transaction, a replication slot, or too small an autovacuum_vacuum_cost_limit")
-	return nil
 }
 
 // lag is how long ago the last clean-up may be.
@@ -225,11 +229,14 @@ func (e *examination) transactions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	oldest := duration(age)
+	e.judgeTransactions(duration(age))
+	return nil
+}
+
+func (e *examination) judgeTransactions(oldest time.Duration) {
 	e.judge(oldest > old, semel.Warning, "oldest transaction", fmt.Sprintf("%v old", oldest.Round(time.Second)),
 		"a key that it has written makes others wait, and no dead row of any table is cleaned up while it lasts",
 		"end it; set idle_in_transaction_session_timeout")
-	return nil
 }
 
 // apart is how far the clocks of client and server may differ.
@@ -249,10 +256,14 @@ func (e *examination) clock(ctx context.Context) error {
 	case server.After(after):
 		off = server.Sub(after)
 	}
+	e.judgeClock(off)
+	return nil
+}
+
+func (e *examination) judgeClock(off time.Duration) {
 	e.judge(off > apart, semel.Notice, "clock", fmt.Sprintf("%v from the server's", off.Round(time.Millisecond)),
 		"leases and windows go by the server's clock alone; only messages with a time of their own are taken for late too early or too late",
 		"let both follow the same time servers")
-	return nil
 }
 
 // duration takes months for 30 days, as PostgreSQL does where it must.

@@ -1,0 +1,50 @@
+package pgstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+func TestAllBadOptionsAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	_, opened := New(t.Context(), nil, &Options{
+		Names: Names{Schema: "A", Prefix: "-"}, MaxResult: -1, LockWait: time.Microsecond, Retries: -1,
+	})
+	_, migrated := Migrate(t.Context(), nil, &MigrateOptions{Partitions: -1, FillFactor: 101})
+	maintained := (&Store{}).Maintain(t.Context(), &MaintainOptions{Every: time.Millisecond, Rate: -1, Hours: Hours{25, 1}})
+	for err, fields := range map[error][]string{
+		opened:     {"Names.Schema", "Names.Prefix", "Options.MaxResult", "Options.LockWait", "Options.Retries"},
+		migrated:   {"MigrateOptions.Partitions", "MigrateOptions.FillFactor"},
+		maintained: {"MaintainOptions.Every", "MaintainOptions.Rate", "MaintainOptions.Hours"},
+	} {
+		if !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("bad options: %v", err)
+			continue
+		}
+		for _, field := range fields {
+			if !strings.Contains(err.Error(), field+":") {
+				t.Errorf("%s is not among the errors: %v", field, err)
+			}
+		}
+	}
+}
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
+	t.Parallel()
+	o, err := (*Options)(nil).checked()
+	if err != nil || o.Schema != "public" || o.Prefix != "semel_" || o.MaxResult != 1<<20 || o.LockWait != 2*time.Second || o.Retries != 5 || o.KeepIDs || o.Prepare {
+		t.Errorf("defaults are %+v, %v", o, err)
+	}
+	m, err := (*MigrateOptions)(nil).checked()
+	if err != nil || m.Partitions != 0 || m.FillFactor != 90 || m.KeepIDs {
+		t.Errorf("defaults are %+v, %v", m, err)
+	}
+	w, err := (*MaintainOptions)(nil).checked()
+	if err != nil || w.Every != 5*time.Minute || w.Rate != 0 || w.Hours != (Hours{}) {
+		t.Errorf("defaults are %+v, %v", w, err)
+	}
+}
