@@ -16,9 +16,9 @@ import (
 )
 
 // Client is a connection to a server, a cluster, or a master under Sentinel. It
-// is a [rueidis.Client] whose commands end in time and which, while the server
-// does not answer, refuses commands at once. Its methods may be called at once
-// from many goroutines.
+// is a [rueidis.Client] whose Do and DoMulti end in time and which, while the
+// server does not answer, refuses them at once. Its methods may be called at
+// once from many goroutines.
 //
 // It never sends a command twice, except where the server said that it did not
 // run it: MOVED and ASK of a cluster are followed. A command whose answer did

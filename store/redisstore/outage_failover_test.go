@@ -62,6 +62,46 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	}
 }
 
+// TestWorkGoesThroughAPlannedFailover makes the master a replica while it runs:
+// connections stay, and what comes by them is refused.
+func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
+	t.Parallel()
+	s := servicestest.StartRedisSentinel(t, nil)
+	_, store := sentinelStore(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	w := newWork(t, store, 3000)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.run(ctx)
+	}()
+	w.waitFor(ctx, 500)
+	do(t, s.Sentinels[0].Addr(), "SENTINEL", "FAILOVER", services.MasterName)
+	waitForFailover(t, s)
+	eventually(t, func() bool {
+		return do(t, s.Master.Addr(), "ROLE").([]any)[0] == "slave"
+	}, "the old master is a replica")
+	<-ended
+	// The old master took claims until it was told, which the new one, already
+	// on its own, has never seen.
+	if second := w.check(); second > 100 {
+		t.Errorf("%d effects happened twice", second)
+	}
+	key := semel.Key{Scope: "after", ID: "1"}
+	if answer, err := askFor(ctx, store, request(key)); err != nil || answer.Decision != semel.Fresh {
+		t.Errorf("after the failover: %v, %v; want a fresh claim", answer.Decision, err)
+	}
+	current := connect(t, s.Replica.URL(), nil)
+	direct, err := New(ctx, current, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stateOf(t, direct, key); got != semel.Claimed {
+		t.Errorf("the new master has the key %v: the client still talks to the old one", got)
+	}
+}
+
 // TestFailoverToADetachedReplicaForgetsWhatItMissed counts what asynchronous
 // replication costs: exactly the keys that the replica missed have their effect
 // again, none is called a duplicate that is not, and none is lost.
