@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -340,7 +341,13 @@ func TestAllBadFilterOptionsAreNamedAtOnce(t *testing.T) {
 func TestBlockedFilterHasItsRate(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	if given := os.Getenv("SEMEL_SEED"); given != "" {
+		var err error
+		if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
+			t.Fatalf("SEMEL_SEED: %v", err)
+		}
+	}
+	t.Logf("SEMEL_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	digest := func() (d semel.Digest) {
 		for i := range d {
