@@ -3,6 +3,7 @@ package tiered_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -51,8 +52,7 @@ func inPostgres(pool *pgxpool.Pool) place {
 	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 		names := migrated(tb, pool)
 		return func() (semel.Store, error) {
-			s, err := pgstore.New(context.Background(), pool, &pgstore.Options{Names: names})
-			return untold{s}, err
+			return pgstore.New(context.Background(), pool, &pgstore.Options{Names: names})
 		}
 	}
 }
@@ -91,9 +91,10 @@ func redisFilter(client *redisstore.Client, form redisstore.FilterForm) func(tes
 func TestConformanceOfServers(t *testing.T) {
 	client := connect(t, shared.Redis(t), nil)
 	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
+	pool := poolOf(t, shared.Database(t))
 	for below, b := range map[string]bottom{
 		"redis":    {inRedis(client), nil},
-		"postgres": {inPostgres(poolOf(t, shared.Database(t))), nil},
+		"postgres": {inPostgres(pool), transactIn(pool)},
 	} {
 		for above, layers := range map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
 			"memory cache":                 {cacheOf(inMemory(memstore.Options{}))},
@@ -113,11 +114,21 @@ func TestConformanceOfServers(t *testing.T) {
 	}
 }
 
-// untold is a PostgreSQL store that keeps quiet about its transactions.
-type untold struct{ *pgstore.Store }
-
-func (u untold) Traits() semel.Traits {
-	t := u.Store.Traits()
-	t.Transactional = false
-	return t
+// transactIn returns a function that claims in one transaction of the
+// PostgreSQL store below a stack.
+func transactIn(pool *pgxpool.Pool) func(context.Context, semel.Store, []semel.ClaimRequest, []semel.ClaimAnswer, bool) error {
+	return func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+		durable, _ := semel.Ability[*pgstore.Store](store)
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if err := durable.InTx(tx).Claim(ctx, reqs, answers); err != nil {
+			return errors.Join(err, tx.Rollback(ctx))
+		}
+		if commit {
+			return tx.Commit(ctx)
+		}
+		return tx.Rollback(ctx)
+	}
 }

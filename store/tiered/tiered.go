@@ -120,7 +120,7 @@ type Store struct {
 	granted *memory[grant, semel.Fingerprint]
 	steps   *memory[oneStep, struct{}]
 	scratch sync.Pool  // of *reading
-	looking sync.Mutex // held by the one who looks below for copies
+	looking sync.Mutex // held by the one who looks below for copies; nobody waits for it
 }
 
 var (
