@@ -165,9 +165,14 @@ func TestCompactFormIsOnlyForKeysOfItsWindowWithoutResultAndFingerprint(t *testi
 	for _, req := range []semel.ClaimRequest{plain, longer, compact} {
 		wantDecision(t, s, semel.Fresh, req)
 	}
+	claimed := ask("claimed with fingerprint", 4)
+	claimed.Fingerprint = semel.Fingerprint{1}
+	if err := complete(t, s, claimed.Key, wantDecision(t, s, semel.Fresh, claimed).Claim.Token, window); err != nil {
+		t.Fatal(err)
+	}
 	sets := func() (n int) {
 		t.Helper()
-		for _, req := range []semel.ClaimRequest{plain, longer, compact} {
+		for _, req := range []semel.ClaimRequest{plain, longer, compact, claimed} {
 			memo := s.digests()
 			d := memo.Key(req.Key)
 			for _, set := range s.appendSetKeys(nil, &d) {
@@ -210,8 +215,8 @@ func TestCompactFormIsOnlyForKeysOfItsWindowWithoutResultAndFingerprint(t *testi
 		}
 		shown++
 	}
-	if shown != 3 {
-		t.Errorf("list yields %d keys, want 3", shown)
+	if shown != 4 {
+		t.Errorf("list yields %d keys, want 4", shown)
 	}
 	if was, err := s.Remove(t.Context(), compact.Key); err != nil || !was {
 		t.Errorf("remove: %t, %v", was, err)

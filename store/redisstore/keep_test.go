@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -112,6 +113,9 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("what was resolved", req.Key, 2*time.Hour)
+	if err := complete(t, s, req.Key, 0, time.Hour); !errors.Is(err, semel.ErrStaleToken) {
+		t.Errorf("a completion without token is answered %v", err)
+	}
 
 	for _, at := range []time.Time{{}, time.Now()} { // by SET, and by script
 		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, 4*time.Hour, at })
