@@ -38,8 +38,9 @@ func failure(err error) error {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	case errors.As(err, &server):
 		return fmt.Errorf("%w: %w", answered(server), err)
-	case pgconn.SafeToRetry(err):
-		// Nothing was sent. A caller who gave up is told so, not that the
+	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+		// Nothing was sent. (A closed connection says so too, and may have been
+		// found closed while it was read from: of that one nothing is known.) A caller who gave up is told so, not that the
 		// server is away.
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return err

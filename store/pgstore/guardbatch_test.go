@@ -1,0 +1,244 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel"
+)
+
+// batchWays are all ways to decide many calls, each with an effect that fails
+// for some ids. A poison is refused by the server.
+var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome{
+	"DoTxBatch, item by item": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+			for _, item := range fresh {
+				item.Data, item.Err = fail.effect(ctx, tx, item.Call.Key.ID)
+				if item.Err != nil && fail[item.Call.Key.ID] == errPoison {
+					return nil // the transaction is aborted
+				}
+			}
+			return nil
+		})
+	},
+	"DoTxBatch, all at once": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+			for _, item := range fresh {
+				data, err := fail.effect(ctx, tx, item.Call.Key.ID)
+				if err != nil {
+					return err
+				}
+				item.Data = data
+			}
+			return nil
+		})
+	},
+	"DoTxEach": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxEach(ctx, calls, func(ctx context.Context, tx pgx.Tx, call *semel.Call) ([]byte, error) {
+			return fail.effect(ctx, tx, call.Key.ID)
+		})
+	},
+}
+
+var (
+	errRefused = errors.New("refused")
+	errPoison  = errors.New("poisoned")
+	errPanic   = errors.New("panic")
+	errForGood = semel.Permanent(errors.New("for good"))
+)
+
+// failing says which ids fail, and how.
+type failing map[string]error
+
+func (f failing) effect(ctx context.Context, tx pgx.Tx, id string) ([]byte, error) {
+	if _, err := tx.Exec(ctx, count, id); err != nil {
+		return nil, err
+	}
+	switch f[id] {
+	case errPanic:
+		panic("of an effect")
+	case errPoison:
+		_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ('poison', NULL)")
+		return nil, err
+	}
+	return []byte("result of " + id), f[id]
+}
+
+func callsOf(n int, format string) []semel.Call {
+	calls := make([]semel.Call, n)
+	for i := range calls {
+		calls[i].Key = key(fmt.Sprintf(format, i))
+	}
+	return calls
+}
+
+func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	for name, do := range batchWays {
+		t.Run(name, func(t *testing.T) {
+			id := func(i int) string { return fmt.Sprintf("%s %d", name, i) }
+			calls := callsOf(70, name+" %d")
+			calls = append(calls, calls[3], calls[10]) // again, of which the second fails
+			if _, err := d.DoTx(t.Context(), calls[20].Key, counting(id(20))); err != nil {
+				t.Fatal(err)
+			}
+			fail := failing{id(10): errRefused, id(30): errPoison, id(31): errForGood, id(60): errRefused}
+			outcomes := do(t.Context(), d, calls, fail)
+			for i, out := range outcomes {
+				switch i {
+				case 10, 60, 71:
+					want(t, out.Outcome, out.Err, semel.Undecided, "", errRefused)
+				case 30:
+					if stateOf(out.Err) != "23502" {
+						t.Errorf("poison: %v", out.Err)
+					}
+				case 31:
+					want(t, out.Outcome, out.Err, semel.Fresh, "for good", errForGood)
+				case 20:
+					want(t, out.Outcome, out.Err, semel.Duplicate, "result of "+id(20), nil)
+				case 70:
+					want(t, out.Outcome, out.Err, semel.Duplicate, "result of "+id(3), nil)
+				default:
+					want(t, out.Outcome, out.Err, semel.Fresh, "result of "+id(i), nil)
+				}
+			}
+			again := do(t.Context(), d, calls[:70], nil)
+			for i, out := range again {
+				switch i {
+				case 10, 30, 60:
+					want(t, out.Outcome, out.Err, semel.Fresh, "result of "+id(i), nil)
+				case 31:
+					var permanent *semel.PermanentError
+					if !errors.As(out.Err, &permanent) || !permanent.Replayed {
+						t.Errorf("failed for good: %v", out.Err)
+					}
+					d.wantEffects(t, id(i), 0)
+					continue
+				default:
+					want(t, out.Outcome, out.Err, semel.Duplicate, "result of "+id(i), nil)
+				}
+				d.wantEffects(t, id(i), 1)
+			}
+		})
+	}
+}
+
+func TestAPanicInABatchLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	for name, do := range batchWays {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the panic did not go on", name)
+				}
+			}()
+			do(t.Context(), d, callsOf(3, name+" %d"), failing{name + " 1": errPanic})
+		}()
+		for _, out := range do(t.Context(), d, callsOf(3, name+" %d"), nil) {
+			if out.Decision != semel.Fresh || out.Err != nil {
+				t.Errorf("%s: %s, %v", name, out.Decision, out.Err)
+			}
+		}
+		d.wantEffects(t, name+" 0", 1)
+	}
+	d.wantIdle(t)
+}
+
+func TestAKeyThatIsHeldDoesNotHoldABatch(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{LockWait: 50 * time.Millisecond}, nil)
+	_, err := d.DoTx(t.Context(), key("held 1"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		for name, do := range batchWays {
+			calls := append(callsOf(3, name+" %d"), semel.Call{Key: key("held 1")})
+			for i, out := range do(ctx, d, calls, nil) {
+				if i == 3 {
+					want(t, out.Outcome, out.Err, semel.InFlight, "", semel.ErrInFlight)
+				} else if out.Decision != semel.Fresh || out.Err != nil {
+					t.Errorf("%s: %s, %v", name, out.Decision, out.Err)
+				}
+			}
+		}
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCrossedBatchesRunEachEffectOnce has batches with the same messages in any
+// order, whose effects lock rows in that order.
+func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, &Options{Retries: 50, LockWait: 10 * time.Second}, nil)
+	start := seed(t)
+	const messages, workers = 60, 8
+	for name, do := range batchWays {
+		var wait sync.WaitGroup
+		for w := range workers {
+			random := rand.New(rand.NewPCG(uint64(start), uint64(w)))
+			wait.Go(func() {
+				for range 3 {
+					calls := callsOf(messages, name+" %d")
+					random.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+					for _, out := range do(t.Context(), d, calls[:messages/2], nil) {
+						if out.Err != nil {
+							t.Errorf("%s: %v", name, out.Err)
+						}
+					}
+				}
+			})
+		}
+		wait.Wait()
+		for i := range messages {
+			if n := d.effects(t, fmt.Sprintf(name+" %d", i)); n > 1 {
+				t.Errorf("the effect of %s %d is there %d times", name, i, n)
+			}
+		}
+	}
+}
+
+// TestDeadlocksOfEffectsAreDoneAgain has transactions that write two rows in
+// opposite order.
+func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	if _, err := d.pool.Exec(t.Context(), "INSERT INTO effects VALUES ('left', 0), ('right', 0)"); err != nil {
+		t.Fatal(err)
+	}
+	var meet sync.WaitGroup
+	meet.Add(2)
+	var runs [2]int
+	var wait sync.WaitGroup
+	for i, order := range [][]string{{"left", "right"}, {"right", "left"}} {
+		wait.Go(func() {
+			out, err := d.DoTx(t.Context(), key(order[0]), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+				runs[i]++
+				if _, err := tx.Exec(ctx, count, order[0]); err != nil {
+					return nil, err
+				}
+				if runs[i] == 1 {
+					meet.Done()
+					meet.Wait()
+				}
+				_, err := tx.Exec(ctx, count, order[1])
+				return nil, err
+			})
+			want(t, out, err, semel.Fresh, "", nil)
+		})
+	}
+	wait.Wait()
+	d.wantEffects(t, "left", 2)
+	d.wantEffects(t, "right", 2)
+	if runs[0]+runs[1] != 3 {
+		t.Errorf("the effects ran %d times, want 2 and the victim again", runs[0]+runs[1])
+	}
+}
