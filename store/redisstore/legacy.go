@@ -14,17 +14,20 @@ func (s *Store) legacy(ctx context.Context, reqs []semel.ClaimRequest, units []u
 	if s.opts.LegacyPrefix == "" {
 		return nil, nil
 	}
-	commands := make([]rueidis.Completed, len(units))
-	for i := range units {
-		commands[i] = s.client.B().Exists().Key(s.opts.LegacyPrefix + reqs[units[i].at].Key.ID).Build()
-	}
-	marked := make([]bool, len(units))
-	for i, result := range s.client.DoMulti(ctx, commands...) {
-		n, err := result.AsInt64()
-		if err != nil {
-			return nil, storeError("claim: look for a mark", err)
+	marked := make([]bool, 0, len(units))
+	for len(units) > 0 {
+		commands := make([]rueidis.Completed, min(len(units), maxPipeline))
+		for i := range commands {
+			commands[i] = s.client.B().Exists().Key(s.opts.LegacyPrefix + reqs[units[i].at].Key.ID).Build()
 		}
-		marked[i] = n > 0
+		units = units[len(commands):]
+		for _, result := range s.client.DoMulti(ctx, commands...) {
+			n, err := result.AsInt64()
+			if err != nil {
+				return nil, storeError("claim: look for a mark", err)
+			}
+			marked = append(marked, n > 0)
+		}
 	}
 	return marked, nil
 }

@@ -28,6 +28,23 @@ func (s *Store) inOneStep(reqs []semel.ClaimRequest) bool {
 // that does not decide is left to the script: a key that somebody holds, whose
 // lease ends by the server's time, and a server that is full.
 func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	for len(reqs) > 0 {
+		n := min(len(reqs), maxPipeline)
+		left, err := s.setPipeline(ctx, reqs[:n], answers[:n])
+		if err == nil && left != nil {
+			err = s.claim(ctx, reqs[:n], answers[:n], left)
+		}
+		if err != nil {
+			return err
+		}
+		reqs, answers = reqs[n:], answers[n:]
+	}
+	return nil
+}
+
+// setPipeline sends one pipeline and returns the places of the requests that
+// are not decided.
+func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (left []int, err error) {
 	memo := s.digests()
 	n := len(s.opts.Prefix) + nameRoom
 	// The names and records of all are one string: they are the most of what
@@ -49,7 +66,7 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 		ends, places = append(ends, len(room)), append(places, i)
 	}
 	if len(places) == 0 {
-		return nil
+		return nil, nil
 	}
 	all, start := string(room), 0
 	commands := make([]rueidis.Completed, len(places), len(places)+2)
@@ -64,35 +81,26 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 		}
 		start = ends[j]
 	}
-	var left []int
-	var first error
 	for j, result := range s.do(ctx, commands) {
 		i := places[j]
-		kept, err := result.ToString()
+		kept, refusal := result.ToString()
 		switch {
-		case rueidis.IsRedisNil(err):
+		case rueidis.IsRedisNil(refusal), refusal == nil && kept == records[j]:
+			// Written now, or before the answer to the same request was lost.
 			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
-		case err != nil:
+		case refusal != nil:
 			// A full server refuses the command before it looks whether the
 			// key is there; the script looks first.
-			if err = storeError("claim", err); isFull(err) {
+			if e := storeError("claim", refusal); isFull(e) {
 				left = append(left, i)
-			} else if first == nil {
-				first = err
+			} else if err == nil {
+				err = e
 			}
-		case kept == records[j]:
-			// The answer to the same request was lost.
-			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
-		default:
-			if !readKept(&reqs[i], kept, &answers[i]) {
-				left = append(left, i)
-			}
+		case !readKept(&reqs[i], kept, &answers[i]):
+			left = append(left, i)
 		}
 	}
-	if first != nil || left == nil {
-		return first
-	}
-	return s.claim(ctx, reqs, answers, left)
+	return left, err
 }
 
 // readKept decides on a record that was there before. It reports false if the

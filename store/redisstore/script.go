@@ -70,6 +70,13 @@ const (
 	maxBytes = 4 << 20
 )
 
+// A pipeline takes at most so many commands, and about so many bytes, so that a
+// call of any size takes bounded memory beyond its own.
+const (
+	maxPipeline      = 1024
+	maxPipelineBytes = 16 << 20
+)
+
 // unit is one request on its way through a script.
 type unit struct {
 	at     int // its place in the call
@@ -85,27 +92,49 @@ type batch struct {
 }
 
 // run sends units through a script and hands each answer to read. It returns
-// the first error of the server or of read; the other answers are read all the
-// same.
+// the first error of the server or of read; the other answers of the same
+// pipeline are read all the same.
 func (s *Store) run(ctx context.Context, sc *script, units []unit, read func(at int, answer string) error) error {
 	for len(units) > 0 {
 		batches := s.batches(units)
-		answers, err := s.send(ctx, sc, batches)
 		units = nil
-		for i, b := range batches {
-			for j, answer := range answers[i] {
-				if answer == "" {
-					units = append(units, b.units[j])
-				} else if e := read(b.units[j].at, answer); e != nil && err == nil {
-					err = e
-				}
+		for len(batches) > 0 {
+			n := pipelined(batches)
+			again, err := s.runPipeline(ctx, sc, batches[:n], read)
+			if err != nil {
+				return err
 			}
-		}
-		if err != nil {
-			return err
+			batches, units = batches[n:], append(units, again...)
 		}
 	}
 	return nil
+}
+
+// pipelined returns how many of the batches go in one pipeline.
+func pipelined(batches []batch) int {
+	bytes := 0
+	for i := range batches {
+		if bytes += batches[i].bytes; i == maxPipeline || i > 0 && bytes > maxPipelineBytes {
+			return i
+		}
+	}
+	return len(batches)
+}
+
+// runPipeline returns the units whose answers were left out.
+func (s *Store) runPipeline(ctx context.Context, sc *script, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
+	answers, err := s.send(ctx, sc, batches)
+	for i := range batches {
+		for j, answer := range answers[i] {
+			u := &batches[i].units[j]
+			if answer == "" {
+				again = append(again, *u)
+			} else if e := read(u.at, answer); e != nil && err == nil {
+				err = e
+			}
+		}
+	}
+	return again, err
 }
 
 // batches groups units by what one script may touch: without a cluster all,

@@ -5,9 +5,10 @@
 -- ARGV[1] and ARGV[2] are the length of a slice in microseconds and the grace
 -- in milliseconds, 0 without the compact form. For each request follows one
 -- packed string and, where there are sets, the member that stands for the key.
--- The reply is one string for each request. An empty one was not looked at,
--- because the replies before it were long: the caller asks again. C says that
--- the record is damaged, X and a text that the server refused to write.
+-- The reply is one string for each request. C says that the record is damaged,
+-- X and a text that the server refused to write. An empty one is left out: it is
+-- long, others before it were too, and nothing was changed; the caller asks for
+-- it again.
 --
 -- The layout of a record is in record.go. Times are microseconds of this
 -- server's clock, numbers are little-endian.
@@ -18,7 +19,7 @@ local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d
 local NONE = string.rep('\0', 8) -- no token, no fingerprint
 local HEADER = 37                -- bytes that show state, claim and fingerprint
 local HOUR = 3600000
-local REPLY_LIMIT = 4194304
+local LONG, REPLY_LIMIT = 1024, 4194304
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -133,17 +134,17 @@ end
 local function each(decide)
   local answers, size = {}, 0
   for i = 1, count do
-    local answer = ''
-    if size <= REPLY_LIMIT then
-      local first, at = 2 + (i - 1) * stride, 3 + (i - 1) * fields
-      local rec, state = load(KEYS[first])
-      if rec and not state then
-        answer = 'C' -- damaged
-      else
-        answer = decide(first, rec, state, ARGV[at], ARGV[at + 1])
-      end
-      size = size + #answer
+    local first, at = 2 + (i - 1) * stride, 3 + (i - 1) * fields
+    local rec, state = load(KEYS[first])
+    local answer = 'C'
+    if state or not rec then
+      answer = decide(first, rec, state, ARGV[at], ARGV[at + 1])
     end
+    if #answer > LONG and size > REPLY_LIMIT then
+      -- Whatever changes something has a short answer.
+      answer = ''
+    end
+    size = size + #answer
     answers[i] = answer
   end
   return answers
