@@ -1,0 +1,234 @@
+package pgstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// docs/postgres.md shows the functions of this file as they stand here, and
+// TestExamplesOfTransactions runs them on a real server.
+
+type order struct {
+	ID      string
+	Account string
+	Cents   int64
+}
+
+func pay(ctx context.Context, guard *pgstore.Guard, o order) (string, error) {
+	key := semel.Key{Scope: "payments", ID: o.ID}
+	out, err := guard.DoTx(ctx, key, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		_, err := tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+		return []byte("receipt of " + o.ID), err
+	})
+	return string(out.Result.Data), err // a second delivery gets the first one's receipt
+}
+
+func payAll(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.BatchOutcome {
+	calls := make([]semel.Call, len(orders))
+	for i, o := range orders {
+		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
+	}
+	return guard.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		for _, item := range fresh {
+			o := orders[item.Index]
+			_, item.Err = tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+			if item.Err != nil {
+				break // the transaction is aborted; the guard does it again without this order
+			}
+		}
+		return nil
+	})
+}
+
+func payByStatement(ctx context.Context, guard *pgstore.Guard, o order) error {
+	call := semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}}
+	_, err := guard.DoStatements(ctx, call, func(b *pgx.Batch) {
+		b.Queue("UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+	})
+	return err
+}
+
+func payInOurs(ctx context.Context, pool *pgxpool.Pool, store *pgstore.Store, guard *pgstore.Guard, o order) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		out, err := guard.Once(ctx, store.InTx(tx), semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
+		if err != nil || out.Decision != semel.Fresh {
+			return err
+		}
+		_, err = tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+		return err
+	})
+}
+
+func payInSQL(ctx context.Context, db *sql.DB, store *pgstore.Store, guard *pgstore.Guard, o order) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	out, err := guard.Once(ctx, store.InSQLTx(tx), semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
+	if err != nil || out.Decision != semel.Fresh {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+type customer struct {
+	ID       string
+	Revision int64
+	Name     string
+}
+
+func keepNewest(ctx context.Context, pool *pgxpool.Pool, c customer) (applied pgstore.Applied, err error) {
+	customers, err := pgstore.NewUpsert(pgstore.Table{Name: "customers", Keys: []string{"id"}, Version: "revision", Columns: []string{"name"}})
+	if err != nil {
+		return pgstore.NotApplied, err
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		applied, err = customers.Write(ctx, tx, c.ID, c.Revision, c.Name)
+		return err
+	})
+	return applied, err
+}
+
+func ExampleGuard_DoTx() {
+	ctx := context.Background()
+	store, err := pgstore.Connect(ctx, "postgres://shop@localhost/shop", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer store.Close()
+	guard, err := pgstore.NewGuard(store, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	out, err := guard.DoTx(ctx, semel.Key{Scope: "payments", ID: "order-42"}, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+		_, err := tx.Exec(ctx, "UPDATE accounts SET cents = cents - 1250 WHERE id = 'alice'")
+		return []byte("receipt of order-42"), err
+	})
+	fmt.Println(out.Decision, string(out.Result.Data), err)
+}
+
+func ExampleGuard_Once() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://shop@localhost/shop")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	store, err := pgstore.New(ctx, pool, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	guard, err := pgstore.NewGuard(store, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(payInOurs(ctx, pool, store, guard, order{ID: "order-42", Account: "alice", Cents: 1250}))
+}
+
+func TestExamplesOfTransactions(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	address := pgstore.SharedServers().Database(t)
+	pool, err := pgxpool.New(ctx, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := pgstore.Migrate(ctx, pool, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id text PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(ctx, "INSERT INTO accounts VALUES ('alice', 1000), ('bob', 10); CREATE TABLE customers (id text PRIMARY KEY, revision bigint, name text)"); err != nil {
+		t.Fatal(err)
+	}
+	store, err := pgstore.New(ctx, pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := pgstore.NewGuard(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	o := order{"order-1", "alice", 100}
+	for range 2 { // each order is delivered twice
+		if receipt, err := pay(ctx, guard, o); receipt != "receipt of order-1" || err != nil {
+			t.Errorf("pay: %q, %v", receipt, err)
+		}
+		outcomes := payAll(ctx, guard, []order{o, {"order-2", "alice", 100}, {"order-3", "bob", 100}, {"order-4", "alice", 100}})
+		for i, out := range outcomes {
+			if (out.Err != nil) != (i == 2) { // bob cannot pay
+				t.Errorf("pay all, order %d: %v", i+1, out.Err)
+			}
+		}
+		for name, err := range map[string]error{
+			"statement": payByStatement(ctx, guard, order{"order-5", "alice", 100}),
+			"ours":      payInOurs(ctx, pool, store, guard, order{"order-6", "alice", 100}),
+			"sql":       payInSQL(ctx, db, store, guard, order{"order-7", "alice", 100}),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	var cents int64
+	if err := pool.QueryRow(ctx, "SELECT cents FROM accounts WHERE id = 'alice'").Scan(&cents); err != nil || cents != 400 {
+		t.Errorf("alice has %d cents, %v; want 400", cents, err)
+	}
+	for i, want := range []pgstore.Applied{pgstore.Written, pgstore.Equal, pgstore.Stale} {
+		applied, err := keepNewest(ctx, pool, customer{"c", []int64{2, 2, 1}[i], "Carol"})
+		if applied != want || err != nil {
+			t.Errorf("version %d is %s, %v; want %s", i, applied, err, want)
+		}
+	}
+}
+
+func TestDocumentShowsCodeThatRuns(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("example_tx_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "postgres.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(document), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the document shows no code")
+	}
+	for _, block := range blocks {
+		if !strings.Contains(string(source), block[1]) {
+			t.Errorf("this code is not in example_tx_test.go:\n%s", block[1])
+		}
+	}
+}
