@@ -126,7 +126,7 @@ func (g *Guard) Settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome
 
 // run runs the effect under a granted claim and records how it ended.
 func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Time, fn resultFunc) (out Outcome, err error) {
-	held := []heldKey{{key: call.Key, token: claim.Token}}
+	held := []heldKey{{call.Key, claim}}
 	effect, beat := g.keep(ctx, held, asked)
 	returned := false
 	defer func() {
@@ -239,27 +239,48 @@ func retryable(err error) bool {
 // heldKey is a claim that this guard holds.
 type heldKey struct {
 	key   Key
-	token Token
+	claim Claim
 }
 
 // release gives claims back. Doubt makes them Unknown under the policy Hold.
 // An error is reported and otherwise left: the lease ends by itself.
+//
+// The record of a later attempt stays and only its lease ends: that this
+// attempt had no effect says nothing of those before, and the next one must
+// know of them.
 func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Lease)
 	defer cancel()
-	reqs := make([]ReleaseRequest, len(held))
-	for i, h := range held {
-		reqs[i] = ReleaseRequest{Key: h.key, Token: h.token, Unknown: doubt && g.opts.OnLeaseExpired == Hold}
-	}
-	answers := make([]error, len(reqs))
-	if err := g.store.Release(ctx, reqs, answers); err != nil {
-		g.Observe(Event{Kind: StoreError, Key: held[0].key, Err: err})
-		return
-	}
-	for i, err := range answers {
-		if err != nil {
-			g.Observe(Event{Kind: StoreError, Key: held[i].key, Err: err})
+	var releases []ReleaseRequest
+	var ends []ExtendRequest
+	for _, h := range held {
+		unknown := doubt && g.opts.OnLeaseExpired == Hold
+		if h.claim.Attempt > 1 && !unknown {
+			ends = append(ends, ExtendRequest{Key: h.key, Token: h.claim.Token, Lease: time.Millisecond})
+		} else {
+			releases = append(releases, ReleaseRequest{Key: h.key, Token: h.claim.Token, Unknown: unknown})
 		}
+	}
+	if len(releases) > 0 {
+		answers := make([]error, len(releases))
+		err := g.store.Release(ctx, releases, answers)
+		for i, r := range releases {
+			g.observeError(r.Key, errors.Join(err, answers[i]))
+		}
+	}
+	if len(ends) > 0 {
+		answers := make([]ExtendAnswer, len(ends))
+		err := g.store.Extend(ctx, ends, answers)
+		for i, r := range ends {
+			g.observeError(r.Key, errors.Join(err, answers[i].Err))
+		}
+	}
+}
+
+// observeError tells of an answer of the store, if it is an error.
+func (g *Guard) observeError(key Key, err error) {
+	if err != nil {
+		g.Observe(Event{Kind: StoreError, Key: key, Err: err})
 	}
 }
 

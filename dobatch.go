@@ -98,7 +98,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
 	held := make([]heldKey, len(fresh))
 	for n, item := range fresh {
-		held[n] = heldKey{item.Call.Key, item.Claim.Token}
+		held[n] = heldKey{item.Call.Key, item.Claim}
 	}
 	effect, beat := g.keep(ctx, held, asked)
 	returned := false

@@ -232,6 +232,41 @@ func TestLostHolderIsRetriedWithAHigherAttempt(t *testing.T) {
 	})
 }
 
+// TestFailedTakeOverDoesNotHideTheAttemptBefore: that the second attempt had no
+// effect says nothing of the first.
+func TestFailedTakeOverDoesNotHideTheAttemptBefore(t *testing.T) {
+	broken := errors.New("target is down")
+	for name, do := range map[string]func(*testing.T, *semel.Guard) error{
+		"single": func(t *testing.T, g *semel.Guard) error {
+			_, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, broken })
+			return err
+		},
+		"batch": func(t *testing.T, g *semel.Guard) error {
+			return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return broken })[0].Err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore(t, nil)
+				answers := make([]semel.ClaimAnswer, 1)
+				err := store.Claim(t.Context(), []semel.ClaimRequest{{Key: orderKey, Owner: semel.Owner{Name: "dead", Nonce: 1}, Lease: time.Minute, Window: time.Hour}}, answers)
+				if err != nil || answers[0].Decision != semel.Fresh {
+					t.Fatal(answers[0], err)
+				}
+				time.Sleep(time.Minute)
+				g := newGuard(t, store, semel.GuardOptions{Wait: time.Second})
+				if err := do(t, g); !errors.Is(err, broken) {
+					t.Fatalf("got %v, want the effect's error", err)
+				}
+				var j journal
+				if out, err := g.Do(t.Context(), orderKey, j.effect("ok")); err != nil || out.Attempt != 3 {
+					t.Errorf("after a failed second attempt: got attempt %d, %v, want 3", out.Attempt, err)
+				}
+			})
+		})
+	}
+}
+
 func TestHeartbeatKeepsTheLeaseWhileTheEffectRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore(t, nil)

@@ -61,7 +61,7 @@ func (h *heartbeat) beat() {
 	g := h.guard
 	reqs := make([]ExtendRequest, len(h.held))
 	for i, k := range h.held {
-		reqs[i] = ExtendRequest{Key: k.key, Token: k.token, Lease: g.opts.Lease}
+		reqs[i] = ExtendRequest{Key: k.key, Token: k.claim.Token, Lease: g.opts.Lease}
 	}
 	answers := make([]ExtendAnswer, len(reqs))
 	asked := time.Now()
