@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,9 @@ func TestConformance(t *testing.T) {
 	} {
 		for above, layers := range tops {
 			for age, maxAge := range map[string]time.Duration{"": 0, ", for ever": semel.Forever} {
+				if caches := strings.Contains(above, "cache over"); age != "" && !caches {
+					continue // it differs where copies are copied
+				}
 				t.Run(above+" over "+below+age, func(t *testing.T) {
 					t.Parallel()
 					storetest.Run(t, storetest.Harness{

@@ -37,7 +37,7 @@ func seed(t *testing.T) uint64 {
 // lost or stuck.
 func TestRandomOutages(t *testing.T) {
 	s := seed(t)
-	rounds := 15
+	rounds := 9
 	if testing.Short() {
 		rounds = 3
 	}
@@ -143,11 +143,12 @@ func (w *world) disturb(ctx context.Context, l *faulty, random *rand.Rand) {
 		next := fault(random.IntN(4))
 		only := []string{"", "", "claim", "complete", "remove", "look"}[random.IntN(6)]
 		share := random.IntN(100)
-		var mu sync.Mutex // guards random, in the calls of many
+		var mu sync.Mutex // guards calls, which many make
+		calls := rand.New(rand.NewPCG(random.Uint64(), 0))
 		l.does(func(verb string) fault {
 			mu.Lock()
 			defer mu.Unlock()
-			if only != "" && only != verb || random.IntN(100) < share {
+			if only != "" && only != verb || calls.IntN(100) < share {
 				return healthy
 			}
 			return next
