@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -11,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 )
 
 // Look implements [semel.Looker]. It blocks for one statement.
@@ -20,10 +20,10 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		return err
 	}
 	defer s.leave()
-	memo := digest.Memo{Hasher: s.hasher}
+	memo := s.hasher.memo()
 	digests := make(pgtype.FlatArray[[16]byte], len(keys))
 	for i, key := range keys {
-		if err := key.Validate(); err != nil {
+		if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
 			return fmt.Errorf("pgstore: look: %w", err)
 		}
 		digests[i] = memo.Key(key)
@@ -114,7 +114,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		return err
 	}
 	defer s.leave()
-	if err := key.Validate(); err != nil {
+	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
 		return err
 	}
 	if as != semel.Absent && as != semel.Done {
@@ -152,7 +152,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 		return false, err
 	}
 	defer s.leave()
-	if err := key.Validate(); err != nil {
+	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
 		return false, err
 	}
 	digest := [16]byte(s.hasher.Key(key))

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 )
 
 // maxStatement is the most keys that one statement decides. A call with more
@@ -95,12 +94,12 @@ func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers [
 
 // sorted returns the keys of valid requests in order, and answers the others.
 func (c *claims) sorted() []asked {
-	memo := digest.Memo{Hasher: c.hasher}
+	memo := c.hasher.memo()
 	all := make([]asked, 0, len(c.reqs))
 	which := make([]int, len(c.reqs))
 	for i := range c.reqs {
 		c.answers[i] = semel.ClaimAnswer{}
-		if err := c.reqs[i].Validate(); err != nil {
+		if err := cmp.Or(c.reqs[i].Validate(), c.hasher.check(c.reqs[i].Key)); err != nil {
 			c.answers[i].Err = err
 			continue
 		}
@@ -217,7 +216,7 @@ func (s *share) saw(known, all int) {
 
 // insert makes the rows of keys that have none, for the first request of each.
 func (c *claims) insert(ctx context.Context, keys []asked) error {
-	p := newParams(len(keys), c.opts.KeepIDs)
+	p := newParams(c.hasher, len(keys), c.opts.KeepIDs)
 	for i := range keys {
 		p.add(&keys[i].key, &c.reqs[keys[i].which[0]])
 	}
@@ -269,7 +268,11 @@ func (c *claims) grant(k *asked, r *row) {
 // settle answers requests for a key by its row as of a moment of the server,
 // up to one that must change the row.
 func (c *claims) settle(k *asked, r *row, now time.Time) {
-	for len(k.which) > 0 && r.answer(&c.reqs[k.which[0]], &c.answers[k.which[0]], now) {
+	for len(k.which) > 0 {
+		req, a := &c.reqs[k.which[0]], &c.answers[k.which[0]]
+		if !c.hasher.outside(r, req, a, now) && !r.answer(req, a, now) {
+			return
+		}
 		k.which = k.which[1:]
 	}
 }

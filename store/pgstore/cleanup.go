@@ -24,6 +24,11 @@ const (
 	// is remembered for longer than a generation lasts is copied once for each
 	// generation.
 	CleanupGenerations Cleanup = "generations"
+	// CleanupMessageTime keeps keys in partitions by the time inside their ids,
+	// and truncates those of messages that are too old to be answered for. Ids
+	// must have a time, a UUID of version 7 for instance, and a message must
+	// come with the same id at every delivery.
+	CleanupMessageTime Cleanup = "message-time"
 )
 
 // DefaultCleanup is the form of tables that were made without another.
@@ -32,10 +37,10 @@ const DefaultCleanup = CleanupDelete
 // validate returns an error if there is no such form.
 func (c Cleanup) validate(field string) error {
 	switch c {
-	case CleanupDelete, CleanupGenerations:
+	case CleanupDelete, CleanupGenerations, CleanupMessageTime:
 		return nil
 	}
-	return fmt.Errorf("pgstore: %s: %q is neither %s nor %s: %w", field, string(c), CleanupDelete, CleanupGenerations, semel.ErrInvalidRequest)
+	return fmt.Errorf("pgstore: %s: %q is none of %s, %s and %s: %w", field, string(c), CleanupDelete, CleanupGenerations, CleanupMessageTime, semel.ErrInvalidRequest)
 }
 
 // checkCleanup compares the form that was asked for with that of the tables.
@@ -70,9 +75,17 @@ func (s *Store) setForm(ctx context.Context, form Cleanup) error {
 	if err := form.suits(s.opts.Cleanup); err != nil {
 		return err
 	}
-	if form != CleanupGenerations {
-		return nil
+	switch form {
+	case CleanupGenerations:
+		s.ring = newRing(s.opts.Names, s.opts.KeepIDs)
+		return s.onPool().learn(ctx)
+	case CleanupMessageTime:
+		times, err := s.onPool().messageTimes(ctx)
+		if err != nil {
+			return err
+		}
+		s.hasher.times = times
+		s.plain = messageTimeStatements(s.opts.Names, s.opts.KeepIDs, times)
 	}
-	s.ring = newRing(s.opts.Names, s.opts.KeepIDs)
-	return s.onPool().learn(ctx)
+	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 )
 
 // maxStatementBytes is about how many bytes of results one statement carries.
@@ -76,10 +75,13 @@ func (s *Store) finish(ctx context.Context, v verb, requests, answers int) error
 // finish decides the requests of one call. Requests for one key go into
 // statements one after the other, in the order of the call.
 func (s session) finish(ctx context.Context, v verb, n int) error {
-	memo := digest.Memo{Hasher: s.hasher}
+	memo := s.hasher.memo()
 	waiting := make([]held, 0, n)
 	for i := range n {
 		key, token, err := v.held(i)
+		if err == nil {
+			err = s.hasher.check(key)
+		}
 		if v.refused(i, err); err == nil {
 			waiting = append(waiting, held{key: memo.Key(key), token: token, i: i})
 		}

@@ -4,8 +4,8 @@ package pgstore
 // the statement does nothing, if the phase is over. That it names the lower
 // table gets the lock on it; {keys} is the upper table.
 const guardedClock = `WITH clock AS MATERIALIZED (
-	SELECT clock_timestamp() AS now, set_config('lock_timeout', $1, true) FROM {phase}
-	WHERE phase % 6 = {mine} AND NOT EXISTS (SELECT FROM {lower} WHERE false))`
+	SELECT clock_timestamp() AS now, set_config('lock_timeout', $1, true)
+	WHERE (SELECT phase % 6 = {mine} FROM {phase}) AND NOT EXISTS (SELECT FROM {lower} WHERE false))`
 
 const askSQL = clock + `
 SELECT phase FROM clock, {phase}`

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 )
 
 // calm tells whether the keys that a guard claims have all been new lately.
@@ -76,13 +75,13 @@ func (u *unit) decide(ctx context.Context, reqs []semel.ClaimRequest, answers []
 // requests that are not valid.
 func (u *unit) hopes(reqs []semel.ClaimRequest) (sql string, args []any) {
 	for i := range reqs {
-		if reqs[i].Validate() != nil {
+		if reqs[i].Validate() != nil || u.hasher.check(reqs[i].Key) != nil {
 			return "", nil
 		}
 	}
 	if len(reqs) == 1 {
 		r := &reqs[0]
-		args = []any{u.lockWait, [16]byte(u.hasher.Key(r.Key)), spanOf(r), fingerprint(r.Fingerprint), deadline(r)}
+		args = []any{u.lockWait, [16]byte(u.hasher.Key(r.Key)), spanOf(r), fingerprint(r.Fingerprint), u.hasher.deadline(r)}
 		if u.opts.KeepIDs {
 			args = append(args, []byte(r.Key.Scope), []byte(r.Key.ID))
 		}
@@ -92,13 +91,13 @@ func (u *unit) hopes(reqs []semel.ClaimRequest) (sql string, args []any) {
 		key semel.Digest
 		req *semel.ClaimRequest
 	}
-	memo := digest.Memo{Hasher: u.hasher}
+	memo := u.hasher.memo()
 	order := make([]keyed, len(reqs))
 	for i := range reqs {
 		order[i] = keyed{memo.Key(reqs[i].Key), &reqs[i]}
 	}
 	slices.SortFunc(order, func(a, b keyed) int { return bytes.Compare(a.key[:], b.key[:]) })
-	p := newParams(len(reqs), u.opts.KeepIDs)
+	p := newParams(u.hasher, len(reqs), u.opts.KeepIDs)
 	for i := range order {
 		p.add(&order[i].key, order[i].req)
 	}

@@ -28,12 +28,19 @@ type MigrateOptions struct {
 	// Partitions is the number of hash partitions of the table of keys, which
 	// clean-up and autovacuum take one by one. It counts when the table is
 	// made, and cannot be changed later. Defaults to 0: a plain table. Must
-	// not be negative, nor above 1024.
+	// not be negative, nor above 1024. If clean-up is by message time it is the
+	// number of partitions by time, four of which are spare. Defaults to 32
+	// then. Must be between 8 and 256.
 	Partitions int
 	// Cleanup is the form in which keys are forgotten. It counts when the table
 	// is made, and cannot be changed later. Defaults to CleanupDelete, or to
 	// what the table was made for.
 	Cleanup Cleanup
+	// MessageAge is how old a message may be, by the time inside its id, to be
+	// answered for, if clean-up is by message time. It counts when the table is
+	// made, and cannot be changed later. Defaults to 7 days. Must be at least as
+	// many hours as there are partitions.
+	MessageAge time.Duration
 	// FillFactor is the share of a page, in percent, that new rows fill; the
 	// rest is left for updates. It counts when the table is made. With 90, most
 	// completions of large batches need a second entry in the index; 50 spares
@@ -182,6 +189,9 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	if c.Cleanup == CleanupGenerations && c.Partitions != 0 {
 		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d, but generations have tables of their own: %w", c.Partitions, semel.ErrInvalidRequest))
 	}
+	if c.Cleanup == CleanupMessageTime {
+		errs = append(errs, c.checkMessageTime()...)
+	}
 	if c.FillFactor < 10 || c.FillFactor > 100 {
 		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.FillFactor: %d is not between 10 and 100: %w", c.FillFactor, semel.ErrInvalidRequest))
 	}
@@ -220,11 +230,8 @@ func (o *MigrateOptions) steps() ([]step, error) {
 	return steps, nil
 }
 
-// partition is one hash partition, for the templates.
-type partition struct {
-	Name               string
-	Modulus, Remainder int
-}
+// partition is one partition, for the templates.
+type partition struct{ Name, Values string }
 
 // render fills one file with the quoted names.
 func (o *MigrateOptions) render(file string) (string, error) {
@@ -234,7 +241,7 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	}
 	var partitions []partition
 	for i := range o.Partitions {
-		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.Partitions, i})
+		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.values(i)})
 	}
 	var generations []string
 	for i := range ringTables {
@@ -243,7 +250,7 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	var sql bytes.Buffer
 	err = t.Execute(&sql, map[string]any{
 		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"),
-		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"),
+		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
 		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
 	})
 	if err != nil {

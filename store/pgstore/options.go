@@ -31,6 +31,10 @@ type Options struct {
 	// once for each generation that ends before. Defaults to 24 h. Must be at
 	// least 1 ms.
 	Generation time.Duration
+	// MessageTime returns the time inside an id, where keys are kept by the time
+	// of messages, or false if it has none. It must be the same for every
+	// delivery and in every process, and never change. Defaults to IDTime.
+	MessageTime func(key semel.Key) (time.Time, bool)
 	// MaxResult is the longest result in bytes that is kept; a longer one is
 	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,
 	// nor above 256 MiB.
@@ -69,6 +73,9 @@ func (o *Options) checked() (Options, error) {
 	}
 	if c.Retries == 0 {
 		c.Retries = DefaultRetries
+	}
+	if c.MessageTime == nil {
+		c.MessageTime = IDTime
 	}
 	if c.Generation == 0 {
 		c.Generation = DefaultGeneration

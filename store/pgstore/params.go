@@ -8,6 +8,7 @@ import (
 
 // params are the columns of the insert statement.
 type params struct {
+	hasher       hasher
 	keys         pgtype.FlatArray[[16]byte]
 	spans        pgtype.FlatArray[pgtype.Int8]
 	fingerprints pgtype.FlatArray[pgtype.Int8]
@@ -17,8 +18,9 @@ type params struct {
 	scopes, ids  pgtype.FlatArray[[]byte]
 }
 
-func newParams(n int, readable bool) *params {
+func newParams(h hasher, n int, readable bool) *params {
 	p := &params{
+		hasher:       h,
 		keys:         make([][16]byte, 0, n),
 		spans:        make([]pgtype.Int8, 0, n),
 		fingerprints: make([]pgtype.Int8, 0, n),
@@ -35,7 +37,7 @@ func newParams(n int, readable bool) *params {
 func (p *params) add(key *semel.Digest, req *semel.ClaimRequest) {
 	p.keys = append(p.keys, *key)
 	p.fingerprints = append(p.fingerprints, fingerprint(req.Fingerprint))
-	p.deadlines = append(p.deadlines, deadline(req))
+	p.deadlines = append(p.deadlines, p.hasher.deadline(req))
 	p.spans = append(p.spans, spanOf(req))
 	var owner []byte
 	if !req.Done {

@@ -174,8 +174,12 @@ func deadline(r *semel.ClaimRequest) pgtype.Timestamptz {
 	if r.Time.IsZero() || r.Window == semel.Forever {
 		return pgtype.Timestamptz{}
 	}
-	// A time that PostgreSQL cannot hold is as good as the end of what it can.
-	at := r.Time.Add(r.Window)
+	return timestamp(r.Time.Add(r.Window))
+}
+
+// timestamp is a deadline. A time that PostgreSQL cannot hold is as good as the
+// end of what it can.
+func timestamp(at time.Time) pgtype.Timestamptz {
 	switch {
 	case at.Year() < -4000:
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}

@@ -28,7 +28,7 @@ type Store struct {
 	opts   Options
 	pool   *pgxpool.Pool
 	owned  bool // the store closes the pool
-	hasher digest.Hasher
+	hasher hasher
 	plain  statements
 	ring   *ring // nil unless keys are kept in generations
 	known  share
@@ -117,7 +117,7 @@ func (s *Store) check(ctx context.Context) error {
 	case len(secret) != len(digest.Secret{}):
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
-	s.hasher = digest.New(digest.Secret(secret))
+	s.hasher.Hasher = digest.New(digest.Secret(secret))
 	return s.setForm(ctx, Cleanup(form))
 }
 

@@ -15,10 +15,10 @@ CREATE TABLE {{.Keys}} (
     owner       bytea,
     result      bytea,
     PRIMARY KEY (key)
-){{if .Partitions}} PARTITION BY HASH (key);
+){{if .Partitions}} PARTITION BY {{if eq .Cleanup "message-time"}}RANGE{{else}}HASH{{end}} (key);
 {{range .Partitions}}
 CREATE TABLE {{.Name}} PARTITION OF {{$.Keys}}
-    FOR VALUES WITH (MODULUS {{.Modulus}}, REMAINDER {{.Remainder}})
+    FOR VALUES {{.Values}}
     WITH ({{$.Storage}});
 {{end}}{{else}}
 WITH ({{.Storage}});
@@ -65,6 +65,18 @@ CREATE TABLE {{.Phase}} (
 );
 
 INSERT INTO {{.Phase}} VALUES (0, clock_timestamp());
+{{end}}{{if eq .Cleanup "message-time"}}
+-- Message time: how old a message may be, in microseconds, between how many
+-- partitions its time is divided, the time of messages before which what has
+-- no record is late, and since when all transactions that begin go by it.
+CREATE TABLE {{.Times}} (
+    age   bigint      NOT NULL PRIMARY KEY,
+    slots integer     NOT NULL,
+    floor timestamptz NOT NULL,
+    since timestamptz
+);
+
+INSERT INTO {{.Times}} VALUES ({{.MessageAge}}, {{len .Partitions}}, '1970-01-01 00:00:00+00', clock_timestamp());
 {{end}}
 INSERT INTO {{.Meta}} (name, at) VALUES ('cleaning', '-infinity'), ('cleaned', clock_timestamp())
 ON CONFLICT (name) DO NOTHING;
