@@ -119,7 +119,10 @@ func TestErrorsAreClassified(t *testing.T) {
 		{io.EOF, semel.ErrOutcomeUnknown, semel.ClassUnknown},
 		{os.ErrDeadlineExceeded, semel.ErrOutcomeUnknown, semel.ClassUnknown},
 		{errors.New("what nobody knows"), semel.ErrOutcomeUnknown, semel.ClassUnknown},
-		{rueidis.ErrClosing, semel.ErrClosed, semel.ClassPermanent},
+		// A call that was under way when the client closed may have been done.
+		{rueidis.ErrClosing, semel.ErrOutcomeUnknown, semel.ClassUnknown},
+		{rueidis.ErrClosing, semel.ErrClosed, semel.ClassUnknown},
+		{fmt.Errorf("%w before anything was sent", semel.ErrClosed), semel.ErrClosed, semel.ClassPermanent},
 	} {
 		err := storeError("claim", c.err)
 		if !errors.Is(err, c.is) || !errors.Is(err, c.err) || semel.Classify(err) != c.class {
