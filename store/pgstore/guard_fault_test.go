@@ -117,11 +117,14 @@ func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
 						if out.Decision != semel.Fresh {
 							t.Errorf("%s: %s", id, out.Decision)
 						}
-					case errors.Is(err, semel.ErrOutcomeUnknown):
+					case semel.Classify(err) == semel.ClassUnknown:
 						doubts.Add(1)
 						sure = false
 					default:
 						failures.Add(1)
+						if semel.Classify(err) != semel.ClassRetryable {
+							t.Errorf("%s: %v", id, err)
+						}
 						if sure && watcher.effects(t, id) != 0 {
 							t.Errorf("%s is committed, and the answer is: %v", id, err)
 						}
@@ -138,7 +141,7 @@ func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(pids) > 0 {
-			if _, err := killer.Exec(t.Context(), "SELECT pg_terminate_backend($1), pg_sleep($2)", pids[random.IntN(len(pids))], 0.02*random.Float64()); err != nil {
+			if _, err := killer.Exec(t.Context(), "SELECT pg_terminate_backend($1), pg_sleep($2)", pids[random.IntN(len(pids))], 0.005*random.Float64()); err != nil {
 				t.Fatal(err)
 			}
 			kills++
@@ -146,8 +149,8 @@ func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
 	}
 	wait.Wait()
 	t.Logf("%d sessions ended: %d failures, %d doubts, %d commits found", kills, failures.Load(), doubts.Load(), found.Load())
-	if failures.Load() == 0 {
-		t.Error("no session was lost")
+	if failures.Load() == 0 || doubts.Load() > failures.Load() {
+		t.Error("no session was lost, or most were lost without need")
 	}
 	for w := range workers {
 		for i := range messages {
@@ -231,14 +234,11 @@ func (p *proxy) carry(ctx context.Context, client net.Conn, server string) {
 		defer func() { _, _ = client.Close(), upstream.Close() }()
 		answers := bufio.NewReader(upstream)
 		for {
-			b, err := answers.Peek(1)
-			if err != nil || swallow.Load() {
+			if _, err := answers.Peek(1); err != nil || swallow.Load() {
 				return
 			}
-			if b, err = answers.Peek(answers.Buffered()); err == nil {
-				_, err = client.Write(b)
-			}
-			if err != nil {
+			b, _ := answers.Peek(answers.Buffered())
+			if _, err := client.Write(b); err != nil {
 				return
 			}
 			_, _ = answers.Discard(len(b))

@@ -90,6 +90,7 @@ func together(fn TxBatchFunc) effect {
 		all := make([]kept, len(fresh))
 		for i, item := range fresh {
 			if item.Err != nil {
+				item.Err = u.verdict(item.Err)
 				failed = append(failed, item)
 			}
 			all[i] = kept{item, valueOf(item.Data)}

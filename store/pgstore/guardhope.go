@@ -101,9 +101,21 @@ func (u *unit) hopes(reqs []semel.ClaimRequest) (sql string, args []any) {
 	for i := range order {
 		p.add(&order[i].key, order[i].req)
 	}
-	args = []any{u.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
+	if sql, args = u.sql().hopeSame, []any{u.lockWait, p.keys, p.spans[0]}; !p.same() {
+		sql, args = u.sql().hope, []any{u.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
+	}
 	if u.opts.KeepIDs {
 		args = append(args, p.scopes, p.ids)
 	}
-	return u.sql().hope, args
+	return sql, args
+}
+
+// same reports whether the keys differ in nothing else.
+func (p *params) same() bool {
+	for i := range p.keys {
+		if p.spans[i] != p.spans[0] || p.fingerprints[i].Valid || p.deadlines[i].Valid {
+			return false
+		}
+	}
+	return true
 }

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, lift, carry, keep, hope, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, lift, carry, keep, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -79,6 +79,14 @@ SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, 
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]){+, (SELECT $6::bytea[]), (SELECT $7::bytea[])})
 	AS r (key, span, fingerprint, deadline{+, scope, id})
 ORDER BY r.key`
+
+// hopeSameSQL is hopeSQL for keys that are remembered for equally long and of
+// which no more is known, as most are that come together: the one array that is
+// left, in order, costs a quarter less than five and their sorting.
+const hopeSameSQL = clock + `
+INSERT INTO {keys} (key, until, seen{+, scope, id})
+SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now{+, r.scope, r.id}
+FROM clock, unnest((SELECT $2::uuid[]){+, (SELECT $4::bytea[]), (SELECT $5::bytea[])}) AS r (key{+, scope, id})`
 
 // hopeOneSQL is hopeSQL for one key: to make a row of constants, rather than of
 // arrays and a common clock, halves what it adds to the statement behind it.
@@ -160,7 +168,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), hope: fill(hopeSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

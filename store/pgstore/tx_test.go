@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -26,6 +27,27 @@ func libraries(d *desk) map[string]func(t testing.TB, level string) owned {
 		// As a driver that knows nothing of our types would send it.
 		"database/sql, text alone": func(t testing.TB, level string) owned { return ownedSQL(t, d, level, pgx.QueryExecModeSimpleProtocol) },
 	}
+}
+
+// place is where a transaction of the caller may be.
+type place struct {
+	desk  *desk
+	begin func(t testing.TB, level string) owned
+}
+
+// inBothForms are the libraries with the tables of each form of clean-up.
+func inBothForms(t *testing.T) map[string]place {
+	t.Helper()
+	places := make(map[string]place)
+	for _, form := range []Cleanup{CleanupDelete, CleanupGenerations} {
+		address := shared.Database(t)
+		migrated(t, address, &MigrateOptions{Cleanup: form})
+		d := deskAt(t, address, nil, nil)
+		for name, begin := range libraries(d) {
+			places[fmt.Sprintf("%s, %v", name, form)] = place{d, begin}
+		}
+	}
+	return places
 }
 
 func ownedPGX(t testing.TB, d *desk, level string) owned {
@@ -57,8 +79,8 @@ func ownedSQL(t testing.TB, d *desk, level string, mode pgx.QueryExecMode) owned
 
 func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, nil, nil)
-	for name, begin := range libraries(d) {
+	for name, at := range inBothForms(t) {
+		d, begin := at.desk, at.begin
 		t.Run(name, func(t *testing.T) {
 			ctx, id := t.Context(), "by "+name
 			for _, commit := range []bool{false, true} {
@@ -95,8 +117,8 @@ func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
 
 func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, nil, nil)
-	for name, begin := range libraries(d) {
+	for name, at := range inBothForms(t) {
+		d, begin := at.desk, at.begin
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			k := func(id string) semel.Key { return key(id + " by " + name) }
