@@ -9,7 +9,8 @@ import (
 
 // Joined is a store whose concurrent single calls are joined into batches.
 // While one call of a verb runs, the single requests that arrive gather; when
-// it ends they go together. There is no timer: a lone caller never waits.
+// it ends they go together, and where the store works on several calls at once
+// also when half as many have gathered as are under way. There is no timer: a lone caller never waits.
 // Calls with several requests pass through unchanged.
 //
 // It is safe for concurrent use. It starts no goroutines.
@@ -29,7 +30,8 @@ var _ Store = (*Joined)(nil)
 //
 // A store with a method JoinsCalls() gets each call as it comes. It joins them
 // itself where that pays: calls that it answers from memory must not wait for
-// those that take a round trip.
+// those that take a round trip. For a store with a method JoinLanes() int, which
+// works on several calls at once, so many calls of a verb may run at once.
 func Join(store Store, most int) *Joined {
 	if j, ok := store.(*Joined); ok {
 		return j
@@ -39,10 +41,14 @@ func Join(store Store, most int) *Joined {
 	}
 	j := &Joined{store: store}
 	_, j.through = store.(interface{ JoinsCalls() })
-	j.claim.init(most, store.Claim)
-	j.complete.init(most, store.Complete)
-	j.release.init(most, store.Release)
-	j.extend.init(most, store.Extend)
+	lanes := 1
+	if l, ok := store.(interface{ JoinLanes() int }); ok {
+		lanes = max(l.JoinLanes(), 1)
+	}
+	j.claim.init(most, lanes, store.Claim)
+	j.complete.init(most, lanes, store.Complete)
+	j.release.init(most, lanes, store.Release)
+	j.extend.init(most, lanes, store.Extend)
 	j.claim.orphan = j.giveBack
 	return j
 }
@@ -106,9 +112,12 @@ type joiner[Req, Ans any] struct {
 	orphan func(context.Context, []Req, []Ans)
 	most   int
 
-	mu    sync.Mutex // guards the fields below and the members of queued batches
-	busy  bool       // a call of this verb runs, or a batch was told to
-	queue []*joint[Req, Ans]
+	lanes int // calls of this verb that may run at once
+
+	mu      sync.Mutex // guards the fields below and the members of queued batches
+	running int        // calls of this verb that run, and batches that were told to
+	carried int        // requests in them
+	queue   []*joint[Req, Ans]
 }
 
 // joint is a batch of requests of different callers.
@@ -123,8 +132,8 @@ type joint[Req, Ans any] struct {
 	done    chan struct{}
 }
 
-func (j *joiner[Req, Ans]) init(most int, call func(context.Context, []Req, []Ans) error) {
-	j.most, j.call = most, call
+func (j *joiner[Req, Ans]) init(most, lanes int, call func(context.Context, []Req, []Ans) error) {
+	j.most, j.lanes, j.call = most, lanes, call
 }
 
 func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) error {
@@ -135,13 +144,18 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 		return j.call(ctx, reqs, answers)
 	}
 	j.mu.Lock()
-	if !j.busy {
-		j.busy = true
+	if j.running == 0 {
+		j.running, j.carried = 1, 1
 		j.mu.Unlock()
-		defer j.next()
+		defer j.next(1)
 		return j.call(ctx, reqs, answers)
 	}
 	b, i := j.enlist(reqs[0])
+	// A further call pays when it carries about as much as those under way.
+	if j.running < j.lanes && b == j.queue[0] && (len(b.reqs) == j.most || 2*len(b.reqs) >= j.carried) {
+		j.running++
+		j.start()
+	}
 	j.mu.Unlock()
 
 	select {
@@ -224,7 +238,7 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
 		defer j.mu.Unlock()
 		b.desert()
 	})()
-	defer j.next()
+	defer j.next(len(b.reqs))
 	b.answers = make([]Ans, len(b.reqs))
 	b.err = fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
 	var reqs []Req
@@ -247,15 +261,23 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
 	b.err = j.call(shared, b.reqs, b.answers)
 }
 
-// next hands over to the batch that gathered meanwhile.
-func (j *joiner[Req, Ans]) next() {
+// next ends a call that carried so many requests, and hands over to the batch
+// that gathered meanwhile.
+func (j *joiner[Req, Ans]) next(carried int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.carried -= carried
 	if len(j.queue) == 0 {
-		j.busy = false
+		j.running--
 		return
 	}
+	j.start()
+}
+
+// start tells one of the callers of the first batch to run it. Call with j.mu.
+func (j *joiner[Req, Ans]) start() {
 	b := j.queue[0]
 	j.queue = j.queue[1:]
+	j.carried += len(b.reqs)
 	b.lead <- struct{}{}
 }

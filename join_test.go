@@ -3,6 +3,7 @@ package semel_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -205,5 +206,49 @@ func TestCallsOfAStoreThatJoinsThemItselfDoNotWait(t *testing.T) {
 		if took := time.Since(start); took != time.Second || len(store.batches) != 5 {
 			t.Errorf("five claims took %v in batches of %v, want a second and each alone", took, store.batches)
 		}
+	})
+}
+
+// broad is a store that works on two calls at once.
+type broad struct{ gate }
+
+func (*broad) JoinLanes() int { return 2 }
+
+func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &broad{}
+		joined := semel.Join(store, 8)
+		var all sync.WaitGroup
+		arrive := func(callers int) {
+			for range callers {
+				all.Go(func() {
+					if a, err := claimOne(t.Context(), joined, "x"); err != nil || a.Decision != semel.Fresh {
+						t.Errorf("got %s, %v", a.Decision, err)
+					}
+				})
+				synctest.Wait()
+			}
+		}
+		begun := func(want ...int) {
+			t.Helper()
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			if !slices.Equal(store.batches, want) {
+				t.Errorf("the store saw batches of %v, want %v", store.batches, want)
+			}
+		}
+		arrive(9)
+		begun(1, 1) // a lone caller is no reason to let another wait; a third waits
+		time.Sleep(time.Second)
+		synctest.Wait()
+		begun(1, 1, 7)
+		arrive(3)
+		begun(1, 1, 7)
+		arrive(1)
+		begun(1, 1, 7, 4)
+		arrive(8)
+		begun(1, 1, 7, 4)
+		all.Wait()
+		begun(1, 1, 7, 4, 8)
 	})
 }

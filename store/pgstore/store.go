@@ -211,3 +211,7 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 		wait *= 2
 	}
 }
+
+// JoinLanes says how many calls with joined requests are worth having under way
+// at once: while the server syncs one, it works on the other.
+func (s *Store) JoinLanes() int { return 2 }
