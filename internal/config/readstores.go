@@ -258,8 +258,9 @@ func (v value) postgres() Spec {
 		field{"dsn", func(v value) { v.postgresDSN(&p.DSN) }},
 		field{"schema", func(v value) { v.identifier(&p.Schema, 63) }},
 		field{"prefix", func(v value) { v.identifier(&p.Prefix, 40) }},
-		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete", "generations") }},
+		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete", "generations", "message-time") }},
 		field{"generation", func(v value) { v.duration(&p.Generation) }},
+		field{"message_age", func(v value) { v.duration(&p.MessageAge) }},
 		field{"partitions", func(v value) { v.number(&p.Partitions, 1, 1024) }},
 		field{"prepare", func(v value) { v.truth(&p.Prepare) }},
 		field{"keep_ids", func(v value) { v.truth(&p.KeepIDs) }},
@@ -268,6 +269,9 @@ func (v value) postgres() Spec {
 	v.require(there, "dsn")
 	if generation, ok := there["generation"]; ok && p.Cleanup != "generations" {
 		generation.wrong("it is for cleanup: generations: write that too, or leave it out")
+	}
+	if age, ok := there["message_age"]; ok && p.Cleanup != "message-time" {
+		age.wrong("it is for cleanup: message-time: write that too, or leave it out")
 	}
 	if partitions, ok := there["partitions"]; ok && p.Cleanup == "generations" {
 		partitions.wrong("generations have tables of their own: leave it out")

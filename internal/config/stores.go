@@ -95,11 +95,14 @@ type Postgres struct {
 	DSN Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
-	// Cleanup is the form in which expired keys are taken away: delete or
-	// generations; "" is what the tables were made for.
+	// Cleanup is the form in which expired keys are taken away: delete,
+	// generations or message-time; "" is what the tables were made for.
 	Cleanup string
 	// Generation is how long a generation lasts. 0 is the store's default.
 	Generation time.Duration
+	// MessageAge is how old a message may be by the time inside its id. 0 is
+	// the store's default.
+	MessageAge time.Duration
 	Partitions int // 0 is the store's default
 	// Prepare has statements prepared by name.
 	Prepare   bool

@@ -51,7 +51,7 @@ func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err err
 func (s *Schema) SQL() (string, error) { return pgstore.SQL(s.options()) }
 
 func (s *Schema) options() *pgstore.MigrateOptions {
-	return &pgstore.MigrateOptions{Names: names(s.spec), Cleanup: pgstore.Cleanup(s.spec.Cleanup), Partitions: s.spec.Partitions, KeepIDs: s.spec.KeepIDs}
+	return &pgstore.MigrateOptions{Names: names(s.spec), Cleanup: pgstore.Cleanup(s.spec.Cleanup), MessageAge: s.spec.MessageAge, Partitions: s.spec.Partitions, KeepIDs: s.spec.KeepIDs}
 }
 
 func (s *Schema) connected(ctx context.Context, use func(*pgxpool.Pool) error) error {
