@@ -9,7 +9,13 @@
 // The tables are made by [Migrate], or by the SQL that [SQL] prints, under a
 // role that may create them. The role of the store itself needs no more than
 // SELECT, INSERT, UPDATE and DELETE on the tables and USAGE on the schema and
-// on the sequence.
+// on the sequence; who cleans up by generations or by message time needs
+// TRUNCATE on them as well.
+//
+// Keys are forgotten in one of three forms, which is chosen when the tables are
+// made, [MigrateOptions].Cleanup: row by row, by generations, or by the time
+// inside their ids. A key is remembered for exactly its window in each of them;
+// they differ in what that costs. [Store.Maintain] does the work.
 //
 // The store holds neither sessions nor named prepared statements unless it is
 // told to (see [Options].Prepare), so that it works behind PgBouncer in

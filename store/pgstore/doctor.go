@@ -28,7 +28,7 @@ func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	defer conn.Release()
 	e := &examination{Store: s, conn: conn}
 	for _, look := range []func(context.Context) error{
-		e.server, e.settings, e.standbys, e.pooler, e.privileges, e.tables, e.cleaning, e.transactions, e.clock,
+		e.server, e.settings, e.standbys, e.pooler, e.privileges, e.tables, e.cleaning, e.form, e.transactions, e.clock,
 	} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("pgstore: examine: %w", failure(err))

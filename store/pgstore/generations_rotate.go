@@ -36,9 +36,9 @@ RETURNING true`
 
 // dutySQL says what the rotator has to do: the phase, for how many seconds it
 // has lasted, and of the table that is to be truncated how many pages it has,
-// and about how many rows.
+// and about how many rows, as far as the server has counted them.
 const dutySQL = clock + `
-SELECT p.phase, extract(epoch FROM clock.now - p.since)::float8, pg_relation_size(c.oid) / current_setting('block_size')::bigint, greatest(c.reltuples, 0)::bigint
+SELECT p.phase, extract(epoch FROM clock.now - p.since)::float8, pg_relation_size(c.oid) / current_setting('block_size')::bigint, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint
 FROM clock, {phase} AS p
 JOIN pg_class AS c ON c.oid = to_regclass((ARRAY[{tables}])[1 + (p.phase / 2 + 2) % 3])`
 

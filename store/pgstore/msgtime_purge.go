@@ -132,7 +132,7 @@ func (s *Store) pages(ctx context.Context, name string) (int64, error) {
 // truncateSlot truncates a partition, if it is still over by then. It gives up
 // where it does not have the lock soon: statements wait behind it meanwhile.
 func (s *Store) truncateSlot(ctx context.Context, slot int, name string) (gone int64, err error) {
-	sql := "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
+	sql := "SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
 	for range truncateTries {
 		w, settled, err := s.settled(ctx)
 		if err != nil || !settled || !s.hasher.times.over(w, slot) {

@@ -65,6 +65,6 @@ func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
 		*sql = changed.Replace(*sql)
 	}
 	// One statement that hopes for a new key does not see how old it is.
-	s.hope, s.hopeOne = "", ""
+	s.hope, s.hopeSame, s.hopeOne = "", "", ""
 	return s
 }

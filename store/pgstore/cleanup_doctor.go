@@ -1,0 +1,74 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/semel-dev/semel"
+)
+
+// form examines what there is of a form of clean-up beyond the table of keys.
+func (e *examination) form(ctx context.Context) error {
+	switch {
+	case e.ring != nil:
+		return e.generation(ctx)
+	case e.hasher.times != nil:
+		return e.floor(ctx)
+	}
+	return nil
+}
+
+func (e *examination) generation(ctx context.Context) error {
+	var p phase
+	var since pgtype.Interval
+	if err := e.ask(ctx, "SELECT phase, clock_timestamp() - since FROM "+e.opts.quoted("phase"), nil, (*int64)(&p), &since); err != nil {
+		return err
+	}
+	e.judgeGeneration(p, duration(since))
+	return e.truncates(ctx, ringTable(p.retired()))
+}
+
+func (e *examination) judgeGeneration(p phase, lasts time.Duration) {
+	found := fmt.Sprintf("number %d, for %v", p/2, lasts.Round(time.Second))
+	if p.overlap() {
+		e.judge(lasts > lag, semel.Notice, "generation", found+" in overlap with the next",
+			"the promise holds; each new key is inserted twice, and the oldest table stays",
+			"end old transactions; see that the maintenance of the store runs, and may truncate")
+		return
+	}
+	e.judge(lasts > 2*e.opts.Generation+lag, semel.Notice, "generation", found,
+		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
+}
+
+func (e *examination) floor(ctx context.Context) error {
+	var behind pgtype.Interval
+	err := e.ask(ctx, "SELECT clock_timestamp() - age * interval '1 microsecond' - floor FROM "+e.opts.quoted("times"), nil, &behind)
+	if err != nil {
+		return err
+	}
+	e.judgeFloor(duration(behind))
+	return e.truncates(ctx, slotTable(0))
+}
+
+func (e *examination) judgeFloor(behind time.Duration) {
+	m := e.hasher.times
+	e.judge(behind > m.width()+lag, semel.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
+		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
+}
+
+// truncates judges whether this role may do the clean-up.
+func (e *examination) truncates(ctx context.Context, table string) error {
+	var may bool
+	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'TRUNCATE')", []any{e.opts.quoted(table)}, &may); err != nil {
+		return err
+	}
+	found := "this role may"
+	if !may {
+		found = "this role may not"
+	}
+	e.judge(!may, semel.Notice, "truncate", found, "none for claims; clean-up by this role fails", "GRANT TRUNCATE to the role that runs the maintenance")
+	return nil
+}
