@@ -70,7 +70,8 @@ type TxFunc func(ctx context.Context, tx pgx.Tx) (result []byte, err error)
 // rolled back, or an InFlightError. A key that is held by a lease, of Do for
 // instance, is in flight. Both are asked for again up to GuardOptions.Wait.
 // DoTx blocks for that, for a free connection, and for three round trips and
-// what fn does.
+// what fn does. It has the connection until it returns: if fn uses the guard or
+// the store as well, the pool needs another.
 //
 // An error of fn rolls back everything, the key included, so that the next
 // delivery runs fn again; one made by [semel.Permanent] is then recorded as the

@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// bench is a guard on a database of its own, with a table that counts effects.
+// desk is a guard on a database of its own, with a table that counts effects.
 type desk struct {
 	*Guard
 	store *Store

@@ -43,7 +43,8 @@ func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn TxBatchFun
 
 // DoTxEach is [Guard.DoTx] for many calls in few transactions: fn runs for one
 // call after the other, in their order, each behind a savepoint, so that one
-// that fails leaves what the others did. At most 50 calls share a transaction.
+// that fails leaves what the others did. At most 50 calls share a transaction;
+// savepoints that fn itself begins come on top.
 // It costs a round trip more for each call than [Guard.DoTxBatch], and saves
 // doing the others again where one fails.
 func (g *Guard) DoTxEach(ctx context.Context, calls []semel.Call, fn func(ctx context.Context, tx pgx.Tx, call *semel.Call) (result []byte, err error)) []semel.BatchOutcome {
