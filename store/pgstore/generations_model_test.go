@@ -430,6 +430,8 @@ func starts() []modelState {
 		s := empty
 		s.slots[table].row = modelRow{modelRecord, 0}
 		s.lives, s.granted = 1, 1
+		// Two are enough here, and a tenth of the states.
+		s.writers[modelWriters-1] = modelWriter{step: stepEnd, life: -1}
 		all = append(all, s)
 	}
 	return all
