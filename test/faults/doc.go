@@ -12,6 +12,6 @@
 // happened.
 //
 //	go test . -race-keys 10000               a smaller race proof
-//	go test . -kills 200                     longer
+//	go test . -kills 200 -rounds 20          longer
 //	go test . -seed N                        the same random choices again
 package faults

@@ -11,11 +11,14 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 var (
 	seedFlag = flag.Uint64("seed", 0, "seed of the random choices; 0 chooses one")
 	raceKeys = flag.Int("race-keys", 100_000, "how many keys the race proof has for each store")
+	rounds   = flag.Int("rounds", 1, "how often each fault of a server happens")
 	kills    = flag.Int("kills", 12, "how many workers are killed for each store")
 )
 
@@ -38,6 +41,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	zerolog.SetGlobalLevel(zerolog.Disabled) // the proxy's
+	registerMeter()
 	os.Exit(m.Run())
 }
 
@@ -85,4 +90,22 @@ func random(t *testing.T) *rand.Rand {
 	}
 	t.Logf("seed %d (-seed %d chooses the same)", seed, seed)
 	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// eventually polls until a fact is true, for at most a minute.
+func eventually(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	within(t, time.Minute, what, fact)
+}
+
+// within polls until a fact is true.
+func within(t *testing.T, limit time.Duration, what string, fact func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for !fact() {
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			t.Fatalf("waited %v in vain: %s", limit, what)
+		}
+	}
 }

@@ -171,3 +171,12 @@ func keyOf(input string) semel.Key {
 	scope, id, _ := strings.Cut(input, "/")
 	return semel.Key{Scope: scope, ID: id}
 }
+
+// keysOf returns the keys of inputs.
+func keysOf(inputs []string) []semel.Key {
+	keys := make([]semel.Key, len(inputs))
+	for i, input := range inputs {
+		keys[i] = keyOf(input)
+	}
+	return keys
+}

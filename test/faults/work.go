@@ -31,11 +31,11 @@ const (
 	sameTx mode = "tx"
 )
 
-// inputs are the names of n inputs of a mode.
-func inputs(m mode, n int) []string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = fmt.Sprintf("%s/%d", m, i)
+// inputs are the names of inputs of a mode, from one number up to another.
+func inputs(m mode, from, to int) []string {
+	var list []string
+	for i := from; i < to; i++ {
+		list = append(list, fmt.Sprintf("%s/%d", m, i))
 	}
 	return list
 }
@@ -49,7 +49,7 @@ const (
 
 // effectsTable has the effects of the mode sameTx. Nothing in it keeps a key
 // from being there twice.
-const effectsTable = `CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, key text NOT NULL, worker text NOT NULL)`
+const effectsTable = `CREATE TABLE effects (id bigint NOT NULL, key text NOT NULL, worker text NOT NULL)`
 
 // workJob is the part of one worker process: to process all inputs of its
 // modes, of which the other workers get the same.
@@ -98,7 +98,7 @@ func (j *workJob) run(ctx context.Context) error {
 	}
 	var todo []string
 	for _, m := range j.Modes {
-		for _, input := range inputs(m, j.Keys) {
+		for _, input := range inputs(m, 0, j.Keys) {
 			if !finished[input] {
 				todo = append(todo, input)
 			}
@@ -118,14 +118,16 @@ type worker struct {
 	bare   bool
 	seed   uint64
 	deaths float64
-	// failures counts deliveries that came back with an error.
+	// failures counts answers of the store that were errors.
 	failures atomic.Int64
+	// slowest is how long the slowest delivery took, in nanoseconds.
+	slowest atomic.Int64
 }
 
 func newWorker(store *opened, name string, journal *recorder, modes []mode, lease time.Duration) (*worker, error) {
 	w := &worker{name: name, journal: journal, guards: map[mode]*semel.Guard{}, bare: store.bare}
 	for _, m := range modes {
-		opts := &semel.GuardOptions{Name: name, Lease: lease, Wait: lease / 10}
+		opts := &semel.GuardOptions{Name: name, Lease: lease, Wait: lease / 10, Observer: semel.ObserverFunc(w.observe)}
 		var err error
 		switch m {
 		case sameTx:
@@ -141,6 +143,18 @@ func newWorker(store *opened, name string, journal *recorder, modes []mode, leas
 		}
 	}
 	return w, nil
+}
+
+func (w *worker) observe(e semel.Event) {
+	if e.Kind == semel.StoreError {
+		w.failures.Add(1)
+	}
+}
+
+func (w *worker) took(d time.Duration) {
+	for old := w.slowest.Load(); int64(d) > old && !w.slowest.CompareAndSwap(old, int64(d)); {
+		old = w.slowest.Load()
+	}
 }
 
 // processAll processes inputs in a random order, some at once, until each is
@@ -177,7 +191,9 @@ func (l *lane) deliver(ctx context.Context, input string) error {
 	m := mode(keyOf(input).Scope)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, patience)
+		began := time.Now()
 		out, err := l.process(attempt, m, input)
+		l.took(time.Since(began))
 		cancel()
 		e := entry{Key: input, Worker: l.name}
 		switch {
@@ -192,9 +208,6 @@ func (l *lane) deliver(ctx context.Context, input string) error {
 			return nil
 		case semel.Classify(err) == semel.ClassPermanent && !errors.Is(err, semel.ErrStaleToken):
 			return fmt.Errorf("%s: %w", input, err)
-		}
-		if !errors.Is(err, errFlaky) && !errors.Is(err, semel.ErrInFlight) {
-			l.failures.Add(1)
 		}
 		if err := pause(ctx, time.Duration(5+l.random.IntN(20))*time.Millisecond); err != nil {
 			return fmt.Errorf("%s is not settled: %w", input, err)
@@ -239,12 +252,14 @@ func (l *lane) insert(ctx context.Context, tx pgx.Tx, input string) ([]byte, err
 	if err := l.before(sameTx, input); err != nil {
 		return nil, err
 	}
-	var id uint64
-	if err := tx.QueryRow(ctx, `INSERT INTO effects (key, worker) VALUES ($1, $2) RETURNING id`, input, l.name).Scan(&id); err != nil {
+	// No sequence: it would number another effect alike after a failover that
+	// forgets this one.
+	id := rand.Int64()
+	if _, err := tx.Exec(ctx, `INSERT INTO effects (id, key, worker) VALUES ($1, $2, $3)`, id, input, l.name); err != nil {
 		return nil, err
 	}
 	l.mayDie(sameTx, input, afterEffect)
-	return []byte(result(input, id)), nil
+	return []byte(result(input, uint64(id))), nil
 }
 
 // mayDie kills this process now and then.
@@ -264,7 +279,7 @@ func committed(ctx context.Context, address string) ([]entry, error) {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	rows, err := conn.Query(ctx, `SELECT key, worker, id FROM effects ORDER BY id`)
+	rows, err := conn.Query(ctx, `SELECT key, worker, id FROM effects`)
 	if err != nil {
 		return nil, err
 	}
