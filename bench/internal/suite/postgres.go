@@ -36,7 +36,7 @@ func postgres(e Env) []Benchmark {
 		comparison("postgres-transaction-1", server+fmt.Sprintf("One message a transaction, on 16 connections, for %v: its key and one business row, in one round trip (DoStatements). Peer: the business row alone", span),
 			0.85, func(ctx context.Context) (float64, error) { return onePerTransaction(ctx, span) },
 			func(ctx context.Context) (float64, error) { return businessRows(ctx, span, 1) }),
-		comparison("postgres-transaction-100", server+fmt.Sprintf("100 messages a transaction, on 16 connections, for %v: their keys and 100 business rows in one statement (DoTxBatch). Peer: the business rows alone", span),
+		comparison("postgres-transaction-100", server+fmt.Sprintf("100 messages a transaction, on 16 connections, for %v: their keys and 100 business rows in one statement (DoBatchStatements). Peer: the business rows alone", span),
 			0.45, func(ctx context.Context) (float64, error) { return hundredPerTransaction(ctx, span) },
 			func(ctx context.Context) (float64, error) { return businessRows(ctx, span, 100) }),
 		{
@@ -227,13 +227,12 @@ func hundredPerTransaction(ctx context.Context, span time.Duration) (rate float6
 			for i := range ids {
 				calls[i].Key.ID = string(ids[i][:])
 			}
-			outcomes := guard.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+			outcomes := guard.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
 				rows := make([][16]byte, len(fresh))
 				for i, item := range fresh {
 					rows[i] = ids[item.Index]
 				}
-				_, err := tx.Exec(ctx, businessMany, rows, make([]int32, len(rows)))
-				return err
+				b.Queue(businessMany, rows, make([]int32, len(rows)))
 			})
 			for _, out := range outcomes {
 				if err := wantFresh(out.Decision == semel.Fresh, out.Err); err != nil {
