@@ -76,7 +76,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (20s)
 crash: ## Kill the program 200 times and compare what it wrote
 	$(GO) test -count=1 -timeout 1h -v ./test/crash -kills 200
 
-bench: ## Measure beside the peers (25 min; see bench/README.md)
+bench: ## Measure beside the peers (40 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
 bench-report: ## Make docs/performance.md from the results of bench

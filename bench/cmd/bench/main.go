@@ -1,6 +1,6 @@
 // Command bench runs benchmarks beside their peers and writes their results.
 //
-//	bench all            run every benchmark, about 25 minutes
+//	bench all            run every benchmark, about 40 minutes
 //	bench NAME...        run some
 //	bench list           list the names
 //	bench -quick all     prove that everything works; measures nothing

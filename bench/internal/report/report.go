@@ -20,6 +20,9 @@ var sections = [...]section{
 	{"key", "Finding the key in a line"},
 	{"memstore", "The store in memory"},
 	{"logstore", "The embedded store"},
+	{"redis", "The store in Redis"},
+	{"postgres", "The store in PostgreSQL"},
+	{"tiered", "A cache above a store"},
 }
 
 // Write writes the page.
