@@ -62,6 +62,11 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 	if err != nil {
 		return fmt.Errorf("forget %s: %w", displayID(record.Key.ID), err)
 	}
+	for _, stackOf := range []func(string) (*config.Store, bool){k.conf.Above, k.conf.LayerOf} {
+		if stack, ok := stackOf(k.found.Name); ok {
+			k.note("%s is a layer of %s, where others may know the key still: the same command with --store-name %s reaches all", k.shown(), stack.Name, stack.Name)
+		}
+	}
 	if k.asJSON {
 		return k.printJSON(changeReport{"rm", newRecordLine(record), semel.Absent.String()})
 	}

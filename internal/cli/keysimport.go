@@ -114,6 +114,10 @@ func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
 		if _, err := wiring.EmbeddedExists(spec.Path); err != nil {
 			p.addf("--store %s: %s", spec.Path, fileReason(err))
 		}
+	case *config.Redis:
+		if stack, ok := k.conf.LayerOf(k.found.Name); ok {
+			p.addf("%s is a layer of %s, which would drop messages on its word alone: write --store-name %s", k.shown(), stack.Name, stack.Name)
+		}
 	}
 	if keepIDs && k.file != "" {
 		p.addf("--keep-ids is for --store: in a configuration the store says keep_ids: true")

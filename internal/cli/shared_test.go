@@ -238,9 +238,10 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 		return run(t, `{"id":"copied"}`, append([]string{"keys", "--config", file, "--store-name"}, words...)...)
 	}
 	keys("both", "import").check(t, exitDone, "imported 1")
-	keys("db", "rm", "copied", "--reason", "past the layers").check(t, exitDone, "forgot copied")
+	keys("db", "rm", "copied", "--reason", "past the layers").check(t, exitDone, "forgot copied", "db is a layer of both, where others may know the key still: the same command with --store-name both reaches all\n")
 	keys("both", "import").check(t, exitDone, "imported 0  already there 1") // the copy in Redis says so
 	keys("both", "rm", "copied", "--reason", "for good").check(t, exitFailed, "no layer above has a copy", "copied is absent")
 	keys("both", "import").check(t, exitDone, "imported 1")
 	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, exitFailed, "none is absent")
+	keys("second", "import").check(t, exitUsage, "second is a layer of both, which would drop messages on its word alone: write --store-name both\n")
 }

@@ -141,6 +141,16 @@ func (f *File) LayerOf(name string) (*Store, bool) {
 	return nil, false
 }
 
+// Above returns the stack in which a store is the one that decides.
+func (f *File) Above(name string) (*Store, bool) {
+	for _, s := range f.Stores {
+		if spec, ok := s.Spec.(*Tiered); ok && spec.Layers[len(spec.Layers)-1].Name == name {
+			return s, true
+		}
+	}
+	return nil, false
+}
+
 // Redact replaces every secret of the configuration in a text that others
 // wrote. Calls may run at once.
 func (f *File) Redact(text string) string { return f.hidden.Text(text) }
