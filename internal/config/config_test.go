@@ -169,6 +169,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { redis: { url: 'redis://h', compact: {} } }\n", "c.yaml:2:44: stores.a.redis.compact: window is missing"},
 		{"stores:\n  a: { postgres: {} }\n", "c.yaml:2:18: stores.a.postgres: dsn is missing"},
 		{"stores:\n  a: { postgres: { dsn: 'mysql://h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
+		{"stores:\n  a: { postgres: { dsn: 'postgres://u:a@b@h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it cannot be understood: in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @; elsewhere put a value with blanks in single quotes"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', schema: 'a;b', prefix: A } }\n", "c.yaml:2:43: stores.a.postgres.schema: \"a;b\": write lower-case letters, digits and _, a letter first\nc.yaml:2:58: stores.a.postgres.prefix: \"A\": write lower-case letters, digits and _, a letter first"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete, generations, message-time"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it is for cleanup: message-time: write that too, or leave it out"},

@@ -284,11 +284,20 @@ func (v value) postgresDSN(target *Secret) {
 	text := target.Reveal()
 	switch {
 	case text == "":
-	case strings.HasPrefix(target.String(), hiddenText):
+	case strings.HasPrefix(target.String(), hiddenText), twoAts(text):
 		v.wrong("it cannot be understood: in the password of a URL write %%2F for /, %%3F for ?, %%23 for # and %%40 for @; elsewhere put a value with blanks in single quotes")
 	case strings.Contains(text, "://") && !hasScheme(text, "postgres", "postgresql"):
 		v.wrong("it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database")
 	}
+}
+
+// twoAts reports whether a URL has an @ in its password that is not written as
+// %40. The driver ends the password at the first one, and looks up what is
+// behind it as the name of a host.
+func twoAts(text string) bool {
+	_, rest, _ := strings.Cut(text, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	return strings.Count(authority, "@") > 1
 }
 
 // identifier reads a name in SQL, one that needs no quotes.
