@@ -241,6 +241,30 @@ func TestCompletionIsRecognisedDuringGrace(t *testing.T) {
 	wantDecision(t, s, semel.Duplicate, req)
 }
 
+func TestLookTellsWhenAKeyInTheCompactFormIsForgotten(t *testing.T) {
+	t.Parallel()
+	const window = 24 * time.Hour
+	s := newStore(t, &Options{Compact: &Compact{Window: window, Grace: time.Minute}})
+	inOne, inTwo := done(ask("in one step", 1)), ask("in two steps", 2)
+	inOne.Window, inTwo.Window = window, window
+	claim(t, s, inOne)
+	if err := complete(t, s, inTwo.Key, wantDecision(t, s, semel.Fresh, inTwo).Claim.Token, window); err != nil {
+		t.Fatal(err)
+	}
+	records := make([]semel.Record, 2)
+	if err := s.Look(t.Context(), []semel.Key{inOne.Key, inTwo.Key}, records); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records { // with their records beside the set
+		if left := time.Until(r.Expires); left < window-time.Minute || left > window+s.Traits().Tick+time.Minute {
+			t.Errorf("%s is forgotten in %v, want the window of %v and up to a tick", r.Key, left, window)
+		}
+		if age := time.Since(r.FirstSeen); !r.FirstSeen.IsZero() && (age < -time.Minute || age > time.Minute) {
+			t.Errorf("%s was first seen %v ago", r.Key, age)
+		}
+	}
+}
+
 func TestSetsStayPackedWhereTheServerPacksLittle(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)

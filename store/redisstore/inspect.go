@@ -37,6 +37,11 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		if !ok {
 			return damaged("look", keys[at])
 		}
+		if answer[0] == 'S' {
+			// The set lasts for longer than the window, so that its end does
+			// not tell the beginning.
+			r.window = 0
+		}
 		records[at] = r.show(int64(uint64At(answer, 9)), int64(uint64At(answer, 1)))
 		records[at].Key, records[at].Digest = keys[at], units[at].digest
 		return nil

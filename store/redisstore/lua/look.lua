@@ -1,14 +1,17 @@
--- Looks keys up: the milliseconds that the record lasts, or less than 0, this
--- moment, and the record.
+-- Looks keys up: the milliseconds that the key is known, or less than 0, this
+-- moment, and the record. S is a key in the compact form, whose record may still
+-- stand beside it.
 
-return each(function(first, rec, _, _, member)
+return each(function(first, rec, state, _, member)
+  if not held(state) then
+    for i = first + 1, first + stride - 1 do
+      if redis.call('SISMEMBER', KEYS[i], member) == 1 then
+        return 'S' .. pack('<i8I8', redis.call('PTTL', KEYS[i]), now) .. (rec or string.char(DONE))
+      end
+    end
+  end
   if rec then
     return 'R' .. pack('<i8I8', redis.call('PTTL', KEYS[first]), now) .. rec
-  end
-  for i = first + 1, first + stride - 1 do
-    if redis.call('SISMEMBER', KEYS[i], member) == 1 then
-      return 'R' .. pack('<i8I8', redis.call('PTTL', KEYS[i]), now) .. string.char(DONE)
-    end
   end
   return 'A'
 end)
