@@ -309,7 +309,7 @@ func TestConformanceWhileGenerationsRotate(t *testing.T) {
 					tb.Errorf("rotate: %v", err)
 					return
 				}
-				_ = sleep(ctx, 10*time.Millisecond) // until ctx ends at the most
+				_ = sleep(ctx, 30*time.Millisecond) // until ctx ends at the most
 			}
 		}()
 	})
