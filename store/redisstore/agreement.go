@@ -114,10 +114,12 @@ func (s *Store) agreeCommands(a *agreement) [2]rueidis.Completed {
 func (s *Store) agree(ctx context.Context, wanted *agreement) (*agreement, error) {
 	commands := s.agreeCommands(wanted)
 	results := s.client.DoMulti(ctx, commands[:]...)
-	if err := results[0].Error(); err != nil && !rueidis.IsRedisNil(err) {
-		return nil, storeError("open", err)
-	}
+	// Who may only read finds what others have agreed on: Examine tells why
+	// nothing can be claimed there.
 	kept, err := results[1].ToString()
+	if refused := results[0].Error(); rueidis.IsRedisNil(err) && refused != nil {
+		err = refused
+	}
 	if err != nil {
 		return nil, storeError("open", err)
 	}

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -129,6 +130,11 @@ func TestDoctorLooksAtReplication(t *testing.T) {
 		return strings.Contains(do(t, master.Addr(), "INFO", "replication").(string), "state=online")
 	}, "the replica follows")
 
+	if _, err := New(t.Context(), client, &Options{Prefix: "agreed:"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return do(t, replica.Addr(), "EXISTS", "agreed:meta") == int64(1) }, "the agreement is there")
+
 	findings := examine(t, client, nil)
 	if got := find(t, findings, "replicas"); got.Severity != semel.Notice || got.Found != "1 connected" {
 		t.Errorf("one replica: %+v", got)
@@ -146,7 +152,14 @@ func TestDoctorLooksAtReplication(t *testing.T) {
 		t.Errorf("too few replicas: %+v; want it broken", got)
 	}
 
-	if got := find(t, examine(t, connect(t, replica.URL(), nil), nil), "role"); got.Severity != semel.Broken || !strings.Contains(got.Found, master.Addr()) {
+	follower := connect(t, replica.URL(), nil)
+	if _, err := New(t.Context(), follower, &Options{Prefix: "agreed:"}); err != nil {
+		t.Errorf("open where others have agreed, to have a replica examined: %v", err)
+	}
+	if _, err := New(t.Context(), follower, nil); !errors.Is(err, semel.ErrStoreUnavailable) {
+		t.Errorf("open a prefix that nobody has used, on a replica: %v", err)
+	}
+	if got := find(t, examine(t, follower, nil), "role"); got.Severity != semel.Broken || !strings.Contains(got.Found, master.Addr()) {
 		t.Errorf("on a replica: %+v; want it broken", got)
 	}
 }
