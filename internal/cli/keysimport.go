@@ -324,10 +324,14 @@ func (im *importer) flush(ctx context.Context) error {
 			im.report.Imported++
 		case answer.Decision == semel.Duplicate:
 			im.report.Duplicate++
+		case answer.Decision == semel.Late:
+			im.report.Expired++ // older than the store answers for
 		case answer.Decision == semel.InDoubt:
 			errs = append(errs, fmt.Errorf("key %s is unknown: settle it with keys resolve", displayID(id)))
 		case answer.Decision == semel.InFlight:
 			errs = append(errs, fmt.Errorf("key %s is claimed by %s until %s", displayID(id), displayText(answer.Holder), displayTime(answer.Claim.LeaseEnd)))
+		case err == nil:
+			errs = append(errs, fmt.Errorf("key %s: the store says that it is %s", displayID(id), answer.Decision))
 		}
 	}
 	im.batch = im.batch[:0]

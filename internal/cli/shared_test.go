@@ -245,3 +245,38 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, exitFailed, "none is absent")
 	keys("second", "import").check(t, exitUsage, "second is a layer of both, which would drop messages on its word alone: write --store-name both\n")
 }
+
+func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q, cleanup: message-time } } }", servers.Database(t)))
+	run(t, "", "migrate", "up", "--config", file).check(t, exitDone, "applied 1")
+	old := `{"id":"01890a5d-ac96-774b-bcce-b302099a8057"}`
+	run(t, old, "keys", "import", "--config", file).check(t, exitDone, "read 1  imported 0  already there 0  expired 1\n")
+}
+
+// TestKeysAreNotMarkedByAStackThatForgetsThem: under "pass" a stack says fresh to
+// all while the store that decides does not answer.
+func TestKeysAreNotMarkedByAStackThatForgetsThem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
+stores:
+  mem:   { memory: {} }
+  files: { embedded: { path: %q } }
+  stack: { tiered: { layers: [mem, files], on_store_error: pass } }
+`, dir+"/files"))
+	var wrong problems
+	a := &app{env: noEnv, patience: time.Minute}
+	f := storeFlags{file: file, name: "stack"}
+	if !f.find(a, &wrong) {
+		t.Fatal(wrong)
+	}
+	opened, err := f.open(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if spec := f.found.Spec.(*config.Tiered); spec.OnStoreError != "stop" {
+		t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
+	}
+}

@@ -159,6 +159,12 @@ func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store
 }
 
 func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
+	for _, s := range f.conf.Stack(f.found.Name) {
+		if spec, ok := s.Spec.(*config.Tiered); ok && spec.OnStoreError == "pass" {
+			// Messages may pass unremembered. Who marks keys must hear of it.
+			spec.OnStoreError = "stop"
+		}
+	}
 	patient, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	opened, err := wiring.Open(patient, f.conf, f.found.Name, nil)
