@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -176,7 +177,7 @@ func (e *examination) privileges(ctx context.Context) error {
 	}
 	found := fmt.Sprintf("role %s has what it needs", role)
 	if len(missing) > 0 {
-		found = fmt.Sprintf("role %s lacks %v", role, missing)
+		found = fmt.Sprintf("role %s lacks %s", role, strings.Join(missing, ", "))
 	}
 	e.judge(len(missing) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
 	return nil

@@ -17,6 +17,7 @@ var ErrSchema = fmt.Errorf("schema is not migrated: %w", semel.ErrInvalidRequest
 // What PostgreSQL says, as far as something follows from it.
 const (
 	serializationFailure = "40001"
+	completionUnknown    = "40003"
 	deadlockDetected     = "40P01"
 	lockNotAvailable     = "55P03"
 	undefinedTable       = "42P01"
@@ -67,9 +68,10 @@ func answered(e *pgconn.PgError) error {
 	switch e.Code {
 	case undefinedTable, undefinedColumn:
 		return ErrSchema
-	case adminShutdown, crashShutdown:
+	case adminShutdown, crashShutdown, completionUnknown:
 		// The server may have committed and been told to end before it said
-		// so, for instance while it waited for a standby.
+		// so, for instance while it waited for a standby. The last is what
+		// others that speak its protocol say.
 		return semel.ErrOutcomeUnknown
 	}
 	switch e.Code[:min(2, len(e.Code))] {

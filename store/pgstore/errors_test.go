@@ -33,6 +33,7 @@ func TestWhatTheServerSaysHasItsClass(t *testing.T) {
 		"22P02": semel.ErrInvalidRequest,
 		"57P01": semel.ErrOutcomeUnknown, // maybe after the commit
 		"57P02": semel.ErrOutcomeUnknown,
+		"40003": semel.ErrOutcomeUnknown,
 		"08P01": semel.ErrOutcomeUnknown, // a pooler lost the server
 		"XX000": semel.ErrOutcomeUnknown,
 		"58030": semel.ErrOutcomeUnknown,
