@@ -30,11 +30,13 @@ type pair struct {
 func redisPair(t *testing.T) *pair {
 	t.Helper()
 	s := servicestest.StartRedisSentinel(t, &services.RedisOptions{Args: []string{"--appendfsync", "always"}})
-	do := func(server *services.Server, command ...string) any {
-		answer, err := services.RedisDo(t.Context(), server.Addr(), command...)
-		if err != nil {
-			t.Fatal(err)
-		}
+	// Sentinels end the connections of a server whose role they change.
+	do := func(server *services.Server, command ...string) (answer any) {
+		eventually(t, command[0]+" is answered", func() bool {
+			var err error
+			answer, err = services.RedisDo(t.Context(), server.Addr(), command...)
+			return err == nil
+		})
 		return answer
 	}
 	role := func() string { return do(s.Replica, "ROLE").([]any)[0].(string) }

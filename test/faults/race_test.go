@@ -44,6 +44,8 @@ type raceJob struct {
 	Number      int
 	Shared, Own int
 	Seed        uint64
+	// Time is in the ids of the keys, in milliseconds.
+	Time int64
 	// Won is the beginning of the names of files with the numbers of the keys
 	// that were won, one for each connection.
 	Won string
@@ -106,7 +108,11 @@ func (j *raceJob) keys(connection int) []int {
 	return keys
 }
 
-func raceKey(n int) semel.Key { return semel.Key{Scope: "race", ID: strconv.Itoa(n)} }
+// raceKey returns a key by its number. Its id has the form of UUIDv7, in which
+// there is a time: one of the stores keeps keys by that.
+func raceKey(time int64, n int) semel.Key {
+	return semel.Key{Scope: "race", ID: fmt.Sprintf("%08x-%04x-7000-8000-%012x", time>>16, time&0xffff, n)}
+}
 
 // claim claims the keys of one connection in batches of random length and
 // completes what it wins.
@@ -124,7 +130,7 @@ func (j *raceJob) claim(ctx context.Context, store *opened, connection int) (cou
 		for i, k := range keys[:n] {
 			nonce++
 			reqs[i] = semel.ClaimRequest{
-				Key: raceKey(k), Owner: semel.Owner{Name: fmt.Sprint(j.Number, ".", connection), Nonce: nonce},
+				Key: raceKey(j.Time, k), Owner: semel.Owner{Name: fmt.Sprint(j.Number, ".", connection), Nonce: nonce},
 				Lease: 10 * time.Minute, Window: semel.DefaultWindow,
 			}
 		}
@@ -162,7 +168,7 @@ func (j *raceJob) finish(ctx context.Context, store *opened, keys []int, answers
 		case semel.Fresh:
 			count.fresh++
 			won = binary.LittleEndian.AppendUint32(won, uint32(keys[i]))
-			reqs = append(reqs, semel.CompleteRequest{Key: raceKey(keys[i]), Token: answer.Claim.Token, Window: semel.DefaultWindow})
+			reqs = append(reqs, semel.CompleteRequest{Key: raceKey(j.Time, keys[i]), Token: answer.Claim.Token, Window: semel.DefaultWindow})
 		case semel.Duplicate:
 			count.duplicates++
 		case semel.InFlight:
@@ -196,6 +202,7 @@ var raceSettings = []struct {
 	}},
 	{onPostgres, func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupDelete) }},
 	{"postgres generations", func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupGenerations) }},
+	{"postgres message-time", func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupMessageTime) }},
 	{onDual, func(t *testing.T) setting {
 		s := inPostgres(t, onDual, pgstore.CleanupDelete)
 		s.Redis = servicestest.StartRedis(t, nil).URL()
@@ -240,17 +247,18 @@ func race(t *testing.T, s setting) {
 	dir := t.TempDir()
 	seed := random(t).Uint64()
 	shared, own := raceSets(*raceKeys)
+	began := time.Now()
 	stop := keepCleaning(t, s)
 	racers := make([]*racer, raceProcesses)
 	for i := range racers {
 		racers[i] = startRacer(t, raceJob{
-			Setting: s, Number: i, Shared: shared, Own: own, Seed: seed, Won: filepath.Join(dir, fmt.Sprint("won-", i, "-")),
+			Setting: s, Number: i, Shared: shared, Own: own, Seed: seed, Time: began.UnixMilli(), Won: filepath.Join(dir, fmt.Sprint("won-", i, "-")),
 		})
 	}
 	for _, r := range racers {
 		r.waitReady()
 	}
-	began := time.Now()
+	start := time.Now()
 	for _, r := range racers {
 		r.start()
 	}
@@ -263,7 +271,7 @@ func race(t *testing.T, s setting) {
 		sum.inFlight += c.inFlight
 		sum.again += c.again
 	}
-	elapsed := time.Since(began)
+	elapsed := time.Since(start)
 	stop()
 	keys := shared + raceProcesses*own
 	winners := make([]int, keys)
@@ -297,11 +305,11 @@ func race(t *testing.T, s setting) {
 	if want := raceProcesses * (shared + own); sum.claims != want || sum.fresh+sum.duplicates+sum.inFlight != want {
 		t.Errorf("%d claims with %d answers; want %d", sum.claims, sum.fresh+sum.duplicates+sum.inFlight, want)
 	}
-	wantAllDone(t, s, keys)
+	wantAllDone(t, s, began, keys)
 }
 
 // wantAllDone looks at each key once more, when the race is over.
-func wantAllDone(t *testing.T, s setting, n int) {
+func wantAllDone(t *testing.T, s setting, began time.Time, n int) {
 	t.Helper()
 	store, err := s.open(t.Context())
 	if err != nil {
@@ -310,7 +318,7 @@ func wantAllDone(t *testing.T, s setting, n int) {
 	defer store.close()
 	keys := make([]semel.Key, n)
 	for i := range keys {
-		keys[i] = raceKey(i)
+		keys[i] = raceKey(began.UnixMilli(), i)
 	}
 	records, err := store.states(t.Context(), keys)
 	if err != nil {
@@ -347,12 +355,36 @@ func keepCleaning(t *testing.T, s setting) (stop func()) {
 			passes++
 		}
 		t.Logf("%d clean-ups beside the race", passes)
+		// A rotation takes two steps, so that a long race must have seen one.
+		if phase := phase(t, s); phase >= 0 {
+			t.Logf("%d steps of rotation", phase)
+			if phase < 2 && passes >= 50 {
+				t.Error("generations were not rotated beside the race")
+			}
+		}
 	})
 	return func() {
 		cancel()
 		wg.Wait()
 		store.close()
 	}
+}
+
+// phase returns how often the rotator of generations took a step, or -1 where
+// keys are not in generations.
+func phase(t *testing.T, s setting) int {
+	t.Helper()
+	text, err := query(context.WithoutCancel(t.Context()), s.Postgres, `SELECT coalesce(to_regclass('semel_phase')::text, '')`)
+	if err == nil && text != "" {
+		text, err = query(context.WithoutCancel(t.Context()), s.Postgres, `SELECT max(phase)::text FROM semel_phase`)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if n, err := strconv.Atoi(text); err == nil {
+		return n
+	}
+	return -1
 }
 
 // racer is one process of a race.
