@@ -280,3 +280,27 @@ stores:
 		t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
 	}
 }
+
+func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), `stores:
+  port:  { postgres: { dsn: "postgres://u:canary-7f3a@h:port/db" } }
+  mode:  { postgres: { dsn: "postgres://u:canary-7f3a@h/db?sslmode=of" } }
+  redis: { redis: { url: "redis://u:canary-7f3a@h:port/0" } }
+  base:  { redis: { url: "redis://u:canary-7f3a@h/first" } }
+  files: { redis: { url: "rediss://h", tls: { ca: ./none.pem } } }
+  fine:  { postgres: { dsn: "host=h password='canary 7f3a'" } }
+`)
+	for _, args := range [][]string{{"doctor", file}, {"keys", "ls", "--config", file, "--store-name", "fine"}, {"migrate", "sql", "--config", file, "--store-name", "fine"}} {
+		got := run(t, "", args...)
+		got.check(t, exitUsage,
+			file+":2:3: stores.port.postgres.dsn: invalid port\n",
+			file+":3:3: stores.mode.postgres.dsn: failed to configure TLS (sslmode is invalid)\n",
+			file+":4:3: stores.redis.redis.url: the URL has a host that cannot be read; ",
+			file+":5:3: stores.base.redis.url: the URL has a database that is no number; ",
+			file+":6:3: stores.files.redis.tls: ", "none.pem: no such file or directory\n")
+		if strings.Contains(got.stderr, "canary") || strings.Contains(got.stderr, "stores.fine") {
+			t.Errorf("%s", got.stderr)
+		}
+	}
+}

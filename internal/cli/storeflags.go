@@ -103,6 +103,12 @@ func (a *app) readConfig(name string, p *problems) *config.File {
 		return nil
 	}
 	a.redact = conf.Redact
+	if problems := wiring.Check(conf); len(problems) > 0 {
+		for _, problem := range problems {
+			*p = append(*p, problem.String())
+		}
+		return nil
+	}
 	return conf
 }
 

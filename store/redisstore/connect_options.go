@@ -132,6 +132,13 @@ type target struct {
 	secure             bool
 }
 
+// CheckURL returns what is wrong with a URL for Connect, as an error that wraps
+// ErrInvalidRequest and quotes nothing of it. It connects to nothing.
+func CheckURL(url string) error {
+	_, err := parseURL(url)
+	return err
+}
+
 // parseURL reads a URL. Its errors quote nothing of it: where a password has
 // characters that should have been escaped, any part may be the password.
 func parseURL(raw string) (target, error) {
