@@ -95,6 +95,24 @@ stores:
 	if s := severity(got); s != "notice" {
 		t.Errorf("in a layer above what decides the policy is %s", s)
 	}
+	size := func() any {
+		t.Helper()
+		n, err := services.RedisDo(t.Context(), server.Addr(), "DBSIZE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := size(); n != int64(0) {
+		t.Errorf("the doctor wrote %v names", n)
+	}
+	run(t, `{"id":"a"}`, "keys", "import", "--config", file, "--store-name", "alone").check(t, exitDone, "imported 1")
+	other := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { alone: { redis: { url: %q, compact: { window: 1h } } } }", server.URL()))
+	got = run(t, "", "doctor", other, "--json")
+	got.check(t, exitFound, "2 broken")
+	if !strings.Contains(got.stdout, `"severity":"broken","subject":"prefix","found":"Options.Compact: the prefix was first used without it"`) {
+		t.Errorf("with other terms: %s", got.stdout)
+	}
 }
 
 func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/store/pgstore"
+	"github.com/semel-dev/semel/store/redisstore"
 )
 
 // Report is what an examination of one store found.
@@ -32,7 +33,7 @@ func Examine(ctx context.Context, f *config.File, s *config.Store) Report {
 		err = r.embedded(ctx, f, spec)
 	case *config.Redis:
 		r.tls(spec.TLS)
-		err = r.server(ctx, f)
+		err = r.redis(ctx, f, spec)
 	case *config.Postgres:
 		err = r.server(ctx, f)
 	case *config.Tiered:
@@ -65,6 +66,33 @@ func (r *Report) note(severity semel.Severity, subject, found, cost, remedy stri
 	r.Findings = append(r.Findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
+// redis has the servers of a store examined without opening it: that would
+// write down on what terms their prefix is used, and not be possible on a
+// replica or a full server.
+func (r *Report) redis(ctx context.Context, f *config.File, spec *config.Redis) (err error) {
+	opts, err := redisOptions(spec)
+	if err != nil {
+		return err
+	}
+	w := &opening{file: f}
+	client, err := w.redisClient(ctx, spec)
+	opened := &Opened{file: f, closes: w.closes}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	if err != nil {
+		return err
+	}
+	findings, err := redisstore.Examine(ctx, client, opts)
+	r.add(f, findings)
+	return err
+}
+
+func (r *Report) add(f *config.File, findings []semel.Finding) {
+	for i := range findings {
+		findings[i].Found = f.Redact(findings[i].Found)
+	}
+	r.Findings = append(r.Findings, findings...)
+}
+
 // server opens a store and has it examine its server.
 func (r *Report) server(ctx context.Context, f *config.File) (err error) {
 	opened, err := Open(ctx, f, r.Store.Name, nil)
@@ -78,10 +106,7 @@ func (r *Report) server(ctx context.Context, f *config.File) (err error) {
 		return nil
 	}
 	findings, err := doctor.Examine(ctx)
-	for i := range findings {
-		findings[i].Found = f.Redact(findings[i].Found)
-	}
-	r.Findings = append(r.Findings, findings...)
+	r.add(f, findings)
 	return err
 }
 

@@ -38,11 +38,23 @@ func (w *opening) embedded(spec *config.Embedded) (semel.Store, error) {
 }
 
 func (w *opening) redis(ctx context.Context, spec *config.Redis) (semel.Store, error) {
-	persistence, err := redisPersistence(spec.Persistence)
+	opts, err := redisOptions(spec)
 	if err != nil {
 		return nil, err
 	}
 	client, err := w.redisClient(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	store, err := redisstore.New(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
+func redisOptions(spec *config.Redis) (*redisstore.Options, error) {
+	persistence, err := redisPersistence(spec.Persistence)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +65,7 @@ func (w *opening) redis(ctx context.Context, spec *config.Redis) (semel.Store, e
 	if c := spec.Compact; c != nil {
 		opts.Compact = &redisstore.Compact{Window: c.Window, Slices: c.Slices, Expect: c.Expect, Grace: c.Grace}
 	}
-	store, err := redisstore.New(ctx, client, opts)
-	if err != nil {
-		return nil, err
-	}
-	return store, nil
+	return opts, nil
 }
 
 func redisPersistence(name string) (redisstore.Persistence, error) {

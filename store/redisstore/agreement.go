@@ -130,6 +130,28 @@ func (s *Store) agree(ctx context.Context, wanted *agreement) (*agreement, error
 	return a, nil
 }
 
+// examineAgreement compares the options with what the stores of the prefix have
+// agreed on. It makes no agreement.
+func (s *Store) examineAgreement(ctx context.Context) semel.Finding {
+	f := semel.Finding{Subject: "prefix", Found: fmt.Sprintf("%q is in use", s.opts.Prefix)}
+	kept, err := s.client.Do(ctx, s.client.B().Get().Key(s.opts.Prefix+"meta").Build()).ToString()
+	switch {
+	case rueidis.IsRedisNil(err):
+		err, f.Found = nil, fmt.Sprintf("nobody has used %q yet", s.opts.Prefix)
+	case err == nil:
+		wanted := &agreement{secret: s.opts.Secret, given: s.opts.Secret != digest.Secret{}}
+		if c := s.opts.Compact; c != nil {
+			wanted.ring = &ring{window: c.Window, slices: c.Slices}
+		}
+		_, err = wanted.adopt(kept)
+	}
+	if err = errors.Join(err, s.opts.validate()); err != nil {
+		f.Severity, f.Found = semel.Broken, err.Error()
+		f.Cost, f.Remedy = "the store cannot be opened, and nothing is processed", "set what the other stores of the prefix set, or choose another prefix"
+	}
+	return f
+}
+
 // reminderEvery is how often a call looks whether the agreement is still there.
 const reminderEvery = time.Second
 

@@ -72,7 +72,7 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 	if s.cluster {
 		findings = append(findings, examineCluster(ctx, s.client)...)
 	}
-	findings = append(findings, s.examinePermissions(ctx))
+	findings = append(findings, s.examineAgreement(ctx), s.examinePermissions(ctx))
 	return findings, nil
 }
 
