@@ -17,6 +17,11 @@
 // inside their ids. A key is remembered for exactly its window in each of them;
 // they differ in what that costs. [Store.Maintain] does the work.
 //
+// A failover to an asynchronous standby forgets what the standby had not
+// received: those keys may have their effect again, those of [Guard.DoTx] are
+// gone together with what was written for them, and fencing tokens may fall to
+// what the standby knew. A synchronous standby forgets nothing.
+//
 // The store holds neither sessions nor named prepared statements unless it is
 // told to (see [Options].Prepare), so that it works behind PgBouncer in
 // transaction mode.
