@@ -33,6 +33,9 @@ func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 	if store == nil {
 		return nil, fmt.Errorf("pgstore: NewGuard: the store is nil: %w", semel.ErrInvalidRequest)
 	}
+	if opts != nil && opts.OnLate == semel.LateRun && store.hasher.times != nil {
+		return nil, fmt.Errorf("pgstore: GuardOptions.OnLate: LateRun cannot be kept where clean-up is by message time: whether an old key was forgotten is not known: %w", semel.ErrInvalidRequest)
+	}
 	inner, err := semel.NewGuard(store, opts)
 	if err != nil {
 		return nil, err

@@ -82,8 +82,9 @@ func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 	return found[0], true, nil
 }
 
-// emptySlot empties one partition that is over. Nothing that must stay comes
-// into it any more: what is not found is not there when it is truncated.
+// emptySlot empties one partition that is over. Nothing new comes into it any
+// more, but what is there may still be completed or extended, and so move to a
+// page that was looked at: what was not found is looked for again under a lock.
 func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
 	name := s.opts.quoted(slotTable(slot))
 	pages, err := s.pages(ctx, name)
@@ -103,7 +104,9 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 		stays = found > 0
 	}
 	if !stays {
-		return s.truncateSlot(ctx, slot, name)
+		if gone, stays, err = s.truncateSlot(ctx, slot, name); err != nil || !stays {
+			return gone, err
+		}
 	}
 	for page := int64(0); err == nil && page < pages; page += purgePages {
 		var n int64
@@ -129,33 +132,50 @@ func (s *Store) pages(ctx context.Context, name string) (int64, error) {
 	return found[0], nil
 }
 
-// truncateSlot truncates a partition, if it is still over by then. It gives up
-// where it does not have the lock soon: statements wait behind it meanwhile.
-func (s *Store) truncateSlot(ctx context.Context, slot int, name string) (gone int64, err error) {
-	sql := "SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
+// truncateSlot truncates a partition, if it is still over by then and has no
+// row that must stay. It gives up where it does not have the lock soon:
+// statements wait behind it meanwhile.
+func (s *Store) truncateSlot(ctx context.Context, slot int, name string) (gone int64, stays bool, err error) {
 	for range truncateTries {
 		w, settled, err := s.settled(ctx)
 		if err != nil || !settled || !s.hasher.times.over(w, slot) {
-			return 0, err
+			return 0, false, err
 		}
 		err = pgx.BeginTxFunc(ctx, s.pool, readCommitted, func(tx pgx.Tx) error {
-			if err := s.queryRow(ctx, tx, sql, name).Scan(&gone); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+lockTimeout(truncateWait)+"'", s.mode()); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, "TRUNCATE "+name, s.mode())
+			gone, stays, err = s.truncateUnlessKept(ctx, tx, name)
 			return err
 		})
 		if stateOf(err) != lockNotAvailable && !repeatable(err) {
-			return gone, failure(err)
+			return gone, stays, failure(err)
 		}
 		if err := sleep(ctx, truncatePause); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
-	return 0, nil
+	return 0, false, nil
+}
+
+// truncateUnlessKept is one try. From the first lock on, nobody changes a row of
+// the partition; they are read meanwhile.
+func (s *Store) truncateUnlessKept(ctx context.Context, tx pgx.Tx, name string) (gone int64, stays bool, err error) {
+	const size = "SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
+	wait := lockTimeout(truncateWait)
+	for _, sql := range []string{"SET LOCAL lock_timeout = '" + wait + "'", "LOCK TABLE " + name + " IN SHARE ROW EXCLUSIVE MODE"} {
+		if _, err := tx.Exec(ctx, sql, s.mode()); err != nil {
+			return 0, false, err
+		}
+	}
+	const allPages = 1<<32 - 1
+	rest := strings.ReplaceAll(restSQL, "{part}", name)
+	kept, err := collect(ctx, session{Store: s, q: tx, lockWait: wait}, rest, []any{int64(0), int64(allPages), microseconds(abandoned)}, pgx.RowTo[bool])
+	if err != nil || len(kept) > 0 {
+		return 0, len(kept) > 0, err
+	}
+	if err := s.queryRow(ctx, tx, size, name).Scan(&gone); err != nil {
+		return 0, false, err
+	}
+	_, err = tx.Exec(ctx, "TRUNCATE "+name, s.mode())
+	return gone, false, err
 }
 
 // slotTable is the name of the partition of a slot.

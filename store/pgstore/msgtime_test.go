@@ -149,6 +149,14 @@ func TestMessageTimeAnswersLateForWhatItMayHaveForgotten(t *testing.T) {
 	wantDecision(t, s, semel.Late, edge, young)
 }
 
+func TestMessageTimeRefusesToRunLateMessages(t *testing.T) {
+	t.Parallel()
+	s, _ := timed(t)
+	if _, err := NewGuard(s, &semel.GuardOptions{OnLate: semel.LateRun}); !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("got %v, want an ErrInvalidRequest", err)
+	}
+}
+
 func TestMessageTimeRefusesIDsWithoutTime(t *testing.T) {
 	t.Parallel()
 	s, _ := timed(t)
@@ -198,6 +206,23 @@ func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
 	purged(t, s)
 	wantDecision(t, s, semel.Duplicate, written)
 	wantDecision(t, s, semel.Late, over)
+}
+
+// What was looked at may change before the truncation: it looks again.
+func TestMessageTimeTruncatesNoPartitionWithAKeyThatStays(t *testing.T) {
+	t.Parallel()
+	s, _ := timed(t)
+	at := time.Now().Add(-7 * time.Hour)
+	kept := uuid7(at, 1)
+	decide(t, s, 48*time.Hour, kept)
+	pass(t, s, 4*time.Hour)
+	purged(t, s) // raises the floor
+	slot := s.hasher.times.slot(at)
+	gone, stays, err := s.truncateSlot(t.Context(), slot, s.opts.quoted(slotTable(slot)))
+	if err != nil || !stays || gone != 0 {
+		t.Errorf("truncated %d rows, a key stays: %t, %v", gone, stays, err)
+	}
+	wantDecision(t, s, semel.Duplicate, kept)
 }
 
 func TestFormsAreNotMixed(t *testing.T) {
