@@ -17,8 +17,8 @@ import (
 // cleanup lists the benchmarks of clean-up in PostgreSQL while keys are
 // claimed, one for each form.
 func cleanup(e Env) []Benchmark {
-	span := time.Duration(e.size(15_000, 1_500)) * time.Millisecond
-	dead := e.size(2_000_000, 20_000)
+	span := time.Duration(e.size(6_000, 1_500)) * time.Millisecond
+	dead := e.size(500_000, 20_000)
 	var list []Benchmark
 	for _, form := range []struct {
 		name, work string

@@ -21,8 +21,8 @@ const plainTable = "CREATE TABLE plain (key uuid PRIMARY KEY, until timestamptz 
 
 // postgres lists the benchmarks of the store in PostgreSQL.
 func postgres(e Env) []Benchmark {
-	span := time.Duration(e.size(4000, 300)) * time.Millisecond
-	keys := e.size(1_000_000, 20_000)
+	span := time.Duration(e.size(3000, 300)) * time.Millisecond
+	keys := e.size(500_000, 20_000)
 	server := "PostgreSQL 15 over loopback, fsync on. "
 	single := func(ctx context.Context) (float64, error) { return singleRows(ctx, span) }
 	return []Benchmark{

@@ -25,7 +25,7 @@ const remembered = time.Hour
 
 // redis lists the benchmarks of the store in Redis.
 func redis(e Env) []Benchmark {
-	span := time.Duration(e.size(3000, 200)) * time.Millisecond
+	span := time.Duration(e.size(2000, 200)) * time.Millisecond
 	var list []Benchmark
 	for _, c := range []struct {
 		callers int

@@ -17,7 +17,7 @@ import (
 
 // layers lists the benchmarks of stacks.
 func layers(e Env) []Benchmark {
-	span := time.Duration(e.size(4000, 300)) * time.Millisecond
+	span := time.Duration(e.size(3000, 300)) * time.Millisecond
 	seen := e.size(100_000, 2_000)
 	measure := func(stacked bool) side {
 		return func(ctx context.Context) (map[string]float64, error) {
