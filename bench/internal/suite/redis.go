@@ -193,7 +193,7 @@ func redisBenchmark(ctx context.Context, ids int) (rate float64, err error) {
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, "redis-benchmark", "-p", port, "-c", strconv.Itoa(redisBatchers), "-P", strconv.Itoa(redisBatch),
-		"-n", strconv.Itoa(ids), "-r", "1000000000000", "--csv", "SET", "key:__rand_int__", "1", "NX", "EX", "3600")
+		"-n", strconv.Itoa(ids), "-r", "2000000000", "--csv", "SET", "key:__rand_int__", "1", "NX", "EX", "3600")
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
@@ -275,7 +275,7 @@ func compactDone(ctx context.Context, addr string, ids *ids) error {
 		if err != nil {
 			return err
 		}
-		if keys, ok := n.(int64); ok && used == last && keys < int64(ids.count)/4 {
+		if keys, ok := n.(int64); ok && used == last && keys < int64(ids.count)/100 {
 			return nil
 		}
 		last = used
