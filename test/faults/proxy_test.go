@@ -53,13 +53,19 @@ type proxy struct {
 
 func newProxy(t *testing.T, upstream string) *proxy {
 	t.Helper()
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := &proxy{t, toxiproxy.NewProxy(server, "server", "127.0.0.1:0", upstream)}
-	if err := p.inner.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.inner.Stop)
+	p := &proxy{t: t}
+	p.start("127.0.0.1:0", upstream)
+	t.Cleanup(func() { p.inner.Stop() })
 	return p
+}
+
+func (p *proxy) start(listen, upstream string) {
+	p.t.Helper()
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	p.inner = toxiproxy.NewProxy(server, "server", listen, upstream)
+	if err := p.inner.Start(); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // url returns an address of the server with the proxy in its place.
@@ -93,7 +99,6 @@ func (p *proxy) add(t toxic) toxics.Toxic {
 // harm is a toxic at work, between two meters.
 type harm struct {
 	p             *proxy
-	names         []string
 	came, wentOut *meter
 }
 
@@ -101,26 +106,21 @@ type harm struct {
 func (p *proxy) harm(t toxic) *harm {
 	p.t.Helper()
 	h := &harm{p: p}
-	add := func(t toxic) toxics.Toxic {
-		h.names = append(h.names, t.Name)
-		return p.add(t)
-	}
-	h.came = add(toxic{Name: t.Type + " came", Type: "meter", Stream: t.Stream}).(*meter)
-	t.Name = t.Type
-	add(t)
-	h.wentOut = add(toxic{Name: t.Type + " went", Type: "meter", Stream: t.Stream}).(*meter)
+	h.came = p.add(toxic{Name: "came", Type: "meter", Stream: t.Stream}).(*meter)
+	t.Name = "harm"
+	p.add(t)
+	h.wentOut = p.add(toxic{Name: "went", Type: "meter", Stream: t.Stream}).(*meter)
 	return h
 }
 
 // swallowed is how many bytes came to the toxic and did not leave it.
 func (h *harm) swallowed() int64 { return h.came.bytes.Load() - h.wentOut.bytes.Load() }
 
-// end removes the toxic.
+// end ends the harm, and with it all connections: it starts another proxy in the
+// place of this one, which would wait for ever for a toxic to be removed that
+// has something to send on and is cut off.
 func (h *harm) end() {
 	h.p.t.Helper()
-	for i := len(h.names); i > 0; i-- {
-		if err := h.p.inner.Toxics.RemoveToxic(h.p.t.Context(), h.names[i-1]); err != nil {
-			h.p.t.Error(err)
-		}
-	}
+	h.p.inner.Stop()
+	h.p.start(h.p.inner.Listen, h.p.inner.Upstream)
 }
