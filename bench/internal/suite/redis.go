@@ -275,7 +275,7 @@ func compactDone(ctx context.Context, addr string, ids *ids) error {
 		if err != nil {
 			return err
 		}
-		if keys, ok := n.(int64); ok && used == last && keys < int64(ids.count)/100 {
+		if keys, ok := n.(int64); ok && used == last && keys < int64(ids.count)/50 {
 			return nil
 		}
 		last = used
