@@ -69,8 +69,15 @@ func (OS) Lock(name, holder string) (io.Closer, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return heldLock{f}, nil
 }
+
+// heldLock is the file of a lock that is held.
+type heldLock struct{ *os.File }
+
+// Close gives the lock up before the file: a process that was forked a moment
+// ago shares the file, and with it the lock, until it begins its own program.
+func (l heldLock) Close() error { return errors.Join(unlock(l.File), l.File.Close()) }
 
 func writeHolder(f *os.File, holder string) error {
 	if err := f.Truncate(0); err != nil {

@@ -25,6 +25,14 @@ func tryLock(f *os.File) (bool, error) {
 	}
 }
 
+// unlock gives up the lock of the open file, for all who share the file.
+func unlock(f *os.File) error {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_UN); err != nil {
+		return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
 // syncDir makes the entries of a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(filepath.Clean(dir))

@@ -25,5 +25,13 @@ func tryLock(f *os.File) (bool, error) {
 	return true, nil
 }
 
+// unlock gives up the lock of the open file.
+func unlock(f *os.File) error {
+	if err := windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{Offset: lockOffset}); err != nil {
+		return &os.PathError{Op: "UnlockFileEx", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
 // syncDir does nothing: Windows journals directory entries and offers no call.
 func syncDir(string) error { return nil }
