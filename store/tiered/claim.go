@@ -150,7 +150,7 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 	answered = n - len(kept)
 	r.asked = kept
 	l.answered.Add(int64(answered))
-	s.fill(ctx, s.layers[:at], r.copies, began)
+	s.fill(ctx, s.layers[:at], r.copies, moment{began, now})
 	r.copies = r.copies[:0]
 	return answered
 }
@@ -211,5 +211,5 @@ func (s *Store) learn(ctx context.Context, r *reading, reqs []semel.ClaimRequest
 	if len(r.keys) > 0 {
 		s.lookBelow(ctx, r)
 	}
-	s.fill(ctx, s.layers, r.copies, began)
+	s.fill(ctx, s.layers, r.copies, moment{began, wall})
 }

@@ -27,7 +27,7 @@ func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	for i := range reqs {
 		prints[i], known[i] = s.granted.take(grant{reqs[i].Key, reqs[i].Token})
 	}
-	began := time.Now()
+	asked := moment{time.Now(), s.clock.Now()}
 	if err := s.durable.Complete(ctx, reqs, answers); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 			copies = append(copies, copied{reqs[i].Key, prints[i], reqs[i].Result, reqs[i].Window})
 		}
 	}
-	s.fill(ctx, s.layers, copies, began)
+	s.fill(ctx, s.layers, copies, asked)
 	return nil
 }
 

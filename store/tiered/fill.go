@@ -60,18 +60,22 @@ func (s *Store) lookBelow(ctx context.Context, r *reading) {
 	}
 }
 
+// moment is when the durable store, or a cache, was asked: by the monotonic clock
+// and by the stack's.
+type moment struct{ began, wall time.Time }
+
 // fill copies keys that the durable store has answered to be done into layers.
-// It began when the durable store was asked. It fails nobody: what a layer does
+// It was asked at a moment before. Fill fails nobody: what a layer does
 // not take is read from below.
-func (s *Store) fill(ctx context.Context, layers []*layer, copies []copied, began time.Time) {
+func (s *Store) fill(ctx context.Context, layers []*layer, copies []copied, asked moment) {
 	if len(copies) == 0 {
 		return
 	}
 	for _, l := range layers {
 		if l.filter != nil {
 			s.fillFilter(ctx, l, copies)
-		} else if time.Since(began) < keepOut/2 {
-			s.fillCache(ctx, l, copies)
+		} else if time.Since(asked.began) < keepOut/2 {
+			s.fillCache(ctx, l, copies, asked.wall)
 		}
 	}
 }
@@ -90,15 +94,16 @@ func (s *Store) fillFilter(ctx context.Context, l *layer, copies []copied) {
 	})
 }
 
-func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied) {
+func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked time.Time) {
 	if l.down.Load() {
 		return // a read tries it again, which costs less
 	}
+	late := s.clock.Now().Sub(asked)
 	reqs := make([]semel.ClaimRequest, 0, len(copies))
 	results := make([]semel.Result, 0, len(copies))
 	for i := range copies {
 		c := &copies[i]
-		window, ok := s.window(l, c)
+		window, ok := s.window(l, c, late)
 		if !ok || !l.keeps(c.result) {
 			continue
 		}
@@ -117,11 +122,11 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied) {
 // window returns how long a layer may keep a copy: half of what is left of the
 // record, so that a copy which was written late, or by clocks that differ, by
 // up to the other half does not outlive it; and not at all if that is less than
-// the layer can tell apart.
-func (s *Store) window(l *layer, c *copied) (time.Duration, bool) {
+// the layer can tell apart. By how much it is late already is known.
+func (s *Store) window(l *layer, c *copied, late time.Duration) (time.Duration, bool) {
 	half := c.left
 	if half != semel.Forever {
-		half /= 2
+		half = (half - late) / 2
 	}
 	window := min(half, s.opts.MaxAge)
 	return window, window > 0 && window >= l.traits.Tick

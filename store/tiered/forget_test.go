@@ -243,3 +243,35 @@ func TestPurgeReachesAllLayers(t *testing.T) {
 		b.told("cache down")
 	})
 }
+
+// tardy answers completions late.
+type tardy struct {
+	*faulty
+	by time.Duration
+}
+
+func (s *tardy) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	err := s.faulty.Complete(ctx, reqs, answers)
+	time.Sleep(s.by) // in a bubble
+	return err
+}
+
+func TestCopyThatIsWrittenLateDoesNotOutliveItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 10 * time.Second
+		durable := &tardy{newFaulty(newMemory(t, nil)), window}
+		durable.shared = true
+		stack, err := tiered.Dual(newFaulty(newMemory(t, nil)), durable, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bundle{TB: t, Store: stack}
+		granted := b.want(semel.Fresh, "late")
+		answers := make([]error, 1)
+		req := semel.CompleteRequest{Key: key("late"), Token: granted.Claim.Token, Window: window, Result: semel.Result{Kind: semel.Value}}
+		if err := b.Complete(t.Context(), []semel.CompleteRequest{req}, answers); err != nil || answers[0] != nil {
+			t.Fatal(err, answers[0])
+		}
+		b.want(semel.Fresh, "late") // the record's window is over
+	})
+}
