@@ -64,7 +64,7 @@ func (f *Finder) printLast(doc []byte) (print uint64) {
 			print = f.printContainer(&open[len(open)-1], nil)
 			open = open[:len(open)-1]
 		default:
-			i, _ = numberEnd(doc, i)
+			i, _ = numberEnd(doc, i) // the document was checked before
 			print = f.mixer.bytes(f.mixer.number, doc, start, i)
 		}
 		for c = 0; c != ','; i++ {

@@ -123,7 +123,7 @@ func (r *reader) tooLong(lines []byte) bool {
 	end := bytes.IndexByte(lines, '\n') + 1
 	if r.comma != 0 {
 		scanner := recordScanner{comma: r.comma}
-		end, _ = scanner.next(lines)
+		end, _ = scanner.next(lines) // whether it is well formed is for a worker to say
 	}
 	return end < 0 || end == len(lines)
 }

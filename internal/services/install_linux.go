@@ -105,7 +105,7 @@ func tell(ctx context.Context, progress io.Writer, program string, args ...strin
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore")
 	cmd.Stdout, cmd.Stderr = progress, progress
-	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " "))
+	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " ")) // progress that nobody sees is no reason to fail
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", program, err)
 	}

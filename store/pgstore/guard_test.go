@@ -235,6 +235,21 @@ func TestAnEffectCannotEndItsTransaction(t *testing.T) {
 			}
 		}
 	}
+	// So is an effect that goes on in a transaction of its own, which would be
+	// rolled back or committed without its key.
+	for _, fail := range []error{nil, errors.New("failed")} {
+		_, err = d.DoTx(t.Context(), key(fmt.Sprint("another transaction", fail)), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			for _, sql := range []string{"COMMIT", "BEGIN"} {
+				if _, err := tx.Exec(ctx, sql); err != nil {
+					t.Error(err)
+				}
+			}
+			return nil, fail
+		})
+		if !errors.Is(err, semel.ErrOutcomeUnknown) {
+			t.Errorf("COMMIT and BEGIN by the effect, which returned %v: %v", fail, err)
+		}
+	}
 	_, err = d.DoTx(t.Context(), key("open rows"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		_, err := tx.Query(ctx, "SELECT generate_series(1, 10)")
 		return nil, err

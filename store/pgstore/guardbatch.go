@@ -129,7 +129,7 @@ func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, err
 			if err != nil {
 				return nil, fmt.Errorf("pgstore: savepoint: %w", rolledBack(err))
 			}
-			u.seen = watch{}
+			u.seen.cause = nil
 			item.Data, item.Err = fn(ctx, &effectTx{Tx: savepoint, watch: &u.seen}, item.Call)
 			item.Err = u.verdict(item.Err)
 			switch {

@@ -42,7 +42,7 @@ func (s *Store) unit(ctx context.Context) (*unit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: connect: %w", rolledBack(err))
 	}
-	u := &unit{conn: conn}
+	u := &unit{conn: conn, seen: watch{conn: conn.Conn().PgConn()}}
 	u.session = session{Store: s, q: u, lockWait: lockTimeout(s.opts.LockWait)}
 	return u, nil
 }
@@ -149,10 +149,7 @@ func (u *unit) lost() bool { return u.conn.Conn().IsClosed() }
 func (u *unit) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
 
 // ended reports that the effect sent COMMIT or ROLLBACK past us.
-func (u *unit) ended() bool {
-	conn := u.conn.Conn().PgConn()
-	return !conn.IsClosed() && !conn.IsBusy() && conn.TxStatus() == 'I'
-}
+func (u *unit) ended() bool { return u.seen.ended || idle(u.seen.conn) }
 
 // broken says why nothing can go on in the transaction, whatever its effect
 // returned.
@@ -223,7 +220,7 @@ func (u *unit) committed(err error) error {
 
 // undo rolls back, so that the next statement begins anew.
 func (u *unit) undo(ctx context.Context) error {
-	u.tx = nil
+	u.tx, u.seen.ended = nil, false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
 	defer cancel()
 	_, err := u.conn.Exec(ctx, "rollback")

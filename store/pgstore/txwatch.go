@@ -15,16 +15,30 @@ var ErrNotYours = errors.New("the guard ends this transaction; return an error t
 // inFailedTransaction is what the server answers to all that follows an error.
 const inFailedTransaction = "25P02"
 
-// watch remembers why a transaction was aborted. One that is aborted answers
-// its commit with a rollback and no reason.
-type watch struct{ cause error }
+// watch remembers what became of a transaction under its effect.
+type watch struct {
+	conn *pgconn.PgConn
+	// cause is why it was aborted. One that is aborted answers its commit with
+	// a rollback and no reason.
+	cause error
+	// ended says that a statement of the effect ended it, also if another was
+	// begun since.
+	ended bool
+}
 
-// note returns the error it is given.
+// note looks at the transaction after a statement, and returns the error it is
+// given.
 func (w *watch) note(err error) error {
+	w.ended = w.ended || idle(w.conn)
 	if code := stateOf(err); code != "" && code != inFailedTransaction {
 		w.cause = err
 	}
 	return err
+}
+
+// idle reports that no transaction is open.
+func idle(conn *pgconn.PgConn) bool {
+	return !conn.IsClosed() && !conn.IsBusy() && conn.TxStatus() == 'I'
 }
 
 // effectTx is the transaction as an effect gets it.

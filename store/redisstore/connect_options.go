@@ -166,7 +166,7 @@ func parseURL(raw string) (target, error) {
 			return fail("has a user or password that cannot be read")
 		}
 		t.username = user.User.Username()
-		t.password, _ = user.User.Password()
+		t.password, _ = user.User.Password() // none is empty
 		hosts = authority[at+1:]
 	}
 	for host := range strings.SplitSeq(hosts, ",") {

@@ -50,7 +50,7 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 		if !looks || !resolves {
 			return nil, fmt.Errorf("the cache %T looks keys up: %t, and removes them: %t; a cache needs both", l.cache, looks, resolves)
 		}
-		l.purger, _ = semel.Ability[semel.Purger](l.cache)
+		l.purger, _ = semel.Ability[semel.Purger](l.cache) // nil if it forgets by itself
 		l.traits = l.cache.Traits()
 		l.local = !l.traits.Shared
 		if name == "" {

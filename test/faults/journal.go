@@ -29,7 +29,7 @@ func serveJournal(path string) error {
 	}
 	fmt.Println(listener.Addr())
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		_, _ = io.Copy(io.Discard, os.Stdin) // any end is the end of who started us
 		listener.Close()
 	}()
 	lines := make(chan line)

@@ -72,8 +72,8 @@ const statusBroken = 7
 
 func (j *workJob) run(ctx context.Context) error {
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(statusBroken) // who started us has gone
+		_, _ = io.Copy(io.Discard, os.Stdin) // any end is the end of who started us
+		os.Exit(statusBroken)
 	}()
 	store, err := j.Setting.open(ctx)
 	if err != nil {

@@ -230,7 +230,7 @@ func (p *Pool) Database(t testing.TB) string {
 func (p *Pool) Run(m *testing.M) int {
 	status := m.Run()
 	if err := errors.Join(p.redis.close(), p.postgres.close()); err != nil {
-		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		_, _ = os.Stderr.WriteString(err.Error() + "\n") // the status below says it too
 		return max(status, 1)
 	}
 	return status
