@@ -3,6 +3,7 @@ package semel
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -10,8 +11,10 @@ import (
 // Joined is a store whose concurrent single calls are joined into batches.
 // While one call of a verb runs, the single requests that arrive gather; when
 // it ends they go together, and where the store works on several calls at once
-// also when half as many have gathered as are under way. There is no timer: a lone caller never waits.
-// Calls with several requests pass through unchanged.
+// also when half as many have gathered as are under way. There is no timer: a
+// lone caller never waits, and where there were others lately, who is to make
+// the call only lets those run before that can. Calls with several requests pass
+// through unchanged.
 //
 // It is safe for concurrent use. It starts no goroutines.
 type Joined struct {
@@ -31,7 +34,9 @@ var _ Store = (*Joined)(nil)
 // A store with a method JoinsCalls() gets each call as it comes. It joins them
 // itself where that pays: calls that it answers from memory must not wait for
 // those that take a round trip. For a store with a method JoinLanes() int, which
-// works on several calls at once, so many calls of a verb may run at once.
+// works on several calls at once, so many calls of a verb may run at once. With
+// a method JoinSizes() (least, most int) a further one begins with at least
+// least requests, and none takes more than most.
 func Join(store Store, most int) *Joined {
 	if j, ok := store.(*Joined); ok {
 		return j
@@ -41,14 +46,18 @@ func Join(store Store, most int) *Joined {
 	}
 	j := &Joined{store: store}
 	_, j.through = store.(interface{ JoinsCalls() })
-	lanes := 1
+	plan := joinPlan{lanes: 1, most: most}
 	if l, ok := store.(interface{ JoinLanes() int }); ok {
-		lanes = max(l.JoinLanes(), 1)
+		plan.lanes = max(l.JoinLanes(), 1)
 	}
-	j.claim.init(most, lanes, store.Claim)
-	j.complete.init(most, lanes, store.Complete)
-	j.release.init(most, lanes, store.Release)
-	j.extend.init(most, lanes, store.Extend)
+	if l, ok := store.(interface{ JoinSizes() (least, most int) }); ok {
+		least, room := l.JoinSizes()
+		plan.least, plan.most = least, min(most, room)
+	}
+	j.claim.init(plan, store.Claim)
+	j.complete.init(plan, store.Complete)
+	j.release.init(plan, store.Release)
+	j.extend.init(plan, store.Extend)
 	j.claim.orphan = j.giveBack
 	return j
 }
@@ -110,30 +119,49 @@ func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []Cl
 type joiner[Req, Ans any] struct {
 	call   func(context.Context, []Req, []Ans) error
 	orphan func(context.Context, []Req, []Ans)
-	most   int
+	joinPlan
 
-	lanes int // calls of this verb that may run at once
+	idle sync.Pool // of *caller[Ans]
 
-	mu      sync.Mutex // guards the fields below and the members of queued batches
-	running int        // calls of this verb that run, and batches that were told to
-	carried int        // requests in them
+	mu      sync.Mutex // guards the fields below, and of batches what is not their leader's
+	running int        // calls of this verb that run, and batches that have a leader
+	carried int        // requests in the calls that run
+	crowded bool       // the last call had several requests, or others waited for its end
 	queue   []*joint[Req, Ans]
+	spare   []*joint[Req, Ans]
 }
 
-// joint is a batch of requests of different callers.
+// joinPlan is how much goes together.
+type joinPlan struct {
+	lanes int // calls of a verb that may run at once
+	least int // requests that are worth a further call
+	most  int // requests in one call
+}
+
+// joint is a batch of requests of different callers. While it is in the queue
+// others may join it; when its leader takes it out it is the leader's, except
+// for the fields that callers who give up need.
 type joint[Req, Ans any] struct {
 	reqs    []Req
 	answers []Ans
-	gone    []bool // the caller of this request no longer waits
+	callers []*caller[Ans] // nil: the caller of this request no longer waits
 	waiting int
+	led     bool               // one of its callers leads it, or was told to
+	over    bool               // the answers are on their way to the callers
 	cancel  context.CancelFunc // ends the call; set while it runs
-	err     error
-	lead    chan struct{} // gets one token: whoever takes it runs the batch
-	done    chan struct{}
 }
 
-func (j *joiner[Req, Ans]) init(most, lanes int, call func(context.Context, []Req, []Ans) error) {
-	j.most, j.lanes, j.call = most, lanes, call
+// caller waits for the answer to one request. A channel of its own, used again
+// and again, is cheaper than one that all callers of a batch contend for.
+type caller[Ans any] struct {
+	answer *Ans // where the answer goes
+	err    error
+	wake   chan bool // has room for one: true to lead the batch, false when the answer is there
+}
+
+func (j *joiner[Req, Ans]) init(plan joinPlan, call func(context.Context, []Req, []Ans) error) {
+	j.joinPlan, j.call = plan, call
+	j.idle.New = func() any { return &caller[Ans]{wake: make(chan bool, 1)} }
 }
 
 func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) error {
@@ -144,72 +172,123 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 		return j.call(ctx, reqs, answers)
 	}
 	j.mu.Lock()
-	if j.running == 0 {
+	if j.running == 0 && !j.crowded {
 		j.running, j.carried = 1, 1
 		j.mu.Unlock()
-		defer j.next(1)
+		defer j.end(1)
 		return j.call(ctx, reqs, answers)
 	}
-	b, i := j.enlist(reqs[0])
-	// A further call pays when it carries about as much as those under way.
-	if j.running < j.lanes && b == j.queue[0] && (len(b.reqs) == j.most || 2*len(b.reqs) >= j.carried) {
-		j.running++
-		j.start()
+	c := j.idle.Get().(*caller[Ans])
+	defer j.idle.Put(c)
+	c.answer = &answers[0]
+	b, i := j.enlist(&reqs[0], c)
+	lead := j.running == 0
+	if lead {
+		j.running, b.led = 1, true
+	} else {
+		j.more()
 	}
 	j.mu.Unlock()
 
-	select {
-	case <-b.done:
-	case <-b.lead:
-		j.run(ctx, b)
-	case <-ctx.Done():
-		if err := j.leave(ctx, b, i); err != nil {
-			return err
+	var err error
+	if !lead {
+		select {
+		case lead = <-c.wake:
+		case <-ctx.Done():
+			err = j.leave(ctx, b, i, c)
 		}
 	}
-	answers[0] = b.answers[i]
-	return b.err
+	if lead {
+		j.run(ctx, b, c)
+	}
+	if err == nil {
+		err = c.err
+	}
+	c.answer, c.err = nil, nil
+	return err
 }
 
 // enlist adds a request to the last queued batch with room. Call with j.mu.
-func (j *joiner[Req, Ans]) enlist(req Req) (*joint[Req, Ans], int) {
+func (j *joiner[Req, Ans]) enlist(req *Req, c *caller[Ans]) (*joint[Req, Ans], int) {
 	var b *joint[Req, Ans]
 	if n := len(j.queue); n > 0 && len(j.queue[n-1].reqs) < j.most {
 		b = j.queue[n-1]
 	} else {
-		b = &joint[Req, Ans]{lead: make(chan struct{}, 1), done: make(chan struct{})}
+		if n := len(j.spare); n > 0 {
+			b, j.spare = j.spare[n-1], j.spare[:n-1]
+			b.led, b.over = false, false
+		} else {
+			b = &joint[Req, Ans]{}
+		}
 		j.queue = append(j.queue, b)
 	}
-	b.reqs = append(b.reqs, req)
-	b.gone = append(b.gone, false)
+	b.reqs, b.callers = append(b.reqs, *req), append(b.callers, c)
 	b.waiting++
 	return b, len(b.reqs) - 1
 }
 
+// next returns the first batch in the queue that has no leader. Call with j.mu.
+func (j *joiner[Req, Ans]) next() *joint[Req, Ans] {
+	for _, b := range j.queue {
+		if !b.led {
+			return b
+		}
+	}
+	return nil
+}
+
+// more begins further calls where they pay: one that carries as much as it may,
+// or about as much as those under way. Call with j.mu.
+func (j *joiner[Req, Ans]) more() {
+	for j.running < j.lanes {
+		b := j.next()
+		if b == nil || len(b.reqs) < j.most && (len(b.reqs) < j.least || 2*len(b.reqs) < j.carried) {
+			return
+		}
+		j.running++
+		b.appoint()
+	}
+}
+
+// appoint tells one of the callers who wait for a batch to lead it. Call with
+// the joiner's mutex.
+func (b *joint[Req, Ans]) appoint() {
+	b.led = true
+	i := slices.IndexFunc(b.callers, func(c *caller[Ans]) bool { return c != nil })
+	b.callers[i].wake <- true
+}
+
 // leave is for a caller who gave up. It returns nil if the answer is there
 // after all, and otherwise the caller's error; the answer, if one comes, is
-// then an orphan. If the batch has its token but no leader yet, the caller
-// leads it before it goes: somebody must.
-func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int) error {
+// then an orphan. Who was told to lead the batch passes that on.
+func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int, c *caller[Ans]) error {
 	j.mu.Lock()
+	leads := false
 	select {
-	case <-b.done:
-		j.mu.Unlock()
-		return nil
-	default:
+	case leads = <-c.wake:
+		if !leads {
+			j.mu.Unlock()
+			return nil
+		}
+	default: // nothing was sent, so the batch is still this one
+		if b.over {
+			j.mu.Unlock()
+			<-c.wake // about to be sent
+			return nil
+		}
 	}
-	b.gone[i] = true
+	defer j.mu.Unlock()
+	b.callers[i] = nil
 	b.desert()
-	if q := slices.Index(j.queue, b); q >= 0 && b.waiting == 0 {
-		j.queue = slices.Delete(j.queue, q, q+1)
-		j.mu.Unlock()
+	switch {
+	case b.waiting == 0 && b.cancel == nil:
+		j.queue = slices.DeleteFunc(j.queue, func(q *joint[Req, Ans]) bool { return q == b })
+		if leads {
+			j.finish(0)
+		}
 		return fmt.Errorf("semel: gave up before the store was asked: %w", context.Cause(ctx))
-	}
-	j.mu.Unlock()
-	select {
-	case <-b.lead:
-		j.run(context.WithoutCancel(ctx), b)
-	default:
+	case leads:
+		b.appoint()
 	}
 	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, context.Cause(ctx))
 }
@@ -223,61 +302,87 @@ func (b *joint[Req, Ans]) desert() {
 	}
 }
 
-// run makes the call of a batch and wakes its callers, also if the store
-// panics. One caller's cancellation does not fail the others' requests: the
-// call ends early only when all of them have given up. Its leader is one of
+// run makes the call of a batch, led by c, and wakes its callers, also if the
+// store panics. One caller's cancellation does not fail the others' requests:
+// the call ends early only when all of them have given up. Its leader is one of
 // them and gets the answer in any case.
-func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans]) {
+func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans], c *caller[Ans]) {
+	// Those who can run may be about to join: callers who were answered
+	// together come back together.
+	runtime.Gosched()
 	shared, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	j.mu.Lock()
+	j.queue = slices.DeleteFunc(j.queue, func(q *joint[Req, Ans]) bool { return q == b })
 	b.cancel = cancel
+	j.carried += len(b.reqs)
 	j.mu.Unlock()
+	ended := false // guarded by j.mu; b may be another batch then
 	defer context.AfterFunc(ctx, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		b.desert()
-	})()
-	defer j.next(len(b.reqs))
-	b.answers = make([]Ans, len(b.reqs))
-	b.err = fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
-	var reqs []Req
-	var answers []Ans
-	defer func() {
-		if len(reqs) > 0 {
-			j.orphan(context.WithoutCancel(ctx), reqs, answers)
+		if !ended {
+			b.desert()
 		}
-	}()
+	})()
+	b.answers = slices.Grow(b.answers, len(b.reqs))[:len(b.reqs)]
+	err := fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
 	defer func() {
 		j.mu.Lock()
-		defer j.mu.Unlock()
-		close(b.done) // under the lock: who leaves later finds it closed
-		for i, gone := range b.gone {
-			if gone && j.orphan != nil {
-				reqs, answers = append(reqs, b.reqs[i]), append(answers, b.answers[i])
-			}
-		}
+		ended, b.over, b.cancel = true, true, nil // who leaves from here on waits for the answer
+		j.finish(len(b.reqs))
+		j.mu.Unlock()
+		j.deliver(ctx, b, c, err)
 	}()
-	b.err = j.call(shared, b.reqs, b.answers)
+	err = j.call(shared, b.reqs, b.answers)
 }
 
-// next ends a call that carried so many requests, and hands over to the batch
-// that gathered meanwhile.
-func (j *joiner[Req, Ans]) next(carried int) {
+// deliver hands out the answers of a batch, led by leader, and keeps what it
+// was made of for another one.
+func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], leader *caller[Ans], err error) {
+	var reqs []Req
+	var answers []Ans
+	for i, c := range b.callers {
+		switch {
+		case c != nil:
+			*c.answer, c.err = b.answers[i], err
+			if c != leader {
+				c.wake <- false
+			}
+		case j.orphan != nil:
+			reqs, answers = append(reqs, b.reqs[i]), append(answers, b.answers[i])
+		}
+	}
+	clear(b.reqs)
+	clear(b.answers)
+	clear(b.callers)
+	b.reqs, b.answers, b.callers = b.reqs[:0], b.answers[:0], b.callers[:0]
+	j.mu.Lock()
+	if b.waiting = 0; len(j.spare) <= j.lanes {
+		j.spare = append(j.spare, b)
+	}
+	j.mu.Unlock()
+	if len(reqs) > 0 {
+		j.orphan(context.WithoutCancel(ctx), reqs, answers)
+	}
+}
+
+// end ends a call that carried so many requests.
+func (j *joiner[Req, Ans]) end(carried int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.carried -= carried
-	if len(j.queue) == 0 {
-		j.running--
-		return
-	}
-	j.start()
+	j.finish(carried)
 }
 
-// start tells one of the callers of the first batch to run it. Call with j.mu.
-func (j *joiner[Req, Ans]) start() {
-	b := j.queue[0]
-	j.queue = j.queue[1:]
-	j.carried += len(b.reqs)
-	b.lead <- struct{}{}
+// finish counts a call that carried so many requests as ended, and hands over
+// to the batch that gathered meanwhile. Call with j.mu.
+func (j *joiner[Req, Ans]) finish(carried int) {
+	j.running--
+	j.carried -= carried
+	j.crowded = carried > 1 || len(j.queue) > 0
+	if b := j.next(); b != nil {
+		j.running++
+		b.appoint()
+	}
+	j.more()
 }

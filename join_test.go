@@ -3,6 +3,8 @@ package semel_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -250,5 +252,97 @@ func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
 		begun(1, 1, 7, 4)
 		all.Wait()
 		begun(1, 1, 7, 4, 8)
+	})
+}
+
+// measured is a store that works on two calls at once, of a certain size.
+type measured struct{ broad }
+
+func (*measured) JoinSizes() (least, most int) { return 3, 4 }
+
+func TestFurtherCallHasTheSizeThatTheStoreWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &measured{}
+		joined := semel.Join(store, 8)
+		var all sync.WaitGroup
+		for _, want := range [][]int{{1}, {1}, {1}, {1, 3}} {
+			all.Go(func() {
+				if a, err := claimOne(t.Context(), joined, "x"); err != nil || a.Decision != semel.Fresh {
+					t.Errorf("got %s, %v", a.Decision, err)
+				}
+			})
+			synctest.Wait()
+			store.mu.Lock()
+			if !slices.Equal(store.batches, want) {
+				t.Errorf("the store saw batches of %v, want %v", store.batches, want)
+			}
+			store.mu.Unlock()
+		}
+		for range 10 {
+			all.Go(func() { _, _ = claimOne(t.Context(), joined, "x") })
+		}
+		all.Wait()
+		if want := []int{1, 3, 4, 4, 2}; !slices.Equal(store.batches, want) {
+			t.Errorf("the store saw batches of %v, want %v", store.batches, want)
+		}
+	})
+}
+
+// hasty is a store whose calls take a few moments, of which it has few, so that
+// much happens in the same one.
+type hasty struct {
+	broad
+	granted atomic.Int64
+}
+
+func (h *hasty) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	work, cancel := context.WithTimeout(ctx, time.Duration(h.token.Add(1)%4))
+	defer cancel()
+	<-work.Done()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for i := range answers {
+		answers[i] = semel.ClaimAnswer{Decision: semel.Fresh, Holder: reqs[i].Key.ID, Claim: semel.Claim{Token: semel.Token(h.token.Add(1))}}
+	}
+	h.granted.Add(int64(len(reqs)))
+	return nil
+}
+
+func TestNoAnswerIsLostOrMixedUpWhenCallersGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		store := &hasty{}
+		joined := semel.Join(store, 5)
+		var held atomic.Int64
+		var all sync.WaitGroup
+		for caller := range 16 {
+			random := rand.New(rand.NewPCG(seed, uint64(caller)))
+			all.Go(func() {
+				for n := range 1500 {
+					id := fmt.Sprint(caller, "-", n)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(8)))
+					a, err := claimOne(ctx, joined, id)
+					cancel()
+					switch {
+					case err == nil && a.Holder == id:
+						held.Add(1)
+					case err == nil:
+						t.Errorf("%s got the answer of %q", id, a.Holder)
+					case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+						t.Errorf("%s got %v", id, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if a, err := claimOne(t.Context(), joined, "last"); err != nil || a.Holder != "last" {
+			t.Errorf("afterwards a caller got the answer of %q, %v", a.Holder, err)
+		}
+		held.Add(1)
+		if granted := store.granted.Load(); granted != held.Load()+int64(len(store.back)) || held.Load() == 0 || len(store.back) == 0 {
+			t.Errorf("%d claims were granted, %d are held and %d were given back", granted, held.Load(), len(store.back))
+		}
 	})
 }

@@ -15,7 +15,8 @@ type Token uint64
 
 // Owner names who claims. Name tells people which process holds a key; Nonce is
 // chosen anew for every claim and never for two. Two claims with equal Owners
-// are one claim that was sent twice.
+// are one claim that was sent twice; of two with the zero Owner, which is nobody,
+// the second is another's.
 type Owner struct {
 	Name  string
 	Nonce uint64

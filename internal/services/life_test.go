@@ -75,7 +75,7 @@ func TestServersEndWithTheirTest(t *testing.T) {
 		}
 		members = append(members, descendants(t, pid)...)
 	}
-	if len(members) < 6 { // three servers, and PostgreSQL has several processes
+	if len(members) < 7 { // four servers, and PostgreSQL has several processes
 		t.Fatalf("the owner's servers are the processes %v", members)
 	}
 	if err := owner.Process.Kill(); err != nil {
@@ -93,11 +93,12 @@ func TestOwnerOfServersThatIsKilled(t *testing.T) {
 	if os.Getenv("SEMEL_SERVICES_OWNER") == "" {
 		t.Skip("runs in a process of its own, for TestServersEndWithTheirTest")
 	}
-	redis, postgres, paused := servicestest.StartRedis(t, nil), servicestest.StartPostgres(t, nil), servicestest.StartPostgres(t, nil)
+	redis, kafka := servicestest.StartRedis(t, nil), servicestest.StartKafka(t, nil)
+	postgres, paused := servicestest.StartPostgres(t, nil), servicestest.StartPostgres(t, nil)
 	if err := paused.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println(redis.PID(), postgres.PID(), paused.PID())
+	fmt.Println(redis.PID(), kafka.PID(), postgres.PID(), paused.PID())
 	<-t.Context().Done()
 }
 
@@ -296,6 +297,25 @@ func TestUnknownNameIsRefused(t *testing.T) {
 	}
 }
 
+func TestSelectedPackages(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"promtool", "standby", "postgres-15"}, "postgres-15 promtool"},
+		{nil, "java-17 kafka-4.3 maven pgbouncer postgres-15 promtool redis-7.0 redisbloom"},
+	} {
+		names, err := services.SelectPackages(test.names)
+		if got := strings.Join(names, " "); err != nil || got != test.want {
+			t.Errorf("%q selects %q, want %q, %v", test.names, got, test.want, err)
+		}
+	}
+	if _, err := services.SelectPackages([]string{"redis-5"}); err == nil {
+		t.Error("a package that is not there was selected")
+	}
+}
+
 func TestSelectedUnitsComeWithWhatTheyStandOn(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -303,6 +323,7 @@ func TestSelectedUnitsComeWithWhatTheyStandOn(t *testing.T) {
 		want  string
 	}{
 		{[]string{"pgbouncer"}, "postgres-15 pgbouncer"},
+		{[]string{"kafka-cluster"}, "kafka-cluster"},
 		{[]string{"redis-cluster", "redis-7.0"}, "redis-7.0 redis-cluster"},
 	} {
 		units, err := services.SelectUnits(test.names)

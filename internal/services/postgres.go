@@ -3,7 +3,6 @@ package services
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -128,36 +127,12 @@ func postgresTemplate(ctx context.Context, program string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", program, err)
 	}
-	cache, err := cacheDir()
-	if err != nil {
-		return "", err
-	}
-	name := fmt.Sprintf("initdb-%x", sha256.Sum256([]byte(program+"\n"+string(version))))[:24]
-	template := filepath.Join(cache, name)
-	held, err := Lock(template+".lock", true)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = held.Close() }()
-	if _, err := os.Stat(template); err == nil {
-		return template, nil
-	}
-	parent, err := os.MkdirTemp(cache, name+"-*")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = os.RemoveAll(parent) }()
-	if err := giveAway(parent); err != nil {
-		return "", err
-	}
-	made := filepath.Join(parent, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(filepath.Dir(program), "initdb"),
-		"-D", made, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	initdb.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
-	if err := asServer(initdb); err != nil {
-		return "", err
-	}
-	return template, os.Rename(made, template)
+	return template("initdb", program+"\n"+string(version), func(dir string) error {
+		initdb := exec.CommandContext(ctx, filepath.Join(filepath.Dir(program), "initdb"),
+			"-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+		initdb.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+		return asServer(initdb)
+	})
 }
 
 // CreateDatabase makes an empty database with a random name on the server of a

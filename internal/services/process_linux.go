@@ -120,6 +120,14 @@ func (p *process) pauseAll() error {
 	}
 }
 
+// waitPaused returns when all threads have stopped: one that runs when the
+// signal is sent may still answer.
+func (p *process) waitPaused(limit time.Duration) error {
+	return wait(limit, fmt.Sprintf("process %d to stop", p.pid), func() bool {
+		return !slices.ContainsFunc(family(p.pid), runsThreads)
+	})
+}
+
 func (p *process) continueAll() error { return signalEach(family(p.pid), syscall.SIGCONT) }
 
 func signalEach(pids []int, s syscall.Signal) error {
@@ -142,17 +150,27 @@ func (p *process) killAll(limit time.Duration) error {
 	if err := signalEach(members, syscall.SIGKILL); err != nil {
 		return err
 	}
+	err := wait(limit, fmt.Sprintf("killed processes of %d to go", p.pid), func() bool {
+		return !slices.ContainsFunc(members, alive)
+	})
+	if err == nil {
+		<-p.done
+	}
+	return err
+}
+
+// wait asks until something has happened.
+func wait(limit time.Duration, what string, happened func() bool) error {
 	deadline := time.After(limit)
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	for slices.ContainsFunc(members, alive) {
+	for !happened() {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			return fmt.Errorf("processes of %d are still there %s after they were killed", p.pid, limit)
+			return fmt.Errorf("waited %s for %s", limit, what)
 		}
 	}
-	<-p.done
 	return nil
 }
 
@@ -179,23 +197,33 @@ func family(pid int) []int {
 // alive reports whether a process runs. A zombie does not: it waits for a
 // parent that may never ask, and holds nothing.
 func alive(pid int) bool {
-	stat, err := processStat(pid)
+	stat, err := processStat(strconv.Itoa(pid))
 	return err == nil && stat[0] != "Z" && stat[0] != "X"
+}
+
+// runsThreads reports whether a process has threads that are not stopped.
+func runsThreads(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	return slices.ContainsFunc(threads, func(thread string) bool {
+		stat, err := processStat(strings.TrimPrefix(thread, "/proc/"))
+		return err == nil && stat[0] != "T" && stat[0] != "Z" && stat[0] != "X"
+	})
 }
 
 // ProcessStart says when a process was started, in ticks since the boot. Its id
 // and this name it for good: ids alone are used again.
 func ProcessStart(pid int) (string, error) {
-	stat, err := processStat(pid)
+	stat, err := processStat(strconv.Itoa(pid))
 	if err != nil {
 		return "", fmt.Errorf("services: process %d: %w", pid, err)
 	}
 	return stat[19], nil
 }
 
-// processStat returns the fields of /proc/PID/stat from the state on.
-func processStat(pid int) ([]string, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// processStat returns the fields of /proc/NAME/stat from the state on; the name
+// is that of a process or of one of its threads.
+func processStat(name string) ([]string, error) {
+	content, err := os.ReadFile(filepath.Join("/proc", name, "stat"))
 	if err != nil {
 		return nil, err
 	}

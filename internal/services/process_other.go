@@ -26,10 +26,11 @@ func launch(string, []string, string, *os.File, syscall.Signal) (*process, error
 	return nil, errPlatform
 }
 
-func (p *process) signal(syscall.Signal) error { return errPlatform }
-func (p *process) pauseAll() error             { return errPlatform }
-func (p *process) continueAll() error          { return errPlatform }
-func (p *process) killAll(time.Duration) error { return errPlatform }
+func (p *process) signal(syscall.Signal) error    { return errPlatform }
+func (p *process) pauseAll() error                { return errPlatform }
+func (p *process) continueAll() error             { return errPlatform }
+func (p *process) killAll(time.Duration) error    { return errPlatform }
+func (p *process) waitPaused(time.Duration) error { return errPlatform }
 
 func giveAway(string) error    { return nil }
 func asServer(*exec.Cmd) error { return errPlatform }

@@ -56,6 +56,9 @@ type kind struct {
 	configure func(dir string, port int) error
 	args      func(dir string, port int) []string
 	url       func(addr string) string
+	// started is what the program writes when it serves; empty if its answer
+	// says enough.
+	started string
 	// ready returns nil if the server answers and is the process pid with the
 	// data in dir.
 	ready func(ctx context.Context, addr, dir string, pid int) error
@@ -66,7 +69,12 @@ type kind struct {
 // start makes the directory, lets prepare fill it, and starts the server on a
 // port that is free. The context bounds the start, not the server's life.
 func start(ctx context.Context, k kind, prepare func(ctx context.Context, dir string) error, args []string) (*Server, error) {
-	s := &Server{kind: k, args: slices.Clone(args)}
+	return startOn(ctx, 0, k, prepare, args)
+}
+
+// startOn is start on a given port, or on any if that is 0.
+func startOn(ctx context.Context, port int, k kind, prepare func(ctx context.Context, dir string) error, args []string) (*Server, error) {
+	s := &Server{kind: k, args: slices.Clone(args), port: port}
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("services: directory of %s: %w", k.name, err)
 	}
@@ -84,6 +92,9 @@ func start(ctx context.Context, k kind, prepare func(ctx context.Context, dir st
 }
 
 func (s *Server) startSomewhere(ctx context.Context) error {
+	if s.port != 0 {
+		return s.launch(ctx)
+	}
 	for range portTries {
 		s.port = firstPort + rand.IntN(lastPort-firstPort+1)
 		if !free(s.port) {
@@ -121,7 +132,7 @@ func (s *Server) launch(ctx context.Context) error {
 		return err
 	}
 	s.paused = false
-	if err := s.waitReady(ctx); err != nil {
+	if err := s.waitReady(ctx, before); err != nil {
 		err = errors.Join(err, s.kill())
 		text := s.logSince(before)
 		if strings.Contains(strings.ToLower(text), "address already in use") {
@@ -132,7 +143,7 @@ func (s *Server) launch(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) waitReady(ctx context.Context) error {
+func (s *Server) waitReady(ctx context.Context, before int64) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	ticker := time.NewTicker(pollPause)
@@ -145,6 +156,10 @@ func (s *Server) waitReady(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("no answer: %w (%w)", err, ctx.Err())
 		case <-ticker.C:
+		}
+		if !strings.Contains(s.logSince(before), s.kind.started) {
+			err = fmt.Errorf("it has not written %q", s.kind.started)
+			continue
 		}
 		attempt, done := context.WithTimeout(ctx, time.Second)
 		err = s.kind.ready(attempt, s.Addr(), s.dir, s.process.pid)
@@ -269,8 +284,8 @@ func (s *Server) halt() error {
 	}
 }
 
-// Pause stops the server and all its processes with SIGSTOP: connections stay
-// and are not answered.
+// Pause stops the server and all its processes with SIGSTOP, and returns when
+// all have stopped: connections stay and are not answered.
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,6 +296,9 @@ func (s *Server) Pause() error {
 		return fmt.Errorf("services: pause %s: %w", s.kind.name, err)
 	}
 	s.paused = true
+	if err := s.process.waitPaused(stopLimit); err != nil {
+		return fmt.Errorf("services: pause %s: %w", s.kind.name, err)
+	}
 	return nil
 }
 

@@ -85,6 +85,24 @@ func Units() []Unit {
 				return &Started{Addr: strings.Join(s.Addrs(), ","), servers: s.all()}, nil
 			},
 		},
+		{
+			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
+			Needs: []string{Kafka43}, Default: true,
+			start: func(ctx context.Context, _ *Server) (*Started, error) {
+				return single(StartKafka(ctx, nil))
+			},
+		},
+		{
+			Name: "kafka-cluster", About: "a cluster of three Kafka 4.3", Variable: "SEMEL_TEST_KAFKA_CLUSTER",
+			Needs: []string{Kafka43},
+			start: func(ctx context.Context, _ *Server) (*Started, error) {
+				cluster, err := StartKafkaCluster(ctx, nil)
+				if err != nil {
+					return nil, err
+				}
+				return &Started{Addr: strings.Join(cluster.Addrs(), ","), servers: cluster.Nodes}, nil
+			},
+		},
 	}
 }
 
@@ -132,6 +150,33 @@ func SelectUnits(names []string) ([]Unit, error) {
 	return slices.DeleteFunc(all, func(u Unit) bool {
 		return !everything && !wanted[u.Name] && (len(names) > 0 || !u.Default)
 	}), nil
+}
+
+// SelectPackages returns the names of the packages that are wanted by these
+// names of units or packages; all that the ordinary tests need if there are no
+// names, and each one for the name "all".
+func SelectPackages(names []string) ([]string, error) {
+	var selected []string
+	for _, p := range Packages() {
+		if slices.Contains(names, "all") || len(names) == 0 && p.Default {
+			selected = append(selected, p.Name)
+		}
+	}
+	for _, name := range names {
+		if name == "all" {
+			continue
+		}
+		if i := slices.IndexFunc(Units(), func(u Unit) bool { return u.Name == name }); i >= 0 {
+			selected = append(selected, Units()[i].Needs...)
+			continue
+		}
+		if _, err := packageNamed(name); err != nil {
+			return nil, err
+		}
+		selected = append(selected, name)
+	}
+	slices.Sort(selected)
+	return slices.Compact(selected), nil
 }
 
 // StartUnits starts units in the order of [SelectUnits]. If one does not start,

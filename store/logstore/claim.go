@@ -38,7 +38,9 @@ func (c *claim) state(now int64) semel.State {
 	return semel.Claimed
 }
 
-func (c *claim) owned(o semel.Owner) bool { return c.nonce == o.Nonce && c.name == o.Name }
+func (c *claim) owned(o semel.Owner) bool {
+	return c.nonce == o.Nonce && c.name == o.Name && o != semel.Owner{}
+}
 
 func (c *claim) grant() semel.Claim {
 	return semel.Claim{Token: c.token, Attempt: int(c.attempt), LeaseEnd: timeOf(c.leaseEnd)}
@@ -160,7 +162,7 @@ func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f
 			a.Claim = semel.Claim{Token: e.rich.token, Attempt: int(e.rich.attempt)}
 		}
 	case r.Done && r.Owner.Nonce != 0 && e.check == checkOf(r.Owner.Nonce):
-		a.Decision = semel.Fresh // this very claim, whose answer was lost
+		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
 	default:
 		a.Decision = semel.Duplicate
 		a.Result = e.result()
@@ -209,6 +211,7 @@ func (s *Store) waitForClaim(o *op, c *claim) {
 func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
 	a.Decision = semel.Fresh
 	if r.Done {
+		a.Claim.Attempt = int(old.attempt) + 1
 		if old.attempt == 0 && !s.opts.KeepIDs &&
 			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), checkOf(r.Owner.Nonce), half(r.Fingerprint), now) {
 			return

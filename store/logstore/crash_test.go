@@ -28,6 +28,14 @@ func seed(t testing.TB) uint64 {
 	return n
 }
 
+// tries returns how often a random test tries: with -short a fifth as often.
+func tries(n int) int {
+	if testing.Short() {
+		return n / 5
+	}
+	return n
+}
+
 // history is what a workload was told, and what it asked for.
 type history struct {
 	done    map[int]bool // answered as done
@@ -215,7 +223,7 @@ func TestNothingAnsweredIsLostInACrash(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(n, 1))
 	points := random.Perm(whole.Ops())
-	for _, at := range points[:min(len(points), 40)] {
+	for _, at := range points[:min(len(points), tries(40))] {
 		at++
 		fs := faultfs.New()
 		fs.CrashAt(at)

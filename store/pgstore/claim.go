@@ -53,7 +53,7 @@ type session struct {
 }
 
 func (s *Store) onPool() session {
-	return session{Store: s, q: s.pool, alone: true, lockWait: lockTimeout(s.opts.LockWait)}
+	return session{Store: s, q: s.pool, alone: true, lockWait: s.wait}
 }
 
 func lockTimeout(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
@@ -216,16 +216,24 @@ func (s *share) saw(known, all int) {
 
 // insert makes the rows of keys that have none, for the first request of each.
 func (c *claims) insert(ctx context.Context, keys []asked) error {
-	p := newParams(c.hasher, len(keys), c.opts.KeepIDs)
-	for i := range keys {
-		p.add(&keys[i].key, &c.reqs[keys[i].which[0]])
+	if all, err := c.hope(ctx, keys); all || err != nil {
+		return err
 	}
-	made, err := collect(ctx, c.session, c.sql().insert, p.args(), func(rows pgx.CollectableRow) (r row, err error) {
+	p := c.params(keys)
+	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines}
+	if c.opts.KeepIDs {
+		scopes, ids := c.readable(keys)
+		args = append(args, scopes, ids)
+	}
+	made, err := collect(ctx, c.session, c.sql().insert, args, func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
 		return r, err
 	})
 	if err == nil {
 		c.known.saw(len(keys)-len(made), len(keys))
+		if len(keys) >= c.leastHope {
+			c.calm.saw(len(made) == len(keys))
+		}
 	}
 	for i := range made {
 		if k := find(keys, made[i].key); k != nil {
@@ -280,11 +288,7 @@ func (c *claims) settle(k *asked, r *row, now time.Time) {
 // read looks at keys, answers what can be answered, and returns the changes to
 // rows that must be made first. A key without row stays open, unless it is late.
 func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, error) {
-	digests := make(pgtype.FlatArray[[16]byte], len(keys))
-	for i := range keys {
-		digests[i] = keys[i].key
-	}
-	rows, now, err := c.rows(ctx, digests)
+	rows, now, err := c.rows(ctx, digestsOf(keys))
 	if err != nil {
 		return nil, err
 	}

@@ -45,11 +45,16 @@ func (e *examination) judgeGeneration(p phase, lasts time.Duration) {
 
 func (e *examination) floor(ctx context.Context) error {
 	var behind pgtype.Interval
-	err := e.ask(ctx, "SELECT clock_timestamp() - age * interval '1 microsecond' - floor FROM "+e.opts.quoted("times"), nil, &behind)
+	var raised bool
+	err := e.ask(ctx, "SELECT clock_timestamp() - age * interval '1 microsecond' - floor, floor > 'epoch' FROM "+e.opts.quoted("times"), nil, &behind, &raised)
 	if err != nil {
 		return err
 	}
-	e.judgeFloor(duration(behind))
+	if raised {
+		e.judgeFloor(duration(behind))
+	} else { // the finding about clean-up says for how long
+		e.judge(false, semel.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
+	}
 	return e.truncates(ctx, slotTable(0))
 }
 

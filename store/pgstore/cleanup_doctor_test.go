@@ -40,6 +40,11 @@ func TestDoctorExaminesEveryForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if form == CleanupMessageTime {
+			if f := finding(t, s, subject); f.Severity != semel.Fine || f.Found != "of any age: no clean-up has run yet" {
+				t.Errorf("before the first clean-up: %+v", f)
+			}
+		}
 		purged(t, s) // raises the floor, which begins at zero
 		findings, err := s.Examine(t.Context())
 		if err != nil {

@@ -180,6 +180,21 @@ func (e *examination) privileges(ctx context.Context) error {
 		found = fmt.Sprintf("role %s lacks %s", role, strings.Join(missing, ", "))
 	}
 	e.judge(len(missing) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
+	return e.audits(ctx)
+}
+
+// audits judges whether this role may write the audit log.
+func (e *examination) audits(ctx context.Context) error {
+	var may bool
+	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'INSERT') AND has_table_privilege($1, 'SELECT')", []any{e.opts.quoted("audit")}, &may); err != nil {
+		return err
+	}
+	found := "this role may write it"
+	if !may {
+		found = "this role may not write it"
+	}
+	e.judge(!may, semel.Notice, "audit log", found, "none for claims; keys cannot be removed or resolved by hand with this role",
+		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" to the role of who does so")
 	return nil
 }
 

@@ -254,8 +254,10 @@ func TestGenerationsForgetNothingUnderLoad(t *testing.T) {
 	if testing.Short() {
 		load = 2 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), load)
+	// On a busy machine it takes longer to meet what this is about.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	began := time.Now()
 	var j journal
 	var group sync.WaitGroup
 	var refusals int
@@ -278,6 +280,9 @@ func TestGenerationsForgetNothingUnderLoad(t *testing.T) {
 					refusals++
 				}
 				last = max(last, s.ring.phase())
+				if time.Since(began) > load && last >= 6 && j.spans > 0 && len(j.refused) > 0 && len(j.granted) > 100 {
+					cancel()
+				}
 				j.mu.Unlock()
 			}
 		})
@@ -310,6 +315,11 @@ func TestConformanceWhileGenerationsRotate(t *testing.T) {
 					return
 				}
 				_ = sleep(ctx, 30*time.Millisecond) // until ctx ends at the most
+				// No call has to live through one rotation after another, however
+				// slow the machine is.
+				s.mu.Lock()
+				//lint:ignore SA2001 it waits for the calls that are under way
+				s.mu.Unlock()
 			}
 		}()
 	})

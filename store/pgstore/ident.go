@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -76,6 +77,13 @@ func validIdentifier(name string, most int) bool {
 // place where names become SQL.
 func (n Names) quoted(table string) string {
 	return pgx.Identifier{n.Schema, n.Prefix + table}.Sanitize()
+}
+
+// Table returns the name of one of the store's tables, such as "parked", quoted
+// with its schema. The error wraps semel.ErrInvalidRequest if Names are none.
+func (n Names) Table(table string) (string, error) {
+	n = n.withDefaults()
+	return n.quoted(table), errors.Join(n.validate()...)
 }
 
 // quotedSchema returns the name of the schema, quoted.

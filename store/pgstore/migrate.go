@@ -249,7 +249,7 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	}
 	var sql bytes.Buffer
 	err = t.Execute(&sql, map[string]any{
-		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"),
+		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"), "Parked": o.quoted("parked"),
 		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
 		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
 	})

@@ -211,6 +211,13 @@ func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
 	if f := finding(t, s, "privileges"); f.Severity != semel.Fine {
 		t.Errorf("the examination says %+v", f)
 	}
+	if f := finding(t, s, "audit log"); f.Severity != semel.Fine {
+		t.Errorf("the examination says %+v", f)
+	}
+	b.exec("REVOKE INSERT ON keys.semel_audit FROM " + user)
+	if f := finding(t, s, "audit log"); f.Severity != semel.Notice {
+		t.Errorf("without the right to write the audit log the examination says %+v", f)
+	}
 	b.exec("REVOKE DELETE ON keys.semel_keys FROM " + user)
 	if f := finding(t, s, "privileges"); f.Severity != semel.Broken || !strings.Contains(f.Found, "DELETE") {
 		t.Errorf("without one right the examination says %+v", f)

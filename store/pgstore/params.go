@@ -1,60 +1,53 @@
 package pgstore
 
-import (
-	"github.com/jackc/pgx/v5/pgtype"
+import "github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/semel-dev/semel"
-)
-
-// params are the columns of the insert statement.
+// params are the columns of the insert statement, for the first request of each
+// key.
 type params struct {
-	hasher       hasher
 	keys         pgtype.FlatArray[[16]byte]
 	spans        pgtype.FlatArray[pgtype.Int8]
 	fingerprints pgtype.FlatArray[pgtype.Int8]
 	owners       pgtype.FlatArray[[]byte]
 	deadlines    pgtype.FlatArray[pgtype.Timestamptz]
-	readable     bool
-	scopes, ids  pgtype.FlatArray[[]byte]
 }
 
-func newParams(h hasher, n int, readable bool) *params {
+func (c *claims) params(keys []asked) *params {
 	p := &params{
-		hasher:       h,
-		keys:         make([][16]byte, 0, n),
-		spans:        make([]pgtype.Int8, 0, n),
-		fingerprints: make([]pgtype.Int8, 0, n),
-		owners:       make([][]byte, 0, n),
-		deadlines:    make([]pgtype.Timestamptz, 0, n),
-		readable:     readable,
+		keys:         digestsOf(keys),
+		spans:        make([]pgtype.Int8, len(keys)),
+		fingerprints: make([]pgtype.Int8, len(keys)),
+		owners:       make([][]byte, len(keys)),
+		deadlines:    make([]pgtype.Timestamptz, len(keys)),
 	}
-	if readable {
-		p.scopes, p.ids = make([][]byte, 0, n), make([][]byte, 0, n)
+	for i := range keys {
+		req := &c.reqs[keys[i].which[0]]
+		p.spans[i] = spanOf(req)
+		p.fingerprints[i] = fingerprint(req.Fingerprint)
+		p.deadlines[i] = c.hasher.deadline(req)
+		if !req.Done {
+			p.owners[i] = encodeOwner(req.Owner, req.Hold)
+		}
 	}
 	return p
 }
 
-func (p *params) add(key *semel.Digest, req *semel.ClaimRequest) {
-	p.keys = append(p.keys, *key)
-	p.fingerprints = append(p.fingerprints, fingerprint(req.Fingerprint))
-	p.deadlines = append(p.deadlines, p.hasher.deadline(req))
-	p.spans = append(p.spans, spanOf(req))
-	var owner []byte
-	if !req.Done {
-		owner = encodeOwner(req.Owner, req.Hold)
+// readable returns the columns of readable keys.
+func (c *claims) readable(keys []asked) (scopes, ids pgtype.FlatArray[[]byte]) {
+	scopes, ids = make([][]byte, len(keys)), make([][]byte, len(keys))
+	for i := range keys {
+		key := c.reqs[keys[i].which[0]].Key
+		scopes[i], ids[i] = []byte(key.Scope), []byte(key.ID)
 	}
-	p.owners = append(p.owners, owner)
-	if p.readable {
-		p.scopes, p.ids = append(p.scopes, []byte(req.Key.Scope)), append(p.ids, []byte(req.Key.ID))
-	}
+	return scopes, ids
 }
 
-func (p *params) args() []any {
-	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines}
-	if p.readable {
-		args = append(args, p.scopes, p.ids)
+func digestsOf(keys []asked) pgtype.FlatArray[[16]byte] {
+	digests := make(pgtype.FlatArray[[16]byte], len(keys))
+	for i := range keys {
+		digests[i] = keys[i].key
 	}
-	return args
+	return digests
 }
 
 // putParams are the columns of the put statement.

@@ -12,7 +12,9 @@ import (
 const (
 	// grace is how long a row stays after it has ended. While it does, no claim
 	// that took its token before can become the row of the key: see insertSQL.
-	// It is longer than any statement waits.
+	// It is longer than any one wait of a claim, which takes the token of a row
+	// just before it waits for that row, and looks again after each wait. A
+	// whole statement may take longer: lock_timeout counts for each row anew.
 	grace = time.Minute
 	// abandoned is how long the attempts of a claim are remembered that nobody
 	// came back to.

@@ -88,13 +88,13 @@ INSERT INTO {keys} (key, until, seen{+, scope, id})
 SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]){+, (SELECT $4::bytea[]), (SELECT $5::bytea[])}) AS r (key{+, scope, id})`
 
-// hopeOneSQL is hopeSQL for one key: to make a row of constants, rather than of
-// arrays and a common clock, halves what it adds to the statement behind it.
+// hopeOneSQL is hopeSQL for one key whose message cannot be late: to make a row
+// of constants, rather than of arrays and a common clock, halves what it adds to
+// the statement behind it.
 const hopeOneSQL = `
 INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
-VALUES ($2::uuid, CASE WHEN $5::timestamptz < clock_timestamp() THEN NULL WHEN $3::bigint IS NULL THEN 'infinity'
-	ELSE clock_timestamp() + $3::bigint * interval '1 microsecond' END, clock_timestamp(),
-	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN $4::bigint END{+, $6::bytea, $7::bytea})`
+VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
+	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint{+, $5::bytea, $6::bytea})`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (

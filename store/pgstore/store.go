@@ -30,8 +30,12 @@ type Store struct {
 	owned  bool // the store closes the pool
 	hasher hasher
 	plain  statements
-	ring   *ring // nil unless keys are kept in generations
+	wait   string // the lock_timeout of Options.LockWait
+	ring   *ring  // nil unless keys are kept in generations
 	known  share
+	calm   calm
+
+	leastHope int
 
 	mu     sync.RWMutex // held for reading during each call; guards closed
 	closed bool
@@ -77,7 +81,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, plain: newStatements(o.Names, o.KeepIDs)}
+	s := &Store{opts: o, pool: pool, plain: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
 	if err := s.check(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}

@@ -39,7 +39,7 @@ func (s *Store) InTx(tx pgx.Tx) *Tx { return s.inTx(tx) }
 func (s *Store) InSQLTx(tx *sql.Tx) *Tx { return s.inTx(&sqlQuerier{tx, pgtype.NewMap()}) }
 
 func (s *Store) inTx(q querier) *Tx {
-	return &Tx{on: session{Store: s, q: q, lockWait: lockTimeout(s.opts.LockWait)}, fresh: make(map[semel.Digest]struct{})}
+	return &Tx{on: session{Store: s, q: q, lockWait: s.wait}, fresh: make(map[semel.Digest]struct{})}
 }
 
 // Claim claims keys that become done with the transaction. All requests must
@@ -98,7 +98,9 @@ func (t *Tx) check(ctx context.Context) error {
 
 // SetResult stores the result of a key that was Fresh in this transaction, to
 // be replayed to its duplicates. One that is longer than the store keeps gets
-// ErrResultTooLarge before anything is sent. It blocks for a round trip.
+// ErrResultTooLarge before anything is sent. It blocks for a round trip. A claim
+// that was undone by ROLLBACK TO SAVEPOINT must be made again before: another
+// transaction may have the key by now.
 func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) error {
 	if err := t.on.enter("set result", 0, 0); err != nil {
 		return err

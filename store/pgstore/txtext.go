@@ -56,6 +56,8 @@ func typeOf(v any) uint32 {
 		return pgtype.UUIDOID
 	case *pgtype.Timestamptz, pgtype.Timestamptz, *time.Time:
 		return pgtype.TimestamptzOID
+	case pgtype.Interval:
+		return pgtype.IntervalOID
 	case *pgtype.Int8, pgtype.Int8:
 		return pgtype.Int8OID
 	case *pgtype.Int4, pgtype.Int4:

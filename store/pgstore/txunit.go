@@ -43,7 +43,7 @@ func (s *Store) unit(ctx context.Context) (*unit, error) {
 		return nil, fmt.Errorf("pgstore: connect: %w", rolledBack(err))
 	}
 	u := &unit{conn: conn, seen: watch{conn: conn.Conn().PgConn()}}
-	u.session = session{Store: s, q: u, lockWait: lockTimeout(s.opts.LockWait)}
+	u.session = session{Store: s, q: u, lockWait: s.wait}
 	return u, nil
 }
 

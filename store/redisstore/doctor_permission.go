@@ -12,12 +12,12 @@ import (
 )
 
 // permissionLua returns those commands that the user may not run on a key. It
-// runs none of them.
+// runs none of them. RPUSH is for the audit log.
 const permissionLua = `
 local key, missing = KEYS[1], {}
 for _, command in ipairs({
   {'GET', key}, {'SET', key, 'v'}, {'DEL', key}, {'PTTL', key}, {'PEXPIREAT', key, '1'},
-  {'SADD', key, '1'}, {'SREM', key, '1'}, {'SISMEMBER', key, '1'}, {'SCARD', key}, {'TIME'},
+  {'SADD', key, '1'}, {'SREM', key, '1'}, {'SISMEMBER', key, '1'}, {'SCARD', key}, {'RPUSH', key, 'v'}, {'TIME'},
 }) do
   if not redis.acl_check_cmd(unpack(command)) then missing[#missing + 1] = command[1] end
 end
@@ -61,6 +61,11 @@ func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
 		break
 	}
 	switch {
+	case len(missing) == 1 && missing[0] == "RPUSH":
+		f.Severity = semel.Notice
+		f.Found = "all but RPUSH"
+		f.Cost = "none for claims; keys cannot be removed or resolved by hand with this user, for want of the audit log"
+		f.Remedy = "+rpush for the user of who does so"
 	case len(missing) > 0:
 		f.Severity = semel.Broken
 		f.Found = "the user may not run " + strings.Join(missing, ", ")

@@ -159,8 +159,13 @@ func (p *patient) log(told Persistence) []semel.Finding {
 	case "always":
 	case "everysec":
 		f.Severity = semel.Notice
-		f.Cost = "a loss of power forgets the keys of the last second or two: their messages take effect a second time"
-		f.Remedy = "appendfsync always, if that matters more than speed"
+		if told >= Logged {
+			f.Severity = semel.Warning
+		}
+		// A write to the file waits for up to two seconds while the sync before
+		// it runs, and the answer does not wait with it.
+		f.Cost = "when the server is killed (kill -9, out of memory, a crash) or loses power, keys that it acknowledged in the last second or two are forgotten, and their messages take effect a second time; under load every second kill did so"
+		f.Remedy = "CONFIG SET appendfsync always, and persistence: synced, if that matters more than speed; and end the server with SIGTERM or SHUTDOWN, which forgets nothing"
 	default:
 		f.Severity = semel.Warning
 		f.Cost = "a loss of power forgets the keys of the last half minute or so: their messages take effect a second time"

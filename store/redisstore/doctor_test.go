@@ -78,7 +78,8 @@ func TestDoctorGradesConfiguration(t *testing.T) {
 		{"maxmemory", [][]string{set("maxmemory", "1gb")}, Options{}, semel.Fine, "of 1.0 GiB used"},
 		{"maxmemory", [][]string{set("maxmemory", "100kb")}, Options{}, semel.Warning, "of 0.1 MiB used"},
 		{"appendonly", [][]string{set("maxmemory", "0")}, Options{Persistence: Logged}, semel.Fine, "yes"},
-		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Logged}, semel.Notice, "everysec"},
+		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{}, semel.Notice, "everysec"},
+		{"appendfsync", nil, Options{Persistence: Logged}, semel.Warning, "everysec"},
 		{"appendfsync", [][]string{set("appendfsync", "everysec")}, Options{Persistence: Synced}, semel.Broken, "everysec"},
 		{"appendfsync", [][]string{set("appendfsync", "always")}, Options{Persistence: Synced}, semel.Fine, "always"},
 		{"appendfsync", [][]string{set("appendfsync", "no")}, Options{}, semel.Warning, "no"},
@@ -282,6 +283,22 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 	}
 	if err := everything(t.Context(), url, opts); err != nil {
 		t.Errorf("with all rules: %v", err)
+	}
+}
+
+func TestDoctorNamesTheCommandsThatTheUserMayNotRun(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	look := func(rule string) semel.Finding {
+		t.Helper()
+		do(t, server.Addr(), "ACL", "SETUSER", "u", "on", ">pw", "~*", "+@all", "-rpush", rule)
+		return find(t, examine(t, connect(t, "redis://u:pw@"+server.Addr(), nil), nil), "permissions")
+	}
+	if f := look("-sadd"); f.Severity != semel.Broken || f.Found != "the user may not run SADD, RPUSH" {
+		t.Errorf("without RPUSH and SADD: %+v", f)
+	}
+	if f := look("+sadd"); f.Severity != semel.Notice || f.Found != "all but RPUSH" {
+		t.Errorf("without RPUSH, which is for the audit log: %+v", f)
 	}
 }
 

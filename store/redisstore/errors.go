@@ -45,7 +45,10 @@ func unsent(err error) bool {
 }
 
 // refusals are the words with which a server refuses a command before it has
-// changed anything. Those of writes inside a script come from its first write.
+// changed anything. From Redis 7.0 on a script is refused at its first write or
+// not at all, as long as the user may run every command of it. Redis 6.2 looks
+// before each write whether a sync in the background has failed (MISCONF), so
+// that a script may end in between.
 var refusals = [...]struct {
 	code string
 	is   error
@@ -76,7 +79,11 @@ var refusals = [...]struct {
 
 // refusal returns what an answer of the server means. Redis 6.2 wraps the
 // errors of a script's commands: "ERR Error running script …: -OOM command …".
+// A script says PARTLY where it had written before.
 func refusal(message string) error {
+	if strings.HasPrefix(message, "PARTLY ") || strings.Contains(message, ": -MISCONF ") {
+		return semel.ErrOutcomeUnknown
+	}
 	for _, r := range refusals {
 		if strings.HasPrefix(message, r.code+" ") || strings.Contains(message, ": -"+r.code+" ") {
 			return r.is

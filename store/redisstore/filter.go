@@ -108,8 +108,19 @@ type filterForm interface {
 // what the server has is not a filter of that size and rate; the others are
 // the server's. The client stays the caller's.
 func NewFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) (*Filter, error) {
+	f, err := newFilterOf(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.open(ctx); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func newFilterOf(client rueidis.Client, opts *FilterOptions) (*Filter, error) {
 	if client == nil {
-		return nil, fmt.Errorf("redisstore: NewFilter: the client is nil: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("redisstore: filter: the client is nil: %w", semel.ErrInvalidRequest)
 	}
 	var o FilterOptions
 	if opts != nil {
@@ -118,11 +129,7 @@ func NewFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) 
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	f := &Filter{client: client, opts: o, base: time.Now()}
-	if err := f.open(ctx); err != nil {
-		return nil, err
-	}
-	return f, nil
+	return &Filter{client: client, opts: o, base: time.Now()}, nil
 }
 
 func (o *FilterOptions) complete() error {

@@ -34,20 +34,34 @@ func (f *Filter) sliceKey(slice int64) string { return f.name(strconv.FormatInt(
 
 // open agrees with the other users of the filter and checks what is there.
 func (f *Filter) open(ctx context.Context) error {
-	best, err := f.detect(ctx)
+	best, mine, err := f.wanted(ctx)
 	if err != nil {
 		return err
 	}
-	form := cmp.Or(f.opts.Form, best)
-	if form == FilterModule && best != FilterModule {
-		return fmt.Errorf("redisstore: FilterOptions.Form: the server has no BF commands: %w", semel.ErrInvalidRequest)
-	}
-	secret := digest.NewSecret()
-	mine := filterSettings{1, form, f.opts.Capacity, f.opts.Rate, f.opts.Window, f.opts.Slices, hex.EncodeToString(secret[:])}
 	kept, err := f.agree(ctx, mine)
 	if err != nil {
 		return err
 	}
+	return f.use(ctx, best, mine, kept)
+}
+
+// wanted returns the best form that the server has, and the settings that this
+// user would write.
+func (f *Filter) wanted(ctx context.Context) (best FilterForm, mine filterSettings, err error) {
+	if best, err = f.detect(ctx); err != nil {
+		return best, mine, err
+	}
+	form := cmp.Or(f.opts.Form, best)
+	if form == FilterModule && best != FilterModule {
+		return best, mine, fmt.Errorf("redisstore: FilterOptions.Form: the server has no BF commands: %w", semel.ErrInvalidRequest)
+	}
+	secret := digest.NewSecret()
+	mine = filterSettings{1, form, f.opts.Capacity, f.opts.Rate, f.opts.Window, f.opts.Slices, hex.EncodeToString(secret[:])}
+	return best, mine, nil
+}
+
+// use takes the settings that count over, unless they contradict.
+func (f *Filter) use(ctx context.Context, best FilterForm, mine, kept filterSettings) (err error) {
 	if f.opts.Form == FilterAuto {
 		mine.Form = kept.Form
 	}
@@ -56,6 +70,7 @@ func (f *Filter) open(ctx context.Context) error {
 		mine.Secret, kept.Secret = "", ""
 		return fmt.Errorf("redisstore: filter: it was made with other options, %+v and not %+v: %w", kept, mine, semel.ErrInvalidRequest)
 	}
+	var secret digest.Secret
 	if n, err := hex.Decode(secret[:], []byte(kept.Secret)); err != nil || n != len(secret) {
 		return fmt.Errorf("redisstore: filter: its settings have no secret: %w", semel.ErrCorrupt)
 	}
@@ -103,7 +118,11 @@ func (f *Filter) agree(ctx context.Context, mine filterSettings) (kept filterSet
 	if err := results[0].Error(); err != nil && !rueidis.IsRedisNil(err) {
 		return kept, storeError("filter", err)
 	}
-	text, err = results[1].AsBytes()
+	return readSettings(results[1])
+}
+
+func readSettings(result rueidis.RedisResult) (kept filterSettings, err error) {
+	text, err := result.AsBytes()
 	if err != nil {
 		return kept, storeError("filter", err)
 	}

@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -42,52 +45,48 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 	return nil
 }
 
+// sent is a request on its way through a pipeline of SETs.
+type sent struct {
+	at  int // its place in the call
+	end int // where its record ends in the text of all
+}
+
 // setPipeline sends one pipeline and returns the places of the requests that
 // are not decided.
 func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (left []int, err error) {
-	memo := s.digests()
-	n := len(s.opts.Prefix) + nameRoom
-	// The names and records of all are one string: they are the most of what
-	// such a call would allocate.
-	room := make([]byte, 0, len(reqs)*(n+oneStepPlain))
-	ends := make([]int, 0, len(reqs))
-	places := make([]int, 0, len(reqs))
-	for i := range reqs {
-		req := &reqs[i]
-		answers[i] = semel.ClaimAnswer{}
-		if err := req.Validate(); err != nil {
-			answers[i].Err = err
-			continue
-		}
-		d := memo.Key(req.Key)
-		room = s.appendRecordKey(room, &d)
-		owner := distinct(req.Owner)
-		room = appendOneStep(room, ownerDigest(memo.Hasher, &owner), req.Window, req.Fingerprint, s.ids(&req.Key))
-		ends, places = append(ends, len(room)), append(places, i)
-	}
-	if len(places) == 0 {
+	list, all := s.packOneStep(reqs, answers)
+	if len(list) == 0 {
 		return nil, nil
 	}
-	all, start := string(room), 0
-	commands := make([]rueidis.Completed, len(places), len(places)+2)
-	records := make([]string, len(places))
-	for j, i := range places {
-		records[j] = all[start+n : ends[j]]
-		set := s.client.B().Set().Key(all[start : start+n]).Value(records[j]).Nx().Get()
-		if millis := windowMillis(reqs[i].Window); millis > 0 {
-			commands[j] = set.PxMilliseconds(int64(millis)).Build()
-		} else {
-			commands[j] = set.Build()
+	n := len(s.opts.Prefix) + nameRoom
+	record := func(j int) string {
+		start := n
+		if j > 0 {
+			start += list[j-1].end
 		}
-		start = ends[j]
+		return all[start:list[j].end]
+	}
+	commands := make([]rueidis.Completed, len(list), len(list)+2)
+	var lasts lifetime
+	start := 0
+	for j, to := range list {
+		set := s.client.B().Arbitrary("SET").Keys(all[start : start+n])
+		if window := reqs[to.at].Window; window == semel.Forever {
+			commands[j] = set.Args(record(j), "NX", "GET").Build()
+		} else {
+			commands[j] = set.Args(record(j), "NX", "GET", "PX", lasts.millis(window)).Build()
+		}
+		start = to.end
 	}
 	for j, result := range s.do(ctx, commands) {
-		i := places[j]
+		i := list[j].at
 		kept, refusal := result.ToString()
 		switch {
-		case rueidis.IsRedisNil(refusal), refusal == nil && kept == records[j]:
-			// Written now, or before the answer to the same request was lost.
+		case rueidis.IsRedisNil(refusal):
 			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
+		case refusal == nil && kept == record(j):
+			// Written before, when the answer to the same request was lost.
+			answers[i].Decision = semel.Fresh
 		case refusal != nil:
 			// A full server refuses the command before it looks whether the
 			// key is there; the script looks first.
@@ -101,6 +100,46 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 		}
 	}
 	return left, err
+}
+
+// packOneStep returns the requests that are valid, and the names and records of
+// all of them, one after the other: one text is much cheaper than two for each.
+func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) ([]sent, string) {
+	memo := s.digests()
+	owners := ownerDigests{Hasher: memo.Hasher}
+	list := make([]sent, 0, len(reqs))
+	var all strings.Builder
+	all.Grow(len(reqs) * (len(s.opts.Prefix) + nameRoom + oneStepPlain))
+	var room [128]byte
+	for i := range reqs {
+		req := &reqs[i]
+		answers[i] = semel.ClaimAnswer{}
+		if err := req.Validate(); err != nil {
+			answers[i].Err = err
+			continue
+		}
+		d := memo.Key(req.Key)
+		owner := distinct(req.Owner)
+		b := s.appendRecordKey(room[:0], &d)
+		b = appendOneStep(b, owners.of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		all.Write(b)
+		list = append(list, sent{i, all.Len()})
+	}
+	return list, all.String()
+}
+
+// lifetime writes windows in milliseconds. In one call they are nearly always
+// the same.
+type lifetime struct {
+	window time.Duration
+	text   string
+}
+
+func (l *lifetime) millis(window time.Duration) string {
+	if l.text == "" || l.window != window {
+		l.window, l.text = window, strconv.FormatUint(windowMillis(window), 10)
+	}
+	return l.text
 }
 
 // readKept decides on a record that was there before. It reports false if the

@@ -31,8 +31,10 @@ const (
 	// Volatile: the end of the server may forget everything, as without a file
 	// or with snapshots alone.
 	Volatile Persistence = iota
-	// Logged: an append-only file survives the end of the server's process; a
-	// loss of power may forget what was answered in the last second.
+	// Logged: an append-only file survives an orderly end of the server. With
+	// appendfsync everysec the server may answer before it has written: when it
+	// is killed, crashes or loses power, it may forget what was answered in the
+	// last second or two.
 	Logged
 	// Synced: the append-only file is synced before each answer
 	// (appendfsync always).
@@ -292,21 +294,43 @@ func (s *Store) newRing(ctx context.Context, c *Compact) (*ring, error) {
 }
 
 // Traits implements [semel.Store].
-func (s *Store) Traits() semel.Traits {
+func (s *Store) Traits() semel.Traits { return s.opts.traits() }
+
+// Traits returns what a store with these options promises, without a server.
+// Nil options are the zero options. All that are out of bounds are named in one
+// error, which wraps ErrInvalidRequest.
+func (o *Options) Traits() (semel.Traits, error) {
+	filled := o.withDefaults()
+	if err := filled.validate(); err != nil {
+		return semel.Traits{}, err
+	}
+	return filled.traits(), nil
+}
+
+func (o *Options) traits() semel.Traits {
 	t := semel.Traits{
-		Durable:   s.opts.Persistence >= Logged,
-		PowerSafe: s.opts.Persistence == Synced,
+		Durable:   o.Persistence >= Logged,
+		PowerSafe: o.Persistence == Synced,
 		Shared:    true,
 		Fenced:    true,
-		Exact:     s.ring == nil,
+		Exact:     o.Compact == nil,
 		Results:   true,
-		MaxResult: s.opts.MaxResult,
+		MaxResult: o.MaxResult,
 	}
-	if s.ring != nil {
-		t.Tick = s.ring.length()
+	if c := o.Compact; c != nil {
+		// Window and slices are those on which the prefix has agreed.
+		t.Tick = (&ring{window: c.Window, slices: c.Slices}).length()
 	}
 	return t
 }
+
+// JoinLanes says how many calls with joined requests are worth having under way
+// at once: while the server works on one, others are packed and read.
+func (s *Store) JoinLanes() int { return 4 }
+
+// JoinSizes says how many requests such a call should have. With fewer the work
+// around a call counts; many more leave the server idle while they are packed.
+func (s *Store) JoinSizes() (least, most int) { return 64, 256 }
 
 // enter begins a call.
 func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {

@@ -26,6 +26,7 @@ func brokenCases() map[bug]struct {
 		ignoresTokenOnExtend:    {volatile, "a stale token changes nothing after take-over"},
 		losesAttempt:            {volatile, "an ended lease is taken over with attempt and token grown"},
 		forgetsOwner:            {volatile, "a claim repeated after a lost reply recognises itself"},
+		ownsNobodys:             {volatile, "a claim without an owner is nobody's again"},
 		grantsTwiceInBatch:      {volatile, "keys that occur twice in a claim are decided in order"},
 		forgetsEarly:            {volatile, "a key is remembered for its window and forgotten a tick later"},
 		forgetsNever:            {volatile, "a key is remembered for its window and forgotten a tick later"},

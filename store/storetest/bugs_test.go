@@ -18,6 +18,7 @@ const (
 	ignoresTokenOnExtend    bug = "ignores the token of an extension"
 	losesAttempt            bug = "loses the attempt at a take-over"
 	forgetsOwner            bug = "takes its own claim for another's after a lost reply"
+	ownsNobodys             bug = "takes all who do not say who they are for one"
 	grantsTwiceInBatch      bug = "grants a key twice in one batch"
 	forgetsEarly            bug = "forgets before the window ends"
 	forgetsNever            bug = "never forgets"

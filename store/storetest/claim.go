@@ -17,6 +17,7 @@ var claimCases = []testCase{
 	{"a claim repeated after completion is a duplicate", repeatedClaimAfterCompletion},
 	{"a claim repeated after take-over is in flight", repeatedClaimAfterTakeOver},
 	{"owners of one name are told apart", ownersOfOneName},
+	{"a claim without an owner is nobody's again", claimWithoutOwner},
 	{"a done claim completes in one step", doneClaim},
 	{"a done claim respects a holder and takes over an ended lease", doneClaimAndLease},
 	{"an old message without record is late", oldMessageIsLate},
@@ -186,12 +187,40 @@ func ownersOfOneName(e *env) {
 	e.want(semel.InFlight, req)
 }
 
+// claimWithoutOwner claims as callers do who do not say who they are: two of
+// them are not one that asks again.
+func claimWithoutOwner(e *env) {
+	for _, hold := range []bool{false, true} {
+		key := e.key()
+		req := e.request(key)
+		req.Owner, req.Hold = semel.Owner{}, hold
+		held := e.fresh(req)
+		for range 2 {
+			if a := e.want(semel.InFlight, req); !sameClaim(a.Claim, held) {
+				e.Errorf("in flight shows claim %+v, want %+v", a.Claim, held)
+			}
+		}
+		e.mustComplete(key, held.Token, text("ok"))
+	}
+	req := e.request(e.key())
+	req.Owner, req.Done = semel.Owner{}, true
+	e.fresh(req)
+	e.want(semel.Duplicate, req)
+	batch := []semel.ClaimRequest{e.request(e.key()), {}}
+	batch[0].Owner = semel.Owner{}
+	batch[1] = batch[0]
+	answers := make([]semel.ClaimAnswer, 2)
+	if err := e.store.Claim(context.Background(), batch, answers); err != nil || answers[0].Decision != semel.Fresh || answers[1].Decision != semel.InFlight {
+		e.Errorf("twice in a call without an owner: %s and %s, %v", answers[0].Decision, answers[1].Decision, err)
+	}
+}
+
 func doneClaim(e *env) {
 	key := e.key()
 	req := e.request(key)
 	req.Done, req.Lease = true, 0
-	if c := e.fresh(req); c.Token != 0 {
-		e.Errorf("a done claim has token %d, want 0", c.Token)
+	if c := e.fresh(req); c != (semel.Claim{Attempt: 1}) {
+		e.Errorf("a done claim has %+v, want the first attempt alone", c)
 	}
 	e.wantResult(key, semel.Result{})
 	again := e.request(key)
@@ -199,9 +228,9 @@ func doneClaim(e *env) {
 	e.want(semel.Duplicate, again)
 
 	// Asking again, as after a lost reply, may be recognised or not; it must
-	// not make the key claimable.
-	if a := e.claim(req); a.Decision != semel.Fresh && a.Decision != semel.Duplicate {
-		e.Errorf("a done claim that is repeated is answered %s", a.Decision)
+	// not make the key claimable, nor look like the first time.
+	if a := e.claim(req); a.Decision != semel.Fresh && a.Decision != semel.Duplicate || a.Claim != (semel.Claim{}) {
+		e.Errorf("a done claim that is repeated is answered %s with %+v", a.Decision, a.Claim)
 	}
 	e.wantResult(key, semel.Result{})
 }

@@ -107,6 +107,15 @@ func (e *env) now() time.Time {
 	return time.Now()
 }
 
+// times returns how often a case tries that tries often: with go test -short a
+// third as often.
+func times(n int) int {
+	if testing.Short() {
+		return n / 3
+	}
+	return n
+}
+
 // movable reports whether the case can move the store's time exactly.
 func (e *env) movable() bool { return e.harness.Time != Wall }
 

@@ -69,7 +69,8 @@ func cancelledBefore(e *env) {
 }
 
 func cancelledDuring(e *env) {
-	const workers, rounds = 8, 60
+	const workers = 8
+	rounds := times(60)
 	type outcome struct {
 		req       semel.ClaimRequest
 		token     semel.Token // of a completion that was asked for

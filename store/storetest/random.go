@@ -49,6 +49,7 @@ func randomCalls(e *env) {
 	if e.traits.Durable {
 		rounds = 6 // each call may be a sync
 	}
+	rounds = times(rounds)
 	s := seed(e)
 	for round := range rounds {
 		random := rand.New(rand.NewPCG(s, uint64(round)))

@@ -206,7 +206,7 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 	case rec.State == semel.Unknown:
 		held.Decision = semel.InDoubt
 		return held
-	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner:
+	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner && (req.Owner != semel.Owner{} || p.bug == ownsNobodys):
 		held.Decision, held.Holder = semel.Fresh, ""
 		return held
 	case !ended:

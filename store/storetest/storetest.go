@@ -11,6 +11,7 @@
 // disks, failed syncs and rotten bits.
 //
 // The random tests print their seed; SEMEL_SEED in the environment repeats one.
+// With go test -short, cases that try often try a third as often.
 package storetest
 
 import (

@@ -146,7 +146,8 @@ func forgottenBeginsAnew(e *env) {
 }
 
 func purgeUnderLoad(e *env) {
-	const workers, rounds = 8, 60
+	const workers = 8
+	rounds := times(60)
 	var live, claimed [workers][]semel.Key
 	ended := make(chan struct{})
 	purged := make(chan struct{})

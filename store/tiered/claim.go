@@ -202,9 +202,11 @@ func (s *Store) learn(ctx context.Context, r *reading, reqs []semel.ClaimRequest
 			r.keys = append(r.keys, req.Key)
 		case a.Decision != semel.Fresh:
 		case !req.Done:
-			s.grantedNow(req, a.Claim.Token)
+			s.granted.add(req.Key, a.Claim.Token, req.Fingerprint)
 			s.ahead.Store(int64(a.Claim.LeaseEnd.Add(-req.Lease).Sub(wall)))
-		case s.first(req):
+		case a.Claim.Attempt > 0:
+			// One that was granted before, perhaps to a process that has ended, is
+			// not copied: its window began then.
 			r.copies = append(r.copies, copied{req.Key, req.Fingerprint, semel.Result{}, req.Window})
 		}
 	}

@@ -25,7 +25,7 @@ func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	prints := make([]semel.Fingerprint, len(reqs))
 	known := make([]bool, len(reqs))
 	for i := range reqs {
-		prints[i], known[i] = s.granted.take(grant{reqs[i].Key, reqs[i].Token})
+		prints[i], known[i] = s.granted.take(reqs[i].Key, reqs[i].Token)
 	}
 	asked := moment{time.Now(), s.clock.Now()}
 	if err := s.durable.Complete(ctx, reqs, answers); err != nil {
@@ -45,7 +45,7 @@ func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 // of claims: there is nothing to release in them.
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
 	for i := range reqs {
-		s.granted.take(grant{reqs[i].Key, reqs[i].Token})
+		s.granted.take(reqs[i].Key, reqs[i].Token)
 	}
 	return below(ctx, s, "release", reqs, answers, s.durable.Release,
 		func(r *semel.ReleaseRequest) (error, bool) { return nil, r.Token == 0 })

@@ -23,7 +23,9 @@
 // # Outages
 //
 // A cache or filter that fails is left out, for [Options].Retry at a time: an
-// outage costs one time-out, not one for each call. What happens when the
+// outage costs one time-out, not one for each call. One whose server may be down
+// when the program starts is opened by [OpenCache] or [OpenFilter]; until it is
+// open it counts as failed. What happens when the
 // durable store does not answer is [Options].OnOutage: an error, which is the
 // default, waiting, or passing, which gives up the promise that an effect does
 // not repeat. No outage makes a message a duplicate.

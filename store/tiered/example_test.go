@@ -77,6 +77,43 @@ func ExampleDual() {
 	_ = guard // as with any other store
 }
 
+// A stack begins although the server of its cache is down.
+func ExampleOpenCache() {
+	ctx := context.Background()
+	options := &redisstore.Options{Prefix: "orders-cache:"}
+	traits, err := options.Traits()
+	if err != nil {
+		log.Fatal(err)
+	}
+	cache, err := tiered.OpenCache(ctx, traits, func(ctx context.Context) (semel.Store, func() error, error) {
+		client, err := redisstore.Connect(ctx, "redis://127.0.0.1:1", nil) // nobody is there
+		if err != nil {
+			return nil, nil, err
+		}
+		store, err := redisstore.New(ctx, client, options)
+		if err != nil {
+			client.Close()
+			return nil, nil, err
+		}
+		return store, func() error { client.Close(); return nil }, nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	durable, err := memstore.New(nil) // in place of a database
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := tiered.Dual(cache, durable, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the cache is down:", store.Status().Layers[0].Down)
+	// Output:
+	// the cache is down: true
+}
+
 func ExampleNewMemoryFilter() {
 	filter, err := tiered.NewMemoryFilter(&tiered.FilterOptions{Window: time.Hour, Capacity: 100_000})
 	if err != nil {

@@ -101,6 +101,7 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked 
 	late := s.clock.Now().Sub(asked)
 	reqs := make([]semel.ClaimRequest, 0, len(copies))
 	results := make([]semel.Result, 0, len(copies))
+	left := make([]time.Duration, 0, len(copies))
 	for i := range copies {
 		c := &copies[i]
 		window, ok := s.window(l, c, late)
@@ -111,12 +112,37 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked 
 		if c.result.Kind != semel.NoResult || len(c.result.Data) > 0 {
 			req.Done, req.Lease = false, fillLease
 		}
-		reqs, results = append(reqs, req), append(results, c.result)
+		reqs, results, left = append(reqs, req), append(results, c.result), append(left, c.left)
+		if window < shortCopy {
+			l.bars.raise(c.key)
+			defer l.bars.lift(c.key)
+		}
 	}
 	if len(reqs) == 0 {
 		return
 	}
 	l.use(ctx, func(ctx context.Context) error { return l.write(ctx, reqs, results) })
+	s.takeBack(ctx, l, reqs, left, asked)
+}
+
+// shortCopy is the window below which a copy is not believed in this process
+// before it is known to have been written in time.
+const shortCopy = time.Minute
+
+// takeBack forgets copies that were written so late, because this process stood
+// still meanwhile, that they would outlive their records. A layer that is not
+// reached is owed it.
+func (s *Store) takeBack(ctx context.Context, l *layer, reqs []semel.ClaimRequest, left []time.Duration, asked time.Time) {
+	took := s.clock.Now().Sub(asked)
+	for i := range reqs {
+		if left[i] == semel.Forever || took <= left[i]-reqs[i].Window {
+			continue
+		}
+		key := reqs[i].Key
+		if !l.use(context.WithoutCancel(ctx), func(ctx context.Context) error { return l.forget(ctx, key) }) {
+			l.bars.owe(key, s.opts.MaxAge)
+		}
+	}
 }
 
 // window returns how long a layer may keep a copy: half of what is left of the

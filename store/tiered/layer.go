@@ -61,6 +61,17 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 	return l, nil
 }
 
+// begin takes a layer that is not open yet for one that failed.
+func (l *layer) begin() {
+	for _, opened := range []any{l.cache, l.filter} {
+		if late, ok := opened.(interface{ pending() error }); ok {
+			if err := late.pending(); err != nil {
+				l.leave(false, err)
+			}
+		}
+	}
+}
+
 // use makes one call of the layer under its time-out, if the layer is in use,
 // and reports whether it was answered. Of a caller's deadline a layer gets half
 // of what is left, so that the layers below are reached in time.

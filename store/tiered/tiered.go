@@ -95,7 +95,8 @@ type Filter interface {
 }
 
 // Store is a stack of stores. It is safe for concurrent use, starts no
-// goroutines and has nothing to close: who opened its layers closes them.
+// goroutines and has nothing to close: who opened its layers closes them, after
+// the last call of the stack.
 //
 // Look answers from the durable store. Abilities that a stack has not itself
 // are those of the durable store, by Unwrap: what they read is right, and a
@@ -117,8 +118,7 @@ type Store struct {
 	// ahead is by how much the durable store's clock is ahead of ours, as its
 	// leases tell, in nanoseconds.
 	ahead   atomic.Int64
-	granted *memory[grant, semel.Fingerprint]
-	steps   *memory[oneStep, struct{}]
+	granted grants
 	scratch sync.Pool  // of *reading
 	looking sync.Mutex // held by the one who looks below for copies; nobody waits for it
 }
@@ -148,16 +148,15 @@ func New(durable semel.Store, opts *Options) (*Store, error) {
 	if o.Retry == 0 {
 		o.Retry = DefaultRetry
 	}
-	s := &Store{
-		below: durable, opts: o, clock: clock.New(o.Clock, time.Time{}),
-		granted: newMemory[grant, semel.Fingerprint](mostGranted),
-		steps:   newMemory[oneStep, struct{}](mostSteps),
-	}
+	s := &Store{below: durable, opts: o, clock: clock.New(o.Clock, time.Time{})}
 	if err := s.stack(); err != nil {
 		return nil, err
 	}
 	s.outage.init("durable", &s.opts)
 	s.scratch.New = func() any { return new(reading) }
+	for _, l := range s.layers {
+		l.begin()
+	}
 	return s, nil
 }
 

@@ -151,6 +151,11 @@ var crashSettings = []struct {
 	{"postgres generations", []mode{retry, hold, sameTx}, 3, byAttempt, func(t *testing.T) setting {
 		return inPostgres(t, onPostgres, pgstore.CleanupGenerations)
 	}},
+	{"postgres message-time", []mode{retry, hold, sameTx}, 3, byAttempt, func(t *testing.T) setting {
+		s := inPostgres(t, onPostgres, pgstore.CleanupMessageTime)
+		s.Began = time.Now().UnixMilli()
+		return s
+	}},
 	{onDual, []mode{retry, hold}, 3, byAttempt, func(t *testing.T) setting {
 		s := inPostgres(t, onDual, pgstore.CleanupDelete)
 		s.Redis = startSynced(t).URL()
@@ -214,7 +219,9 @@ func crash(t *testing.T, s setting, modes []mode, workers int, grow order) ([]en
 	touch(t, file)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
+	stop := keepCleaning(t, s, strict)
 	c.run(ctx)
+	stop()
 	journal := readAll(t, s, file, modes)
 	if c.killed < *kills {
 		t.Errorf("%d workers were killed, want %d: the faults did not happen", c.killed, *kills)

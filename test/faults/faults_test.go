@@ -45,10 +45,10 @@ func redisTarget(t *testing.T) *target {
 	})
 }
 
-func postgresTarget(t *testing.T) *target {
+func postgresTarget(t *testing.T, cleanup pgstore.Cleanup) *target {
 	t.Helper()
 	server := servicestest.StartPostgres(t, nil)
-	migrate(t, server, pgstore.CleanupDelete)
+	migrate(t, server, cleanup)
 	return newTarget(t, server, func(ctx context.Context, address string) (string, error) {
 		return query(ctx, address, `SELECT pg_postmaster_start_time()::text`)
 	})
@@ -253,17 +253,23 @@ func hurts(what string, at *target, faults ...fault) []hurt {
 // random order, while work goes on, and waits after each until it is quiet.
 func TestHurtServersBreakNoPromise(t *testing.T) {
 	for _, s := range []struct {
-		kind  string
-		modes []mode
+		name, kind string
+		modes      []mode
+		cleanup    pgstore.Cleanup
 	}{
-		{onRedis, []mode{retry, hold}},
-		{onCompact, []mode{retry, hold}},
-		{onPostgres, []mode{retry, hold, sameTx}},
-		{onDual, []mode{retry, hold}},
+		{onRedis, onRedis, []mode{retry, hold}, ""},
+		{onCompact, onCompact, []mode{retry, hold}, ""},
+		{onPostgres, onPostgres, []mode{retry, hold, sameTx}, pgstore.CleanupDelete},
+		{"postgres message-time", onPostgres, []mode{retry, hold, sameTx}, pgstore.CleanupMessageTime},
+		{onDual, onDual, []mode{retry, hold}, pgstore.CleanupDelete},
 	} {
-		t.Run(s.kind, func(t *testing.T) {
+		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			through, direct := setting{Kind: s.kind}, setting{Kind: s.kind}
+			if s.cleanup == pgstore.CleanupMessageTime {
+				through.Began = time.Now().UnixMilli()
+				direct.Began = through.Began
+			}
 			var todo []hurt
 			if s.kind != onPostgres {
 				at := redisTarget(t)
@@ -271,11 +277,12 @@ func TestHurtServersBreakNoPromise(t *testing.T) {
 				todo = append(todo, hurts("redis", at, append(faultsOfAll, runOutOfMemory)...)...)
 			}
 			if s.kind == onPostgres || s.kind == onDual {
-				at := postgresTarget(t)
+				at := postgresTarget(t, s.cleanup)
 				execute(t, at.server.URL(), effectsTable)
 				direct.Postgres, through.Postgres = at.server.URL(), at.proxy.url(at.server.URL())
 				todo = append(todo, hurts("postgres", at, faultsOfAll...)...)
 			}
+			defer keepCleaning(t, direct, tolerant)()
 			l := newLoad(t, through, s.modes)
 			order := random(t)
 			stop := l.start()

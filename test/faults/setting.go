@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ type setting struct {
 	Redis, Postgres, Dir string
 	// Master is set if Redis is the address of Sentinels.
 	Master string
+	// Began is about when the inputs were made, in milliseconds, where numbered
+	// keys are kept by the time of their messages; else 0.
+	Began int64
 }
 
 // opened is a store with what belongs to it.
@@ -104,13 +108,23 @@ func (s setting) redis(ctx context.Context, o *opened) (semel.Store, error) {
 }
 
 func (s setting) inPostgres(ctx context.Context, o *opened) (semel.Store, error) {
-	store, err := pgstore.Connect(ctx, s.Postgres, &pgstore.Options{Generation: generation})
+	opts := &pgstore.Options{Generation: generation}
+	if s.Began != 0 {
+		opts.MessageTime = s.messageTime
+	}
+	store, err := pgstore.Connect(ctx, s.Postgres, opts)
 	if err != nil {
 		return nil, err
 	}
 	o.closers = append(o.closers, func() { _ = store.Close() })
 	o.postgres = store
 	return store, nil
+}
+
+// messageTime spreads inputs over the last two days, and so over partitions.
+func (s setting) messageTime(key semel.Key) (time.Time, bool) {
+	n, err := strconv.Atoi(key.ID)
+	return time.UnixMilli(s.Began).Add(-time.Duration(n%48) * time.Hour), err == nil
 }
 
 // generation is short, so that keys in generations are rotated while they are

@@ -11,7 +11,7 @@
 //	services run [NAME...] -- COMMAND...
 //
 // The names are those that list shows, or all; without one the default ones are
-// meant. Addresses are printed on standard output as a shell evaluates them:
+// meant. Install takes promtool too, which is no server. Addresses are printed on standard output as a shell evaluates them:
 //
 //	eval "$(go run ./tools/services start -detach)"
 //	go test ./...
@@ -99,16 +99,11 @@ func word(yes bool) string {
 }
 
 func install(ctx context.Context, args []string, _, stderr io.Writer) error {
-	units, err := services.SelectUnits(args)
+	names, err := services.SelectPackages(args)
 	if err != nil {
 		return err
 	}
-	var needs []string
-	for _, unit := range units {
-		needs = append(needs, unit.Needs...)
-	}
-	slices.Sort(needs)
-	return services.Install(ctx, stderr, slices.Compact(needs)...)
+	return services.Install(ctx, stderr, names...)
 }
 
 // runCommand starts servers, runs a command with their addresses, and closes

@@ -4,7 +4,7 @@
 // installs it, or fails where the environment has SEMEL_SERVICES=required.
 //
 // A private server, which a test may kill and pause, comes from StartRedis,
-// StartPostgres and the like and ends with the test. A shared one comes from a
+// StartPostgres, StartKafka and the like and ends with the test. A shared one comes from a
 // [Pool]. Which versions are started says the environment: SEMEL_POSTGRES is 15
 // or 18, SEMEL_REDIS is redis-7.0, redis-8.2 or valkey-9.
 package servicestest
@@ -64,6 +64,25 @@ func StartRedisSentinel(t testing.TB, opts *services.RedisOptions) *services.Red
 	return sentinel
 }
 
+// StartKafka starts a Kafka of one node for this test alone.
+func StartKafka(t testing.TB, opts *services.KafkaOptions) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartKafka(t.Context(), opts)
+	})
+}
+
+// StartKafkaCluster starts a Kafka of three nodes for this test alone.
+func StartKafkaCluster(t testing.TB, opts *services.KafkaOptions) *services.KafkaCluster {
+	t.Helper()
+	cluster, err := services.StartKafkaCluster(t.Context(), opts)
+	if err != nil {
+		stopTest(t, err)
+	}
+	cleanUp(t, cluster.Nodes...)
+	return cluster
+}
+
 // StartStandby starts a copy of a server that follows it, for this test alone.
 func StartStandby(t testing.TB, primary *services.Server, settings map[string]string) *services.Server {
 	t.Helper()
@@ -105,6 +124,16 @@ func cleanUp(t testing.TB, servers ...*services.Server) {
 			}
 		}
 	})
+}
+
+// Program returns the program of one of services.Packages.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	program, err := services.Find(name)
+	if err != nil {
+		stopTest(t, err)
+	}
+	return program
 }
 
 // stopTest skips if the server is only not installed, and may be.
@@ -158,6 +187,10 @@ func NewDatabase(t testing.TB, server string) string {
 // Prefix returns a key prefix that no other test has, for a shared Redis.
 func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
 
+// Topic returns a name for topics, groups and transactions that no other test
+// has, for a shared Kafka.
+func Topic() string { return "t-" + strings.ToLower(rand.Text()[:10]) }
+
 // Pool shares servers among the tests of a package. Its zero value is ready;
 // its methods may be called concurrently. A package has one, and closes it:
 //
@@ -165,11 +198,11 @@ func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 //
-// Where the environment has the address of such a server, SEMEL_TEST_REDIS or
-// SEMEL_TEST_POSTGRES as tools/services prints them, that one is used and none
-// is started.
+// Where the environment has the address of such a server, SEMEL_TEST_REDIS,
+// SEMEL_TEST_POSTGRES or SEMEL_TEST_KAFKA as tools/services prints them, that
+// one is used and none is started.
 type Pool struct {
-	redis, postgres shared
+	redis, postgres, kafka shared
 }
 
 type shared struct {
@@ -219,6 +252,15 @@ func (p *Pool) Postgres(t testing.TB) string {
 	})
 }
 
+// Kafka returns the bootstrap address of the shared Kafka, as host:port. Tests
+// keep apart by [Topic].
+func (p *Pool) Kafka(t testing.TB) string {
+	t.Helper()
+	return p.kafka.url(t, services.Kafka43, func(ctx context.Context) (*services.Server, error) {
+		return services.StartKafka(ctx, nil)
+	})
+}
+
 // Database returns the address of a new database on the shared PostgreSQL,
 // which is removed when the test has ended.
 func (p *Pool) Database(t testing.TB) string {
@@ -229,7 +271,7 @@ func (p *Pool) Database(t testing.TB) string {
 // Run runs the tests, closes the servers and returns the exit status.
 func (p *Pool) Run(m *testing.M) int {
 	status := m.Run()
-	if err := errors.Join(p.redis.close(), p.postgres.close()); err != nil {
+	if err := errors.Join(p.redis.close(), p.postgres.close(), p.kafka.close()); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n") // the status below says it too
 		return max(status, 1)
 	}

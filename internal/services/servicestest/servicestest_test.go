@@ -10,6 +10,7 @@ func TestPoolTakesTheServersItIsGiven(t *testing.T) {
 	for name, value := range map[string]string{
 		"SEMEL_REDIS": "valkey-9", "SEMEL_TEST_REDIS": "redis://other:1", "SEMEL_TEST_VALKEY_9": "redis://given:1",
 		"SEMEL_POSTGRES": "", "SEMEL_TEST_POSTGRES": "postgres://given:2",
+		"SEMEL_TEST_KAFKA": "given:3",
 	} {
 		t.Setenv(name, value)
 	}
@@ -20,11 +21,17 @@ func TestPoolTakesTheServersItIsGiven(t *testing.T) {
 	if url := servers.Postgres(t); url != "postgres://given:2" {
 		t.Errorf("PostgreSQL at %s", url)
 	}
+	if addr := servers.Kafka(t); addr != "given:3" {
+		t.Errorf("Kafka at %s", addr)
+	}
 }
 
 func TestPrefixesDiffer(t *testing.T) {
 	t.Parallel()
 	if one, other := servicestest.Prefix(), servicestest.Prefix(); one == other {
+		t.Errorf("twice %s", one)
+	}
+	if one, other := servicestest.Topic(), servicestest.Topic(); one == other {
 		t.Errorf("twice %s", one)
 	}
 }

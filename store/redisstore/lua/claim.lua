@@ -60,7 +60,8 @@ local answers = each(function(first, rec, state, req, member)
     if not matches(print_of(rec), sub(req, 18, 25)) then
       return 'M' .. sub(rec, 1, HEADER)
     elseif state == ONE_STEP and done and rec == sub(req, 26) then
-      return 'F' .. pack('<I4', 1)
+      local err = has(flags, COMPACT_FLAG) and mend(first, member)
+      return err and refused(err) or 'F' .. pack('<I4', 0)
     elseif state == DONE or state == ONE_STEP then
       return 'D' .. rec
     elseif state == UNKNOWN then

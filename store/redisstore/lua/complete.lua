@@ -8,7 +8,9 @@ return each(function(first, rec, state, req, member)
   elseif state == ONE_STEP or token == NONE or token_of(rec) ~= token then
     return stale(rec)
   elseif state == DONE then
-    return 'K' -- it is repeated
+    -- It is repeated.
+    local err = compact == 1 and print_of(rec) == NONE and mend(first, member)
+    return err and refused(err) or 'K'
   end
   local done, err = finished(rec, token, sub(req, 18)), nil
   if compact == 1 and print_of(rec) == NONE then

@@ -111,21 +111,36 @@ local function marked(first, member)
   return false
 end
 
--- mark makes a key done in the compact form, and keeps the record for a while,
--- so that who asks again is recognised.
-local function mark(first, member, rec)
+-- add puts a key into the set of this slice. It comes after the key's record:
+-- a server may refuse this second write (see errors.go), and whoever asks again
+-- must be recognised then.
+local function add(first, member)
   local ring = stride - 1
   local s = math.floor(now / slice)
   local set = KEYS[first + 1 + s % ring]
   local added = redis.pcall('SADD', set, member)
   if type(added) == 'table' then
-    return added.err
+    return 'PARTLY ' .. added.err
   end
-  if redis.call('SCARD', set) == 1 then
-    -- The set begins: it ends when the last of its keys need not be known.
-    redis.call('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
+  if redis.call('PTTL', set) < 0 then
+    -- The set begins: it ends when the last of its keys need not be known. If
+    -- that is refused, the next key sees to it.
+    redis.pcall('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
   end
-  return store(KEYS[first], rec, grace)
+end
+
+-- mark makes a key done in the compact form, and keeps the record for a while,
+-- so that who asks again is recognised.
+local function mark(first, member, rec)
+  return store(KEYS[first], rec, grace) or add(first, member)
+end
+
+-- mend adds a key whose record is there and which should be in a set, if the
+-- set refused it before.
+local function mend(first, member)
+  if not marked(first, member) then
+    return add(first, member)
+  end
 end
 
 -- each decides the requests in their order: decide gets the place of the

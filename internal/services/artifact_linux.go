@@ -1,0 +1,71 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// copyJars is the goal of Maven that copies jars, with the version of its
+// plugin, which would be another one tomorrow.
+const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+// getMaven copies jars, and those they depend on, into "made".
+func getMaven(ctx context.Context, progress io.Writer, work string, p Package) error {
+	var pom strings.Builder
+	pom.WriteString(`<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>semel</groupId><artifactId>` + p.Name + `</artifactId><version>1</version><dependencies>
+`)
+	for _, a := range p.maven {
+		fmt.Fprintf(&pom, "<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>\n", a.group, a.id, a.version)
+	}
+	pom.WriteString("</dependencies></project>\n")
+	project, made := filepath.Join(work, "pom.xml"), filepath.Join(work, "made")
+	if err := os.WriteFile(project, []byte(pom.String()), 0o644); err != nil {
+		return err
+	}
+	if err := tell(ctx, progress, "", "mvn", "-B", "-q", "-f", project, copyJars, "-DincludeScope=runtime", "-DoutputDirectory="+made); err != nil {
+		return err
+	}
+	jars, err := filepath.Glob(filepath.Join(made, "*.jar"))
+	if err != nil {
+		return err
+	}
+	for _, jar := range jars { // whatever our umask is, servers read them
+		if err := os.Chmod(jar, 0o644); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(made, 0o755)
+}
+
+// getDeb downloads a package of the system and takes its file alone into
+// "made", without what it depends on: nothing of it is installed.
+func getDeb(ctx context.Context, progress io.Writer, work string, p Package) error {
+	if os.Geteuid() == 0 {
+		if err := tell(ctx, progress, "", "apt-get", "update", "-q"); err != nil {
+			return err
+		}
+	}
+	if err := tell(ctx, progress, work, "apt-get", "download", "-q", p.deb); err != nil {
+		return err
+	}
+	archives, _ := filepath.Glob(filepath.Join(work, "*.deb"))
+	if len(archives) != 1 {
+		return fmt.Errorf("apt-get downloaded %d packages of %s", len(archives), p.deb)
+	}
+	if err := tell(ctx, progress, work, "dpkg-deb", "-x", archives[0], "all"); err != nil {
+		return err
+	}
+	target := filepath.Join(work, "made", filepath.FromSlash(p.file))
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(work, "all", filepath.FromSlash(p.file)), target); err != nil {
+		return err
+	}
+	return os.Chmod(target, 0o755)
+}

@@ -1,0 +1,69 @@
+package redisstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestCompactFormIsRefusedBetweenItsWrites takes from the user one of the
+// commands by which a key becomes done in the compact form, as a server whose
+// disk fails does in the middle of a script. Who asks again must not be told
+// that its own key is a duplicate, and what is then acknowledged must last.
+func TestCompactFormIsRefusedBetweenItsWrites(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	user := func(rules ...string) { do(t, server.Addr(), append([]string{"ACL", "SETUSER", "u"}, rules...)...) }
+	user("on", ">pw", "~*", "+@all")
+	client := connect(t, "redis://u:pw@"+server.Addr(), nil)
+	form := compactForm()
+	form.Grace = 10 * time.Second
+	s, err := New(t.Context(), client, &Options{Compact: form})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"set", "sadd", "pexpireat"} {
+		want := map[string]semel.Class{"set": semel.ClassUnknown, "sadd": semel.ClassUnknown, "pexpireat": semel.ClassNone}[command]
+		one, two := done(ask("one step "+command, 1)), ask("two steps "+command, 2)
+		one.Window, two.Window = form.Window, form.Window
+		token := wantDecision(t, s, semel.Fresh, two).Claim.Token
+
+		user("-" + command)
+		err := s.Claim(t.Context(), []semel.ClaimRequest{one}, make([]semel.ClaimAnswer, 1))
+		if got := semel.Classify(err); got != want {
+			t.Errorf("a claim with Done, without %s: %s, %v; want it %s", command, got, err, want)
+		}
+		err = s.Complete(t.Context(), []semel.CompleteRequest{{Key: two.Key, Token: token, Window: form.Window}}, make([]error, 1))
+		if got := semel.Classify(err); got != want {
+			t.Errorf("a completion without %s: %s, %v; want it %s", command, got, err, want)
+		}
+		user("+" + command)
+
+		for range 2 {
+			wantDecision(t, s, semel.Fresh, one)
+			if err := complete(t, s, two.Key, token, form.Window); err != nil {
+				t.Errorf("a completion that is repeated, after %s was refused: %v", command, err)
+			}
+		}
+		for _, req := range []semel.ClaimRequest{one, two} {
+			memo := s.digests()
+			d := memo.Key(req.Key)
+			do(t, server.Addr(), "DEL", s.recordKey(&d)) // its time is over
+			req.Owner.Nonce += 10
+			wantDecision(t, s, semel.Duplicate, req)
+			sets := 0
+			for _, name := range s.appendSetKeys(nil, &d) {
+				if n := do(t, server.Addr(), "PTTL", name).(int64); n != -2 {
+					if sets++; n < 0 && command != "pexpireat" {
+						t.Errorf("without %s a set was left that does not end", command)
+					}
+				}
+			}
+			if sets != 1 {
+				t.Errorf("%s is in %d sets, want one", req.Key, sets)
+			}
+		}
+	}
+}

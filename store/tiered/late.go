@@ -1,0 +1,256 @@
+package tiered
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// OpenFunc opens a layer, and returns with it what closes it again, not nil. It
+// should end soon after ctx does.
+type OpenFunc[T any] func(ctx context.Context) (layer T, closing func() error, err error)
+
+// LateCache is a cache whose server may be down when a stack begins. Until it
+// is open each of its calls fails at once, and the stack leaves it out like a
+// layer that failed. Of the abilities of a cache it has those that a stack uses.
+// It is safe for concurrent use.
+type LateCache struct {
+	late[semel.Store]
+	traits semel.Traits
+}
+
+var (
+	_ semel.Store    = (*LateCache)(nil)
+	_ semel.Looker   = (*LateCache)(nil)
+	_ semel.Resolver = (*LateCache)(nil)
+	_ semel.Purger   = (*LateCache)(nil)
+)
+
+// OpenCache opens a cache whose traits are known. It blocks for one try. If that
+// fails with an error that may pass by itself, it returns all the same, and the
+// cache is opened by a goroutine that tries again, with pauses of up to a
+// second. An error that will not pass by itself is returned, as is one after the
+// end of ctx. The caller closes the cache.
+func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Store]) (*LateCache, error) {
+	c := &LateCache{traits: traits}
+	err := c.begin(ctx, func(ctx context.Context) (semel.Store, func() error, error) {
+		cache, closing, err := open(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := c.check(cache); err != nil {
+			return nil, nil, errors.Join(err, closing())
+		}
+		return cache, closing, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// check compares a cache with what the stack was told of it.
+func (c *LateCache) check(cache semel.Store) error {
+	_, looks := semel.Ability[semel.Looker](cache)
+	_, resolves := semel.Ability[semel.Resolver](cache)
+	switch {
+	case !looks || !resolves:
+		return fmt.Errorf("tiered: the cache %T looks keys up: %t, and removes them: %t; a cache needs both: %w", cache, looks, resolves, semel.ErrInvalidRequest)
+	case cache.Traits() != c.traits:
+		return fmt.Errorf("tiered: the cache %T has the traits %+v, not %+v: %w", cache, cache.Traits(), c.traits, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// Traits implements semel.Store.
+func (c *LateCache) Traits() semel.Traits { return c.traits }
+
+// Claim implements semel.Store.
+func (c *LateCache) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	return c.call(func(s semel.Store) error { return s.Claim(ctx, reqs, answers) })
+}
+
+// Complete implements semel.Store.
+func (c *LateCache) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
+	return c.call(func(s semel.Store) error { return s.Complete(ctx, reqs, answers) })
+}
+
+// Release implements semel.Store.
+func (c *LateCache) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
+	return c.call(func(s semel.Store) error { return s.Release(ctx, reqs, answers) })
+}
+
+// Extend implements semel.Store.
+func (c *LateCache) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+	return c.call(func(s semel.Store) error { return s.Extend(ctx, reqs, answers) })
+}
+
+// Look implements semel.Looker.
+func (c *LateCache) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
+	return c.call(func(s semel.Store) error {
+		looker, _ := semel.Ability[semel.Looker](s) // check has found it
+		return looker.Look(ctx, keys, records)
+	})
+}
+
+// Resolve implements semel.Resolver.
+func (c *LateCache) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	return c.call(func(s semel.Store) error {
+		resolver, _ := semel.Ability[semel.Resolver](s) // check has found it
+		return resolver.Resolve(ctx, key, as, result, window)
+	})
+}
+
+// Remove implements semel.Resolver.
+func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err error) {
+	err = c.call(func(s semel.Store) error {
+		resolver, _ := semel.Ability[semel.Resolver](s) // check has found it
+		was, err = resolver.Remove(ctx, key)
+		return err
+	})
+	return was, err
+}
+
+// Purge implements semel.Purger. A cache that forgets by itself has nothing to
+// do.
+func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
+	err = c.call(func(s semel.Store) error {
+		if purger, ok := semel.Ability[semel.Purger](s); ok {
+			n, err = purger.Purge(ctx)
+		}
+		return err
+	})
+	return n, err
+}
+
+// LateFilter is a filter whose server may be down when a stack begins: see
+// [LateCache].
+type LateFilter struct{ late[Filter] }
+
+var _ Filter = (*LateFilter)(nil)
+
+// OpenFilter opens a filter as [OpenCache] opens a cache.
+func OpenFilter(ctx context.Context, open OpenFunc[Filter]) (*LateFilter, error) {
+	f := &LateFilter{}
+	if err := f.begin(ctx, open); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// MayContain implements [Filter].
+func (f *LateFilter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error {
+	return f.call(func(filter Filter) error { return filter.MayContain(ctx, keys, maybe) })
+}
+
+// Add implements [Filter].
+func (f *LateFilter) Add(ctx context.Context, keys []semel.Key) error {
+	return f.call(func(filter Filter) error { return filter.Add(ctx, keys) })
+}
+
+// Rate implements [Filter]. It is 1 until the filter is open: no key is
+// certainly new.
+func (f *LateFilter) Rate() float64 {
+	if filter := f.opened.Load(); filter != nil {
+		return (*filter).Rate()
+	}
+	return 1
+}
+
+// late is a layer that is opened as soon as that succeeds.
+type late[T any] struct {
+	open   OpenFunc[T]
+	opened atomic.Pointer[T] // nil until then
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when nobody opens any more
+
+	mu      sync.Mutex // guards the fields below
+	failure error      // of the last try
+	closing func() error
+}
+
+func (l *late[T]) begin(ctx context.Context, open OpenFunc[T]) error {
+	l.open, l.cancel, l.ended = open, func() {}, make(chan struct{})
+	err := l.try(ctx)
+	if err == nil || ctx.Err() != nil || semel.Classify(err) == semel.ClassPermanent {
+		close(l.ended)
+		return err
+	}
+	trying, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	go l.goOn(trying)
+	return nil
+}
+
+func (l *late[T]) try(ctx context.Context) error {
+	layer, closing, err := l.open(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failure = err
+	if err == nil {
+		l.closing = closing
+		l.opened.Store(&layer)
+	}
+	return err
+}
+
+// goOn tries until it succeeds. Errors that will not pass by themselves end
+// nothing: people may help, and then nobody must think of this process.
+func (l *late[T]) goOn(ctx context.Context) {
+	defer close(l.ended)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if l.try(ctx) == nil {
+			return
+		}
+	}
+}
+
+// pending returns why the layer is not open, or nil if it is.
+func (l *late[T]) pending() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure == nil {
+		return nil
+	}
+	return fmt.Errorf("tiered: the layer is not open yet: %w: %v", semel.ErrStoreUnavailable, l.failure)
+}
+
+func (l *late[T]) call(use func(T) error) error {
+	layer := l.opened.Load()
+	if layer == nil {
+		if err := l.pending(); err != nil {
+			return err
+		}
+		layer = l.opened.Load()
+	}
+	return use(*layer)
+}
+
+// Close ends the tries to open the layer, waits for the one under way, and
+// closes the layer if it is open. Closing twice is legal.
+func (l *late[T]) Close() error {
+	l.cancel()
+	<-l.ended
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	closing := l.closing
+	if l.closing = nil; closing != nil {
+		return closing()
+	}
+	if l.failure != nil {
+		l.failure = semel.ErrClosed
+	}
+	return nil
+}
