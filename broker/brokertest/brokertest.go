@@ -1,0 +1,163 @@
+// Package brokertest is the suite that every source and every sink passes.
+//
+// [RunSource] and [RunSink] run pipelines over numbered messages, some of which
+// are produced twice, against effects that at random succeed, fail, fail for
+// good, panic, take their time or are unavailable. A ledger holds what was
+// produced and what became of it. In the end each key must have had its effect
+// or be parked, and none twice; what was acknowledged must not come again, and
+// what was not must; and the order of a lane must hold. Pipelines are ended in
+// the middle and begun again; where there is a server, it is restarted under
+// them.
+//
+// The suite prints its seed; SEMEL_SEED in the environment repeats one.
+package brokertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Numbered is one message of the ledger. Its place in its lane is unique; the
+// ID is not: two with one ID are duplicates.
+type Numbered struct {
+	// ID is what makes two messages the same. It stands in the body as id.
+	ID string
+	// Lane is the ordered unit it is produced to, from 0, and Place its place
+	// there, from 0.
+	Lane, Place int
+	// Body is JSON on one line. It must arrive byte for byte.
+	Body []byte
+}
+
+type body struct {
+	ID    string `json:"id"`
+	Lane  int    `json:"lane"`
+	Place int    `json:"place"`
+	Pad   string `json:"pad,omitempty"`
+}
+
+func newNumbered(id string, lane, place int, pad int) Numbered {
+	data, err := json.Marshal(body{id, lane, place, strings.Repeat("x", pad)})
+	if err != nil {
+		panic(err) // strings and numbers always encode
+	}
+	return Numbered{id, lane, place, data}
+}
+
+// Parse returns the message that a body belongs to.
+func Parse(data []byte) (Numbered, error) {
+	var b body
+	if err := json.Unmarshal(data, &b); err != nil {
+		return Numbered{}, fmt.Errorf("the body %q is none of the suite's: %w", data, err)
+	}
+	return Numbered{b.ID, b.Lane, b.Place, data}, nil
+}
+
+// SourceHarness tells the suite how to make the source under test.
+type SourceHarness struct {
+	// New prepares an empty place for the messages of one test: a topic, a
+	// queue, a directory. It registers with tb.Cleanup what must be cleaned.
+	New func(tb testing.TB) SourcePlace
+	// Messages is how many a case produces. Defaults to 600.
+	Messages int
+	// Unordered: lanes have no order. Defaults to false.
+	Unordered bool
+
+	patience time.Duration
+}
+
+// SourcePlace is where the messages of one test are.
+type SourcePlace struct {
+	// Lanes is how many ordered units messages are produced to. Defaults to 1.
+	Lanes int
+	// Produce adds messages, in this order within each lane, and returns when
+	// they are there to stay. It tries until it succeeds or ctx ends. One
+	// goroutine calls it, while sources come and go. Where a message is
+	// answered when it is settled, Produce waits for that.
+	Produce func(ctx context.Context, list []Numbered) error
+	// Open opens the source. The suite closes it before it opens the next.
+	Open func(ctx context.Context) (pipeline.Source, error)
+	// Restart ends the server in the hardest way there is, starts it again and
+	// returns when it answers. Defaults to nil: there is none.
+	Restart func(ctx context.Context) error
+}
+
+// SinkHarness tells the suite how to make the sink under test.
+type SinkHarness struct {
+	// New prepares an empty target for one test. It registers with tb.Cleanup
+	// what must be cleaned.
+	New func(tb testing.TB) SinkTarget
+	// Messages is how many a case delivers. Defaults to 600.
+	Messages int
+	// AtLeastOnce: where an outcome is unknown the effect may come twice.
+	// Defaults to false: none does, whatever happens.
+	AtLeastOnce bool
+	// Unordered: effects show no order. Defaults to false.
+	Unordered bool
+
+	patience time.Duration
+}
+
+// SinkTarget is where the messages of one test go. Sink or Session is set.
+type SinkTarget struct {
+	// Sink opens the sink. The suite closes it before it opens the next.
+	Sink func(ctx context.Context) (pipeline.Sink, error)
+	// Session opens a session whose keys and effects are one. They last from
+	// one session to the next.
+	Session func(ctx context.Context) (pipeline.Session, error)
+	// Effects returns the bodies of what had its effect, in the order of each
+	// lane. It is called when no sink is open, or while Restart may run.
+	Effects func(ctx context.Context) ([][]byte, error)
+	// Restart is as in SourcePlace.
+	Restart func(ctx context.Context) error
+}
+
+// testCase is one check of a suite.
+type testCase[E any] struct {
+	name  string
+	check func(e E)
+}
+
+// RunSource runs the suite for sources.
+func RunSource(t *testing.T, h SourceHarness) {
+	t.Helper()
+	for _, c := range sourceCases() {
+		t.Run(c.name, func(t *testing.T) { c.check(newSourceEnv(t, h)) })
+	}
+}
+
+// RunSink runs the suite for sinks, and for sessions that have one in them.
+func RunSink(t *testing.T, h SinkHarness) {
+	t.Helper()
+	for _, c := range sinkCases() {
+		t.Run(c.name, func(t *testing.T) { c.check(newSinkEnv(t, h)) })
+	}
+}
+
+// patience is how long the suite waits for what must come.
+const patience = time.Minute
+
+// quiet is how long it waits for what must not come.
+const quiet = 200 * time.Millisecond
+
+// newRandom returns a source whose seed is printed.
+func newRandom(tb testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			tb.Fatalf("SEMEL_SEED: %v", err)
+		}
+	}
+	tb.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}

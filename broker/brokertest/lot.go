@@ -1,0 +1,239 @@
+package brokertest
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// RunLot runs the suite for lots. open opens the lot of a place that is empty
+// for each test; called again in the same test it opens the same lot, as another
+// process does.
+func RunLot(t *testing.T, place func(tb testing.TB) (open func() pipeline.Lot)) {
+	t.Helper()
+	for _, c := range []testCase[lotEnv]{
+		{"what is parked is kept as it is", lotEnv.keepsAll},
+		{"lists are in order, and end where they are told", lotEnv.lists},
+		{"what is queued comes oldest first, until it is taken out", lotEnv.queues},
+		{"a message that is parked again replaces itself", lotEnv.replaces},
+		{"what is not there is not parked", lotEnv.misses},
+		{"many processes use it at once", lotEnv.shares},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.check(lotEnv{t, place(t)}) })
+	}
+}
+
+type lotEnv struct {
+	testing.TB
+	open func() pipeline.Lot
+}
+
+func (e lotEnv) lot() pipeline.Lot {
+	lot := e.open()
+	e.Cleanup(func() {
+		if err := lot.Close(); err != nil {
+			e.Errorf("close: %v", err)
+		}
+	})
+	return lot
+}
+
+func (e lotEnv) must(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// parkedMessage is one of a pipeline that has everything in it that is hard to
+// keep.
+func parkedMessage(of string, n int) pipeline.Parked {
+	return pipeline.Parked{
+		ID: fmt.Sprintf("%024x", n), Pipeline: of, Key: semel.Key{Scope: "orders", ID: "k\x00\xff-" + fmt.Sprint(n)},
+		Reason: "attempts", Error: "no \"luck\"\n\u0000", Attempts: 8, Redrives: 2,
+		At: time.Date(2026, 1, 2, 3, 4, n, 123456000, time.UTC),
+		Message: semel.Message{
+			ID: "\xfe-id", RecordKey: []byte{}, Body: []byte("\x00\xff{\"a\":1}"), Time: time.Date(2025, 1, 2, 3, 4, 5, 6, time.UTC),
+			Headers: []semel.Header{{Name: "h\xff", Value: []byte{0, 255}}, {Name: "empty", Value: []byte{}}, {Name: "null"}, {Name: "empty", Value: []byte("twice")}},
+			Origin:  semel.Origin{Source: "to\xffpic", Partition: 3, Offset: 1 << 60, Delivery: 4},
+		},
+	}
+}
+
+func (e lotEnv) keepsAll() {
+	lot := e.lot()
+	p := parkedMessage("p", 1)
+	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+	got, err := e.lot().Get(e.Context(), p.ID)
+	e.must(err)
+	if !reflect.DeepEqual(*got, p) {
+		e.Errorf("kept:\n%+v\nparked:\n%+v", *got, p)
+	}
+	bare := pipeline.Parked{ID: fmt.Sprintf("%024x", 2), Pipeline: "p", Reason: "key-missing", At: p.At}
+	e.must(lot.Park(e.Context(), []pipeline.Parked{bare}))
+	got, err = lot.Get(e.Context(), bare.ID)
+	e.must(err)
+	if got.Message.Body != nil || got.Message.RecordKey != nil || got.Key.ID != "" {
+		e.Errorf("a message of nothing is kept as %+v", *got)
+	}
+}
+
+func (e lotEnv) listed(lot pipeline.Lot, of string) (ids []string) {
+	e.Helper()
+	e.must(lot.Parked(e.Context(), of, func(p *pipeline.Parked) bool {
+		ids = append(ids, p.ID)
+		return true
+	}))
+	return ids
+}
+
+func (e lotEnv) lists() {
+	lot := e.lot()
+	pipelines := []string{"a", "a[b]*?", "ü b"}
+	var want []string
+	for n := range 9 {
+		want = append(want, parkedMessage("", n).ID)
+	}
+	for _, n := range []int{4, 0, 8, 2, 6, 1, 7, 3, 5} {
+		e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage(pipelines[n%3], n)}))
+	}
+	if got := e.listed(lot, ""); !slices.Equal(got, want) {
+		e.Errorf("all: %v, want %v", got, want)
+	}
+	for i, of := range pipelines {
+		if got := e.listed(lot, of); !slices.Equal(got, []string{want[i], want[i+3], want[i+6]}) {
+			e.Errorf("of %q: %v", of, got)
+		}
+	}
+	if got := e.listed(lot, "nobody"); len(got) != 0 {
+		e.Errorf("of a pipeline that parked nothing: %v", got)
+	}
+	n := 0
+	e.must(lot.Parked(e.Context(), "", func(*pipeline.Parked) bool { n++; return n < 2 }))
+	if n != 2 {
+		e.Errorf("the list went on to %d, want 2", n)
+	}
+}
+
+func (e lotEnv) queued(lot pipeline.Lot, of string, most int) (ids []string) {
+	e.Helper()
+	list, err := lot.Queued(e.Context(), of, most)
+	e.must(err)
+	for _, p := range list {
+		if !p.Queued {
+			e.Errorf("%s is not marked as queued", p.ID)
+		}
+		ids = append(ids, p.ID)
+	}
+	return ids
+}
+
+func (e lotEnv) queues() {
+	lot := e.lot()
+	var ids []string
+	for n := range 4 {
+		p := parkedMessage("p", n)
+		p.Queued = true // it is a word of the lot's alone
+		ids = append(ids, p.ID)
+		e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+	}
+	if got := e.queued(lot, "p", 10); len(got) != 0 {
+		e.Errorf("queued before anybody asked: %v", got)
+	}
+	for _, n := range []int{2, 0, 3} {
+		e.must(lot.Queue(e.Context(), []string{ids[n]}))
+		_ = pause(e.Context(), 20*time.Millisecond) // file systems have coarse clocks
+	}
+	e.must(lot.Queue(e.Context(), []string{ids[2]})) // keeps its turn
+	if got := e.queued(lot, "p", 10); !slices.Equal(got, []string{ids[2], ids[0], ids[3]}) {
+		e.Errorf("queued: %v", got)
+	}
+	if got := e.queued(lot, "p", 2); !slices.Equal(got, []string{ids[2], ids[0]}) {
+		e.Errorf("the first two: %v", got)
+	}
+	if got := e.queued(lot, "q", 2); len(got) != 0 {
+		e.Errorf("queued of another pipeline: %v", got)
+	}
+	e.must(lot.Remove(e.Context(), ids[2], "redriven", "me", "done"))
+	if got := e.queued(lot, "p", 10); !slices.Equal(got, []string{ids[0], ids[3]}) {
+		e.Errorf("queued after one was taken out: %v", got)
+	}
+	if got := e.listed(lot, "p"); !slices.Equal(got, []string{ids[0], ids[1], ids[3]}) {
+		e.Errorf("parked after one was taken out: %v", got)
+	}
+}
+
+func (e lotEnv) replaces() {
+	lot := e.lot()
+	p := parkedMessage("p", 1)
+	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+	e.must(lot.Queue(e.Context(), []string{p.ID}))
+	p.Redrives, p.Reason = 3, "permanent"
+	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+	got, err := lot.Get(e.Context(), p.ID)
+	e.must(err)
+	if got.Redrives != 3 || got.Reason != "permanent" || got.Queued {
+		e.Errorf("kept: %+v", *got)
+	}
+	if list := e.listed(lot, ""); len(list) != 1 {
+		e.Errorf("parked: %v", list)
+	}
+}
+
+func (e lotEnv) misses() {
+	lot := e.lot()
+	e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage("p", 1)}))
+	for _, id := range []string{"", "*", "..", "../p/" + parkedMessage("p", 1).ID, "ffff"} {
+		_, err := lot.Get(e.Context(), id)
+		for verb, err := range map[string]error{"get": err, "queue": lot.Queue(e.Context(), []string{id}), "remove": lot.Remove(e.Context(), id, "done", "me", "")} {
+			if !errors.Is(err, pipeline.ErrNotParked) {
+				e.Errorf("%s %q: %v, want that it is not parked", verb, id, err)
+			}
+		}
+	}
+	if list := e.listed(lot, ""); len(list) != 1 {
+		e.Errorf("parked: %v", list)
+	}
+}
+
+// shares has processes park, queue, list and take out at once.
+func (e lotEnv) shares() {
+	const processes, each = 4, 25
+	var all sync.WaitGroup
+	for range processes {
+		lot := e.lot()
+		all.Go(func() {
+			for n := range each { // all park the same messages
+				p := parkedMessage("p", n)
+				if err := lot.Park(e.Context(), []pipeline.Parked{p}); err != nil {
+					e.Errorf("park: %v", err)
+				}
+				if err := lot.Queue(e.Context(), []string{p.ID}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+					e.Errorf("queue: %v", err)
+				}
+				if _, err := lot.Queued(e.Context(), "p", 100); err != nil {
+					e.Errorf("queued: %v", err)
+				}
+				if n%2 == 0 {
+					if err := lot.Remove(e.Context(), p.ID, "redriven", "me", ""); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+						e.Errorf("remove: %v", err)
+					}
+				}
+				if err := lot.Parked(e.Context(), "", func(*pipeline.Parked) bool { return true }); err != nil {
+					e.Errorf("list: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if list := e.listed(e.lot(), "p"); len(list) < each/2 {
+		e.Errorf("%d messages are left, want those that nobody took out at least: %d", len(list), each/2)
+	}
+}

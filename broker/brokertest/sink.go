@@ -1,0 +1,387 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// sinkEnv is what a case for sinks works with.
+type sinkEnv struct {
+	testing.TB
+	harness SinkHarness
+	target  SinkTarget
+	random  *rand.Rand
+	ledger  *ledger
+	script  *script
+	store   semel.Store
+	shelf   *shelf
+	next    []int
+	idle    int
+}
+
+const sinkLanes = 3
+
+func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
+	tb.Helper()
+	if h.Messages == 0 {
+		h.Messages = 600
+	}
+	if h.patience == 0 {
+		h.patience = patience
+	}
+	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), shelf: newShelf(sinkLanes), next: make([]int, sinkLanes)}
+	e.target = h.New(tb)
+	if (e.target.Sink == nil) == (e.target.Session == nil) {
+		tb.Fatal("the harness must set one of Sink and Session")
+	}
+	e.ledger.commits = e.target.Session != nil
+	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
+	store, err := memstore.New(nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	e.store = store
+	e.idle = runtime.NumGoroutine()
+	return e
+}
+
+// number makes messages, about a fifth of them of keys that there are already,
+// and puts them on the shelf.
+func (e *sinkEnv) number(n int) []Numbered {
+	var list []Numbered
+	for range n {
+		e.ledger.mu.Lock()
+		known := len(e.ledger.keys)
+		e.ledger.mu.Unlock()
+		number := known
+		if known > 0 && e.random.IntN(5) == 0 {
+			number = e.random.IntN(known)
+		}
+		lane := e.random.IntN(sinkLanes)
+		m := newNumbered(fmt.Sprintf("k-%d", number), lane, e.next[lane], e.random.IntN(300))
+		e.next[lane]++
+		e.ledger.expect([]Numbered{m})
+		list = append(list, m)
+	}
+	return list
+}
+
+// session opens what is under test, with the script between it and the runner.
+func (e *sinkEnv) session(ctx context.Context) pipeline.Session {
+	e.Helper()
+	if e.target.Session != nil {
+		session, err := e.target.Session(ctx)
+		if err != nil {
+			e.Fatalf("open the session: %v", err)
+		}
+		return &scriptedSession{session, e}
+	}
+	sink, err := e.target.Sink(ctx)
+	if err != nil {
+		e.Fatalf("open the sink: %v", err)
+	}
+	session, err := pipeline.NewTwoPhase(e.store, &scriptedSink{sink, e}, nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return session
+}
+
+// run runs a pipeline from the shelf until ctx ends.
+func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
+	e.Helper()
+	rule, err := key.ParseRule(".id")
+	if err != nil {
+		e.Fatal(err)
+	}
+	opts.Key, opts.Failure, opts.Parker = rule, failure(), parker{e.ledger}
+	opts.Scope, opts.Shutdown = "ledger", e.harness.patience
+	opts.Failure.Attempts = 20 // a server that is restarted fails messages too
+	source := &spy{Source: e.shelf.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
+	runner, err := pipeline.New(source.able(), e.session(ctx), &opts)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if err := runner.Run(ctx); err != nil {
+		e.Errorf("the pipeline: %v", err)
+	}
+}
+
+// runUntilSettled runs a pipeline until all is acknowledged.
+func (e *sinkEnv) runUntilSettled(opts pipeline.Options) {
+	e.Helper()
+	e.ledger.untilSettled(e.harness.patience, func(ctx context.Context) { e.run(ctx, opts) })
+}
+
+// delivered notes what a sink says it has delivered: the ledger must know before
+// the source is told.
+func (e *sinkEnv) delivered(items []*pipeline.Item) {
+	for _, it := range items {
+		if it.Err != nil || it.Decision != semel.Fresh {
+			continue
+		}
+		if m, ok := e.ledger.knows(it.Message.Body); ok {
+			e.ledger.accept(m)
+		}
+	}
+}
+
+// split has the script refuse items before the sink gets them. What is behind one
+// of its group that was refused is not delivered.
+func (e *sinkEnv) split(ctx context.Context, items []*pipeline.Item) []*pipeline.Item {
+	var pass []*pipeline.Item
+	var refused uint64
+	for _, it := range items {
+		if refused != 0 && it.Group() == refused {
+			it.Err = pipeline.ErrBehind
+			continue
+		}
+		if it.Err = e.attempt(ctx, it.Call.Key.ID); it.Err != nil {
+			refused = it.Group()
+			continue
+		}
+		pass = append(pass, it)
+	}
+	return pass
+}
+
+func (e *sinkEnv) attempt(ctx context.Context, id string) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errRetry
+		}
+	}()
+	return e.script.attempt(ctx, id)
+}
+
+// scriptedSink is a sink behind the script.
+type scriptedSink struct {
+	pipeline.Sink
+	env *sinkEnv
+}
+
+// Deliver implements pipeline.Sink.
+func (s *scriptedSink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	if pass := s.env.split(ctx, items); len(pass) > 0 {
+		s.Sink.Deliver(ctx, pass)
+		s.env.delivered(pass)
+	}
+}
+
+// scriptedSession is a session behind the script.
+type scriptedSession struct {
+	pipeline.Session
+	env *sinkEnv
+}
+
+// Process implements pipeline.Session. The script refuses keys that are known as
+// well: they come again.
+func (s *scriptedSession) Process(ctx context.Context, items []*pipeline.Item) {
+	for _, it := range items {
+		it.Decision, it.Result = semel.Undecided, semel.Result{}
+	}
+	if pass := s.env.split(ctx, items); len(pass) > 0 {
+		s.Session.Process(ctx, pass)
+		s.env.delivered(pass)
+	}
+}
+
+func sinkCases() []testCase[*sinkEnv] {
+	return []testCase[*sinkEnv]{
+		{"every message is settled, and each key has its effect once", (*sinkEnv).settlesAll},
+		{"the order of a lane holds while messages fail", (*sinkEnv).keepsOrder},
+		{"pipelines end in the middle and begin again", (*sinkEnv).beginsAgain},
+		{"an ended context is no success", (*sinkEnv).endedContext},
+		{"the server is restarted in the middle", (*sinkEnv).restarts},
+	}
+}
+
+func (e *sinkEnv) settlesAll() {
+	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32})
+	e.check()
+	awaitGoroutines(e.TB, e.idle, e.harness.patience)
+}
+
+func (e *sinkEnv) keepsOrder() {
+	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32, Order: pipeline.OrderLane})
+	e.check()
+	if e.harness.Unordered {
+		return
+	}
+	e.ledger.check(true)
+	last := map[int]int{}
+	for _, data := range e.effects() {
+		m, _ := e.ledger.knows(data)
+		if before, begun := last[m.Lane]; begun && m.Place < before {
+			e.Errorf("lane %d is out of order: %d behind %d", m.Lane, m.Place, before)
+		}
+		last[m.Lane] = m.Place
+	}
+}
+
+// beginsAgain ends pipelines while messages are under way, and again.
+func (e *sinkEnv) beginsAgain() {
+	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	ctx, cancel := context.WithTimeout(e.Context(), e.harness.patience)
+	defer cancel()
+	e.ledger.inParts(ctx, e.random, func(ctx context.Context) {
+		e.run(ctx, pipeline.Options{Workers: 4, MaxItems: 40, Batch: 16})
+	})
+	e.check()
+}
+
+// endedContext delivers under a context that has ended, and under one that ends.
+// What is reported as done must be there.
+func (e *sinkEnv) endedContext() {
+	list := e.number(40)
+	process, abandon, closing := e.direct()
+	lane := pipeline.NewLane("shelf")
+	for i, m := range list {
+		ctx, cancel := context.WithCancel(e.Context())
+		if i%2 == 0 {
+			cancel()
+		} else {
+			time.AfterFunc(time.Duration(e.random.IntN(2000))*time.Microsecond, cancel)
+		}
+		it := &pipeline.Item{Lane: lane}
+		it.Message.Body = m.Body
+		it.Call.Key = semel.Key{Scope: "ledger", ID: m.ID}
+		it.Decision = semel.Fresh
+		process(ctx, []*pipeline.Item{it})
+		e.delivered([]*pipeline.Item{it})
+		if it.Err != nil {
+			abandon(e.Context(), []*pipeline.Item{it})
+		}
+		cancel()
+	}
+	if err := closing(e.Context()); err != nil {
+		e.Errorf("close: %v", err)
+	}
+	e.compare(true)
+}
+
+// direct opens what is under test with nothing between. A sink has no keys.
+func (e *sinkEnv) direct() (process, abandon func(context.Context, []*pipeline.Item), closing func(context.Context) error) {
+	e.Helper()
+	if e.target.Session != nil {
+		session, err := e.target.Session(e.Context())
+		if err != nil {
+			e.Fatalf("open the session: %v", err)
+		}
+		return session.Process, session.Abandon, session.Close
+	}
+	sink, err := e.target.Sink(e.Context())
+	if err != nil {
+		e.Fatalf("open the sink: %v", err)
+	}
+	known := map[string]bool{}
+	deliver := func(ctx context.Context, items []*pipeline.Item) {
+		if id := items[0].Call.Key.ID; known[id] {
+			items[0].Decision = semel.Duplicate
+			return
+		}
+		sink.Deliver(ctx, items)
+		known[items[0].Call.Key.ID] = items[0].Err == nil
+	}
+	return deliver, func(context.Context, []*pipeline.Item) {}, sink.Close
+}
+
+// restarts has the server restarted three times while messages are under way.
+func (e *sinkEnv) restarts() {
+	if e.target.Restart == nil {
+		e.Log("there is no server")
+		return
+	}
+	const times = 3
+	list := e.number(e.harness.Messages)
+	part := len(list) / (times + 1)
+	ctx, cancel := context.WithTimeout(e.Context(), e.harness.patience)
+	defer cancel()
+	var restarting sync.WaitGroup
+	restarting.Go(func() {
+		for n := range times {
+			goal := e.ledger.acknowledged() + 1
+			_ = e.shelf.produce(ctx, list[n*part:(n+1)*part])
+			e.ledger.reach(ctx, goal)
+			// What follows is not there yet, so the pipeline has not ended.
+			if err := e.target.Restart(ctx); err != nil {
+				e.Errorf("restart %d: %v", n+1, err)
+			}
+		}
+		_ = e.shelf.produce(ctx, list[times*part:])
+	})
+	defer restarting.Wait()
+	e.runUntilSettled(pipeline.Options{Workers: 4, MaxItems: 60, Batch: 16})
+	e.check()
+}
+
+func (e *sinkEnv) effects() [][]byte {
+	e.Helper()
+	effects, err := e.target.Effects(e.Context())
+	if err != nil {
+		e.Fatalf("ask the target for its effects: %v", err)
+	}
+	return effects
+}
+
+// check compares the target's effects with the ledger.
+func (e *sinkEnv) check() {
+	e.Helper()
+	e.learn()
+	e.ledger.check(false)
+	e.compare(e.harness.AtLeastOnce)
+}
+
+// learn takes from the target what became of keys whose session did not report
+// it: where the answer to a commit is lost it finds the key done when the
+// message comes again, and calls it a duplicate.
+func (e *sinkEnv) learn() {
+	if !e.ledger.commits {
+		return
+	}
+	for _, data := range e.effects() {
+		m, ok := e.ledger.knows(data)
+		e.ledger.mu.Lock()
+		if ok && e.ledger.accepted[m.ID] == 0 {
+			e.ledger.accepted[m.ID] = 1
+		}
+		e.ledger.mu.Unlock()
+	}
+}
+
+// compare compares the target's effects with what the sink reported. With repeats
+// an effect may come twice, and one whose outcome was unknown may be there.
+func (e *sinkEnv) compare(repeats bool) {
+	e.Helper()
+	times := map[string]int{}
+	for _, data := range e.effects() {
+		if m, ok := e.ledger.knows(data); ok {
+			times[m.ID]++
+		}
+	}
+	e.ledger.mu.Lock()
+	defer e.ledger.mu.Unlock()
+	for id := range e.ledger.keys {
+		n, said := times[id], e.ledger.accepted[id]
+		switch {
+		case said > 0 && n == 0:
+			e.Errorf("the effect of key %s was reported and is not there", id)
+		case n > 1 && !repeats:
+			e.Errorf("key %s had its effect %d times at the target", id, n)
+		case said == 0 && n > 0 && !repeats:
+			e.Errorf("the effect of key %s is there and was never reported", id)
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// sourceEnv is what a case for sources works with.
+type sourceEnv struct {
+	testing.TB
+	harness SourceHarness
+	place   SourcePlace
+	random  *rand.Rand
+	ledger  *ledger
+	script  *script
+	store   semel.Store
+	next    []int // of each lane, the place of the next message
+	ids     []string
+	idle    int // goroutines before anything was opened
+}
+
+func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
+	tb.Helper()
+	if h.Messages == 0 {
+		h.Messages = 600
+	}
+	if h.patience == 0 {
+		h.patience = patience
+	}
+	e := &sourceEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb)}
+	e.place = h.New(tb)
+	e.place.Lanes = max(e.place.Lanes, 1)
+	e.next = make([]int, e.place.Lanes)
+	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
+	store, err := memstore.New(nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	e.store = store
+	e.idle = runtime.NumGoroutine()
+	return e
+}
+
+// number makes messages, about a fifth of them of keys that there are already.
+func (e *sourceEnv) number(n int) []Numbered {
+	var list []Numbered
+	for range n {
+		id := fmt.Sprintf("k-%d", len(e.ids))
+		if len(e.ids) > 0 && e.random.IntN(5) == 0 {
+			id = e.ids[e.random.IntN(len(e.ids))]
+		} else {
+			e.ids = append(e.ids, id)
+		}
+		lane := e.random.IntN(e.place.Lanes)
+		list = append(list, newNumbered(id, lane, e.next[lane], e.random.IntN(300)))
+		e.next[lane]++
+	}
+	e.ledger.expect(list)
+	return list
+}
+
+// produce has messages produced a few at a time. wait waits for the end.
+func (e *sourceEnv) produce(ctx context.Context, list []Numbered) (wait func()) {
+	var producing sync.WaitGroup
+	sizes := rand.New(rand.NewPCG(e.random.Uint64(), 2))
+	producing.Go(func() {
+		for len(list) > 0 && ctx.Err() == nil {
+			n := min(1+sizes.IntN(40), len(list))
+			if err := e.place.Produce(ctx, list[:n]); err != nil && ctx.Err() == nil {
+				e.Errorf("produce: %v", err)
+				return
+			}
+			list = list[n:]
+		}
+	})
+	return producing.Wait
+}
+
+// open opens the source behind a spy.
+func (e *sourceEnv) open(ctx context.Context) *spy {
+	e.Helper()
+	source, err := e.place.Open(ctx)
+	if err != nil {
+		e.Fatalf("open the source: %v", err)
+	}
+	return &spy{Source: source, ledger: e.ledger, ordered: !e.harness.Unordered, read: map[place]bool{}, last: map[int]int{}}
+}
+
+// effect is the handler of the suite's pipelines.
+func (e *sourceEnv) effect(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+	n, ok := e.ledger.knows(m.Body)
+	if !ok {
+		return semel.Result{}, semel.Permanent(errPermanent)
+	}
+	if n.ID != m.Key.ID {
+		e.Errorf("key %s has the body of %s", m.Key.ID, n.ID)
+	}
+	if err := e.script.attempt(ctx, n.ID); err != nil {
+		return semel.Result{}, err
+	}
+	e.ledger.accept(n)
+	return semel.Result{}, nil
+}
+
+// run runs a pipeline until ctx ends.
+func (e *sourceEnv) run(ctx context.Context, opts pipeline.Options) {
+	e.Helper()
+	rule, err := key.ParseRule(".id")
+	if err != nil {
+		e.Fatal(err)
+	}
+	session, err := pipeline.NewTwoPhase(e.store, pipeline.NewHandler(e.effect, nil), nil)
+	if err != nil {
+		e.Fatal(err)
+	}
+	opts.Key, opts.Failure, opts.Parker = rule, failure(), parker{e.ledger}
+	opts.Scope = "ledger"
+	opts.Shutdown = e.harness.patience
+	source := e.open(ctx)
+	runner, err := pipeline.New(source.able(), session, &opts)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if err := runner.Run(ctx); err != nil {
+		e.Errorf("the pipeline: %v", err)
+	}
+	if count, _ := runner.UnderWay(); count != 0 {
+		e.Errorf("the pipeline ended with %d messages under way", count)
+	}
+}
+
+// runUntilSettled runs a pipeline until all that was produced is acknowledged.
+func (e *sourceEnv) runUntilSettled(opts pipeline.Options) {
+	e.Helper()
+	e.ledger.untilSettled(e.harness.patience, func(ctx context.Context) { e.run(ctx, opts) })
+}
+
+// context returns one that ends when the suite loses patience.
+func (e *sourceEnv) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(e.Context(), e.harness.patience)
+}
+
+// spy stands between runner and source, and tells the ledger what is
+// acknowledged.
+type spy struct {
+	pipeline.Source
+	*ledger
+	ordered bool
+
+	mu    sync.Mutex
+	read  map[place]bool
+	again int         // messages that came although they were acknowledged before
+	last  map[int]int // of each lane, the last place that came for the first time
+}
+
+// Read implements pipeline.Source.
+func (s *spy) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	items, err := s.Source.Read(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range items {
+		m, ok := s.knows(it.Message.Body)
+		if !ok {
+			continue
+		}
+		at := place{m.Lane, m.Place}
+		s.ledger.mu.Lock()
+		if s.acked[at] {
+			s.again++
+		}
+		s.ledger.mu.Unlock()
+		if it.Lane == nil {
+			s.tb.Errorf("message %d of lane %d has no lane", m.Place, m.Lane)
+		}
+		if s.read[at] {
+			continue
+		}
+		s.read[at] = true
+		if last, begun := s.last[m.Lane]; s.ordered && begun && m.Place < last {
+			s.tb.Errorf("lane %d came out of order: %d behind %d", m.Lane, m.Place, last)
+		}
+		s.last[m.Lane] = m.Place
+	}
+	return items, err
+}
+
+// Ack implements pipeline.Source.
+func (s *spy) Ack(ctx context.Context, items []*pipeline.Item) error {
+	err := s.Source.Ack(ctx, items)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		if m, ok := s.knows(it.Message.Body); ok {
+			s.ack(m)
+		}
+	}
+	return nil
+}
+
+// able returns the spy with the abilities of the source.
+func (s *spy) able() pipeline.Source {
+	returner, returns := s.Source.(pipeline.Returner)
+	pauser, pauses := s.Source.(pipeline.Pauser)
+	switch {
+	case returns && pauses:
+		return struct {
+			*spy
+			pipeline.Returner
+			pipeline.Pauser
+		}{s, returner, pauser}
+	case returns:
+		return struct {
+			*spy
+			pipeline.Returner
+		}{s, returner}
+	case pauses:
+		return struct {
+			*spy
+			pipeline.Pauser
+		}{s, pauser}
+	}
+	return s
+}
+
+func (s *spy) canReturn() bool {
+	r, ok := s.Source.(pipeline.Returner)
+	return ok && r.CanReturn()
+}
+
+// readSome reads until n messages have come for the first time, or nothing more
+// came for a while, and returns all that came.
+func (s *spy) readSome(ctx context.Context, n int, wait time.Duration) []*pipeline.Item {
+	var all []*pipeline.Item
+	for {
+		s.mu.Lock()
+		enough := len(s.read) >= n
+		s.mu.Unlock()
+		if enough {
+			return all
+		}
+		reading, cancel := context.WithTimeout(ctx, wait)
+		items, err := s.Read(reading)
+		ended := reading.Err() != nil
+		cancel()
+		all = append(all, items...)
+		if err != nil {
+			if !ended && !errors.Is(err, context.DeadlineExceeded) {
+				s.tb.Errorf("read: %v", err)
+			}
+			return all
+		}
+	}
+}

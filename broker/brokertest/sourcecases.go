@@ -1,0 +1,287 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func sourceCases() []testCase[*sourceEnv] {
+	return []testCase[*sourceEnv]{
+		{"every message is settled, and each key has its effect once", (*sourceEnv).settlesAll},
+		{"the order of a lane holds while messages fail", (*sourceEnv).keepsOrder},
+		{"pipelines end in the middle and begin again", (*sourceEnv).beginsAgain},
+		{"what was settled does not come again, and what was not does", (*sourceEnv).remembersAcks},
+		{"messages that are returned come again", (*sourceEnv).returns},
+		{"Read ends with its context, and Close ends everything", (*sourceEnv).ends},
+		{"the server is restarted in the middle", (*sourceEnv).restarts},
+	}
+}
+
+func (e *sourceEnv) settlesAll() {
+	ctx, cancel := e.context()
+	defer cancel()
+	defer e.produce(ctx, e.number(e.harness.Messages))()
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 100})
+	e.ledger.check(false)
+	e.nothingComesAgain()
+	e.allEnded()
+}
+
+func (e *sourceEnv) keepsOrder() {
+	ctx, cancel := e.context()
+	defer cancel()
+	defer e.produce(ctx, e.number(e.harness.Messages))()
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 64, Order: pipeline.OrderLane})
+	e.ledger.check(!e.harness.Unordered)
+	e.allEnded()
+}
+
+// beginsAgain ends pipelines while messages are under way, and again. The store
+// is the same throughout.
+func (e *sourceEnv) beginsAgain() {
+	ctx, cancel := e.context()
+	defer cancel()
+	defer e.produce(ctx, e.number(e.harness.Messages))()
+	e.ledger.inParts(ctx, e.random, func(ctx context.Context) {
+		e.run(ctx, pipeline.Options{Workers: 4, MaxItems: 50})
+	})
+	e.ledger.check(false)
+	e.nothingComesAgain()
+}
+
+// nothingComesAgain opens the source after all was acknowledged and it was
+// closed. Only what is produced now may come.
+func (e *sourceEnv) nothingComesAgain() {
+	e.Helper()
+	if e.Failed() {
+		return
+	}
+	ctx, cancel := e.context()
+	defer cancel()
+	marks := e.number(1)
+	wait := e.produce(ctx, marks)
+	source := e.open(ctx)
+	items := source.readSome(ctx, 1, e.harness.patience)
+	items = append(items, source.readSome(ctx, 1<<30, quiet)...)
+	if source.again > 0 || len(items) != 1 {
+		e.Errorf("after a clean close %d messages came, %d of them settled before; want the new one alone", len(items), source.again)
+	}
+	e.accept(items)
+	if err := source.Ack(ctx, items); err != nil {
+		e.Errorf("acknowledge: %v", err)
+	}
+	e.close(ctx, source)
+	wait()
+}
+
+// accept notes the effects of messages that were read without a pipeline.
+func (e *sourceEnv) accept(items []*pipeline.Item) {
+	for _, it := range items {
+		if m, ok := e.ledger.knows(it.Message.Body); ok && !e.ledger.has(m.ID) {
+			e.ledger.accept(m)
+		}
+	}
+}
+
+// has reports whether a key is settled.
+func (l *ledger) has(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.accepted[id] > 0 || l.parked[id] != ""
+}
+
+func (e *sourceEnv) close(ctx context.Context, s *spy) {
+	e.Helper()
+	if err := s.Close(ctx); err != nil {
+		e.Errorf("close the source: %v", err)
+	}
+}
+
+// remembersAcks acknowledges some messages, in any order and by many at once.
+// After the source is opened again all others must come; those before the first
+// of them must not.
+func (e *sourceEnv) remembersAcks() {
+	ctx, cancel := e.context()
+	defer cancel()
+	list := e.number(e.harness.Messages / 4)
+	wait := e.produce(ctx, list)
+	source := e.open(ctx)
+	items := e.readAll(ctx, source, len(list))
+	chosen := slices.Clone(items)
+	e.random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+	chosen = chosen[:len(chosen)*2/3]
+	e.accept(chosen)
+	var acking sync.WaitGroup
+	for part := range slices.Chunk(chosen, max(len(chosen)/8, 1)) {
+		acking.Go(func() {
+			for some := range slices.Chunk(part, 5) {
+				if err := source.Ack(ctx, some); err != nil {
+					e.Errorf("acknowledge: %v", err)
+				}
+			}
+		})
+	}
+	acking.Wait()
+	e.close(ctx, source)
+
+	acked := map[place]bool{}
+	for _, it := range chosen {
+		m, _ := e.ledger.knows(it.Message.Body)
+		acked[place{m.Lane, m.Place}] = true
+	}
+	firstOpen := map[int]int{}
+	for _, m := range list {
+		if first, ok := firstOpen[m.Lane]; !acked[place{m.Lane, m.Place}] && (!ok || m.Place < first) {
+			firstOpen[m.Lane] = m.Place
+		}
+	}
+	source = e.open(ctx)
+	items = e.readAll(ctx, source, len(list)-len(chosen))
+	items = append(items, source.readSome(ctx, 1<<30, quiet)...)
+	came := map[place]bool{}
+	for _, it := range items {
+		m, _ := e.ledger.knows(it.Message.Body)
+		came[place{m.Lane, m.Place}] = true
+	}
+	for _, m := range list {
+		at := place{m.Lane, m.Place}
+		first, open := firstOpen[m.Lane]
+		switch {
+		case !acked[at] && !came[at]:
+			e.Errorf("message %d of lane %d was not acknowledged, and does not come again", m.Place, m.Lane)
+		case acked[at] && came[at] && (!open || m.Place < first):
+			e.Errorf("message %d of lane %d was acknowledged like all before it, and comes again", m.Place, m.Lane)
+		}
+	}
+	e.accept(items)
+	if err := source.Ack(ctx, items); err != nil {
+		e.Errorf("acknowledge: %v", err)
+	}
+	e.close(ctx, source)
+	wait()
+	e.nothingComesAgain()
+}
+
+// readAll reads until n messages have come.
+func (e *sourceEnv) readAll(ctx context.Context, s *spy, n int) []*pipeline.Item {
+	e.Helper()
+	items := s.readSome(ctx, n, e.harness.patience)
+	if s.mu.Lock(); len(s.read) < n {
+		e.Errorf("%d messages came, want %d", len(s.read), n)
+	}
+	s.mu.Unlock()
+	return items
+}
+
+// returns gives messages back, which must then come again: from the same source
+// if it can, or when it is opened again.
+func (e *sourceEnv) returns() {
+	ctx, cancel := e.context()
+	defer cancel()
+	list := e.number(20)
+	wait := e.produce(ctx, list)
+	source := e.open(ctx)
+	items := e.readAll(ctx, source, len(list))
+	if err := source.Return(ctx, items[:len(items)/2], time.Millisecond); err != nil {
+		e.Errorf("return: %v", err)
+	}
+	rest := slices.Clone(items[len(items)/2:])
+	e.accept(rest)
+	if err := source.Ack(ctx, rest); err != nil {
+		e.Errorf("acknowledge: %v", err)
+	}
+	if !source.canReturn() {
+		e.close(ctx, source)
+		source = e.open(ctx)
+	}
+	clear(source.read)
+	clear(source.last)
+	source.ordered = false // what is returned lost its place
+	back := e.readAll(ctx, source, len(items)/2)
+	back = append(back, source.readSome(ctx, 1<<30, quiet)...)
+	e.accept(back)
+	if err := source.Ack(ctx, back); err != nil {
+		e.Errorf("acknowledge: %v", err)
+	}
+	e.close(ctx, source)
+	wait()
+	e.ledger.mustBeSettled()
+	e.nothingComesAgain()
+}
+
+// ends checks that a source without messages can be left.
+func (e *sourceEnv) ends() {
+	ctx, cancel := e.context()
+	defer cancel()
+	source := e.open(ctx)
+	reading, stop := context.WithCancel(ctx)
+	time.AfterFunc(quiet/4, stop)
+	items, err := source.Read(reading)
+	if len(items) > 0 || err == nil || reading.Err() == nil && !errors.Is(err, context.Canceled) {
+		e.Errorf("an empty source gave %d messages and the error %v, want that of the context", len(items), err)
+	}
+	if err := source.Ack(ctx, nil); err != nil {
+		e.Errorf("acknowledge nothing: %v", err)
+	}
+	if err := source.Return(ctx, nil, 0); err != nil {
+		e.Errorf("return nothing: %v", err)
+	}
+	e.close(ctx, source)
+	e.allEnded()
+}
+
+// allEnded waits until as many goroutines run as at the beginning.
+func (e *sourceEnv) allEnded() { awaitGoroutines(e.TB, e.idle, e.harness.patience) }
+
+func awaitGoroutines(tb testing.TB, idle int, patience time.Duration) {
+	tb.Helper()
+	// What Produce has open, and parallel tests, come and go.
+	const stray = 3
+	for deadline := time.Now().Add(min(patience, 10*time.Second)); runtime.NumGoroutine() > idle+stray; {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<16)
+			tb.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), idle, stacks[:runtime.Stack(stacks, true)])
+			return
+		}
+		_ = pause(tb.Context(), 10*time.Millisecond)
+	}
+}
+
+// restarts has the server restarted three times while messages are produced and
+// under way.
+func (e *sourceEnv) restarts() {
+	if e.place.Restart == nil {
+		e.Log("there is no server")
+		return
+	}
+	ctx, cancel := e.context()
+	defer cancel()
+	const times = 3
+	list := e.number(e.harness.Messages)
+	part := len(list) / (times + 1)
+	var restarting sync.WaitGroup
+	restarting.Go(func() {
+		for n := range times {
+			goal := e.ledger.acknowledged() + 1
+			wait := e.produce(ctx, list[n*part:(n+1)*part])
+			e.ledger.reach(ctx, goal)
+			// What follows is not produced yet, so the pipeline has not ended.
+			if err := e.place.Restart(ctx); err != nil {
+				e.Errorf("restart %d: %v", n+1, err)
+			}
+			wait()
+		}
+		e.produce(ctx, list[times*part:])()
+	})
+	defer restarting.Wait()
+	e.runUntilSettled(pipeline.Options{Workers: 4, MaxItems: 60})
+	e.ledger.check(false)
+	e.nothingComesAgain()
+}

@@ -1,0 +1,128 @@
+package fileio_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// appendTo appends to a file as a program that logs does.
+func appendTo(path string, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
+}
+
+func TestSourcePassesTheSuite(t *testing.T) {
+	t.Parallel()
+	for name, rotate := range map[string]bool{"growing files": false, "rotated files": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokertest.RunSource(t, brokertest.SourceHarness{Unordered: rotate, New: func(tb testing.TB) brokertest.SourcePlace {
+				return followed(tb, rotate)
+			}})
+		})
+	}
+}
+
+// followed is a directory with a file for each lane, which grow in pieces that
+// are not whole lines. With rotate they are renamed every few lines.
+func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
+	dir := tb.TempDir()
+	rotations := 0
+	return brokertest.SourcePlace{
+		Lanes: 3,
+		Produce: func(_ context.Context, list []brokertest.Numbered) error {
+			for _, m := range list {
+				path := filepath.Join(dir, fmt.Sprintf("lane-%d.log", m.Lane))
+				half := len(m.Body) / 2
+				if err := errors.Join(appendTo(path, m.Body[:half]), appendTo(path, append(bytes.Clone(m.Body[half:]), '\n'))); err != nil {
+					return err
+				}
+				if rotations++; rotate && rotations%40 == 0 {
+					if err := os.Rename(path, fmt.Sprintf("%s.%d", path, rotations)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		},
+		Open: func(context.Context) (pipeline.Source, error) {
+			return fileio.OpenSource([]string{filepath.Join(dir, "lane-*.log*")}, &fileio.SourceOptions{
+				State: filepath.Join(dir, "state", "positions"), Follow: true, Poll: 2 * time.Millisecond, SaveEvery: 5 * time.Millisecond,
+			})
+		},
+	}
+}
+
+func TestSinkPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+		path := filepath.Join(tb.TempDir(), "out.jsonl")
+		return brokertest.SinkTarget{
+			Sink:    func(context.Context) (pipeline.Sink, error) { return fileio.OpenSink(path, nil) },
+			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
+		}
+	}})
+}
+
+func TestStreamPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunSink(t, brokertest.SinkHarness{New: func(testing.TB) brokertest.SinkTarget {
+		var buffer bytes.Buffer
+		return brokertest.SinkTarget{
+			Sink:    func(context.Context) (pipeline.Sink, error) { return fileio.NewStream(&buffer), nil },
+			Effects: func(context.Context) ([][]byte, error) { return split(buffer.Bytes()), nil },
+		}
+	}})
+}
+
+func linesOf(path string) ([][]byte, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return split(data), err
+}
+
+func split(data []byte) (lines [][]byte) {
+	for line := range bytes.Lines(data) {
+		lines = append(lines, bytes.TrimSuffix(line, []byte{'\n'}))
+	}
+	return lines
+}
+
+func TestSessionPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+		dir := tb.TempDir()
+		store, err := logstore.Open(filepath.Join(dir, "keys"), nil)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() {
+			if err := store.Close(); err != nil {
+				tb.Error(err)
+			}
+		})
+		path := filepath.Join(dir, "out.jsonl")
+		return brokertest.SinkTarget{
+			Session: func(ctx context.Context) (pipeline.Session, error) { return fileio.OpenSession(ctx, store, path, nil) },
+			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
+		}
+	}})
+}

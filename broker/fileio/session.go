@@ -1,0 +1,392 @@
+package fileio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// SessionOptions are the options of OpenSession. The zero value is valid.
+type SessionOptions struct {
+	// Source is where the messages come from, if that is files: its positions
+	// are then remembered in the store, in the record that has the keys and the
+	// length of the output. It must have no State of its own, and must not have
+	// been read from. Defaults to none.
+	Source *Source
+	// Window is how long a key is remembered. Defaults to 24 h. Must be above
+	// 0; it may be semel.Forever.
+	Window time.Duration
+	// OnLate says what follows a message that is older than the window, and of
+	// which there is no record. With semel.LateRun it is delivered; otherwise it
+	// gets semel.ErrLate. Defaults to semel.LateReject.
+	OnLate semel.LatePolicy
+	// FS is the file layer, for tests. Defaults to the operating system's.
+	FS vfs.FS
+}
+
+// Session is the session of a pipeline whose keys are in an embedded store and
+// whose sink is a file. Keys, the length of the file and the positions of the
+// source become durable as one record; when the session is opened the file is
+// cut to the length that the store knows. So each line is there once, whatever
+// ends the process, power included.
+//
+// Batches that come while a record is being written share the next one.
+type Session struct {
+	store  *logstore.Store
+	source *Source
+	window time.Duration
+	late   bool // what is late is delivered
+	out    *output
+	unlock io.Closer
+
+	batches sync.Pool // of *batch
+
+	mu      sync.Mutex // guards the fields below, and the writing of out
+	open    *unit      // that items join; nil if there is none
+	sealing *unit      // on its way to the disk; nil if there is none
+	lines   []byte
+	failed  error // the store has stopped
+	closed  bool
+}
+
+// unit is what becomes durable in one record.
+type unit struct {
+	tx    *logstore.Tx
+	wait  func(context.Context) error // for the record
+	from  int64                       // length of the output before
+	keys  int
+	items []*pipeline.Item // whose positions the record passes
+	lead  chan struct{}    // gets one value when it can be sealed, by one of those who wait
+	done  chan struct{}
+	err   error // of all items; valid after done
+}
+
+var _ pipeline.Session = (*Session)(nil)
+
+// maxUnit is the most keys of a unit. It keeps a transaction far below
+// logstore.TxBytes.
+const maxUnit = 1 << 17
+
+// OpenSession opens the output, or makes it, and cuts away what the store does
+// not know of. What an output holds that the store never wrote to is kept, and
+// lines are appended to it. An output that was changed since the store wrote to
+// it is refused with an error that wraps semel.ErrInvalidRequest: move it away.
+// The store is not closed by the session.
+func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
+	s := &Session{store: store, window: semel.DefaultWindow}
+	var fsys vfs.FS = vfs.OS{}
+	if opts != nil {
+		s.source, s.late = opts.Source, opts.OnLate == semel.LateRun
+		if opts.Window != 0 {
+			s.window = opts.Window
+		}
+		if opts.FS != nil {
+			fsys = opts.FS
+		}
+	}
+	var errs []error
+	if s.window < 0 {
+		errs = append(errs, fmt.Errorf("fileio: SessionOptions.Window: %v is negative: %w", s.window, semel.ErrInvalidRequest))
+	}
+	if s.source != nil && s.source.state != nil {
+		errs = append(errs, fmt.Errorf("fileio: SessionOptions.Source: it has a State of its own: %w", semel.ErrInvalidRequest))
+	}
+	path, err := filepath.Abs(path)
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	if s.unlock, err = lockFile(fsys, path); err != nil {
+		return nil, err
+	}
+	if s.out, err = openOutput(fsys, path); err == nil {
+		err = s.resume(ctx)
+	}
+	if err != nil {
+		if s.out != nil {
+			err = errors.Join(err, s.out.file.Close())
+		}
+		return nil, errors.Join(err, s.unlock.Close())
+	}
+	return s, nil
+}
+
+// Traits implements pipeline.Session.
+func (s *Session) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
+}
+
+// Process implements pipeline.Session.
+func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
+	b, _ := s.batches.Get().(*batch)
+	if b == nil {
+		b = new(batch)
+	}
+	defer s.batches.Put(b)
+	defer b.clear()
+	b.sort(ctx, s, items)
+	u, err := s.join(ctx, b, items)
+	if err == nil {
+		err = s.await(u)
+	}
+	if err != nil {
+		for _, it := range items {
+			if it.Err == nil || it.Decision == semel.Duplicate {
+				it.Err = err
+			}
+		}
+	}
+}
+
+// join decides the items of a batch in a unit and writes those that are fresh.
+func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*unit, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.open != nil && s.open.keys+len(b.items) > maxUnit {
+		full := s.open
+		s.mu.Unlock()
+		<-full.done
+		s.mu.Lock()
+	}
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	u := s.open
+	if err := s.decide(u, b); err != nil {
+		return nil, s.abort(u, &pipeline.StoreError{Err: err})
+	}
+	if blocked(items) {
+		// What is behind a key that another holds must wait, and the
+		// transaction has taken it already.
+		return nil, s.abort(u, pipeline.ErrBehind)
+	}
+	s.lines = s.lines[:0]
+	for _, it := range b.items {
+		if it.Decision == semel.Fresh {
+			var err error
+			if s.lines, err = appendLine(s.lines, it.Message.Body); err != nil {
+				// It was seen to be a line before. A key must not be recorded without.
+				return nil, s.abort(u, &pipeline.StoreError{Err: err})
+			}
+		}
+	}
+	if err := s.write(); err != nil {
+		return nil, s.abort(u, pipeline.Unavailable(err, 0))
+	}
+	u.keys += len(b.items)
+	for _, it := range items {
+		if it.Err == nil {
+			u.items = append(u.items, it)
+		}
+	}
+	if s.sealing == nil {
+		s.seal(u)
+	}
+	return u, nil
+}
+
+// begin opens a unit if there is none. Call with mu.
+func (s *Session) begin(ctx context.Context) error {
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case s.closed:
+		return &pipeline.StoreError{Err: errClosed}
+	case s.open != nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	if err := s.out.cut(); err != nil {
+		return pipeline.Unavailable(err, 0)
+	}
+	tx, err := s.store.Begin(ctx)
+	if err != nil {
+		return &pipeline.StoreError{Err: fmt.Errorf("fileio: %w", err)}
+	}
+	tx.Set(s.outputName(), make([]byte, reserved))
+	s.open = &unit{tx: tx, from: s.out.length, lead: make(chan struct{}, 1), done: make(chan struct{})}
+	return nil
+}
+
+// decide claims the keys of a batch. Call with mu.
+func (s *Session) decide(u *unit, b *batch) error {
+	for from := 0; from < len(b.items); {
+		window := s.windowOf(b.items[from])
+		to := from + 1
+		for to < len(b.items) && s.windowOf(b.items[to]) == window {
+			to++
+		}
+		if err := u.tx.Claim(b.digests[from:to], b.prints[from:to], window, b.decisions[from:to]); err != nil {
+			return fmt.Errorf("fileio: %w", err)
+		}
+		from = to
+	}
+	for i, it := range b.items {
+		it.Decision = b.decisions[i]
+		switch it.Decision {
+		case semel.Fresh:
+			it.Attempt = it.Tries() + 1
+		case semel.Mismatch:
+			it.Err = fmt.Errorf("%s: %w", it.Call.Key, semel.ErrMismatch)
+		case semel.InFlight:
+			it.Err = &semel.InFlightError{Key: it.Call.Key}
+		case semel.InDoubt:
+			it.Err = fmt.Errorf("%s: the key is unknown: %w", it.Call.Key, semel.ErrOutcomeUnknown)
+		}
+	}
+	return nil
+}
+
+func (s *Session) windowOf(it *pipeline.Item) time.Duration {
+	if it.Call.Window > 0 {
+		return it.Call.Window
+	}
+	return s.window
+}
+
+// blocked reports whether a fresh item stands behind one of its group that has
+// to wait.
+func blocked(items []*pipeline.Item) bool {
+	for i, it := range items {
+		if it.Decision != semel.InFlight {
+			continue
+		}
+		for _, behind := range items[i+1:] {
+			if behind.Group() == it.Group() && behind.Decision == semel.Fresh {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// write appends the lines that were gathered. They last when the unit is sealed
+// and durable. Call with mu.
+func (s *Session) write() error {
+	if len(s.lines) == 0 {
+		return nil
+	}
+	if err := s.out.write(s.lines); err != nil {
+		return err
+	}
+	s.out.length += int64(len(s.lines))
+	s.out.written = s.out.length
+	return nil
+}
+
+// abort ends a unit that was not sealed and takes its lines away. Its items have
+// the error: they were not delivered. Call with mu.
+func (s *Session) abort(u *unit, err error) error {
+	u.tx.Abort()
+	s.open = nil
+	s.out.length = u.from // begin cuts what is behind
+	u.err = err
+	close(u.done)
+	return err
+}
+
+// seal sends a unit on its way. From here on it becomes durable, or the store
+// has failed and with it all that would come later: room for the values was
+// taken before. Call with mu.
+func (s *Session) seal(u *unit) {
+	s.open, s.sealing = nil, u
+	var changed []entry
+	if s.source != nil {
+		s.source.settle(u.items)
+		changed = s.source.take(reserved / 2)
+	}
+	u.items = nil
+	err := s.note(u.tx, changed)
+	out := s.out
+	pending := u.tx.Seal(func() error {
+		if err != nil {
+			return err
+		}
+		return out.sync()
+	})
+	u.wait = pending.Wait
+	u.lead <- struct{}{}
+}
+
+// await waits until a unit is durable, which takes as long as the disk does, and
+// seals the next one then if nobody else does.
+func (s *Session) await(u *unit) error {
+	select {
+	case <-u.done:
+		return u.err
+	case <-u.lead:
+	}
+	err := u.wait(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sealing = nil
+	if err != nil {
+		u.err = &pipeline.StoreError{Err: fmt.Errorf("fileio: %w: %w", semel.ErrOutcomeUnknown, err)}
+		s.failed = &pipeline.StoreError{Err: fmt.Errorf("fileio: %w", err)}
+	}
+	close(u.done)
+	switch {
+	case s.open == nil:
+	case s.failed != nil:
+		_ = s.abort(s.open, s.failed)
+	default:
+		s.seal(s.open)
+	}
+	return u.err
+}
+
+// Abandon implements pipeline.Session. The session holds nothing.
+func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
+
+// Ready implements pipeline.Readier.
+func (s *Session) Ready(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+// Close implements pipeline.Session. It records what the source was told since
+// the last record.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var errs []error
+	if s.failed == nil && s.source != nil {
+		errs = append(errs, s.last(ctx))
+	}
+	return errors.Join(append(errs, s.failed, s.out.cut(), s.out.file.Close(), s.unlock.Close())...)
+}
+
+// last records the positions that changed and that no unit has.
+func (s *Session) last(ctx context.Context) error {
+	for {
+		changed := s.source.take(reserved / 2)
+		if len(changed) == 0 {
+			return nil
+		}
+		tx, err := s.store.Begin(ctx)
+		if err == nil {
+			err = s.note(tx, changed)
+			if err == nil {
+				err = tx.Commit(ctx)
+			}
+			tx.Abort()
+		}
+		if err != nil {
+			return fmt.Errorf("fileio: record the positions: %w", err)
+		}
+	}
+}

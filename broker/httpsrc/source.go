@@ -1,0 +1,361 @@
+package httpsrc
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Options are the options of Open. Listen is required.
+type Options struct {
+	// Listen is the address: "127.0.0.1:8080", or port 0 for a free one.
+	Listen string
+	// Path is what requests are taken at. Defaults to "/".
+	Path string
+	// MaxBody is the longest body in bytes. Defaults to 1 MiB.
+	MaxBody int64
+	// Wait is how long a request waits to be settled before it is answered with
+	// 503. Defaults to 30 s.
+	Wait time.Duration
+	// Queue is how many requests may wait to be read. Defaults to 256.
+	Queue int
+	// MaxBytes bounds the bodies of the requests that wait for their answer; of
+	// a request that does not tell its length, MaxBody counts while it is read.
+	// What is beyond is answered with 503 before its body is read. Defaults to
+	// 256 MiB, and to MaxBody at least.
+	MaxBytes int64
+	// TLS secures the listener if it is set.
+	TLS *tls.Config
+	// Authorization, if it is set, must equal the header of that name.
+	Authorization string
+}
+
+// DecisionHeader is the header of an answer that says how it was decided.
+const DecisionHeader = "Semel-Decision"
+
+// Source takes requests. It is made by Open.
+type Source struct {
+	opts     Options
+	listener net.Listener
+	server   *http.Server
+	lane     *pipeline.Lane
+	queue    chan *pipeline.Item
+	closing  chan struct{}
+	once     sync.Once
+	offset   atomic.Int64
+	held     atomic.Int64 // bytes of bodies
+	serving  sync.WaitGroup
+	failed   chan error
+}
+
+var (
+	_ pipeline.Source   = (*Source)(nil)
+	_ pipeline.Returner = (*Source)(nil)
+)
+
+// Open listens, and answers requests from now on. All options that are wrong are
+// named in one error, which wraps semel.ErrInvalidRequest.
+func Open(opts *Options) (*Source, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Path = cmp.Or(o.Path, "/")
+	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
+	o.Wait = cmp.Or(o.Wait, 30*time.Second)
+	o.Queue = cmp.Or(o.Queue, 256)
+	o.MaxBytes = max(cmp.Or(o.MaxBytes, 256<<20), o.MaxBody)
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("httpsrc: %w", err)
+	}
+	s := &Source{
+		opts: o, listener: listener, lane: pipeline.NewLane("http"),
+		queue: make(chan *pipeline.Item, o.Queue), closing: make(chan struct{}), failed: make(chan error, 1),
+	}
+	s.offset.Store(time.Now().UnixNano())
+	s.server = &http.Server{
+		Handler: http.HandlerFunc(s.handle), TLSConfig: o.TLS,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	s.serving.Go(func() {
+		var err error
+		if o.TLS != nil {
+			err = s.server.ServeTLS(listener, "", "")
+		} else {
+			err = s.server.Serve(listener)
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- err
+		}
+	})
+	return s, nil
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("httpsrc: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+	}
+	if o.Listen == "" {
+		bad("Listen is missing")
+	}
+	if o.Path[0] != '/' {
+		bad("Path: %q does not begin with /", o.Path)
+	}
+	if o.MaxBody < 0 || o.Wait < 0 || o.Queue < 0 || o.MaxBytes < 0 {
+		bad("MaxBody, Wait, Queue, MaxBytes: %d, %v, %d, %d: none may be negative", o.MaxBody, o.Wait, o.Queue, o.MaxBytes)
+	}
+	return errors.Join(errs...)
+}
+
+// Addr returns the address that is listened on.
+func (s *Source) Addr() net.Addr { return s.listener.Addr() }
+
+// CanReturn implements pipeline.Returner: a sender can be told to come again.
+func (s *Source) CanReturn() bool { return true }
+
+// request is what a handler waits for.
+type request struct{ answer chan answer }
+
+// answer is how a request is answered. There is one for each request.
+type answer struct {
+	status   int
+	decision string
+	after    time.Duration
+	body     []byte
+	text     string
+}
+
+// handle takes one request.
+func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path != s.opts.Path:
+		http.Error(w, "no such path: POST to "+s.opts.Path, http.StatusNotFound)
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "only POST is taken", http.StatusMethodNotAllowed)
+		return
+	case s.opts.Authorization != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte(s.opts.Authorization)) == 0:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, "not authorized", http.StatusUnauthorized)
+		return
+	}
+	body, release, ok := s.body(w, r)
+	defer release()
+	if !ok {
+		return
+	}
+	s.await(w, r, body)
+}
+
+// body reads the body of a request, or answers it. What it takes is bounded
+// until release is called.
+func (s *Source) body(w http.ResponseWriter, r *http.Request) (body []byte, release func(), ok bool) {
+	length := r.ContentLength
+	if length < 0 {
+		length = s.opts.MaxBody
+	}
+	if length > s.opts.MaxBody {
+		s.tooLarge(w)
+		return nil, func() {}, false
+	}
+	release = func() { s.held.Add(-length) }
+	if s.held.Add(length) > s.opts.MaxBytes {
+		write(w, later("too much is under way: send it again"))
+		return nil, release, false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		s.tooLarge(w)
+	case err != nil:
+		http.Error(w, "the body could not be read", http.StatusBadRequest)
+	default:
+		s.held.Add(int64(len(body)) - length)
+		length = int64(len(body))
+		return body, release, true
+	}
+	return nil, release, false
+}
+
+func (s *Source) tooLarge(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close") // the rest is not read
+	http.Error(w, fmt.Sprintf("the body is longer than %d bytes", s.opts.MaxBody), http.StatusRequestEntityTooLarge)
+}
+
+// later is the answer to what is not settled.
+func later(text string) answer {
+	return answer{status: http.StatusServiceUnavailable, after: time.Second, text: text}
+}
+
+// await hands a message over and answers when it is settled. On every way out
+// there is an answer: a handler that just returns would have said 200. The
+// context of the request tells nothing certain of the sender: it also ends when
+// the sender has closed its half of the connection and waits.
+func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
+	timer := time.NewTimer(s.opts.Wait)
+	defer timer.Stop()
+	req := &request{make(chan answer, 1)}
+	select {
+	case <-s.closing:
+		write(w, later("shutting down: send it again"))
+		return
+	default:
+	}
+	select {
+	case s.queue <- s.item(r, body, req):
+	case <-s.closing:
+		write(w, later("shutting down: send it again"))
+		return
+	case <-timer.C:
+		write(w, later("nobody took it in time: send it again"))
+		return
+	case <-r.Context().Done():
+		write(w, later("not taken: send it again"))
+		return
+	}
+	select {
+	case a := <-req.answer:
+		write(w, a)
+		return
+	case <-s.closing: // all that was read has its answer by now
+	case <-timer.C:
+	case <-r.Context().Done(): // the message goes on
+	}
+	select {
+	case a := <-req.answer:
+		write(w, a)
+	default:
+		write(w, later("not settled in time: send it again"))
+	}
+}
+
+func (s *Source) item(r *http.Request, body []byte, req *request) *pipeline.Item {
+	it := &pipeline.Item{Lane: s.lane, Ref: req}
+	m := &it.Message
+	m.Body, m.Time = body, time.Now()
+	m.Origin = semel.Origin{Source: "http", Offset: s.offset.Add(1)}
+	for name, values := range r.Header {
+		if name == "Authorization" || name == "Cookie" {
+			continue // they are for us and must not travel on
+		}
+		for _, value := range values {
+			m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
+		}
+	}
+	slices.SortStableFunc(m.Headers, func(a, b semel.Header) int { return cmp.Compare(a.Name, b.Name) })
+	return it
+}
+
+func write(w http.ResponseWriter, a answer) {
+	if a.decision != "" {
+		w.Header().Set(DecisionHeader, a.decision)
+	}
+	if a.after > 0 {
+		seconds := int64((a.after + time.Second - 1) / time.Second)
+		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	}
+	if a.text != "" {
+		http.Error(w, a.text, a.status)
+		return
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // a sender that left gets no answer
+}
+
+// Read implements pipeline.Source.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	select {
+	case it := <-s.queue:
+		items := []*pipeline.Item{it}
+		for len(items) < 100 {
+			select {
+			case it := <-s.queue:
+				items = append(items, it)
+				continue
+			default:
+			}
+			break
+		}
+		return items, nil
+	case err := <-s.failed:
+		return nil, fmt.Errorf("httpsrc: %w", err)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Ack implements pipeline.Source: the requests are answered.
+func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
+	for _, it := range items {
+		it.Ref.(*request).answer <- answerOf(it)
+	}
+	return nil
+}
+
+func answerOf(it *pipeline.Item) answer {
+	switch {
+	case it.Parked() != "":
+		return answer{status: http.StatusAccepted, decision: "parked", text: "put aside: " + it.Parked()}
+	case it.Err != nil:
+		return answer{status: http.StatusUnprocessableEntity, decision: "dropped", text: "given up"}
+	case it.Result.Kind == semel.Failed: // for good, and recorded as the outcome of its key
+		return answer{status: http.StatusUnprocessableEntity, decision: it.Decision.String(), text: "failed before, for good"}
+	}
+	return answer{status: http.StatusOK, decision: it.Decision.String(), body: it.Result.Data}
+}
+
+// Return implements pipeline.Source: the senders are told to come again.
+func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
+	for _, it := range items {
+		a := answer{status: http.StatusServiceUnavailable, after: max(delay, time.Second), text: "not settled: send it again"}
+		if it.Decision == semel.InFlight {
+			a.status, a.decision, a.text = http.StatusConflict, "in_flight", "being processed elsewhere: send it again"
+		}
+		it.Ref.(*request).answer <- a
+	}
+	return nil
+}
+
+// Close implements pipeline.Source. Requests that were not read are told to come
+// again.
+func (s *Source) Close(ctx context.Context) error {
+	s.once.Do(func() { close(s.closing) })
+	for {
+		select {
+		case it := <-s.queue:
+			_ = s.Return(ctx, []*pipeline.Item{it}, 0) // it always succeeds
+			continue
+		default:
+		}
+		break
+	}
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, s.server.Close())
+	}
+	s.serving.Wait()
+	return err
+}

@@ -1,0 +1,28 @@
+package pgsink_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+func TestLotPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunLot(t, func(tb testing.TB) func() pipeline.Lot {
+		address := servers.Database(tb)
+		if _, err := pgstore.Migrate(tb.Context(), open(tb, address), nil); err != nil {
+			tb.Fatal(err)
+		}
+		return func() pipeline.Lot {
+			lot, err := pgsink.OpenLot(context.Background(), address, pgstore.Names{})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return lot
+		}
+	})
+}

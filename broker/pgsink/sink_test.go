@@ -1,0 +1,296 @@
+package pgsink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func item(id, body string) *pipeline.Item {
+	it := &pipeline.Item{Lane: pipeline.NewLane("a"), Attempt: 1}
+	it.Call.Key = semel.Key{Scope: "s", ID: id}
+	it.Message.Body = []byte(body)
+	it.Message.Origin = semel.Origin{Source: "topic", Partition: 3, Offset: 1 << 40}
+	it.Message.Time = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.FixedZone("", 3600))
+	return it
+}
+
+func items(bodies ...string) (list []*pipeline.Item) {
+	for i, body := range bodies {
+		list = append(list, item(fmt.Sprint("k", i), body))
+	}
+	return list
+}
+
+// class says in a word what an error means.
+func class(err error) string {
+	var (
+		away      *pipeline.UnavailableError
+		permanent *semel.PermanentError
+		store     *pipeline.StoreError
+	)
+	switch {
+	case err == nil:
+		return "delivered"
+	case errors.As(err, &permanent):
+		return "permanent"
+	case errors.As(err, &away), errors.As(err, &store):
+		return "unavailable"
+	case errors.Is(err, semel.ErrOutcomeUnknown):
+		return "unknown"
+	}
+	return "retry"
+}
+
+// way is one of the two that write the same options.
+type way struct {
+	name    string
+	process func(ctx context.Context, list []*pipeline.Item)
+}
+
+// ways opens sink and session on a database.
+func ways(t *testing.T, address string, pool *pgxpool.Pool, opts *pgsink.Options) []way {
+	t.Helper()
+	sink, err := pgsink.Open(t.Context(), address, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sink.Close(context.Background()) })
+	session, err := pgsink.NewSession(guard(t, pool), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []way{{"sink", sink.Deliver}, {"session", session.Process}}
+}
+
+func wantClasses(t *testing.T, list []*pipeline.Item, want ...string) {
+	t.Helper()
+	for i, it := range list {
+		if got := class(it.Err); got != want[i] {
+			t.Errorf("message %d: %s (%v), want %s", i, got, it.Err, want[i])
+		}
+	}
+}
+
+func TestValuesKeepTheirDigitsAndBytes(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE v (i int8, n numeric, j jsonb, doc jsonb, raw bytea, at timestamptz, tags text[], no text, yes bool,
+		k text, attempt text, part text, off int8, sent timestamptz, sentence text, h text)`)
+	opts := &pgsink.Options{Table: "v", Columns: []pgsink.Column{
+		{"i", ".i"}, {"n", ".n"}, {"j", ".j"}, {"doc", "body"}, {"raw", "body"}, {"at", ".at"}, {"tags", ".tags"}, {"no", ".no"}, {"yes", ".yes"},
+		{"k", "key"}, {"attempt", "attempt"}, {"part", "partition"}, {"off", "offset"}, {"sent", "time"}, {"sentence", "time"}, {"h", "header:h"},
+	}}
+	const body = `{"i":9223372036854775807,"n":123456789012345678901234567890.000000001,"j":{"a":[1,"ü\n"]},"at":"2026-01-02T03:04:05.123456Z","tags":"{a,\"b c\"}","no":null,"yes":true}`
+	for _, w := range ways(t, address, pool, opts) {
+		exec(t, pool, "DELETE FROM v")
+		list := items(body)
+		list[0].Message.Headers = []semel.Header{{Name: "h", Value: []byte("x'y")}}
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered")
+		got := one[string](t, pool, `SELECT concat_ws('|', i, n, j->'a'->>1 = E'ü\n', doc->>'i', convert_from(raw, 'UTF8') = '`+body+`', at = '2026-01-02T03:04:05.123456Z', tags[2], no IS NULL, yes,
+			k, attempt, part, off, sent = '2026-01-02T02:04:05.678Z', sentence, h) FROM v`)
+		want := "9223372036854775807|123456789012345678901234567890.000000001|t|9223372036854775807|t|t|b c|t|t|k0|1|3|1099511627776|t|2026-01-02T02:04:05.678Z|x'y"
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", w.name, got, want)
+		}
+	}
+}
+
+func TestAFailingMessageFailsAlone(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE parent (id int8 PRIMARY KEY);
+		CREATE TABLE f (i int8 CHECK (i > 0), s text NOT NULL, d int8 UNIQUE DEFERRABLE INITIALLY DEFERRED, p int8 REFERENCES parent);
+		INSERT INTO f VALUES (1, 'first', 1, NULL)`)
+	opts := &pgsink.Options{Table: "f", Columns: []pgsink.Column{{"i", ".i"}, {"s", ".s"}, {"d", ".d"}, {"p", ".p"}}}
+	for round, w := range ways(t, address, pool, opts) {
+		exec(t, pool, "DELETE FROM f WHERE s <> 'first'")
+		for _, c := range []struct{ name, bad, want string }{
+			{"constraint", `{"i":-1,"s":"x"}`, "permanent"},
+			{"type", `{"i":"one","s":"x"}`, "permanent"},
+			{"range", `{"i":9223372036854775808,"s":"x"}`, "permanent"},
+			{"null", `{"i":1}`, "permanent"},
+			{"NUL", `{"i":1,"s":"a\u0000b"}`, "permanent"},
+			{"no JSON", `{"i":`, "permanent"},
+			{"deferred", `{"i":1,"s":"x","d":1}`, "permanent"},
+			{"parent", `{"i":1,"s":"x","p":7}`, "retry"},
+		} {
+			before := one[int](t, pool, "SELECT count(*) FROM f")
+			list := items(`{"i":1,"s":"a"}`, c.bad, `{"i":2,"s":"b"}`, `{"i":3,"s":"c"}`)
+			for i, it := range list {
+				it.Call.Key.ID = fmt.Sprint(round, c.name, i)
+			}
+			w.process(t.Context(), list)
+			if list[1].Err == nil || class(list[1].Err) != c.want {
+				t.Errorf("%s, %s: %s (%v), want %s", w.name, c.name, class(list[1].Err), list[1].Err, c.want)
+			}
+			list[1].Err = nil
+			wantClasses(t, list, "delivered", "delivered", "delivered", "delivered")
+			if n := one[int](t, pool, "SELECT count(*) FROM f") - before; n != 3 {
+				t.Errorf("%s, %s: %d rows, want 3", w.name, c.name, n)
+			}
+		}
+	}
+}
+
+func TestAMissingTableIsNoMessagesFault(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	for i, w := range ways(t, address, pool, &pgsink.Options{Table: "out", Columns: []pgsink.Column{{"body", "body"}}}) {
+		list := items("a", "b", "c")
+		w.process(t.Context(), list)
+		wantClasses(t, list, "unavailable", "unavailable", "unavailable")
+		exec(t, pool, "DROP TABLE IF EXISTS out; "+outTable)
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered", "delivered", "delivered")
+		if n := one[int](t, pool, "SELECT count(*) FROM out"); n != 3 {
+			t.Errorf("%d rows, want 3", n)
+		}
+		if i == 0 {
+			exec(t, pool, "DROP TABLE out")
+		}
+	}
+}
+
+func TestAnUpsertKeepsTheNewestVersion(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE "Odd (name)" (id text PRIMARY KEY, v int8, "from" text)`)
+	opts := &pgsink.Options{Upsert: &pgsink.Upsert{
+		Table: "Odd (name)", Key: []string{"id"}, Version: "v",
+		Columns: []pgsink.Column{{"id", ".id"}, {"v", ".v"}, {"from", ".w"}},
+	}}
+	for round, w := range ways(t, address, pool, opts) {
+		exec(t, pool, `DELETE FROM "Odd (name)"`)
+		for i, c := range []struct{ body, result string }{
+			{`{"id":"a","v":2,"w":"two"}`, pgsink.Applied},
+			{`{"id":"a","v":1,"w":"one"}`, pgsink.Stale},
+			{`{"id":"a","v":2,"w":"again"}`, pgsink.Stale},
+			{`{"id":"a","v":10,"w":"ten"}`, pgsink.Applied},
+		} {
+			it := item(fmt.Sprint(round, i), c.body)
+			w.process(t.Context(), []*pipeline.Item{it})
+			if it.Err != nil || string(it.Result.Data) != c.result {
+				t.Errorf("%s: %s: %q, %v; want %q", w.name, c.body, it.Result.Data, it.Err, c.result)
+			}
+		}
+		if got := one[string](t, pool, `SELECT v || "from" FROM "Odd (name)"`); got != "10ten" {
+			t.Errorf("%s: %s is kept", w.name, got)
+		}
+	}
+}
+
+func TestBatchesThatLockEachOtherOutGoOn(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE c (id text PRIMARY KEY, n int8 NOT NULL)")
+	exec(t, pool, "INSERT INTO c SELECT 'r' || i, 0 FROM generate_series(0, 9) i")
+	sink, err := pgsink.Open(t.Context(), address, &pgsink.Options{Statement: "UPDATE c SET n = n + 1 WHERE id = $1", Args: []string{".id"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.Background())
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for range 10 {
+				var list []*pipeline.Item
+				for i := range 10 {
+					list = append(list, item("k", fmt.Sprintf(`{"id":"r%d"}`, (i*(2*(w%2)-1)+10)%10))) // up or down
+				}
+				todo := list
+				for len(todo) > 0 {
+					sink.Deliver(t.Context(), todo)
+					var again []*pipeline.Item
+					for _, it := range todo {
+						if it.Err != nil {
+							if class(it.Err) != "retry" {
+								t.Errorf("%v", it.Err)
+								return
+							}
+							again = append(again, it)
+						}
+					}
+					todo = again
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := one[int](t, pool, "SELECT sum(n) FROM c"); n != 400 {
+		t.Errorf("%d effects, want 400", n)
+	}
+}
+
+// TestTwoProcessesHaveEachEffectOnce races two sessions with pools of their own
+// for the same messages, directly and through a pooler.
+func TestTwoProcessesHaveEachEffectOnce(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, nil)
+	bouncer := servicestest.StartPgBouncer(t, server, nil)
+	pool := open(t, server.URL())
+	exec(t, pool, outTable)
+	var sessions []*pgsink.Session
+	for range 2 {
+		for _, address := range []string{server.URL(), bouncer.URL() + "&default_query_exec_mode=cache_describe"} {
+			session, err := pgsink.NewSession(guard(t, open(t, address)), &row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sessions = append(sessions, session)
+		}
+	}
+	const n = 300
+	var all sync.WaitGroup
+	for _, session := range sessions {
+		all.Go(func() {
+			for from := 0; from < n; from += 20 {
+				var todo []*pipeline.Item
+				for i := from; i < from+20; i++ {
+					todo = append(todo, item(fmt.Sprint("k", i), fmt.Sprint("m", i)))
+				}
+				for len(todo) > 0 && t.Context().Err() == nil {
+					session.Process(t.Context(), todo)
+					var again []*pipeline.Item
+					for _, it := range todo {
+						if it.Err != nil {
+							again = append(again, it)
+						}
+					}
+					todo = again
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got := one[string](t, pool, "SELECT count(*) || ' ' || count(DISTINCT body) FROM out"); got != "300 300" {
+		t.Errorf("rows and different rows: %s, want 300 300", got)
+	}
+	// The sink needs no mode: what it does fits a pooler.
+	sink, err := pgsink.Open(t.Context(), bouncer.URL(), &row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.Background())
+	for i := range 50 {
+		list := items(fmt.Sprint("sink ", i), "x", "y")
+		sink.Deliver(t.Context(), list)
+		wantClasses(t, list, "delivered", "delivered", "delivered")
+	}
+}

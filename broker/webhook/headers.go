@@ -1,0 +1,110 @@
+package webhook
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// The headers of a request.
+const (
+	IdempotencyKeyHeader = "Idempotency-Key"
+	ScopeHeader          = "Semel-Scope"
+	AttemptHeader        = "Semel-Attempt"
+	TokenHeader          = "Semel-Token"
+	RedriveHeader        = "Semel-Redrive"
+	PipelineHeader       = "Semel-Pipeline"
+)
+
+func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
+	m := &it.Message
+	for _, name := range s.opts.Forward {
+		if value, ok := m.Header(name); ok && printable(string(value)) {
+			req.Header.Set(name, string(value))
+		}
+	}
+	if req.Header.Get("Content-Type") == "" {
+		req.Header.Set("Content-Type", contentType(it))
+	}
+	for name, values := range s.opts.Headers {
+		if textproto.CanonicalMIMEHeaderKey(name) == "Host" {
+			req.Host = values[0]
+			continue
+		}
+		req.Header[textproto.CanonicalMIMEHeaderKey(name)] = slices.Clone(values)
+	}
+	set := func(name, value string) { req.Header.Set(name, value) }
+	req.Header.Del(IdempotencyKeyHeader)
+	// Written like this it is the same header, but the client does not take it
+	// for leave to repeat the request by itself, and the repetition would look
+	// like the first. What was surely not sent it still sends again.
+	req.Header["Idempotency-key"] = []string{idempotencyKey(it)}
+	if scope := it.Call.Key.Scope; printable(scope) && scope != "" {
+		set(ScopeHeader, scope)
+	}
+	set(AttemptHeader, strconv.Itoa(max(it.Attempt, 1)))
+	if it.Token != 0 {
+		set(TokenHeader, strconv.FormatUint(uint64(it.Token), 10))
+	}
+	if it.Redrive > 0 {
+		set(RedriveHeader, strconv.Itoa(it.Redrive))
+	}
+	if s.opts.Pipeline != "" {
+		set(PipelineHeader, s.opts.Pipeline)
+	}
+}
+
+// digestPrefix begins what stands for an id, and no id that is sent as it is.
+const digestPrefix = "sha256:"
+
+// idempotencyKey returns the id where it can stand in a header, and otherwise a
+// digest of it. Both are the same for every delivery of the key.
+func idempotencyKey(it *pipeline.Item) string {
+	id := it.Call.Key.ID
+	if len(id) <= 255 && id != "" && printable(id) && !strings.HasPrefix(id, digestPrefix) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return digestPrefix + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// ofConnection are headers that say how a request is sent, and are the client's.
+var ofConnection = []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// token reports whether a text can be the name of a header.
+func token(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+// printable reports whether a text is visible ASCII with spaces inside at most.
+func printable(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return text == "" || text[0] != ' ' && text[len(text)-1] != ' '
+}
+
+// contentType returns what the message says of itself, or what its first byte
+// lets guess.
+func contentType(it *pipeline.Item) string {
+	for _, name := range []string{"content-type", "Content-Type", "contentType"} {
+		if value, ok := it.Message.Header(name); ok && printable(string(value)) {
+			return string(value)
+		}
+	}
+	if body := bytes.TrimLeft(it.Message.Body, " \t\r\n"); len(body) > 0 && (body[0] == '{' || body[0] == '[') {
+		return "application/json"
+	}
+	return "application/octet-stream"
+}

@@ -1,0 +1,75 @@
+package webhook_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/webhook"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func TestSinkPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, New: func(tb testing.TB) brokertest.SinkTarget {
+		r := &receiver{tb: tb}
+		r.listen("127.0.0.1:0")
+		tb.Cleanup(func() { r.server.Close() })
+		return brokertest.SinkTarget{
+			Sink: func(context.Context) (pipeline.Sink, error) {
+				return webhook.New(&webhook.Options{URL: "http://" + r.address, AllowPrivate: true, Timeout: 5 * time.Second})
+			},
+			Effects: func(context.Context) ([][]byte, error) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return r.bodies, nil
+			},
+			Restart: func(context.Context) error {
+				err := r.server.Close() // connections are cut
+				r.listen(r.address)
+				return err
+			},
+		}
+	}})
+}
+
+// receiver is a target that keeps what it got, in the order of the answers.
+type receiver struct {
+	tb      testing.TB
+	address string
+	server  *http.Server
+
+	mu     sync.Mutex
+	bodies [][]byte
+}
+
+func (r *receiver) listen(address string) {
+	r.tb.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	r.address = listener.Addr().String()
+	r.server = &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+	go func(s *http.Server) {
+		if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			r.tb.Errorf("serve: %v", err)
+		}
+	}(r.server)
+}
+
+func (r *receiver) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bodies = append(r.bodies, body)
+}

@@ -1,0 +1,292 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Options are the options of New. URL is required.
+type Options struct {
+	// URL is the target: http or https.
+	URL string
+	// Method defaults to POST.
+	Method string
+	// Headers are sent with each request. Host is honoured.
+	Headers http.Header
+	// Forward names headers of the message that are sent on.
+	Forward []string
+	// Timeout bounds a request, from connecting to the end of the answer.
+	// Defaults to 10 s.
+	Timeout time.Duration
+	// Success and Retry are statuses beyond the usual ones that mean delivered,
+	// and that another attempt may help. The usual ones are 2xx, and 408, 409,
+	// 425, 429 and 5xx.
+	Success, Retry []int
+	// AllowPrivate lets requests go to any address, Allowed to those within
+	// prefixes. By default only public addresses are connected to.
+	AllowPrivate bool
+	Allowed      []netip.Prefix
+	// TLS secures https; its minimal version is raised to 1.2. Defaults to the
+	// system's roots.
+	TLS *tls.Config
+	// MaxResponse is the longest answer that is kept as the key's result; of a
+	// longer one only that it was not kept. Defaults to 64 KiB; -1 keeps none.
+	MaxResponse int64
+	// Parallel is how many requests run at once. Defaults to 16.
+	Parallel int
+	// Pipeline is sent as Semel-Pipeline if it is set.
+	Pipeline string
+}
+
+// Sink sends messages. It is made by New, and safe for concurrent use.
+type Sink struct {
+	opts   Options
+	client *http.Client
+	target string
+}
+
+var _ pipeline.Sink = (*Sink)(nil)
+
+// New returns a sink. It connects to nothing. All options that are wrong are
+// named in one error, which wraps semel.ErrInvalidRequest.
+func New(opts *Options) (*Sink, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Method == "" {
+		o.Method = http.MethodPost
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.MaxResponse == 0 {
+		o.MaxResponse = 64 << 10
+	}
+	if o.Parallel == 0 {
+		o.Parallel = 16
+	}
+	target, err := o.validate()
+	if err != nil {
+		return nil, err
+	}
+	config := o.TLS.Clone()
+	if config == nil {
+		config = &tls.Config{}
+	}
+	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
+	g := &guard{all: o.AllowPrivate, allowed: o.Allowed}
+	dialer := &net.Dialer{Timeout: o.Timeout, Control: g.control}
+	return &Sink{
+		opts: o, target: target,
+		client: &http.Client{
+			Transport: &http.Transport{
+				DialContext:         dialer.DialContext,
+				TLSClientConfig:     config,
+				ForceAttemptHTTP2:   true,
+				MaxIdleConnsPerHost: o.Parallel,
+				IdleConnTimeout:     90 * time.Second,
+
+				MaxResponseHeaderBytes: 256 << 10,
+				// No proxy: it would resolve names behind the guard.
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func (o *Options) validate() (target string, err error) {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("webhook: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+	}
+	u, err := url.Parse(o.URL)
+	switch {
+	case err != nil:
+		bad("URL is no URL") // the parser's error may show a password
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		bad("URL: http://host or https://host is wanted")
+	default:
+		target = u.Redacted()
+	}
+	if _, err := http.NewRequest(o.Method, "http://host", nil); err != nil {
+		bad("Method: %q is no method", o.Method)
+	}
+	for name, values := range o.Headers {
+		if len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return !printable(v) }) {
+			bad("Headers: the value of %q is missing, or not of visible ASCII", name)
+		}
+	}
+	for _, name := range slices.Concat(o.Forward, slices.Sorted(maps.Keys(o.Headers))) {
+		if !token(name) || slices.Contains(ofConnection, textproto.CanonicalMIMEHeaderKey(name)) {
+			bad("Headers, Forward: %q is no header, or one of the connection and not of the message", name)
+		}
+	}
+	if o.Pipeline != "" && !printable(o.Pipeline) {
+		bad("Pipeline: %q is not visible ASCII", o.Pipeline)
+	}
+	if o.Timeout < 0 {
+		bad("Timeout: %v is negative", o.Timeout)
+	}
+	if o.Parallel < 0 {
+		bad("Parallel: %d is negative", o.Parallel)
+	}
+	for _, status := range slices.Concat(o.Success, o.Retry) {
+		if status < 200 || status > 599 {
+			bad("Success, Retry: %d is no status of an answer", status)
+		}
+	}
+	return target, errors.Join(errs...)
+}
+
+// Traits implements pipeline.Sink.
+func (s *Sink) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{MaxBatch: 1, Parallel: s.opts.Parallel}
+}
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(context.Context) error {
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+// Deliver implements pipeline.Sink.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	for _, it := range items {
+		it.Result, it.Err = s.send(ctx, it)
+	}
+}
+
+// send makes one request.
+func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	var on progress
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:          func(httptrace.GotConnInfo) { on.connected.Store(true) },
+		WroteHeaderField: func(string, []string) { on.wrote.Store(true) }, // before the first byte
+	})
+	req, err := http.NewRequestWithContext(ctx, s.opts.Method, s.opts.URL, bytes.NewReader(it.Message.Body))
+	if err != nil {
+		return semel.Result{}, semel.Permanent(fmt.Errorf("webhook %s: %w", s.target, err))
+	}
+	s.setHeaders(req, it)
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return semel.Result{}, s.failure(ctx, err, &on)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, max(s.opts.MaxResponse, 4<<10)+1))
+	if delivered := s.status(resp, body); delivered != nil {
+		return semel.Result{}, delivered
+	}
+	switch { // delivered, whatever becomes of the answer
+	case s.opts.MaxResponse < 0:
+		return semel.Result{}, nil
+	case err != nil || int64(len(body)) > s.opts.MaxResponse:
+		return semel.Result{Kind: semel.NotKept}, nil
+	}
+	return semel.Result{Kind: semel.Value, Data: body}, nil
+}
+
+// progress is how far a request came. The client writes in a goroutine of its
+// own, which may go on for a moment after the request was given up.
+type progress struct{ connected, wrote atomic.Bool }
+
+// failure says what an error of the client means.
+func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err // the URL may have a password
+	}
+	err = fmt.Errorf("webhook %s: %w", s.target, err)
+	var private *PrivateAddressError
+	switch {
+	case errors.As(err, &private):
+		return pipeline.Unavailable(err, 0)
+	case on.wrote.Load(), on.connected.Load() && ctx.Err() != nil:
+		return fmt.Errorf("%w: the request was sent and not answered: %w", semel.ErrOutcomeUnknown, err)
+	case errors.Is(ctx.Err(), context.Canceled):
+		return err // nothing is known of the target
+	}
+	return pipeline.Unavailable(err, 0)
+}
+
+// status says what an answer's status means; nil is delivered.
+func (s *Sink) status(resp *http.Response, body []byte) error {
+	code := resp.StatusCode
+	err := fmt.Errorf("webhook %s: answered %d%s", s.target, code, excerpt(body))
+	after := retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	switch {
+	case slices.Contains(s.opts.Success, code):
+		return nil
+	case slices.Contains(s.opts.Retry, code):
+		return pipeline.Retry(err, after)
+	case code >= 200 && code < 300:
+		return nil
+	case code == http.StatusServiceUnavailable, code == http.StatusTooManyRequests && after > 0,
+		code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+		// The target takes nothing now, or nothing from us: that is not the
+		// message's fault.
+		return pipeline.Unavailable(err, after)
+	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
+		return pipeline.Retry(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after)
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
+		return pipeline.Retry(err, after)
+	case code >= 300 && code < 400:
+		return semel.Permanent(fmt.Errorf("%w: redirects are not followed: write the new address", err))
+	}
+	return semel.Permanent(err)
+}
+
+// excerpt shows the beginning of an answer that is text.
+func excerpt(body []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	line = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\ufffd' {
+			return -1
+		}
+		return r
+	}, line)
+	if len(line) > 200 {
+		line = strings.ToValidUTF8(line[:200], "") + "…"
+	}
+	if line == "" {
+		return ""
+	}
+	return ": " + line
+}
+
+// retryAfter reads the header of that name: seconds or a date. 0 is none. What
+// is more than an hour away counts as an hour.
+func retryAfter(value string, now time.Time) time.Duration {
+	if value == "" {
+		return 0
+	}
+	var d time.Duration
+	if seconds, err := strconv.ParseInt(value, 10, 64); err == nil {
+		d = time.Duration(min(seconds, 3600)) * time.Second
+	} else if at, err := http.ParseTime(value); err == nil {
+		d = at.Sub(now)
+	}
+	return min(max(d, 0), time.Hour)
+}

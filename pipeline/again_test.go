@@ -1,0 +1,104 @@
+package pipeline_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lot, err := pipeline.OpenDirLot(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A file that was rotated begins at offset 0 again, and so does a topic
+		// that was made anew.
+		for _, body := range []string{"first, without a key", "second, without a key", "second, without a key"} {
+			r := newRig(t)
+			r.lot, r.opts.Parker = lot, lot
+			r.add(0, "", "").Message.Body = []byte(body)
+			r.run()
+			r.wantAcked(1)
+		}
+		var bodies []string
+		if err := lot.Parked(t.Context(), "", func(p *pipeline.Parked) bool {
+			bodies = append(bodies, string(p.Message.Body))
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(bodies)
+		if want := []string{"first, without a key", "second, without a key"}; !slices.Equal(bodies, want) {
+			t.Errorf("parked: %q, want %q", bodies, want)
+		}
+	})
+}
+
+// unitSession commits a batch as a whole, and none of it if a key is held
+// elsewhere, as a session does whose keys and effects are one transaction.
+type unitSession struct {
+	mu    sync.Mutex
+	free  time.Time // until when the key "held" is in flight
+	calls int
+}
+
+func (s *unitSession) Process(_ context.Context, items []*pipeline.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	held := -1
+	if time.Now().Before(s.free) && s.calls < 10_000 { // then it spins, and no time would pass in the bubble
+		held = slices.IndexFunc(items, func(it *pipeline.Item) bool { return it.Call.Key.ID == "held" })
+	}
+	for i, it := range items {
+		switch {
+		case held < 0:
+			it.Decision, it.Err = semel.Fresh, nil
+		case i == held:
+			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{Key: it.Call.Key, LeaseEnd: s.free}
+		default:
+			it.Err = pipeline.ErrBehind
+		}
+	}
+}
+
+func (*unitSession) Abandon(context.Context, []*pipeline.Item) {}
+func (*unitSession) Close(context.Context) error               { return nil }
+func (*unitSession) Traits() pipeline.SinkTraits               { return pipeline.SinkTraits{Ordered: true} }
+
+func TestWhatStandsBeforeAKeyThatIsHeldGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		session := &unitSession{free: time.Now().Add(10 * time.Second)}
+		r := newRig(t)
+		for i, id := range []string{"before", "held", "behind"} {
+			r.add(int64(i), id, "")
+		}
+		r.opts.Order = pipeline.OrderLane
+		runner, err := pipeline.New(r.source, session, &r.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- runner.Run(t.Context()) }()
+		time.Sleep(5 * time.Second)
+		if got := r.acked(); got != 1 {
+			t.Errorf("%d messages are acknowledged while the second waits, want the first", got)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		r.wantAcked(3)
+		session.mu.Lock()
+		defer session.mu.Unlock()
+		if session.calls > 100 {
+			t.Errorf("%d batches were tried: the pipeline spins", session.calls)
+		}
+	})
+}

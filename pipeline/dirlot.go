@@ -1,0 +1,338 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// DirLot is a Lot in a directory: a file of JSON for each message, in a
+// directory for each pipeline. A file beside it with the ending .redrive says
+// that the message is queued, and audit.jsonl what was taken out. Processes of
+// one machine may share it.
+type DirLot struct{ dir string }
+
+var _ Lot = (*DirLot)(nil)
+
+// The endings of file names.
+const (
+	parkedEnding  = ".json"
+	redriveEnding = ".redrive"
+)
+
+// AuditName is the file in a DirLot that says who took out what.
+const AuditName = "audit.jsonl"
+
+// OpenDirLot returns the lot in a directory, which is made if there is none.
+func OpenDirLot(dir string) (*DirLot, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("pipeline: open the lot: %w", err)
+	}
+	return &DirLot{dir}, nil
+}
+
+// Close implements Lot.
+func (l *DirLot) Close() error { return nil }
+
+// Park implements Parker.
+func (l *DirLot) Park(_ context.Context, list []Parked) error {
+	dirs := map[string]bool{}
+	for i := range list {
+		p := &list[i]
+		p.Queued = false
+		dir, err := l.of(p.Pipeline)
+		if err != nil {
+			return err
+		}
+		data, err := json.MarshalIndent(p, "", "  ")
+		if err != nil {
+			return fmt.Errorf("park %s: %w", p.ID, err)
+		}
+		name := filepath.Join(dir, p.ID+parkedEnding)
+		if err := writeFile(name, append(data, '\n')); err != nil {
+			return fmt.Errorf("park %s: %w", p.ID, err)
+		}
+		if err := os.Remove(filepath.Join(dir, p.ID+redriveEnding)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("park %s: %w", p.ID, err)
+		}
+		dirs[dir] = true
+	}
+	for dir := range dirs {
+		if err := syncDir(dir); err != nil {
+			return fmt.Errorf("park: %w", err)
+		}
+	}
+	return nil
+}
+
+// of returns the directory of a pipeline and makes it if there is none.
+func (l *DirLot) of(pipeline string) (string, error) {
+	if pipeline == "" || pipeline != filepath.Base(pipeline) || strings.HasPrefix(pipeline, ".") {
+		return "", fmt.Errorf("park: %q is no name for a pipeline that keeps its messages in a directory", pipeline)
+	}
+	dir := filepath.Join(l.dir, pipeline)
+	if err := os.Mkdir(dir, 0o700); err == nil {
+		return dir, syncDir(l.dir)
+	} else if !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return dir, nil
+}
+
+// writeFile writes a whole file durably, or leaves what was there.
+func writeFile(name string, data []byte) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(name), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name()) // it is of no use, and the error says more
+		}
+	}()
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), name)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if e := d.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Parked implements Lot.
+func (l *DirLot) Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error {
+	list, err := l.list(ctx, pipeline)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(list, func(a, b *Parked) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
+	for _, p := range list {
+		if !fn(p) {
+			break
+		}
+	}
+	return nil
+}
+
+// dirs returns the directories of the pipelines. Names are taken as they are,
+// whatever they mean as patterns.
+func (l *DirLot) dirs() ([]string, error) {
+	entries, err := os.ReadDir(l.dir)
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, filepath.Join(l.dir, e.Name()))
+		}
+	}
+	return dirs, err
+}
+
+// list reads the messages of a pipeline, or of all.
+func (l *DirLot) list(ctx context.Context, pipeline string) ([]*Parked, error) {
+	dirs := []string{filepath.Join(l.dir, pipeline)}
+	if pipeline == "" {
+		var err error
+		if dirs, err = l.dirs(); err != nil {
+			return nil, fmt.Errorf("list what is parked: %w", err)
+		}
+	}
+	var list []*Parked
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list what is parked: %w", err)
+		}
+		for _, e := range entries {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if !strings.HasSuffix(e.Name(), parkedEnding) || strings.HasPrefix(e.Name(), ".") {
+				continue
+			}
+			p, err := readParked(filepath.Join(dir, e.Name()))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // somebody took it out meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+func readParked(name string) (*Parked, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &Parked{}
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	_, err = os.Stat(strings.TrimSuffix(name, parkedEnding) + redriveEnding)
+	p.Queued = err == nil
+	return p, nil
+}
+
+// find returns the file of a message.
+func (l *DirLot) find(id string) (string, error) {
+	if id == "" || strings.ContainsAny(id, `\/.`) {
+		return "", fmt.Errorf("%q: %w", id, ErrNotParked)
+	}
+	dirs, err := l.dirs()
+	if err != nil {
+		return "", fmt.Errorf("look for %s: %w", id, err)
+	}
+	for _, dir := range dirs {
+		name := filepath.Join(dir, id+parkedEnding)
+		if _, err := os.Stat(name); err == nil {
+			return name, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("look for %s: %w", id, err)
+		}
+	}
+	return "", fmt.Errorf("%s: %w", id, ErrNotParked)
+}
+
+// Get implements Lot.
+func (l *DirLot) Get(_ context.Context, id string) (*Parked, error) {
+	name, err := l.find(id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := readParked(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", id, ErrNotParked)
+	}
+	return p, err
+}
+
+// Queue implements Lot.
+func (l *DirLot) Queue(_ context.Context, ids []string) error {
+	for _, id := range ids {
+		name, err := l.find(id)
+		if err != nil {
+			return err
+		}
+		mark := strings.TrimSuffix(name, parkedEnding) + redriveEnding
+		if _, err := os.Stat(mark); err == nil {
+			continue // it keeps its turn
+		}
+		if err := writeFile(mark, nil); err != nil {
+			return fmt.Errorf("queue %s: %w", id, err)
+		}
+		if err := syncDir(filepath.Dir(mark)); err != nil {
+			return fmt.Errorf("queue %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// Queued implements Lot.
+func (l *DirLot) Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error) {
+	entries, err := os.ReadDir(filepath.Join(l.dir, pipeline))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what is parked: %w", err)
+	}
+	type mark struct {
+		name string
+		at   time.Time
+	}
+	var marks []mark
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), redriveEnding); ok {
+			if info, err := e.Info(); err == nil {
+				marks = append(marks, mark{filepath.Join(l.dir, pipeline, id+parkedEnding), info.ModTime()})
+			}
+		}
+	}
+	slices.SortFunc(marks, func(a, b mark) int { return a.at.Compare(b.at) })
+	var list []*Parked
+	for _, m := range marks {
+		if len(list) == max || ctx.Err() != nil {
+			break
+		}
+		p, err := readParked(m.name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, ctx.Err()
+}
+
+// Remove implements Lot. The audit log has the entry before the message is
+// gone.
+func (l *DirLot) Remove(_ context.Context, id, how, actor, reason string) error {
+	name, err := l.find(id)
+	if err != nil {
+		return err
+	}
+	p, err := readParked(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", id, ErrNotParked)
+	}
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(map[string]any{
+		"at": time.Now().UTC(), "pipeline": p.Pipeline, "id": id, "scope": p.Key.Scope, "key": p.Key.ID,
+		"how": how, "actor": actor, "reason": reason, "parked_for": p.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	audit, err := os.OpenFile(filepath.Join(l.dir, AuditName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	_, err = audit.Write(append(line, '\n'))
+	if err == nil {
+		err = audit.Sync()
+	}
+	if e := audit.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	stem := strings.TrimSuffix(name, parkedEnding)
+	for _, file := range []string{name, stem + redriveEnding} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove %s: %w", id, err)
+		}
+	}
+	return syncDir(filepath.Dir(name))
+}

@@ -1,0 +1,66 @@
+package pipeline_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func TestDirLotPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	brokertest.RunLot(t, func(tb testing.TB) func() pipeline.Lot {
+		dir := filepath.Join(tb.TempDir(), "lot [1]*")
+		return func() pipeline.Lot {
+			lot, err := pipeline.OpenDirLot(dir)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return lot
+		}
+	})
+}
+
+func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lot, err := pipeline.OpenDirLot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pipeline.Parked{ID: "1", Pipeline: "p", Reason: "attempts"}
+	if err := lot.Park(t.Context(), []pipeline.Parked{p}); err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string]string{
+		".new-123":    `{"id":"2"`,     // killed while it parked
+		"3.redrive":   "",              // killed while it took 3 out
+		".new-7.json": `{"pipeline":"`, // nobody's
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "p", name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	if err := lot.Parked(t.Context(), "", func(*pipeline.Parked) bool { n++; return true }); err != nil || n != 1 {
+		t.Errorf("%d messages, %v; want 1", n, err)
+	}
+	if list, err := lot.Queued(t.Context(), "p", 10); err != nil || len(list) != 0 {
+		t.Errorf("queued: %v, %v", list, err)
+	}
+}
+
+func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
+	t.Parallel()
+	lot, err := pipeline.OpenDirLot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", ".", "..", "../p", "a/b", ".hidden"} {
+		if err := lot.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: name}}); err == nil {
+			t.Errorf("%q was taken", name)
+		}
+	}
+}

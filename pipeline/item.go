@@ -1,0 +1,88 @@
+package pipeline
+
+import (
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Item is one message on its way through a pipeline. Who has it at the moment,
+// source, runner, session or sink, is the only one to touch it.
+type Item struct {
+	// Message is what was delivered. The source sets it and never changes it
+	// again.
+	Message semel.Message
+	// Lane is the ordered unit of the source that the message belongs to.
+	Lane *Lane
+	// Ref is the source's own.
+	Ref any
+
+	// Call has the message's key and what a store is asked with. The runner
+	// sets it.
+	Call semel.Call
+	// Redrive counts how often the message came back from a [Lot].
+	Redrive int
+
+	// Attempt counts the deliveries of this key that were begun, from 1, by
+	// whomever; 0 before the first. The session sets it before it delivers.
+	Attempt int
+	// Token is the fencing token of the claim under which the message is
+	// delivered; 0 if the key and the effect commit together. The session
+	// sets it.
+	Token semel.Token
+
+	// Decision, Result and Err are the outcome. A session, or a sink for what
+	// it was given, sets them: with an Err of nil the message is settled, by
+	// its effect or by an earlier one.
+	Decision semel.Decision
+	Result   semel.Result
+	Err      error
+
+	source   *feed
+	hold     *hold               // what a TwoPhase session holds for it
+	asked    *semel.ClaimRequest // for it, whose answer was lost
+	observed semel.Decision      // by a TwoPhase session that delivers all the same
+	group    uint64              // its group, of which the scheduler keeps a chain
+	next     *Item               // the one behind it in its group
+	done     bool                // settled, or forgotten
+	busy     bool                // a worker has it; the scheduler's lock guards it
+	size     int64               // its Bytes
+	reason   string              // why it is not processed: it has no key, or is parked
+	parking  string              // why it is put aside
+	away     bool                // the sink could not be reached for it, when
+	seen     uint64              // so many had been delivered
+	tries    int                 // deliveries that failed and count
+	read     time.Time           // when it came from the source
+	since    time.Time           // when it began to wait for another holder
+	due      time.Time           // of the next try
+}
+
+// Group tells which items must be delivered in order: those with an equal
+// group. It is never 0 once the runner has the item.
+func (it *Item) Group() uint64 { return it.group }
+
+// Tries returns how many deliveries of the item failed since it was read, not
+// counting those that found the sink unavailable.
+func (it *Item) Tries() int { return it.tries }
+
+// Bytes returns about how much memory the message takes.
+func (it *Item) Bytes() int64 {
+	n := len(it.Message.ID) + len(it.Message.RecordKey) + len(it.Message.Body)
+	for i := range it.Message.Headers {
+		n += len(it.Message.Headers[i].Name) + len(it.Message.Headers[i].Value)
+	}
+	return int64(n) + 256
+}
+
+// RedriveHeader is the name of the header that a message gets when it comes
+// back from a Lot. Its value is how often it did. It keeps the dedup of brokers
+// and targets from taking the message for a repetition.
+const RedriveHeader = "semel-redrive"
+
+// Parked returns why the message was put aside, or "".
+func (it *Item) Parked() string {
+	if it.reason == alreadyParked {
+		return it.reason
+	}
+	return it.parking
+}

@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// Lane is one ordered unit of a source: a partition, a message group, a file.
+// A source makes its lanes and closes one when it loses it. All methods may be
+// called at once.
+type Lane struct {
+	name string
+
+	id atomic.Uint64 // a number of its own in its runner
+
+	// Of the scheduler, and guarded by its lock.
+	queued int  // items under way
+	held   bool // the source was told to pause it
+
+	mu     sync.Mutex
+	busy   int
+	closed bool
+	forget func()        // of the runner's scheduler
+	idle   chan struct{} // closed when closed and not busy
+}
+
+// NewLane returns an open lane. The name is for people: "orders/3".
+func NewLane(name string) *Lane {
+	return &Lane{name: name, idle: make(chan struct{})}
+}
+
+// number returns a number that no other lane of the runner has, and not 0.
+func (l *Lane) number(r *Runner) uint64 {
+	id := l.id.Load()
+	if id == 0 {
+		id = r.lanes.Add(1) << 1
+		l.id.Store(id)
+		l.mu.Lock()
+		l.forget = r.sched.forget
+		l.mu.Unlock()
+	}
+	return id
+}
+
+// Name returns the lane's name.
+func (l *Lane) Name() string { return l.name }
+
+// Close ends the lane: no further item of it is begun, and those that were read
+// are forgotten; the source will deliver them to somebody again. It blocks until
+// the items that are being processed are settled and acknowledged, or ctx ends,
+// whose error it returns. Closing twice is legal.
+func (l *Lane) Close(ctx context.Context) error {
+	l.mu.Lock()
+	var forget func()
+	if !l.closed {
+		l.closed, forget = true, l.forget
+		if l.busy == 0 {
+			close(l.idle)
+		}
+	}
+	l.mu.Unlock()
+	if forget != nil {
+		forget()
+	}
+	select {
+	case <-l.idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Closed reports whether the lane is closed.
+func (l *Lane) Closed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// begin notes that an item is being processed; it returns false if the lane is
+// closed.
+func (l *Lane) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.busy++
+	return true
+}
+
+// end notes that an item is no longer processed.
+func (l *Lane) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy--
+	if l.closed && l.busy == 0 {
+		close(l.idle)
+	}
+}

@@ -1,0 +1,73 @@
+package pipeline
+
+import (
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// Observer is told what a pipeline does. It must be safe for concurrent use and
+// must not block. What a guard reports of single keys comes through Observe.
+type Observer interface {
+	semel.Observer
+	ObservePipeline(Event)
+}
+
+// EventKind tells what happened in a pipeline.
+type EventKind uint8
+
+const (
+	// EventRead: Count messages of Bytes came from the source.
+	EventRead EventKind = iota + 1
+	// EventDecided: Count messages got Decision, for Reason.
+	EventDecided
+	// EventDelivered: Count messages were delivered in Elapsed; Err is the error of
+	// those that failed, if all have one.
+	EventDelivered
+	// EventSettled: Count messages are acknowledged to the source. Elapsed is the
+	// time since they were read, of the oldest of them.
+	EventSettled
+	// EventRetried: Count messages failed and will be delivered again. Err says why.
+	EventRetried
+	// EventParked, EventDropped: Count messages were put aside, or given up, for Reason.
+	EventParked
+	EventDropped
+	// EventReturned: Count messages went back to the source undone.
+	EventReturned
+	// EventPaused: the pipeline stands still since Err; Reason is "sink" or
+	// "store". EventResumed: it goes on after Elapsed.
+	EventPaused
+	EventResumed
+	// EventFailedOpen: Count messages were delivered without a decision, because
+	// the store did not answer and the pipeline passes.
+	EventFailedOpen
+	// EventSourceChanged: the source connected, lost its connection, was given or
+	// lost lanes; Reason says it in a few words.
+	EventSourceChanged
+)
+
+// String returns the kind's name as it is used in logs.
+func (k EventKind) String() string {
+	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return "invalid"
+}
+
+// Event is one thing that a pipeline reports. Fields that do not belong to its
+// Kind are zero. Neither a key nor anything of a message may become the label of
+// a metric.
+type Event struct {
+	Kind     EventKind
+	Pipeline string
+	Count    int
+	Bytes    int64
+	Decision semel.Decision
+	Reason   string
+	Elapsed  time.Duration
+	Err      error
+	// Item is the message, where one is concerned that people will look for:
+	// of EventParked, EventDropped and EventRetried. It is only valid during the call.
+	Item *Item
+}

@@ -1,0 +1,166 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+)
+
+// Order says which messages of a lane must be delivered in order.
+type Order uint8
+
+const (
+	// OrderKey: those with the same record key, or, if they have none, the same
+	// key. Others may overtake.
+	OrderKey Order = iota
+	// OrderLane: all.
+	OrderLane
+)
+
+// Missing says what becomes of a message whose key is missing or cannot be read.
+type Missing uint8
+
+const (
+	// MissingPark puts it aside.
+	MissingPark Missing = iota
+	// MissingDrop gives it up. It is lost.
+	MissingDrop
+	// MissingStop ends the pipeline.
+	MissingStop
+	// MissingPass delivers it under a key made of its origin, which makes a
+	// redelivery a duplicate, and nothing else.
+	MissingPass
+	// MissingHash delivers it under a key made of its content.
+	MissingHash
+)
+
+// Options are the options of New. Key is required.
+type Options struct {
+	// Name is the pipeline's name, for people and metrics. Defaults to
+	// "pipeline".
+	Name string
+	// Key says where a message has its id, and Scope what the id is unique
+	// within.
+	Key   *key.Rule
+	Scope string
+	// Fingerprint notices one key used for two different bodies.
+	Fingerprint bool
+	// Window replaces the session's window for a key if it is above 0.
+	Window time.Duration
+	// EventTime takes the time of a message into account: without a record, one
+	// that is older than the window is late.
+	EventTime bool
+	// OnMissing, OnLate and OnMismatch say what becomes of messages without a
+	// key, that are too old, or that use a key of another payload. OnMissing
+	// defaults to MissingPark, the others to Park.
+	OnMissing          Missing
+	OnLate, OnMismatch Then
+	// Failure says what becomes of messages that fail.
+	Failure Failure
+	// Order says which messages are delivered in order. Defaults to OrderKey.
+	Order Order
+	// Workers is how many batches are processed at once. Defaults to what the
+	// session wants.
+	Workers int
+	// Batch is the most items of a batch. Defaults to 500, and to what the
+	// session allows.
+	Batch int
+	// MaxItems and MaxBytes bound what is under way. Default to 10,000 and
+	// 64 MiB; a message that is larger than MaxBytes goes alone.
+	MaxItems int
+	MaxBytes int64
+	// Wait is how long a message waits for a key that another holds before it
+	// is returned to a source that can take it back. Defaults to 5 s.
+	Wait time.Duration
+	// Shutdown is how long the drain may take. Defaults to 25 s.
+	Shutdown time.Duration
+	// Parker puts messages aside. A Lot is also looked at for messages that
+	// are to be redriven. Required if anything is parked.
+	Parker Parker
+	// Actor is who is named in the audit log for what is redriven. Defaults to
+	// host and process id.
+	Actor string
+	// Observer is told what the pipeline does. Defaults to none.
+	Observer Observer
+}
+
+func (o *Options) defaults(t SinkTraits) {
+	if o.Name == "" {
+		o.Name = "pipeline"
+	}
+	o.Failure.defaults()
+	if o.Workers == 0 {
+		o.Workers = max(t.Parallel, 1)
+	}
+	if o.Batch == 0 {
+		o.Batch = 500
+	}
+	if t.MaxBatch > 0 {
+		o.Batch = min(o.Batch, t.MaxBatch)
+	}
+	if o.MaxItems == 0 {
+		o.MaxItems = 10_000
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 64 << 20
+	}
+	if o.Wait == 0 {
+		o.Wait = 5 * time.Second
+	}
+	if o.Shutdown == 0 {
+		o.Shutdown = 25 * time.Second
+	}
+	if o.Actor == "" {
+		o.Actor = thisProcess()
+	}
+}
+
+// thisProcess names this process for an audit log.
+func thisProcess() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	return host + ":" + strconv.Itoa(os.Getpid())
+}
+
+func (o *Options) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("pipeline: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+	}
+	if o.Key == nil {
+		bad("Key is missing")
+	}
+	for name, n := range map[string]int64{
+		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
+		"Wait": int64(o.Wait), "Shutdown": int64(o.Shutdown),
+	} {
+		if n < 1 {
+			bad("%s: %d is below 1", name, n)
+		}
+	}
+	if o.Window < 0 {
+		bad("Window: %v is negative", o.Window)
+	}
+	if o.OnMissing > MissingHash {
+		bad("OnMissing: %d is no such policy", o.OnMissing)
+	}
+	if o.Order > OrderLane {
+		bad("Order: %d is neither OrderKey nor OrderLane", o.Order)
+	}
+	for name, then := range map[string]Then{"OnLate": o.OnLate, "OnMismatch": o.OnMismatch} {
+		if then > Stop {
+			bad("%s: %d is none of Park, Drop and Stop", name, then)
+		}
+	}
+	if o.Parker == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
+		bad("Parker is missing, and messages are to be parked")
+	}
+	return errors.Join(append(errs, o.Failure.validate())...)
+}

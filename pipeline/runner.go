@@ -1,0 +1,234 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Runner moves messages from a source through a session. It is made by New and
+// runs once.
+type Runner struct {
+	opts      Options
+	session   Session
+	traits    SinkTraits
+	sched     *scheduler
+	feeds     []*feed
+	lot       Lot // nil if the parker is none
+	known     parkedPlaces
+	seed      maphash.Seed
+	lanes     atomic.Uint64
+	delivered atomic.Uint64
+
+	hard  context.Context // of deliveries: ends when Shutdown is over
+	kill  context.CancelFunc
+	drain func()
+
+	mu       sync.Mutex // guards the fields below
+	failure  error
+	sinkDown trouble
+	stoDown  trouble
+}
+
+// feed is one source of a runner.
+type feed struct {
+	source    Source
+	canReturn bool
+	pause     func(lane *Lane, paused bool) // nil if it cannot
+	parked    bool                          // it brings back what was parked
+}
+
+// New returns a runner. All options that are out of bounds are named in one
+// error, which wraps semel.ErrInvalidRequest. The runner closes source and
+// session when it has run.
+func New(source Source, session Session, opts *Options) (*Runner, error) {
+	r := &Runner{session: session, traits: session.Traits(), seed: maphash.MakeSeed()}
+	if opts != nil {
+		r.opts = *opts
+	}
+	r.opts.defaults(r.traits)
+	if err := r.opts.validate(); err != nil {
+		return nil, err
+	}
+	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes)
+	r.feed(source)
+	if lot, ok := r.opts.Parker.(Lot); ok {
+		r.lot = lot
+		if _, already := source.(*Redriven); !already {
+			r.feed(NewRedriven(lot, r.opts.Name, &RedrivenOptions{Actor: r.opts.Actor}))
+		}
+	}
+	return r, nil
+}
+
+func (r *Runner) feed(source Source) {
+	f := &feed{source: source}
+	if c, ok := source.(Returner); ok {
+		f.canReturn = c.CanReturn()
+	}
+	if p, ok := source.(Pauser); ok {
+		f.pause = p.Pause
+	}
+	_, f.parked = source.(*Redriven)
+	r.feeds = append(r.feeds, f)
+}
+
+// Run moves messages until the source has no more or ctx ends. When ctx ends it
+// drains: it reads nothing more, lets what is being delivered end within
+// Shutdown, and returns the rest to the source; its error is then nil. Nothing
+// is acknowledged that was not settled. Any other error is what the pipeline
+// cannot go on with; one that wraps ErrStopped names the message it stopped at.
+func (r *Runner) Run(ctx context.Context) error {
+	r.hard, r.kill = context.WithCancel(context.WithoutCancel(ctx))
+	defer r.kill()
+	reading, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	var shutdown *time.Timer
+	r.drain = sync.OnceFunc(func() {
+		stopReading()
+		r.sched.drain()
+		shutdown = time.AfterFunc(r.opts.Shutdown, r.kill)
+	})
+	defer context.AfterFunc(ctx, r.drain)()
+
+	if err := r.known.load(reading, r.lot, r.opts.Name); err != nil && reading.Err() == nil {
+		r.fail(fmt.Errorf("read what is parked: %w", err))
+	}
+	var readers, workers sync.WaitGroup
+	for i, f := range r.feeds {
+		readers.Go(func() {
+			if i == 0 {
+				defer stopReading() // the others end with the first
+			}
+			r.read(reading, f)
+		})
+	}
+	for range r.opts.Workers {
+		workers.Go(r.work)
+	}
+	readers.Wait()
+	r.sched.close()
+	workers.Wait()
+	r.drain()
+	shutdown.Stop()
+	return r.finish(ctx)
+}
+
+// fail ends the pipeline with an error.
+func (r *Runner) fail(err error) {
+	r.mu.Lock()
+	if r.failure == nil {
+		r.failure = fmt.Errorf("pipeline %s: %w", r.opts.Name, err)
+	}
+	r.mu.Unlock()
+	r.drain()
+}
+
+// read brings the messages of one source.
+func (r *Runner) read(ctx context.Context, f *feed) {
+	p := newPreparer(r, f)
+	for r.sched.wait(ctx) {
+		items, err := f.source.Read(ctx)
+		if len(items) > 0 {
+			r.sched.add(p.prepare(items))
+		}
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, io.EOF):
+			return
+		default:
+			r.fail(fmt.Errorf("source: %w", err))
+			return
+		}
+	}
+}
+
+// work processes batches until there are no more.
+func (r *Runner) work() {
+	var space, todo []*Item
+	for {
+		batch, orphans := r.sched.take(space, r.opts.Batch, r.traits.Ordered)
+		if len(orphans) > 0 {
+			r.session.Abandon(r.hard, orphans)
+			continue
+		}
+		if len(batch) == 0 {
+			return
+		}
+		space, todo = batch, todo[:0]
+		for _, it := range batch {
+			if it.reason == "" {
+				todo = append(todo, it)
+			}
+		}
+		if len(todo) > 0 {
+			start := time.Now()
+			r.session.Process(r.hard, todo)
+			r.observeBatch(todo, time.Since(start))
+		}
+		r.judge(batch)
+		r.sched.settle(batch)
+		clear(batch) // an idle worker must hold nothing
+		clear(todo)
+	}
+}
+
+// finish gives back what is left and closes everything.
+func (r *Runner) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.opts.Shutdown/2, time.Second))
+	defer cancel()
+	left := append(r.sched.leftovers(), r.sched.orphaned()...)
+	r.session.Abandon(ctx, left)
+	errs := []error{r.failure}
+	for _, f := range r.feeds {
+		var of []*Item
+		for _, it := range left {
+			if it.source == f && !it.Lane.Closed() {
+				of = append(of, it)
+			}
+		}
+		if len(of) > 0 {
+			r.observe(Event{Kind: EventReturned, Count: len(of)})
+			errs = append(errs, wrap("source: return what is left", f.source.Return(ctx, of, 0)))
+		}
+		errs = append(errs, wrap("close the source", f.source.Close(ctx)))
+	}
+	errs = append(errs, wrap("close the sink", r.session.Close(ctx)))
+	return errors.Join(errs...)
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// UnderWay returns how many messages, and about how many bytes of them, were
+// read and are not settled. It may be called at any time.
+func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
+
+// Ready returns nil, or what keeps the pipeline from its work. It asks source,
+// sink and store where they can tell, and blocks at most until ctx ends. It may
+// be called at any time.
+func (r *Runner) Ready(ctx context.Context) error {
+	r.mu.Lock()
+	err := errors.Join(r.failure, r.sinkDown.err, r.stoDown.err)
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, of := range []any{r.feeds[0].source, r.session} {
+		if ready, ok := of.(Readier); ok {
+			if err := ready.Ready(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// listSource gives numbered messages, and again what it gets back.
+type listSource struct {
+	mu       sync.Mutex
+	todo     []*pipeline.Item
+	acked    map[int64]int
+	closed   bool
+	more     chan struct{}
+	endless  bool
+	returned int
+	returns  bool
+}
+
+func newListSource(items ...*pipeline.Item) *listSource {
+	return &listSource{todo: items, acked: map[int64]int{}, more: make(chan struct{}, 1)}
+}
+
+func (s *listSource) CanReturn() bool { return s.returns }
+
+func (s *listSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	for {
+		s.mu.Lock()
+		n := min(len(s.todo), 10)
+		items := slices.Clone(s.todo[:n])
+		s.todo = s.todo[n:]
+		s.mu.Unlock()
+		if n > 0 {
+			return items, nil
+		}
+		if !s.endless {
+			return nil, io.EOF
+		}
+		select {
+		case <-s.more:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *listSource) Ack(_ context.Context, items []*pipeline.Item) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, it := range items {
+		s.acked[it.Message.Origin.Offset]++
+	}
+	return nil
+}
+
+func (s *listSource) Return(_ context.Context, items []*pipeline.Item, _ time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.returned += len(items)
+	return nil
+}
+
+func (s *listSource) Close(context.Context) error {
+	s.closed = true
+	return nil
+}
+
+func message(lane *pipeline.Lane, offset int64, id, group string) *pipeline.Item {
+	it := &pipeline.Item{Lane: lane}
+	it.Message = semel.Message{Body: fmt.Appendf(nil, `{"id":%q,"n":%d}`, id, offset), Origin: semel.Origin{Source: lane.Name(), Offset: offset}}
+	if group != "" {
+		it.Message.RecordKey = []byte(group)
+	}
+	return it
+}
+
+func newStore(t *testing.T) semel.Store {
+	t.Helper()
+	s, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func rule(t testing.TB) *key.Rule {
+	t.Helper()
+	r, err := key.ParseRule(".id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func run(t *testing.T, ctx context.Context, source pipeline.Source, store semel.Store, fn pipeline.Handler, opts pipeline.Options) error {
+	t.Helper()
+	session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(fn, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Key = rule(t)
+	r, err := pipeline.New(source, session, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Run(ctx)
+}
+
+func TestEveryMessageIsSettledAndEachKeyDeliveredOnce(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var items []*pipeline.Item
+		lanes := []*pipeline.Lane{pipeline.NewLane("a"), pipeline.NewLane("b")}
+		const n = 2000
+		for i := range int64(n) {
+			id := fmt.Sprint("id-", rng.IntN(n*3/4))
+			items = append(items, message(lanes[i%2], i, id, fmt.Sprint("g", rng.IntN(20))))
+		}
+		source := newListSource(items...)
+		lot, err := pipeline.OpenDirLot(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		done := map[string]int{}
+		order := map[string][]int64{}
+		err = run(t, t.Context(), source, newStore(t), func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+			mu.Lock()
+			what := rng.IntN(20)
+			mu.Unlock()
+			switch what {
+			case 0:
+				return semel.Result{}, errors.New("try again")
+			case 1:
+				return semel.Result{}, semel.Permanent(errors.New("never"))
+			case 2:
+				panic("bad handler")
+			case 3:
+				time.Sleep(50 * time.Millisecond)
+			case 4:
+				return semel.Result{}, pipeline.Unavailable(errors.New("away"), 0)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			done[m.Key.ID]++
+			group := m.Origin.Source + "/" + string(m.RecordKey)
+			order[group] = append(order[group], m.Origin.Offset)
+			return semel.Result{}, nil
+		}, pipeline.Options{Parker: lot, MaxItems: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parked := 0
+		if err := lot.Parked(t.Context(), "", func(p *pipeline.Parked) bool { parked++; return true }); err != nil {
+			t.Fatal(err)
+		}
+		if len(source.acked) != n || !source.closed {
+			t.Errorf("%d of %d acknowledged, closed: %t", len(source.acked), n, source.closed)
+		}
+		for offset, times := range source.acked {
+			if times != 1 {
+				t.Errorf("offset %d acknowledged %d times", offset, times)
+			}
+		}
+		for id, times := range done {
+			if times != 1 {
+				t.Errorf("%s delivered %d times", id, times)
+			}
+		}
+		for group, offsets := range order {
+			if !slices.IsSorted(offsets) {
+				t.Errorf("group %s out of order: %v", group, offsets)
+			}
+		}
+		if parked == 0 {
+			t.Error("nothing was parked: the test shows nothing of it")
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+)
+
+// Source is where messages come from. Read is called by one goroutine, the
+// other methods by many at once and beside Read.
+//
+// A source mends what it can by itself: it connects again, rejoins its group,
+// waits for a file to come back. An error of Read ends the pipeline.
+type Source interface {
+	// Read returns messages, at least one, in the order of each lane. It
+	// blocks until there are some or ctx ends, whose error it returns. io.EOF
+	// means that no more will come. The slice belongs to the caller.
+	//
+	// It returns what is there, and does not wait for more. What one call
+	// returns is bounded by an option of the source.
+	Read(ctx context.Context) ([]*Item, error)
+
+	// Ack tells that items are settled: their fate is durable, and the source
+	// may forget them. Each item comes once, in any order; a source that
+	// forgets up to a position moves it behind the last item before which all
+	// are settled (see [Watermark]). Ack need not be durable when it returns:
+	// what was acknowledged may come again after a crash. An error means that
+	// it was not noted; the runner calls again with the same items.
+	//
+	// The outcome is in the items: Decision, Result and Err, which is set for
+	// an item that was put aside or dropped. A source that answers, such as
+	// one that takes requests, answers with it.
+	Ack(ctx context.Context, items []*Item) error
+
+	// Return gives items back that were not settled, to be delivered again, to
+	// whomever, not before delay is over. A source that forgets up to a
+	// position does nothing: the items are behind it.
+	Return(ctx context.Context, items []*Item, delay time.Duration) error
+
+	// Close gives back what was not settled, makes acknowledgements durable
+	// and leaves. It is called once, after Read has returned for the last time
+	// and all items are settled or returned, and blocks at most until ctx ends.
+	Close(ctx context.Context) error
+}
+
+// Returner is the ability of a source to have one item delivered again while
+// it goes on: a queue, or a request that is answered with "later". A source
+// without it keeps an item until it is settled.
+type Returner interface {
+	// CanReturn reports whether Return has that effect.
+	CanReturn() bool
+}
+
+// Pauser is the ability of a source to stop one lane while others go on. The
+// runner uses it when one lane takes more than its share of what may be under
+// way.
+type Pauser interface {
+	// Pause stops or resumes reading from a lane. It must not block. Items of
+	// the lane that were on their way may still come.
+	Pause(lane *Lane, paused bool)
+}
+
+// Readier is the ability of a source, sink or store to say whether it could do
+// its work now.
+type Readier interface {
+	// Ready returns nil, or an error that says what is missing. It may ask a
+	// server and blocks at most until ctx ends. It may be called at any time.
+	Ready(ctx context.Context) error
+}
