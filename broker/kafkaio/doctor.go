@@ -1,0 +1,351 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+)
+
+// ExamineOptions say what Examine looks at: what a pipeline reads and writes.
+type ExamineOptions struct {
+	// Group reads Inputs. "" and none are no source.
+	Group  string
+	Inputs []string
+	// Output, Parked and Changelog are topics that are written; "" is none. A
+	// Changelog may not be there yet.
+	Output, Parked, Changelog string
+	// Transactional: outputs, keys and offsets are one transaction.
+	Transactional bool
+	// Window is how long keys are remembered; 0 is for ever.
+	Window time.Duration
+	// Latest: the group begins at the end where it has committed nothing.
+	Latest bool
+}
+
+// examination is one call of Examine.
+type examination struct {
+	*kadm.Client
+	client   *kgo.Client
+	opts     ExamineOptions
+	findings []semel.Finding
+	meta     kadm.Metadata
+	configs  map[string]map[string]string
+}
+
+// Examine says what of the brokers' set-up keeps the promise of a pipeline and
+// what does not. It changes nothing, and blocks until the brokers have answered.
+func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]semel.Finding, error) {
+	c, err := kgo.NewClient(client...)
+	if err != nil {
+		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	defer c.Close()
+	if err := reach(ctx, c); err != nil {
+		return nil, err
+	}
+	e := &examination{Client: kadm.NewClient(c), client: c, opts: *opts, configs: map[string]map[string]string{}}
+	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.group, e.positions, e.hanging} {
+		if err := look(ctx); err != nil {
+			return e.findings, fmt.Errorf("kafka: %w", err)
+		}
+	}
+	return e.findings, nil
+}
+
+func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// versions looks at the brokers' versions and features.
+func (e *examination) versions(ctx context.Context) error {
+	all, err := e.ApiVersions(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	transactions := int16(-1)
+	for _, v := range all.Sorted() {
+		if v.Err != nil {
+			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "what it leads cannot be read or written", "look at that broker")
+			continue
+		}
+		if name := v.VersionGuess(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		for _, f := range v.Raw().FinalizedFeatures {
+			if f.Name == "transaction.version" {
+				transactions = f.MaxVersionLevel
+			}
+		}
+	}
+	e.note(semel.Fine, "brokers", fmt.Sprintf("%d, %s", len(all), strings.Join(names, ", ")), "", "")
+	switch {
+	case !e.opts.Transactional:
+	case transactions < 2:
+		found := "not set"
+		if transactions >= 0 {
+			found = strconv.Itoa(int(transactions))
+		}
+		e.note(semel.Warning, "transaction.version", found, "a write that is late by a crash can fall into a later transaction (before KIP-890)",
+			"brokers of version 4.0 or later, and kafka-features.sh upgrade --feature transaction.version=2")
+	default:
+		e.note(semel.Fine, "transaction.version", strconv.Itoa(int(transactions)), "", "")
+	}
+	return nil
+}
+
+// written returns the topics that must not lose what was written.
+func (e *examination) written() []string {
+	list := slices.Clone(e.opts.Inputs)
+	for _, topic := range []string{e.opts.Output, e.opts.Parked, e.opts.Changelog} {
+		if topic != "" && !slices.Contains(list, topic) {
+			list = append(list, topic)
+		}
+	}
+	if len(e.opts.Inputs) > 0 {
+		list = append(list, "__consumer_offsets")
+	}
+	if e.opts.Transactional {
+		list = append(list, "__transaction_state")
+	}
+	return list
+}
+
+// read reads what is known of the topics.
+func (e *examination) read(ctx context.Context) error {
+	var err error
+	if e.meta, err = e.Metadata(ctx, e.written()...); err != nil {
+		return err
+	}
+	var there []string
+	for _, topic := range e.written() {
+		if t, ok := e.meta.Topics[topic]; ok && t.Err == nil {
+			there = append(there, topic)
+		}
+	}
+	list, err := e.DescribeTopicConfigs(ctx, there...)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		e.configs[r.Name] = map[string]string{}
+		for _, c := range r.Configs {
+			e.configs[r.Name][c.Key] = c.MaybeValue()
+		}
+	}
+	return nil
+}
+
+// topics looks at how safe the topics are.
+func (e *examination) topics(context.Context) error {
+	for _, topic := range e.written() {
+		t := e.meta.Topics[topic]
+		switch {
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && (strings.HasPrefix(topic, "__") || topic == e.opts.Changelog):
+			e.note(semel.Notice, topic, "is not there yet", "", "none: it is made when it is needed")
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+			e.note(semel.Broken, topic, "is not there", "nothing is read from it or written to it", "kafka-topics.sh --create --topic "+topic)
+		case t.Err != nil:
+			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "what it says")
+		default:
+			e.topic(topic, &t)
+		}
+	}
+	return nil
+}
+
+func (e *examination) topic(topic string, t *kadm.TopicDetail) {
+	replicas, leaderless, behind := 1<<30, 0, 0
+	for _, p := range t.Partitions {
+		replicas = min(replicas, len(p.Replicas))
+		if p.Leader < 0 {
+			leaderless++
+		}
+		if len(p.ISR) < len(p.Replicas) {
+			behind++
+		}
+	}
+	least, _ := strconv.Atoi(e.configs[topic]["min.insync.replicas"])
+	found := fmt.Sprintf("%d partitions, %d replicas, min.insync.replicas %d", len(t.Partitions), replicas, least)
+	switch {
+	case leaderless > 0:
+		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "bring their brokers back")
+	case least > replicas:
+		e.note(semel.Broken, topic, found, "every write is refused", "min.insync.replicas below the number of replicas")
+	case replicas == 1:
+		e.note(semel.Warning, topic, found, "what was acknowledged is lost with one disk", "three replicas with min.insync.replicas 2")
+	case least < 2:
+		e.note(semel.Warning, topic, found, "acks=all is content with one replica, whose loss loses what was acknowledged", "min.insync.replicas 2")
+	case least == replicas:
+		e.note(semel.Warning, topic, found, "one broker that is away stops all writes", "one replica more than min.insync.replicas")
+	default:
+		e.note(semel.Fine, topic, found, "", "")
+	}
+	if behind > 0 {
+		e.note(semel.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "less may fail than it seems", "wait, or look at the brokers that are away")
+	}
+	if e.configs[topic]["unclean.leader.election.enable"] == "true" {
+		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may lead: what was acknowledged is lost", "unclean.leader.election.enable=false")
+	}
+}
+
+// kept returns how long a topic keeps a record; 0 is for ever.
+func (e *examination) kept(topic string) (time.Duration, bool) {
+	c := e.configs[topic]
+	if c == nil {
+		return 0, false
+	}
+	ms, err := strconv.ParseInt(c["retention.ms"], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	if ms < 0 || !strings.Contains(c["cleanup.policy"], "delete") {
+		return 0, true
+	}
+	return time.Duration(min(ms, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond, true
+}
+
+// retention compares how long records are kept with how long keys are.
+func (e *examination) retention(context.Context) error {
+	for _, topic := range e.opts.Inputs {
+		kept, ok := e.kept(topic)
+		switch {
+		case !ok:
+		case e.opts.Window == 0 || kept > 0 && kept <= e.opts.Window:
+			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+		default:
+			e.note(semel.Warning, topic+" retention.ms", forever(kept), "records outlive their keys, which are remembered for "+forever(e.opts.Window)+": read again, they take effect again",
+				"a window of "+forever(kept)+", or a shorter retention")
+		}
+	}
+	if kept, ok := e.kept(e.opts.Changelog); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
+		e.note(semel.Broken, e.opts.Changelog+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "retention.ms above the window")
+	}
+	return nil
+}
+
+func forever(d time.Duration) string {
+	if d == 0 {
+		return "for ever"
+	}
+	return d.String()
+}
+
+// headroom is how much longer a record gets by the headers that say why it was
+// put aside.
+const headroom = 4 << 10
+
+// sizes looks whether what can be read can be put aside.
+func (e *examination) sizes(context.Context) error {
+	limit := func(topic string) int {
+		n, _ := strconv.Atoi(e.configs[topic]["max.message.bytes"])
+		return n
+	}
+	most := limit(e.opts.Parked)
+	for _, topic := range e.opts.Inputs {
+		if n := limit(topic); most > 0 && n > 0 && most < n+headroom {
+			e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
+				fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be put aside, and holds its pipeline up", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
+		}
+	}
+	return nil
+}
+
+// group looks at who reads.
+func (e *examination) group(ctx context.Context) error {
+	if e.opts.Group == "" {
+		return nil
+	}
+	groups, err := e.DescribeGroups(ctx, e.opts.Group)
+	if err != nil && !e.untouched(err) {
+		return err
+	}
+	g := groups[e.opts.Group]
+	if g.Err != nil && !errors.Is(g.Err, kerr.GroupIDNotFound) && !e.untouched(g.Err) {
+		return g.Err
+	}
+	anonymous := 0
+	for _, m := range g.Members {
+		if m.InstanceID == nil {
+			anonymous++
+		}
+	}
+	subject := "group " + e.opts.Group
+	switch {
+	case len(g.Members) == 0:
+		e.note(semel.Notice, subject, "nobody reads", "", "none, unless the pipeline is to run")
+	case g.State != "Stable":
+		e.note(semel.Notice, subject, g.State, "members come or go: for as long little is read", "wait; if it stays so, look for members that restart")
+	case anonymous > 0:
+		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(g.Members)), "a restart takes their partitions from them and gives them back", "an instance for each process")
+	default:
+		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", g.State, len(g.Members)), "", "")
+	}
+	return nil
+}
+
+// untouched reports whether an error means that the brokers never had a group.
+func (e *examination) untouched(err error) bool {
+	return errors.Is(err, kerr.CoordinatorNotAvailable) && e.meta.Topics["__consumer_offsets"].Err != nil
+}
+
+// positions looks whether what is committed is still there.
+func (e *examination) positions(ctx context.Context) error {
+	if e.opts.Group == "" || len(e.opts.Inputs) == 0 {
+		return nil
+	}
+	committed, err := e.FetchOffsets(ctx, e.opts.Group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !e.untouched(err) {
+		return err
+	}
+	starts, err := e.ListStartOffsets(ctx, e.opts.Inputs...)
+	if err != nil {
+		return err
+	}
+	none := 0
+	starts.Each(func(o kadm.ListedOffset) {
+		at, ok := committed.Lookup(o.Topic, o.Partition)
+		switch {
+		case o.Err != nil:
+		case !ok || at.At < 0:
+			none++
+		case at.At < o.Offset:
+			e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("offset %d is committed, the oldest record is %d", at.At, o.Offset),
+				fmt.Sprintf("%d records were deleted before they were read", o.Offset-at.At), "a longer retention; they are lost here")
+		}
+	})
+	if none > 0 && e.opts.Latest {
+		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "what is in them is never read", "start: earliest")
+	}
+	return nil
+}
+
+// hanging looks for transactions that hold readers up.
+func (e *examination) hanging(ctx context.Context) error {
+	if len(e.opts.Inputs) == 0 {
+		return nil
+	}
+	a := &Admin{client: e.client, adm: e.Client}
+	list, err := a.Open(ctx, e.opts.Inputs...)
+	if errors.Is(err, kerr.UnsupportedVersion) || errors.Is(err, kerr.ClusterAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) {
+		e.note(semel.Notice, "transactions", "cannot be looked at: "+err.Error(), "one that hangs would not be seen", "")
+		return nil
+	}
+	for _, o := range list {
+		if o.Hanging {
+			e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and nobody will end it", o.ProducerID, o.Start),
+				"what was written behind it is never read", fmt.Sprintf("semel kafka txn abort --topic %s --partition %d --offset %d", o.Topic, o.Partition, o.Start))
+		}
+	}
+	return err
+}

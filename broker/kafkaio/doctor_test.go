@@ -1,0 +1,95 @@
+package kafkaio
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// found returns findings as lines: severity, subject, what is there.
+func found(findings []semel.Finding) (lines []string) {
+	for _, f := range findings {
+		if (f.Severity == semel.Fine) != (f.Cost == "" && f.Remedy == "") && f.Severity != semel.Notice {
+			lines = append(lines, "half a finding: "+f.Subject)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s: %s", f.Severity, f.Subject, f.Found))
+	}
+	return lines
+}
+
+func has(t *testing.T, lines []string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
+			t.Errorf("nothing says %q:\n%s", want, strings.Join(lines, "\n"))
+		}
+	}
+	for _, line := range lines {
+		if strings.HasPrefix(line, "half") {
+			t.Error(line)
+		}
+	}
+}
+
+func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 2, func(b *bubble) {
+		must(t, b.cluster.CreateTopic("keys", 2, map[string]string{"retention.ms": "60000", "cleanup.policy": "delete"}))
+		must(t, b.cluster.CreateTopic("short", 1, map[string]string{"retention.ms": "60000", "unclean.leader.election.enable": "true"}))
+		b.write(numbered(0, 20, 2)...)
+		m := b.join(nil)
+		m.ack(of(m.get(20), 0)...)
+		b.becomes(0, 10)
+		findings, err := Examine(b.Context(), b.reach(), &ExamineOptions{
+			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelog: "keys", Transactional: true, Window: time.Hour, Latest: true,
+		})
+		must(t, err)
+		has(t, found(findings), "fine brokers: 1, ", "broken none: is not there", "warning in retention.ms: 168h0m0s", "fine short retention.ms: 1m0s",
+			"broken keys retention.ms: 1m0s", "warning short unclean.leader.election.enable", "notice group g: 1 of 1 members have no instance name",
+			"warning auto.offset.reset: latest, and of 1 partitions nothing")
+		m.leave()
+		must(t, b.cluster.DeleteRecords("in", 0, 10))
+		m = b.join(func(o *SourceOptions) { o.Instance = "one" })
+		m.get(10)
+		must(t, b.cluster.DeleteRecords("in", 1, 4))
+		findings, err = Examine(b.Context(), b.reach(), &ExamineOptions{Group: "g", Inputs: []string{"in"}})
+		must(t, err)
+		has(t, found(findings), "broken in/1: offset 0 is committed, the oldest record is 4", "fine group g: Stable, 1 members", "fine in retention.ms")
+		m.leave()
+	})
+}
+
+func TestTheDoctorSeesARealBroker(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(quick(server.Addr())...)
+	must(t, err)
+	defer client.Close()
+	small, minimum := "10000", "2"
+	adm := kadm.NewClient(client)
+	_, err = adm.CreateTopic(t.Context(), 2, 1, nil, "in")
+	must(t, err)
+	_, err = adm.CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &small}, "aside")
+	must(t, err)
+	_, err = adm.CreateTopic(t.Context(), 1, 1, map[string]*string{"min.insync.replicas": &minimum}, "out")
+	must(t, err)
+	look := func() []string {
+		findings, err := Examine(t.Context(), quick(server.Addr()), &ExamineOptions{
+			Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Changelog: "keys", Transactional: true, Window: time.Hour,
+		})
+		must(t, err)
+		return found(findings)
+	}
+	var lines []string
+	within(10*time.Second, func() bool { lines = look(); return !strings.Contains(strings.Join(lines, "\n"), "broken in: ") })
+	has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
+		"warning aside max.message.bytes: 10000", "notice keys: is not there yet", "notice group g: nobody reads")
+}

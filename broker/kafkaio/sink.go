@@ -1,0 +1,231 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// SinkOptions are the options of OpenSink. Client and Topic are required.
+type SinkOptions struct {
+	// Name is the pipeline's name, sent as a header.
+	Name string
+	// Client is how to reach the brokers, and compression. What delivery rests on
+	// is set after it.
+	Client []kgo.Opt
+	Topic  string
+	// SamePartition writes to the partition with the number of the one that was
+	// read. Otherwise the record key's hash chooses, as in Kafka's own client.
+	SamePartition bool
+}
+
+// Sink produces to a topic: idempotent and with acks=all. What it reports as
+// delivered is on all replicas that are in sync.
+type Sink struct {
+	opts   SinkOptions
+	client *kgo.Client
+	name   []byte // the pipeline's
+
+	// lone is held by a Deliver that must have a batch for one record, and shared
+	// by the others.
+	lone sync.RWMutex
+}
+
+var (
+	_ pipeline.Sink    = (*Sink)(nil)
+	_ pipeline.Readier = (*Sink)(nil)
+)
+
+// OpenSink connects. It blocks until a broker has answered.
+func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
+	s := &Sink{}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if len(s.opts.Client) == 0 || s.opts.Topic == "" {
+		return nil, fmt.Errorf("kafkaio: SinkOptions: Client and Topic are wanted: %w", semel.ErrInvalidRequest)
+	}
+	s.name = []byte(s.opts.Name)
+	var err error
+	if s.client, err = producer(ctx, s.opts.Client, s.opts.SamePartition); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// producer returns a client that produces safely. A record is tried until it is
+// there or can never be: an idempotent producer that gives one up must not go on
+// to the next.
+func producer(ctx context.Context, opts []kgo.Opt, samePartition bool) (*kgo.Client, error) {
+	partitioner := kgo.StickyKeyPartitioner(nil) // murmur2, as Kafka's own client
+	if samePartition {
+		partitioner = kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
+			return func(r *kgo.Record, n int) int { return int(r.Partition) % n }
+		})
+	}
+	all := append([]kgo.Opt{}, opts...)
+	all = append(all, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(partitioner), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(50_000))
+	client, err := kgo.NewClient(all...)
+	if err != nil {
+		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	if err := reach(ctx, client); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// Traits implements pipeline.Sink.
+func (s *Sink) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
+}
+
+// Ready implements pipeline.Readier.
+func (s *Sink) Ready(ctx context.Context) error {
+	if err := s.client.Ping(ctx); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	return nil
+}
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(context.Context) error {
+	s.client.Close()
+	return nil
+}
+
+// Deliver implements pipeline.Sink. While no broker takes records it blocks.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	s.lone.RLock()
+	errs := s.produce(ctx, items)
+	s.lone.RUnlock()
+	for i, it := range items {
+		it.Err = produceError(errs[i])
+	}
+	s.again(ctx, items)
+	failed := map[uint64]bool{}
+	for _, it := range items {
+		var permanent *semel.PermanentError
+		switch {
+		case it.Err == nil:
+		case failed[it.Group()]:
+			it.Err = pipeline.ErrBehind
+		case !errors.As(it.Err, &permanent):
+			failed[it.Group()] = true
+		}
+	}
+}
+
+// again produces each record that was too large once more, in a batch of its own:
+// brokers refuse a whole batch.
+func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
+	if len(items) == 1 {
+		return
+	}
+	for i, it := range items {
+		if !errors.Is(it.Err, kerr.MessageTooLarge) && !errors.Is(it.Err, kerr.RecordListTooLarge) {
+			continue
+		}
+		s.lone.Lock()
+		it.Err = produceError(s.produce(ctx, items[i:i+1])[0])
+		s.lone.Unlock()
+	}
+}
+
+// delivery is one call of produce.
+type delivery struct {
+	done chan struct{}
+
+	mu    sync.Mutex // guards the fields below
+	left  int
+	errs  []error
+	ended bool // nobody waits any more
+}
+
+func (d *delivery) promise(i int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	d.errs[i] = err
+	if d.left--; d.left == 0 {
+		close(d.done)
+	}
+}
+
+// produce writes the records of items and returns the error of each. When ctx
+// ends it does not wait for those that are on their way.
+func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
+	d := &delivery{done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
+	for i := range d.errs {
+		d.errs[i] = errUnanswered
+	}
+	for i, it := range items {
+		s.client.Produce(ctx, s.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
+	}
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	return d.errs
+}
+
+var errUnanswered = errors.New("the brokers had not answered yet")
+
+// record makes the record of an item.
+func (s *Sink) record(it *pipeline.Item) *kgo.Record {
+	m := &it.Message
+	r := &kgo.Record{Topic: s.opts.Topic, Key: m.RecordKey, Value: m.Body, Timestamp: m.Time, Partition: m.Origin.Partition}
+	headers := make([]kgo.RecordHeader, 0, len(m.Headers)+6)
+	for i := range m.Headers {
+		name := m.Headers[i].Name
+		if isKeyHeader(name) || name == pipeline.RedriveHeader || it.Redrive > 0 && isParking(name) {
+			continue
+		}
+		headers = append(headers, kgo.RecordHeader{Key: name, Value: m.Headers[i].Value})
+	}
+	headers = appendKey(headers, it.Call.Key, s.name)
+	numbers := make([]byte, 0, 48)
+	number := func(name string, n uint64) {
+		from := len(numbers)
+		numbers = strconv.AppendUint(numbers, n, 10)
+		headers = append(headers, kgo.RecordHeader{Key: name, Value: numbers[from:len(numbers):len(numbers)]})
+	}
+	if it.Attempt > 0 {
+		number(headerAttempt, uint64(it.Attempt))
+	}
+	if it.Token > 0 {
+		number(headerToken, uint64(it.Token))
+	}
+	if it.Redrive > 0 {
+		number(pipeline.RedriveHeader, uint64(it.Redrive))
+	}
+	r.Headers = headers
+	return r
+}
+
+// produceError says what an error of the producer means for a message.
+func produceError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
+		return semel.Permanent(fmt.Errorf("kafka: %w", err))
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
+		return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0)
+	}
+	return fmt.Errorf("kafka: %w: %w", semel.ErrOutcomeUnknown, err)
+}

@@ -1,0 +1,262 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func (b *bubble) sink(change func(o *SinkOptions)) (*Sink, *line) {
+	b.Helper()
+	l := &line{dial: b.dial, conns: map[*lineConn]bool{}}
+	opts := &SinkOptions{Name: "p", Topic: "out", Client: []kgo.Opt{
+		kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.Dialer(l.Dial), kgo.DisableClientMetrics(),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }),
+	}}
+	if change != nil {
+		change(opts)
+	}
+	sink, err := OpenSink(b.Context(), opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return sink, l
+}
+
+func item(key, body string) *pipeline.Item {
+	it := &pipeline.Item{Lane: pipeline.NewLane("lane"), Attempt: 1, Token: 7}
+	it.Call.Key = semel.Key{Scope: "s", ID: key}
+	it.Message.RecordKey, it.Message.Body = []byte(key), []byte(body)
+	return it
+}
+
+func TestARecordNamesItsKey(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		sink, _ := b.sink(func(o *SinkOptions) { o.SamePartition = true })
+		plain, binary := item("k", "v"), item("\x00\xff", "w")
+		plain.Message.Origin.Partition = 2
+		plain.Message.Headers = []semel.Header{
+			{Name: "a", Value: []byte("1")}, {Name: headerKey, Value: []byte("another")}, {Name: connectTopic, Value: []byte("t")}, {Name: "a"},
+		}
+		binary.Redrive, binary.Attempt, binary.Message.Body = 2, 3, nil
+		binary.Message.Origin.Partition = 4 // of three
+		binary.Message.Headers = []semel.Header{
+			{Name: pipeline.RedriveHeader, Value: []byte("1")}, {Name: connectTopic, Value: []byte("t")}, {Name: headerReason, Value: []byte("late")}, {Name: "b"},
+		}
+		sink.Deliver(b.Context(), []*pipeline.Item{plain, binary})
+		if err := errors.Join(plain.Err, binary.Err, sink.Close(b.Context())); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, r := range b.read("out") {
+			var headers []string
+			for _, h := range r.Headers {
+				headers = append(headers, h.Key+"="+string(h.Value))
+			}
+			got[string(r.Key)] = fmt.Sprintf("%d %v %s", r.Partition, r.Value == nil, strings.Join(headers, " "))
+		}
+		want := map[string]string{
+			"k":        "2 false a=1 __connect.errors.topic=t a= semel-key=k semel-scope=s semel-pipeline=p semel-attempt=1 semel-token=7",
+			"\x00\xff": "1 true b= semel-key-base64=AP8= semel-scope=s semel-pipeline=p semel-attempt=3 semel-token=7 semel-redrive=2",
+		}
+		for key := range want {
+			if got[key] != want[key] {
+				t.Errorf("%q:\n got %s\nwant %s", key, got[key], want[key])
+			}
+		}
+	})
+}
+
+// tooLarge delivers many small records and one that no broker takes.
+func tooLarge(t *testing.T, sink *Sink) {
+	t.Helper()
+	var items []*pipeline.Item
+	for i := range 200 {
+		items = append(items, item("same partition", fmt.Sprintf("%d %s", i, strings.Repeat("x", 50))))
+	}
+	items[100].Message.Body = []byte(strings.Repeat("y", 3000))
+	sink.Deliver(t.Context(), items)
+	for i, it := range items {
+		var permanent *semel.PermanentError
+		if i == 100 != errors.As(it.Err, &permanent) || i != 100 && it.Err != nil {
+			t.Errorf("item %d: %v", i, it.Err)
+		}
+	}
+}
+
+func TestARecordThatIsTooLargeDoesNotTakeOthersWithIt(t *testing.T) {
+	t.Parallel()
+	limit, compress := "2000", kgo.ProducerBatchCompression(kgo.NoCompression())
+	t.Run("here", func(t *testing.T) {
+		t.Parallel()
+		inRealTime(t, 1, func(b *bubble) {
+			must(t, b.cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": limit}))
+			sink, _ := b.sink(func(o *SinkOptions) { o.Topic, o.Client = "small", append(o.Client, compress) })
+			tooLarge(t, sink)
+			must(t, sink.Close(t.Context()))
+		})
+	})
+	t.Run("on a real broker", func(t *testing.T) {
+		t.Parallel()
+		server := servicestest.StartKafka(t, nil)
+		client, err := kgo.NewClient(quick(server.Addr())...)
+		must(t, err)
+		defer client.Close()
+		_, err = kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, map[string]*string{"max.message.bytes": &limit}, "small")
+		must(t, err)
+		sink, err := OpenSink(t.Context(), &SinkOptions{Client: append(quick(server.Addr()), kgo.UnknownTopicRetries(-1), compress), Topic: "small"})
+		must(t, err)
+		tooLarge(t, sink)
+		must(t, sink.Close(t.Context()))
+	})
+}
+
+func TestErrorsOfTheProducer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		var away *pipeline.UnavailableError
+		var permanent *semel.PermanentError
+		sink, _ := b.sink(func(o *SinkOptions) { o.Topic = "none" })
+		it := item("k", "v")
+		sink.Deliver(b.Context(), []*pipeline.Item{it})
+		if !errors.As(it.Err, &away) {
+			t.Errorf("a topic that is not there: %v", it.Err)
+		}
+		must(t, sink.Close(b.Context()))
+		sink, _ = b.sink(nil)
+		for err, want := range map[*kerr.Error]any{kerr.TopicAuthorizationFailed: &away, kerr.InvalidRecord: &permanent} {
+			handle := b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err})
+			sink.Deliver(b.Context(), []*pipeline.Item{it})
+			if !errors.As(it.Err, want) {
+				t.Errorf("%v: %v", err, it.Err)
+			}
+			handle.Remove()
+		}
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 3})
+		sink.Deliver(b.Context(), []*pipeline.Item{it})
+		if it.Err != nil {
+			t.Errorf("after a while there were enough replicas: %v", it.Err)
+		}
+		must(t, sink.Close(b.Context()))
+	})
+}
+
+// TestADeliveryEndsWithItsContext cuts the line when a record is on its way.
+func TestADeliveryEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	for _, written := range []bool{false, true} {
+		t.Run(fmt.Sprintf("written %v", written), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				sink, l := b.sink(nil)
+				cut := once(kmsg.Produce, 1)
+				if written {
+					l.on(nil, cut)
+				} else {
+					l.on(cut, nil)
+				}
+				ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+				defer cancel()
+				items := []*pipeline.Item{item("0", "value 0"), item("1", "value 1")}
+				start := time.Now()
+				sink.Deliver(ctx, items)
+				if took := time.Since(start); took > 4*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				for _, it := range items {
+					if !errors.Is(it.Err, semel.ErrOutcomeUnknown) && !errors.Is(it.Err, pipeline.ErrBehind) {
+						t.Errorf("the error is %v", it.Err)
+					}
+				}
+				closing := time.Now()
+				_ = sink.Close(b.Context())
+				if took := time.Since(closing); took > 4*time.Second {
+					t.Errorf("to close took %v", took)
+				}
+				b.values(b.read("out")) // none is there twice
+			})
+		})
+	}
+}
+
+func TestWhatIsParkedSaysWhereItCameFrom(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		parker, err := OpenParker(b.Context(), b.reach(), "aside")
+		must(t, err)
+		parked := pipeline.Parked{
+			Pipeline: "p", Key: semel.Key{Scope: "s", ID: "k"}, Reason: "attempts", Error: strings.Repeat("é", 1000), Attempts: 8,
+			Message: semel.Message{RecordKey: []byte("r"), Headers: []semel.Header{{Name: "own", Value: []byte("1")}}, Origin: semel.Origin{Source: "in", Partition: 3, Offset: 99}},
+		}
+		must(t, parker.Park(b.Context(), []pipeline.Parked{parked}))
+		read := func(i int) *semel.Message {
+			var m semel.Message
+			fill(&m, b.read("aside")[i])
+			return &m
+		}
+		first := read(0)
+		want := semel.Origin{Source: "in", Partition: 3, Offset: 99}
+		if from, ok := ParkedOrigin(first); !ok || from != want || first.Body != nil || string(first.RecordKey) != "r" {
+			t.Errorf("it came from %v, %v", from, ok)
+		}
+		for name, value := range map[string]string{
+			"own": "1", headerKey: "k", headerScope: "s", headerReason: "attempts", headerAttempt: "8", pipeline.RedriveHeader: "1",
+			connectTopic: "in", connectOffset: "99", springGroup: "p",
+		} {
+			if got := header(first, name); got != value {
+				t.Errorf("%s is %q, want %q", name, got, value)
+			}
+		}
+		if text := header(first, headerError); len(text) > maxErrorHeader || !strings.HasPrefix(text, "éé") {
+			t.Errorf("the error has %d bytes", len(text))
+		}
+		// Put aside once more by whoever redrove it.
+		parked.Message, parked.Reason = *first, "permanent"
+		must(t, parker.Park(b.Context(), []pipeline.Parked{parked}))
+		second := read(1)
+		if from, _ := ParkedOrigin(second); from != want {
+			t.Errorf("the second time it came from %v", from)
+		}
+		if got := header(second, headerReason) + header(second, pipeline.RedriveHeader); got != "permanent2" {
+			t.Errorf("reason and redrives are %s", got)
+		}
+		if len(second.Headers) != len(first.Headers) {
+			t.Errorf("%d headers became %d: %v", len(first.Headers), len(second.Headers), second.Headers)
+		}
+		must(t, parker.Close())
+	})
+}
+
+func TestTheOriginIsReadAsOthersWriteIt(t *testing.T) {
+	t.Parallel()
+	want := semel.Origin{Source: "in", Partition: 2, Offset: 258}
+	for name, headers := range map[string][]semel.Header{
+		"Connect": {{Name: connectTopic, Value: []byte("in")}, {Name: connectPartition, Value: []byte("2")}, {Name: connectOffset, Value: []byte("258")}},
+		"Spring":  {{Name: springTopic, Value: []byte("in")}, {Name: springPartition, Value: []byte{0, 0, 0, 2}}, {Name: springOffset, Value: []byte{0, 0, 0, 0, 0, 0, 1, 2}}},
+	} {
+		m := &semel.Message{Headers: headers}
+		if got, ok := ParkedOrigin(m); !ok || got != want {
+			t.Errorf("%s: %v, %v", name, got, ok)
+		}
+		for i := range headers {
+			m.Headers = []semel.Header{headers[i], {Name: springOffset, Value: []byte("1")}}
+			if got, ok := ParkedOrigin(m); ok {
+				t.Errorf("%s alone is taken for the origin %v", headers[i].Name, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/semel-dev/semel"
+)
+
+func TestOffsetsThatAreGoneAreReportedAndNothingIsSkipped(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]Reset{"start": ResetStart, "end": ResetEnd} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.write(numbered(0, 3, 1)...)
+				m := b.join(nil)
+				m.ack(m.get(3)...)
+				m.leave()
+				b.write(numbered(3, 7, 1)...)
+				must(t, b.cluster.DeleteRecords("in", 0, 5))
+				m = b.join(func(o *SourceOptions) { o.Reset = reset })
+				items := m.get(5)
+				if got := bodies(items); len(got) != 5 || got[0] != "value 5" {
+					t.Errorf("%v came, want value 5 to 9", got)
+				}
+				if log := strings.Join(m.events.log, "\n"); !strings.Contains(log, "in/0: offsets 3 to 4 were deleted before they were read") {
+					t.Errorf("the loss was not reported:\n%s", log)
+				}
+				m.ack(items...)
+				m.leave()
+				b.becomes(0, 10)
+			})
+		})
+	}
+	t.Run("fail", func(t *testing.T) {
+		t.Parallel()
+		for _, committed := range []bool{true, false} {
+			inBubble(t, 1, func(b *bubble) {
+				b.write(numbered(0, 10, 1)...)
+				if committed {
+					m := b.join(nil)
+					m.ack(m.get(10)[:2]...)
+					m.leave()
+					must(t, b.cluster.DeleteRecords("in", 0, 5))
+				}
+				m := b.join(func(o *SourceOptions) { o.Reset = ResetFail })
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				items, err := m.Read(ctx)
+				if err == nil || ctx.Err() != nil {
+					t.Errorf("committed %v: %d items came and the error %v, want one", committed, len(items), err)
+				}
+				m.leave()
+			})
+		}
+	})
+}
+
+// TestATopicThatIsMadeAnewIsReadFromItsBeginning deletes a topic while it is read.
+func TestATopicThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.write(numbered(0, 10, 1)...)
+		m := b.join(nil)
+		m.ack(m.get(10)...)
+		b.becomes(0, 10)
+		must(t, b.cluster.DeleteTopic("in"))
+		m.none(5 * time.Second)
+		if n := len(m.events.log); n > 50 {
+			t.Errorf("%d events within 5 s of trying again", n)
+		}
+		must(t, b.cluster.CreateTopic("in", 1, nil))
+		fresh, err := kgo.NewClient(append(b.reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+		must(t, err)
+		defer fresh.Close()
+		must(t, fresh.ProduceSync(b.Context(), numbered(20, 4, 1)...).FirstErr())
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		defer cancel()
+		if _, err := m.Read(ctx); !errors.Is(err, kerr.UnknownTopicID) {
+			t.Errorf("the error is %v", err)
+		}
+		_ = m.Close(ctx)
+		m = b.join(nil)
+		again := m.get(4)
+		if got := bodies(again); got[0] != "value 20" {
+			t.Errorf("%v came", got)
+		}
+		m.ack(again[:2]...)
+		b.becomes(0, 2)
+		m.leave()
+	})
+}
+
+func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 1, func(b *bubble) {
+		b.write(numbered(0, 5, 1)...)
+		named := func(o *SourceOptions) { o.Instance = "one" }
+		first := b.join(named)
+		first.get(5)
+		second := b.join(named)
+		ended := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			var err error
+			for err == nil {
+				_, err = first.Read(ctx)
+			}
+			ended <- err
+		}()
+		items := second.get(5)
+		if err := <-ended; !errors.Is(err, ErrFenced) {
+			t.Errorf("the earlier one ended with %v", err)
+		}
+		second.ack(items...)
+		second.leave()
+		b.becomes(0, 5)
+		_ = first.Close(b.Context()) // it has nothing to say any more
+	})
+}
+
+func TestAMemberEndsWithoutBrokers(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 1, func(b *bubble) {
+		b.write(numbered(0, 5, 1)...)
+		m := b.join(nil)
+		m.ack(m.get(5)...)
+		m.line.sever(true)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		_ = m.Close(ctx) // what was not committed comes again
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+func TestWhoIsRefusedIsToldSo(t *testing.T) {
+	t.Parallel()
+	t.Run("by the group", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 1, func(b *bubble) {
+			b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed, TopLevel: true, Count: -1})
+			m := b.join(nil)
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			if _, err := m.Read(ctx); !errors.Is(err, kerr.GroupAuthorizationFailed) {
+				t.Errorf("the error is %v", err)
+			}
+			m.leave()
+		})
+	})
+	t.Run("by the brokers", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 1, func(b *bubble) {
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			b.cluster.ControlKey(int16(kmsg.SASLHandshake), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				resp := req.ResponseKind().(*kmsg.SASLHandshakeResponse)
+				resp.ErrorCode = kerr.UnsupportedSaslMechanism.Code
+				return resp, nil, true
+			})
+			_, err := OpenSource(ctx, &SourceOptions{Client: append(b.reach(), kgo.SASL(plain.Auth{User: "somebody", Pass: "else"}.AsMechanism())), Group: "g", Topics: []string{"in"}})
+			if !errors.Is(err, semel.ErrInvalidRequest) || errors.Is(err, semel.ErrStoreUnavailable) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	})
+}

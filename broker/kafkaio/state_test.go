@@ -1,0 +1,265 @@
+package kafkaio
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+func testDigest(n int) semel.Digest {
+	return digest.New(digest.Secret{1}).Scope("").String(fmt.Sprint(n))
+}
+
+func testWindowing(t *testing.T, window, grace time.Duration, eventTime bool) *windowing {
+	t.Helper()
+	w, err := newWindowing(window, grace, eventTime)
+	must(t, err)
+	return &w
+}
+
+// model says what a state must answer, from all that was committed. It rounds
+// the end of a window up to a tick, as the state does.
+type model struct {
+	w          *windowing
+	first      map[int]int64
+	streamTime int64
+}
+
+func (m *model) clone() *model {
+	c := &model{w: m.w, first: map[int]int64{}, streamTime: m.streamTime}
+	for k, v := range m.first {
+		c.first[k] = v
+	}
+	return c
+}
+
+func (m *model) decide(key int, when int64) verdict {
+	m.streamTime = max(m.streamTime, when)
+	if t, ok := m.first[key]; ok {
+		expiry := m.w.expiry(t)
+		if m.w.tick(m.streamTime) < expiry && nanos(when) < m.w.scale.Time(expiry)-int64(m.w.grace) {
+			return duplicate
+		}
+	}
+	if m.w.eventTime && when < m.streamTime-m.w.grace.Milliseconds() {
+		return late
+	}
+	m.first[key] = when
+	return fresh
+}
+
+// TestAStateIsItsModel commits and aborts at random, restarts from the changelog
+// with and without the local copy, and compares each answer.
+func TestAStateIsItsModel(t *testing.T) {
+	t.Parallel()
+	for _, eventTime := range []bool{false, true} {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("event time %v", eventTime), func(t *testing.T) {
+			t.Parallel()
+			t.Logf("seed %d", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			w := testWindowing(t, 10*time.Second, 2*time.Second, eventTime)
+			m := &model{w: w, first: map[int]int64{}}
+			dir := t.TempDir()
+			var changelog [][]byte
+			now := int64(1_000_000)
+			load := func() *state {
+				st, err := newState(partitionID{"in", 0}, topicID{7}, w)
+				must(t, err)
+				st.secure(digest.Secret{1}, "")
+				apply := func(value []byte, position int64) error {
+					c, err := parseChangelog(value)
+					must(t, err)
+					st.apply(&c, now)
+					st.passed(value, position)
+					return nil
+				}
+				st.log, err = openStateLog(vfs.OS{}, dir, topicID{9}, st.expect, apply)
+				must(t, err)
+				for i := st.position; i < int64(len(changelog)); i++ {
+					must(t, apply(changelog[i], i+1))
+					c, err := parseChangelog(changelog[i])
+					must(t, err)
+					st.log.add(changelog[i], &c, i+1)
+				}
+				must(t, st.log.write())
+				return st
+			}
+			st := load()
+			offset := int64(0)
+			for range 3000 {
+				trial := m.clone()
+				from := offset
+				for range random.IntN(30) {
+					now += int64(random.IntN(40))
+					when := now
+					if eventTime {
+						when -= int64(random.IntN(5000))
+					}
+					key := random.IntN(500)
+					d := testDigest(key)
+					want, got := trial.decide(key, when), st.decide(&d, when, offset)
+					if got != want {
+						t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, trial.streamTime, got, want)
+					}
+					if got == fresh {
+						st.learn(&d, when, offset)
+					}
+					offset++
+				}
+				if random.IntN(4) == 0 {
+					st.drop()
+					offset = from
+					continue
+				}
+				m = trial
+				h := changelogHeader{kind: kindEntries, secret: st.secret, topic: st.topic, streamTime: st.streamTime}
+				value, n := appendChangelog(nil, &h, st.overlay.entries)
+				if n != len(st.overlay.entries) {
+					t.Fatalf("a record takes %d of %d entries", n, len(st.overlay.entries))
+				}
+				changelog = append(changelog, value)
+				position := int64(len(changelog))
+				if random.IntN(3) > 0 { // else it ends between the commit and this
+					c, err := parseChangelog(value)
+					must(t, err)
+					st.log.add(value, &c, position)
+					st.passed(value, position)
+					st.commit()
+					must(t, st.log.write())
+					must(t, st.log.tidy(st.committedTime-w.retention().Milliseconds(), w.retention().Milliseconds()))
+				} else {
+					must(t, st.log.Close())
+					st = load()
+				}
+				if random.IntN(50) == 0 {
+					must(t, st.log.Close())
+					if random.IntN(2) == 0 {
+						must(t, os.RemoveAll(dir))
+					}
+					st = load()
+				}
+			}
+			must(t, st.log.Close())
+			names, err := filepath.Glob(filepath.Join(dir, "*.keys"))
+			must(t, err)
+			if len(names) > 12 {
+				t.Errorf("%d files are kept, though most of their keys expired", len(names))
+			}
+		})
+	}
+}
+
+func TestARecordOfTheChangelogTakesWhatFits(t *testing.T) {
+	t.Parallel()
+	far := int64(1) << 33
+	for name, list := range map[string][]entry{
+		"none":        nil,
+		"one":         {{testDigest(1), 5, 6}},
+		"older after": {{testDigest(1), far, 6}, {testDigest(2), far - 1000, 7}},
+		"far apart":   {{testDigest(1), far, 6}, {testDigest(2), 5, 7}, {testDigest(3), far, 8}},
+		"far offsets": {{testDigest(1), 5, 6}, {testDigest(2), 5, 6 + far}},
+		"many":        make([]entry, 3*maxChangelogEntries/2),
+	} {
+		var got []entry
+		for left := list; ; {
+			value, n := appendChangelog(nil, &changelogHeader{kind: kindEntries, streamTime: 11}, left)
+			c, err := parseChangelog(value)
+			if err != nil || c.len() != n || c.streamTime != 11 {
+				t.Fatalf("%s: %d entries are %d, %v", name, n, c.len(), err)
+			}
+			for i := range n {
+				var e entry
+				c.at(i, &e)
+				got = append(got, e)
+			}
+			if left = left[n:]; len(left) == 0 {
+				break
+			}
+			if n == 0 {
+				t.Fatalf("%s: nothing fits", name)
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(list) {
+			t.Errorf("%s: it is %d entries afterwards, not %d, or others", name, len(got), len(list))
+		}
+	}
+}
+
+func FuzzChangelog(f *testing.F) {
+	whole, _ := appendChangelog(nil, &changelogHeader{kind: kindEntries}, []entry{{testDigest(1), 5, 6}, {testDigest(2), 7, 8}})
+	f.Add(whole)
+	f.Add(whole[:70])
+	f.Fuzz(func(t *testing.T, value []byte) {
+		c, err := parseChangelog(value)
+		if err != nil {
+			return
+		}
+		var list []entry
+		for i := range c.len() {
+			var e entry
+			c.at(i, &e)
+			list = append(list, e)
+		}
+		if int64(binary.LittleEndian.Uint32(value[4:])) != int64(len(list)) {
+			t.Errorf("%d entries, want %d", len(list), binary.LittleEndian.Uint32(value[4:]))
+		}
+	})
+}
+
+// TestALogThatIsCutAnywhereIsABeginningOfItself cuts and spoils a log at every
+// byte.
+func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := openStateLog(vfs.OS{}, dir, topicID{1}, func(int64) error { return nil }, nil)
+	must(t, err)
+	var values [][]byte
+	for i := range 5 {
+		value, _ := appendChangelog(nil, &changelogHeader{kind: kindEntries}, []entry{{testDigest(i), 5, 6}})
+		values = append(values, value)
+		c, err := parseChangelog(value)
+		must(t, err)
+		l.add(value, &c, int64(10*i+1))
+		must(t, l.write())
+	}
+	must(t, l.Close())
+	whole, err := os.ReadFile(filepath.Join(dir, logName(1)))
+	must(t, err)
+	check := func(what string, data []byte, at int) {
+		other := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(other, logName(1)), data, 0o600))
+		n := 0
+		l, err := openStateLog(vfs.OS{}, other, topicID{1}, func(int64) error { return nil }, func(value []byte, position int64) error {
+			if n >= len(values) || !bytes.Equal(value, values[n]) || position != int64(10*n+1) {
+				t.Errorf("%s at %d: record %d is another", what, at, n)
+			}
+			n++
+			return nil
+		})
+		must(t, err)
+		if want := max(0, at-logHeaderSize) / (logFrameSize + len(values[0])); n != want {
+			t.Errorf("%s at %d: %d records, want %d", what, at, n, want)
+		}
+		must(t, l.Close())
+	}
+	for at := range whole {
+		if at%7 == 0 || at < logHeaderSize {
+			check("cut", whole[:at], at)
+			spoiled := bytes.Clone(whole)
+			spoiled[at] ^= 0x40
+			if at < 28 || at >= logHeaderSize {
+				check("spoiled", spoiled, at)
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package kafkaio
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// stateLog keeps on disk what one partition's state has applied of the
+// changelog, in files that only grow:
+//
+//	file:  "SEMELKC1" (8), id of the changelog's topic (16), checksum (4), 0 (4), frames
+//	frame: length of the record (4), checksum of what follows (4),
+//	       position before it (8), position behind it (8), record
+//
+// Nothing is synced: the log is a copy. A frame whose checksum does not hold, or
+// that does not go on where the one before ended, ends what is read, and the
+// rest comes from the changelog. It is written after a commit is known, so it
+// may lag and never leads. One goroutine uses it at a time.
+type stateLog struct {
+	fs        vfs.FS
+	dir       string
+	changelog topicID
+
+	file    vfs.File
+	size    int64
+	next    int64       // the position behind the last frame
+	sealed  []sealedLog // older files, oldest first
+	number  int         // of the file
+	newest  int64       // the greatest stream time in the file
+	begun   int64       // the stream time of its first frame
+	scratch []byte
+}
+
+type sealedLog struct {
+	name   string
+	newest int64
+}
+
+const (
+	logMagic       = "SEMELKC1"
+	logHeaderSize  = 32
+	logFrameSize   = 24
+	maxLogFileSize = 32 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// openStateLog opens or makes the log in a directory, and hands every record
+// that holds to apply, in order. Expect is told before how many keys there may
+// be. What belongs to another changelog is removed.
+func openStateLog(files vfs.FS, dir string, changelog topicID, expect func(keys int64) error, apply func(value []byte, position int64) error) (*stateLog, error) {
+	l := &stateLog{fs: files, dir: dir, changelog: changelog}
+	if err := files.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+	}
+	names, err := files.List(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+	}
+	if err := expect(logBytes(files, dir, names) / changelogEntrySize); err != nil {
+		return nil, err
+	}
+	whole := true
+	for _, name := range names {
+		number, ok := logNumber(name)
+		if !ok {
+			continue
+		}
+		if !whole {
+			if err := files.Remove(filepath.Join(dir, name)); err != nil {
+				return nil, fmt.Errorf("kafkaio: state: %w", err)
+			}
+			continue
+		}
+		if whole, err = l.load(name, number, apply); err != nil {
+			return nil, err
+		}
+	}
+	if l.file == nil {
+		return l, l.rotate()
+	}
+	return l, nil
+}
+
+// logBytes returns about how large the files of a log are.
+func logBytes(files vfs.FS, dir string, names []string) (bytes int64) {
+	for _, name := range names {
+		if _, ok := logNumber(name); !ok {
+			continue
+		}
+		if file, err := files.Open(filepath.Join(dir, name)); err == nil {
+			if size, err := file.Size(); err == nil {
+				bytes += size
+			}
+			file.Close() // it was only asked for its size
+		}
+	}
+	return bytes
+}
+
+func logNumber(name string) (int, bool) {
+	text, ok := strings.CutSuffix(name, ".keys")
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n > 0
+}
+
+func logName(number int) string { return fmt.Sprintf("%08d.keys", number) }
+
+// load reads one file, and reports whether all of it holds. Then it is the file
+// that is written, or what follows it is.
+func (l *stateLog) load(name string, number int, apply func([]byte, int64) error) (whole bool, err error) {
+	path := filepath.Join(l.dir, name)
+	data, err := l.fs.ReadFile(path)
+	if err != nil {
+		return false, fmt.Errorf("kafkaio: state: %w", err)
+	}
+	if !l.headerHolds(data) || l.file != nil && number != l.number+1 {
+		return false, l.fs.Remove(path)
+	}
+	if err := l.seal(); err != nil {
+		return false, err
+	}
+	first := len(l.sealed) == 0
+	at := int64(logHeaderSize)
+	for {
+		value, before, behind, ok := frameAt(data[at:])
+		if !ok || !first && before != l.next {
+			break
+		}
+		c, err := parseChangelog(value)
+		if err != nil {
+			break
+		}
+		if err := apply(value, behind); err != nil {
+			return false, err
+		}
+		first = false
+		l.note(&c)
+		l.next = behind
+		at += int64(logFrameSize + len(value))
+	}
+	file, err := l.fs.Open(path)
+	if err != nil {
+		return false, fmt.Errorf("kafkaio: state: %w", err)
+	}
+	l.file, l.size, l.number = file, at, number
+	if at < int64(len(data)) {
+		if err := file.Truncate(at); err != nil {
+			return false, fmt.Errorf("kafkaio: state: %w", err)
+		}
+		return false, nil
+	}
+	return true, nil
+}
+
+func (l *stateLog) headerHolds(data []byte) bool {
+	return len(data) >= logHeaderSize && string(data[:8]) == logMagic && topicID(data[8:24]) == l.changelog &&
+		binary.LittleEndian.Uint32(data[24:]) == crc32.Checksum(data[:24], castagnoli)
+}
+
+// frameAt reads the frame at the beginning of data.
+func frameAt(data []byte) (value []byte, before, behind int64, ok bool) {
+	if len(data) < logFrameSize {
+		return nil, 0, 0, false
+	}
+	n := int64(binary.LittleEndian.Uint32(data))
+	if n > int64(len(data)-logFrameSize) {
+		return nil, 0, 0, false
+	}
+	frame := data[8 : logFrameSize+n]
+	if binary.LittleEndian.Uint32(data[4:]) != crc32.Checksum(frame, castagnoli) {
+		return nil, 0, 0, false
+	}
+	before, behind = int64(binary.LittleEndian.Uint64(frame)), int64(binary.LittleEndian.Uint64(frame[8:]))
+	return frame[16:], before, behind, behind > before
+}
+
+// note remembers the times of a record for when its file may go.
+func (l *stateLog) note(c *changelogRecord) {
+	if l.size <= logHeaderSize && l.begun == 0 {
+		l.begun = c.streamTime
+	}
+	l.newest = max(l.newest, c.streamTime)
+}
+
+// add puts a record behind those that wait to be written. The position is behind
+// it.
+func (l *stateLog) add(value []byte, c *changelogRecord, position int64) {
+	start := len(l.scratch)
+	l.scratch = append(l.scratch, make([]byte, logFrameSize)...)
+	l.scratch = append(l.scratch, value...)
+	frame := l.scratch[start:]
+	binary.LittleEndian.PutUint32(frame, uint32(len(value)))
+	binary.LittleEndian.PutUint64(frame[8:], uint64(l.next))
+	binary.LittleEndian.PutUint64(frame[16:], uint64(position))
+	binary.LittleEndian.PutUint32(frame[4:], crc32.Checksum(frame[8:], castagnoli))
+	l.next = position
+	l.note(c)
+}
+
+// write writes what was added. After an error the log is of no use until it is
+// opened again.
+func (l *stateLog) write() error {
+	if len(l.scratch) == 0 {
+		return nil
+	}
+	if _, err := l.file.WriteAt(l.scratch, l.size); err != nil {
+		return fmt.Errorf("kafkaio: state: %w", err)
+	}
+	l.size += int64(len(l.scratch))
+	if cap(l.scratch) > 4<<20 {
+		l.scratch = nil
+	}
+	l.scratch = l.scratch[:0]
+	return nil
+}
+
+// tidy begins a new file when the present one is large or spans an eighth of the
+// retention, and removes files of which nothing counts any more: those with no
+// stream time above horizon. Times are in milliseconds, a span of 0 is none.
+func (l *stateLog) tidy(horizon, span int64) error {
+	if l.size >= maxLogFileSize || span > 0 && l.size > logHeaderSize && l.newest-l.begun > span/8 {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	for len(l.sealed) > 0 && l.sealed[0].newest <= horizon {
+		if err := l.fs.Remove(filepath.Join(l.dir, l.sealed[0].name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("kafkaio: state: %w", err)
+		}
+		l.sealed = l.sealed[1:]
+	}
+	return nil
+}
+
+// seal ends the file that is written.
+func (l *stateLog) seal() error {
+	if l.file == nil {
+		return nil
+	}
+	err := l.file.Close()
+	l.sealed = append(l.sealed, sealedLog{logName(l.number), l.newest})
+	l.file, l.newest, l.begun, l.size = nil, 0, 0, 0
+	return err
+}
+
+func (l *stateLog) rotate() error {
+	if err := l.seal(); err != nil {
+		return fmt.Errorf("kafkaio: state: %w", err)
+	}
+	l.number++
+	file, err := l.fs.Create(filepath.Join(l.dir, logName(l.number)))
+	if err != nil {
+		return fmt.Errorf("kafkaio: state: %w", err)
+	}
+	header := make([]byte, logHeaderSize)
+	copy(header, logMagic)
+	copy(header[8:], l.changelog[:])
+	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], castagnoli))
+	l.file, l.size = file, logHeaderSize
+	if _, err := file.WriteAt(header, 0); err != nil {
+		return fmt.Errorf("kafkaio: state: %w", err)
+	}
+	return nil
+}
+
+// clear removes everything, because it does not fit the changelog.
+func (l *stateLog) clear() error {
+	if err := l.seal(); err != nil {
+		return fmt.Errorf("kafkaio: state: %w", err)
+	}
+	for _, s := range l.sealed {
+		if err := l.fs.Remove(filepath.Join(l.dir, s.name)); err != nil {
+			return fmt.Errorf("kafkaio: state: %w", err)
+		}
+	}
+	l.sealed, l.next, l.scratch = nil, 0, l.scratch[:0]
+	return l.rotate()
+}
+
+// Close closes the file.
+func (l *stateLog) Close() error {
+	if l.file == nil {
+		return nil
+	}
+	err := l.file.Close()
+	l.file = nil
+	return err
+}

@@ -1,0 +1,201 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// ErrFenced says that another process runs under this one's names: the later
+// one works, and the earlier one must end.
+var ErrFenced = errors.New("another process runs under the same instance name")
+
+// Transactor moves records from topics to a topic so that each key takes effect
+// once, for whoever reads the output with read_committed. Outputs, changelog and
+// offsets are one transaction; the local state is changed after it is known to
+// have committed. When the end of a transaction is not known, everything is read
+// again from what the brokers have.
+type Transactor struct {
+	opts    TransactorOptions
+	windows windowing
+	clock   *clock.Clock
+
+	admin     *kgo.Client // plain: metadata, offsets, barriers
+	topics    map[string]topicID
+	changelog map[string]topicID // by input topic
+
+	mu    sync.Mutex // guards slots
+	slots map[partitionID]*slot
+}
+
+// NewTransactor returns a Transactor. Nothing is connected before Run. The error
+// names all bad options and wraps semel.ErrInvalidRequest.
+func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
+	t := &Transactor{slots: map[partitionID]*slot{}}
+	if opts != nil {
+		t.opts = *opts
+	}
+	t.opts.defaults()
+	if err := t.opts.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.windows, err = newWindowing(t.opts.Window, t.opts.Grace, t.opts.EventTime); err != nil {
+		return nil, fmt.Errorf("kafkaio: %w", err)
+	}
+	return t, nil
+}
+
+// Run moves records until ctx ends, then finishes or aborts the transactions
+// that are open and returns nil. The group keeps its place for a while, so that
+// a restart finds its partitions. It blocks. An error means that it cannot go
+// on: what it needs is missing or refused, another process took its place
+// (ErrFenced), or it was told to stop at a message (pipeline.ErrStopped).
+// Rebalances, lost connections and restarts of brokers are none.
+//
+// It is called once.
+func (t *Transactor) Run(ctx context.Context) error {
+	t.clock = clock.New(t.opts.clock, time.Time{})
+	lock, err := t.lockState()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	// A barrier may be written twice; a write that cannot be given up may not.
+	t.admin, err = kgo.NewClient(t.clientOptions(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())...)
+	if err != nil {
+		return fmt.Errorf("kafkaio: %w", err)
+	}
+	defer t.admin.Close()
+	if err := t.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	errs := make([]error, t.opts.Sessions)
+	for i := range errs {
+		s := newSession(t, i)
+		running.Go(func() {
+			if errs[i] = s.run(ctx); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	running.Wait()
+	for _, s := range t.slots {
+		s.close()
+	}
+	return errors.Join(errs...)
+}
+
+// clientOptions returns the caller's options, those that every client here has,
+// and more.
+func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
+	opts := append([]kgo.Opt{}, t.opts.Client...)
+	// An option of its own: a client changes what is in it.
+	opts = append(opts, kgo.ProducerBatchCompression(t.opts.Compression))
+	opts = append(opts, kgo.RetryBackoffFn(func(tries int) time.Duration {
+		return min(20*time.Millisecond<<min(tries, 6), time.Second)
+	}), kgo.MetadataMinAge(100*time.Millisecond))
+	return append(opts, more...)
+}
+
+func (t *Transactor) lockState() (io.Closer, error) {
+	if t.opts.StateDir == "" {
+		return io.NopCloser(nil), nil
+	}
+	if err := t.opts.files.MkdirAll(t.opts.StateDir); err != nil {
+		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+	}
+	lock, err := t.opts.files.Lock(filepath.Join(t.opts.StateDir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
+	if err != nil {
+		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+	}
+	return lock, nil
+}
+
+// now returns the time in milliseconds.
+func (t *Transactor) now() int64 { return t.clock.Nanos() / int64(time.Millisecond) }
+
+func (t *Transactor) observe(e pipeline.Event) {
+	if t.opts.Observer != nil && (e.Count > 0 || e.Kind >= pipeline.EventPaused) {
+		e.Pipeline = t.opts.Name
+		t.opts.Observer.ObservePipeline(e)
+	}
+}
+
+// adm returns the administrator's view of the plain client.
+func (t *Transactor) adm() *kadm.Client { return kadm.NewClient(t.admin) }
+
+// slot is the place of one partition's state in this process. A session that is
+// given the partition takes the slot; one that holds it though the partition is
+// no longer its own is asked to let go.
+type slot struct {
+	holder *session
+	free   chan struct{} // closed when the holder lets go
+	state  *state        // the holder's
+}
+
+func (s *slot) close() {
+	if s.state != nil && s.state.log != nil {
+		s.state.log.Close() // nothing is lost with what is not written
+	}
+	s.state = nil
+}
+
+// take makes a session the holder of a partition's slot. It waits until another
+// holder lets go.
+func (t *Transactor) take(ctx context.Context, id partitionID, s *session) (*slot, error) {
+	for {
+		t.mu.Lock()
+		at := t.slots[id]
+		if at == nil {
+			at = &slot{}
+			t.slots[id] = at
+		}
+		if at.holder == nil || at.holder == s {
+			if at.holder == nil {
+				at.holder, at.free = s, make(chan struct{})
+			}
+			t.mu.Unlock()
+			return at, nil
+		}
+		holder, free := at.holder, at.free
+		t.mu.Unlock()
+		holder.ask(id)
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// release lets go of a partition and frees its memory.
+func (t *Transactor) release(id partitionID, s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slots[id]
+	if at == nil || at.holder != s {
+		return
+	}
+	at.close()
+	at.holder = nil
+	close(at.free)
+}

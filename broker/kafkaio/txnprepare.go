@@ -1,0 +1,223 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// prepare looks at the brokers and topics until all that is needed is there. It
+// returns an error for what will not mend by itself.
+func (t *Transactor) prepare(ctx context.Context) error {
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		err := t.check(ctx)
+		// A broker that has just started does not know all topics at once.
+		early := errors.Is(err, errNoTopic) && time.Since(began) < noTopicAfter
+		if err == nil || !transient(err) && !early {
+			return err
+		}
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "not all is there yet", Err: err})
+		if !pause(ctx, min(time.Second, 50*time.Millisecond<<min(tries, 5))) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// noTopicAfter is how long a topic must be missing before it does not exist.
+const noTopicAfter = 10 * time.Second
+
+var errNoTopic = fmt.Errorf("does not exist: %w", semel.ErrInvalidRequest)
+
+// pause waits and reports whether it did to the end.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// transient reports whether an error may end by waiting: of a connection, or one
+// that the broker says can be retried.
+func transient(err error) bool {
+	if errors.Is(err, semel.ErrInvalidRequest) {
+		return false
+	}
+	if refused, ok := errors.AsType[*kerr.Error](err); ok {
+		return refused.Retriable
+	}
+	return true
+}
+
+func (t *Transactor) check(ctx context.Context) error {
+	if err := t.checkBrokers(ctx); err != nil {
+		return err
+	}
+	adm := t.adm()
+	names := append([]string{t.opts.Output}, t.opts.Inputs...)
+	topics, err := adm.ListTopics(ctx, names...)
+	if err != nil {
+		return fmt.Errorf("kafkaio: list topics: %w", err)
+	}
+	for _, name := range names {
+		if err := topics[name].Err; errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return fmt.Errorf("kafkaio: topic %s %w", name, errNoTopic)
+		} else if err != nil {
+			return fmt.Errorf("kafkaio: topic %s: %w", name, err)
+		}
+	}
+	if err := t.checkParked(ctx, adm, len(topics[t.opts.Inputs[0]].Partitions)); err != nil {
+		return err
+	}
+	t.topics, t.changelog = map[string]topicID{}, map[string]topicID{}
+	for _, input := range t.opts.Inputs {
+		partitions := len(topics[input].Partitions)
+		if t.opts.SamePartition && partitions > len(topics[t.opts.Output].Partitions) {
+			return fmt.Errorf("kafkaio: %s has %d partitions and %s %d: with SamePartition the output needs as many: %w",
+				input, partitions, t.opts.Output, len(topics[t.opts.Output].Partitions), semel.ErrInvalidRequest)
+		}
+		t.topics[input] = topics[input].ID
+		id, err := t.checkChangelog(ctx, adm, input, partitions)
+		if err != nil {
+			return err
+		}
+		t.changelog[input] = id
+	}
+	return t.sample(ctx)
+}
+
+// checkParked makes the topic of what is put aside if it is missing. It keeps
+// its records until somebody settles them.
+func (t *Transactor) checkParked(ctx context.Context, adm *kadm.Client, partitions int) error {
+	if t.opts.Parked == "" {
+		return nil
+	}
+	topics, err := adm.ListTopics(ctx, t.opts.Parked)
+	if err != nil {
+		return fmt.Errorf("kafkaio: list topics: %w", err)
+	}
+	switch err := topics[t.opts.Parked].Err; {
+	case err == nil:
+		return nil
+	case !errors.Is(err, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("kafkaio: topic %s: %w", t.opts.Parked, err)
+	}
+	forever := map[string]*string{"retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1")}
+	_, err = adm.CreateTopic(ctx, int32(partitions), -1, forever, t.opts.Parked)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("kafkaio: make %s, for what is put aside: %w", t.opts.Parked, err)
+	}
+	return kerr.LeaderNotAvailable // look again
+}
+
+// checkBrokers refuses brokers that do not fence a member which was replaced.
+func (t *Transactor) checkBrokers(ctx context.Context) error {
+	answer, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, t.admin)
+	if err != nil {
+		return fmt.Errorf("kafkaio: ask for versions: %w", err)
+	}
+	if fencing(answer).Severity != semel.Fine {
+		return fmt.Errorf("kafkaio: the brokers are older than Kafka 2.5: they do not stop a member that was replaced from committing: %w", semel.ErrInvalidRequest)
+	}
+	if f := transactionVersion(answer); f.Severity != semel.Fine {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: f.Subject + " is " + f.Found + ": " + f.Cost})
+	}
+	return nil
+}
+
+// checkChangelog makes the changelog of an input if it is missing, refuses one
+// that does not fit, and returns its id.
+func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input string, partitions int) (topicID, error) {
+	name := t.opts.changelogOf(input)
+	topics, err := adm.ListTopics(ctx, name)
+	if err != nil {
+		return topicID{}, fmt.Errorf("kafkaio: list topics: %w", err)
+	}
+	topic := topics[name]
+	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+		settings := map[string]*string{
+			"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
+			"retention.ms": kadm.StringPtr(strconv.FormatInt(t.changelogRetention(), 10)),
+		}
+		_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
+		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			return topicID{}, fmt.Errorf("kafkaio: make changelog %s: %w", name, err)
+		}
+		return topicID{}, kerr.LeaderNotAvailable // look again
+	}
+	if topic.Err != nil {
+		return topicID{}, fmt.Errorf("kafkaio: changelog %s: %w", name, topic.Err)
+	}
+	if len(topic.Partitions) != partitions {
+		return topicID{}, fmt.Errorf("kafkaio: %s has %d partitions and its changelog %s %d: keys would be looked for where they are not; begin with a new changelog, or with a new input of the old count: %w",
+			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
+	}
+	return topic.ID, t.checkSettings(ctx, adm, name)
+}
+
+// changelogRetention returns for how many milliseconds the changelog keeps its
+// records, or -1.
+func (t *Transactor) changelogRetention() int64 {
+	keep := t.windows.retention()
+	if t.windows.eventTime || keep >= semel.Forever/2 {
+		return -1 // its records' times say nothing about when they may go
+	}
+	return (keep + max(keep/4, time.Hour)).Milliseconds()
+}
+
+// checkSettings refuses a changelog that loses keys. Settings that may not be
+// seen are believed.
+func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name string) error {
+	configs, err := adm.DescribeTopicConfigs(ctx, name)
+	if err != nil {
+		return nil //nolint:nilerr // not allowed to look
+	}
+	config, err := configs.On(name, nil)
+	if err != nil || config.Err != nil {
+		return nil
+	}
+	for _, c := range config.Configs {
+		if c.Value == nil {
+			continue
+		}
+		switch c.Key {
+		case "cleanup.policy":
+			if strings.Contains(*c.Value, "compact") {
+				return fmt.Errorf("kafkaio: changelog %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", name, *c.Value, semel.ErrInvalidRequest)
+			}
+		case "retention.ms":
+			have, err := strconv.ParseInt(*c.Value, 10, 64)
+			need := t.changelogRetention()
+			if err == nil && have >= 0 && (need < 0 || have < t.windows.retention().Milliseconds()) {
+				return fmt.Errorf("kafkaio: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, have, need, semel.ErrInvalidRequest)
+			}
+		}
+	}
+	return nil
+}
+
+// partitioner leaves the partition of records for some topics to the caller. For
+// others the key's hash decides, as in Kafka's own client.
+type partitioner struct{ manual map[string]bool }
+
+func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	if p.manual[topic] {
+		return kgo.ManualPartitioner().ForTopic(topic)
+	}
+	return kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+}

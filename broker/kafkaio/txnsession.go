@@ -1,0 +1,392 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// session is one member of the group with a transactional producer. One
+// goroutine runs it. The client's callbacks tell it what changed, and it acts on
+// that when no transaction is open.
+type session struct {
+	t    *Transactor
+	name string
+
+	client *kgo.GroupTransactSession
+	cut    context.CancelFunc // ends the client at once
+	parts  map[partitionID]*part
+	work   worker
+	// restoring is the goroutine that brings parts up to date, if one runs.
+	restoring *restoring
+
+	mu       sync.Mutex    // guards what follows
+	assigned []partitionID // new ones, whose reading is paused
+	gone     []partitionID // revoked or lost
+	wanted   []partitionID // another session of this process has been given them
+	revoked  bool          // something is gone: the open transaction cannot commit
+	wake     func()        // ends the wait for records
+}
+
+// part is a partition that a session was given.
+type part struct {
+	id    partitionID
+	slot  *slot
+	given bool // by the client that lives
+	ready bool // up to date
+	// verify: the first record that is read of the changelog must be the last
+	// one that was applied.
+	verify bool
+	// What the open transaction does with it.
+	touched bool
+	changes []*kgo.Record // of the changelog
+}
+
+func newSession(t *Transactor, number int) *session {
+	s := &session{t: t, name: strconv.Itoa(number), parts: map[partitionID]*part{}}
+	s.work.init(s)
+	return s
+}
+
+// errAgain says that a session must begin anew with what the brokers have.
+var errAgain = errors.New("kafkaio: begin anew")
+
+// run works until ctx ends or nothing helps.
+func (s *session) run(ctx context.Context) error {
+	defer s.letGo()
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := s.live(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case fatal(err):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		}
+		if time.Since(began) > 10*time.Second {
+			failures = 0
+		}
+		failures++
+		s.t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "begins anew", Err: err})
+		if failures > 1 && !pause(ctx, min(20*time.Millisecond<<min(failures, 8), 5*time.Second)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// fatal reports whether an error does not mend by beginning anew.
+func fatal(err error) bool {
+	for _, refused := range []error{
+		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
+		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
+		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, errOutOfRange, ErrFenced,
+	} {
+		if errors.Is(err, refused) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *session) open(ctx context.Context) error {
+	o := &s.t.opts
+	manual := map[string]bool{o.Output: o.SamePartition}
+	for _, input := range o.Inputs {
+		manual[o.changelogOf(input)] = true
+	}
+	s.mu.Lock()
+	s.assigned, s.gone, s.revoked = nil, nil, false
+	s.mu.Unlock()
+	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	client, err := kgo.NewGroupTransactSession(s.t.clientOptions(append(o.Reset.options(),
+		kgo.WithContext(life), kgo.ConsumerGroup(o.Group), kgo.InstanceID(o.Instance+"-"+s.name), kgo.ConsumeTopics(o.Inputs...),
+		kgo.TransactionalID(o.TransactionalID+"-"+s.name), kgo.TransactionTimeout(o.TransactionTimeout),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
+		kgo.RebalanceTimeout(max(30*time.Second, o.SessionTimeout)), kgo.RecordPartitioner(partitioner{manual}),
+		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost),
+		kgo.FetchMaxBytes(4<<20), kgo.FetchMaxPartitionBytes(1<<20), kgo.MaxBufferedRecords(20_000),
+	)...)...)
+	if err != nil {
+		cut()
+		return fmt.Errorf("kafkaio: %w", err)
+	}
+	s.client, s.cut = client, cut
+	// Asking for the producer's id ends what a predecessor left open.
+	if _, _, err := client.Client().ProducerID(ctx); err != nil {
+		return fmt.Errorf("kafkaio: producer %s-%s: %w", o.TransactionalID, s.name, err)
+	}
+	return nil
+}
+
+// live runs one client from its start to its end.
+func (s *session) live(ctx context.Context) error {
+	defer s.leave()
+	last, cancel := lasting(ctx, s.t.opts.Shutdown)
+	defer cancel()
+	err := s.open(ctx)
+	if err == nil {
+		err = s.loop(ctx, last)
+	}
+	if s.replaced(ctx, err) {
+		return fmt.Errorf("kafkaio: %w: %w", ErrFenced, err)
+	}
+	return err
+}
+
+// loop works until ctx ends or the client is of no more use.
+func (s *session) loop(ctx, last context.Context) error {
+	for {
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		fetches := s.poll(ctx, time.Second)
+		if s.interrupted() {
+			if err := s.rewind(last); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.fetchError(fetches); err != nil {
+			return err
+		}
+		if fetches.NumRecords() == 0 {
+			continue
+		}
+		if err := s.transact(ctx, last, fetches); err != nil {
+			return err
+		}
+	}
+}
+
+// replaced reports whether an error means that another process took this
+// session's name. That its producer was fenced, or its transaction ended, may also
+// mean that it was open for too long, so the group is asked who has the name
+// there: whoever comes later joins soon after it has fenced the producer.
+func (s *session) replaced(ctx context.Context, err error) bool {
+	if errors.Is(err, kerr.FencedInstanceID) {
+		return true
+	}
+	if s.client == nil || !errors.Is(err, kerr.ProducerFenced) && !errors.Is(err, kerr.InvalidTxnState) && !errors.Is(err, kerr.InvalidProducerEpoch) {
+		return false
+	}
+	instance := s.t.opts.Instance + "-" + s.name
+	for range 10 {
+		groups, err := s.t.adm().DescribeGroups(ctx, s.t.opts.Group)
+		if err == nil {
+			own, _ := s.client.Client().GroupMetadata()
+			for _, m := range groups[s.t.opts.Group].Members {
+				if m.InstanceID != nil && *m.InstanceID == instance && m.MemberID != own {
+					return true
+				}
+			}
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// leaveTime is how long a client may take to close in order. It waits for the
+// group to settle if that is about to.
+const leaveTime = time.Second
+
+// leave closes the client. The member keeps its place in the group.
+func (s *session) leave() {
+	s.stopRestoring()
+	if s.client != nil {
+		timer := time.AfterFunc(leaveTime, s.cut)
+		s.client.Close()
+		timer.Stop()
+		s.cut()
+		s.client = nil
+	}
+	for _, p := range s.parts {
+		p.given, p.ready = false, false
+		if p.slot != nil && p.slot.state != nil {
+			p.slot.state.drop()
+		}
+	}
+}
+
+// letGo gives up all partitions.
+func (s *session) letGo() {
+	for id := range s.parts {
+		s.drop(id)
+	}
+}
+
+func (s *session) drop(id partitionID) {
+	s.t.release(id, s)
+	delete(s.parts, id)
+}
+
+// poll waits for records, but not longer than most, and not when something has
+// changed.
+func (s *session) poll(ctx context.Context, most time.Duration) kgo.Fetches {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	s.mu.Lock()
+	s.wake = cancel
+	s.mu.Unlock()
+	if s.pending() {
+		cancel()
+	}
+	return s.client.PollRecords(ctx, s.work.room())
+}
+
+// interrupted reports whether the open transaction cannot commit.
+func (s *session) interrupted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revoked
+}
+
+// pending reports whether there is something to settle.
+func (s *session) pending() bool {
+	if s.restoring != nil {
+		select {
+		case <-s.restoring.done:
+			return true
+		default:
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revoked || len(s.assigned) > 0 || len(s.gone) > 0 || len(s.wanted) > 0
+}
+
+// onAssigned, onRevoked and onLost are called by the client, from its own
+// goroutine.
+func (s *session) onAssigned(_ context.Context, client *kgo.Client, given map[string][]int32) {
+	if len(given) == 0 {
+		return
+	}
+	client.PauseFetchPartitions(given)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.assigned = append(s.assigned, partitionsOf(given)...)
+	s.wakeUp()
+}
+
+func (s *session) onRevoked(ctx context.Context, client *kgo.Client, taken map[string][]int32) {
+	if len(taken) > 0 { // a cooperative rebalance begins with none
+		s.onLost(ctx, client, taken)
+	}
+}
+
+func (s *session) onLost(_ context.Context, _ *kgo.Client, taken map[string][]int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range partitionsOf(taken) {
+		s.gone = append(s.gone, id)
+		for i := range s.assigned { // given and taken before anybody looked
+			if s.assigned[i] == id {
+				s.assigned = append(s.assigned[:i], s.assigned[i+1:]...)
+				break
+			}
+		}
+	}
+	s.revoked = true
+	s.wakeUp()
+}
+
+// ask is called by another session that was given a partition which this one
+// holds.
+func (s *session) ask(id partitionID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = append(s.wanted, id)
+	s.wakeUp()
+}
+
+func (s *session) wakeUp() {
+	if s.wake != nil {
+		s.wake()
+	}
+}
+
+func partitionsOf(topics map[string][]int32) []partitionID {
+	var list []partitionID
+	for topic, numbers := range topics {
+		for _, n := range numbers {
+			list = append(list, partitionID{topic, n})
+		}
+	}
+	return list
+}
+
+// settle acts on what changed. No transaction is open.
+func (s *session) settle(ctx context.Context) error {
+	s.mu.Lock()
+	assigned, gone := s.assigned, append(s.gone, s.wanted...)
+	s.assigned, s.gone, s.wanted = nil, nil, nil
+	s.mu.Unlock()
+	if len(gone) > 0 || len(assigned) > 0 {
+		s.t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: fmt.Sprintf("%d partitions given, %d taken", len(assigned), len(gone))})
+		s.stopRestoring()
+	}
+	for _, id := range gone {
+		s.drop(id)
+	}
+	for _, id := range assigned {
+		s.parts[id] = &part{id: id, given: true}
+	}
+	return s.restore(ctx)
+}
+
+// rewind gives back what was read and not processed, and lets the next
+// transaction commit again.
+func (s *session) rewind(last context.Context) error {
+	s.mu.Lock()
+	s.revoked = false
+	s.mu.Unlock()
+	if _, err := s.client.End(last, kgo.TryAbort); err != nil {
+		return fmt.Errorf("kafkaio: rewind: %w", err)
+	}
+	return nil
+}
+
+// lasting returns a context for what must be finished though ctx has ended: it
+// ends that much later than ctx.
+func lasting(ctx context.Context, longer time.Duration) (context.Context, context.CancelFunc) {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(longer, cancel)
+		context.AfterFunc(last, func() { timer.Stop() })
+	})
+	return last, func() { stop(); cancel() }
+}
+
+var errOutOfRange = errors.New("no offset to begin at")
+
+// fetchError returns the error of a fetch that ends the client, or nil.
+func (s *session) fetchError(fetches kgo.Fetches) error {
+	var found error
+	fetches.EachError(func(topic string, number int32, err error) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), found != nil:
+		case errors.Is(err, kerr.OffsetOutOfRange):
+			found = fmt.Errorf("kafkaio: %s/%d: %w: %w", topic, number, errOutOfRange, err)
+		default:
+			found = fmt.Errorf("kafkaio: read %s/%d: %w", topic, number, err)
+		}
+	})
+	return found
+}

@@ -1,0 +1,453 @@
+package kafkaio
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// worker decides records and writes what follows from them. It belongs to one
+// session, and all but its counts live from one transaction to the next only to
+// be used again.
+type worker struct {
+	s       *session
+	opts    *TransactorOptions
+	reader  *key.Reader
+	message semel.Message
+	id      []byte
+	digests []semel.Digest
+	states  []keyState
+	touched []*part
+	counts  counts
+	began   time.Time // of the last transaction
+	records int
+	bytes   int64
+	// promise is called for each record that was written or failed.
+	promise func(*kgo.Record, error)
+	failed  atomic.Pointer[error]
+}
+
+// counts is what a transaction did.
+type counts struct {
+	fresh, duplicate, late, again, missing int
+	parked, dropped                        int
+}
+
+// keyState says what is known of a record's key before it is decided.
+type keyState uint8
+
+const (
+	keyKnown keyState = iota
+	keyMissing
+	keyPass // goes on without being remembered
+)
+
+func (w *worker) init(s *session) {
+	w.s, w.opts = s, &s.t.opts
+	w.reader = w.opts.Key.Reader(nil)
+	w.promise = func(_ *kgo.Record, err error) {
+		if err != nil {
+			w.failed.CompareAndSwap(nil, &err)
+		}
+	}
+}
+
+// room returns how many records may be read at once.
+func (w *worker) room() int {
+	const most = 10_000
+	return max(min(most, w.opts.MaxRecords-w.records), 1)
+}
+
+// transact begins a transaction with what was read, reads on until it is due, and
+// ends it. After an error the session begins anew.
+func (s *session) transact(ctx, last context.Context, fetches kgo.Fetches) error {
+	w := &s.work
+	w.reset()
+	w.began = time.Now()
+	if err := s.client.Begin(); err != nil {
+		return fmt.Errorf("kafkaio: begin: %w", err)
+	}
+	for {
+		if err := w.process(last, fetches); err != nil {
+			s.abort(last)
+			return err
+		}
+		left := s.t.opts.Interval - time.Since(w.began)
+		if left <= 0 || w.records >= s.t.opts.MaxRecords || w.bytes >= s.t.opts.MaxBytes || ctx.Err() != nil || w.failed.Load() != nil {
+			break
+		}
+		fetches = s.poll(ctx, left)
+		if s.interrupted() {
+			return s.abort(last)
+		}
+		if err := s.fetchError(fetches); err != nil {
+			s.abort(last)
+			return err
+		}
+		if fetches.NumRecords() == 0 && s.pending() {
+			break
+		}
+	}
+	return s.finish(last)
+}
+
+func (w *worker) reset() {
+	w.counts = counts{}
+	w.records, w.bytes = 0, 0
+	w.failed.Store(nil)
+	for _, p := range w.touched {
+		p.touched = false
+		clear(p.changes)
+		p.changes = p.changes[:0]
+	}
+	w.touched = w.touched[:0]
+}
+
+// abort ends the open transaction without effect. What was read is read again.
+func (s *session) abort(last context.Context) error {
+	for _, p := range s.work.touched {
+		p.slot.state.drop()
+	}
+	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
+	return s.rewind(last)
+}
+
+// finish writes the changelog and commits. An error means that it is not known
+// what the brokers have: the session begins anew.
+func (s *session) finish(last context.Context) error {
+	w := &s.work
+	w.writeChangelog(last)
+	if err := s.client.Client().Flush(last); err != nil {
+		return fmt.Errorf("kafkaio: flush: %w", err)
+	}
+	if failed := w.failed.Load(); failed != nil || s.interrupted() {
+		if err := s.abort(last); err != nil {
+			return err
+		}
+		if failed != nil {
+			s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: w.records, Err: *failed})
+		}
+		return nil
+	}
+	committed, err := s.client.End(last, kgo.TryCommit)
+	if err != nil || !committed {
+		for _, p := range w.touched {
+			p.slot.state.drop()
+		}
+		s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: w.records})
+		if err == nil {
+			err = errAgain // it may have committed, though the client says no
+		}
+		return fmt.Errorf("kafkaio: commit: %w", err)
+	}
+	for _, p := range w.touched {
+		s.applied(p)
+	}
+	w.report()
+	return nil
+}
+
+// applied makes the state of a partition what was committed.
+func (s *session) applied(p *part) {
+	st := p.slot.state
+	for i, r := range p.changes {
+		if st.log != nil {
+			c, err := parseChangelog(r.Value)
+			if err != nil {
+				panic(err) // this process wrote it
+			}
+			st.log.add(r.Value, &c, r.Offset+1)
+		}
+		if i == len(p.changes)-1 {
+			st.passed(r.Value, r.Offset+1)
+		}
+	}
+	st.commit()
+	s.t.writeLog(st)
+}
+
+// writeLog writes a state's log. A log that cannot be written is left as it is:
+// it is older than the changelog, and no more.
+func (t *Transactor) writeLog(st *state) {
+	if st.log == nil {
+		return
+	}
+	err := st.log.write()
+	if err == nil {
+		horizon, span := int64(-1), int64(0)
+		if keep := t.windows.retention(); keep != semel.Forever {
+			span = keep.Milliseconds()
+			horizon = st.committedTime - span
+		}
+		err = st.log.tidy(horizon, span)
+	}
+	if err != nil {
+		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+		st.log.Close()
+		st.log = nil
+	}
+}
+
+// writeChangelog writes what the transaction learned of keys.
+func (w *worker) writeChangelog(last context.Context) {
+	for _, p := range w.touched {
+		st := p.slot.state
+		entries := st.overlay.entries
+		if len(entries) == 0 && !(st.windows.eventTime && st.streamTime > st.committedTime) {
+			continue
+		}
+		h := changelogHeader{kind: kindEntries, secret: st.secret, topic: st.topic, streamTime: st.streamTime}
+		topic := w.opts.changelogOf(p.id.topic)
+		for {
+			value, n := appendChangelog(nil, &h, entries)
+			r := &kgo.Record{Topic: topic, Partition: p.id.number, Value: value}
+			p.changes = append(p.changes, r)
+			w.s.client.Produce(last, r, w.promise)
+			if entries = entries[n:]; len(entries) == 0 {
+				break
+			}
+		}
+	}
+}
+
+// report tells what a transaction did.
+func (w *worker) report() {
+	t, c := w.s.t, &w.counts
+	t.observe(pipeline.Event{Kind: pipeline.EventRead, Count: w.records, Bytes: w.bytes})
+	decided := func(n int, d semel.Decision, reason string) {
+		t.observe(pipeline.Event{Kind: pipeline.EventDecided, Count: n, Decision: d, Reason: reason})
+	}
+	decided(c.fresh, semel.Fresh, "no record")
+	if w.opts.Redo {
+		decided(c.again, semel.Fresh, "read again")
+		c.fresh += c.again
+	} else {
+		decided(c.again, semel.Duplicate, "read again")
+	}
+	decided(c.duplicate, semel.Duplicate, "completed before")
+	decided(c.late, semel.Late, "older than the window")
+	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.fresh, Elapsed: time.Since(w.began)})
+	t.observe(pipeline.Event{Kind: pipeline.EventParked, Count: c.parked})
+	t.observe(pipeline.Event{Kind: pipeline.EventDropped, Count: c.dropped})
+	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
+}
+
+// process decides what was read. The records of a partition come in their order.
+func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
+	var failed error
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		if failed != nil || len(f.Records) == 0 {
+			return
+		}
+		p := w.s.parts[partitionID{f.Topic, f.Partition}]
+		if p == nil || !p.ready {
+			failed = fmt.Errorf("kafkaio: %s/%d was read before its state was there: %w", f.Topic, f.Partition, errAgain)
+			return
+		}
+		if !p.touched {
+			p.touched = true
+			w.touched = append(w.touched, p)
+		}
+		w.records += len(f.Records)
+		failed = w.partition(ctx, p, f.Records)
+	})
+	return failed
+}
+
+// ahead is how many records are digested before the first of them is decided.
+const ahead = 64
+
+func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) error {
+	now := w.s.t.now()
+	for len(records) > 0 {
+		chunk := records[:min(ahead, len(records))]
+		records = records[len(chunk):]
+		if err := w.digest(p, chunk); err != nil {
+			return err
+		}
+		for i, r := range chunk {
+			if err := w.record(ctx, p, r, w.states[i], &w.digests[i], now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// digest finds the keys of records.
+func (w *worker) digest(p *part, records []*kgo.Record) error {
+	st := p.slot.state
+	w.digests, w.states = w.digests[:0], w.states[:0]
+	for _, r := range records {
+		w.bytes += int64(len(r.Key) + len(r.Value))
+		fill(&w.message, r)
+		var err error
+		w.id, err = w.reader.AppendID(w.id[:0], &w.message)
+		known := keyKnown
+		var d semel.Digest
+		if err != nil || len(w.id) == 0 || len(w.id) > semel.MaxKeyBytes {
+			if known, d, err = w.withoutKey(st, r, err); err != nil {
+				return err
+			}
+		} else {
+			d = st.scoped.Bytes(w.id)
+		}
+		st.committed.Prefetch(&d)
+		w.digests = append(w.digests, d)
+		w.states = append(w.states, known)
+	}
+	return nil
+}
+
+// withoutKey says what becomes of a record whose key is missing or cannot be
+// read.
+func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
+	switch w.opts.OnMissing {
+	case pipeline.MissingPass:
+		return keyPass, semel.Digest{}, nil
+	case pipeline.MissingHash:
+		if id, err := key.Content(r.Value); err == nil {
+			return keyKnown, st.scoped.String(id), nil
+		}
+		w.id = key.AppendLine(w.id[:0], r.Value)
+		if len(w.id) == 0 {
+			return keyMissing, semel.Digest{}, nil
+		}
+		return keyKnown, st.scoped.Bytes(w.id), nil
+	case pipeline.MissingStop:
+		if cause == nil {
+			cause = key.ErrMissing
+		}
+		return 0, semel.Digest{}, fmt.Errorf("kafkaio: %s/%d at %d: %w: %w", r.Topic, r.Partition, r.Offset, pipeline.ErrStopped, cause)
+	default:
+		return keyMissing, semel.Digest{}, nil
+	}
+}
+
+// record decides one record and writes what follows.
+func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, known keyState, d *semel.Digest, now int64) error {
+	st := p.slot.state
+	switch known {
+	case keyMissing:
+		w.counts.missing++
+		return w.putAside(ctx, r, w.opts.OnMissing == pipeline.MissingDrop, false, "key-missing", 0, nil)
+	case keyPass:
+		w.counts.fresh++
+		_, err := w.deliver(ctx, r)
+		return err
+	}
+	when := now
+	if w.opts.EventTime {
+		when = min(max(r.Timestamp.UnixMilli(), 0), now)
+	}
+	offset := r.Offset
+	switch st.decide(d, when, offset) {
+	case duplicate:
+		w.counts.duplicate++
+		return nil
+	case late:
+		w.counts.late++
+		return w.putAside(ctx, r, w.opts.OnLate == pipeline.Drop, w.opts.OnLate == pipeline.Stop, "late", 0, semel.ErrLate)
+	case again:
+		w.counts.again++
+		if !w.opts.Redo {
+			return nil
+		}
+	default:
+		w.counts.fresh++
+	}
+	delivered, err := w.deliver(ctx, r)
+	if delivered {
+		st.learn(d, when, offset)
+	}
+	return err
+}
+
+// putAside does with a record that is not delivered what the policy says.
+func (w *worker) putAside(ctx context.Context, r *kgo.Record, drop, stop bool, reason string, attempts int, cause error) error {
+	switch {
+	case stop:
+		return fmt.Errorf("kafkaio: %s/%d at %d: %w: %w", r.Topic, r.Partition, r.Offset, pipeline.ErrStopped, cause)
+	case drop:
+		w.counts.dropped++
+	default:
+		w.counts.parked++
+		w.s.client.Produce(ctx, parkedRecord(r, w.opts.Parked, w.opts.Group, reason, attempts, cause), w.promise)
+	}
+	return nil
+}
+
+// deliver writes the outputs of a record, and reports whether it did: a record
+// whose Transform failed may be put aside instead.
+func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
+	if w.opts.Transform != nil {
+		return w.transform(ctx, r)
+	}
+	if w.opts.KeyHeaders {
+		fill(&w.message, r)
+		if id, err := w.reader.AppendID(w.id[:0], &w.message); err == nil {
+			r.Headers = appendKeyHeaders(r.Headers, semel.Key{Scope: w.opts.Scope, ID: string(id)}, w.opts.Name)
+		}
+	}
+	w.write(ctx, r, r.Partition)
+	return true, nil
+}
+
+// write writes an output. The record may be one that was read: its key, value,
+// headers and time stay.
+func (w *worker) write(ctx context.Context, r *kgo.Record, partition int32) {
+	if r.Topic == "" || w.opts.Transform == nil {
+		r.Topic = w.opts.Output
+	}
+	if w.opts.SamePartition {
+		r.Partition = partition
+	}
+	w.s.client.Produce(ctx, r, w.promise)
+}
+
+// transform calls the caller's function until it succeeds or is given up.
+func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
+	f := &w.opts.Failure
+	for attempt := 1; ; attempt++ {
+		outputs, err := w.call(ctx, r, attempt)
+		if err == nil {
+			for _, out := range outputs {
+				w.write(ctx, out, r.Partition)
+			}
+			return true, nil
+		}
+		permanent := semel.Classify(err) == semel.ClassPermanent
+		if permanent || attempt >= f.Attempts {
+			reason := "attempts"
+			if permanent {
+				reason = "permanent"
+			}
+			return false, w.putAside(ctx, r, f.Then == pipeline.Drop, f.Then == pipeline.Stop, reason, attempt, err)
+		}
+		if !pause(ctx, f.Pause(attempt)) {
+			return false, errAgain // the transaction is aborted, and this drains
+		}
+	}
+}
+
+func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs []*kgo.Record, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the transform panicked: %v", p)
+		}
+	}()
+	fill(&w.message, r)
+	m := pipeline.Message{Message: w.message, Attempt: attempt, Redrive: redrivesOf(&w.message)}
+	id, err := w.reader.AppendID(w.id[:0], &w.message)
+	if err == nil {
+		m.Key = semel.Key{Scope: w.opts.Scope, ID: string(id)}
+	}
+	return w.opts.Transform(ctx, m)
+}
