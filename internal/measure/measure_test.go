@@ -1,0 +1,181 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// ledger is a backend that remembers.
+type ledger struct {
+	mu     sync.Mutex
+	values map[string]float64
+}
+
+func newLedger() *ledger { return &ledger{values: map[string]float64{}} }
+
+func (l *ledger) Bind(id ID, labels ...string) func(float64) {
+	i := Table()[id]
+	if len(labels) != len(i.Labels) {
+		panic(fmt.Sprintf("%s has the labels %q, not %q", i.Name, i.Labels, labels))
+	}
+	series := i.Name + "{" + strings.Join(labels, "|") + "}"
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i.Kind == Counter {
+		l.values[series] += 0
+	}
+	return func(v float64) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch i.Kind {
+		case Counter:
+			l.values[series] += v
+		case Histogram:
+			l.values[series]++
+		default:
+			l.values[series] = v
+		}
+	}
+}
+
+func (l *ledger) check(t *testing.T, series string, want float64) {
+	t.Helper()
+	if got, there := l.values[series]; !there || got != want {
+		t.Errorf("%s is %v (there: %t), want %v", series, got, there, want)
+	}
+}
+
+func TestTableIsWhole(t *testing.T) {
+	t.Parallel()
+	table := Table()
+	if len(table) != int(CheckDuration)+1 {
+		t.Fatalf("%d instruments, want %d", len(table), CheckDuration+1)
+	}
+	form := regexp.MustCompile(`^dedup(\.[a-z_]+)+$`)
+	seen := map[string]bool{}
+	for _, i := range table {
+		if !form.MatchString(i.Name) || seen[i.Prometheus()] || !strings.HasSuffix(i.Help, ".") || i.Unit == "" {
+			t.Errorf("%+v", i)
+		}
+		seen[i.Prometheus()] = true
+		for _, label := range i.Labels {
+			switch label {
+			case "pipeline", "store", "decision", "reason", "class", "state", "medium", "layer", "outcome":
+			default:
+				t.Errorf("%s has the label %s", i.Name, label)
+			}
+		}
+	}
+	for name, want := range map[string]ID{
+		"dedup_decisions_total": Decisions, "dedup_claim_duration_seconds": ClaimDuration, "dedup_store_bytes": StoreBytes,
+		"dedup_read_bytes_total": ReadBytes, "dedup_window_effective_seconds": WindowEffective, "dedup_keys": Keys,
+	} {
+		if got := table[want].Prometheus(); got != name {
+			t.Errorf("%s is called %s in Prometheus, want %s", table[want].Name, got, name)
+		}
+	}
+}
+
+func TestADecisionThatGuardAndPipelineTellIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	p := NewPipeline(l, "p", "s")
+	p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
+	p.Observe(semel.Event{Kind: semel.Completed, Elapsed: time.Second})
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Fresh, Count: 1})
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 1})
+	l.check(t, "dedup.decisions{p|s|fresh|no record}", 1)
+	l.check(t, "dedup.events.processed{p|s}", 1)
+	l.check(t, "dedup.messages.delivered{p|ok}", 1)
+
+	alone := NewPipeline(l, "alone", "s")
+	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Duplicate, Count: 7})
+	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 3})
+	alone.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 2, Err: errors.New("no")})
+	l.check(t, "dedup.decisions{alone|s|duplicate|completed before}", 7)
+	l.check(t, "dedup.duplicates.detected{alone|s|completed before}", 7)
+	l.check(t, "dedup.events.processed{alone|s}", 3)
+	l.check(t, "dedup.messages.delivered{alone|error}", 2)
+}
+
+func TestEveryEventCounts(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	p := NewPipeline(l, "p", "s")
+	for kind, series := range map[semel.EventKind]string{
+		semel.Completed: "dedup.effect.duration{p|s}", semel.Released: "dedup.claims.released{p|s}",
+		semel.TookOver: "dedup.lease.expired{p|s}", semel.LeaseLost: "dedup.lease.lost{p|s}",
+		semel.CompletionRefused: "dedup.late_complete.refused{p|s}", semel.StoreError: "dedup.store.errors{p|s|unknown outcome}",
+		semel.Decided: "dedup.decisions{p|s|undecided|no answer}",
+	} {
+		p.Observe(semel.Event{Kind: kind, Err: errors.New("of any kind")})
+		l.check(t, series, 1)
+	}
+	for kind, series := range map[pipeline.EventKind]string{
+		pipeline.EventRead: "dedup.messages.read{p}", pipeline.EventSettled: "dedup.messages.settled{p}",
+		pipeline.EventRetried: "dedup.messages.retried{p|failed}", pipeline.EventParked: "dedup.parked{p|unnamed}",
+		pipeline.EventDropped: "dedup.dropped{p|unnamed}", pipeline.EventReturned: "dedup.messages.returned{p}",
+		pipeline.EventFailedOpen: "dedup.failopen.messages{p|s}",
+	} {
+		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 4})
+		l.check(t, series, 4)
+	}
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: 4, Reason: "4 partitions given"})
+	l.check(t, "dedup.source.changes{p}", 1)
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "store"})
+	l.check(t, "dedup.paused{p|store}", 1)
+	l.check(t, "dedup.pauses{p|store}", 1)
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "store"})
+	l.check(t, "dedup.paused{p|store}", 0)
+	l.check(t, "dedup.paused{p|sink}", 0)
+	p.Observe(semel.Event{Kind: semel.WindowMeasured, Window: time.Hour, Elapsed: time.Minute})
+	l.check(t, "dedup.window.configured{p|s}", 3600)
+	l.check(t, "dedup.window.effective{s}", 60)
+	p.Window(semel.Forever)
+	l.check(t, "dedup.window.configured{p|s}", 3600)
+	// What later versions tell is no reason to fail.
+	p.Observe(semel.Event{Kind: 200, Decision: 200})
+	p.Observe(semel.Event{Kind: semel.Decided, Decision: 200, Reason: "of later"})
+	l.check(t, "dedup.decisions{p|s|undecided|other}", 1)
+	p.ObservePipeline(pipeline.Event{Kind: 200})
+}
+
+// The words of the lists are those that are told.
+func TestReasonsAreThoseOfAGuard(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	store := &answering{}
+	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: NewGuard(l, "", "s")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []semel.ClaimAnswer{
+		{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}, {Decision: semel.Fresh, Claim: semel.Claim{Attempt: 2}},
+		{Decision: semel.Duplicate}, {Decision: semel.Duplicate, Result: semel.Result{Kind: semel.Failed}},
+		{Decision: semel.Duplicate, Result: semel.Result{Kind: semel.NotKept}}, {Decision: semel.InFlight},
+		{Decision: semel.Mismatch}, {Decision: semel.InDoubt}, {Decision: semel.Late}, {},
+	} {
+		guard.ObserveDecision(semel.Key{ID: "x"}, &a, 0)
+	}
+	for series, n := range l.values {
+		if strings.HasPrefix(series, "dedup.decisions") && strings.HasSuffix(series, "|other}") && n > 0 {
+			t.Errorf("%s is %v: a reason has no place in the table", series, n)
+		}
+	}
+	l.check(t, "dedup.decisions{|s|fresh|lease of an earlier attempt expired}", 1)
+	l.check(t, "dedup.lease.expired{|s}", 1)
+	l.check(t, "dedup.decisions{|s|duplicate|failed permanently before}", 1)
+}
+
+// answering is a store that is only there.
+type answering struct{ semel.Store }
+
+func (*answering) Traits() semel.Traits { return semel.Traits{} }

@@ -1,0 +1,219 @@
+package measure
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Backend keeps the values of instruments.
+type Backend interface {
+	// Bind returns what adds to a counter, puts a value into a histogram or sets
+	// a gauge, with these values of its labels. A counter is there with 0 from
+	// then on, a gauge from when it is set. What it returns must be safe for
+	// concurrent use.
+	Bind(id ID, labels ...string) func(float64)
+}
+
+// words are the instruments of one label with a fixed list of values.
+type words struct {
+	names []string
+	add   []func(float64) // one more than names: the last is of Other
+}
+
+// bind binds an instrument for each name and for Other as its last label.
+func bind(b Backend, id ID, names []string, labels ...string) words {
+	w := words{names: names}
+	for _, name := range append(slices.Clone(names), Other) {
+		w.add = append(w.add, b.Bind(id, append(slices.Clone(labels), name)...))
+	}
+	return w
+}
+
+// count adds n for a word; "" is the first of the list.
+func (w *words) count(word string, n float64) {
+	i := 0
+	if word != "" {
+		if i = slices.Index(w.names, word); i < 0 {
+			i = len(w.names)
+		}
+	}
+	w.add[i](n)
+}
+
+// Guard counts what a guard tells of single keys.
+type Guard struct {
+	told      atomic.Bool // a decision came from a guard
+	decisions [semel.Late + 1]words
+	found     words // duplicates
+	failed    words // calls of the store
+	claim, check, effect,
+	released, expired, lost, refused,
+	processed, passed, window, oldest func(float64)
+}
+
+// NewGuard binds the instruments of a guard. The pipeline may be "".
+func NewGuard(b Backend, pipeline, store string) *Guard {
+	g := &Guard{
+		found:     bind(b, DuplicatesDetected, reasons(semel.Duplicate), pipeline, store),
+		failed:    bind(b, StoreErrors, []string{semel.ClassUnknown.String(), semel.ClassRetryable.String(), semel.ClassPermanent.String()}, pipeline, store),
+		claim:     b.Bind(ClaimDuration, pipeline, store),
+		check:     b.Bind(CheckDuration, pipeline, store),
+		effect:    b.Bind(EffectDuration, pipeline, store),
+		released:  b.Bind(ClaimsReleased, pipeline, store),
+		expired:   b.Bind(LeaseExpired, pipeline, store),
+		lost:      b.Bind(LeaseLost, pipeline, store),
+		refused:   b.Bind(LateCompleteRefused, pipeline, store),
+		processed: b.Bind(EventsProcessed, pipeline, store),
+		passed:    b.Bind(FailOpenMessages, pipeline, store),
+		window:    b.Bind(WindowConfigured, pipeline, store),
+		oldest:    b.Bind(WindowEffective, store),
+	}
+	for d := range g.decisions {
+		d := semel.Decision(d)
+		g.decisions[d] = bind(b, Decisions, reasons(d), pipeline, store, d.String())
+	}
+	return g
+}
+
+// Observe implements semel.Observer.
+func (g *Guard) Observe(e semel.Event) {
+	switch e.Kind {
+	case semel.Decided:
+		if !g.told.Load() {
+			g.told.Store(true)
+		}
+		g.decided(e.Decision, e.Reason, 1)
+		elapsed := e.Elapsed.Seconds()
+		g.claim(elapsed)
+		g.check(elapsed)
+	case semel.Completed:
+		g.effect(e.Elapsed.Seconds())
+		g.processed(1)
+	case semel.Released:
+		g.released(1)
+	case semel.TookOver:
+		g.expired(1)
+	case semel.LeaseLost:
+		g.lost(1)
+	case semel.CompletionRefused:
+		g.refused(1)
+	case semel.StoreError:
+		g.failed.count(semel.Classify(e.Err).String(), 1)
+	case semel.WindowMeasured:
+		g.Window(e.Window)
+		g.oldest(e.Elapsed.Seconds())
+	}
+}
+
+func (g *Guard) decided(d semel.Decision, reason string, n float64) {
+	if int(d) >= len(g.decisions) {
+		d, reason = semel.Undecided, Other
+	}
+	g.decisions[d].count(reason, n)
+	if d == semel.Duplicate {
+		g.found.count(reason, n)
+	}
+}
+
+// Window sets how long a key is to be remembered.
+func (g *Guard) Window(d time.Duration) {
+	if d > 0 && d != semel.Forever {
+		g.window(d.Seconds())
+	}
+}
+
+// Pipeline counts what a pipeline tells.
+type Pipeline struct {
+	*Guard
+	delivered, retried, parked, dropped, pauses words
+	paused                                      [2]func(float64)
+	read, bytes, delivery, settled, settling,
+	returned, changes func(float64)
+}
+
+// NewPipeline binds the instruments of a pipeline and of its guard.
+func NewPipeline(b Backend, name, store string) *Pipeline {
+	p := &Pipeline{
+		Guard:     NewGuard(b, name, store),
+		delivered: words{[]string{"ok"}, []func(float64){b.Bind(MessagesDelivered, name, "ok"), b.Bind(MessagesDelivered, name, "error")}},
+		retried:   bind(b, MessagesRetried, retryReasons(), name),
+		parked:    bind(b, Parked, parkReasons(), name),
+		dropped:   bind(b, Dropped, parkReasons(), name),
+		pauses:    bind(b, Pauses, pauseReasons(), name),
+		read:      b.Bind(MessagesRead, name),
+		bytes:     b.Bind(ReadBytes, name),
+		delivery:  b.Bind(DeliveryDuration, name),
+		settled:   b.Bind(MessagesSettled, name),
+		settling:  b.Bind(SettleDuration, name),
+		returned:  b.Bind(MessagesReturned, name),
+		changes:   b.Bind(SourceChanges, name),
+	}
+	for i, reason := range pausing() {
+		p.paused[i] = b.Bind(Paused, name, reason)
+		p.paused[i](0)
+	}
+	b.Bind(Running, name)(0)
+	return p
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// ObservePipeline implements pipeline.Observer.
+func (p *Pipeline) ObservePipeline(e pipeline.Event) {
+	n := float64(e.Count)
+	switch e.Kind {
+	case pipeline.EventRead:
+		p.read(n)
+		p.bytes(float64(e.Bytes))
+	case pipeline.EventDecided:
+		// A guard has told of each key already, and before the pipeline did.
+		if !p.told.Load() {
+			p.decided(e.Decision, e.Reason, n)
+		}
+	case pipeline.EventDelivered:
+		p.delivery(e.Elapsed.Seconds())
+		if e.Err != nil {
+			p.delivered.count(Other, n)
+			return
+		}
+		p.delivered.count("ok", n)
+		if !p.told.Load() {
+			p.processed(n)
+		}
+	case pipeline.EventSettled:
+		p.settled(n)
+		p.settling(e.Elapsed.Seconds())
+	case pipeline.EventRetried:
+		p.retried.count(e.Reason, n)
+	case pipeline.EventParked:
+		p.parked.count(e.Reason, n)
+	case pipeline.EventDropped:
+		p.dropped.count(e.Reason, n)
+	case pipeline.EventReturned:
+		p.returned(n)
+	case pipeline.EventPaused:
+		p.pauses.count(e.Reason, 1)
+		p.pause(e.Reason, true)
+	case pipeline.EventResumed:
+		p.pause(e.Reason, false)
+	case pipeline.EventFailedOpen:
+		p.passed(n)
+	case pipeline.EventSourceChanged:
+		p.changes(1)
+	}
+}
+
+func (p *Pipeline) pause(reason string, is bool) {
+	if i := slices.Index(pausing(), reason); i >= 0 {
+		p.paused[i](number(is))
+	}
+}

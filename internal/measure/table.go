@@ -1,0 +1,194 @@
+package measure
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/semel-dev/semel"
+)
+
+// ID names an instrument.
+type ID int
+
+// The instruments. The table says what each is.
+const (
+	Decisions ID = iota
+	ClaimDuration
+	EffectDuration
+	ClaimsReleased
+	LeaseExpired
+	LeaseLost
+	LateCompleteRefused
+	StoreErrors
+	FailOpenMessages
+	WindowConfigured
+
+	WindowEffective
+	Keys
+	StoreBytes
+	StoreMeasured
+	LayerDown
+	CleanupPasses
+	CleanupKeys
+	CleanupLast
+
+	Running
+	MessagesRead
+	ReadBytes
+	MessagesDelivered
+	DeliveryDuration
+	MessagesSettled
+	SettleDuration
+	MessagesRetried
+	MessagesReturned
+	Parked
+	Dropped
+	Pauses
+	Paused
+	SourceChanges
+	InFlightMessages
+	InFlightBytes
+
+	DuplicatesDetected
+	EventsProcessed
+	CheckDuration
+)
+
+// Kind is what an instrument does.
+type Kind uint8
+
+const (
+	// Counter only grows.
+	Counter Kind = iota
+	// Histogram counts values by their size.
+	Histogram
+	// Gauge has one value now.
+	Gauge
+)
+
+// String returns the kind's name as Prometheus has it.
+func (k Kind) String() string { return [...]string{"counter", "histogram", "gauge"}[k] }
+
+// Instrument is one metric.
+type Instrument struct {
+	// Name is its name in OpenTelemetry.
+	Name string
+	Kind Kind
+	// Unit is s, By, or what is counted, in braces.
+	Unit   string
+	Labels []string
+	Help   string
+}
+
+// Prometheus returns the instrument's name in Prometheus: the one to which an
+// OpenTelemetry exporter translates it.
+func (i *Instrument) Prometheus() string {
+	name := strings.ReplaceAll(i.Name, ".", "_")
+	switch {
+	case i.Unit == "s":
+		name += "_seconds"
+	case i.Unit == "By" && !strings.HasSuffix(name, "_bytes"):
+		name += "_bytes"
+	}
+	if i.Kind == Counter {
+		name += "_total"
+	}
+	return name
+}
+
+// Bounds are the upper bounds of a histogram's buckets, in seconds.
+func (i *Instrument) Bounds() []float64 {
+	switch i.Name {
+	case "dedup.claim.duration", "dedup.check.duration":
+		return []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	}
+	return []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}
+}
+
+// Table returns all instruments, each at the index of its ID.
+func Table() []Instrument {
+	var (
+		guard = []string{"pipeline", "store"}
+		store = []string{"store"}
+		pipe  = []string{"pipeline"}
+	)
+	with := func(labels []string, more ...string) []string { return slices.Concat(labels, more) }
+	return []Instrument{
+		Decisions:           {"dedup.decisions", Counter, "{message}", with(guard, "decision", "reason"), "Messages by what was decided about their key, and why."},
+		ClaimDuration:       {"dedup.claim.duration", Histogram, "s", guard, "How long the store took to answer a claim."},
+		EffectDuration:      {"dedup.effect.duration", Histogram, "s", guard, "Time from the claim of a key to its completion."},
+		ClaimsReleased:      {"dedup.claims.released", Counter, "{claim}", guard, "Claims that were given back after an error."},
+		LeaseExpired:        {"dedup.lease.expired", Counter, "{claim}", guard, "Claims that replaced one whose lease had ended without completion: the effect may have happened before."},
+		LeaseLost:           {"dedup.lease.lost", Counter, "{claim}", guard, "Leases that were gone while the effect ran."},
+		LateCompleteRefused: {"dedup.late_complete.refused", Counter, "{claim}", guard, "Effects that ended after another had taken their key over."},
+		StoreErrors:         {"dedup.store.errors", Counter, "{key}", with(guard, "class"), "Keys whose call of the store failed, by what may follow: retryable, permanent, unknown outcome."},
+		FailOpenMessages:    {"dedup.failopen.messages", Counter, "{message}", guard, "Messages that were let through without a decision, because the store did not answer."},
+		WindowConfigured:    {"dedup.window.configured", Gauge, "s", guard, "How long a key is to be remembered; nothing for ever."},
+
+		WindowEffective: {"dedup.window.effective", Gauge, "s", store, "Age of the oldest key that the store still knows."},
+		Keys:            {"dedup.keys", Gauge, "{key}", with(store, "state"), "Keys that the store holds, by state: claimed, done, unknown. Those that have expired may be among the done."},
+		StoreBytes:      {"dedup.store.bytes", Gauge, "By", with(store, "medium"), "What the keys take, in memory and on disk."},
+		StoreMeasured:   {"dedup.store.measured.timestamp", Gauge, "s", store, "When the store was last measured, in Unix time."},
+		LayerDown:       {"dedup.layer.down", Gauge, "1", with(store, "layer"), "1 while a layer of a stack is left out because it does not answer."},
+		CleanupPasses:   {"dedup.cleanup.passes", Counter, "{pass}", with(store, "outcome"), "Clean-ups of expired keys that this process made."},
+		CleanupKeys:     {"dedup.cleanup.keys", Counter, "{key}", store, "Expired keys that this process deleted."},
+		CleanupLast:     {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or began to wait for its turn, in Unix time."},
+
+		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers, and when it has ended."},
+		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that came from the source."},
+		ReadBytes:         {"dedup.read.bytes", Counter, "By", pipe, "Bytes of the messages that came from the source."},
+		MessagesDelivered: {"dedup.messages.delivered", Counter, "{message}", with(pipe, "outcome"), "Deliveries to the sink, by outcome: ok, error."},
+		DeliveryDuration:  {"dedup.delivery.duration", Histogram, "s", pipe, "How long a batch took to be decided, delivered and committed."},
+		MessagesSettled:   {"dedup.messages.settled", Counter, "{message}", pipe, "Messages that were acknowledged to the source."},
+		SettleDuration:    {"dedup.settle.duration", Histogram, "s", pipe, "Time from reading to acknowledgement, of the oldest message of each batch."},
+		MessagesRetried:   {"dedup.messages.retried", Counter, "{message}", with(pipe, "reason"), "Messages that failed and are delivered again."},
+		MessagesReturned:  {"dedup.messages.returned", Counter, "{message}", pipe, "Messages that went back to the source undone."},
+		Parked:            {"dedup.parked", Counter, "{message}", with(pipe, "reason"), "Messages that were put aside."},
+		Dropped:           {"dedup.dropped", Counter, "{message}", with(pipe, "reason"), "Messages that were given up, because the configuration says so."},
+		Pauses:            {"dedup.pauses", Counter, "{pause}", with(pipe, "reason"), "How often the pipeline could not go on: the sink or the store did not answer, or it could not park or acknowledge."},
+		Paused:            {"dedup.paused", Gauge, "1", with(pipe, "reason"), "1 while the pipeline stands still because sink or store do not answer."},
+		SourceChanges:     {"dedup.source.changes", Counter, "{change}", pipe, "How often the source connected, lost its connection, was given partitions or lost them."},
+		InFlightMessages:  {"dedup.in_flight.messages", Gauge, "{message}", pipe, "Messages that were read and are not settled."},
+		InFlightBytes:     {"dedup.in_flight.bytes", Gauge, "By", pipe, "Bytes of the messages that were read and are not settled, about."},
+
+		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
+		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Effects that are complete: the count of dedup.effect.duration, or of deliveries where keys and effects commit together."},
+		CheckDuration:      {"dedup.check.duration", Histogram, "s", guard, "The same as dedup.claim.duration."},
+	}
+}
+
+// Other is the reason of what is in no list.
+const Other = "other"
+
+// reasons are the words of [semel.Event.Reason] and of a pipeline's, for each
+// decision. The first one stands for none.
+func reasons(d semel.Decision) []string {
+	switch d {
+	case semel.Fresh:
+		return []string{"no record", "lease of an earlier attempt expired", "read again"}
+	case semel.Duplicate:
+		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again"}
+	case semel.InFlight:
+		return []string{"held by another"}
+	case semel.Mismatch:
+		return []string{"other payload"}
+	case semel.InDoubt:
+		return []string{"outcome of an earlier attempt unknown"}
+	case semel.Late:
+		return []string{"older than the window"}
+	}
+	return []string{"no answer"}
+}
+
+func parkReasons() []string {
+	return []string{"unnamed", "attempts", "permanent", "late", "mismatch", "unknown", "key-missing", "key-invalid"}
+}
+
+func retryReasons() []string { return []string{"failed", "lease lost"} }
+
+// pausing are the reasons of a pause that is later told to be over.
+func pausing() []string { return []string{"sink", "store"} }
+
+func pauseReasons() []string {
+	return append(pausing(), "parking", "acknowledging", "state directory")
+}

@@ -1,0 +1,166 @@
+package observe_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/observe"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// written is what a log wrote, line by line.
+type written struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *written) lines(t *testing.T) (lines []map[string]any) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range strings.Lines(w.text.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		lines = append(lines, m)
+	}
+	return lines
+}
+
+func newLog(t *testing.T, level slog.Level, opts *observe.LogOptions) (*observe.Log, *written) {
+	t.Helper()
+	w := &written{}
+	l, err := observe.NewLog(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, w
+}
+
+func parked(id, body string) pipeline.Event {
+	it := &pipeline.Item{Message: semel.Message{Body: []byte(body)}}
+	it.Call.Key = semel.Key{Scope: "orders", ID: id}
+	return pipeline.Event{Kind: pipeline.EventParked, Count: 1, Reason: "permanent", Err: errors.New("answered 400"), Item: it}
+}
+
+func TestAFloodOfParkedMessagesIsAFewLinesAndACount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, w := newLog(t, slog.LevelInfo, nil)
+		for range 10_000 {
+			l.ObservePipeline(parked("x", "secret body"))
+		}
+		late := parked("y", "")
+		late.Reason = "late"
+		l.ObservePipeline(late)
+		if n := len(w.lines(t)); n != 11 {
+			t.Errorf("%d lines of 10,001 messages, want 10 and one of another reason", n)
+		}
+		time.Sleep(11 * time.Second)
+		lines := w.lines(t)
+		if len(lines) != 12 || lines[11]["count"] != 9990.0 || lines[11]["summed"] != true || lines[11]["reason"] != "permanent" || lines[11]["level"] != "WARN" {
+			t.Errorf("after the interval: %v", lines[len(lines)-1])
+		}
+		l.ObservePipeline(parked("x", "")) // written again
+		if n := len(w.lines(t)); n != 13 {
+			t.Errorf("%d lines after another message, want 13", n)
+		}
+		if strings.Contains(w.text.String(), "secret body") {
+			t.Error("a body was logged")
+		}
+		l.Close()
+	})
+}
+
+func TestCloseWritesTheCounts(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Burst: 1, Interval: time.Hour})
+	for range 5 {
+		l.ObservePipeline(parked("x", ""))
+	}
+	l.Close()
+	l.Close()
+	if lines := w.lines(t); len(lines) != 2 || lines[1]["count"] != 4.0 {
+		t.Errorf("%v", lines)
+	}
+}
+
+func TestKeysAreInWarningsAlone(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelDebug, nil)
+	retried := parked("k-77", "")
+	retried.Kind, retried.Reason = pipeline.EventRetried, "failed"
+	l.ObservePipeline(retried)
+	key := semel.Key{Scope: "orders", ID: "k-77"}
+	for kind := semel.Decided; kind <= semel.WindowMeasured; kind++ {
+		l.Observe(semel.Event{Kind: kind, Key: key, Attempt: 2, Err: errors.New("of the store")})
+	}
+	warnings := 0
+	for _, line := range w.lines(t) {
+		_, has := line["key"]
+		if warning := line["level"] == "WARN"; has != warning {
+			t.Errorf("%v", line)
+		} else if warning {
+			warnings++
+		}
+	}
+	if warnings != 3 {
+		t.Errorf("%d warnings, want took_over, lease_lost and completion_refused", warnings)
+	}
+	l.Close()
+}
+
+func TestErrorsAreRedactedBeforeTheyAreShortened(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Redact: func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") }})
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: errors.New(strings.Repeat("é", 255) + "hunter2" + strings.Repeat("x", 9000))})
+	l.Close()
+	text, _ := w.lines(t)[0]["error"].(string)
+	if len(text) > 520 || strings.Contains(text, "hun") || !strings.HasSuffix(text, "…") || strings.Contains(text, "\uFFFD") {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+}
+
+func TestLogOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	_, err := observe.NewLog(nil, &observe.LogOptions{Burst: -1, Interval: -1})
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"the log is nil", "Burst", "Interval"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+}
+
+func TestAllTellsEachObserver(t *testing.T) {
+	t.Parallel()
+	one, first := newLog(t, slog.LevelInfo, nil)
+	two, second := newLog(t, slog.LevelInfo, nil)
+	both := observe.All(one, two)
+	both.ObservePipeline(parked("x", ""))
+	both.Observe(semel.Event{Kind: semel.LeaseLost})
+	for _, w := range []*written{first, second} {
+		if n := len(w.lines(t)); n != 2 {
+			t.Errorf("%d lines, want 2", n)
+		}
+	}
+	one.Close()
+	two.Close()
+}

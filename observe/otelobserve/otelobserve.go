@@ -1,0 +1,191 @@
+// Package otelobserve counts with OpenTelemetry what guards and pipelines do.
+//
+// The metrics are described in docs/observability.md; they have the same names
+// as those of promobserve once they are exported to Prometheus. Nothing that a
+// message carries becomes an attribute.
+package otelobserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/measure"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Metrics has an instrument for everything that is counted. It is safe for
+// concurrent use.
+type Metrics struct {
+	meter     metric.Meter
+	backend   *backend
+	messaging bool
+}
+
+// New makes the instruments. An error is the meter's.
+//
+// The conventions of OpenTelemetry for messaging are not stable yet. Where the
+// environment's OTEL_SEMCONV_STABILITY_OPT_IN has "messaging" or "messaging/dup"
+// in its list, pipelines also count messaging.client.consumed.messages and
+// messaging.process.duration, by those conventions.
+func New(meter metric.Meter) (*Metrics, error) {
+	b, err := newBackend(meter)
+	if err != nil {
+		return nil, fmt.Errorf("otelobserve: %w", err)
+	}
+	chosen := strings.Split(os.Getenv("OTEL_SEMCONV_STABILITY_OPT_IN"), ",")
+	messaging := slices.ContainsFunc(chosen, func(s string) bool {
+		s = strings.TrimSpace(s)
+		return s == "messaging" || s == "messaging/dup"
+	})
+	return &Metrics{meter: meter, backend: b, messaging: messaging}, nil
+}
+
+// Guard returns the observer of a guard of a store, which is to be given to
+// semel.GuardOptions.Observer. The name of the store becomes an attribute.
+func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }
+
+// PipelineOptions are the options of Pipeline. The zero value is valid.
+type PipelineOptions struct {
+	// Store is the name of the pipeline's store. Defaults to none.
+	Store string
+	// Window is how long keys are to be remembered. Defaults to 0: not known.
+	Window time.Duration
+	// System is the messaging.system of the source, such as "kafka", and
+	// Destination its messaging.destination.name, the topic or queue. Default to
+	// none: without a system the conventions are not followed.
+	System, Destination string
+}
+
+// Pipeline returns the observer of a pipeline and of its guard, which is to be
+// given to both. The name becomes an attribute. Nil options are the zero options.
+// An error is the meter's.
+func (m *Metrics) Pipeline(name string, opts *PipelineOptions) (pipeline.Observer, error) {
+	var o PipelineOptions
+	if opts != nil {
+		o = *opts
+	}
+	p := measure.NewPipeline(m.backend, name, o.Store)
+	p.Window(o.Window)
+	if !m.messaging || o.System == "" {
+		return p, nil
+	}
+	return newMessaging(m.meter, p, &o)
+}
+
+// Watch shows that a pipeline runs, and how much it has under way whenever the
+// metrics are collected, until stop is called. A pipeline.Runner can be watched.
+// An error is the meter's.
+func (m *Metrics) Watch(name string, runner interface {
+	UnderWay() (count int, bytes int64)
+}) (stop func() error, err error) {
+	running := m.backend.Bind(measure.Running, name)
+	by := metric.WithAttributes(attribute.String("pipeline", name))
+	messages, size := m.backend.underWay[0], m.backend.underWay[1]
+	registration, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		count, bytes := runner.UnderWay()
+		o.ObserveInt64(messages, int64(count), by)
+		o.ObserveInt64(size, bytes, by)
+		return nil
+	}, messages, size)
+	if err != nil {
+		return nil, fmt.Errorf("otelobserve: %w", err)
+	}
+	running(1)
+	return func() error {
+		running(0)
+		return registration.Unregister()
+	}, nil
+}
+
+// Counted shows what a store holds now, as its semel.Counter told.
+func (m *Metrics) Counted(store string, counts semel.Counts) {
+	measure.Counted(m.backend, store, &counts, time.Now())
+}
+
+// Layer shows whether a layer of a stack is left out: see tiered.Down and
+// tiered.Up.
+func (m *Metrics) Layer(store, layer string, down bool) {
+	measure.Layer(m.backend, store, layer, down)
+}
+
+// Passed counts claims that a stack let through while its durable store did not
+// answer: see tiered.Passed. With 0 it shows that there were none so far.
+func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
+
+// Cleaning shows that this process waits for its turn to clean a store up, which
+// counts as a clean-up that was made now.
+func (m *Metrics) Cleaning(store string) { measure.Cleaning(m.backend, store, time.Now()) }
+
+// Cleaned counts a clean-up: how many keys are gone, and why it ended early.
+func (m *Metrics) Cleaned(store string, keys int64, err error) {
+	measure.Cleaned(m.backend, store, keys, err, time.Now())
+}
+
+// backend has what records in each instrument.
+type backend struct {
+	table    []measure.Instrument
+	record   []func(set attribute.Set) func(float64)
+	underWay [2]metric.Int64ObservableGauge // messages, bytes
+}
+
+func newBackend(meter metric.Meter) (*backend, error) {
+	b := &backend{table: measure.Table()}
+	var errs []error
+	for id := range b.table {
+		record, err := b.instrument(meter, measure.ID(id))
+		b.record = append(b.record, record)
+		errs = append(errs, err)
+	}
+	return b, errors.Join(errs...)
+}
+
+// instrument makes one, and returns what binds attributes to it.
+func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.Set) func(float64), error) {
+	i := &b.table[id]
+	about, unit := metric.WithDescription(i.Help), metric.WithUnit(i.Unit)
+	ctx := context.Background()
+	switch {
+	case id == measure.InFlightMessages || id == measure.InFlightBytes:
+		g, err := meter.Int64ObservableGauge(i.Name, about, unit)
+		b.underWay[id-measure.InFlightMessages] = g
+		return nil, err
+	case i.Kind == measure.Counter:
+		c, err := meter.Int64Counter(i.Name, about, unit)
+		return func(set attribute.Set) func(float64) {
+			by := []metric.AddOption{metric.WithAttributeSet(set)}
+			add := func(n float64) { c.Add(ctx, int64(n), by...) }
+			add(0) // it is there from the start
+			return add
+		}, err
+	case i.Kind == measure.Histogram:
+		h, err := meter.Float64Histogram(i.Name, about, unit, metric.WithExplicitBucketBoundaries(i.Bounds()...))
+		return func(set attribute.Set) func(float64) {
+			by := []metric.RecordOption{metric.WithAttributeSet(set)}
+			return func(v float64) { h.Record(ctx, v, by...) }
+		}, err
+	default:
+		g, err := meter.Float64Gauge(i.Name, about, unit)
+		return func(set attribute.Set) func(float64) {
+			by := []metric.RecordOption{metric.WithAttributeSet(set)}
+			return func(v float64) { g.Record(ctx, v, by...) }
+		}, err
+	}
+}
+
+// Bind implements measure.Backend.
+func (b *backend) Bind(id measure.ID, labels ...string) func(float64) {
+	attributes := make([]attribute.KeyValue, len(labels))
+	for i, name := range b.table[id].Labels {
+		attributes[i] = attribute.String(name, strings.ToValidUTF8(labels[i], "\uFFFD"))
+	}
+	return b.record[id](attribute.NewSet(attributes...))
+}

@@ -1,0 +1,210 @@
+package otelobserve_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric/noop"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/measure"
+	"github.com/semel-dev/semel/observe/otelobserve"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// collect returns the value, or count, of each series.
+func collect(t *testing.T, reader *sdk.ManualReader) map[string]float64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	add := func(name string, set attribute.Set, v float64) {
+		var labels []string
+		for _, kv := range set.ToSlice() {
+			labels = append(labels, string(kv.Key)+"="+kv.Value.AsString())
+		}
+		values[name+"{"+strings.Join(labels, ",")+"}"] = v
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					add(m.Name, p.Attributes, float64(p.Value))
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					add(m.Name, p.Attributes, p.Value)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(m.Name, p.Attributes, float64(p.Value))
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					add(m.Name, p.Attributes, float64(p.Count))
+				}
+			default:
+				t.Errorf("%s is %T", m.Name, m.Data)
+			}
+		}
+	}
+	return values
+}
+
+func newMetrics(t *testing.T) (*otelobserve.Metrics, *sdk.ManualReader) {
+	t.Helper()
+	reader := sdk.NewManualReader()
+	m, err := otelobserve.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("semel"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, reader
+}
+
+type amount struct{}
+
+func (amount) UnderWay() (count int, bytes int64) { return 4, 400 }
+
+func TestEverythingIsCounted(t *testing.T) {
+	t.Setenv("OTEL_SEMCONV_STABILITY_OPT_IN", "")
+	m, reader := newMetrics(t)
+	p, err := m.Pipeline("orders", &otelobserve.PipelineOptions{Store: "keys", Window: time.Hour, System: "kafka"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Duplicate, Reason: "completed before", Elapsed: time.Millisecond})
+	p.Observe(semel.Event{Kind: semel.Completed})
+	for kind := pipeline.EventRead; kind <= pipeline.EventSourceChanged; kind++ {
+		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 3, Bytes: 30, Reason: "sink"})
+	}
+	m.Counted("keys", semel.Counts{Done: 9, Oldest: time.Minute})
+	m.Layer("keys", "cache", true)
+	m.Cleaning("keys")
+	m.Cleaned("keys", 5, errors.New("no"))
+	stop, err := m.Watch("orders", amount{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := collect(t, reader)
+	for series, want := range map[string]float64{
+		"dedup.decisions{decision=duplicate,pipeline=orders,reason=completed before,store=keys}": 1,
+		"dedup.claim.duration{pipeline=orders,store=keys}":                                       1,
+		"dedup.messages.read{pipeline=orders}":                                                   3,
+		"dedup.read.bytes{pipeline=orders}":                                                      30,
+		"dedup.lease.expired{pipeline=orders,store=keys}":                                        0,
+		"dedup.window.configured{pipeline=orders,store=keys}":                                    3600,
+		"dedup.window.effective{store=keys}":                                                     60,
+		"dedup.keys{state=done,store=keys}":                                                      9,
+		"dedup.layer.down{layer=cache,store=keys}":                                               1,
+		"dedup.cleanup.keys{store=keys}":                                                         5,
+		"dedup.in_flight.messages{pipeline=orders}":                                              4,
+		"dedup.in_flight.bytes{pipeline=orders}":                                                 400,
+		"dedup.running{pipeline=orders}":                                                         1,
+		"dedup.paused{pipeline=orders,reason=sink}":                                              0,
+	} {
+		if got, there := values[series]; !there || got != want {
+			t.Errorf("%s is %v (there: %t), want %v", series, got, there, want)
+		}
+	}
+	for _, i := range measure.Table() {
+		if !slices.ContainsFunc(slices.Collect(mapKeys(values)), func(s string) bool { return strings.HasPrefix(s, i.Name+"{") }) {
+			t.Errorf("%s is missing", i.Name)
+		}
+	}
+	for series := range values {
+		if strings.HasPrefix(series, "messaging.") {
+			t.Errorf("%s, which nobody asked for", series)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if values = collect(t, reader); values["dedup.running{pipeline=orders}"] != 0 {
+		t.Error("the pipeline has ended and is shown all the same")
+	}
+}
+
+func mapKeys(m map[string]float64) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func TestConventionsOfMessagingAreFollowedWhereAskedFor(t *testing.T) {
+	for _, opt := range []string{"messaging", "http, messaging/dup"} {
+		t.Setenv("OTEL_SEMCONV_STABILITY_OPT_IN", opt)
+		m, reader := newMetrics(t)
+		p, err := m.Pipeline("orders", &otelobserve.PipelineOptions{System: "kafka", Destination: "orders"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.ObservePipeline(pipeline.Event{Kind: pipeline.EventRead, Count: 3})
+		p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 2})
+		p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 1, Err: errors.New("no")})
+		values := collect(t, reader)
+		for series, want := range map[string]float64{
+			"messaging.client.consumed.messages{messaging.destination.name=orders,messaging.operation.name=receive,messaging.system=kafka}":           3,
+			"messaging.process.duration{messaging.destination.name=orders,messaging.operation.name=process,messaging.system=kafka}":                   1,
+			"messaging.process.duration{error.type=_OTHER,messaging.destination.name=orders,messaging.operation.name=process,messaging.system=kafka}": 1,
+			"dedup.messages.read{pipeline=orders}": 3,
+		} {
+			if values[series] != want {
+				t.Errorf("%s: %s is %v, want %v", opt, series, values[series], want)
+			}
+		}
+	}
+}
+
+func TestMessagesDoNotMakeSeries(t *testing.T) {
+	t.Parallel()
+	m, reader := newMetrics(t)
+	p, err := m.Pipeline("orders", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(collect(t, reader))
+	for i := range 500 {
+		text := fmt.Sprint("hostile ", i)
+		for kind := semel.Decided; kind <= semel.StoreError; kind++ {
+			p.Observe(semel.Event{Kind: kind, Key: semel.Key{Scope: text, ID: text}, Decision: semel.Duplicate, Reason: text, Err: errors.New(text)})
+		}
+		for kind := pipeline.EventRead; kind <= pipeline.EventSourceChanged; kind++ {
+			p.ObservePipeline(pipeline.Event{Kind: kind, Pipeline: text, Count: 1, Reason: text, Err: errors.New(text)})
+		}
+	}
+	after := collect(t, reader)
+	for series := range after {
+		if strings.Contains(series, "hostile") {
+			t.Errorf("%s", series)
+		}
+	}
+	// Histograms are there from their first value.
+	if n := len(after) - before; n > 6 {
+		t.Errorf("%d series, %d before", len(after), before)
+	}
+}
+
+func ExampleMetrics_Guard() {
+	meter := noop.NewMeterProvider().Meter("github.com/semel-dev/semel") // or otel.Meter
+	metrics, err := otelobserve.New(meter)
+	if err != nil {
+		panic(err)
+	}
+	options := semel.GuardOptions{Observer: metrics.Guard("orders")}
+	_ = options // semel.NewGuard(store, &options)
+	// Output:
+}

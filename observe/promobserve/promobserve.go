@@ -1,0 +1,154 @@
+// Package promobserve counts for Prometheus what guards and pipelines do.
+//
+// The metrics are described in docs/observability.md. Nothing that a message
+// carries becomes a label: their number depends on the configuration alone.
+package promobserve
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/measure"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Metrics is a collector to be registered once. It is safe for concurrent use.
+type Metrics struct {
+	backend backend
+
+	mu      sync.Mutex // guards watched
+	watched map[string]underWay
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+type underWay interface {
+	UnderWay() (count int, bytes int64)
+}
+
+// New returns metrics that nobody has counted in.
+func New() *Metrics {
+	return &Metrics{backend: newBackend(), watched: map[string]underWay{}}
+}
+
+// Guard returns the observer of a guard of a store, which is to be given to
+// semel.GuardOptions.Observer. The name of the store becomes a label.
+func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }
+
+// Pipeline returns the observer of a pipeline and of its guard, which is to be
+// given to both. The names become labels; a window of 0 is not known.
+func (m *Metrics) Pipeline(name, store string, window time.Duration) pipeline.Observer {
+	p := measure.NewPipeline(m.backend, name, store)
+	p.Window(window)
+	return p
+}
+
+// Watch shows that a pipeline runs, and how much it has under way whenever the
+// metrics are collected, until stop is called. A pipeline.Runner can be watched.
+func (m *Metrics) Watch(name string, runner interface {
+	UnderWay() (count int, bytes int64)
+}) (stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watched[name] = runner
+	m.backend.Bind(measure.Running, name)(1)
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watched, name)
+		m.show(name, 0, 0)
+		m.backend.Bind(measure.Running, name)(0)
+	}
+}
+
+func (m *Metrics) show(name string, count int, bytes int64) {
+	m.backend.Bind(measure.InFlightMessages, name)(float64(count))
+	m.backend.Bind(measure.InFlightBytes, name)(float64(bytes))
+}
+
+// Counted shows what a store holds now, as its semel.Counter told.
+func (m *Metrics) Counted(store string, counts semel.Counts) {
+	measure.Counted(m.backend, store, &counts, time.Now())
+}
+
+// Layer shows whether a layer of a stack is left out: see tiered.Down and
+// tiered.Up.
+func (m *Metrics) Layer(store, layer string, down bool) {
+	measure.Layer(m.backend, store, layer, down)
+}
+
+// Passed counts claims that a stack let through while its durable store did not
+// answer: see tiered.Passed. With 0 it shows that there were none so far.
+func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
+
+// Cleaning shows that this process waits for its turn to clean a store up, which
+// counts as a clean-up that was made now.
+func (m *Metrics) Cleaning(store string) { measure.Cleaning(m.backend, store, time.Now()) }
+
+// Cleaned counts a clean-up: how many keys are gone, and why it ended early.
+func (m *Metrics) Cleaned(store string, keys int64, err error) {
+	measure.Cleaned(m.backend, store, keys, err, time.Now())
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
+	for _, v := range m.backend {
+		v.Describe(into)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(into chan<- prometheus.Metric) {
+	m.mu.Lock()
+	for name, runner := range m.watched {
+		count, bytes := runner.UnderWay()
+		m.show(name, count, bytes)
+	}
+	m.mu.Unlock()
+	for _, v := range m.backend {
+		v.Collect(into)
+	}
+}
+
+// backend has a vector for each instrument.
+type backend []vector
+
+// vector is a metric with all values of its labels.
+type vector struct {
+	prometheus.Collector
+	bind func(labels ...string) func(float64)
+}
+
+func newBackend() backend {
+	var b backend
+	for _, i := range measure.Table() {
+		name, help := i.Prometheus(), i.Help
+		switch i.Kind {
+		case measure.Counter:
+			c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, i.Labels)
+			b = append(b, vector{c, func(labels ...string) func(float64) { return c.WithLabelValues(labels...).Add }})
+		case measure.Histogram:
+			h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: i.Bounds()}, i.Labels)
+			b = append(b, vector{h, func(labels ...string) func(float64) { return h.WithLabelValues(labels...).Observe }})
+		default:
+			g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, i.Labels)
+			b = append(b, vector{g, func(labels ...string) func(float64) {
+				return func(v float64) { g.WithLabelValues(labels...).Set(v) }
+			}})
+		}
+	}
+	return b
+}
+
+// Bind implements measure.Backend. Labels that are not valid UTF-8, such as a
+// name may be that somebody chose, are mended: a scrape would fail by them.
+func (b backend) Bind(id measure.ID, labels ...string) func(float64) {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
+	}
+	return b[id].bind(labels...)
+}
