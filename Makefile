@@ -1,7 +1,7 @@
 # Everything a developer runs. Needs Go, git and a POSIX shell; other tools are
 # fetched by their pinned version when a target runs them.
 GO ?= go
-FUZZTIME ?= 20s
+FUZZTIME ?= 10s
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # What `make services` starts: names of `go run ./tools/services list`, or all.
@@ -10,7 +10,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-matrix check race faults fuzz crash services services-stop services-install bench bench-report
+.PHONY: help build test test-full test-matrix check race counts faults fuzz crash services services-stop services-install bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ help: ## Show this list
 build: ## Build the program as ./semel
 	$(GO) build -o semel ./cmd/semel
 
-test: services-install check race faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
+test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
 check: ## Check format, vet, staticcheck and architecture
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
@@ -29,11 +29,25 @@ check: ## Check format, vet, staticcheck and architecture
 	cd test/faults && $(GO) run $(STATICCHECK) ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
 
+# With -short, tests that go through every operation, or many random ones, take
+# a sample, another in each run. Most tests wait for servers and timers, so more
+# of them run at once than there are processors. check has vetted them.
 race:
-	$(GO) test -race -timeout 20m ./...
+	$(GO) test -race -short -vet=off -parallel 4 -timeout 20m ./...
+
+# What -short leaves out, where no server is needed: without the race detector,
+# under which it takes eight times as long.
+counts:
+	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 
 faults: # a module of its own, for its proxy
-	$(GO) test -C test/faults -race -timeout 20m ./...
+	$(GO) test -C test/faults -race -vet=off -timeout 20m ./... -race-keys 25000
+
+test-full: services-install ## Run all tests in full with the race detector, and kill more often (an hour)
+	$(GO) test -race -count=1 -timeout 1h ./...
+	$(GO) test -C test/faults -race -count=1 -timeout 1h ./... -rounds 3 -kills 60
+	$(MAKE) fuzz FUZZTIME=1m
+	$(MAKE) crash
 
 test-matrix: ## Test the shared stores on every version of their servers
 	$(GO) run ./tools/services install all
@@ -59,18 +73,18 @@ services-install:
 # At its time limit Go's fuzzer sometimes fails with "context deadline exceeded"
 # alone, while it tries an input. A real finding always names a failing input, a
 # seed or a hung process as well; that output is not excused.
-fuzz: ## Run each fuzz target for FUZZTIME (20s)
-	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; for package in $$($(GO) list ./...); do \
-		listed=$$($(GO) test -list '^Fuzz' $$package); \
-		for target in $$(printf '%s\n' "$$listed" | sed -n '/^Fuzz/p'); do \
-			echo "fuzz $$target in $$package for $(FUZZTIME)"; \
-			status=0; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package >"$$log" 2>&1 || status=$$?; \
-			cat "$$log"; \
-			test $$status = 0 || { grep -q '^    context deadline exceeded$$' "$$log" && \
-				! grep -Eq 'Failing input|seed corpus|panic|hung|_test.go:' "$$log" && \
-				echo "the time limit fell into a try of an input, none failed: going on"; } || exit $$status; \
-		done; \
+fuzz: ## Run each fuzz target for FUZZTIME (10s)
+	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go'); \
+	for found in $$(printf '%s\n' "$$targets" | sed 's/:func /:/'); do \
+		package=./$$(dirname "$${found%%:*}"); target=$${found##*:}; \
+		echo "fuzz $$target in $$package for $(FUZZTIME)"; \
+		status=0; \
+		$(GO) test -vet=off -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package >"$$log" 2>&1 || status=$$?; \
+		cat "$$log"; \
+		test $$status = 0 || { grep -q '^    context deadline exceeded$$' "$$log" && \
+			! grep -Eq 'Failing input|seed corpus|panic|hung|_test.go:' "$$log" && \
+			echo "the time limit fell into a try of an input, none failed: going on"; } || exit $$status; \
 	done
 
 crash: ## Kill the program 200 times and compare what it wrote

@@ -18,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/semel-dev/semel/internal/dedup"
 )
 
 // The exit statuses, which scripts rely on.
@@ -44,6 +46,10 @@ type app struct {
 	// redact hides the secrets of the configuration that was read.
 	redact func(text string) string
 
+	// interruptible returns a reader whose reads end when the program is to end.
+	interruptible func(io.Reader) io.Reader
+	// unread is why the configuration could not be read, if it could not.
+	unread error
 	// wrong is what the parser found wrong with the flags, for the verb to
 	// report with what it finds itself.
 	wrong problems
@@ -59,6 +65,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	a := &app{
 		stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env,
 		args: args, columns: terminalColumns(stderr), patience: 30 * time.Second, redact: func(text string) string { return text },
+		interruptible: func(r io.Reader) io.Reader { return dedup.Interruptible(ctx, r) },
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,17 +97,23 @@ func (a *app) report(ctx context.Context, path string, err error) int {
 	switch {
 	case err == nil, errors.Is(err, errReaderGone):
 		return exitDone
+	case ctx.Err() != nil && errors.Is(a.unread, context.Cause(ctx)):
+		return a.interrupted(path)
 	case errors.As(err, &usage):
 		a.complain(path, usage.Problems...)
 		return exitUsage
 	case errors.Is(err, errFound):
 		return exitFound
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
-		a.complain(path, "interrupted: run the same command again to go on")
-		return exitInterrupted
+		return a.interrupted(path)
 	}
 	a.complain(path, strings.Split(err.Error(), "\n")...)
 	return exitFailed
+}
+
+func (a *app) interrupted(path string) int {
+	a.complain(path, "interrupted: run the same command again to go on")
+	return exitInterrupted
 }
 
 // complain writes problems to stderr, each on a line of its own.

@@ -13,10 +13,11 @@ import (
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// findingLine is one finding in JSON, or the error of a store that could not be
-// looked at.
+// findingLine is one finding in JSON, or the error of a store or pipeline that
+// could not be looked at.
 type findingLine struct {
-	Store    string `json:"store"`
+	Store    string `json:"store,omitempty"`
+	Pipeline string `json:"pipeline,omitempty"`
 	Kind     string `json:"kind"`
 	Severity string `json:"severity,omitempty"`
 	Subject  string `json:"subject,omitempty"`
@@ -33,13 +34,15 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Example: `semel doctor semel.yaml ledger
 semel doctor semel.yaml ledger --json`,
 		Long: `Connects to the stores that a configuration names, or to one of them and what it
-stands on, and says what of their set-up keeps the promise and what does not:
-eviction and persistence of Redis, commits, isolation and standbys of
-PostgreSQL, versions, permissions, clocks. Nothing is changed.
+stands on, and to the ends of its pipelines, or of one, and says what of their set-up
+keeps the promise and what does not: eviction and persistence of Redis, commits,
+isolation and standbys of PostgreSQL, replicas, retention, groups and transactions
+of Kafka, files, targets, tables, where messages are put aside, versions,
+permissions, clocks. Nothing is read from a source, written to a sink or changed.
 
 Each finding is fine, a notice, a warning (the promise holds with the exception
 that is named) or broken (it does not hold). The exit status is 3 if there is a
-warning or something is broken, and 1 if a store could not be looked at.`,
+warning or something is broken, and 1 if one could not be looked at.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
@@ -50,53 +53,67 @@ warning or something is broken, and 1 if a store could not be looked at.`,
 			return nil
 		},
 		RunE: a.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
-			stores, conf := a.storesToExamine(args, &wrong)
+			stores, pipelines, conf := a.toExamine(args, &wrong)
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return a.examine(cmd.Context(), conf, stores)
+			return a.examine(cmd.Context(), conf, stores, pipelines)
 		}),
 	}
 }
 
-func (a *app) storesToExamine(args []string, p *problems) ([]*config.Store, *config.File) {
+func (a *app) toExamine(args []string, p *problems) ([]*config.Store, []*config.Pipeline, *config.File) {
 	if len(args) == 0 {
-		return nil, nil // a flag was wrong as well, and the parser has said so
+		return nil, nil, nil // a flag was wrong as well, and the parser has said so
 	}
 	conf := a.readConfig(args[0], p)
-	switch {
-	case conf == nil:
-		return nil, nil
-	case len(args) == 1:
-		return conf.Stores, conf
+	if conf == nil {
+		return nil, nil, nil
 	}
-	if _, ok := conf.Store(args[1]); !ok {
-		p.addf("%s: %s has no such store: %s", args[1], conf.Name, config.OneOf(args[1], conf.StoreNames()))
+	if len(args) == 1 {
+		return conf.Stores, conf.Pipelines, conf
 	}
-	return conf.Stack(args[1]), conf
+	if _, ok := conf.Store(args[1]); ok {
+		return conf.Stack(args[1]), nil, conf
+	}
+	if pipeline, ok := conf.Pipeline(args[1]); ok {
+		return nil, []*config.Pipeline{pipeline}, conf
+	}
+	names := append(conf.StoreNames(), conf.PipelineNames()...)
+	p.addf("%s: %s has no such store: %s", args[1], conf.Name, config.OneOf(args[1], names))
+	return nil, nil, conf
 }
 
-// examine reports on each store in turn. What cannot be looked at does not keep
-// the others from it.
-func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.Store) error {
+// examine reports on each store, and then on each pipeline, in turn. What cannot
+// be looked at does not keep the others from it.
+func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.Store, pipelines []*config.Pipeline) error {
 	var failures []error
 	count := map[semel.Severity]int{}
-	for _, s := range stores {
+	for i := range len(stores) + len(pipelines) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		report := a.examineOne(ctx, conf, s)
+		var report wiring.Report
+		if i < len(stores) {
+			report = a.examineOne(ctx, conf, stores[i])
+		} else {
+			report = a.examinePipeline(ctx, conf, pipelines[i-len(stores)])
+		}
 		for _, finding := range report.Findings {
 			count[finding.Severity]++
 		}
 		if report.Err != nil {
-			failures = append(failures, fmt.Errorf("%s: %w", s.Name, inOneLine(report.Err)))
+			failures = append(failures, fmt.Errorf("%s: %w", report.Name(), inOneLine(report.Err)))
 		}
 		if err := a.printReport(report); err != nil {
 			return err
 		}
 	}
-	a.note("%s: %d fine, %d to note, %d with a warning, %d broken", plural(len(stores), "store"),
+	what := plural(len(stores), "store")
+	if len(pipelines) > 0 {
+		what += " and " + plural(len(pipelines), "pipeline")
+	}
+	a.note("%s: %d fine, %d to note, %d with a warning, %d broken", what,
 		count[semel.Fine], count[semel.Notice], count[semel.Warning], count[semel.Broken])
 	switch {
 	case len(failures) > 0:
@@ -110,7 +127,25 @@ func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.S
 func (a *app) examineOne(ctx context.Context, conf *config.File, s *config.Store) wiring.Report {
 	patient, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
-	return wiring.Examine(patient, conf, s)
+	report := wiring.Examine(patient, conf, s)
+	report.Err = advised(ctx, serverOf(conf, s), report.Err)
+	return report
+}
+
+func (a *app) examinePipeline(ctx context.Context, conf *config.File, p *config.Pipeline) wiring.Report {
+	patient, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
+	return wiring.ExaminePipeline(patient, conf, p)
+}
+
+// serverOf returns the store whose server a store is on.
+func serverOf(conf *config.File, s *config.Store) []*config.Store {
+	if filter, ok := s.Spec.(*config.Filter); ok {
+		if server, ok := conf.Store(filter.Redis.Name); ok {
+			return []*config.Store{server}
+		}
+	}
+	return []*config.Store{s}
 }
 
 func plural(n int, what string) string {
@@ -125,7 +160,7 @@ func (a *app) printReport(r wiring.Report) error {
 		return a.printReportJSON(r)
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s (%s)\n", r.Store.Name, r.Store.Spec.Kind())
+	fmt.Fprintf(&text, "%s (%s)\n", r.Name(), r.Kind())
 	for _, finding := range r.Findings {
 		fmt.Fprintf(&text, "  %-8s %-28s %s\n", finding.Severity, displayText(finding.Subject), displayText(joinLines(plainText(finding.Found))))
 		if finding.Cost != "" {
@@ -143,7 +178,12 @@ func (a *app) printReport(r wiring.Report) error {
 }
 
 func (a *app) printReportJSON(r wiring.Report) error {
-	line := findingLine{Store: r.Store.Name, Kind: r.Store.Spec.Kind()}
+	line := findingLine{Kind: r.Kind()}
+	if r.Pipeline != nil {
+		line.Pipeline = r.Name()
+	} else {
+		line.Store = r.Name()
+	}
 	for _, f := range r.Findings {
 		line.Severity, line.Subject = f.Severity.String(), f.Subject
 		line.Found, line.Cost, line.Remedy = a.redact(joinLines(plainText(f.Found))), a.redact(f.Cost), a.redact(f.Remedy)
@@ -154,5 +194,5 @@ func (a *app) printReportJSON(r wiring.Report) error {
 	if r.Err == nil {
 		return nil
 	}
-	return a.printJSON(findingLine{Store: line.Store, Kind: line.Kind, Error: a.redact(plainText(inOneLine(r.Err).Error()))})
+	return a.printJSON(findingLine{Store: line.Store, Pipeline: line.Pipeline, Kind: line.Kind, Error: a.redact(plainText(inOneLine(r.Err).Error()))})
 }

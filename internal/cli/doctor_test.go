@@ -215,7 +215,7 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://u@%s/x?sslmode=disable\" } } }", silent.Addr()))
 	for words, want := range map[string]string{"keys ls --config " + file: "semel: open the store db: no answer in 0.2 s: ", "doctor " + file: "semel: db: "} {
 		var stderr strings.Builder
-		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone}
+		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs(strings.Fields(words))
 		err := root.ExecuteContext(t.Context())

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -37,10 +39,13 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 		"events.jsonl":          events,
 		"examples/events.jsonl": events,
 		"day-1.jsonl":           events,
+		"in.jsonl":              events,
 		"day-2.jsonl":           events,
 		"logs/app-1.gz":         zipped(t, orders),
 		"logs/app-2.gz":         zipped(t, orders),
 		"semel.yaml":            []byte("stores:\n  ledger: { embedded: { path: ./ledger } }\n  db: { postgres: { dsn: \"${env:DATABASE_URL:-host=localhost}\" } }\n"),
+		"pipelines.yaml":        []byte(pipelinesExample),
+		"backfill.yaml":         []byte(strings.ReplaceAll(pipelinesExample, "in.jsonl", "keys.jsonl")),
 		"keys.jsonl":            []byte(`{"id":"order-40"}` + "\n"),
 	} {
 		name = filepath.Join(dir, filepath.FromSlash(name))
@@ -53,6 +58,17 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 	}
 	return dir, binaries
 }
+
+// pipelinesExample is what the examples of pipelines speak of.
+const pipelinesExample = `stores:
+  ledger: { embedded: { path: ./ledger } }
+pipelines:
+  lines:
+    source: { file: { paths: [in.jsonl] } }
+    key: { id: .id }
+    store: ledger
+    sink: { file: { path: out.jsonl } }
+`
 
 // databaseFor makes an empty database, or one whose tables are there.
 func databaseFor(t *testing.T, migrated bool) string {
@@ -103,6 +119,25 @@ func addStores(t *testing.T, dir string) {
 	}
 }
 
+// addParked puts the messages aside that the examples of parked speak of.
+func addParked(t *testing.T, dir string) {
+	t.Helper()
+	lot, err := pipeline.OpenDirLot(filepath.Join(dir, "semel-parked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now().Add(-time.Hour)
+	err = lot.Park(t.Context(), []pipeline.Parked{
+		{ID: "9f2c41d07be35a1186c0de42", Pipeline: "lines", Key: semel.Key{Scope: "lines", ID: "order-7"}, Reason: "permanent", Error: "the target refused it", Attempts: 1, At: at,
+			Message: semel.Message{Body: []byte(`{"id":"order-7"}`)}},
+		{ID: "0c51aa7e9d3b4f62a8d17e05", Pipeline: "lines", Reason: "key-missing", Error: "key: .id is absent", At: at, Message: semel.Message{Body: []byte(`{"id":"order-9"}`)}},
+		{ID: "77e0b5c2f14d4a9c83d6fb10", Pipeline: "lines", Key: semel.Key{Scope: "lines", ID: "order-8"}, Reason: "unknown", Error: "outcome unknown", Attempts: 2, At: at},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Not parallel with other tests: a child that was forked and has not yet become
 // sh holds every file of this process, and with it the locks of their stores.
 func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
@@ -127,12 +162,20 @@ func checkExamples(t *testing.T, path, examples string) {
 	}
 	for _, line := range lines {
 		dir, binaries := exampleDir(t)
-		if strings.Contains(line, "semel keys ") || strings.Contains(line, "semel doctor ") {
+		if strings.Contains(line, "semel keys ") || strings.Contains(line, "semel parked done ") || strings.Contains(line, "semel doctor ") || strings.Contains(line, "--key order-41") {
 			addStores(t, dir)
+		}
+		if strings.Contains(line, "semel parked ") {
+			addParked(t, dir)
 		}
 		database := ""
 		if strings.Contains(line, "semel migrate ") && !strings.Contains(line, "semel migrate sql ") {
 			database = databaseFor(t, strings.Contains(line, "semel migrate status "))
+		}
+		if strings.Contains(line, "semel kafka ") {
+			broker := kafkaWithATransaction(t)
+			writeFile(t, filepath.Join(dir, "kafka.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", broker))
+			line = strings.ReplaceAll(line, "127.0.0.1:9092", broker)
 		}
 		if !strings.Contains(line, "semel ") {
 			t.Errorf("%s: the example does not run the program: %s", path, line)

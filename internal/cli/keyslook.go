@@ -121,8 +121,12 @@ func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool)
 	if r.State == semel.Done {
 		expires = displayExpiry(r.Expires)
 	}
+	digest := "-" // the compact form in Redis has half of it
+	if r.Digest != (semel.Digest{}) {
+		digest = r.Digest.String()
+	}
 	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n",
-		r.State, displayTime(r.FirstSeen), expires, r.Digest, name)
+		r.State, displayTime(r.FirstSeen), expires, digest, name)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -36,7 +37,8 @@ which are there. Programs that use the store need no right to make tables.`,
 semel migrate up --config semel.yaml --store-name db --json`,
 			Long: `Applies the steps that the database does not have yet, in order, each in a
 transaction of its own. It may run in many places at once, and be killed and run
-again.`,
+again. It gives up when the server does not answer within 30 seconds, or a lock
+that a step needs is not free within 30 seconds.`,
 		}, m.up),
 		m.verb(&cobra.Command{
 			Use:   "status",
@@ -71,6 +73,8 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *wiring
 			var err error
 			if schema, err = wiring.NewSchema(m.conf, m.found.Name); err != nil {
 				wrong.addf("--store-name %v", err)
+			} else {
+				schema.Patience = m.patience
 			}
 		}
 		if err := wrong.err(); err != nil {
@@ -101,17 +105,22 @@ func (m *migrateFlags) up(cmd *cobra.Command, schema *wiring.Schema) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("migrate %s: %w; what was applied stays, and the same command goes on", m.shown(), inOneLine(err))
+		return m.failed(cmd.Context(), "migrate %s: what was applied stays, and the same command goes on: %w", err)
 	case len(applied) == 0:
 		m.note("nothing to apply: %s is up to date", m.shown())
 	}
 	return nil
 }
 
+// failed puts the store and an error into a message, and adds what to do.
+func (m *migrateFlags) failed(ctx context.Context, format string, err error) error {
+	return advised(ctx, m.conf.Stack(m.found.Name), fmt.Errorf(format, m.shown(), inOneLine(err)))
+}
+
 func (m *migrateFlags) status(cmd *cobra.Command, schema *wiring.Schema) error {
 	steps, err := schema.Status(cmd.Context())
 	if err != nil {
-		return fmt.Errorf("status of %s: %w", m.shown(), inOneLine(err))
+		return m.failed(cmd.Context(), "status of %s: %w", err)
 	}
 	missing := 0
 	for _, step := range steps {

@@ -30,9 +30,17 @@ semel dedup --help`,
 
 	root.AddCommand(
 		newDedupCommand(a),
+		newRunCommand(a),
+		newParkedCommand(a),
+		newDryRunCommand(a),
 		newKeysCommand(a),
+		newKafkaCommand(a),
+		newInitCommand(a),
+		newLintCommand(a),
+		newExplainCommand(a),
 		newDoctorCommand(a),
 		newMigrateCommand(a),
+		newSchemaCommand(a),
 		newVersionCommand(a),
 		newCompletionCommand(a),
 	)

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
@@ -218,6 +222,46 @@ func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
 	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, exitDone)
 }
 
+// TestMigrationGivesUpWaitingForALock migrates while another runner stands
+// still, or the server does.
+func TestMigrationGivesUpWaitingForALock(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores:\n  db: { postgres: { dsn: %q } }\n  redis: { postgres: { dsn: \"postgres://u:canary@%s/x\" } }\n", address, strings.TrimPrefix(servers.Redis(t), "redis://")))
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if _, err := conn.Exec(t.Context(), "BEGIN; SELECT pg_advisory_xact_lock(x'73656d656c'::bigint)"); err != nil {
+		t.Fatal(err)
+	}
+	for store, want := range map[string]string{
+		"db":    "semel: migrate db: what was applied stays, and the same command goes on: waited 1s for a lock that another migration, or a transaction that uses these tables, has; ",
+		"redis": "is it such a server that listens there? (redis is PostgreSQL, ",
+	} {
+		var stderr strings.Builder
+		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		root := newRootCommand(a)
+		root.SetArgs([]string{"migrate", "up", "--config", file, "--store-name", store})
+		err := root.ExecuteContext(t.Context())
+		if status := a.report(t.Context(), "semel", err); status != exitFailed || !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
+			t.Errorf("%s: status %d, %s", store, status, &stderr)
+		}
+	}
+}
+
+func TestCompactKeysAreListedWithoutADigest(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { r: { redis: { url: %q, prefix: %q, compact: { window: 1h } } } }", servers.Redis(t), servicestest.Prefix()))
+	run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).check(t, exitDone, "imported 1")
+	got := run(t, "", "keys", "ls", "--config", file)
+	got.check(t, exitDone)
+	if strings.Contains(got.stdout, strings.Repeat("0", 32)) || !strings.Contains(got.stdout, "  -  ") {
+		t.Errorf("ls: %s", got.stdout)
+	}
+}
+
 func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores: { db: { postgres: { dsn: 'host=nowhere.invalid', schema: once, partitions: 2 } } }")
@@ -266,7 +310,7 @@ stores:
   stack: { tiered: { layers: [mem, files], on_store_error: pass } }
 `, dir+"/files"))
 	var wrong problems
-	a := &app{env: noEnv, patience: time.Minute}
+	a := &app{env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
 	f := storeFlags{file: file, name: "stack"}
 	if !f.find(a, &wrong) {
 		t.Fatal(wrong)

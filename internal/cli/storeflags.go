@@ -90,7 +90,7 @@ func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 // readConfig reads a configuration; nil if there is something wrong with it.
 // From then on its secrets are hidden in all that the program says.
 func (a *app) readConfig(name string, p *problems) *config.File {
-	conf, err := config.Read(name, a.env)
+	conf, err := a.loadConfig(name)
 	var wrong *config.Error
 	switch {
 	case errors.As(err, &wrong):
@@ -99,7 +99,8 @@ func (a *app) readConfig(name string, p *problems) *config.File {
 		}
 		return nil
 	case err != nil:
-		p.addf("%s: %s", name, fileReason(errors.Unwrap(err)))
+		a.unread = err
+		p.addf("%s: %s", name, strings.TrimPrefix(fileReason(err), name+": "))
 		return nil
 	}
 	a.redact = conf.Redact
@@ -155,9 +156,9 @@ func (f *storeFlags) keepIDs() {
 func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store) error) error {
 	opened, err := f.open(ctx, a)
 	if err != nil {
-		return err
+		return advised(ctx, f.conf.Stack(f.found.Name), err)
 	}
-	err = use(opened.Store)
+	err = stalled(ctx, f.conf.Stack(f.found.Name), use(opened.Store))
 	if closeErr := opened.Close(); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.shown(), inOneLine(closeErr)))
 	}

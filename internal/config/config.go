@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -17,8 +18,15 @@ type File struct {
 	Name string
 	// Stores are what "stores" names, in the order of the file.
 	Stores []*Store
+	// Pipelines are what "pipelines" names, in the order of the file.
+	Pipelines []*Pipeline
+	Admin     Admin
+	// Shutdown is how long a drain may take.
+	Shutdown time.Duration
+	Log      Log
 
 	hidden Redactor
+	places map[string]Place // of the values of fields, by their paths
 }
 
 // Read reads the file of this name. env looks environment variables up; "" is
@@ -29,8 +37,13 @@ func Read(name string, env func(name string) string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, cause(err))
 	}
+	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
+	return ReadFrom(name, file, env)
+}
+
+// ReadFrom is Read of a file that is open.
+func ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
 	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
-	_ = file.Close() // it was only read: there is nothing to lose
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, cause(err))
 	}
@@ -48,15 +61,27 @@ func Parse(name string, data []byte, env func(name string) string) (*File, error
 	if root == nil {
 		return nil, errorOf([]Problem{{Place{File: name}, `the file is empty: name a store under "stores"`}})
 	}
-	r := &reader{name: name, dir: filepath.Dir(name), env: env, aliases: targets(root)}
+	r := &reader{name: name, dir: filepath.Dir(name), env: env, aliases: targets(root), places: map[string]Place{}}
 	f := &File{Name: name}
 	r.file(root, f)
-	f.hidden = r.hidden
+	f.hidden, f.places = r.hidden, r.places
 	checkStores(r, f)
+	checkPipelines(r, f)
 	if err := errorOf(r.problems); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// sections are the fields of a file.
+func sections(f *File) []field {
+	return []field{
+		{name: "stores", doc: "Stores by their names: what remembers keys.", form: form{named: &form{members: func() mapping { return storeMapping(new(Spec)) }}}, read: func(v value) { f.Stores = v.stores() }},
+		{name: "pipelines", doc: "Pipelines by their names: what moves messages.", form: form{named: &form{members: func() mapping { return pipelineMapping(&Pipeline{}) }}}, read: func(v value) { f.Pipelines = v.pipelines() }},
+		partField("admin", func() mapping { return adminMapping(&f.Admin) }, "The server for probes, metrics and the dashboard of a daemon.").always(),
+		durationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").or("25s"),
+		partField("log", func() mapping { return logMapping(&f.Log) }, "What a daemon logs.").always(),
+	}
 }
 
 // file reads the sections. A section whose name begins with x- is the user's
@@ -64,20 +89,28 @@ func Parse(name string, data []byte, env func(name string) string) (*File, error
 func (r *reader) file(root ast.Node, f *File) {
 	v := r.value(root, "")
 	entries, ok := v.topLevel()
+	m := mapping{fields: sections(f)}
+	there := map[string]bool{}
 	for _, e := range entries {
-		section := func() value { return r.value(e.value, e.name) }
+		i := slices.Index(m.names(), e.name)
 		switch {
 		case strings.HasPrefix(e.name, "x-"):
-		case e.name == "stores":
-			f.Stores = section().stores()
-		case e.name == "pipelines":
-			r.wrong(e.at, "pipelines: this version runs no pipelines yet: leave the section out")
+		case i >= 0:
+			there[e.name] = true
+			section := r.value(e.value, e.name)
+			r.places[e.name] = section.at
+			m.fields[i].read(section)
 		default:
-			r.wrong(e.at, "%s is no section that is known: %s", v.unknown(e, []string{"stores"}), OneOf(e.name, []string{"stores"}))
+			r.wrong(e.at, "%s is no section that is known: %s", v.unknown(e, m.names()), OneOf(e.name, m.names()))
 		}
 	}
-	if ok && !slices.ContainsFunc(entries, func(e entry) bool { return e.name == "stores" }) {
+	if ok && !there["stores"] && !there["pipelines"] {
 		r.wrong(Place{}, `stores is missing: name a store, as in "stores: { keys: { embedded: { path: ./keys } } }"`)
+	}
+	for _, section := range m.fields {
+		if !there[section.name] {
+			section.fillIn(value{r, nil, Place{}, section.name})
+		}
 	}
 }
 
@@ -131,7 +164,7 @@ func (f *File) Stack(name string) []*Store {
 func (f *File) LayerOf(name string) (*Store, bool) {
 	for _, s := range f.Stores {
 		if spec, ok := s.Spec.(*Tiered); ok {
-			for _, layer := range spec.Layers[:len(spec.Layers)-1] {
+			for _, layer := range spec.Layers[:max(len(spec.Layers)-1, 0)] {
 				if layer.Name == name {
 					return s, true
 				}
@@ -144,7 +177,7 @@ func (f *File) LayerOf(name string) (*Store, bool) {
 // Above returns the stack in which a store is the one that decides.
 func (f *File) Above(name string) (*Store, bool) {
 	for _, s := range f.Stores {
-		if spec, ok := s.Spec.(*Tiered); ok && spec.Layers[len(spec.Layers)-1].Name == name {
+		if spec, ok := s.Spec.(*Tiered); ok && len(spec.Layers) > 0 && spec.Layers[len(spec.Layers)-1].Name == name {
 			return s, true
 		}
 	}

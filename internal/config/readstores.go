@@ -9,23 +9,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// kinds are the kinds of stores and what reads each.
-func kinds() []kind {
-	return []kind{
-		{"memory", value.memory},
-		{"embedded", value.embedded},
-		{"redis", value.redis},
-		{"postgres", value.postgres},
-		{"tiered", value.tiered},
-		{"filter", value.filter},
-	}
-}
-
-type kind struct {
-	name string
-	read func(value) Spec
-}
-
 // stores reads the section of that name.
 func (v value) stores() []*Store {
 	var list []*Store
@@ -43,45 +26,49 @@ func (v value) stores() []*Store {
 		at := e.at
 		at.File = v.name
 		s := &Store{Name: e.name, At: at}
-		if s.Spec = v.value(e.value, path).spec(); s.Spec == nil {
-			s.Spec = invalid{}
-		}
+		s.Spec = invalid{}
+		v.value(e.value, path).kind(storeMapping(&s.Spec), "store", "{ embedded: { path: ./keys } }")
 		list = append(list, s)
 	}
 	return list
 }
 
-// invalid is a store that could not be read. A file that has one is refused;
-// until then its name is known to whoever refers to it.
+// invalid is what could not be read. A file that has one is refused; until then
+// the name of a store is known to whoever refers to it.
 type invalid struct{}
 
 func (invalid) Kind() string { return "" }
 
-// spec reads the one kind that a store is.
-func (v value) spec() Spec {
-	var (
-		found Spec
-		names []string
-		known []field
+// storeMapping is the one kind that a store is.
+func storeMapping(target *Spec) mapping {
+	return kindsOf(
+		kindField("memory", target, memory, "Keys in the memory of the process, which forgets them at its end."),
+		kindField("embedded", target, embedded, "Keys in a directory, durable, for one process at a time."),
+		kindField("redis", target, redis, "Keys in Redis or Valkey, shared by processes. One of `url`, `cluster` and `sentinel` says where."),
+		kindField("postgres", target, postgres, "Keys in PostgreSQL, shared by processes, and in one transaction with the effects of a `postgres` sink where that is wanted."),
+		tieredField(target),
+		kindField("filter", target, filter, "Keys in a few bits each, with a stated error: as a layer above an exact store, or alone under a pipeline with `lossy: true`."),
 	)
-	for _, k := range kinds() {
-		names = append(names, k.name)
-		known = append(known, field{k.name, func(v value) { found = k.read(v) }})
-	}
-	if text, ok := v.node.(*ast.StringNode); ok {
-		v.wrong("fields are wanted, not a text: %s", kindHint(text.Value, names))
-		return nil
-	}
-	v.oneOf(v.fields(known...), names...)
-	return found
 }
 
-// kindHint shows how a kind that was written alone is written.
-func kindHint(word string, names []string) string {
-	if slices.Contains(names, word) {
-		return "write { " + word + ": {} } with its settings between the inner braces"
+// kindsOf is a mapping that has one of several kinds.
+func kindsOf(kinds ...field) mapping {
+	m := mapping{fields: kinds}
+	m.oneOf = [][]string{m.names()}
+	return m
+}
+
+// kind reads which of several kinds something is.
+func (v value) kind(m mapping, what, example string) {
+	if text, ok := v.node.(*ast.StringNode); ok {
+		hint := "write the kind of the " + what + " and its settings, as in " + example
+		if slices.Contains(m.names(), text.Value) {
+			hint = "write { " + text.Value + ": {} } with its settings between the inner braces"
+		}
+		v.wrong("fields are wanted, not a text: %s", hint)
+		return
 	}
-	return "write the kind of the store and its settings, as in { embedded: { path: ./keys } }"
+	v.mapping(m)
 }
 
 func isName(name string) bool {
@@ -93,52 +80,69 @@ func isName(name string) bool {
 	return name != "" && len(name) <= 64
 }
 
-func (v value) memory() Spec {
+func memory() (Spec, mapping) {
 	m := &Memory{}
-	v.fields(
-		field{"max_keys", func(v value) { v.count(&m.MaxKeys) }},
-		field{"keep_ids", func(v value) { v.truth(&m.KeepIDs) }},
-		field{"max_result", func(v value) { v.size(&m.MaxResult) }},
-	)
-	return m
+	return m, mapping{fields: []field{
+		countField("max_keys", &m.MaxKeys, "The most keys it holds; a store that is full refuses, and forgets nothing for it.").means("no limit"),
+		keepIDsField(&m.KeepIDs),
+		maxResultField(&m.MaxResult).means("16MiB"),
+	}}
 }
 
-func (v value) embedded() Spec {
-	e := &Embedded{Fsync: "always"}
-	there := v.fields(
-		field{"path", func(v value) { v.filePath(&e.Path) }},
-		field{"fsync", func(v value) { v.choice(&e.Fsync, "always", "interval", "never") }},
-		field{"fsync_interval", func(v value) { v.duration(&e.FsyncInterval) }},
-		field{"keep_ids", func(v value) { v.truth(&e.KeepIDs) }},
-		field{"max_result", func(v value) { v.size(&e.MaxResult) }},
-	)
-	v.require(there, "path")
-	if interval, ok := there["fsync_interval"]; ok && e.Fsync != "interval" {
-		interval.wrong("it means nothing with fsync: %s: write fsync: interval, or leave it out", e.Fsync)
+func keepIDsField(target *bool) field {
+	return truthField("keep_ids", target, "Keep scope and id of each key readable, beside its digest.").means("false")
+}
+
+func maxResultField(target *int64) field {
+	return sizeField("max_result", target, "The longest result that is kept for duplicates.")
+}
+
+func embedded() (Spec, mapping) {
+	e := &Embedded{}
+	return e, mapping{
+		fields: []field{
+			pathField("path", &e.Path, "Directory of the store. It is made if it is not there.").need(),
+			choiceField("fsync", &e.Fsync, "When what was answered is on the disk: before the answer, every `fsync_interval`, or when the system pleases. Only `always` survives loss of power whole.",
+				"always", "interval", "never").or("always"),
+			durationField("fsync_interval", &e.FsyncInterval, "How often to sync with `fsync: interval`.").means("100ms"),
+			keepIDsField(&e.KeepIDs),
+			maxResultField(&e.MaxResult).means("1MiB"),
+		},
+		check: func(_ value, there members) {
+			if interval, ok := there["fsync_interval"]; ok && e.Fsync != "interval" {
+				interval.wrong("it means nothing with fsync: %s: write fsync: interval, or leave it out", e.Fsync)
+			}
+		},
 	}
-	return e
 }
 
-func (v value) redis() Spec {
-	s := &Redis{Persistence: "volatile"}
-	there := v.fields(
-		field{"url", func(v value) { v.redisURL(&s.URL) }},
-		field{"cluster", func(v value) { v.addresses(&s.Cluster) }},
-		field{"sentinel", func(v value) { s.Sentinel = v.sentinel() }},
-		field{"username", func(v value) { v.text(&s.Username) }},
-		field{"password", func(v value) { v.secret(&s.Password) }},
-		field{"database", func(v value) { v.number(&s.Database, 0, 1<<20) }},
-		field{"tls", func(v value) { s.TLS = v.tls() }},
-		field{"connect_timeout", func(v value) { v.duration(&s.ConnectTimeout) }},
-		field{"timeout", func(v value) { v.duration(&s.Timeout) }},
-		field{"prefix", func(v value) { v.redisPrefix(&s.Prefix) }},
-		field{"legacy_prefix", func(v value) { v.text(&s.LegacyPrefix) }},
-		field{"persistence", func(v value) { v.choice(&s.Persistence, "volatile", "logged", "synced") }},
-		field{"keep_ids", func(v value) { v.truth(&s.KeepIDs) }},
-		field{"max_result", func(v value) { v.size(&s.MaxResult) }},
-		field{"compact", func(v value) { s.Compact = v.compact() }},
-	)
-	v.oneOf(there, "url", "cluster", "sentinel")
+func redis() (Spec, mapping) {
+	s := &Redis{}
+	return s, mapping{
+		fields: []field{
+			{name: "url", doc: "Address of one server, `redis://user:password@host:6379/0`, or `rediss://` for TLS.", form: form{scalar: aAddress}, read: func(v value) { v.redisURL(&s.URL) }},
+			addressesField("cluster", &s.Cluster, "Addresses of some nodes of a cluster, `host:port`."),
+			partField("sentinel", func() mapping { s.Sentinel = &Sentinel{}; return sentinel(s.Sentinel) }, "Sentinels, which know the primary."),
+			textField("username", &s.Username, "User name, with `cluster` and `sentinel`."),
+			secretField("password", &s.Password, "Password, with `cluster` and `sentinel`."),
+			numberField("database", &s.Database, 0, 1<<20, "Number of the database, with `sentinel`.").means("0"),
+			tlsField(&s.TLS),
+			durationField("connect_timeout", &s.ConnectTimeout, "How long making a connection may take.").means("2s"),
+			durationField("timeout", &s.Timeout, "How long one call may take.").means("3s"),
+			{name: "prefix", doc: "What the names of its keys begin with.", form: form{scalar: aText}, shown: "semel:", read: func(v value) { v.redisPrefix(&s.Prefix) }},
+			textField("legacy_prefix", &s.LegacyPrefix, "Prefix of markers of an earlier program, `<prefix><id>`, which count as done.").means("none"),
+			choiceField("persistence", &s.Persistence, "What the server is known to keep over its end: nothing for sure, what its log has (`appendfsync everysec`), or all (`appendfsync always`).",
+				"volatile", "logged", "synced").or("volatile"),
+			keepIDsField(&s.KeepIDs),
+			maxResultField(&s.MaxResult).means("1MiB"),
+			partField("compact", func() mapping { s.Compact = &Compact{}; return compact(s.Compact) }, "Keep keys that are done in 64 bits each.").means("off"),
+		},
+		oneOf: [][]string{{"url", "cluster", "sentinel"}},
+		check: func(_ value, there members) { checkRedis(s, there) },
+	}
+}
+
+func checkRedis(s *Redis, there members) {
 	if _, hasURL := there["url"]; hasURL {
 		for _, name := range []string{"username", "password", "database"} {
 			if of, ok := there[name]; ok {
@@ -155,7 +159,6 @@ func (v value) redis() Spec {
 	if _, ok := there["tls"]; ok && hasScheme(s.URL.Reveal(), "redis", "valkey") {
 		there["tls"].wrong("a url that begins with redis:// uses no TLS: write rediss://")
 	}
-	return s
 }
 
 func (v value) redisURL(target *Secret) {
@@ -185,32 +188,31 @@ func hasScheme(text string, schemes ...string) bool {
 	return ok && slices.Contains(schemes, scheme)
 }
 
-func (v value) sentinel() *Sentinel {
-	s := &Sentinel{}
-	there := v.fields(
-		field{"addresses", func(v value) { v.addresses(&s.Addresses) }},
-		field{"master", func(v value) { v.text(&s.Master) }},
-		field{"username", func(v value) { v.text(&s.Username) }},
-		field{"password", func(v value) { v.secret(&s.Password) }},
-	)
-	v.require(there, "addresses", "master")
-	return s
+func sentinel(s *Sentinel) mapping {
+	return mapping{fields: []field{
+		addressesField("addresses", &s.Addresses, "Addresses of the Sentinels, `host:port`.").need(),
+		textField("master", &s.Master, "Name of the set of servers they watch.").need(),
+		textField("username", &s.Username, "User name at the Sentinels."),
+		secretField("password", &s.Password, "Password at the Sentinels."),
+	}}
 }
 
-// addresses reads a list of host:port.
-func (v value) addresses(target *[]string) {
-	v.list(func(element value) {
-		var address string
-		element.text(&address)
-		if address == "" {
-			return
-		}
-		if !isHostPort(address) {
-			element.wrong("write it like host:6379")
-			return
-		}
-		*target = append(*target, address)
-	})
+// addressesField is a list of host:port.
+func addressesField(name string, target *[]string, doc string) field {
+	return listField(name, form{scalar: aText}, func(v value) {
+		v.list(func(element value) {
+			var address string
+			element.text(&address)
+			if address == "" {
+				return
+			}
+			if !isHostPort(address) {
+				element.wrong("write it like host:6379")
+				return
+			}
+			*target = append(*target, address)
+		})
+	}, doc)
 }
 
 func isHostPort(address string) bool {
@@ -222,61 +224,80 @@ func isHostPort(address string) bool {
 	return err == nil && port > 0
 }
 
-func (v value) tls() *TLS {
-	t := &TLS{}
-	there := v.fields(
-		field{"ca", func(v value) { v.filePath(&t.CA) }},
-		field{"certificate", func(v value) { v.filePath(&t.Certificate) }},
-		field{"key", func(v value) { v.filePath(&t.Key) }},
-		field{"server_name", func(v value) { v.text(&t.ServerName) }},
-		field{"insecure_skip_verify", func(v value) { v.truth(&t.InsecureSkipVerify) }},
-	)
-	if (t.Certificate == "") != (t.Key == "") && there["certificate"].node != nil != (there["key"].node != nil) {
-		v.wrong("certificate and key belong together: name both")
-	}
-	return t
+// tlsField is how a connection to a server is secured.
+func tlsField(target **TLS) field {
+	return partField("tls", func() mapping {
+		t := &TLS{}
+		*target = t
+		return mapping{
+			fields: []field{
+				pathField("ca", &t.CA, "Certificates of the authorities to trust.").means("the system's"),
+				pathField("certificate", &t.Certificate, "Certificate to show."),
+				pathField("key", &t.Key, "Its key."),
+				textField("server_name", &t.ServerName, "Name that the server's certificate must have.").means("the host's"),
+				truthField("insecure_skip_verify", &t.InsecureSkipVerify, "Believe any certificate: whoever stands between can read and answer.").means("false"),
+			},
+			check: func(v value, there members) {
+				if (t.Certificate == "") != (t.Key == "") && there["certificate"].node != nil != (there["key"].node != nil) {
+					v.wrong("certificate and key belong together: name both")
+				}
+			},
+		}
+	}, "TLS to the server. It may be empty.").means("off").titled("TLS to a server")
 }
 
-func (v value) compact() *Compact {
-	c := &Compact{}
-	there := v.fields(
-		field{"window", func(v value) { v.duration(&c.Window) }},
-		field{"slices", func(v value) { v.number(&c.Slices, 1, 64) }},
-		field{"expect", func(v value) { v.count(&c.Expect) }},
-		field{"grace", func(v value) { v.duration(&c.Grace) }},
-	)
-	v.require(there, "window")
-	if c.Grace > 0 && c.Grace >= c.Window && c.Window > 0 {
-		there["grace"].wrong("it must be shorter than the window")
+func compact(c *Compact) mapping {
+	return mapping{
+		fields: []field{
+			durationField("window", &c.Window, "How long keys are remembered.").need(),
+			numberField("slices", &c.Slices, 1, 64, "How many parts the window has: keys are forgotten a part at a time.").means("4"),
+			countField("expect", &c.Expect, "How many keys a window has.").means("1,048,576"),
+			durationField("grace", &c.Grace, "How long a key keeps its full record first.").means("30s"),
+		},
+		check: func(_ value, there members) {
+			if c.Grace > 0 && c.Grace >= c.Window && c.Window > 0 {
+				there["grace"].wrong("it must be shorter than the window")
+			}
+		},
 	}
-	return c
 }
 
-func (v value) postgres() Spec {
+func postgres() (Spec, mapping) {
 	p := &Postgres{}
-	there := v.fields(
-		field{"dsn", func(v value) { v.postgresDSN(&p.DSN) }},
-		field{"schema", func(v value) { v.identifier(&p.Schema, 63) }},
-		field{"prefix", func(v value) { v.identifier(&p.Prefix, 40) }},
-		field{"cleanup", func(v value) { v.choice(&p.Cleanup, "delete", "generations", "message-time") }},
-		field{"generation", func(v value) { v.duration(&p.Generation) }},
-		field{"message_age", func(v value) { v.duration(&p.MessageAge) }},
-		field{"partitions", func(v value) { v.number(&p.Partitions, 1, 1024) }},
-		field{"prepare", func(v value) { v.truth(&p.Prepare) }},
-		field{"keep_ids", func(v value) { v.truth(&p.KeepIDs) }},
-		field{"max_result", func(v value) { v.size(&p.MaxResult) }},
-	)
-	v.require(there, "dsn")
-	if generation, ok := there["generation"]; ok && p.Cleanup != "generations" {
-		generation.wrong("it is for cleanup: generations: write that too, or leave it out")
+	return p, mapping{
+		fields: []field{
+			dsnField(&p.DSN).need(),
+			identifierField("schema", &p.Schema, 63, "Schema of its tables.").means("public"),
+			identifierField("prefix", &p.Prefix, 40, "What the names of its tables begin with.").means("semel_"),
+			choiceField("cleanup", &p.Cleanup, "How expired keys go. It counts when the tables are made, and cannot be changed later.",
+				"delete", "generations", "message-time").means("what the tables were made for; `delete` when they are made"),
+			durationField("generation", &p.Generation, "How long a generation lasts, with `cleanup: generations`.").means("24h"),
+			durationField("message_age", &p.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It counts when the tables are made.").means("7d"),
+			numberField("partitions", &p.Partitions, 1, 1024, "Into how many parts the table is divided. It counts when the tables are made.").means("none with `delete`, 32 with `message-time`"),
+			truthField("prepare", &p.Prepare, "Have statements prepared by name, which not every pooler bears.").means("false"),
+			keepIDsField(&p.KeepIDs),
+			maxResultField(&p.MaxResult).means("1MiB"),
+		},
+		check: func(_ value, there members) {
+			if generation, ok := there["generation"]; ok && p.Cleanup != "generations" {
+				generation.wrong("it is for cleanup: generations: write that too, or leave it out")
+			}
+			if age, ok := there["message_age"]; ok && p.Cleanup != "message-time" {
+				age.wrong("it is for cleanup: message-time: write that too, or leave it out")
+			}
+			if partitions, ok := there["partitions"]; ok && p.Cleanup == "generations" {
+				partitions.wrong("generations have tables of their own: leave it out")
+			}
+		},
 	}
-	if age, ok := there["message_age"]; ok && p.Cleanup != "message-time" {
-		age.wrong("it is for cleanup: message-time: write that too, or leave it out")
+}
+
+// dsnField is the address of a PostgreSQL database.
+func dsnField(target *Secret) field {
+	return field{
+		name: "dsn", doc: "Address of the database, as a URL or as `host=… dbname=…`. In it `pool_max_conns` is the most connections.",
+		form: form{scalar: aAddress}, read: func(v value) { v.postgresDSN(target) },
 	}
-	if partitions, ok := there["partitions"]; ok && p.Cleanup == "generations" {
-		partitions.wrong("generations have tables of their own: leave it out")
-	}
-	return p
 }
 
 func (v value) postgresDSN(target *Secret) {
@@ -300,37 +321,59 @@ func twoAts(text string) bool {
 	return strings.Count(authority, "@") > 1
 }
 
-// identifier reads a name in SQL, one that needs no quotes.
+// identifierField is a name in SQL, one that needs no quotes.
+func identifierField(name string, target *string, most int, doc string) field {
+	return field{name: name, doc: doc, form: form{scalar: aText}, read: func(v value) { v.identifier(target, most) }}
+}
+
 func (v value) identifier(target *string, most int) {
 	quantity(v, target, "a name", func(text string) (string, error) {
-		for i, c := range []byte(text) {
-			if c != '_' && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-				return "", fmt.Errorf("write lower-case letters, digits and _, a letter first")
-			}
-		}
-		if text == "" || len(text) > most {
+		switch {
+		case text == "" || len(text) > most:
 			return "", fmt.Errorf("write 1 to %d letters", most)
+		case !isIdentifier(text, most):
+			return "", fmt.Errorf("write lower-case letters, digits and _, a letter first")
 		}
 		return text, nil
 	})
 }
 
-// tiered reads a list of names, or fields one of which is that list.
-func (v value) tiered() Spec {
-	t := &Tiered{OnStoreError: "stop"}
-	if _, ok := v.node.(*ast.SequenceNode); ok {
-		v.references(&t.Layers)
-		return t
+func isIdentifier(text string, most int) bool {
+	for i, c := range []byte(text) {
+		if c != '_' && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
 	}
-	there := v.fields(
-		field{"layers", func(v value) { v.references(&t.Layers) }},
-		field{"on_store_error", func(v value) { v.choice(&t.OnStoreError, "stop", "wait", "pass") }},
-		field{"max_age", func(v value) { v.window(&t.MaxAge) }},
-		field{"layer_timeout", func(v value) { v.duration(&t.LayerTimeout) }},
-		field{"sees_every_writer", func(v value) { v.truth(&t.SeesEveryWriter) }},
-	)
-	v.require(there, "layers")
-	return t
+	return text != "" && len(text) <= most
+}
+
+// tieredField is a list of names, or fields one of which is that list.
+func tieredField(target *Spec) field {
+	names := form{element: &form{scalar: aStoreName}}
+	return field{
+		name: "tiered",
+		doc:  "Layers above one durable store: a list of names from the top, the one that decides last, or fields. Above the last layer stand `memory`, `redis` and `filter`.",
+		form: form{either: []form{names, {members: func() mapping { return tiered(&Tiered{}) }}}},
+		read: func(v value) {
+			t := &Tiered{OnStoreError: "stop"}
+			*target = t
+			if _, ok := v.node.(*ast.SequenceNode); ok {
+				v.references(&t.Layers)
+				return
+			}
+			v.mapping(tiered(t))
+		},
+	}
+}
+
+func tiered(t *Tiered) mapping {
+	return mapping{fields: []field{
+		listField("layers", form{scalar: aStoreName}, func(v value) { v.references(&t.Layers) }, "The names, from the top; the last one decides.").need(),
+		choiceField("on_store_error", &t.OnStoreError, "While the last layer does not answer: refuse, ask again, or let every message through unremembered.", "stop", "wait", "pass").or("stop"),
+		windowField("max_age", &t.MaxAge, "How long a copy in a layer answers without the store below.").means("10m"),
+		durationField("layer_timeout", &t.LayerTimeout, "How long one call of an upper layer may take.").means("250ms"),
+		truthField("sees_every_writer", &t.SeesEveryWriter, "No other process writes to the last layer, or all who do share the filter. A `filter` layer needs it.").means("false"),
+	}}
 }
 
 func (v value) references(target *[]Reference) {
@@ -349,24 +392,12 @@ func (v value) reference() (r Reference) {
 	return r
 }
 
-func (v value) filter() Spec {
+func filter() (Spec, mapping) {
 	f := &Filter{}
-	there := v.fields(
-		field{"redis", func(v value) { f.Redis = v.reference() }},
-		field{"rate", func(v value) { v.rate(&f.Rate) }},
-		field{"expect", func(v value) { v.count(&f.Expect) }},
-		field{"window", func(v value) { v.duration(&f.Window) }},
-	)
-	v.require(there, "rate", "expect", "window")
-	return f
-}
-
-func (v value) rate(target *float64) {
-	quantity(v, target, "a rate", func(text string) (float64, error) {
-		rate, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(rate > 0 && rate < 1) {
-			return 0, fmt.Errorf("not a rate: write a number above 0 and below 1, like 0.001")
-		}
-		return rate, nil
-	})
+	return f, mapping{fields: []field{
+		storeField("redis", &f.Redis, "Store of the kind `redis` on whose server it is.").means("in memory"),
+		rateField("rate", &f.Rate, "How many of the new keys it takes for known, above 0 and below 1.").need(),
+		countField("expect", &f.Expect, "How many keys a window has.").need(),
+		durationField("window", &f.Window, "How long keys are remembered.").need(),
+	}}
 }

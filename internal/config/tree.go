@@ -146,3 +146,24 @@ func (f *targetFinder) visit(node ast.Node) {
 		}
 	}
 }
+
+// unsplit returns the text that stands in a list between braces and has a colon
+// with nothing behind it, such as host:9092, which the lexer takes for a
+// mapping; and the node itself if it is one.
+func unsplit(node ast.Node, n *ast.MappingValueNode) ast.Node {
+	name, ok := n.Key.(*ast.StringNode)
+	if !ok || n.Start == nil || n.Value == nil {
+		return node
+	}
+	switch n.Value.(type) {
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+	default:
+		return node
+	}
+	colon, behind := n.Start.Position, n.Value.GetToken()
+	plain := name.Token.Type == token.StringType && behind.Type != token.SingleQuoteType && behind.Type != token.DoubleQuoteType
+	if !plain || colon.Line != behind.Position.Line || colon.Column+1 != behind.Position.Column {
+		return node
+	}
+	return &ast.StringNode{BaseNode: &ast.BaseNode{}, Token: name.Token, Value: name.Value + ":" + behind.Value}
+}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -21,6 +21,7 @@ type reader struct {
 	env      func(name string) string
 	aliases  map[*ast.AliasNode]ast.Node
 	visits   int
+	places   map[string]Place // of the values of fields, by their paths
 	problems []Problem
 	hidden   Redactor
 }
@@ -36,12 +37,6 @@ type value struct {
 	node ast.Node // with anchors and aliases resolved; nil if nothing was readable
 	at   Place    // in the file, of the alias if there is one
 	path string
-}
-
-// field is one member of a mapping that a reader knows.
-type field struct {
-	name string
-	read func(v value)
 }
 
 // value returns what a node stands for.
@@ -70,6 +65,14 @@ func (r *reader) value(node ast.Node, path string) value {
 		case *ast.TagNode:
 			v.wrong("a tag such as !!str has no meaning here: leave it out")
 			v.node = nil
+			return v
+		case *ast.MappingValueNode:
+			v.node = unsplit(n, n)
+			return v
+		case *ast.MappingNode:
+			if len(n.Values) == 1 && !n.IsFlowStyle {
+				v.node = unsplit(n, n.Values[0])
+			}
 			return v
 		default:
 			return v
@@ -160,27 +163,6 @@ func (v value) merge(node ast.Node) (list []entry) {
 	return list
 }
 
-// fields reads the members of a mapping and returns those that are there.
-func (v value) fields(known ...field) map[string]value {
-	there := map[string]value{}
-	entries, _ := v.entries()
-	for _, e := range entries {
-		i := slices.IndexFunc(known, func(f field) bool { return f.name == e.name })
-		if i < 0 {
-			names := make([]string, len(known))
-			for i, f := range known {
-				names[i] = f.name
-			}
-			v.reader.wrong(e.at, "%s is no field that is known: %s", v.unknown(e, names), OneOf(e.name, names))
-			continue
-		}
-		member := v.value(e.value, within(v.path, e.name))
-		there[e.name] = member
-		known[i].read(member)
-	}
-	return there
-}
-
 // unknown names a field that is not known, unless it may be a value that lost
 // its name, as a password of two words does: values are not shown.
 func (v value) unknown(e entry, known []string) string {
@@ -190,30 +172,6 @@ func (v value) unknown(e entry, known []string) string {
 		return within(v.path, e.name)
 	}
 	return within(v.path, "…")
-}
-
-// require reports fields that are missing.
-func (v value) require(there map[string]value, names ...string) {
-	if v.node == nil {
-		return
-	}
-	for _, name := range names {
-		if _, ok := there[name]; !ok {
-			v.wrong("%s is missing", name)
-		}
-	}
-}
-
-// oneOf reports that none of the names is there, or more than one.
-func (v value) oneOf(there map[string]value, names ...string) {
-	found := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := there[name]; return !ok })
-	slices.SortFunc(found, func(a, b string) int { return there[a].at.compare(there[b].at) })
-	switch {
-	case len(found) == 0 && v.node != nil:
-		v.wrong("one of %s is missing", strings.Join(names, ", "))
-	case len(found) > 1:
-		there[found[len(found)-1]].wrong("%s exclude each other: leave one", strings.Join(found, " and "))
-	}
 }
 
 // list calls read for each element.
@@ -306,6 +264,17 @@ func (v value) duration(target *time.Duration) {
 	})
 }
 
+// pause reads a duration that may be 0.
+func (v value) pause(target *time.Duration) {
+	quantity(v, target, "a duration", func(text string) (time.Duration, error) {
+		d, err := ParseDuration(text)
+		if err == nil && d < 0 {
+			err = fmt.Errorf("must not be below 0")
+		}
+		return d, err
+	})
+}
+
 func (v value) window(target *time.Duration) { quantity(v, target, "a duration", ParseWindow) }
 
 func (v value) size(target *int64) { quantity(v, target, "a size", atLeast1(ParseSize)) }
@@ -330,6 +299,16 @@ func (v value) number(target *int, least, most int64) {
 			err = fmt.Errorf("must be between %d and %d", least, most)
 		}
 		return int(n), err
+	})
+}
+
+func (v value) rate(target *float64) {
+	quantity(v, target, "a rate", func(text string) (float64, error) {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(rate > 0 && rate < 1) {
+			return 0, fmt.Errorf("not a rate: write a number above 0 and below 1, like 0.001")
+		}
+		return rate, nil
 	})
 }
 

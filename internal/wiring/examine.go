@@ -11,13 +11,32 @@ import (
 	"github.com/semel-dev/semel/store/redisstore"
 )
 
-// Report is what an examination of one store found.
+// Report is what an examination of one store, or of the Kafka of one pipeline,
+// found.
 type Report struct {
+	// Store or Pipeline is what was examined; the other is nil.
 	Store    *config.Store
+	Pipeline *config.Pipeline
 	Findings []semel.Finding
-	// Err says why the store could not be looked at, or not in full. Its
-	// secrets are hidden.
+	// Err says why it could not be looked at, or not in full. Its secrets are
+	// hidden.
 	Err error
+}
+
+// Name returns the name of what was examined.
+func (r *Report) Name() string {
+	if r.Pipeline != nil {
+		return r.Pipeline.Name
+	}
+	return r.Store.Name
+}
+
+// Kind returns what kind of thing was examined.
+func (r *Report) Kind() string {
+	if r.Pipeline != nil {
+		return "pipeline"
+	}
+	return r.Store.Spec.Kind()
 }
 
 // Examine looks at one store of a configuration: whether it can be reached, and
@@ -69,18 +88,16 @@ func (r *Report) note(severity semel.Severity, subject, found, cost, remedy stri
 // redis has the servers of a store examined without opening it: that would
 // write down on what terms their prefix is used, and not be possible on a
 // replica or a full server.
-func (r *Report) redis(ctx context.Context, f *config.File, spec *config.Redis) (err error) {
+func (r *Report) redis(ctx context.Context, f *config.File, spec *config.Redis) error {
 	opts, err := redisOptions(spec)
 	if err != nil {
 		return err
 	}
-	w := &opening{file: f}
-	client, err := w.redisClient(ctx, spec)
-	opened := &Opened{file: f, closes: w.closes}
-	defer func() { err = errors.Join(err, opened.Close()) }()
+	client, err := connectRedis(ctx, spec)
 	if err != nil {
 		return err
 	}
+	defer client.Close()
 	findings, err := redisstore.Examine(ctx, client, opts)
 	r.add(f, findings)
 	return err
@@ -155,17 +172,27 @@ func (r *Report) tiered(spec *config.Tiered) {
 	r.note(semel.Fine, "on_store_error", spec.OnStoreError, "", "")
 }
 
-func (r *Report) filter(ctx context.Context, f *config.File, spec *config.Filter) (err error) {
-	w := &opening{file: f}
-	opened := &Opened{file: f}
-	filter, err := w.filter(ctx, r.Store.Name, spec)
-	opened.closes = w.closes
-	defer func() { err = errors.Join(err, opened.Close()) }()
+// filter has a filter in Redis examined without making it.
+func (r *Report) filter(ctx context.Context, f *config.File, spec *config.Filter) error {
+	if spec.Redis.Name == "" {
+		filter, err := memoryFilter(spec)
+		if err == nil {
+			r.note(semel.Fine, "rate", fmt.Sprintf("%g", filter.Rate()), "", "")
+		}
+		return err
+	}
+	server, err := filterServer(f, spec)
 	if err != nil {
 		return err
 	}
-	r.note(semel.Fine, "rate", fmt.Sprintf("%g", filter.Rate()), "", "")
-	return nil
+	client, err := connectRedis(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	findings, err := redisstore.ExamineFilter(ctx, client, filterOptions(r.Store.Name, spec, server))
+	r.add(f, findings)
+	return err
 }
 
 // relieve says what findings about a layer cost: what decides stands below it.

@@ -38,19 +38,34 @@ func (w *opening) embedded(spec *config.Embedded) (semel.Store, error) {
 }
 
 func (w *opening) redis(ctx context.Context, spec *config.Redis) (semel.Store, error) {
-	opts, err := redisOptions(spec)
+	store, closing, err := openRedis(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	client, err := w.redisClient(ctx, spec)
+	w.onClose(closing)
+	return store, nil
+}
+
+// openRedis opens a store with connections of its own.
+func openRedis(ctx context.Context, spec *config.Redis) (_ semel.Store, closing func() error, err error) {
+	opts, err := redisOptions(spec)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	client, err := connectRedis(ctx, spec)
+	if err != nil {
+		return nil, nil, err
 	}
 	store, err := redisstore.New(ctx, client, opts)
 	if err != nil {
-		return nil, err
+		client.Close()
+		return nil, nil, err
 	}
-	return store, nil
+	return store, closer(client), nil
+}
+
+func closer(client *redisstore.Client) func() error {
+	return func() error { client.Close(); return nil }
 }
 
 func redisOptions(spec *config.Redis) (*redisstore.Options, error) {
@@ -80,8 +95,8 @@ func redisPersistence(name string) (redisstore.Persistence, error) {
 	return 0, fmt.Errorf("persistence %q is not volatile, logged or synced: %w", name, semel.ErrInvalidRequest)
 }
 
-// redisClient connects to the servers of a store.
-func (w *opening) redisClient(ctx context.Context, spec *config.Redis) (*redisstore.Client, error) {
+// connectRedis connects to the servers of a store. The caller closes the client.
+func connectRedis(ctx context.Context, spec *config.Redis) (*redisstore.Client, error) {
 	opts := &redisstore.ConnectOptions{
 		Username: spec.Username, Password: spec.Password.Reveal(), Database: spec.Database,
 		ConnectTimeout: spec.ConnectTimeout, Timeout: spec.Timeout,
@@ -102,12 +117,7 @@ func (w *opening) redisClient(ctx context.Context, spec *config.Redis) (*redisst
 	case spec.Cluster != nil:
 		url = "redis://" + strings.Join(spec.Cluster, ",")
 	}
-	client, err := redisstore.Connect(ctx, url, opts)
-	if err != nil {
-		return nil, err
-	}
-	w.onClose(func() error { client.Close(); return nil })
-	return client, nil
+	return redisstore.Connect(ctx, url, opts)
 }
 
 func (w *opening) postgres(ctx context.Context, spec *config.Postgres) (semel.Store, error) {
@@ -126,8 +136,8 @@ func names(spec *config.Postgres) pgstore.Names {
 	return pgstore.Names{Schema: spec.Schema, Prefix: spec.Prefix}
 }
 
-// tiered opens a stack from below: while a server below does not answer there
-// is nothing to open above it.
+// tiered opens a stack from below: while the server that decides does not answer
+// there is nothing to open above it. The layers above may come later.
 func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) (semel.Store, error) {
 	last := len(spec.Layers) - 1
 	durable, err := w.store(ctx, spec.Layers[last].Name)
@@ -141,7 +151,10 @@ func (w *opening) tiered(ctx context.Context, name string, spec *config.Tiered) 
 		return nil, err
 	}
 	if w.opts.Observe != nil {
-		opts.Observe = func(event tiered.Event) { w.opts.Observe(name, event) }
+		opts.Observe = func(event tiered.Event) {
+			event.Err = w.file.RedactError(event.Err)
+			w.opts.Observe(name, event)
+		}
 	}
 	for _, reference := range spec.Layers[:last] {
 		layer, err := w.layer(ctx, reference.Name)
@@ -171,22 +184,76 @@ func outagePolicy(name string) (tiered.OutagePolicy, error) {
 	return 0, fmt.Errorf("on_store_error %q is not stop, wait or pass: %w", name, semel.ErrInvalidRequest)
 }
 
-func (w *opening) layer(ctx context.Context, name string) (tiered.Layer, error) {
-	if s, ok := w.file.Store(name); ok {
-		if spec, ok := s.Spec.(*config.Filter); ok {
-			filter, err := w.filter(ctx, s.Name, spec)
-			return tiered.Layer{Name: name, Filter: filter}, err
-		}
+func (w *opening) layer(ctx context.Context, name string) (layer tiered.Layer, err error) {
+	layer.Name = name
+	s, ok := w.file.Store(name)
+	if !ok {
+		return layer, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)
 	}
-	cache, err := w.store(ctx, name)
-	return tiered.Layer{Name: name, Cache: cache}, err
+	switch spec := s.Spec.(type) {
+	case *config.Filter:
+		layer.Filter, err = w.filter(ctx, s.Name, spec)
+	case *config.Redis:
+		layer.Cache, err = w.cache(ctx, spec)
+	default:
+		layer.Cache, err = w.store(ctx, name)
+	}
+	return layer, err
+}
+
+// cache opens a store in Redis for a layer, or has it opened when its server
+// answers.
+func (w *opening) cache(ctx context.Context, spec *config.Redis) (semel.Store, error) {
+	opts, err := redisOptions(spec)
+	if err != nil {
+		return nil, err
+	}
+	traits, err := opts.Traits()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := tiered.OpenCache(ctx, traits, func(ctx context.Context) (semel.Store, func() error, error) { return openRedis(ctx, spec) })
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(cache.Close)
+	return cache, nil
 }
 
 func (w *opening) filter(ctx context.Context, name string, spec *config.Filter) (tiered.Filter, error) {
 	if spec.Redis.Name == "" {
-		return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: spec.Window, Capacity: int(spec.Expect), ErrorRate: spec.Rate})
+		return memoryFilter(spec)
 	}
-	server, ok := w.file.Store(spec.Redis.Name)
+	redis, err := filterServer(w.file, spec)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (tiered.Filter, func() error, error) {
+		client, err := connectRedis(ctx, redis)
+		if err != nil {
+			return nil, nil, err
+		}
+		filter, err := redisstore.NewFilter(ctx, client, filterOptions(name, spec, redis))
+		if err != nil {
+			client.Close()
+			return nil, nil, err
+		}
+		return filter, closer(client), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(filter.Close)
+	return filter, nil
+}
+
+func memoryFilter(spec *config.Filter) (tiered.Filter, error) {
+	return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: spec.Window, Capacity: int(spec.Expect), ErrorRate: spec.Rate})
+}
+
+// filterServer finds the store on whose server a filter is.
+func filterServer(f *config.File, spec *config.Filter) (*config.Redis, error) {
+	server, ok := f.Store(spec.Redis.Name)
 	if !ok {
 		return nil, fmt.Errorf("there is no store %q: %w", spec.Redis.Name, semel.ErrInvalidRequest)
 	}
@@ -194,11 +261,7 @@ func (w *opening) filter(ctx context.Context, name string, spec *config.Filter) 
 	if !ok {
 		return nil, fmt.Errorf("%s is no store of the kind redis: %w", spec.Redis.Name, semel.ErrInvalidRequest)
 	}
-	client, err := w.redisClient(ctx, redis)
-	if err != nil {
-		return nil, err
-	}
-	return redisstore.NewFilter(ctx, client, filterOptions(name, spec, redis))
+	return redis, nil
 }
 
 // filterOptions keeps the filters of one server apart by their names.

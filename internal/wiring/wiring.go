@@ -59,14 +59,27 @@ func (o *Opened) Close() error {
 type opening struct {
 	file   *config.File
 	opts   Options
+	open   map[string]semel.Store // those that are shared; nil shares none
 	closes []func() error
 }
 
 // onClose adds what closes something that is open from now on.
 func (w *opening) onClose(closing func() error) { w.closes = append(w.closes, closing) }
 
-// store opens one store. Every kind is here.
+// store returns one store, which is opened if it is not open.
 func (w *opening) store(ctx context.Context, name string) (semel.Store, error) {
+	if store, open := w.open[name]; open {
+		return store, nil
+	}
+	store, err := w.kind(ctx, name)
+	if err == nil && w.open != nil {
+		w.open[name] = store
+	}
+	return store, err
+}
+
+// kind opens one store. Every kind is here.
+func (w *opening) kind(ctx context.Context, name string) (semel.Store, error) {
 	s, ok := w.file.Store(name)
 	if !ok {
 		return nil, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)

@@ -164,6 +164,86 @@ stores:
 	}
 }
 
+// TestAStackBeginsWithoutServersAboveTheOneThatDecides starts a stack while the
+// server of its cache and its filter is down, and starts that server then.
+func TestAStackBeginsWithoutServersAboveTheOneThatDecides(t *testing.T) {
+	t.Parallel()
+	upper := servicestest.StartRedis(t, nil) // it takes any password
+	if err := upper.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f := parse(t, `
+stores:
+  server: { redis: { url: "redis://:hidden-1@%s", timeout: 300ms } }
+  seen:   { filter: { redis: server, rate: 0.01, expect: 1000, window: 1h } }
+  cache:  { redis: { url: "redis://:hidden-1@%s", timeout: 300ms, prefix: "c:" } }
+  db:     { postgres: { dsn: %q } }
+  stack:  { tiered: { layers: [seen, cache, db], sees_every_writer: true } }
+`, upper.Addr(), upper.Addr(), servers.Database(t))
+	schema, err := wiring.NewSchema(f, "stack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schema.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan tiered.Event, 100)
+	opened := open(t, f, "stack", &wiring.Options{Observe: func(_ string, event tiered.Event) { events <- event }})
+	for _, layer := range []string{"seen", "cache"} {
+		event := <-events
+		if event.Layer != layer || event.Kind != tiered.Down || !errors.Is(event.Err, semel.ErrStoreUnavailable) || strings.Contains(event.Err.Error(), "hidden-") {
+			t.Errorf("told of %+v", event)
+		}
+	}
+	stack := opened.Store.(*tiered.Store)
+	for _, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
+		if decision := decide(t, stack, "before"); decision != want {
+			t.Errorf("decided %s without the layers above, want %s", decision, want)
+		}
+	}
+	if err := upper.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	ids, deadline := 0, time.After(time.Minute)
+	for filled := false; !filled; ids++ {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no copy in a minute: %+v", stack.Status())
+		}
+		if decision := decide(t, stack, fmt.Sprint("after ", ids)); decision != semel.Fresh {
+			t.Fatalf("decided %s", decision)
+		}
+		filled = true
+		for _, layer := range stack.Status().Layers {
+			filled = filled && !layer.Down && layer.Filled > 0
+		}
+	}
+	if decision := decide(t, stack, "before"); decision != semel.Duplicate {
+		t.Errorf("what was done before the layers came is %s", decision)
+	}
+}
+
+func TestAStackDoesNotBeginWithoutTheStoreThatDecides(t *testing.T) {
+	t.Parallel()
+	lower := servicestest.StartRedis(t, nil)
+	f := parse(t, `
+stores:
+  mem:   { memory: {} }
+  below: { redis: { url: %q } }
+  stack: { tiered: [mem, below] }
+`, lower.URL())
+	if err := lower.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := wiring.Open(t.Context(), f, "stack", nil)
+	if semel.Classify(err) != semel.ClassRetryable || !errors.Is(err, semel.ErrStoreUnavailable) || !strings.Contains(err.Error(), "its layer below: ") {
+		t.Errorf("without the server that decides: %v", err)
+	}
+}
+
 func TestFiltersStandAboveAnExactStoreOnly(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
@@ -212,12 +292,13 @@ func TestAFailedOpenLeavesNothingOpen(t *testing.T) {
 	f := parse(t, `
 stores:
   cache: { redis: { url: "redis://127.0.0.1:1", connect_timeout: 300ms } }
+  seen:  { filter: { rate: 0.9, expect: 1000, window: 1h } }
   files: { embedded: { path: ./files } }
-  stack: { tiered: [cache, files] }
+  stack: { tiered: { layers: [cache, seen, files], sees_every_writer: true } }
 `)
 	for range 2 {
-		if _, err := wiring.Open(t.Context(), f, "stack", nil); err == nil {
-			t.Fatal("a stack without its cache was opened")
+		if _, err := wiring.Open(t.Context(), f, "stack", nil); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Fatalf("a stack whose filter has no such rate: %v", err)
 		} else if holder, held := wiring.Holder(err); held {
 			t.Fatalf("the store below is still open, by %s", holder)
 		}

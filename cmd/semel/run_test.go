@@ -1,0 +1,118 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// slowTarget is a webhook that tells of each request and waits to be released.
+type slowTarget struct {
+	*httptest.Server
+	arrived, release chan struct{}
+	accepted         atomic.Int64
+}
+
+func newSlowTarget(t *testing.T) *slowTarget {
+	t.Helper()
+	s := &slowTarget{arrived: make(chan struct{}, 100), release: make(chan struct{})}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then is the sender's end noticed
+		s.arrived <- struct{}{}
+		select {
+		case <-s.release:
+			s.accepted.Add(1)
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func hooksConfig(t *testing.T, s *slowTarget) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"in.jsonl": "{\"id\":1}\n",
+		"c.yaml": fmt.Sprintf(`
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  hooks: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true } } }
+`, s.URL),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "c.yaml")
+}
+
+func TestRunDrainsOnTheFirstSignal(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		target := newSlowTarget(t)
+		file := hooksConfig(t, target)
+		command, stderr := program(t, "run", file, "--admin", "off")
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-target.arrived
+		if err := command.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		close(target.release)
+		if got := status(t, command); got != 0 || target.accepted.Load() != 1 {
+			t.Errorf("%v: status %d, accepted %d: %s", signal, got, target.accepted.Load(), stderr)
+		}
+		// What was under way at the signal is known: it does not go again.
+		command, stderr = program(t, "run", file, "--admin", "off")
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-target.arrived:
+			t.Errorf("it was sent again: %s", stderr)
+		case <-time.After(500 * time.Millisecond):
+		}
+		if err := command.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if got := status(t, command); got != 0 {
+			t.Errorf("%v: status %d: %s", signal, got, stderr)
+		}
+	}
+}
+
+func TestRunEndsAtOnceOnTheSecondSignal(t *testing.T) {
+	t.Parallel()
+	target := newSlowTarget(t)
+	command, stderr := program(t, "run", hooksConfig(t, target), "--admin", "off")
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-target.arrived
+	ended := make(chan int, 1)
+	go func() { ended <- status(t, command) }()
+	for n := 0; ; n++ {
+		if err := command.Process.Signal(syscall.SIGTERM); err != nil && n == 0 {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-ended:
+			if got != -int(syscall.SIGTERM) || n == 0 {
+				t.Errorf("status %d after %d signals: %s", got, n+1, stderr)
+			}
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

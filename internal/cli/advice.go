@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// advices are what to do about errors on the way to a server, by what the
+// errors say. The first that fits is given.
+var advices = [...]struct{ sign, advice string }{
+	{"WRONGPASS", "check the user and the password"},
+	{"NOAUTH", "the server wants a password"},
+	{"password authentication failed", "check the user and the password"},
+	{"no such host", "check the name of the host"},
+	{"connection refused", "is the server up, and the port right?"},
+	{"network is unreachable", "can this machine reach it?"},
+	{"no route to host", "can this machine reach it?"},
+	{"x509: ", "check the certificates, and the name that they are for"},
+	{"tls: ", "does the server speak TLS at this port?"},
+	{"unexpected message", "is it such a server that listens there?"},
+	{"EOF", "who listens there hangs up: is it such a server, and does it want TLS?"},
+	{"(SQLSTATE ", ""}, // the server has said what it wants
+	{"i/o timeout", "is the server up, can this machine reach it, and is it such a server that listens there?"},
+	{"timeout: ", "is the server up, can this machine reach it, and is it such a server that listens there?"},
+	{"deadline exceeded", "is the server up, can this machine reach it, and is it such a server that listens there?"},
+}
+
+// stalled adds to an error of servers that had answered before which ones they
+// are and what to do.
+func stalled(ctx context.Context, stores []*config.Store, err error) error {
+	servers := addresses(stores)
+	if ctx.Err() != nil || servers == "" || !errors.Is(err, semel.ErrOutcomeUnknown) {
+		return advised(ctx, stores, err)
+	}
+	return fmt.Errorf("%w: the server stopped answering: look at it, and then run the same command again, which is safe (%s)", err, servers)
+}
+
+// advised adds to an error of servers where they are and what to do.
+func advised(ctx context.Context, stores []*config.Store, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, semel.ErrStoreUnavailable) && !errors.Is(err, semel.ErrOutcomeUnknown) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	servers := addresses(stores)
+	if servers == "" {
+		return err
+	}
+	text := err.Error()
+	for _, a := range advices {
+		if strings.Contains(text, a.sign) {
+			if a.advice == "" {
+				return err
+			}
+			return fmt.Errorf("%w: %s (%s)", err, a.advice, servers)
+		}
+	}
+	return err
+}
+
+// addresses says where the servers of stores are, without passwords.
+func addresses(stores []*config.Store) string {
+	var list []string
+	for _, s := range stores {
+		address := ""
+		switch spec := s.Spec.(type) {
+		case *config.Redis:
+			switch {
+			case spec.Sentinel != nil:
+				address = fmt.Sprintf("Redis, the master %s of the Sentinels %s", spec.Sentinel.Master, strings.Join(spec.Sentinel.Addresses, ", "))
+			case spec.Cluster != nil:
+				address = "Redis, the cluster " + strings.Join(spec.Cluster, ", ")
+			default:
+				address = "Redis, " + spec.URL.String()
+			}
+		case *config.Postgres:
+			address = "PostgreSQL, " + spec.DSN.String()
+		default:
+			continue
+		}
+		list = append(list, s.Name+" is "+address)
+	}
+	return strings.Join(list, "; ")
+}

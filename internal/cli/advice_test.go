@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestErrorsOfServersSayWhereTheyAreAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	redis := servicestest.StartRedis(t, nil)
+	if _, err := services.RedisDo(t.Context(), redis.Addr(), "CONFIG", "SET", "requirepass", "other"); err != nil {
+		t.Fatal(err)
+	}
+	database, err := url.Parse(servers.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
+stores:
+  gone:    { redis: { url: "redis://:canary@127.0.0.1:1" } }
+  closed:  { postgres: { dsn: "postgres://u:canary@127.0.0.1:1/x" } }
+  wrong:   { redis: { url: "redis://:canary@%[1]s" } }
+  none:    { redis: { url: "redis://%[1]s" } }
+  swapped: { redis: { url: "redis://:canary@%[2]s" } }
+  role:    { postgres: { dsn: "postgres://nobody-at-all:canary@%[2]s/x?sslmode=disable" } }
+  other:   { postgres: { dsn: "postgres://u:canary@%[1]s/x" } }
+  mem:     { memory: {} }
+  stack:   { tiered: [mem, gone] }
+`, redis.Addr(), database.Host))
+	for store, want := range map[string]string{
+		"gone":    "connection refused: is the server up, and the port right? (gone is Redis, redis://:[hidden]@127.0.0.1:1)\n",
+		"stack":   "connection refused: is the server up, and the port right? (gone is Redis, redis://:[hidden]@127.0.0.1:1)\n",
+		"closed":  "connection refused: is the server up, and the port right? (closed is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)\n",
+		"wrong":   ": check the user and the password (wrong is Redis, redis://:[hidden]@" + redis.Addr() + ")\n",
+		"none":    ": the server wants a password (none is Redis, redis://" + redis.Addr() + ")\n",
+		"swapped": "EOF: who listens there hangs up: is it such a server, and does it want TLS? (swapped is Redis, redis://:[hidden]@" + database.Host + ")\n",
+		"role":    `role "nobody-at-all" does not exist (SQLSTATE 28000)` + "\n",
+		"other":   ": is the server up, can this machine reach it, and is it such a server that listens there? (other is PostgreSQL, postgres://u:[hidden]@" + redis.Addr() + "/x)\n",
+	} {
+		for _, words := range []string{"keys ls --config " + file + " --store-name " + store, "doctor " + file + " " + store} {
+			var stderr strings.Builder
+			a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+			root := newRootCommand(a)
+			root.SetArgs(strings.Fields(words))
+			status := a.report(t.Context(), "semel", root.ExecuteContext(t.Context()))
+			if status != exitFailed || !strings.HasSuffix(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
+				t.Errorf("%s: status %d, %s", words, status, &stderr)
+			}
+		}
+	}
+}
+
+func TestServerThatStallsIsNamed(t *testing.T) {
+	t.Parallel()
+	redis := servicestest.StartRedis(t, nil)
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 200ms } } }", redis.URL()))
+	a := &app{env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
+	f := storeFlags{file: file}
+	if wrong := (problems{}); !f.find(a, &wrong) {
+		t.Fatal(wrong)
+	}
+	err := f.withStore(t.Context(), a, func(s semel.Store) error {
+		if err := redis.Pause(); err != nil {
+			return err
+		}
+		for _, err := range s.(semel.Lister).List(t.Context(), semel.Filter{}) {
+			return err
+		}
+		return nil
+	})
+	want := ": the server stopped answering: look at it, and then run the same command again, which is safe (db is Redis, " + redis.URL() + ")"
+	if err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

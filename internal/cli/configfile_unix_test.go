@@ -1,0 +1,65 @@
+//go:build unix
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start := func(ctx context.Context) (ended chan outcome) {
+		ended = make(chan outcome, 1)
+		go func() {
+			var stdout, stderr bytes.Buffer
+			status := Main(ctx, []string{"doctor", pipe}, strings.NewReader(""), &stdout, &stderr, noEnv)
+			ended <- outcome{status, stdout.String(), stderr.String()}
+		}()
+		return ended
+	}
+	want := func(ended chan outcome, status int, stderr string) {
+		t.Helper()
+		select {
+		case got := <-ended:
+			got.check(t, status, stderr)
+		case <-time.After(time.Minute):
+			t.Fatal("the program does not end")
+		}
+	}
+
+	ended := start(t.Context())
+	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once there is a reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.WriteString("stores: { mem: { memory: {} } }"); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(ended, exitDone, "1 store: ")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended = start(ctx)
+	if writer, err = os.OpenFile(pipe, os.O_WRONLY, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	cancel()
+	want(ended, exitInterrupted, "interrupted: run the same command again")
+
+	ended = start(ctx) // and nobody ever writes
+	want(ended, exitInterrupted, "interrupted: run the same command again")
+}

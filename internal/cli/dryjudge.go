@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/key"
+)
+
+// dryJudge decides messages as a pipeline would, without a claim.
+type dryJudge struct {
+	*dryRun
+	looker semel.Looker // nil if there is no store to look into
+	reader *key.Reader
+	lanes  bool // a key is its partition's own
+	now    time.Time
+	seen   map[seenKey]seenMessage
+	batch  []dryMessage
+}
+
+// seenKey is a key of this reading, with its partition where that matters.
+type seenKey struct{ id, lane string }
+
+type seenMessage struct {
+	at          placed
+	fingerprint semel.Fingerprint
+}
+
+// dryMessage is a message whose key is known.
+type dryMessage struct {
+	at          placed
+	key         semel.Key
+	fingerprint semel.Fingerprint
+	late        bool // if its key is not known
+}
+
+func newDryJudge(d *dryRun, looker semel.Looker) *dryJudge {
+	return &dryJudge{
+		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{},
+		lanes:  d.conf.Mode(d.spec) == config.SourceIsSink,
+		reader: d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.Key.Fingerprint}),
+	}
+}
+
+// add takes a message. It is decided by the next call of decide.
+func (j *dryJudge) add(m *semel.Message) {
+	at := placed{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
+	id, err := j.reader.AppendID(nil, m)
+	if err != nil {
+		j.note(dryMissing, drySample{placed: at, Error: plainText(err.Error())})
+		lacks := errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar)
+		if !lacks || j.spec.Key.OnMissing != "hash" {
+			return
+		}
+		if id, err = key.AppendContent(nil, m.Body); err != nil {
+			id = key.AppendBytes(nil, m.Body)
+		}
+	}
+	d := dryMessage{at: at, key: semel.Key{Scope: j.spec.Key.Scope, ID: string(id)}}
+	if err := d.key.Validate(); err != nil {
+		j.note(dryMissing, drySample{placed: at, Error: plainText(err.Error())})
+		return
+	}
+	if j.spec.Key.Fingerprint {
+		binary.LittleEndian.PutUint64(d.fingerprint[:8], j.reader.Print())
+	}
+	if j.spec.OnLate != "run" && !m.Time.IsZero() {
+		claim := semel.ClaimRequest{Time: m.Time, Window: j.spec.Window}
+		d.late = claim.Late(j.now)
+	}
+	j.batch = append(j.batch, d)
+}
+
+func (j *dryJudge) note(kind string, s drySample) {
+	j.count[kind]++
+	if kind != dryFresh && len(j.shown[kind]) < j.samples {
+		j.shown[kind] = append(j.shown[kind], s)
+	}
+}
+
+// decide decides what was added.
+func (j *dryJudge) decide(ctx context.Context) error {
+	records := make([]semel.Record, len(j.batch))
+	if j.looker != nil && len(j.batch) > 0 {
+		keys := make([]semel.Key, len(j.batch))
+		for i := range j.batch {
+			keys[i] = j.batch[i].key
+		}
+		if err := j.looker.Look(ctx, keys, records); err != nil {
+			return fmt.Errorf("look keys up: %w", err)
+		}
+	}
+	for i := range j.batch {
+		d := &j.batch[i]
+		kind, sample := j.one(d, &records[i])
+		j.note(kind, sample)
+	}
+	j.batch = j.batch[:0]
+	return nil
+}
+
+func (j *dryJudge) one(d *dryMessage, r *semel.Record) (kind string, sample drySample) {
+	sample = drySample{placed: d.at, Key: displayID(d.key.ID)}
+	in := seenKey{id: d.key.ID}
+	if j.lanes {
+		in.lane = fmt.Sprintf("%s/%d", d.at.Source, d.at.Partition)
+	}
+	if first, ok := j.seen[in]; ok {
+		sample.First = &first.at
+		if !first.fingerprint.Matches(d.fingerprint) {
+			return dryMismatch, sample
+		}
+		return dryDuplicate, sample
+	}
+	sample.FirstSeen = jsonTime(r.FirstSeen)
+	if r.State != semel.Absent && !r.Fingerprint.Matches(d.fingerprint) {
+		return dryMismatch, sample
+	}
+	switch {
+	case r.State == semel.Done:
+		return dryDuplicate, sample
+	case r.State == semel.Unknown:
+		return dryUnknown, sample
+	case r.State == semel.Claimed && r.LeaseEnd.After(j.now):
+		return dryInFlight, sample
+	case r.State == semel.Absent && d.late && j.spec.OnLate != "run":
+		return dryLate, sample
+	}
+	j.seen[in] = seenMessage{d.at, d.fingerprint}
+	return dryFresh, sample
+}

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func dryLines(t *testing.T, got outcome) (list []dryLine) {
+	t.Helper()
+	for line := range strings.Lines(got.stdout) {
+		var d dryLine
+		if err := json.Unmarshal([]byte(line), &d); err != nil {
+			t.Fatal(err, line)
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+func TestDryRunSaysWhatWouldBeDroppedAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  p:
+    source: { file: { paths: ["*.jsonl"] } }
+    key: { id: .id, fingerprint: true }
+    store: keys
+    sink: { file: { path: out } }
+`)
+	in := filepath.Join(dir, "in.jsonl")
+	writeFile(t, in, `{"id":"a","n":1}`+"\n"+`{"id":"b","n":1}`+"\n"+`{"id":"a","n":1}`+"\n"+`{"id":"b","n":2}`+"\n"+`{}`+"\n"+`{"id":"c"}`+"\n")
+	got := run(t, "", "dry-run", file, "--json")
+	got.check(t, exitFound)
+	want := map[string]int64{"fresh": 3, "duplicate": 1, "mismatch": 1, "missing": 1, "late": 0, "in_flight": 0, "unknown": 0}
+	d := dryLines(t, got)[0]
+	for kind, n := range want {
+		if d.Count[kind] != n {
+			t.Errorf("%s: %d, want %d", kind, d.Count[kind], n)
+		}
+	}
+	if s := d.Samples["duplicate"]; d.Read != 6 || len(s) != 1 || s[0].Key != "a" || s[0].Offset != 34 || s[0].First == nil || s[0].First.Offset != 0 || d.Unseen == "" {
+		t.Errorf("%+v", d)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("something was written: %v %v", entries, err)
+	}
+
+	run(t, "", "run", file, "--quiet", "--admin", "off").check(t, exitDone)
+	before := snapshot(t, dir)
+	got = run(t, "", "dry-run", file)
+	got.check(t, exitFound)
+	for _, want := range []string{"p: read 6, until all there is\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  put aside\n", "  missing               1  put aside\n", "in.jsonl 0/68: .id is missing\n"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, got.stdout)
+		}
+	}
+	if got = run(t, "", "dry-run", file, "--limit", "2", "--samples", "1", "--json"); dryLines(t, got)[0].Ended != "--limit" || dryLines(t, got)[0].Count["duplicate"] != 2 || len(dryLines(t, got)[0].Samples["duplicate"]) != 1 {
+		t.Errorf("%+v", got)
+	}
+	if after := snapshot(t, dir); after != before {
+		t.Errorf("something was written: before\n%s\nafter\n%s", before, after)
+	}
+	writeFile(t, in, `{"id":"new"}`+"\n")
+	if got = run(t, "", "dry-run", file, "p"); got.status != exitDone {
+		t.Errorf("all is new: %+v", got)
+	}
+	run(t, "", "dry-run", file, "--limit", "0", "q").check(t, exitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
+	run(t, "", "dry-run").check(t, exitUsage, "FILE is missing")
+	hooks := writeFile(t, filepath.Join(dir, "hooks.yaml"), strings.Replace(readFile(t, file), `file: { paths: ["*.jsonl"] }`, `http: { listen: "127.0.0.1:80" }`, 1))
+	run(t, "", "dry-run", hooks).check(t, exitFailed, "p: messages come to a source of the kind http by themselves: there is nothing to read beforehand")
+}
+
+// snapshot is every file below a directory with its content, and the keys of the
+// store in it, whose own files tell when it was opened.
+func snapshot(t *testing.T, dir string) string {
+	t.Helper()
+	var text strings.Builder
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if entry.Name() == "keys" {
+			text.WriteString(run(t, "", "keys", "export", "--store", path, "-q").stdout)
+			return filepath.SkipDir
+		}
+		if err == nil && !entry.IsDir() {
+			data, err := os.ReadFile(path)
+			text.WriteString(path + ": " + string(data) + "\n")
+			return err
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+func TestDryRunJoinsNoGroup(t *testing.T) {
+	t.Parallel()
+	brokers := servicestest.StartKafka(t, nil).Addr()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	admin := kadm.NewClient(client)
+	if _, err := admin.CreateTopics(t.Context(), 2, 1, nil, "events"); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range []string{"a", "b", "a", "a"} {
+		record := &kgo.Record{Topic: "events", Partition: int32(i / 3), Value: []byte(`{"event_id":"` + id + `"}`)}
+		if err := produceTo(t, brokers, record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openScenario(t, "kafka-to-kafka", map[string]string{"KAFKA_BROKERS": brokers})
+	var stdout, stderr strings.Builder
+	status := Main(t.Context(), []string{"dry-run", s.file, "--json"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
+	got := outcome{status, stdout.String(), stderr.String()}
+	// A key in a transaction is its partition's own.
+	if d := dryLines(t, got); got.status != exitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "live in Kafka") {
+		t.Errorf("%+v", got)
+	}
+	groups, err := admin.ListGroups(t.Context())
+	if err != nil || len(groups) != 0 {
+		t.Errorf("groups: %v %v", groups, err)
+	}
+}
+
+func produceTo(t *testing.T, brokers string, record *kgo.Record) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return client.ProduceSync(t.Context(), record).FirstErr()
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/config"
+)
+
+//go:embed scenarios/*.yaml
+var scenarioFiles embed.FS
+
+// scenarios are the names of the configurations there are, with what they are
+// for.
+func scenarios() [][2]string {
+	return [][2]string{
+		{"quickstart", "lines of files, without any server"},
+		{"kafka-to-kafka", "outputs, keys and offsets in one transaction"},
+		{"kafka-to-postgres", "a row and its key in one transaction"},
+		{"kafka-to-api", "an HTTP service, keys in Redis above PostgreSQL"},
+		{"rabbitmq", "deliveries passed on by HTTP, into PostgreSQL"},
+		{"sqs", "messages passed on by HTTP, to a service"},
+		{"sqs-dlq", "the same, with what failed put aside and redriven"},
+		{"analytics", "many small events into files"},
+		{"financial", "amounts, with fingerprints and versions"},
+		{"streams", "keys by the events' own time, in a transaction of Kafka"},
+	}
+}
+
+func newInitCommand(a *app) *cobra.Command {
+	var scenario, output string
+	var names []string
+	var list strings.Builder
+	for _, s := range scenarios() {
+		names = append(names, s[0])
+		fmt.Fprintf(&list, "\n  %-18s %s", s[0], s[1])
+	}
+	cmd := &cobra.Command{
+		Use:   "init --scenario NAME",
+		Short: "Print a configuration to begin with",
+		Example: `semel init --scenario quickstart
+semel init --scenario kafka-to-postgres --output orders.yaml`,
+		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
+come from the environment where they are set (KAFKA_BROKERS, DATABASE_URL, REDIS_URL,
+API_URL), and else are those of servers on this machine. The scenarios:
+` + list.String(),
+		Args: noArguments,
+		RunE: a.checked(func(_ *cobra.Command, _ []string, wrong problems) error {
+			var text []byte
+			if scenario == "" {
+				if !strings.Contains(strings.Join(wrong, "\n"), "--scenario") {
+					wrong.addf("--scenario NAME is missing: name one of %s", strings.Join(names, ", "))
+				}
+			} else {
+				var err error
+				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
+				if err != nil {
+					wrong.addf("--scenario %s: %s", scenario, config.OneOf(scenario, names))
+				}
+			}
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			if output == "" || output == "-" {
+				_, err := a.stdout.Write(text)
+				return err
+			}
+			return a.writeNew(output, text)
+		}),
+	}
+	cmd.Flags().StringVar(&scenario, "scenario", "", "`NAME` of the configuration")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "`FILE` to make; one that is there is refused (default stdout)")
+	completeValues(cmd, "scenario", names...)
+	return cmd
+}
+
+// writeNew writes a file that must not be there.
+func (a *app) writeNew(name string, text []byte) (err error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return usagef("--output %s: it is there already: name another file, or remove it", name)
+	case err != nil:
+		return usagef("--output %s: %s", name, fileReason(err))
+	}
+	_, err = file.Write(text)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, errors.Join(err, os.Remove(name)))
+	}
+	a.note("wrote %s: semel lint %s checks it, semel run %s runs it", name, name, name)
+	return nil
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestEveryScenarioIsCleanForLint(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, s := range scenarios() {
+		names = append(names, s[0]+".yaml")
+		file := filepath.Join(t.TempDir(), "semel.yaml")
+		run(t, "", "init", "--scenario", s[0], "--output", file).check(t, exitDone, "wrote "+file)
+		if got := run(t, "", "init", "--scenario", s[0]); got.status != exitDone || got.stdout != readFile(t, file) || got.stderr != "" {
+			t.Errorf("%s: %+v", s[0], got)
+		}
+		if got := run(t, "", "lint", file); got.status != exitDone {
+			t.Errorf("%s: %+v", s[0], got)
+		}
+		run(t, "", "explain", file).check(t, exitDone)
+		for i, line := range strings.Split(readFile(t, file), "\n") {
+			if len(line) > 120 || strings.TrimRight(line, " ") != line || i == 0 && !strings.HasPrefix(line, "# ") {
+				t.Errorf("%s:%d: %q", s[0], i+1, line)
+			}
+		}
+	}
+	files, err := os.ReadDir("scenarios")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !slices.Contains(names, f.Name()) {
+			t.Errorf("%s is no scenario", f.Name())
+		}
+	}
+}
+
+func TestInitOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), "mine")
+	run(t, "", "init", "--scenario", "sqs", "-o", file).check(t, exitUsage, "--output "+file+": it is there already: name another file, or remove it")
+	if readFile(t, file) != "mine" {
+		t.Error("the file was changed")
+	}
+	run(t, "", "init", "--scenario", "sqs", "-o", filepath.Join(file, "x")).check(t, exitUsage, "this is not a directory")
+	run(t, "", "init").check(t, exitUsage, "--scenario NAME is missing: name one of quickstart, kafka-to-kafka, ")
+	run(t, "", "init", "--scenario", "kafka-to-postgre").check(t, exitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?")
+	run(t, "", "init", "sqs").check(t, exitUsage, `unexpected argument "sqs"`)
+}

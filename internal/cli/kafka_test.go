@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// kafkaExample is what the examples of Kafka speak of.
+const kafkaExample = `pipelines:
+  orders:
+    source: { kafka: { brokers: ["127.0.0.1:9092"], topics: [orders], group: orders-once } }
+    key: { id: record-key }
+    sink: { kafka: { brokers: ["127.0.0.1:9092"], topic: clean } }
+`
+
+// kafkaWithATransaction starts a broker on which orders-once-0-0 has a transaction
+// under way, and returns its address.
+func kafkaWithATransaction(t *testing.T) string {
+	t.Helper()
+	_, addr := fakeKafka(t)
+	return addr
+}
+
+func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "orders", "clean", "orders-parked"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	addr := cluster.ListenAddrs()[0]
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once-0-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if err := client.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Partition: 1, Value: []byte("v")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	return cluster, addr
+}
+
+func TestTransactionsAreShownAndAborted(t *testing.T) {
+	t.Parallel()
+	addr := kafkaWithATransaction(t)
+	list := run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
+	list.check(t, exitDone)
+	if !strings.HasPrefix(list.stdout, "orders-once-0-0  Ongoing, for ") || !strings.Contains(list.stdout, ": orders/1\n") {
+		t.Errorf("ls printed %q", list.stdout)
+	}
+	shown := run(t, "", "kafka", "txn", "describe", "orders-once-0-0", "--brokers", addr, "--json")
+	shown.check(t, exitDone)
+	if !strings.Contains(shown.stdout, `"state":"Ongoing"`) || !strings.Contains(shown.stdout, `"partitions":["orders/1"]`) {
+		t.Errorf("describe printed %q", shown.stdout)
+	}
+	run(t, "", "kafka", "txn", "abort", "--topic", "orders", "--partition", "1", "--offset", "0", "--brokers", addr).check(t, exitFailed, "it is under way as orders-once-0-0")
+	run(t, "", "kafka", "txn", "abort", "orders-once-0-0", "--brokers", addr).check(t, exitDone, "its producer is fenced")
+	list = run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
+	if list.check(t, exitDone); list.stdout != "" {
+		t.Errorf("after it was aborted ls printed %q", list.stdout)
+	}
+	run(t, "", "kafka", "txn", "abort", "orders-once-0-0", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "describe", "nobody", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
+}
+
+// TestATransactionThatHangsIsFoundAndEnded has the coordinator forget a
+// transaction.
+func TestATransactionThatHangsIsFoundAndEnded(t *testing.T) {
+	t.Parallel()
+	cluster, addr := fakeKafka(t)
+	cluster.ControlKey(int16(kmsg.ListTransactions), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		return req.ResponseKind(), nil, true
+	})
+	file := writeFile(t, filepath.Join(t.TempDir(), "kafka.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", addr))
+	list := run(t, "", "kafka", "txn", "ls", "--config", file)
+	list.check(t, exitFound)
+	if !strings.HasPrefix(list.stdout, "orders/1  hangs since offset 0, ") {
+		t.Errorf("ls printed %q", list.stdout)
+	}
+	found := run(t, "", "doctor", file)
+	if found.check(t, exitFound, "0 stores and 1 pipeline: "); !strings.Contains(found.stdout, "semel kafka txn abort --topic orders --partition 1 --offset 0") {
+		t.Errorf("doctor printed %s", found.stdout)
+	}
+	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "7").check(t, exitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "0").check(t, exitDone, "aborted in orders/1")
+	if p := cluster.PartitionInfo("orders", 1); p.LastStableOffset != p.HighWatermark {
+		t.Errorf("readers stand at %d of %d", p.LastStableOffset, p.HighWatermark)
+	}
+}
+
+func TestFlagsOfTransactions(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"ls":                               "which Kafka?",
+		"ls --brokers nowhere":             "write HOST:PORT",
+		"ls --brokers a:1 --config f.yaml": "exclude each other",
+		"ls --brokers a:1 --pipeline p":    "--pipeline is for --config",
+		"describe --brokers a:1":           "ID is missing",
+		"abort --brokers a:1":              "which transaction?",
+		"abort x --brokers a:1 --topic t --partition 1 --offset 2": "which transaction?",
+	} {
+		run(t, "", append([]string{"kafka", "txn"}, strings.Fields(args)...)...).check(t, exitUsage, want)
+	}
+}

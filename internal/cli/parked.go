@@ -1,0 +1,228 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// parkedFlags choose messages that were put aside.
+type parkedFlags struct {
+	*app
+	file, pipeline string
+
+	// What chooses among them.
+	because string // why they were put aside
+	ids     []string
+	choice  keyFlags
+	older   time.Duration
+	all     bool
+
+	conf   *config.File
+	chosen []*config.Pipeline
+	keys   []semel.Key
+}
+
+func newParkedCommand(a *app) *cobra.Command {
+	f := &parkedFlags{app: a}
+	cmd := newGroup(a, &cobra.Command{
+		Use:   "parked VERB --config FILE",
+		Short: "Look at messages that were put aside, and settle them",
+		Example: `semel parked ls --config pipelines.yaml
+semel parked retry --all --config pipelines.yaml
+semel parked skip 9f2c41d07be35a1186c0de42 --reason "a test of ours" --config pipelines.yaml`,
+		Long: `Looks at the messages that the pipelines of a configuration put aside, and settles
+them: retry processes them again through their keys, skip gives them up, done says
+that they had their effect.
+
+A pipeline puts a message aside with its headers, where it came from, and a reason:
+attempts (the last one failed), permanent (the target refused it for good), late,
+mismatch (its key was used with another body), unknown (whether it had its effect is
+not known), key-missing or key-invalid. Those in a topic of Kafka are read there.`,
+	})
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.file, "config", "", "configuration `FILE` that has the pipelines")
+	flags.StringVar(&f.pipeline, "pipeline", "", "only what the pipeline of this `NAME` put aside (default all)")
+	completeValues(cmd, "pipeline")
+	cmd.AddCommand(
+		newParkedListCommand(f),
+		newParkedShowCommand(f),
+		newParkedRetryCommand(f),
+		newParkedSkipCommand(f),
+		newParkedDoneCommand(f),
+	)
+	return cmd
+}
+
+// reasons are why messages are put aside.
+func parkedReasons() []string {
+	return []string{"attempts", "permanent", "late", "mismatch", "unknown", "key-missing", "key-invalid"}
+}
+
+// addFilters adds the flags that choose; because is the name of the one for the
+// reason.
+func (f *parkedFlags) addFilters(cmd *cobra.Command, because string) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.because, because, "", "only those put aside for `REASON`: "+strings.Join(parkedReasons(), ", "))
+	flags.StringArrayVar(&f.ids, "key", nil, "only those with the key `ID`; repeat it for a composite key")
+	addParsed(flags, &f.older, "older", "", "DUR", "only those put aside longer ago than this", config.ParseDuration)
+	f.choice.add(cmd)
+	completeValues(cmd, because, parkedReasons()...)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+}
+
+// addChoice adds the flags of a verb that settles: it must be told what.
+func (f *parkedFlags) addChoice(cmd *cobra.Command, because string) {
+	f.addFilters(cmd, because)
+	cmd.Flags().BoolVar(&f.all, "all", false, "all that are there")
+}
+
+// check finds what is wrong with the flags. settles says that messages must be
+// chosen.
+func (f *parkedFlags) check(ids []string, settles bool, p *problems) {
+	filtered := f.because != "" || len(f.ids) > 0 || f.older != 0
+	switch {
+	case len(ids) > 0 && (filtered || f.all):
+		p.addf("IDs and filters exclude each other: name the messages, or choose them")
+	case f.all && filtered:
+		p.addf("--all and filters exclude each other: leave --all out")
+	case settles && len(ids) == 0 && !filtered && !f.all:
+		p.addf("which messages? Name their IDs, choose with --key, --older and the like, or say --all")
+	}
+	if f.because != "" && !slices.Contains(parkedReasons(), f.because) {
+		p.addf("the reason %q: %s", f.because, config.OneOf(f.because, parkedReasons()))
+	}
+	if len(f.ids) > 0 {
+		f.keys = f.choice.keys("", f.ids, p)
+	}
+	if f.file == "" {
+		p.addf("--config FILE is missing: name the configuration")
+		return
+	}
+	if f.conf = f.readConfig(f.file, p); f.conf == nil {
+		return
+	}
+	var names []string
+	if f.pipeline != "" {
+		names = []string{f.pipeline}
+	}
+	f.chosen = choosePipelines(f.conf, names, p)
+}
+
+// chooses reports whether the filters let a message through.
+func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
+	switch {
+	case f.because != "" && m.Reason != f.because, f.older != 0 && now.Sub(m.At) < f.older:
+		return false
+	case len(f.keys) == 0:
+		return true
+	}
+	return slices.ContainsFunc(f.keys, func(k semel.Key) bool { return k.ID == m.Key.ID })
+}
+
+// shelf is what one pipeline put aside.
+type shelf struct {
+	spec *config.Pipeline
+	lot  pipeline.Lot
+}
+
+// withShelves opens what the chosen pipelines put aside, where there is
+// something, and closes it behind use.
+func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) (err error) {
+	var shelves []shelf
+	defer func() {
+		for _, s := range shelves {
+			err = errors.Join(err, s.lot.Close())
+		}
+	}()
+	for _, p := range f.chosen {
+		if topic := p.Parked.Topic; topic != "" {
+			f.note("%s puts messages aside in the topic %s: read them there, with any consumer", p.Name, topic)
+			continue
+		}
+		patient, cancel := context.WithTimeout(ctx, f.patience)
+		lot, ok, err := wiring.ExistingLot(patient, f.conf, p)
+		cancel()
+		if err != nil {
+			return advised(ctx, f.conf.Stack(p.Parked.Store.Name), fmt.Errorf("open what %s put aside: %w", p.Name, inOneLine(err)))
+		}
+		if ok {
+			shelves = append(shelves, shelf{p, lot})
+		}
+	}
+	return use(shelves)
+}
+
+// chosenOn returns the messages that were chosen, shelf by shelf. That a
+// message is not there that was named is an error.
+func (f *parkedFlags) chosenOn(ctx context.Context, shelves []shelf, ids []string) ([][]*pipeline.Parked, error) {
+	list := make([][]*pipeline.Parked, len(shelves))
+	if len(ids) == 0 {
+		now := time.Now()
+		for i, s := range shelves {
+			err := s.lot.Parked(ctx, s.spec.Name, func(m *pipeline.Parked) bool {
+				if f.chooses(m, now) {
+					list[i] = append(list[i], m)
+				}
+				return ctx.Err() == nil
+			})
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
+			}
+		}
+		return list, nil
+	}
+	var missing []error
+	for i, id := range ids {
+		if slices.Contains(ids[:i], id) {
+			continue
+		}
+		found := false
+		for i, s := range shelves {
+			m, err := s.lot.Get(ctx, id)
+			switch {
+			case errors.Is(err, pipeline.ErrNotParked):
+			case err != nil:
+				return nil, fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
+			case m.Pipeline == s.spec.Name:
+				list[i], found = append(list[i], m), true
+			}
+		}
+		if !found {
+			missing = append(missing, fmt.Errorf("%s is not among what %s put aside: semel parked ls lists what is", displayText(id), strings.Join(f.names(), ", ")))
+		}
+	}
+	return list, errors.Join(missing...)
+}
+
+func (f *parkedFlags) names() []string {
+	names := make([]string, len(f.chosen))
+	for i, p := range f.chosen {
+		names[i] = p.Name
+	}
+	return names
+}
+
+// isMissing reports whether a message has no key.
+func isMissing(m *pipeline.Parked) bool { return m.Key.ID == "" }
+
+// displayKey shows the key of a message to people.
+func displayKey(m *pipeline.Parked) string {
+	if isMissing(m) {
+		return "(no key)"
+	}
+	return displayID(m.Key.ID)
+}

@@ -1,0 +1,356 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// target is a webhook that refuses ids, each request of which is noted.
+type target struct {
+	*httptest.Server
+	mu       sync.Mutex
+	refused  map[string]bool
+	accepted []string // id and how often it was redriven
+}
+
+func newTarget(t *testing.T, refused ...string) *target {
+	t.Helper()
+	w := &target{refused: map[string]bool{}}
+	for _, id := range refused {
+		w.refused[id] = true
+	}
+	w.Server = httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var m struct{ ID string }
+		_ = json.Unmarshal(body, &m)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.refused[m.ID] {
+			answer.WriteHeader(http.StatusUnprocessableEntity)
+			return
+		}
+		w.accepted = append(w.accepted, m.ID+r.Header.Get("Semel-Redrive"))
+	}))
+	t.Cleanup(w.Close)
+	return w
+}
+
+func (w *target) accept() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.refused)
+}
+
+func (w *target) seen() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.accepted, " ")
+}
+
+// parkedConfig writes a configuration from a file to a webhook, with a store,
+// and a lot in a directory unless one is named.
+func parkedConfig(t *testing.T, w *target, stores, store, more string) string {
+	t.Helper()
+	dir := t.TempDir()
+	var lines strings.Builder
+	for i := range 5 {
+		fmt.Fprintf(&lines, "{\"id\":\"m%d\"}\n", i)
+	}
+	writeFile(t, filepath.Join(dir, "in.jsonl"), lines.String()+"{\"oid\":\"m9\"}\n")
+	return writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { %s }
+admin: { listen: "off" }
+pipelines:
+  hooks:
+    source: { file: { paths: [in.jsonl], state: state } }
+    key: { id: .id }
+    store: %s
+    sink: { webhook: { url: %q, allow_private: true, headers: { Authorization: "Bearer canary-7f3a" } } }
+    on_failure: { attempts: 2, backoff: { from: 1ms, to: 1ms } }
+    %s
+`, stores, store, w.URL, more))
+}
+
+// asides returns what parked ls --json prints, by id of the message.
+func asides(t *testing.T, file string) map[string]asideLine {
+	t.Helper()
+	got := run(t, "", "parked", "ls", "--config", file, "--json", "--quiet")
+	got.check(t, exitDone)
+	list := map[string]asideLine{}
+	for line := range strings.Lines(got.stdout) {
+		var m asideLine
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err, line)
+		}
+		list[strings.Trim(string(m.Key), `"`)] = m
+	}
+	return list
+}
+
+func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1", "m2", "m3")
+	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	parked := func(words ...string) outcome {
+		t.Helper()
+		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
+	}
+	if got := parked("ls"); got.status != exitDone || !strings.HasPrefix(got.stdout, "ID ") || !strings.Contains(got.stderr, "0 messages put aside") {
+		t.Errorf("before the first run: %+v", got)
+	}
+	if got := run(t, "", "run", file); got.status != exitDone || strings.Contains(got.stderr, "canary") {
+		t.Fatalf("%+v", got)
+	}
+	list := asides(t, file)
+	if len(list) != 4 || list["m2"].Reason != "permanent" || list["m2"].Attempts != 1 || list["m2"].Scope == nil || *list["m2"].Scope != "hooks" || list[""].Reason != "key-missing" {
+		t.Fatalf("%+v", list)
+	}
+
+	got := parked("ls", "--reason", "permanent", "--key", "m2")
+	if lines := strings.Split(strings.TrimSpace(got.stdout), "\n"); len(lines) != 2 || !strings.HasPrefix(lines[1], list["m2"].ID+"  20") || !strings.Contains(lines[1], "m2: ") {
+		t.Errorf("%+v", got)
+	}
+	if got = parked("ls", "--older", "1h"); strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("nothing is that old: %+v", got)
+	}
+	got = parked("show", list["m2"].ID)
+	for _, want := range []string{"key          m2\nscope        hooks\nreason       permanent\nerror        ", "attempts     1\n", "in.jsonl, partition 0, offset 24\n", "body         11 B\n{\"id\":\"m2\"}\n"} {
+		if got.status != exitDone || !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in %+v", want, got)
+		}
+	}
+	got = parked("show", list["m2"].ID, "--json")
+	var whole asideLine
+	if err := json.Unmarshal([]byte(got.stdout), &whole); err != nil || whole.Message == nil || whole.Message.Body == nil || *whole.Message.Body != `{"id":"m2"}` {
+		t.Errorf("%v %s", err, got.stdout)
+	}
+	parked("show", "none", list["m2"].ID).check(t, exitFailed, "none is not among what hooks put aside: semel parked ls lists what is")
+
+	if got = parked("retry", "--all", "--dry-run"); got.status != exitDone || strings.Count(got.stdout, "it is processed: the store knows nothing of the key") != 3 || !strings.Contains(got.stdout, "(no key): its key is looked for anew") {
+		t.Errorf("%+v", got)
+	}
+	if got = parked("retry", list["m2"].ID); got.status != exitFailed || !strings.Contains(got.stdout, "m2: parked again: permanent: ") || !strings.Contains(got.stderr, "hooks: not settled: 1 of 1 message") {
+		t.Errorf("%+v", got)
+	}
+	w.accept()
+	if got = parked("retry", "--reason", "permanent"); got.status != exitDone || strings.Count(got.stdout, ": redriven\n") != 3 || !strings.Contains(w.seen(), "m22") || !strings.Contains(w.seen(), "m31") {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
+	}
+
+	none := list[""].ID
+	parked("done", none, "--reason", "x").check(t, exitFailed, none+" has no key that could be done: semel parked skip takes it out")
+	parked("skip", none).check(t, exitUsage, "--reason TEXT is missing: say why, for the audit log")
+	if got = parked("skip", none, "--reason", "no order", "--json"); got.status != exitDone || got.stdout != `{"pipeline":"hooks","id":"`+none+`","outcome":"skipped"}`+"\n" {
+		t.Errorf("%+v", got)
+	}
+	if list = asides(t, file); len(list) != 0 {
+		t.Errorf("left: %+v", list)
+	}
+	log := readFile(t, filepath.Join(filepath.Dir(file), "aside", pipeline.AuditName))
+	if strings.Count(log, `"how":"redriven"`) != 3 || !strings.Contains(log, `"reason":"no order"`) {
+		t.Errorf("audit log: %s", log)
+	}
+
+	// A message whose key is done has no second effect.
+	park(t, file, pipeline.Parked{ID: "twin", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m2"}, Reason: "attempts", Error: "late", Message: semel.Message{Body: []byte(`{"id":"m2"}`)}})
+	seen := w.seen()
+	if got = parked("retry", "--all", "--json"); got.status != exitDone || got.stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.seen() != seen {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
+	}
+	// Somebody knows that a message had its effect.
+	park(t, file, pipeline.Parked{ID: "other", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m7"}, Reason: "unknown", Error: "no answer"})
+	if got = parked("done", "--parked-for", "unknown", "--reason", "the bank has it"); got.status != exitDone || !strings.Contains(got.stdout, "other  hooks  m7: done\n") {
+		t.Errorf("%+v", got)
+	}
+	keys := filepath.Join(filepath.Dir(file), "keys")
+	run(t, "", "keys", "show", "m7", "--scope", "hooks", "--store", keys).check(t, exitDone)
+	if lines := audit(t, keys); len(lines) != 2 || lines[0]["verb"] != "parked done" || lines[0]["reason"] != "the bank has it" {
+		t.Errorf("%v", lines)
+	}
+}
+
+// park puts a message aside where the first pipeline of a configuration does.
+func park(t *testing.T, file string, list ...pipeline.Parked) {
+	t.Helper()
+	conf, err := config.Read(file, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lot, err := wiring.OpenLot(t.Context(), conf, conf.Pipelines[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lot.Close()
+	if err := lot.Park(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestParkedFlagsAreChecked(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), pipelinesExample)
+	for _, c := range []struct{ args, want string }{
+		{"ls", "--config FILE is missing: name the configuration"},
+		{"ls --config " + file + " --reason permanet", `the reason "permanet": did you mean permanent?`},
+		{"ls --config " + file + " --pipeline lnes", "has no such pipeline: did you mean lines?"},
+		{"ls --config " + file + " --older 1x", `--older "1x": not a duration`},
+		{"show --config " + file, "ID is missing: semel parked ls lists those there are"},
+		{"retry --config " + file, "which messages? Name their IDs, choose with --key, --older and the like, or say --all"},
+		{"retry x --all --config " + file, "IDs and filters exclude each other"},
+		{"retry --key a --all --config " + file, "--all and filters exclude each other"},
+		{"done x --config " + file, "--reason TEXT is missing"},
+		{"retyr x", `unknown verb "retyr": did you mean parked retry?`},
+	} {
+		run(t, "", append([]string{"parked"}, strings.Fields(c.args)...)...).check(t, exitUsage, c.want)
+	}
+	run(t, "", "parked", "retry", "--all", "--config", file).check(t, exitDone, "no message was chosen")
+	if _, err := os.Stat(filepath.Join(filepath.Dir(file), "semel-parked")); err == nil {
+		t.Error("to look made a directory")
+	}
+}
+
+// background runs the program until stop, which returns how it ended.
+func background(t *testing.T, args ...string) (stop func() outcome) {
+	t.Helper()
+	return backgroundIn(t, noEnv, args...)
+}
+
+// backgroundIn is background in an environment.
+func backgroundIn(t *testing.T, env func(string) string, args ...string) (stop func() outcome) {
+	t.Helper()
+	return backgroundUntil(t, "running", env, args...)
+}
+
+// backgroundUntil is backgroundIn that returns when a word was logged.
+func backgroundUntil(t *testing.T, word string, env func(string) string, args ...string) (stop func() outcome) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var stdout bytes.Buffer
+	stderr := &lineWatch{lines: make(chan string, 10_000)}
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Main(ctx, args, strings.NewReader(""), &stdout, stderr, env)
+		close(stderr.lines)
+	}()
+	stop = sync.OnceValue(func() outcome {
+		cancel()
+		return outcome{<-ended, stdout.String(), stderr.text()}
+	})
+	t.Cleanup(func() { stop() })
+	for line := range stderr.lines {
+		if strings.Contains(line, word) {
+			return stop
+		}
+	}
+	return stop
+}
+
+// lineWatch passes what is written on.
+type lineWatch struct {
+	lines chan string
+	mu    sync.Mutex
+	all   strings.Builder
+}
+
+func (w *lineWatch) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all.Write(p)
+	select {
+	case w.lines <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+func (w *lineWatch) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
+func TestRetryIsLeftToWhoRunsThePipeline(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1")
+	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
+	stop := background(t, "run", following)
+	w.accept()
+	got := run(t, "", "parked", "retry", "--key", "m1", "--config", file)
+	got.check(t, exitDone, "hooks: the store is in use by ", ": waiting for it to redrive them\n")
+	if !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
+	}
+	got = run(t, "", "parked", "done", "--parked-for", "key-missing", "--reason", "x", "--config", file)
+	got.check(t, exitFailed, "the store keys is in use by ")
+	if got = stop(); got.status != exitDone {
+		t.Errorf("%+v", got)
+	}
+	if got = run(t, "", "parked", "retry", "--all", "--config", file); got.status != exitFailed || !strings.Contains(got.stdout, "(no key): parked again: key-missing: ") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1")
+	file := parkedConfig(t, w, "keys: { memory: {} }", "keys", "parked: { path: aside }")
+	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "300ms", "--config", file)
+	got.check(t, exitFailed, "hooks: not settled: 1 of 1 message")
+	if !strings.Contains(got.stdout, "m1: queued: whoever runs the pipeline redrives it\n") {
+		t.Errorf("%+v", got)
+	}
+	if list := asides(t, file); !list["m1"].Queued {
+		t.Errorf("%+v", list)
+	}
+	w.accept()
+	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
+	stop := background(t, "run", following)
+	if got = run(t, "", "parked", "retry", "--key", "m1", "--config", file); got.status != exitDone {
+		t.Errorf("%+v", got)
+	}
+	stop().check(t, exitDone, "running")
+}
+
+func TestParkedMessagesInADatabase(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1", "m3")
+	file := parkedConfig(t, w, fmt.Sprintf("db: { postgres: { dsn: %q } }", databaseFor(t, true)), "db", "parked: { store: db }")
+	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	if list := asides(t, file); len(list) != 3 {
+		t.Fatalf("%+v", list)
+	}
+	w.accept()
+	got := run(t, "", "parked", "retry", "--key", "m1", "--config", file)
+	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
+		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.seen())
+	}
+	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
+	stop := background(t, "run", following)
+	got = run(t, "", "parked", "retry", "--key", "m3", "--config", file)
+	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
+		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.seen())
+	}
+	stop().check(t, exitDone, "running")
+	run(t, "", "parked", "skip", "--all", "--reason", "no order", "--config", file).check(t, exitDone)
+	if list := asides(t, file); len(list) != 0 {
+		t.Errorf("left: %+v", list)
+	}
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// asideLine is a message that was put aside, in JSON.
+type asideLine struct {
+	Pipeline string `json:"pipeline"`
+	parkedLine
+	Redrives    int             `json:"redrives,omitempty"`
+	Scope       *string         `json:"scope,omitempty"`
+	ScopeBase64 []byte          `json:"scope_base64,omitempty"`
+	Key         json.RawMessage `json:"key,omitempty"`
+	KeyBytes    []byte          `json:"key_base64,omitempty"`
+	Source      string          `json:"source,omitempty"`
+	// Partition and Offset are the place in the source.
+	Partition int32        `json:"partition"`
+	Offset    int64        `json:"offset"`
+	Bytes     int          `json:"bytes"`
+	Message   *asideDetail `json:"message,omitempty"`
+}
+
+// asideDetail is the message itself. A value that is not UTF-8 has base64 in a
+// member of its own; one that the message has not is left out.
+type asideDetail struct {
+	ID              string        `json:"id,omitempty"`
+	Time            string        `json:"time,omitempty"`
+	Delivery        int           `json:"delivery,omitempty"`
+	RecordKey       *string       `json:"record_key,omitempty"`
+	RecordKeyBase64 []byte        `json:"record_key_base64,omitempty"`
+	Headers         []asideHeader `json:"headers,omitempty"`
+	Body            *string       `json:"body,omitempty"`
+	BodyBase64      []byte        `json:"body_base64,omitempty"`
+}
+
+type asideHeader struct {
+	Name        string  `json:"name"`
+	Value       *string `json:"value,omitempty"`
+	ValueBase64 []byte  `json:"value_base64,omitempty"`
+}
+
+// failure shows the error with which a message was put aside.
+func (f *parkedFlags) failure(text string) string { return f.redact(plainText(joinLines(text))) }
+
+func (f *parkedFlags) line(m *pipeline.Parked, whole bool) asideLine {
+	o := &m.Message.Origin
+	line := asideLine{
+		Pipeline: m.Pipeline, Redrives: m.Redrives, Source: o.Source, Partition: o.Partition, Offset: o.Offset, Bytes: len(m.Message.Body),
+		parkedLine: parkedLine{m.ID, m.Reason, f.failure(m.Error), m.Attempts, jsonTime(m.At), m.Queued},
+	}
+	if !isMissing(m) {
+		line.Scope, line.ScopeBase64 = jsonText(m.Key.Scope)
+		var ok bool
+		if line.Key, ok = formatJSONID(m.Key.ID); !ok {
+			line.KeyBytes = []byte(m.Key.ID)
+		}
+	}
+	if !whole {
+		return line
+	}
+	d := &asideDetail{ID: m.Message.ID, Time: jsonTime(m.Message.Time), Delivery: o.Delivery}
+	d.RecordKey, d.RecordKeyBase64 = jsonBytes(m.Message.RecordKey)
+	d.Body, d.BodyBase64 = jsonBytes(m.Message.Body)
+	for _, h := range m.Message.Headers {
+		header := asideHeader{Name: h.Name}
+		header.Value, header.ValueBase64 = jsonBytes(h.Value)
+		d.Headers = append(d.Headers, header)
+	}
+	line.Message = d
+	return line
+}
+
+func jsonBytes(b []byte) (text *string, encoded []byte) {
+	if b == nil {
+		return nil, nil
+	}
+	return jsonText(string(b))
+}
+
+func newParkedListCommand(f *parkedFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ls --config FILE",
+		Short: "List messages that were put aside",
+		Example: `semel parked ls --config pipelines.yaml
+semel parked ls --config pipelines.yaml --reason permanent --older 1h --json`,
+		Long: `Lists the messages that pipelines put aside, the oldest of each first. With --json
+each is a line of JSON.`,
+		Args: noArguments,
+		RunE: f.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
+			f.check(nil, false, &wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return f.withShelves(cmd.Context(), func(shelves []shelf) error { return f.list(cmd, shelves) })
+		}),
+	}
+	f.addFilters(cmd, "reason")
+	return cmd
+}
+
+func (f *parkedFlags) list(cmd *cobra.Command, shelves []shelf) error {
+	out := bufio.NewWriterSize(f.stdout, 64<<10)
+	if !f.asJSON {
+		fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8s  %s\n", "ID", "SINCE", "PIPELINE", "REASON", "ATTEMPTS", "KEY: ERROR")
+	}
+	now, count := time.Now(), int64(0)
+	for _, s := range shelves {
+		var writing error
+		err := s.lot.Parked(cmd.Context(), s.spec.Name, func(m *pipeline.Parked) bool {
+			if f.chooses(m, now) {
+				count++
+				writing = f.writeListed(out, m)
+			}
+			return writing == nil && cmd.Context().Err() == nil
+		})
+		if err != nil {
+			err = fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
+		}
+		if err := errors.Join(err, writing, cmd.Context().Err()); err != nil {
+			return errors.Join(out.Flush(), err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	f.note("%s put aside", plural(int(count), "message"))
+	return nil
+}
+
+func (f *parkedFlags) writeListed(out *bufio.Writer, m *pipeline.Parked) error {
+	if f.asJSON {
+		return writeJSONLine(out, f.line(m, false))
+	}
+	why := displayKey(m)
+	if m.Error != "" {
+		why += ": " + oneLine(f.failure(m.Error))
+	}
+	if m.Queued {
+		why += " (to be redriven)"
+	}
+	_, err := fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8d  %s\n", m.ID, displayTime(m.At), m.Pipeline, m.Reason, m.Attempts, why)
+	return err
+}
+
+func newParkedShowCommand(f *parkedFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show ID... --config FILE",
+		Short: "Show messages that were put aside, with their bodies",
+		Example: `semel parked show 9f2c41d07be35a1186c0de42 --config pipelines.yaml
+semel parked show 9f2c41d07be35a1186c0de42 --config pipelines.yaml --json`,
+		Long: `Shows messages with all that was put aside of them: reason, error, attempts, where
+they came from, headers and body, as they are. What is not text is shown as base64.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("ID is missing: semel parked ls lists those there are")
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: f.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
+			f.check(args, false, &wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return f.withShelves(cmd.Context(), func(shelves []shelf) error {
+				list, missing := f.chosenOn(cmd.Context(), shelves, args)
+				printed := 0
+				for _, of := range list {
+					for _, m := range of {
+						if err := f.show(m, printed > 0); err != nil {
+							return err
+						}
+						printed++
+					}
+				}
+				return missing
+			})
+		}),
+	}
+	return cmd
+}
+
+func (f *parkedFlags) show(m *pipeline.Parked, further bool) error {
+	if f.asJSON {
+		return f.printJSON(f.line(m, true))
+	}
+	var text strings.Builder
+	fact := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&text, "%-12s %s\n", name, displayText(value))
+		}
+	}
+	if further {
+		text.WriteString("\n")
+	}
+	fact("id", m.ID)
+	fact("pipeline", m.Pipeline)
+	fact("key", displayKey(m))
+	if !isMissing(m) {
+		fact("scope", displayScope(m.Key.Scope))
+	}
+	fact("reason", m.Reason)
+	fact("error", f.failure(m.Error))
+	fact("attempts", fmt.Sprint(m.Attempts))
+	if m.Redrives > 0 {
+		fact("redrives", fmt.Sprint(m.Redrives))
+	}
+	fact("since", displayTime(m.At))
+	if m.Queued {
+		fact("queued", "to be redriven")
+	}
+	o := &m.Message.Origin
+	fact("from", fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset))
+	fact("message id", m.Message.ID)
+	fact("time", displayTime(m.Message.Time))
+	if m.Message.RecordKey != nil {
+		fact("record key", displayBytes(m.Message.RecordKey))
+	}
+	for _, h := range m.Message.Headers {
+		fact("header", h.Name+": "+displayBytes(h.Value))
+	}
+	if m.Message.Body == nil {
+		fact("body", "none")
+	} else {
+		fmt.Fprintf(&text, "body         %s\n%s\n", formatBytes(int64(len(m.Message.Body))), displayBytes(m.Message.Body))
+	}
+	_, err := f.stdout.Write([]byte(text.String()))
+	return err
+}
+
+// displayBytes shows bytes of others to people: text as it is, also of several
+// lines, and anything that may command a terminal as base64.
+func displayBytes(b []byte) string {
+	text := string(b)
+	odd := strings.ContainsFunc(strings.ReplaceAll(text, "\r\n", "\n"), func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' })
+	if odd || !utf8.ValidString(text) {
+		return "base64:" + base64.StdEncoding.EncodeToString(b)
+	}
+	return text
+}

@@ -1,0 +1,421 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// outcomeLine is what became of a message that was to be settled, in JSON.
+type outcomeLine struct {
+	Pipeline string `json:"pipeline"`
+	ID       string `json:"id"`
+	// Outcome is one of those below, or with --dry-run what would be.
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// What became of a message.
+const (
+	outcomeRedriven = "redriven"
+	outcomeBefore   = "done before"
+	outcomeAgain    = "parked again"
+	outcomeQueued   = "queued"
+	outcomeOther    = "settled by another"
+	outcomeLeft     = "not redriven"
+	outcomeSkipped  = "skipped"
+	outcomeDone     = "done"
+)
+
+// doneAlready is what the audit log says of a message whose key was done.
+const doneAlready = "the key was done already"
+
+func newParkedRetryCommand(f *parkedFlags) *cobra.Command {
+	var wait time.Duration
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "retry (ID... | --all | filters) --config FILE",
+		Short: "Process messages again that were put aside",
+		Example: `semel parked retry --all --config pipelines.yaml
+semel parked retry --reason permanent --older 5m --dry-run --config pipelines.yaml`,
+		Long: `Processes messages again, through the same keys: one whose key is done has no second
+effect. They carry the header semel-redrive, so that the dedup of a broker or a
+target does not take them for repetitions.
+
+While semel run has the pipeline they are queued, and it takes them within a second.
+If nobody runs it, they are processed by this program. Either way it waits for what
+becomes of them and says it, a line each: redriven, done before (its key was done
+already), parked again, or queued (it was not settled within --wait, and stays queued
+for whoever runs the pipeline). The exit status is 0 if all are settled, and else 1.
+
+With --dry-run it says what the next delivery of each would get, and does nothing.`,
+		RunE: f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
+			f.check(ids, true, &wrong)
+			if err := wrong.err(); err != nil {
+				return err
+			}
+			return f.withShelves(cmd.Context(), func(shelves []shelf) error {
+				list, err := f.chosenOn(cmd.Context(), shelves, ids)
+				if err != nil {
+					return err
+				}
+				count := 0
+				for i, s := range shelves {
+					if len(list[i]) == 0 {
+						continue
+					}
+					count += len(list[i])
+					r := &retry{parkedFlags: f, shelf: s, list: list[i], wait: wait}
+					if dry {
+						err = errors.Join(err, r.foretell(cmd.Context()))
+					} else {
+						err = errors.Join(err, r.do(cmd.Context()))
+					}
+				}
+				if count == 0 {
+					f.note("no message was chosen")
+				}
+				return err
+			})
+		}),
+	}
+	f.addChoice(cmd, "reason")
+	addParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for what becomes of them", config.ParseDuration)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would become of them, and do nothing")
+	return cmd
+}
+
+// retry redrives messages of one pipeline.
+type retry struct {
+	*parkedFlags
+	shelf
+	list []*pipeline.Parked
+	wait time.Duration
+
+	audit int64 // where the audit log of a directory ended before
+	done  map[semel.Key]bool
+}
+
+// report prints what became of a message.
+func (f *parkedFlags) report(out io.Writer, m *pipeline.Parked, outcome, reason, failure string) error {
+	failure = f.failure(failure)
+	if f.asJSON {
+		return writeJSONLine(out, outcomeLine{m.Pipeline, m.ID, outcome, reason, failure})
+	}
+	text := fmt.Sprintf("%s  %s  %s: %s", m.ID, m.Pipeline, displayKey(m), outcome)
+	for _, more := range []string{reason, failure} {
+		if more != "" {
+			text += ": " + more
+		}
+	}
+	_, err := fmt.Fprintln(out, oneLine(text))
+	return err
+}
+
+// foretell says what the next delivery of each message gets.
+func (r *retry) foretell(ctx context.Context) error {
+	records, unseen, err := r.look(ctx)
+	if err != nil {
+		return err
+	}
+	for i, m := range r.list {
+		next := "its key is looked for anew, with the rule that the configuration has now"
+		switch {
+		case isMissing(m):
+		case unseen != "":
+			next = "not known: " + unseen
+		default:
+			next = nextDelivery(&records[i], r.spec, time.Now())
+		}
+		if err := r.report(r.stdout, m, next, "", ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look returns what the store knows of the messages' keys, or why it cannot be
+// looked into from here.
+func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string, err error) {
+	f, reasons := r.storeOf(r.spec)
+	if len(reasons) > 0 {
+		return nil, reasons[0], nil
+	}
+	records = make([]semel.Record, len(r.list))
+	err = f.withStore(ctx, r.app, func(store semel.Store) error {
+		looker, err := able[semel.Looker](f, store, "look keys up")
+		if err != nil {
+			return err
+		}
+		var keys []semel.Key
+		var of []int
+		for i, m := range r.list {
+			if !isMissing(m) {
+				keys, of = append(keys, m.Key), append(of, i)
+			}
+		}
+		found := make([]semel.Record, len(keys))
+		if err := looker.Look(ctx, keys, found); err != nil {
+			return fmt.Errorf("look the keys up: %w", err)
+		}
+		for i, record := range found {
+			records[of[i]] = record
+		}
+		return nil
+	})
+	if holder, held := wiring.Holder(err); held {
+		return nil, "the store " + f.shown() + " is in use by " + holder, nil
+	}
+	return records, "", err
+}
+
+// storeOf returns the store of a pipeline's keys, or why it is none to look
+// into.
+func (f *parkedFlags) storeOf(p *config.Pipeline) (*storeFlags, problems) {
+	var reasons problems
+	if p.Store.Name == "" {
+		reasons.addf("the keys of %s live in Kafka, in the state of who runs it", p.Name)
+		return nil, reasons
+	}
+	s := &storeFlags{file: f.file, conf: f.conf, name: p.Store.Name}
+	s.check(f.app, &reasons)
+	return s, reasons
+}
+
+// do has the messages redriven and says what became of them.
+func (r *retry) do(ctx context.Context) error {
+	r.remember(ctx)
+	limit, cancel := context.WithTimeout(ctx, r.wait)
+	defer cancel()
+	var failed error
+	switch kind := r.kind(); kind {
+	case "embedded":
+		// Who has the directory open runs the pipeline, and nobody else can.
+		failed = r.here(limit, true)
+		if holder, held := wiring.Holder(failed); held {
+			r.note("%s: the store is in use by %s: waiting for it to redrive them", r.spec.Name, holder)
+			if failed = r.queue(ctx); failed == nil {
+				r.watch(limit)
+			}
+		}
+	case "memory":
+		// Only who runs the pipeline knows its keys.
+		if failed = r.queue(ctx); failed == nil {
+			r.watch(limit)
+		}
+	default:
+		if failed = r.queue(ctx); failed != nil {
+			break
+		}
+		first, cancel := context.WithTimeout(limit, min(r.wait, firstLook))
+		taken := r.watch(first)
+		cancel()
+		if taken {
+			r.watch(limit)
+		} else if limit.Err() == nil {
+			failed = r.here(limit, false)
+		}
+	}
+	left, err := r.tell(context.WithoutCancel(ctx))
+	switch {
+	case ctx.Err() != nil && left > 0:
+		err = errors.Join(err, context.Cause(ctx))
+	case left > 0 && failed == nil && err == nil:
+		err = fmt.Errorf("%s: not settled: %d of %s", r.spec.Name, left, plural(len(r.list), "message"))
+	}
+	return errors.Join(failed, err)
+}
+
+// firstLook is how long whoever runs a pipeline has to take a message before
+// it is thought that nobody does.
+const firstLook = 3 * time.Second
+
+// kind is the kind of the store that decides for the pipeline.
+func (r *retry) kind() string {
+	kind := ""
+	for _, s := range r.conf.Stack(r.spec.Store.Name) {
+		kind = s.Spec.Kind()
+		if kind == "embedded" {
+			break
+		}
+	}
+	return kind
+}
+
+// remember notes what tells afterwards how a message was settled.
+func (r *retry) remember(ctx context.Context) {
+	r.done = map[semel.Key]bool{}
+	if path := r.spec.Parked.Path; path != "" {
+		if info, err := os.Stat(filepath.Join(path, pipeline.AuditName)); err == nil {
+			r.audit = info.Size()
+		}
+		return
+	}
+	records, _, err := r.look(ctx)
+	if err != nil {
+		return // then it is not told apart
+	}
+	for i, record := range records {
+		r.done[r.list[i].Key] = record.State == semel.Done
+	}
+}
+
+func (r *retry) queue(ctx context.Context) error {
+	for _, m := range r.list {
+		err := r.lot.Queue(ctx, []string{m.ID})
+		if err != nil && !errors.Is(err, pipeline.ErrNotParked) { // then it is settled
+			return fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
+		}
+	}
+	return nil
+}
+
+// here redrives the messages in this process. queue says that they are not yet
+// queued.
+func (r *retry) here(ctx context.Context, queue bool) (err error) {
+	stores := wiring.NewStores(r.conf, nil)
+	defer func() { err = errors.Join(err, stores.Close()) }()
+	patient, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
+	running, err := wiring.OpenPipeline(patient, r.conf, r.spec, stores, &wiring.PipelineOptions{Stdout: r.stdout, Redrive: true})
+	if err != nil {
+		return advised(ctx, r.conf.Stack(r.spec.Store.Name), inOneLine(err))
+	}
+	if queue {
+		err = r.queue(ctx)
+	}
+	if err != nil {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return errors.Join(err, running.Run(ended)) // which closes it
+	}
+	return inOneLineOrNil(running.Run(ctx))
+}
+
+func inOneLineOrNil(err error) error {
+	if err == nil {
+		return nil
+	}
+	return inOneLine(err)
+}
+
+// watch waits until every message is settled or ctx ends. It reports whether
+// somebody has settled one.
+func (r *retry) watch(ctx context.Context) (taken bool) {
+	timer := time.NewTicker(200 * time.Millisecond)
+	defer timer.Stop()
+	waiting := r.list
+	for len(waiting) > 0 {
+		var still []*pipeline.Parked
+		for _, m := range waiting {
+			if now, err := r.lot.Get(ctx, m.ID); err == nil && now.Queued || err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+				still = append(still, m)
+			} else {
+				taken = true
+			}
+		}
+		waiting = still
+		select {
+		case <-ctx.Done():
+			return taken
+		case <-timer.C:
+		}
+	}
+	return taken
+}
+
+// tell says what became of each message, and returns how many are not settled.
+func (r *retry) tell(ctx context.Context) (left int, err error) {
+	out := r.stdout
+	if _, ok := r.spec.Sink.(*config.StdoutSink); ok {
+		out = r.stderr // stdout has the messages
+	}
+	settled, err := r.readAudit()
+	if err != nil {
+		return len(r.list), fmt.Errorf("%s: read the audit log: %w", r.spec.Name, err)
+	}
+	for _, m := range r.list {
+		now, err := r.lot.Get(ctx, m.ID)
+		outcome, reason, failure := "", "", ""
+		how, audited := settled[m.ID]
+		switch {
+		case errors.Is(err, pipeline.ErrNotParked) && audited && how.How != "redriven":
+			outcome, reason = outcomeOther, how.How+" by "+how.Actor
+		case errors.Is(err, pipeline.ErrNotParked) && (how.Reason == doneAlready || r.done[m.Key]):
+			outcome = outcomeBefore
+		case errors.Is(err, pipeline.ErrNotParked):
+			outcome = outcomeRedriven
+		case err != nil:
+			return left, fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
+		case now.Redrives > m.Redrives || now.At.After(m.At):
+			outcome, reason, failure = outcomeAgain, now.Reason, now.Error
+			left++
+		case now.Queued:
+			outcome, reason = outcomeQueued, "whoever runs the pipeline redrives it"
+			left++
+		default:
+			outcome = outcomeLeft
+			left++
+		}
+		if err := r.report(out, m, outcome, reason, failure); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// settlement is a line of the audit log of a directory.
+type settlement struct {
+	ID     string `json:"id"`
+	How    string `json:"how"`
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+}
+
+// readAudit returns how messages were settled since the retry began, as far as
+// the audit log is in a directory.
+func (r *retry) readAudit() (map[string]settlement, error) {
+	list := map[string]settlement{}
+	if r.spec.Parked.Path == "" {
+		return list, nil
+	}
+	file, err := os.Open(filepath.Join(r.spec.Parked.Path, pipeline.AuditName))
+	if errors.Is(err, os.ErrNotExist) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
+	if _, err := file.Seek(r.audit, io.SeekStart); err != nil {
+		return nil, err
+	}
+	for lines := bufio.NewReader(file); ; {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var s settlement
+		if json.Unmarshal(bytes.TrimSpace(line), &s) == nil {
+			list[s.ID] = s
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+func newParkedSkipCommand(f *parkedFlags) *cobra.Command {
+	return f.settling(&cobra.Command{
+		Use:   "skip (ID... | --all | filters) --reason TEXT --config FILE",
+		Short: "Give messages up that were put aside",
+		Example: `semel parked skip 9f2c41d07be35a1186c0de42 --reason "a test of ours" --config pipelines.yaml
+semel parked skip --parked-for key-missing --reason "no orders of ours" --config pipelines.yaml`,
+		Long: `Takes messages out of what was put aside. They have no effect; their keys stay as
+they are, so that a message of the same key that comes later is processed. Who did it
+and why is written to the audit log beside the messages before they are gone.`,
+	}, func(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
+		for _, m := range list {
+			if err := f.takeOut(ctx, s, m, outcomeSkipped, reason); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func newParkedDoneCommand(f *parkedFlags) *cobra.Command {
+	return f.settling(&cobra.Command{
+		Use:   "done (ID... | --all | filters) --reason TEXT --config FILE",
+		Short: "Say of messages that were put aside that they had their effect",
+		Example: `semel parked done 9f2c41d07be35a1186c0de42 --reason "it is in the bank's list" --config pipelines.yaml
+semel parked done --parked-for unknown --reason "all are in the bank's list" --config pipelines.yaml`,
+		Long: `Marks the keys of messages done, and takes the messages out of what was put aside: a
+message of the same key that comes later is a duplicate, within the pipeline's window.
+Who did it and why is written to the audit log of the store, and to the one beside the
+messages, before it is done.
+
+An embedded store is open in one process at a time: end who runs the pipeline first.`,
+	}, f.markDone)
+}
+
+// settling completes a verb that takes messages out by hand.
+func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, shelf, []*pipeline.Parked, string) error) *cobra.Command {
+	var reason string
+	cmd.RunE = f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
+		f.check(ids, true, &wrong)
+		checkReason(reason, &wrong)
+		if err := wrong.err(); err != nil {
+			return err
+		}
+		return f.withShelves(cmd.Context(), func(shelves []shelf) error {
+			list, err := f.chosenOn(cmd.Context(), shelves, ids)
+			if err != nil {
+				return err
+			}
+			count := 0
+			for i, s := range shelves {
+				count += len(list[i])
+				if len(list[i]) > 0 {
+					err = errors.Join(err, settle(cmd.Context(), s, list[i], strings.TrimSpace(reason)))
+				}
+			}
+			if count == 0 {
+				f.note("no message was chosen")
+			}
+			return err
+		})
+	})
+	f.addChoice(cmd, "parked-for")
+	addReason(cmd, &reason)
+	return cmd
+}
+
+// takeOut takes a message out and says so.
+func (f *parkedFlags) takeOut(ctx context.Context, s shelf, m *pipeline.Parked, how, reason string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := s.lot.Remove(ctx, m.ID, how, actor(), reason)
+	if errors.Is(err, pipeline.ErrNotParked) {
+		return f.report(f.stdout, m, outcomeOther, "", "")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: take %s out: %w", s.spec.Name, m.ID, inOneLine(err))
+	}
+	return f.report(f.stdout, m, how, "", "")
+}
+
+// markDone marks the keys of messages done and takes them out. The key comes
+// first: what is cut off in between is a message whose key is done.
+func (f *parkedFlags) markDone(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
+	keys, reasons := f.storeOf(s.spec)
+	if len(reasons) > 0 {
+		return errors.New(strings.Join(reasons, "; "))
+	}
+	keys.keepIDs() // what a person settled can be read again
+	return keys.withStore(ctx, f.app, func(store semel.Store) error {
+		looker, err := able[semel.Looker](keys, store, "look keys up")
+		if err != nil {
+			return err
+		}
+		log, err := able[auditor](keys, store, "keep an audit log, without which no key is changed by hand")
+		if err != nil {
+			return err
+		}
+		var failures []error
+		for _, m := range list {
+			if isMissing(m) {
+				failures = append(failures, fmt.Errorf("%s has no key that could be done: semel parked skip takes it out", m.ID))
+				continue
+			}
+			records := make([]semel.Record, 1)
+			if err := looker.Look(ctx, []semel.Key{m.Key}, records); err != nil {
+				return fmt.Errorf("look the key up: %w", err)
+			}
+			records[0].Key = m.Key
+			if records[0].State != semel.Done {
+				err := audited(ctx, log, "parked done", reason, &records[0], semel.Done, func() error {
+					return makeDone(ctx, store, &records[0], s.spec.Window)
+				})
+				if err != nil {
+					failures = append(failures, fmt.Errorf("%s: mark %s done: %w", m.ID, displayID(m.Key.ID), err))
+					continue
+				}
+			}
+			if err := f.takeOut(ctx, s, m, outcomeDone, reason); err != nil {
+				return errors.Join(append(failures, err)...)
+			}
+		}
+		return errors.Join(failures...)
+	})
+}
+
+// makeDone makes a record done, whatever it is before but held by another.
+func makeDone(ctx context.Context, store semel.Store, r *semel.Record, window time.Duration) error {
+	if r.State == semel.Unknown {
+		resolver, ok := semel.Ability[semel.Resolver](store)
+		if !ok {
+			return errors.New("the store cannot settle a key whose outcome is unknown")
+		}
+		return resolver.Resolve(ctx, r.Key, semel.Done, semel.Result{}, window)
+	}
+	claims := []semel.ClaimRequest{{
+		Key: r.Key, Owner: semel.Owner{Name: actor(), Nonce: binary.LittleEndian.Uint64([]byte(rand.Text()))},
+		Window: window, Done: true,
+	}}
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := store.Claim(ctx, claims, answers); err != nil {
+		return err
+	}
+	switch a := &answers[0]; {
+	case a.Err != nil:
+		return a.Err
+	case a.Decision == semel.Fresh, a.Decision == semel.Duplicate:
+		return nil
+	case a.Decision == semel.InFlight:
+		return fmt.Errorf("%s has the key until %s: try again after that", displayText(a.Holder), displayTime(a.Claim.LeaseEnd))
+	default:
+		return fmt.Errorf("the store answered %s", a.Decision)
+	}
+}

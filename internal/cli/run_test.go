@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// copyConfig is a pipeline from a file to a file.
+func copyConfig(t *testing.T, source, more string) string {
+	t.Helper()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
+	return writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl]%s } }, key: { id: .id }, store: keys, sink: { file: { path: out.jsonl } }%s }
+`, source, more))
+}
+
+func TestRunRefusesWhatIsWrongAllAtOnce(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  a: { source: { file: { paths: [in] } }, key: { id: offset }, store: keys, sink: { file: { path: out } } }
+  b: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { webhook: { url: "http://10.0.0.1/" } } }
+`)
+	got := run(t, "", "run", file, "--log-level", "luod", "--log-format", "xml")
+	got.check(t, exitUsage, "offset is not stable", "10.0.0.1 is a private address", "--log-level luod: write debug, info, warn or error", "--log-format xml: write auto, text or json")
+	if strings.Count(got.stderr, "\n") != 4 {
+		t.Errorf("one line each: %s", got.stderr)
+	}
+	if got = run(t, "", "run", file, "b"); strings.Contains(got.stderr, "offset") || got.status != exitUsage {
+		t.Errorf("b alone: %+v", got)
+	}
+	run(t, "", "run", file, "c").check(t, exitUsage, "has no such pipeline: did you mean a?")
+	open := copyConfig(t, "", "")
+	run(t, "", "run", open, "--admin", "0.0.0.0:0").check(t, exitUsage, "admin address 0.0.0.0:0 can be reached from other machines and there is no auth")
+	if entries, err := os.ReadDir(filepath.Dir(open)); err != nil || len(entries) != 2 {
+		t.Errorf("something was touched: %v %v", entries, err)
+	}
+}
+
+func TestRunStopsAtAMessageWithFailure(t *testing.T) {
+	t.Parallel()
+	file := copyConfig(t, "", "")
+	file = writeFile(t, file, strings.Replace(readFile(t, file), "id: .id", "id: .oid, on_missing: fail", 1))
+	got := run(t, "", "run", file, "--admin", "off", "-q")
+	got.check(t, exitFailed, "semel run: pipeline copy: stopped at a message of ", "offset 0")
+}
+
+func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
+	t.Parallel()
+	file := copyConfig(t, ", follow: true", "")
+	stop := background(t, "run", file, "--admin", "off")
+	got := run(t, "", "run", file, "--admin", "off")
+	got.check(t, exitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
+	const want = "{\"id\":1}\n{\"id\":2}\n"
+	var text string
+	for deadline := time.Now().Add(time.Minute); text != want && time.Now().Before(deadline); {
+		<-time.After(10 * time.Millisecond)
+		text = readFile(t, filepath.Join(filepath.Dir(file), "out.jsonl"))
+	}
+	stop().check(t, exitDone, "running")
+	if text != want {
+		t.Errorf("%q", text)
+	}
+}
+
+func TestRunAnswersProbes(t *testing.T) {
+	t.Parallel()
+	file, address := copyConfig(t, ", follow: true", ""), freeAddress(t)
+	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
+	for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "copy: ready\n"} {
+		answer, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK || string(text) != want {
+			t.Errorf("%s: %d %s", path, answer.StatusCode, text)
+		}
+	}
+	run(t, "", "run", copyConfig(t, "", ""), "--admin", address).check(t, exitFailed, "address already in use")
+	ended := stop()
+	ended.check(t, exitDone, "running")
+	for line := range strings.Lines(ended.stderr) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+}
+
+func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:4195")
+	if err == nil { // else somebody else has it, which is as good
+		defer listener.Close()
+	}
+	run(t, "", "run", copyConfig(t, "", ""), "--log-format", "text").check(t, exitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
+}
+
+func TestRunWaitsForAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: "postgres://app:canary-91ab@%s/x" } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
+`, freeAddress(t)))
+	address := freeAddress(t)
+	stop := backgroundUntil(t, "cannot start yet", noEnv, "run", file, "--admin", address)
+	answer, err := http.Get("http://" + address + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusServiceUnavailable || !strings.HasPrefix(string(text), "copy: not ready: ") || strings.Contains(string(text), "canary") {
+		t.Errorf("%d %s", answer.StatusCode, text)
+	}
+	began := time.Now()
+	got := stop()
+	got.check(t, exitDone, "trying again")
+	if strings.Contains(got.stderr, "canary") || time.Since(began) > 10*time.Second {
+		t.Errorf("%s", got.stderr)
+	}
+}
+
+func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
+	t.Parallel()
+	file, address := copyConfig(t, ", follow: true", ""), freeAddress(t)
+	dir := filepath.Dir(file)
+	roots := certify(t, dir)
+	writeFile(t, file, readFile(t, file)+"admin: { listen: \""+address+"\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n")
+	stop := background(t, "run", file)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	t.Cleanup(client.CloseIdleConnections)
+	for token, want := range map[string]int{"": http.StatusUnauthorized, "secret-4d2f": http.StatusOK} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		answer, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("token %q: %d", token, answer.StatusCode)
+		}
+	}
+	stop().check(t, exitDone, "running")
+	if err := os.Remove(filepath.Join(dir, "key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "run", file).check(t, exitUsage, "admin: tls: ", "key.pem")
+}
+
+// certify makes a certificate for this machine in a directory.
+func certify(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+	writeFile(t, filepath.Join(dir, "cert.pem"), string(text))
+	writeFile(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	return roots
+}
+
+func TestDoctorLooksAtTheEndsOfPipelines(t *testing.T) {
+	t.Parallel()
+	file := copyConfig(t, "", "")
+	got := run(t, "", "doctor", file, "copy", "--json")
+	got.check(t, exitDone, "0 stores and 1 pipeline: 4 fine, 0 to note")
+	if !strings.Contains(got.stdout, `"pipeline":"copy","kind":"pipeline","severity":"fine","subject":"source.file.paths"`) {
+		t.Errorf("%s", got.stdout)
+	}
+	if err := os.Remove(filepath.Join(filepath.Dir(file), "in.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "doctor", file).check(t, exitFound, "1 store and 1 pipeline: ", "1 broken")
+	run(t, "", "doctor", file, "cpoy").check(t, exitUsage, "did you mean copy?")
+}

@@ -1,0 +1,290 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// distinct is how many events a scenario is given, each of them twice.
+const distinct = 10
+
+func eventText(i int) string {
+	return fmt.Sprintf(`{"event_id":"e%d","order_id":"o%d","tenant":"t","payment_id":"p%d","customer":"c","amount":"%d.50","version":1}`, i, i, i, i)
+}
+
+// stage is a scenario that runs against real servers.
+type stage struct {
+	*testing.T
+	file string
+	env  map[string]string
+}
+
+func (s *stage) getenv(name string) string { return s.env[name] }
+
+// openScenario prints a scenario into a directory of its own.
+func openScenario(t *testing.T, name string, env map[string]string) *stage {
+	t.Helper()
+	s := &stage{t, filepath.Join(t.TempDir(), "semel.yaml"), env}
+	run(t, "", "init", "--scenario", name, "-o", s.file, "-q").check(t, exitDone)
+	if database := env["DATABASE_URL"]; database != "" {
+		s.semel("migrate", "up", "--config", s.file, "--store-name", "db", "-q")
+		for line := range strings.Lines(readFile(t, s.file)) {
+			if _, table, ok := strings.Cut(line, "# The target: "); ok {
+				s.query(table)
+			}
+		}
+	}
+	return s
+}
+
+func (s *stage) semel(args ...string) outcome {
+	s.Helper()
+	var stdout, stderr bytes.Buffer
+	got := outcome{status: Main(s.Context(), args, strings.NewReader(""), &stdout, &stderr, s.getenv)}
+	got.stdout, got.stderr = stdout.String(), stderr.String()
+	if got.status != exitDone {
+		s.Fatalf("semel %v: %+v", args, got)
+	}
+	return got
+}
+
+func (s *stage) query(sql string) (rows []string) {
+	s.Helper()
+	ctx := context.WithoutCancel(s.Context())
+	conn, err := pgx.Connect(ctx, s.env["DATABASE_URL"])
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	list, err := conn.Query(ctx, sql)
+	if err == nil {
+		rows, err = pgx.CollectRows(list, pgx.RowTo[string])
+	}
+	if err != nil {
+		s.Fatal(sql, err)
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// until runs the pipelines until results has all there can be, and a while
+// longer, in which none may come.
+func (s *stage) until(results func() []string, want []string) {
+	s.Helper()
+	stop := backgroundIn(s.T, s.getenv, "run", s.file, "--admin", "off")
+	slices.Sort(want)
+	var got []string
+	for deadline := time.Now().Add(time.Minute); len(got) < len(want) && time.Now().Before(deadline); {
+		<-time.After(100 * time.Millisecond)
+		got = results()
+	}
+	ended := stop()
+	if got = results(); !slices.Equal(got, want) {
+		s.Errorf("got  %q\nwant %q\n%s", got, want, ended.stderr)
+	}
+	ended.check(s.T, exitDone, "running")
+}
+
+func everyEvent(name string) (list []string) {
+	for i := range distinct {
+		list = append(list, fmt.Sprintf("%s%d", name, i))
+	}
+	return list
+}
+
+func lines(text string) []string {
+	list := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(list)
+	return list
+}
+
+func everyText() (list []string) {
+	for i := range distinct {
+		list = append(list, eventText(i))
+	}
+	return list
+}
+
+func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
+	t.Parallel()
+	brokers := servicestest.StartKafka(t, nil).Addr()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	admin := kadm.NewClient(client)
+	topics := []string{"events", "clicks", "orders", "charges", "payments"}
+	for _, topic := range topics {
+		if _, err := admin.CreateTopics(t.Context(), 2, 1, nil, topic, topic+"-clean", topic+"-parked"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for i := range distinct {
+				record := &kgo.Record{Topic: topic, Key: fmt.Append(nil, i), Value: []byte(eventText(i))}
+				if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	t.Run("run", func(t *testing.T) {
+		kafka := map[string]string{"KAFKA_BROKERS": brokers}
+		for name, topic := range map[string]string{"kafka-to-kafka": "events-clean", "streams": "clicks-clean"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				openScenario(t, name, kafka).until(committed(t, brokers, topic), everyText())
+			})
+		}
+		for name, sql := range map[string]string{
+			"kafka-to-postgres": "SELECT event_id FROM orders",
+			"financial":         "SELECT 'e' || substr(id, 2) FROM payments",
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := openScenario(t, name, map[string]string{"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t)})
+				s.until(func() []string { return s.query(sql) }, everyEvent("e"))
+			})
+		}
+		t.Run("kafka-to-api", func(t *testing.T) {
+			t.Parallel()
+			seen := newJournal(t)
+			openScenario(t, "kafka-to-api", map[string]string{
+				"KAFKA_BROKERS": brokers, "DATABASE_URL": servers.Database(t), "REDIS_URL": servers.Redis(t), "API_URL": seen.URL,
+			}).until(seen.bodies, everyText())
+		})
+		t.Run("analytics", func(t *testing.T) {
+			t.Parallel()
+			s := openScenario(t, "analytics", kafka)
+			s.until(func() []string {
+				text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), "clicks.jsonl"))
+				if err != nil {
+					return nil
+				}
+				return lines(string(text))
+			}, everyText())
+		})
+	})
+}
+
+// committed returns what a reader of committed records has of a topic by now.
+func committed(t *testing.T, brokers, topic string) func() []string {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	var list []string
+	return func() []string {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 200*time.Millisecond)
+		defer cancel()
+		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) { list = append(list, string(r.Value)) })
+		slices.Sort(list)
+		return list
+	}
+}
+
+// journal is a target that notes every body.
+type journal struct{ *target }
+
+func newJournal(t *testing.T) journal {
+	j := journal{newTarget(t)}
+	j.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.accepted = append(j.accepted, string(body))
+	})
+	return j
+}
+
+func (j journal) bodies() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Sorted(slices.Values(j.accepted))
+}
+
+func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"rabbitmq", "sqs", "sqs-dlq"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seen := newJournal(t)
+			env := map[string]string{"LISTEN": freeAddress(t), "API_URL": seen.URL}
+			if name == "rabbitmq" {
+				env["DATABASE_URL"] = servers.Database(t)
+			}
+			s := openScenario(t, name, env)
+			stop := backgroundIn(t, s.getenv, "run", s.file, "--admin", "off")
+			decided := map[string]int{}
+			for range 2 {
+				for i := range distinct {
+					request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+env["LISTEN"]+"/orders", strings.NewReader(eventText(i)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					request.Header.Set("Message-Id", fmt.Sprint("m", i))
+					answer, err := http.DefaultClient.Do(request)
+					if err != nil {
+						t.Fatal(err, stop())
+					}
+					answer.Body.Close()
+					decided[fmt.Sprint(answer.StatusCode, answer.Header.Get("Semel-Decision"))]++
+				}
+			}
+			ended := stop()
+			ended.check(t, exitDone, "running")
+			if decided["200fresh"] != distinct || decided["200duplicate"] != distinct {
+				t.Errorf("%v\n%s", decided, ended.stderr)
+			}
+			got, want := seen.bodies(), everyText()
+			if name == "rabbitmq" {
+				got, want = s.query("SELECT id FROM orders"), everyEvent("o")
+			}
+			if slices.Sort(want); !slices.Equal(got, want) {
+				t.Errorf("got  %q\nwant %q", got, want)
+			}
+		})
+	}
+}
+
+// freeAddress returns an address at which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func TestQuickstartRunsAsPrinted(t *testing.T) {
+	t.Parallel()
+	s := openScenario(t, "quickstart", nil)
+	writeFile(t, filepath.Join(filepath.Dir(s.file), "events.jsonl"), strings.Join(append(everyText(), everyText()...), "\n")+"\n")
+	for range 2 {
+		s.semel("run", s.file, "--admin", "off")
+		if got := readFile(t, filepath.Join(filepath.Dir(s.file), "clean.jsonl")); got != strings.Join(everyText(), "\n")+"\n" {
+			t.Errorf("%s", got)
+		}
+	}
+}

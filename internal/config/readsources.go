@@ -1,0 +1,95 @@
+package config
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+func sourceMapping(target *Source) mapping {
+	m := kindsOf(
+		kindField("file", target, fileSource, "Lines of files."),
+		kindField("http", target, httpSource, "Bodies of requests, each answered when its fate is durable."),
+		kindField("kafka", target, kafkaSource, "Records of topics, read as a member of a group, always `read_committed`."),
+	)
+	m.planned = []string{"rabbitmq", "sqs", "nats", "postgres"}
+	return m
+}
+
+func fileSource() (Source, mapping) {
+	s := &FileSource{}
+	return s, mapping{fields: []field{
+		listField("paths", form{scalar: aPath}, func(v value) {
+			v.list(func(element value) {
+				var path string
+				element.filePath(&path)
+				if _, err := filepath.Match(path, "x"); err != nil {
+					element.wrong("it is no pattern: a [ has no ]")
+				} else if path != "" {
+					s.Paths = append(s.Paths, path)
+				}
+			})
+		}, "Names of files, with `*`, `?` and `[…]` as in a shell.").need(),
+		truthField("follow", &s.Follow, "Go on with what is added, over rotation. Without it the pipeline ends at the end of the files.").or("false"),
+		choiceField("format", &s.Format, "`jsonl` skips blank lines, `text` takes them for messages.", "jsonl", "text").or("jsonl"),
+		choiceField("from", &s.From, "Where a file that is met first is read from.", "beginning", "end").or("beginning"),
+		pathField("state", &s.State, "Directory in which positions are kept, for each pipeline its own.").or("semel-state"),
+		sizeField("max_line", &s.MaxLine, "Longest line.").or("16MiB"),
+	}}
+}
+
+func httpSource() (Source, mapping) {
+	s := &HTTPSource{}
+	return s, mapping{fields: []field{
+		{name: "listen", doc: "Address to listen on.", form: form{scalar: aText}, required: true, read: func(v value) {
+			v.text(&s.Listen)
+			v.checkListen(s.Listen)
+		}},
+		{name: "path", doc: "Path that takes messages; others are not found.", form: form{scalar: aText}, initial: "/", read: func(v value) {
+			if v.text(&s.Path); s.Path != "" && !strings.HasPrefix(s.Path, "/") {
+				v.wrong("it must begin with /")
+			}
+		}},
+		sizeField("max_body", &s.MaxBody, "Longest body.").or("1MiB"),
+		secretField("token", &s.Token, "Bearer token that requests must show.").means("none"),
+		durationField("wait", &s.Wait, "How long a request waits for its message's fate. After that it is answered with 503 and may come again.").or("30s"),
+		serverTLSField(&s.TLS),
+	}}
+}
+
+func kafkaSource() (Source, mapping) {
+	s := &KafkaSource{}
+	return s, mapping{
+		fields: append(kafkaFields(&s.KafkaClient),
+			textsField("topics", &s.Topics, "Topics to read.").need(),
+			textField("group", &s.Group, "Name of the group, whose offsets say what is settled.").need(),
+			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance.").means("the names of the pipeline and of the host; in a transaction the group's name and a number"),
+			durationField("session_timeout", &s.SessionTimeout, "After how long without a sign a member is taken for dead.").means("10s"),
+			choiceField("start", &s.Start, "Where a group without offsets begins.", "earliest", "latest").or("earliest"),
+			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0).", "classic", "consumer").or("classic"),
+			countField("max_poll", &s.MaxPoll, "Messages that one read returns at most.").means("1000"),
+			windowField("retention", &s.Retention, "How long the topics keep a record. Nothing is done with it but to compare it with the window."),
+		),
+	}
+}
+
+// kafkaFields are how Kafka is reached.
+func kafkaFields(c *KafkaClient) []field {
+	return []field{
+		addressesField("brokers", &c.Brokers, "Addresses of some brokers, `host:port`.").need(),
+		tlsField(&c.TLS),
+		partField("sasl", func() mapping {
+			c.SASL = &SASL{}
+			return mapping{fields: []field{
+				choiceField("mechanism", &c.SASL.Mechanism, "How.", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512").need(),
+				textField("username", &c.SASL.Username, "User name.").need(),
+				secretField("password", &c.SASL.Password, "Password.").need(),
+			}}
+		}, "Prove to the brokers who this is.").means("off").titled("SASL"),
+	}
+}
+
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
+}

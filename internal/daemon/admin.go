@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// Off is the admin address that means none.
+const Off = "off"
+
+// listenAdmin listens for the admin server; nil if there is none.
+func (d *daemon) listenAdmin() (net.Listener, error) {
+	address := cmp.Or(d.opts.Admin, d.file.Admin.Listen, DefaultAdmin)
+	chosen := d.opts.Admin != "" || address != DefaultAdmin
+	if address == Off {
+		return nil, nil
+	}
+	if d.file.Admin.Auth == nil && !d.opts.InsecureNoAuth && !isLoopback(address) {
+		return nil, fmt.Errorf("admin address %s can be reached from other machines and there is no auth: write admin.auth, listen on 127.0.0.1, or pass --insecure-no-auth: %w", address, semel.ErrInvalidRequest)
+	}
+	secure, err := wiring.ServerTLS(d.file.Admin.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		if !chosen {
+			d.log.Warn("no admin server: the address is taken; choose one with --admin", "address", address, "error", err)
+			return nil, nil
+		}
+		return nil, fmt.Errorf("admin server: %w", err)
+	}
+	d.log.Info("admin server", "address", listener.Addr().String())
+	if secure != nil {
+		secure.NextProtos = []string{"http/1.1"}
+		listener = tls.NewListener(listener, secure)
+	}
+	return listener, nil
+}
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+func (d *daemon) adminServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", d.readyz)
+	mux.Handle("GET /metrics", d.metrics.handler())
+	var handler http.Handler = mux
+	if auth := d.file.Admin.Auth; auth != nil {
+		handler = authorized(auth, mux)
+	}
+	return &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // a prober that left needs no answer
+}
+
+// readyz asks every pipeline for its source, sink and store.
+func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+	defer cancel()
+	var text strings.Builder
+	status := http.StatusOK
+	for i := range d.states {
+		s := &d.states[i]
+		if err := s.ready(ctx); err != nil {
+			status = http.StatusServiceUnavailable
+			line, _, _ := strings.Cut(d.file.Redact(err.Error()), "\n")
+			fmt.Fprintf(&text, "%s: not ready: %s\n", s.name, line)
+		} else {
+			fmt.Fprintf(&text, "%s: ready\n", s.name)
+		}
+	}
+	answer(w, status, text.String())
+}
+
+// authorized asks for what admin.auth names, but for the probe of life.
+func authorized(auth *config.Auth, next http.Handler) http.Handler {
+	same := func(a, b string) bool {
+		x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+		return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, basic := r.BasicAuth()
+		token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		switch {
+		case r.URL.Path == "/livez":
+		case basic && auth.Username != "" && same(user, auth.Username) && same(password, auth.Password.Reveal()):
+		case bearer && !auth.Token.IsZero() && same(token, auth.Token.Reveal()):
+		default:
+			w.Header().Set("WWW-Authenticate", `Basic realm="semel"`)
+			answer(w, http.StatusUnauthorized, "not authorized\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

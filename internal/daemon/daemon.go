@@ -1,0 +1,212 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/observe"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Options are the options of Run. Log is required.
+type Options struct {
+	// Pipelines are the names of those to run. Defaults to all.
+	Pipelines []string
+	// Log is told what happens. Secrets in it are hidden already.
+	Log *slog.Logger
+	// Admin is the address of the admin server; "off" has none. Defaults to
+	// the configuration's.
+	Admin string
+	// Stdout is where sinks of that name write. Defaults to none.
+	Stdout io.Writer
+	// InsecureNoAuth allows an admin address that is not of this machine alone
+	// without auth.
+	InsecureNoAuth bool
+}
+
+// DefaultAdmin is where the admin server listens if nobody says otherwise. If
+// something else listens there already, there is no admin server.
+const DefaultAdmin = "127.0.0.1:4195"
+
+// Run runs pipelines until all have no more to read or ctx ends, and then
+// drains. When one of them fails the others drain too. While a server does not
+// answer at the start it is tried again.
+func Run(ctx context.Context, f *config.File, opts *Options) error {
+	d := &daemon{file: f, log: opts.Log, opts: *opts}
+	metrics, err := newMetrics()
+	if err != nil {
+		return err
+	}
+	d.metrics, d.tended = metrics, map[string]bool{}
+	if d.lines, err = observe.NewLog(opts.Log, &observe.LogOptions{Redact: f.Redact}); err != nil {
+		return err
+	}
+	defer d.lines.Close()
+	specs, err := d.specs()
+	if err != nil {
+		return err
+	}
+	admin, err := d.listenAdmin()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.stores = wiring.NewStores(f, &wiring.Options{Observe: d.layer})
+	errs := make([]error, len(specs))
+	d.states = make([]state, len(specs))
+	var running, serving sync.WaitGroup
+	if admin != nil {
+		server := d.adminServer()
+		serving.Go(func() {
+			if err := server.Serve(admin); !errors.Is(err, http.ErrServerClosed) {
+				d.log.Error("the admin server ended", "error", err)
+			}
+		})
+		defer serving.Wait()
+		defer func() { _ = server.Close() }() // probes need no farewell
+	}
+	for i, p := range specs {
+		d.states[i].name = p.Name
+		running.Go(func() {
+			errs[i] = d.run(ctx, p, &d.states[i])
+			if errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	running.Wait()
+	cancel()
+	d.tending.Wait()
+	return errors.Join(append(errs, d.stores.Close())...)
+}
+
+type daemon struct {
+	file    *config.File
+	opts    Options
+	log     *slog.Logger
+	stores  *wiring.Stores
+	metrics *metrics
+	lines   *observe.Log // of stacks
+	states  []state
+
+	tending   sync.WaitGroup // what tend started
+	tendingMu sync.Mutex     // guards tended
+	tended    map[string]bool
+}
+
+// state is what is known of one pipeline.
+type state struct {
+	name string
+
+	mu       sync.Mutex
+	pipeline wiring.Pipeline // nil until it is open
+	waiting  error           // what it waits for before
+	ended    bool
+}
+
+func (s *state) set(change func(s *state)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// ready returns nil, or what keeps the pipeline from its work.
+func (s *state) ready(ctx context.Context) error {
+	s.mu.Lock()
+	p, waiting, ended := s.pipeline, s.waiting, s.ended
+	s.mu.Unlock()
+	switch {
+	case ended:
+		return errors.New("ended")
+	case p != nil:
+		return p.Ready(ctx)
+	case waiting != nil:
+		return waiting
+	}
+	return errors.New("opening")
+}
+
+// specs returns the pipelines to run.
+func (d *daemon) specs() ([]*config.Pipeline, error) {
+	if len(d.opts.Pipelines) == 0 {
+		return d.file.Pipelines, nil
+	}
+	var list []*config.Pipeline
+	for _, name := range d.opts.Pipelines {
+		p, ok := d.file.Pipeline(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no pipeline %q: %w", name, semel.ErrInvalidRequest)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// run opens and runs one pipeline.
+func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error {
+	log := d.log.With("pipeline", spec.Name)
+	observer, finish, err := d.observer(spec, log)
+	if err != nil {
+		return err
+	}
+	defer finish()
+	p, err := d.open(ctx, spec, s, observer, log)
+	if err != nil || p == nil {
+		return err
+	}
+	s.set(func(s *state) { s.pipeline = p })
+	d.tend(ctx, spec.Store.Name)
+	defer d.metrics.Watch(spec.Name, wiring.UnderWay(p))()
+	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
+	err = p.Run(ctx)
+	s.set(func(s *state) { s.ended = true })
+	if err != nil {
+		log.Error("ended", "error", err)
+		return err
+	}
+	log.Info("ended")
+	return nil
+}
+
+// open opens a pipeline; while its servers do not answer it tries again. It
+// returns none if ctx ended before.
+func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, observer pipeline.Observer, log *slog.Logger) (wiring.Pipeline, error) {
+	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
+	for n := 1; ; n++ {
+		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, &wiring.PipelineOptions{Observer: observer, Stdout: d.opts.Stdout})
+		if err == nil {
+			return p, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if class := semel.Classify(err); class != semel.ClassRetryable && !isNetwork(err) {
+			return nil, err
+		}
+		s.set(func(s *state) { s.waiting = err })
+		log.Warn("cannot start yet, trying again", "error", err)
+		timer := time.NewTimer(backoff.Pause(n))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, nil
+		}
+	}
+}
+
+func isNetwork(err error) bool {
+	var of net.Error
+	return errors.As(err, &of)
+}

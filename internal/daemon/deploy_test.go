@@ -1,0 +1,235 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/measure"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+const deployed = "../../deploy/"
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// named returns the metrics that a text names. What has a colon is recorded by a
+// rule.
+func named(text string) []string {
+	var names []string
+	for _, found := range regexp.MustCompile(`[a-z:_0-9]+`).FindAllString(text, -1) {
+		for _, start := range []string{"dedup_", "process_", "go_"} {
+			if strings.HasPrefix(found, start) && !strings.Contains(found, ":") && !slices.Contains(names, found) {
+				names = append(names, found)
+			}
+		}
+	}
+	return names
+}
+
+// Whatever the files name is there in a daemon that runs, and the pages describe
+// what is there.
+func TestMetricsThatAreNamedExist(t *testing.T) {
+	t.Parallel()
+	l := start(t, input(20), servers.Database(t))
+	var exposition string
+	waitFor(t, "the stores to be measured", func() bool {
+		exposition = l.scrape(t)
+		return value(exposition, `dedup_messages_settled_total{pipeline="rows"}`) == 20 &&
+			value(exposition, `dedup_store_measured_timestamp_seconds{store="db"}`) > 0 &&
+			value(exposition, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 &&
+			value(exposition, `dedup_cleanup_passes_total{outcome="ok",store="db"}`) > 0
+	})
+	exists := func(name string) bool {
+		return strings.Contains(exposition, "\n"+name+"{") || strings.Contains(exposition, "\n"+name+" ")
+	}
+	for _, file := range []string{"alerts.yaml", "dashboard.json"} {
+		names := named(readFile(t, deployed+file))
+		if len(names) < 10 {
+			t.Errorf("%s names %q alone", file, names)
+		}
+		for _, name := range names {
+			if !exists(name) {
+				t.Errorf("%s names %s, which the daemon does not have", file, name)
+			}
+		}
+	}
+	for _, i := range measure.Table() {
+		name := i.Prometheus()
+		if i.Kind == measure.Histogram {
+			name += "_count"
+		}
+		if !exists(name) {
+			t.Errorf("the daemon does not have %s", name)
+		}
+	}
+}
+
+func TestAlertsDoWhatTheySay(t *testing.T) {
+	t.Parallel()
+	promtool := servicestest.Program(t, services.Promtool)
+
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		command := exec.CommandContext(t.Context(), promtool, args...)
+		command.Dir = deployed
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", args, err, output)
+		}
+	}
+}
+
+func TestEveryAlertIsTestedAndDescribed(t *testing.T) {
+	t.Parallel()
+	tests, page := readFile(t, deployed+"alerts_test.yaml"), readFile(t, "../../docs/observability.md")
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(readFile(t, deployed+"alerts.yaml"), -1)
+	if len(alerts) < 10 {
+		t.Fatalf("%d alerts", len(alerts))
+	}
+	for _, found := range alerts {
+		fires := regexp.MustCompile(`alertname: ` + found[1] + `\n\s+exp_alerts:\n\s+- exp_labels`)
+		if !fires.MatchString(tests) {
+			t.Errorf("no test lets %s fire", found[1])
+		}
+		if !strings.Contains(page, "`"+found[1]+"`") {
+			t.Errorf("docs/observability.md does not describe %s", found[1])
+		}
+	}
+}
+
+// The table of the page is made from the table of the code.
+func TestPageHasEveryMetric(t *testing.T) {
+	t.Parallel()
+	page := readFile(t, "../../docs/observability.md")
+	for _, i := range measure.Table() {
+		row := fmt.Sprintf("| `%s` | `%s` | %s | %s | %s |\n", i.Name, i.Prometheus(), i.Kind, strings.Join(i.Labels, ", "), i.Help)
+		if !strings.Contains(page, row) {
+			t.Errorf("docs/observability.md lacks the row\n%s", row)
+		}
+	}
+	for _, name := range named(page) {
+		if !slices.ContainsFunc(measure.Table(), func(i measure.Instrument) bool { return i.Prometheus() == name }) {
+			t.Errorf("docs/observability.md names %s, which does not exist", name)
+		}
+	}
+}
+
+type grafanaSource struct{ Type, UID string }
+
+type grafanaPanel struct {
+	ID         int
+	Type       string
+	Title      string
+	Datasource *grafanaSource
+	GridPos    struct{ H, W, X, Y int }
+	Targets    []struct {
+		RefID      string
+		Expr       string
+		Datasource *grafanaSource
+	}
+}
+
+// A dashboard that is imported must find the data source of its user.
+func TestDashboardIsImportable(t *testing.T) {
+	t.Parallel()
+	text := readFile(t, deployed+"dashboard.json")
+	var board struct {
+		UID, Title    string
+		ID            *int
+		SchemaVersion int
+		Panels        []grafanaPanel
+		Templating    struct {
+			List []struct {
+				Name, Type string
+				Datasource *grafanaSource
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &board); err != nil {
+		t.Fatal(err)
+	}
+	if board.UID != "" || board.ID != nil || board.Title == "" || board.SchemaVersion == 0 {
+		t.Error("the dashboard has an identity of its own, or no form")
+	}
+	variables := map[string]bool{}
+	for _, v := range board.Templating.List {
+		variables[v.Name] = true
+	}
+	if len(board.Templating.List) == 0 || board.Templating.List[0].Name != "datasource" || board.Templating.List[0].Type != "datasource" {
+		t.Error("the first variable is not the data source")
+	}
+	for _, found := range regexp.MustCompile(`"uid": *"([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		if found[1] != "${datasource}" {
+			t.Errorf("a data source is written out: %s", found[1])
+		}
+	}
+	for _, found := range regexp.MustCompile(`\$\{?([a-z]+)\b`).FindAllStringSubmatch(text, -1) {
+		if !variables[found[1]] {
+			t.Errorf("the variable %s is not declared", found[1])
+		}
+	}
+	ids, cells := map[int]bool{}, map[[2]int]string{}
+	for _, p := range board.Panels {
+		if ids[p.ID] || p.Title == "" {
+			t.Errorf("panel %d %q", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := cells[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies on %q", p.Title, other)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Datasource == nil || len(p.Targets) == 0 {
+			t.Errorf("panel %q shows nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			if target.Datasource == nil || target.Expr == "" {
+				t.Errorf("panel %q has an empty query", p.Title)
+			}
+		}
+	}
+	checkQueries(t, board.Panels)
+}
+
+// checkQueries has promtool read each query.
+func checkQueries(t *testing.T, panels []grafanaPanel) {
+	t.Helper()
+	promtool, err := services.Find(services.Promtool)
+	if err != nil {
+		t.Log("queries are not checked: ", err)
+		return
+	}
+	rules := "groups:\n- name: panels\n  rules:\n"
+	for _, p := range panels {
+		for i, target := range p.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "5m", "$__range", "6h").Replace(target.Expr)
+			rules += fmt.Sprintf("  - record: panel_%d_%d\n    expr: %q\n", p.ID, i, expr)
+		}
+	}
+	name := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(name, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(t.Context(), promtool, "check", "rules", name).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}

@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/observe/promobserve"
+)
+
+const (
+	// measureEvery is how often a store is measured, if that is quick: where it
+	// takes long it is done less often, so that it takes a hundredth of the time.
+	measureEvery = time.Minute
+	// measureFor is how long one measurement may take.
+	measureFor = 5 * time.Minute
+)
+
+// metrics counts what pipelines do.
+type metrics struct {
+	*promobserve.Metrics
+	registry *prometheus.Registry
+}
+
+func newMetrics() (*metrics, error) {
+	m := &metrics{promobserve.New(), prometheus.NewRegistry()}
+	for _, c := range []prometheus.Collector{m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := m.registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 30 * time.Second})
+}
+
+// tend measures a store and cleans it up for as long as the daemon runs. A store
+// that is tended already, or has no name, is left alone. It does not block.
+func (d *daemon) tend(ctx context.Context, name string) {
+	d.tendingMu.Lock()
+	defer d.tendingMu.Unlock()
+	if name == "" || d.tended[name] {
+		return
+	}
+	d.tended[name] = true
+	d.showLayers(name)
+	d.tending.Go(func() {
+		store, err := d.stores.Get(ctx, name) // it is open: a pipeline has it
+		if err != nil {
+			return
+		}
+		if counter, ok := semel.Ability[semel.Counter](store); ok {
+			d.tending.Go(func() { d.measure(ctx, name, counter) })
+		}
+		if maintain := wiring.Maintain(store); maintain != nil {
+			d.clean(ctx, name, maintain)
+		}
+	})
+}
+
+// showLayers shows the layers of a stack before anything happened to them.
+func (d *daemon) showLayers(name string) {
+	s, ok := d.file.Store(name)
+	if !ok {
+		return
+	}
+	stack, ok := s.Spec.(*config.Tiered)
+	if !ok {
+		return
+	}
+	for _, layer := range stack.Layers[:len(stack.Layers)-1] {
+		d.metrics.Layer(name, layer.Name, false)
+	}
+	d.metrics.Layer(name, durable, false)
+	d.metrics.Passed(name, 0)
+}
+
+// clean cleans a store up until ctx ends.
+func (d *daemon) clean(ctx context.Context, name string, maintain func(context.Context, func(int64, error)) error) {
+	d.metrics.Cleaning(name)
+	err := maintain(ctx, func(gone int64, err error) {
+		d.metrics.Cleaned(name, gone, err)
+		if err != nil && ctx.Err() == nil {
+			d.log.Warn("a clean-up of expired keys ended early", "store", name, "gone", gone, "error", err)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		d.log.Error("expired keys are no longer cleaned up", "store", name, "error", err)
+	}
+}
+
+// measure shows what a store holds, now and then.
+func (d *daemon) measure(ctx context.Context, name string, counter semel.Counter) {
+	for failed := false; ; {
+		began := time.Now()
+		limited, cancel := context.WithTimeout(ctx, measureFor)
+		counts, err := counter.Count(limited)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			d.metrics.Counted(name, counts)
+		case !failed && !errors.Is(err, semel.ErrClosed):
+			d.log.Warn("a store cannot be measured", "store", name, "error", err)
+		}
+		failed = err != nil
+		pause := max(measureEvery, 100*time.Since(began))
+		timer := time.NewTimer(pause - pause/10 + rand.N(pause/5))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}

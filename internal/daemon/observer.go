@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"log/slog"
+
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/observe"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+// durable is what tiered.Event calls the store that decides.
+const durable = "durable"
+
+// observer counts and logs what one pipeline does, until closed is called.
+func (d *daemon) observer(spec *config.Pipeline, log *slog.Logger) (_ pipeline.Observer, closed func(), err error) {
+	lines, err := observe.NewLog(log, &observe.LogOptions{Redact: d.file.Redact})
+	if err != nil {
+		return nil, nil, err
+	}
+	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), lines), lines.Close, nil
+}
+
+// layer counts and logs what happens to the layers of a stack.
+func (d *daemon) layer(stack string, e tiered.Event) {
+	switch e.Kind {
+	case tiered.Passed: // one for each call
+		d.metrics.Passed(stack, e.Keys)
+		d.lines.ObservePipeline(pipeline.Event{Kind: pipeline.EventFailedOpen, Count: e.Keys, Reason: "stack " + stack, Err: e.Err})
+		return
+	case tiered.Down, tiered.Up:
+		d.metrics.Layer(stack, e.Layer, e.Kind == tiered.Down)
+	}
+	d.log.Warn("layer of a store", "store", stack, "layer", e.Layer, "event", e.Kind.String(), "error", e.Err)
+}

@@ -1,0 +1,134 @@
+package explain
+
+import (
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// crashes lists the moments in the life of a message at which the process can
+// die, and then those at which something else fails.
+func (e *explainer) crashes() []Crash {
+	var list []Crash
+	add := func(at, then string) { list = append(list, Crash{at, then}) }
+	switch e.mode {
+	case config.SourceIsSink:
+		e.inKafka(add)
+		return list
+	case config.SameTransaction:
+		add("before the transaction", e.again()+"; nothing has happened")
+		add("in the transaction", "the database rolls back key and row; "+e.again()+" and is fresh")
+		add("at the commit, its answer lost", "the key is asked for on another connection: its row tells whether the commit happened")
+		add("after the commit, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+	case config.Checkpointed:
+		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint, and what came after it is read again: "+e.again()+" and is fresh")
+		add("at the checkpoint", "key, line and position are one record: all of it is there, or none")
+		add("after the checkpoint, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+	case config.Lossy:
+		add("before the effect", e.again()+"; nothing has happened")
+		add("after the effect, before the filter has the key", e.again()+" and has its effect again")
+		add("after that, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+	case config.TwoPhase:
+		e.twoPhase(add)
+	}
+	add("after the acknowledgement", e.acknowledged())
+	e.failures(add)
+	return list
+}
+
+// again says how the source delivers a message anew.
+func (e *explainer) again() string {
+	switch e.pipeline.Source.(type) {
+	case *config.FileSource:
+		return "the line is read again from the last position that was kept"
+	case *config.HTTPSource:
+		return "the request gets no answer, and its sender sends it again"
+	case *config.KafkaSource:
+		return "the record is read again from the last committed offset"
+	}
+	return "the message is delivered again"
+}
+
+func (e *explainer) acknowledged() string {
+	switch e.pipeline.Source.(type) {
+	case *config.HTTPSource:
+		return "the answer may not have arrived: a request that is sent again is a duplicate, and gets the same answer"
+	default:
+		return "the position may not be durable yet: what is read again is a duplicate, and is acknowledged without effect"
+	}
+}
+
+func (e *explainer) twoPhase(add func(at, then string)) {
+	p := e.pipeline
+	lease := config.Duration(p.Lease)
+	add("before the claim", e.again()+"; nothing has happened")
+	if p.Observe {
+		add("at any later moment before the acknowledgement", e.again()+" and has its effect again: the pipeline observes, and drops nothing")
+		return
+	}
+	if p.OnLeaseExpired == "hold" {
+		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until somebody resolves it: semel keys resolve --as done or absent"
+		add("after the claim, before the effect", "after at most "+lease+" "+held)
+		add("after the effect, before the completion", "the same, and no second effect by itself: after at most "+lease+" "+held)
+	} else {
+		add("after the claim, before the effect", e.again()+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, with attempt 2")
+		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 2 and a higher token")
+	}
+	add("after the completion, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+}
+
+// inKafka is the life of a record in a transaction.
+func (e *explainer) inKafka(add func(at, then string)) {
+	add("before the transaction", e.again()+"; nothing has happened")
+	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.again()+" and is fresh")
+	add("at the commit, its answer lost", "the state is built anew from what the broker has committed: outputs, keys and offsets are there together, or not at all")
+	add("after the commit, before the local copy of the keys has it", "the copy is brought up from the topic "+changelog(e.pipeline)+" before anything is decided")
+	add("partitions move to another instance", "the open transaction aborts; the other reads the keys up to its end before it decides")
+	e.parked(add)
+}
+
+// failures are what else can go wrong than the process.
+func (e *explainer) failures(add func(at, then string)) {
+	p := e.pipeline
+	if e.mode == config.TwoPhase {
+		switch {
+		case p.OnStoreError == "pass":
+			add("the store does not answer", "messages are delivered without a decision: a repeat has its effect again")
+		default:
+			add("the store does not answer", "the pipeline stands still; nothing is dropped and nothing is acknowledged")
+		}
+		if w, ok := p.Sink.(*config.WebhookSink); ok {
+			then := "the request is sent again, with the same key and a higher attempt"
+			if p.OnLeaseExpired == "hold" {
+				then = "the key becomes unknown, and the message is parked until somebody resolves it"
+			}
+			add("the target does not answer within "+config.Duration(w.Timeout), "the outcome is unknown: "+then)
+		}
+	}
+	add("the sink cannot be reached", "the pipeline stands still, and no attempt counts")
+	e.parked(add)
+	if s, ok := e.file.Store(p.Store.Name); ok && e.mode == config.TwoPhase {
+		if _, stack := s.Spec.(*config.Tiered); stack {
+			add("an upper layer of "+s.Name+" fails", "the stack goes on without it: slower, with the same answers")
+		}
+	}
+}
+
+// parked says what becomes of what cannot be processed.
+func (e *explainer) parked(add func(at, then string)) {
+	p := e.pipeline
+	where := "in " + p.Parked.Path
+	switch {
+	case p.Parked.Topic != "":
+		where = "in the topic " + p.Parked.Topic
+	case p.Parked.Store.Name != "":
+		where = "in the database of " + p.Parked.Store.Name
+	}
+	const at = "a message cannot be processed"
+	switch p.OnFailure.Then {
+	case "drop":
+		add(at, "it is given up after its last attempt, and lost")
+	case "stop":
+		add(at, "the pipeline ends at it after its last attempt; it is not acknowledged")
+	default:
+		add(at, "it is put aside "+where+", with its reason, before it is acknowledged; other keys go on")
+	}
+}

@@ -1,0 +1,112 @@
+package explain
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/config"
+)
+
+const stores = `stores:
+  keys:  { embedded: { path: ./semel-data } }
+  db:    { postgres: { dsn: "host=h dbname=d password=canary-1f7b" } }
+  cache: { redis: { url: "redis://:canary-1f7b@h" } }
+  seen:  { filter: { rate: 0.01, expect: 1, window: 7d, redis: cache } }
+  top:   { memory: {} }
+  both:  { tiered: [top, db] }
+pipelines:
+  p:
+    key: { id: .id }
+`
+
+const (
+	fromFile  = "    source: { file: { paths: [in] } }\n"
+	fromHTTP  = "    source: { http: { listen: '127.0.0.1:80' } }\n"
+	fromKafka = "    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 1d } }\n"
+	toWebhook = "    sink: { webhook: { url: 'https://u:canary-1f7b@example.com/x' } }\n"
+	toFile    = "    sink: { file: { path: out } }\n"
+	toStdout  = "    sink: { stdout: {} }\n"
+	toKafka   = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
+	toRows    = "    sink: { postgres: { store: db, table: t, columns: { id: .id } } }\n"
+)
+
+func promise(t *testing.T, text string) *Promise {
+	t.Helper()
+	f, err := config.Parse("c.yaml", []byte(stores+text), func(string) string { return "" })
+	if err != nil {
+		t.Fatalf("%v\nin:\n%s", err, text)
+	}
+	return Explain(f, f.Pipelines[0])
+}
+
+// TestEachModeHasItsPromise is the table of what is promised.
+func TestEachModeHasItsPromise(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text, mode, lost, second string
+		because                  string // part of a reason
+		says                     string // part of the whole
+	}{
+		{fromKafka + "    store: db\n" + toRows, "one transaction in PostgreSQL", Yes, Yes, "", "asynchronous replica"},
+		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "isolation read_committed"},
+		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},
+		{fromHTTP + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "gets the same answer"},
+		{fromKafka + "    store: keys\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "attempt 2"},
+		{fromKafka + "    store: both\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "the stack goes on without it"},
+		{fromKafka + "    store: keys\n    on_lease_expired: hold\n" + toWebhook, "claim, deliver, complete", Yes, Yes, "", "the key becomes unknown when its lease ends"},
+		{fromKafka + "    store: cache\n" + toWebhook, "claim, deliver, complete", Yes, BestEffort, "failover, eviction and restart may forget keys", ""},
+		{fromKafka + "    store: cache\n    on_lease_expired: hold\n" + toWebhook, "claim, deliver, complete", Yes, BestEffort, "may be forgotten", ""},
+		{fromFile + "    store: seen\n    lossy: true\n" + toStdout, "filter alone", No, Unless, "about 0.01 of the new messages are dropped", "before the filter has the key"},
+		{fromFile + "    store: keys\n    observe: true\n" + toFile, "claim, deliver, complete", Yes, No, "nothing is dropped", "the pipeline observes"},
+		{fromFile + "    store: keys\n    on_failure: { then: drop }\n" + toFile, "one checkpoint on the disk", Unless, Yes, "whose last attempt failed is lost", "it is given up after its last attempt"},
+		{fromFile + "    store: keys\n    on_failure: { then: stop }\n" + toStdout, "claim, deliver, complete", Yes, Unless, "", "the pipeline ends at it"},
+		{fromFile + "    store: keys\n    on_store_error: pass\n" + toStdout, "claim, deliver, complete", Yes, Unless, "every repeat has its effect again", "delivered without a decision"},
+		{fromKafka + "    store: keys\n    window: 1h\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "after its key was forgotten", "the window is 1h"},
+		{strings.Replace(fromKafka, "group", "start: latest, group", 1) + toKafka, "one transaction in Kafka", Unless, Yes, "is never read", ""},
+		{fromKafka + "    store: keys\n" + strings.Replace(toKafka, "topic", "acks: 1, topic", 1), "claim, deliver, complete", No, Unless, "lost with one broker", ""},
+		{fromFile + "    store: keys\n    window: forever\n    parked: { store: db }\n" + toStdout, "claim, deliver, complete", Yes, Unless, "", "in the database of db"},
+	} {
+		p := promise(t, c.text)
+		because := strings.Join(append(append([]string{}, p.NothingLost.Because...), p.NoSecondEffect.Because...), "\n")
+		whole := strings.Join(strings.Fields(p.Text()), " ")
+		if p.Mode != c.mode || p.NothingLost.Holds != c.lost || p.NoSecondEffect.Holds != c.second || !strings.Contains(because, c.because) || !strings.Contains(whole, c.says) {
+			t.Errorf("%s\n%+v\n%s", c.text, p, whole)
+		}
+		if p.NothingLost.Holds == Yes && p.NothingLost.Because != nil || p.NothingLost.Holds != Yes && p.NothingLost.Because == nil {
+			t.Errorf("%s\nan answer and its reasons contradict each other: %+v", c.text, p.NothingLost)
+		}
+		for _, said := range []string{whole, fmt.Sprintf("%+v", p)} {
+			if strings.Contains(strings.ToLower(said), "exactly-once") || strings.Contains(strings.ToLower(said), "exactly once") || strings.Contains(said, "canary-1f7b") {
+				t.Errorf("%s\nsays too much: %s", c.text, said)
+			}
+		}
+		if len(p.Crashes) < 4 || len(p.Exceptions) == 0 && !strings.Contains(c.text, "forever") {
+			t.Errorf("%s\nincomplete: %+v", c.text, p)
+		}
+		for _, line := range strings.Split(p.Text(), "\n") {
+			if len(line) > width || strings.TrimRight(line, " ") != line {
+				t.Errorf("a line is too long or ends with blanks: %q", line)
+			}
+		}
+		var back Promise
+		if data, err := json.Marshal(p); err != nil || json.Unmarshal(data, &back) != nil || fmt.Sprintf("%+v", back) != fmt.Sprintf("%+v", *p) {
+			t.Errorf("in JSON: %+v", back)
+		}
+	}
+}
+
+func TestTextNamesEndsAndKeys(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		fromKafka + "    store: both\n" + toWebhook: "p: kafka in as g → webhook POST https://u:[hidden]@example.com/x\n  commits by        claim, deliver, complete\n  keys              .id, scope p, in both (tiered over db, postgres), remembered for 7d\n",
+		fromHTTP + "    store: db\n" + toRows:       "p: http 127.0.0.1:80/ → postgres table t\n",
+		fromFile + "    store: keys\n" + toFile:     "p: file in → file out\n",
+		fromKafka + toKafka:                         "p: kafka in as g → kafka out\n  commits by        one transaction in Kafka\n  keys              .id, scope p, in Kafka, topic g-keys, remembered for 7d\n",
+	} {
+		if got := promise(t, text).Text(); !strings.HasPrefix(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+}

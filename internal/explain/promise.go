@@ -1,0 +1,234 @@
+package explain
+
+import (
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// Promise is what one pipeline keeps.
+type Promise struct {
+	Pipeline string `json:"pipeline"`
+	// From, To and Keys name its source, sink and store in a few words.
+	From string `json:"from"`
+	To   string `json:"to"`
+	Keys string `json:"keys"`
+	// Mode is how it commits.
+	Mode string `json:"mode"`
+	// NothingLost says whether every message has its effect or is put aside,
+	// NoSecondEffect whether no effect happens twice within the window.
+	NothingLost    Answer `json:"nothing_lost"`
+	NoSecondEffect Answer `json:"no_second_effect"`
+	Window         string `json:"window"`
+	// Exceptions are what the promise cannot cover, whatever is configured.
+	Exceptions []string `json:"exceptions"`
+	// Crashes are the moments at which the process, or what it needs, can fail.
+	Crashes []Crash `json:"crashes"`
+}
+
+// Answer says whether something holds.
+type Answer struct {
+	// Holds is yes, unless, best effort or no.
+	Holds string `json:"holds"`
+	// Because lists when it does not hold.
+	Because []string `json:"because,omitempty"`
+}
+
+// The values of Answer.Holds.
+const (
+	Yes        = "yes"
+	Unless     = "unless"
+	BestEffort = "best effort"
+	No         = "no"
+)
+
+// Crash is a moment and what becomes of the message then.
+type Crash struct {
+	At   string `json:"at"`
+	Then string `json:"then"`
+}
+
+// Explain returns the promise of a pipeline of the file.
+func Explain(f *config.File, p *config.Pipeline) *Promise {
+	e := &explainer{file: f, pipeline: p, mode: f.Mode(p)}
+	return &Promise{
+		Pipeline: p.Name, From: from(p.Source), To: to(p.Sink), Keys: e.keys(), Mode: e.mode.String(), Window: config.Duration(p.Window),
+		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
+	}
+}
+
+type explainer struct {
+	file     *config.File
+	pipeline *config.Pipeline
+	mode     config.Mode
+}
+
+func from(source config.Source) string {
+	switch s := source.(type) {
+	case *config.FileSource:
+		return "file " + strings.Join(s.Paths, ", ")
+	case *config.HTTPSource:
+		return "http " + s.Listen + s.Path
+	case *config.KafkaSource:
+		return "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group
+	}
+	return source.Kind()
+}
+
+func to(sink config.Sink) string {
+	switch s := sink.(type) {
+	case *config.FileSink:
+		return "file " + s.Path
+	case *config.WebhookSink:
+		return "webhook " + s.Method + " " + s.URL.String()
+	case *config.KafkaSink:
+		return "kafka " + s.Topic
+	case *config.PostgresSink:
+		switch {
+		case s.Upsert != nil:
+			return "postgres upsert into " + s.Upsert.Table
+		case s.Table != "":
+			return "postgres table " + s.Table
+		}
+		return "postgres statement"
+	}
+	return sink.Kind()
+}
+
+// keys says where keys are, and for how long.
+func (e *explainer) keys() string {
+	p := e.pipeline
+	where := "in Kafka"
+	if e.mode == config.SourceIsSink {
+		where += ", topic " + changelog(p)
+	}
+	if s, ok := e.file.Store(p.Store.Name); ok {
+		where = "in " + s.Name + " (" + s.Spec.Kind() + ")"
+		if d := e.file.Decider(s.Name); d != nil && d != s {
+			where = "in " + s.Name + " (" + s.Spec.Kind() + " over " + d.Name + ", " + d.Spec.Kind() + ")"
+		}
+	}
+	return p.Key.Rule.String() + ", scope " + p.Key.Scope + ", " + where
+}
+
+// changelog is the topic of the keys of a pipeline from Kafka to Kafka.
+func changelog(p *config.Pipeline) string {
+	if source, ok := p.Source.(*config.KafkaSource); ok && p.Transaction.Changelog == "" {
+		return source.Group + "-keys"
+	}
+	return p.Transaction.Changelog
+}
+
+// because are the findings of the lint that put a promise at risk.
+func (e *explainer) because(risk config.Risk) (list []string, worst semel.Severity) {
+	for _, x := range e.file.Lint() {
+		if x.Pipeline != e.pipeline.Name || x.Risk&risk == 0 {
+			continue
+		}
+		field := strings.TrimPrefix(x.Subject, "pipelines."+e.pipeline.Name+".")
+		list = append(list, x.Cost+" ("+field+": "+x.Found+")")
+		worst = max(worst, x.Severity)
+	}
+	return list, worst
+}
+
+func (e *explainer) nothingLost() Answer {
+	list, worst := e.because(config.Loss)
+	switch {
+	case list == nil:
+		return Answer{Holds: Yes}
+	case e.mode == config.Lossy || worst == semel.Broken:
+		return Answer{No, list}
+	}
+	return Answer{Unless, list}
+}
+
+func (e *explainer) noSecondEffect() Answer {
+	list, worst := e.because(config.Repeat)
+	list = append(e.gap(), list...)
+	switch {
+	case e.pipeline.Observe || worst == semel.Broken:
+		return Answer{No, list}
+	case list == nil:
+		return Answer{Holds: Yes}
+	case e.onRedis():
+		return Answer{BestEffort, list}
+	}
+	return Answer{Unless, list}
+}
+
+func (e *explainer) onRedis() bool {
+	d := e.file.Decider(e.pipeline.Store.Name)
+	return d != nil && d.Spec.Kind() == "redis"
+}
+
+// gap is what the way of committing leaves open.
+func (e *explainer) gap() []string {
+	switch {
+	case e.mode == config.Lossy:
+		return []string{"the process dies after the effect, before the filter has the key: the effect repeats"}
+	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
+		return nil
+	}
+	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher attempt" + e.handed()}
+	if w, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
+		list = append(list, "the target has the effect and its answer does not come within "+config.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
+	}
+	return list
+}
+
+// handed says by what a target can refuse a repetition.
+func (e *explainer) handed() string {
+	switch e.pipeline.Sink.(type) {
+	case *config.WebhookSink:
+		return ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by"
+	case *config.KafkaSink:
+		return ", which stand in the record's headers semel-key, semel-attempt and semel-token"
+	case *config.PostgresSink:
+		return ", which a statement gets as key, attempt and token"
+	}
+	return ""
+}
+
+// exceptions are what no setting of the pipeline changes.
+func (e *explainer) exceptions() []string {
+	window := "a message that comes again after its key was forgotten has its effect again: the window is " + config.Duration(e.pipeline.Window)
+	if e.pipeline.Window == semel.Forever {
+		window = ""
+	}
+	var list []string
+	switch e.mode {
+	case config.SameTransaction:
+		list = []string{"failover to an asynchronous replica forgets what was not yet copied, key and row together; synchronous_commit=off forgets the last moments before a crash: semel doctor looks for both"}
+	case config.Checkpointed:
+		list = []string{"loss of the disk"}
+	case config.SourceIsSink:
+		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
+	case config.TwoPhase:
+		if e.pipeline.OnLeaseExpired == "hold" {
+			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")
+		}
+		if d := e.file.Decider(e.pipeline.Store.Name); d != nil {
+			switch d.Spec.Kind() {
+			case "postgres":
+				list = append(list, "failover to an asynchronous replica forgets keys that were not yet copied")
+			case "embedded":
+				list = append(list, "loss of the disk forgets the keys")
+			}
+		}
+	}
+	if _, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
+		list = append(list, "a target that has the effect and answers 5xx or another status of those that are tried again gets the request again, with the same key")
+	}
+	if s, ok := e.pipeline.Source.(*config.FileSource); ok && s.Follow {
+		list = append(list, "lines of a file that is truncated or deleted before they are read")
+	}
+	if _, ok := e.pipeline.Source.(*config.HTTPSource); ok {
+		list = append(list, "a request that got no answer with success may have been taken or not: its sender sends it again, under the same key")
+	}
+	if window != "" {
+		list = append(list, window)
+	}
+	return list
+}

@@ -1,0 +1,68 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+)
+
+// width is how long lines for people get.
+const width = 100
+
+// Text returns the promise for people.
+func (p *Promise) Text() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s: %s → %s\n", p.Pipeline, p.From, p.To)
+	line := func(name, text string) { out.WriteString(wrapped("  "+name, 20, text)) }
+	line("commits by", p.Mode)
+	line("keys", p.Keys+", remembered "+remembered(p.Window))
+	answer := func(name string, a Answer) {
+		line(name, a.Holds)
+		for _, reason := range a.Because {
+			out.WriteString(wrapped("", 20, "- "+reason))
+		}
+	}
+	answer("nothing lost", p.NothingLost)
+	answer("no second effect", p.NoSecondEffect)
+	if len(p.Exceptions) > 0 {
+		out.WriteString("  exceptions\n")
+		for _, exception := range p.Exceptions {
+			out.WriteString(wrapped("", 4, "- "+exception))
+		}
+	}
+	out.WriteString("  what happens if the process dies, or something fails\n")
+	for _, c := range p.Crashes {
+		out.WriteString(wrapped("", 4, c.At+":"))
+		out.WriteString(wrapped("", 6, c.Then))
+	}
+	return out.String()
+}
+
+func remembered(window string) string {
+	if window == "forever" {
+		return window
+	}
+	return "for " + window
+}
+
+// wrapped writes a name and a text behind it, in lines that begin at a column.
+func wrapped(name string, column int, text string) string {
+	var out strings.Builder
+	line := name + strings.Repeat(" ", max(column-len(name), 1))
+	indent, empty := strings.Repeat(" ", column), true
+	if strings.HasPrefix(text, "- ") {
+		indent += "  "
+	}
+	for _, word := range strings.Fields(text) {
+		switch {
+		case empty:
+			line += word
+		case len(line)+1+len(word) > width:
+			out.WriteString(line + "\n")
+			line = indent + word
+		default:
+			line += " " + word
+		}
+		empty = false
+	}
+	return out.String() + line + "\n"
+}

@@ -1,0 +1,168 @@
+package wiring
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// kafkaClient says how Kafka is reached.
+func kafkaClient(spec *config.KafkaClient) ([]kgo.Opt, error) {
+	opts := []kgo.Opt{kgo.SeedBrokers(spec.Brokers...), kgo.ClientID("semel")}
+	if spec.TLS != nil {
+		c, err := clientTLS(spec.TLS)
+		if err != nil {
+			return nil, err
+		}
+		if c == nil {
+			c = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+		opts = append(opts, kgo.DialTLSConfig(c))
+	}
+	if s := spec.SASL; s != nil {
+		switch strings.ToLower(s.Mechanism) {
+		case "plain":
+			opts = append(opts, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsMechanism()))
+		case "scram-sha-256":
+			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha256Mechanism()))
+		case "scram-sha-512":
+			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha512Mechanism()))
+		default:
+			return nil, fmt.Errorf("sasl mechanism %q is not plain, scram-sha-256 or scram-sha-512: %w", s.Mechanism, semel.ErrInvalidRequest)
+		}
+	}
+	return opts, nil
+}
+
+func compression(name string) kgo.CompressionCodec {
+	codec := kgo.NoCompression()
+	switch name {
+	case "gzip":
+		codec = kgo.GzipCompression()
+	case "snappy":
+		codec = kgo.SnappyCompression()
+	case "lz4":
+		codec = kgo.Lz4Compression()
+	case "zstd":
+		codec = kgo.ZstdCompression()
+	}
+	return codec
+}
+
+func reset(start string) kafkaio.Reset {
+	if start == "latest" {
+		return kafkaio.ResetEnd
+	}
+	return kafkaio.ResetStart
+}
+
+func (b *building) kafkaSource(ctx context.Context, spec *config.KafkaSource) (pipeline.Source, error) {
+	client, err := kafkaClient(&spec.KafkaClient)
+	if err != nil {
+		return nil, err
+	}
+	instance := spec.Instance
+	if instance == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("no name for this member, write instance: %w: %w", semel.ErrInvalidRequest, err)
+		}
+		instance = b.spec.Name + "-" + host
+	}
+	source, err := kafkaio.OpenSource(ctx, &kafkaio.SourceOptions{
+		Name: b.spec.Name, Client: client, Group: spec.Group, Topics: spec.Topics, Instance: instance,
+		SessionTimeout: spec.SessionTimeout, Reset: reset(spec.Start), ServerSide: spec.Protocol == "consumer",
+		MaxPoll: int(spec.MaxPoll), Observer: b.opts.Observer,
+	})
+	if err != nil {
+		return nil, err // not source: a nil *Source in an interface is no nil
+	}
+	return source, nil
+}
+
+func (b *building) kafkaSink(ctx context.Context, spec *config.KafkaSink) (pipeline.Sink, error) {
+	client, err := kafkaClient(&spec.KafkaClient)
+	if err != nil {
+		return nil, err
+	}
+	sink, err := kafkaio.OpenSink(ctx, &kafkaio.SinkOptions{
+		Name: b.spec.Name, Client: append(client, kgo.ProducerBatchCompression(compression(spec.Compression))), Topic: spec.Topic, SamePartition: spec.Partition == "same",
+	})
+	if err != nil {
+		return nil, err // not sink: a nil *Sink in an interface is no nil
+	}
+	return sink, nil
+}
+
+// kafkaEnd is the Kafka that is source or sink of a pipeline.
+func kafkaEnd(p *config.Pipeline) (*config.KafkaClient, bool) {
+	if s, ok := p.Sink.(*config.KafkaSink); ok {
+		return &s.KafkaClient, true
+	}
+	if s, ok := p.Source.(*config.KafkaSource); ok {
+		return &s.KafkaClient, true
+	}
+	return nil, false
+}
+
+// parker opens the topic in which a pipeline puts messages aside.
+func openParker(ctx context.Context, p *config.Pipeline) (*kafkaio.Parker, error) {
+	end, ok := kafkaEnd(p)
+	if !ok {
+		return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
+	}
+	client, err := kafkaClient(end)
+	if err != nil {
+		return nil, err
+	}
+	return kafkaio.OpenParker(ctx, client, p.Parked.Topic)
+}
+
+// transactor is outputs, keys and offsets in one transaction of Kafka.
+func (b *building) transactor() (Pipeline, error) {
+	source, sink := b.spec.Source.(*config.KafkaSource), b.spec.Sink.(*config.KafkaSink)
+	client, err := kafkaClient(&source.KafkaClient)
+	if err != nil {
+		return nil, err
+	}
+	t, o := &b.spec.Transaction, b.options()
+	transactor, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: source.Instance,
+		TransactionalID: t.ID, Inputs: source.Topics, Output: sink.Topic, SamePartition: sink.Partition == "same",
+		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
+		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing,
+		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
+		Sessions: t.Sessions, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return alwaysReady{transactor}, nil
+}
+
+func stateDir(dir, name string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, name)
+}
+
+// alwaysReady is for what cannot tell.
+type alwaysReady struct {
+	running interface{ Run(context.Context) error }
+}
+
+func (a alwaysReady) Run(ctx context.Context) error { return a.running.Run(ctx) }
+func (a alwaysReady) Ready(context.Context) error   { return nil }

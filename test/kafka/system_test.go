@@ -1,0 +1,409 @@
+// Package kafka runs the loop from Kafka to Kafka on a real broker, kills both at
+// random, and compares what readers saw with what was written.
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+var (
+	seedFlag = flag.Uint64("seed", 0, "seed of the input and of the moments; 0 chooses one")
+	messages = flag.Int("messages", 100_000, "how many messages to write, a fifth of which are duplicates")
+	kills    = flag.Int("kills", 3, "how often each is stopped and killed, broker and programs, at least")
+)
+
+const (
+	inPartitions, outPartitions = 2, 3
+	group                       = "once"
+)
+
+// settings is what a program under test is started with.
+type settings struct {
+	Brokers  []string
+	Instance string
+	StateDir string
+}
+
+const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childVariable); text != "" {
+		os.Exit(program(text))
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// program is the program under test: this binary, started again.
+func program(text string) int {
+	var s settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	rule, err := key.ParseRule("record-key")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	t, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Instance: s.Instance, Inputs: []string{"in"}, Output: "out",
+		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: s.StateDir, Sessions: 1,
+		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: time.Second, Observer: logged{},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := t.Run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// logged writes what changes at the source.
+type logged struct{}
+
+func (logged) Observe(semel.Event) {}
+
+func (logged) ObservePipeline(e pipeline.Event) {
+	if e.Kind != pipeline.EventSourceChanged && e.Err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, time.Now().Format("15:04:05.000"), e.Kind, e.Count, e.Reason, e.Err)
+}
+
+// running is a program that was started.
+type running struct {
+	settings
+	cmd  *exec.Cmd
+	logs string
+}
+
+func (r *running) start(t *testing.T) {
+	t.Helper()
+	text, err := json.Marshal(r.settings)
+	must(t, err)
+	r.cmd = exec.Command(os.Args[0])
+	r.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	log, err := os.OpenFile(r.logs, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(t, err)
+	defer log.Close()
+	r.cmd.Stderr = log
+	must(t, r.cmd.Start())
+}
+
+// end sends a signal and waits for the program to end.
+func (r *running) end(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(s); err != nil {
+		t.Errorf("%s had ended: %v", r.Instance, err)
+	}
+	if err := r.cmd.Wait(); s == syscall.SIGTERM && err != nil {
+		t.Errorf("%s ended with %v", r.Instance, err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reader reads what is committed of the output from the beginning on.
+type reader struct {
+	client *kgo.Client
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	lists [outPartitions][]string // the values of each partition in order
+	count int
+}
+
+func newReader(t *testing.T, addr string) *reader {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics("out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }))
+	must(t, err)
+	r := &reader{client: client, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		for ctx.Err() == nil {
+			fetches := client.PollFetches(ctx)
+			r.mu.Lock()
+			for record := range fetches.RecordsAll() {
+				r.lists[record.Partition] = append(r.lists[record.Partition], string(record.Value))
+				r.count++
+			}
+			r.mu.Unlock()
+		}
+	}()
+	return r
+}
+
+func (r *reader) read() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+func (r *reader) close() {
+	r.cancel()
+	<-r.done
+	r.client.Close()
+}
+
+// input makes messages: the value is the number of the message among those with
+// a new key, or of the one that it repeats.
+type input struct {
+	random *rand.Rand
+	keys   int
+}
+
+func (in *input) next() int {
+	if in.keys > 0 && in.random.IntN(5) == 0 {
+		return in.keys - 1 - in.random.IntN(min(in.keys, 5000))
+	}
+	in.keys++
+	return in.keys - 1
+}
+
+// TestBrokerAndProgramsAreKilledAndEachKeyIsWrittenOnce writes messages, a fifth
+// of them duplicates, while two programs move them and both they and the broker
+// are stopped and killed.
+func TestBrokerAndProgramsAreKilledAndEachKeyIsWrittenOnce(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	server := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000))
+	must(t, err)
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	_, err = adm.CreateTopic(t.Context(), inPartitions, 1, nil, "in")
+	must(t, err)
+	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "out")
+	must(t, err)
+	during := newReader(t, server.Addr())
+	defer during.close()
+
+	dir := t.TempDir()
+	var programs [2]*running
+	for i := range programs {
+		name := "program-" + strconv.Itoa(i)
+		programs[i] = &running{settings: settings{[]string{server.Addr()}, name, filepath.Join(dir, name)}, logs: filepath.Join(dir, name+".log")}
+		programs[i].start(t)
+		defer func() {
+			if programs[i].cmd.ProcessState == nil {
+				programs[i].end(t, syscall.SIGKILL)
+			}
+			if t.Failed() {
+				text, _ := os.ReadFile(programs[i].logs)
+				t.Logf("%s:\n%s", name, text[max(0, len(text)-20_000):])
+			}
+		}()
+	}
+
+	events := strings.Fields(strings.Repeat("stop-broker kill-broker stop-program kill-program ", *kills))
+	random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	in := &input{random: rand.New(rand.NewPCG(seed, 1))}
+	written := make(chan int) // tokens: how many to write until the next event
+	failed := make(chan error, 1)
+	go func() { failed <- in.write(t.Context(), client, written) }()
+	share := *messages / (len(events) + 1)
+	for _, event := range events {
+		written <- share
+		// Some events meet programs that are busy, some such as have caught up.
+		waitFor(during, random)
+		happen(t, event, server, programs[random.IntN(2)], random)
+	}
+	written <- *messages - share*len(events)
+	close(written)
+	must(t, <-failed)
+	waitUntilCommitted(t, adm)
+	for _, p := range programs {
+		p.end(t, syscall.SIGTERM)
+	}
+
+	after := newReader(t, server.Addr())
+	defer after.close()
+	for _, r := range []*reader{during, after} {
+		if !within(time.Minute, func() bool { return r.read() >= in.keys }) {
+			t.Errorf("a reader has %d of %d keys", r.read(), in.keys)
+		}
+	}
+	waitUntilCommitted(t, adm) // gives readers time for what should not be there
+	compare(t, "a reader during the run", during, in.keys)
+	compare(t, "a reader afterwards", after, in.keys)
+	for i := range during.lists {
+		if !slices.Equal(during.lists[i], after.lists[i]) {
+			t.Errorf("partition %d was read differently during the run and afterwards", i)
+		}
+	}
+	t.Logf("%d messages, %d keys, %v", *messages, in.keys, events)
+}
+
+// write writes as many messages as it is told, each number that comes.
+func (in *input) write(ctx context.Context, client *kgo.Client, counts <-chan int) error {
+	var failed error
+	var mu sync.Mutex
+	for n := range counts {
+		for range n {
+			text := []byte(strconv.Itoa(in.next()))
+			client.Produce(ctx, &kgo.Record{Key: text, Value: text}, func(_ *kgo.Record, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+			})
+		}
+	}
+	err := client.Flush(ctx)
+	mu.Lock()
+	defer mu.Unlock()
+	return errors.Join(failed, err)
+}
+
+// waitFor waits until something more was read, or a moment.
+func waitFor(r *reader, random *rand.Rand) {
+	had := r.read()
+	more := random.IntN(6000)
+	within(5*time.Second, func() bool { return r.read() >= had+more })
+}
+
+func happen(t *testing.T, event string, server *services.Server, p *running, random *rand.Rand) {
+	t.Helper()
+	t.Logf("%s %s %s", time.Now().Format("15:04:05.000"), event, p.Instance)
+	switch event {
+	case "stop-broker":
+		must(t, server.Stop())
+		must(t, server.Restart(t.Context()))
+	case "kill-broker":
+		must(t, server.Kill())
+		must(t, server.Restart(t.Context()))
+	case "stop-program":
+		p.end(t, syscall.SIGTERM)
+		absent(random)
+		p.start(t)
+	case "kill-program":
+		p.end(t, syscall.SIGKILL)
+		absent(random)
+		p.start(t)
+	}
+}
+
+// absent lets a program be away for longer than its session in half of the cases,
+// so that its partitions go to the other.
+func absent(random *rand.Rand) {
+	if random.IntN(2) == 0 {
+		within(3*time.Second, func() bool { return false })
+	}
+}
+
+// waitUntilCommitted waits until the group has committed all of the input.
+func waitUntilCommitted(t *testing.T, adm *kadm.Client) {
+	t.Helper()
+	if !within(2*time.Minute, func() bool {
+		lags, err := adm.Lag(context.Background(), group)
+		if err != nil {
+			return false
+		}
+		lag := lags[group]
+		return lag.Error() == nil && lag.Lag.Total() == 0
+	}) {
+		t.Error("the group did not commit all of the input")
+	}
+}
+
+// within reports whether something comes true within a time.
+func within(most time.Duration, so func() bool) bool {
+	end := time.After(most)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-end:
+			return false
+		}
+	}
+	return true
+}
+
+// compare checks that each key was read once, and those of one partition of the
+// input in their order.
+func compare(t *testing.T, who string, r *reader, keys int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := make([]int, keys)
+	partition := kgo.StickyKeyPartitioner(nil).ForTopic("in")
+	wrong := 0
+	for _, list := range r.lists {
+		var last [inPartitions]int
+		for i := range last {
+			last[i] = -1
+		}
+		for _, value := range list {
+			n, err := strconv.Atoi(value)
+			if err != nil || n >= keys {
+				t.Fatalf("%s: %q was never written", who, value)
+			}
+			seen[n]++
+			from := partition.Partition(&kgo.Record{Key: []byte(value)}, inPartitions)
+			if n < last[from] {
+				wrong++
+			}
+			last[from] = max(last[from], n)
+		}
+	}
+	lost, twice := 0, 0
+	for _, n := range seen {
+		switch {
+		case n == 0:
+			lost++
+		case n > 1:
+			twice++
+		}
+	}
+	if lost+twice+wrong > 0 {
+		t.Errorf("%s: of %d keys %d are lost, %d there twice, %d out of order", who, keys, lost, twice, wrong)
+	}
+}
