@@ -24,16 +24,19 @@ func cleanup(e Env) []Benchmark {
 		name, work string
 		opts       pgstore.Options
 		migrate    pgstore.MigrateOptions
+		old        string // makes the rows of so many old keys
 	}{
 		{"delete", fmt.Sprintf("the rows of %s keys whose window is over are deleted meanwhile, with the default share of the time", count(dead)),
-			prepared, pgstore.MigrateOptions{Cleanup: pgstore.CleanupDelete, Partitions: 8}},
+			prepared, pgstore.MigrateOptions{Cleanup: pgstore.CleanupDelete, Partitions: 8}, fmt.Sprintf(oldRows, "gen_random_uuid()")},
 		{"generations", "the generations change every 2 s meanwhile",
-			pgstore.Options{Prepare: true, Generation: 2 * time.Second}, pgstore.MigrateOptions{Cleanup: pgstore.CleanupGenerations}},
+			pgstore.Options{Prepare: true, Generation: 2 * time.Second}, pgstore.MigrateOptions{Cleanup: pgstore.CleanupGenerations}, ""},
+		{"message-time", fmt.Sprintf("by the time of messages, of which those of %s old keys are too old: their partition is looked through and truncated meanwhile", count(dead)),
+			ofNow(), pgstore.MigrateOptions{Cleanup: pgstore.CleanupMessageTime, Partitions: slots, MessageAge: messageAge}, fmt.Sprintf(oldRows, tooOldKey)},
 	} {
 		name := "postgres-cleanup-" + form.name
 		measure := func(clean bool) side {
 			return func(ctx context.Context) (map[string]float64, error) {
-				rate, worst, err := claimsWhileCleaning(ctx, span, dead, &form.opts, &form.migrate, clean)
+				rate, worst, err := claimsWhileCleaning(ctx, span, &form.opts, &form.migrate, clean, form.old, dead)
 				return map[string]float64{name: rate, name + "-p99": worst}, err
 			}
 		}
@@ -52,12 +55,30 @@ func cleanup(e Env) []Benchmark {
 	return list
 }
 
+// oldRows makes rows that have ended, with keys by an expression.
+const oldRows = "INSERT INTO semel_keys (key, until, seen) SELECT %s, now() - interval '1 day', now() - interval '2 days' FROM generate_series(1, $1)"
+
+// Messages may be 8 hours old; the 8 partitions, of which 4 are spare, are of 2
+// hours each.
+const (
+	slots      = 8
+	messageAge = 8 * time.Hour
+	// tooOldKey is a key in the partition of messages that are just too old,
+	// which its first byte says.
+	tooOldKey = "encode(set_byte(uuid_send(gen_random_uuid()), 0, (floor(extract(epoch FROM now() - interval '10 hours') / 7200)::bigint % 8)::integer), 'hex')::uuid"
+)
+
+// ofNow are the options of a store all of whose messages are of now.
+func ofNow() pgstore.Options {
+	now := time.Now()
+	return pgstore.Options{Prepare: true, MessageTime: func(semel.Key) (time.Time, bool) { return now, true }}
+}
+
 // claimsWhileCleaning returns the claims per second and the 99th percentile of
 // a batch in milliseconds.
-func claimsWhileCleaning(ctx context.Context, span time.Duration, dead int, opts *pgstore.Options, migrate *pgstore.MigrateOptions, clean bool) (rate, p99 float64, err error) {
+func claimsWhileCleaning(ctx context.Context, span time.Duration, opts *pgstore.Options, migrate *pgstore.MigrateOptions, clean bool, old string, dead int) (rate, p99 float64, err error) {
 	err = onStore(ctx, 4, "", opts, migrate, func(pool *pgxpool.Pool, store *pgstore.Store) error {
-		if migrate.Cleanup == pgstore.CleanupDelete {
-			const old = "INSERT INTO semel_keys (key, until, seen) SELECT gen_random_uuid(), now() - interval '1 day', now() - interval '2 days' FROM generate_series(1, $1)"
+		if old != "" {
 			if _, err := pool.Exec(ctx, old, dead); err != nil {
 				return err
 			}

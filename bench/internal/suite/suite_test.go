@@ -18,7 +18,8 @@ import (
 func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 	t.Parallel()
 	names, figures := map[string]bool{}, map[string]bool{}
-	for _, b := range Table(Env{Root: t.TempDir()}) {
+	e := Env{Root: t.TempDir()}
+	for _, b := range append(Table(e), kafka(e)...) {
 		if b.Name == "all" || b.Name == "list" || names[b.Name] {
 			t.Errorf("%s is taken", b.Name)
 		}

@@ -1,0 +1,222 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel/bench/internal/records"
+	"github.com/semel-dev/semel/internal/services"
+)
+
+const (
+	streamsVersion = "Kafka Streams 4.3.1"
+	// ownSession is the time-out of the group's session in the benchmark of
+	// restarts.
+	ownSession = 6 * time.Second
+)
+
+// kafka lists the benchmarks from Kafka to Kafka.
+func kafka(e Env) []Benchmark {
+	in := records.Input{Seed: inputSeed, Records: e.size(2_000_000, 20_000)}
+	work := fmt.Sprintf("from Kafka to Kafka, %s records of %d bytes and a key of 36, in %d partitions, every tenth a duplicate of one of the 100,000 before it; keys are remembered for 1 h. Records a second from the first one written until all are committed, processor time in that span, and peak memory of the program. ",
+		count(in.Records), records.ValueBytes, kafkaPartitions)
+	var list []Benchmark
+	for _, s := range []struct {
+		name, work string
+		ours       semelKafka
+		streams    streams
+	}{
+		{"kafka-100ms-streams", "Exactly once, a commit every 100 ms. Peer: Kafka Streams with a persistent window store, exactly_once_v2, its defaults",
+			semelKafka{eos: true, commit: 100 * time.Millisecond}, streams{commit: 100 * time.Millisecond}},
+		{"kafka-100ms-streams-tuned", "Exactly once, a commit every 100 ms. Peer: Kafka Streams with a persistent window store, exactly_once_v2, batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads",
+			semelKafka{eos: true, commit: 100 * time.Millisecond}, streams{commit: 100 * time.Millisecond, tuned: true}},
+		{"kafka-1s-streams-tuned", "Exactly once, a commit every second. Peer: Kafka Streams with a persistent window store, exactly_once_v2, batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads",
+			semelKafka{eos: true, commit: time.Second}, streams{commit: time.Second, tuned: true}},
+	} {
+		list = append(list, Benchmark{
+			Name:        s.name,
+			Work:        work + s.work,
+			peerVersion: func() (string, error) { return streamsVersion, nil },
+			prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
+			ours:        e.moves(s.name, 1, in, true, e.semelKafka(s.ours)),
+			peer:        e.moves(s.name, 1, in, true, e.streams(s.streams)),
+			figures: []figure{
+				{name: s.name, unit: "records/s", target: 4},
+				{name: s.name + "-cpu", unit: "s", lessIsBetter: true, target: 5},
+				{name: s.name + "-memory", unit: "MiB", lessIsBetter: true, target: 3},
+			},
+		})
+	}
+	for _, s := range []struct {
+		name, work string
+		nodes      int
+		ours       semelKafka
+		copy       kafkaCopy
+		target     float64
+	}{
+		{"kafka-100ms-copy", "Exactly once, a commit every 100 ms. Peer: a copy by franz-go in transactions, with a changelog record for each, which remembers nothing",
+			1, semelKafka{eos: true, commit: 100 * time.Millisecond}, kafkaCopy{eos: true, commit: 100 * time.Millisecond, changelog: true}, 0.8},
+		{"kafka-1s-copy", "Exactly once, a commit every second. Peer: a copy by franz-go in transactions, with a changelog record for each, which remembers nothing",
+			1, semelKafka{eos: true, commit: time.Second}, kafkaCopy{eos: true, commit: time.Second, changelog: true}, 0.8},
+		{"kafka-replicated-copy", "Exactly once, a commit every 100 ms, on three nodes with three replicas. Peer: a copy by franz-go in transactions, one after the other, with a changelog record for each, which remembers nothing",
+			3, semelKafka{eos: true, commit: 100 * time.Millisecond}, kafkaCopy{eos: true, commit: 100 * time.Millisecond, changelog: true}, 1.5},
+		{"kafka-at-least-once-copy", "At least once, a commit every 100 ms, with the embedded store. Peer: a copy by franz-go, which remembers nothing",
+			1, semelKafka{commit: 100 * time.Millisecond}, kafkaCopy{commit: 100 * time.Millisecond}, 0.6},
+	} {
+		list = append(list, Benchmark{
+			Name:        s.name,
+			Work:        work + s.work,
+			peerVersion: builtInto(e.work("bin", "kafkacopy"), "github.com/twmb/franz-go"),
+			prepare:     e.prepareKafka(e.buildSemel, e.build("kafkacopy")),
+			ours:        e.moves(s.name, s.nodes, in, true, e.semelKafka(s.ours)),
+			peer:        e.moves(s.name, s.nodes, in, false, e.kafkaCopy(s.copy)),
+			figures: []figure{
+				{name: s.name, unit: "records/s", target: s.target},
+				{name: s.name + "-cpu", unit: "s", lessIsBetter: true},
+				{name: s.name + "-memory", unit: "MiB", lessIsBetter: true},
+			},
+		})
+	}
+	return append(list, e.kafkaRestart())
+}
+
+func (e *Env) kafkaRestart() Benchmark {
+	const name, further = "kafka-restart", 1000
+	in := records.Input{Seed: inputSeed, Records: e.size(1_000_000, 20_000) + further}
+	side := func(program kafkaProgram) side {
+		return func(ctx context.Context) (map[string]float64, error) {
+			return e.comeBack(ctx, name, in, further, program)
+		}
+	}
+	return Benchmark{
+		Name: name,
+		Work: fmt.Sprintf("exactly once from Kafka to Kafka, a commit every 100 ms: time from SIGKILL until %d further records are committed by the program that is started again at once, after %s records with %s keys. The only member of its group, with a static id and a session of %v. Peer: Kafka Streams with a persistent key-value store",
+			further, count(in.Records-further), count(in.FreshRecords()), ownSession),
+		peerVersion: func() (string, error) { return streamsVersion, nil },
+		prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
+		ours:        side(e.semelKafka(semelKafka{eos: true, commit: 100 * time.Millisecond, static: true})),
+		peer:        side(e.streams(streams{commit: 100 * time.Millisecond, store: "kv", static: true})),
+		figures:     []figure{{name: name, unit: "s", lessIsBetter: true, target: 5}},
+	}
+}
+
+// prepareKafka returns a step that installs Kafka and takes others.
+func (e *Env) prepareKafka(steps ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, name := range []string{services.Kafka43, services.Maven} {
+			if _, err := services.Find(name); err != nil {
+				return err
+			}
+		}
+		for _, step := range steps {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// moves returns the side that measures a program on the whole input.
+func (e *Env) moves(name string, nodes int, in records.Input, distinct bool, program kafkaProgram) side {
+	return func(ctx context.Context) (map[string]float64, error) {
+		return e.move(ctx, name, nodes, in, distinct, program)
+	}
+}
+
+// semelKafka is how our side runs.
+type semelKafka struct {
+	// eos asks for transactions; without it the embedded store remembers.
+	eos    bool
+	commit time.Duration
+	static bool // a static member with a short session
+}
+
+// semelKafka runs the program above with a pipeline from Kafka to Kafka, by
+// kafkaIn, kafkaOut, kafkaGroup and what it is given here. It is the one place
+// that says how.
+func (e *Env) semelKafka(s semelKafka) kafkaProgram {
+	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
+		brokers := `"` + strings.Join(addrs, `", "`) + `"`
+		source := fmt.Sprintf("brokers: [%s], topics: [%s], group: %s", brokers, kafkaIn, kafkaGroup)
+		if s.static {
+			source += fmt.Sprintf(", instance: one, session_timeout: %v", ownSession)
+		}
+		commit := fmt.Sprintf("transaction: { interval: %v, max_records: 1000000, max_bytes: 256MiB, state: %s }", s.commit, filepath.Join(dir, "state"))
+		stores := ""
+		if !s.eos {
+			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
+			commit = "store: keys"
+		}
+		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s } }\n    %s\n",
+			stores, source, brokers, kafkaOut, commit)
+		file := filepath.Join(dir, "semel.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			return nil, err
+		}
+		return exec.CommandContext(ctx, e.work("bin", "semel"), "run", file, "--admin", "off", "--log-level", "warn"), nil
+	}
+}
+
+// kafkaCopy is how the copy by franz-go runs: peers/kafkacopy.
+type kafkaCopy struct {
+	eos, changelog bool
+	commit         time.Duration
+}
+
+func (e *Env) kafkaCopy(c kafkaCopy) kafkaProgram {
+	return func(ctx context.Context, addrs []string, _ string) (*exec.Cmd, error) {
+		args := []string{"-bootstrap", strings.Join(addrs, ","), "-in", kafkaIn, "-out", kafkaOut, "-group", kafkaGroup, "-commit", c.commit.String()}
+		if c.eos {
+			args = append(args, "-eos")
+		}
+		if c.changelog {
+			args = append(args, "-changelog", kafkaChangelog)
+		}
+		return exec.CommandContext(ctx, e.work("bin", "kafkacopy"), args...), nil
+	}
+}
+
+// streams is how Kafka Streams runs: peers/streams.
+type streams struct {
+	store  string // "window", if empty, or "kv"
+	tuned  bool
+	commit time.Duration
+	static bool // a static member with a short session
+}
+
+func (e *Env) streams(s streams) kafkaProgram {
+	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
+		java, err := services.Find(services.Java17)
+		if err != nil {
+			return nil, err
+		}
+		classes := e.work("streams", "classes") + ":" + e.work("streams", "lib", "*")
+		args := []string{
+			"-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+			"-Djava.io.tmpdir=" + dir, "-cp", classes, "Dedup",
+			"--bootstrap", strings.Join(addrs, ","), "--in", kafkaIn, "--out", kafkaOut, "--group", kafkaGroup,
+			"--state", filepath.Join(dir, "state"), "--commit", strconv.FormatInt(s.commit.Milliseconds(), 10),
+		}
+		if s.store != "" {
+			args = append(args, "--store", s.store)
+		}
+		if s.tuned {
+			args = append(args, "--tuned", "true", "--threads", "2")
+		}
+		if s.static {
+			args = append(args, "--instance", "one", "--session", strconv.FormatInt(ownSession.Milliseconds(), 10))
+		}
+		return exec.CommandContext(ctx, java, args...), nil
+	}
+}
+
+func (e *Env) buildStreams(ctx context.Context) error {
+	return e.run(ctx, e.Root, "mvn", "-B", "-q", "-f", e.peer("streams", "pom.xml"), "-Dwork="+e.work("streams"), "compile", "dependency:copy-dependencies")
+}

@@ -1,0 +1,48 @@
+package suite
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/bench/internal/records"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestMoveMeasuresAndChecks tries the harness with the copy by franz-go, which
+// leaves the duplicates in.
+func TestMoveMeasuresAndChecks(t *testing.T) {
+	t.Parallel()
+	servicestest.Program(t, services.Kafka43)
+	e := Env{Root: t.TempDir(), Quick: true}
+	binary := e.work("bin", "kafkacopy")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, filepath.Join("..", "..", "peers", "kafkacopy")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	in := records.Input{Seed: 1, Records: 5000}
+	for _, c := range []kafkaCopy{
+		{eos: true, commit: 100 * time.Millisecond, changelog: true},
+		{commit: 50 * time.Millisecond},
+	} {
+		values, err := e.move(t.Context(), "copy", 1, in, false, e.kafkaCopy(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"copy", "copy-cpu", "copy-memory"} {
+			if values[name] <= 0 {
+				t.Errorf("%+v: %s is %v", c, name, values[name])
+			}
+		}
+	}
+	if _, err := e.move(t.Context(), "copy", 1, in, true, e.kafkaCopy(kafkaCopy{commit: 50 * time.Millisecond})); err == nil {
+		t.Error("duplicates were not noticed")
+	}
+	if _, err := e.move(t.Context(), "copy", 1, in, true, func(ctx context.Context, _ []string, _ string) (*exec.Cmd, error) {
+		return exec.CommandContext(ctx, "false"), nil
+	}); err == nil {
+		t.Error("a program that ended at once was measured")
+	}
+}

@@ -1,0 +1,353 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/bench/internal/records"
+	"github.com/semel-dev/semel/internal/services"
+)
+
+const (
+	kafkaPartitions = 4
+	kafkaIn         = "in"
+	kafkaOut        = "out"
+	kafkaChangelog  = "changelog"
+	kafkaGroup      = "copy"
+	// kafkaPoll is the pause between two looks at what is committed.
+	kafkaPoll = 40 * time.Millisecond
+	// tick is the unit in which Linux counts processor time.
+	tick = 10 * time.Millisecond
+	// kafkaLimit is the most that a program may take for its input.
+	kafkaLimit = 10 * time.Minute
+)
+
+// kafkaProgram returns the command of a program that moves records from topic
+// "in" to topic "out" as a member of group "copy", until SIGTERM. What it keeps
+// is in dir, and there again when it is started a second time.
+type kafkaProgram func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error)
+
+// kafkaCluster is a new Kafka with the topics of a benchmark.
+type kafkaCluster struct {
+	addrs   []string
+	client  *kadm.Client
+	servers []*services.Server
+}
+
+// startKafka starts one node or three, with empty topics.
+func startKafka(ctx context.Context, nodes int) (_ *kafkaCluster, err error) {
+	c := &kafkaCluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	opts := &services.KafkaOptions{HeapMiB: 512}
+	if nodes == 1 {
+		server, err := services.StartKafka(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		c.servers, c.addrs = []*services.Server{server}, []string{server.Addr()}
+	} else {
+		cluster, err := services.StartKafkaCluster(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		c.servers, c.addrs = cluster.Nodes, cluster.Addrs()
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.addrs...))
+	if err != nil {
+		return nil, err
+	}
+	c.client = kadm.NewClient(client)
+	made, err := c.client.CreateTopics(ctx, kafkaPartitions, int16(nodes), nil, kafkaIn, kafkaOut, kafkaChangelog)
+	if err := errors.Join(err, made.Error()); err != nil {
+		return nil, err
+	}
+	return c, c.settle(ctx)
+}
+
+// settle has Kafka make its own topics, for groups and transactions: the first
+// program to name one would wait for it.
+func (c *kafkaCluster) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(kafkaPoll)
+	defer ticker.Stop()
+	for {
+		err := errors.Join(c.client.FindGroupCoordinators(ctx, kafkaGroup).Error(), c.client.FindTxnCoordinators(ctx, kafkaGroup).Error())
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (c *kafkaCluster) close() error {
+	if c.client != nil {
+		c.client.Close()
+	}
+	var failed []error
+	for _, server := range c.servers {
+		failed = append(failed, server.Close())
+	}
+	return errors.Join(failed...)
+}
+
+// running is a program that was started.
+type running struct {
+	cmd        *exec.Cmd
+	complaints *os.File
+	ended      chan struct{} // closed after err was set
+	err        error
+}
+
+func startProgram(ctx context.Context, c *kafkaCluster, program kafkaProgram, dir string) (*running, error) {
+	cmd, err := program(ctx, c.addrs, dir)
+	if err != nil {
+		return nil, err
+	}
+	complaints, err := os.Create(filepath.Join(dir, "complaints"))
+	if err != nil {
+		return nil, err
+	}
+	defer complaints.Close()
+	cmd.Stdout, cmd.Stderr = complaints, complaints
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	r := &running{cmd: cmd, complaints: complaints, ended: make(chan struct{})}
+	go func() {
+		r.err = cmd.Wait()
+		close(r.ended)
+	}()
+	return r, nil
+}
+
+// stop ends the program in order.
+func (r *running) stop() error {
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("%w: %s", err, r.said())
+	}
+	timer := time.NewTimer(30 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-r.ended:
+		// Java ends with the number of the signal though it ended in order.
+		if r.err != nil && r.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) {
+			return fmt.Errorf("%s: %w: %s", r.cmd.Path, r.err, r.said())
+		}
+		return nil
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("%s did not stop: %s", r.cmd.Path, r.said()), r.kill())
+	}
+}
+
+func (r *running) kill() error {
+	err := r.cmd.Process.Kill()
+	<-r.ended
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+func (r *running) said() string {
+	text, err := os.ReadFile(r.complaints.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4<<10):])
+}
+
+// until asks again and again until something has happened, or the program has
+// ended.
+func (r *running) until(ctx context.Context, what string, happened func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, kafkaLimit)
+	defer cancel()
+	ticker := time.NewTicker(kafkaPoll)
+	defer ticker.Stop()
+	for {
+		if ok, err := happened(ctx); ok || err != nil && !kerr.IsRetriable(err) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-r.ended:
+			return fmt.Errorf("%s ended before %s: %v: %s", r.cmd.Path, what, r.err, r.said())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w: %s", what, ctx.Err(), r.said())
+		}
+	}
+}
+
+// written reports whether the output has a record, committed or not.
+func (c *kafkaCluster) written(ctx context.Context) (bool, error) {
+	ends, err := c.client.ListEndOffsets(ctx, kafkaOut)
+	some := false
+	ends.Each(func(o kadm.ListedOffset) { some = some || o.Offset > 0 })
+	return some, err
+}
+
+// done reports whether the group has committed all of the input. That was not
+// written in transactions, so that its end counts records.
+func (c *kafkaCluster) done(group string) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		ends, err := c.client.ListEndOffsets(ctx, kafkaIn)
+		if err != nil {
+			return false, err
+		}
+		committed, err := c.client.FetchOffsetsForTopics(ctx, group, kafkaIn)
+		if err != nil {
+			return false, err
+		}
+		all := true
+		ends.Each(func(o kadm.ListedOffset) {
+			at, ok := committed.Lookup(kafkaIn, o.Partition)
+			all = all && (o.Offset == 0 || ok && at.At >= o.Offset)
+		})
+		return all, nil
+	}
+}
+
+// move measures a program on the whole input: records a second from the first
+// that it has written until all are committed, its processor time in that span
+// and the peak of its memory. What it wrote is compared with the input.
+func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input, distinct bool, program kafkaProgram) (_ map[string]float64, err error) {
+	dir, err := e.fresh("kafka")
+	if err != nil {
+		return nil, err
+	}
+	c, err := startKafka(ctx, nodes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := in.Fill(ctx, c.addrs, kafkaIn, 0, in.Records); err != nil {
+		return nil, err
+	}
+	r, err := startProgram(ctx, c, program, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.kill()) }()
+	if err := r.until(ctx, "its first record", c.written); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	before, err := processorTime(r.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.until(ctx, "the end of its input", c.done(kafkaGroup)); err != nil {
+		return nil, err
+	}
+	took := time.Since(start)
+	after, err := processorTime(r.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	peak, err := peakMiB(r.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.stop(); err != nil {
+		return nil, err
+	}
+	return map[string]float64{
+		name:             float64(in.Records) / took.Seconds(),
+		name + "-cpu":    max(after-before, tick).Seconds(),
+		name + "-memory": peak,
+	}, in.Verify(ctx, c.addrs, kafkaOut, distinct)
+}
+
+// comeBack measures how long a program that is killed takes, from the kill,
+// until it has committed further records that came meanwhile. It is started
+// again at once.
+func (e *Env) comeBack(ctx context.Context, name string, in records.Input, further int, program kafkaProgram) (_ map[string]float64, err error) {
+	dir, err := e.fresh("kafka")
+	if err != nil {
+		return nil, err
+	}
+	c, err := startKafka(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := in.Fill(ctx, c.addrs, kafkaIn, 0, in.Records-further); err != nil {
+		return nil, err
+	}
+	first, err := startProgram(ctx, c, program, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, first.kill()) }()
+	if err := first.until(ctx, "the end of its input", c.done(kafkaGroup)); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := first.kill(); err != nil {
+		return nil, err
+	}
+	second, err := startProgram(ctx, c, program, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, second.kill()) }()
+	if err := in.Fill(ctx, c.addrs, kafkaIn, in.Records-further, in.Records); err != nil {
+		return nil, err
+	}
+	if err := second.until(ctx, "the further records", c.done(kafkaGroup)); err != nil {
+		return nil, err
+	}
+	took := time.Since(start)
+	if err := second.stop(); err != nil {
+		return nil, err
+	}
+	return map[string]float64{name: took.Seconds()}, in.Verify(ctx, c.addrs, kafkaOut, true)
+}
+
+// processorTime returns what a process that runs has used.
+func processorTime(pid int) (time.Duration, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// User and system time, in ticks, behind the name.
+	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("the state of process %d is %q", pid, content)
+	}
+	user, err := strconv.Atoi(fields[11])
+	system, also := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick, errors.Join(err, also)
+}
+
+// peakMiB returns the most memory that a process that runs has had.
+func peakMiB(pid int) (float64, error) {
+	text, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+	if err != nil {
+		return 0, err
+	}
+	var kib float64
+	_, err = fmt.Sscanf(text, "%f kB", &kib)
+	return kib / 1024, err
+}
