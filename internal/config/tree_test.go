@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
+// TestTextsThatExplodeAreRefusedSoon would not end if one of them exploded.
 func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 	t.Parallel()
 	var laughs, merges strings.Builder
@@ -33,11 +33,7 @@ func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 		"no text":           {"a: \xff", "not valid UTF-8"},
 		"itself":            {"stores: &s { a: &a { tiered: [*s] } }", "there is no such anchor before this alias"},
 	} {
-		start := time.Now()
 		_, err := Parse("c.yaml", []byte(c.text), noEnv)
-		if elapsed := time.Since(start); elapsed > 20*time.Second {
-			t.Errorf("%s: took %v", name, elapsed)
-		}
 		var wrong *Error
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 4<<10 {
 			t.Errorf("%s: got %.500v, want %s", name, err, c.want)

@@ -248,7 +248,8 @@ func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
 	waitFor(t, "both pipelines", func() bool {
 		last = l.scrape(t)
 		return value(last, `dedup_messages_settled_total{pipeline="orders"}`) == 102 && value(last, `dedup_messages_settled_total{pipeline="lines"}`) == 102 &&
-			value(last, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 && value(last, `dedup_store_measured_timestamp_seconds{store="stack"}`) > 0
+			value(last, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 && value(last, `dedup_store_measured_timestamp_seconds{store="stack"}`) > 0 &&
+			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // counted down after a message is settled
 	})
 	for series, want := range want {
 		if got := value(last, series); got != want {
