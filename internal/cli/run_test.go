@@ -139,7 +139,7 @@ pipelines:
 	began := time.Now()
 	got := stop()
 	got.check(t, exitDone, "trying again")
-	if strings.Contains(got.stderr, "canary") || time.Since(began) > 10*time.Second {
+	if strings.Contains(got.stderr, "canary") || time.Since(began) > 30*time.Second {
 		t.Errorf("%s", got.stderr)
 	}
 }

@@ -140,7 +140,7 @@ func TestGenerationsWaitForTransactionsAndNobodyForThem(t *testing.T) {
 	for i := range 50 {
 		began := time.Now()
 		wantDecision(t, s, semel.Fresh, fmt.Sprint(i))
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("a claim took %v while generations overlap", took)
 		}
 	}

@@ -298,7 +298,7 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	if semel.Classify(err) != semel.ClassUnknown || answer.Decision != semel.Undecided {
 		t.Errorf("claim: %v, %v of class %v; want an unknown outcome", answer.Decision, err, semel.Classify(err))
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	if answer, err := askFor(t.Context(), o.store, request(done)); err == nil || answer.Decision != semel.Undecided {
