@@ -271,6 +271,9 @@ func (s *Source) Close(ctx context.Context) error {
 	s.give()
 	<-s.done
 	err := s.commitSurely(ctx, s.all)
+	if forgotten(err) {
+		err = nil // it was told, and what is not committed comes again to others
+	}
 	if ctx.Err() == nil {
 		_ = s.client.LeaveGroupContext(ctx) // the group notices without it
 	}

@@ -354,6 +354,25 @@ func TestARefusedCommitIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestAMemberThatTheGroupForgotEndsWithoutAnError: others have its partitions, to
+// whom what it could not commit comes again.
+func TestAMemberThatTheGroupForgotEndsWithoutAnError(t *testing.T) {
+	t.Parallel()
+	for _, err := range []*kerr.Error{kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.FencedMemberEpoch} {
+		t.Run(err.Message, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.write(numbered(0, 5, 1)...)
+				m := b.join(nil)
+				items := m.get(5)
+				b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: err, Count: 1000})
+				m.ack(items...)
+				m.leave()
+			})
+		})
+	}
+}
+
 func TestAllBadOptionsOfASourceAreNamed(t *testing.T) {
 	t.Parallel()
 	_, err := OpenSource(t.Context(), &SourceOptions{SessionTimeout: -1, Reset: 9})

@@ -31,14 +31,19 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error {
 	for n := 0; ; n++ {
 		err := s.commit(ctx, which)
-		if err == nil || errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.IllegalGeneration) ||
-			errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kerr.FencedMemberEpoch) || errors.Is(err, kgo.ErrClientClosed) || refused(err) {
+		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || refused(err) {
 			return err
 		}
 		if !pause(ctx, min(50*time.Millisecond<<min(n, 5), time.Second)) {
 			return err
 		}
 	}
+}
+
+// forgotten reports whether the group took the member for dead: its partitions are
+// given to others, or will be.
+func forgotten(err error) bool {
+	return errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.FencedMemberEpoch)
 }
 
 // commit commits what is settled and not yet committed of the partitions that
