@@ -151,6 +151,32 @@ func (l *DirLot) dirs() ([]string, error) {
 	return dirs, err
 }
 
+// Count implements Lot.
+func (l *DirLot) Count(ctx context.Context, pipeline string) (n int64, err error) {
+	dirs := []string{filepath.Join(l.dir, pipeline)}
+	if pipeline == "" {
+		if dirs, err = l.dirs(); err != nil {
+			return 0, fmt.Errorf("count what is parked: %w", err)
+		}
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, fmt.Errorf("count what is parked: %w", err)
+		}
+		for _, e := range entries {
+			if isParked(e.Name()) {
+				n++
+			}
+		}
+	}
+	return n, ctx.Err()
+}
+
+func isParked(name string) bool {
+	return strings.HasSuffix(name, parkedEnding) && !strings.HasPrefix(name, ".")
+}
+
 // list reads the messages of a pipeline, or of all.
 func (l *DirLot) list(ctx context.Context, pipeline string) ([]*Parked, error) {
 	dirs := []string{filepath.Join(l.dir, pipeline)}
@@ -170,7 +196,7 @@ func (l *DirLot) list(ctx context.Context, pipeline string) ([]*Parked, error) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if !strings.HasSuffix(e.Name(), parkedEnding) || strings.HasPrefix(e.Name(), ".") {
+			if !isParked(e.Name()) {
 				continue
 			}
 			p, err := readParked(filepath.Join(dir, e.Name()))

@@ -47,6 +47,9 @@ type Lot interface {
 	// Parked lists what a pipeline has parked, oldest first, until fn returns
 	// false. All pipelines are listed for "".
 	Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error
+	// Count returns how many messages a pipeline has parked, or all for "". It
+	// does not read them.
+	Count(ctx context.Context, pipeline string) (int64, error)
 	// Get returns one message.
 	Get(ctx context.Context, id string) (*Parked, error)
 	// Queue asks for messages to be redriven by whoever runs their pipeline.

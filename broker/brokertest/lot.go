@@ -85,12 +85,18 @@ func (e lotEnv) keepsAll() {
 	}
 }
 
+// listed returns what the lot lists, which must be as many as it counts.
 func (e lotEnv) listed(lot pipeline.Lot, of string) (ids []string) {
 	e.Helper()
 	e.must(lot.Parked(e.Context(), of, func(p *pipeline.Parked) bool {
 		ids = append(ids, p.ID)
 		return true
 	}))
+	n, err := lot.Count(e.Context(), of)
+	e.must(err)
+	if n != int64(len(ids)) {
+		e.Errorf("%q: %d are counted, and %d listed", of, n, len(ids))
+	}
 	return ids
 }
 

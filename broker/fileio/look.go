@@ -47,6 +47,7 @@ func (s *Source) find() error {
 			id := identityOf(path, info)
 			if s.byID[id] == nil {
 				s.add(path, id).last = true
+				s.isAhead(id, info.Size())
 			}
 			return nil
 		})
@@ -55,6 +56,16 @@ func (s *Source) find() error {
 		}
 	}
 	return nil
+}
+
+// isAhead notes the size of a file that will be opened when its turn comes.
+func (s *Source) isAhead(id identity, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ahead == nil {
+		s.ahead = map[identity]int64{}
+	}
+	s.ahead[id] = size
 }
 
 // glob calls do for each regular file that matches a pattern, in the order of
@@ -230,6 +241,9 @@ func (s *Source) follow(path string, id identity, e *entry) error {
 // open opens the file and goes on where it was left.
 func (f *tail) open() error {
 	s := f.source
+	s.mu.Lock()
+	delete(s.ahead, f.id)
+	s.mu.Unlock()
 	file, err := os.Open(f.path)
 	if err != nil {
 		return f.explain(err)

@@ -55,11 +55,12 @@ type Source struct {
 	mu      sync.Mutex
 	paused  map[*pipeline.Lane]bool
 	lives   []*life
-	known   []entry   // remembered of files that are not read, or any more
-	gone    []entry   // files that ended, whose positions can be forgotten
-	changes []entry   // positions of files that ended, not yet taken by a session
-	dirty   bool      // something was settled since the last save
-	saved   time.Time // the last save
+	known   []entry            // remembered of files that are not read, or any more
+	gone    []entry            // files that ended, whose positions can be forgotten
+	changes []entry            // positions of files that ended, not yet taken by a session
+	ahead   map[identity]int64 // sizes of files that were found and not opened yet
+	dirty   bool               // something was settled since the last save
+	saved   time.Time          // the last save
 	closed  bool
 	unlock  io.Closer
 
@@ -208,18 +209,19 @@ func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 
 // settle moves the watermarks of the items' files.
 func (s *Source) settle(items []*pipeline.Item) {
-	var positions []int64
+	var positions [512]int64
 	for from := 0; from < len(items); {
 		of, ok := items[from].Ref.(*life)
 		if !ok || of.source != s {
 			from++ // it was put aside and came back, or is of another source
 			continue
 		}
-		positions = positions[:0]
-		for ; from < len(items) && items[from].Ref == any(of); from++ {
-			positions = append(positions, items[from].Message.Origin.Offset)
+		n := 0
+		for ; from < len(items) && n < len(positions) && items[from].Ref == any(of); from++ {
+			positions[n] = items[from].Message.Origin.Offset
+			n++
 		}
-		of.mark.SettleAll(positions)
+		of.mark.SettleAll(positions[:n])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

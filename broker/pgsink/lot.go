@@ -132,6 +132,15 @@ func (l *Lot) Parked(ctx context.Context, of string, fn func(*pipeline.Parked) b
 	}
 }
 
+// Count implements pipeline.Lot.
+func (l *Lot) Count(ctx context.Context, of string) (n int64, err error) {
+	err = l.pool.QueryRow(ctx, "SELECT count(*) FROM "+l.parked+" WHERE ($1::text = '' OR pipeline = $1)", of).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count what is parked: %w", err)
+	}
+	return n, nil
+}
+
 // Get implements pipeline.Lot.
 func (l *Lot) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
 	list, err := rows(l.pool.Query(ctx, "SELECT document::text, queued FROM "+l.parked+" WHERE id = $1", id))

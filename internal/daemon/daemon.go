@@ -168,6 +168,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	s.set(func(s *state) { s.pipeline = p })
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, wiring.UnderWay(p))()
+	defer d.look(ctx, spec.Name, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	err = p.Run(ctx)
 	s.set(func(s *state) { s.ended = true })

@@ -52,7 +52,11 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 		return value(exposition, `dedup_messages_settled_total{pipeline="rows"}`) == 20 &&
 			value(exposition, `dedup_store_measured_timestamp_seconds{store="db"}`) > 0 &&
 			value(exposition, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 &&
-			value(exposition, `dedup_cleanup_passes_total{outcome="ok",store="db"}`) > 0
+			value(exposition, `dedup_cleanup_passes_total{outcome="ok",store="db"}`) > 0 &&
+			value(exposition, `dedup_messages_settled_total{pipeline="topic"}`) == 20 &&
+			value(exposition, `dedup_source_lag_messages{partition="0",pipeline="topic",source="in"}`) == 0 &&
+			value(exposition, `dedup_source_lag_messages{partition="1",pipeline="topic",source="in"}`) == 0 &&
+			value(exposition, `dedup_parked_waiting{pipeline="rows"}`) == 0
 	})
 	exists := func(name string) bool {
 		return strings.Contains(exposition, "\n"+name+"{") || strings.Contains(exposition, "\n"+name+" ")

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -57,7 +59,7 @@ func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // start runs a daemon over this input until the test ends. The webhook answers
 // 400 to what holds "poison", and takes all else. With a database there is a
-// third pipeline, rows, whose keys are there.
+// third pipeline, rows, whose keys are there, and a fourth, topic, from Kafka.
 func start(t *testing.T, input, database string) *live {
 	t.Helper()
 	l := &live{dir: t.TempDir(), log: &shown{}, ended: make(chan error, 1)}
@@ -103,6 +105,14 @@ pipelines:
 `, l.dir, target.URL)
 	if database != "" {
 		text += fmt.Sprintf(`
+  topic:
+    source: { kafka: { brokers: [%q], topics: [in], group: g } }
+    key: { id: .id }
+    store: db
+    sink: { webhook: { url: %q, allow_private: true } }
+    parked: { path: %s/parked }
+`, broker(t, input), target.URL, l.dir)
+		text += fmt.Sprintf(`
   rows:
     source: { file: { paths: [%[1]s/rows.jsonl], follow: true, state: %[1]s/rows-state } }
     key: { id: .id }
@@ -139,6 +149,30 @@ pipelines:
 		return found != nil
 	})
 	return l
+}
+
+// broker starts a Kafka in this process whose topic in has these lines, and
+// returns its address.
+func broker(t *testing.T, lines string) string {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.DefaultProduceTopic("in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var records []*kgo.Record
+	for line := range strings.Lines(lines) {
+		records = append(records, &kgo.Record{Value: []byte(strings.TrimSpace(line))})
+	}
+	if err := client.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	return cluster.ListenAddrs()[0]
 }
 
 func migrate(t *testing.T, database string) {
@@ -249,6 +283,7 @@ func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
 		last = l.scrape(t)
 		return value(last, `dedup_messages_settled_total{pipeline="orders"}`) == 102 && value(last, `dedup_messages_settled_total{pipeline="lines"}`) == 102 &&
 			value(last, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 && value(last, `dedup_store_measured_timestamp_seconds{store="stack"}`) > 0 &&
+			value(last, `dedup_source_lag_bytes{partition="0",pipeline="orders",source=""}`) == 0 && value(last, `dedup_parked_waiting{pipeline="orders"}`) == 2 && value(last, `dedup_parked_waiting{pipeline="lines"}`) == 1 &&
 			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // counted down after a message is settled
 	})
 	for series, want := range want {

@@ -48,6 +48,9 @@ const (
 	SourceChanges
 	InFlightMessages
 	InFlightBytes
+	SourceLagMessages
+	SourceLagBytes
+	ParkedWaiting
 
 	DuplicatesDetected
 	EventsProcessed
@@ -150,6 +153,9 @@ func Table() []Instrument {
 		SourceChanges:     {"dedup.source.changes", Counter, "{change}", pipe, "How often the source connected, lost its connection, was given partitions or lost them."},
 		InFlightMessages:  {"dedup.in_flight.messages", Gauge, "{message}", pipe, "Messages that were read and are not settled."},
 		InFlightBytes:     {"dedup.in_flight.bytes", Gauge, "By", pipe, "Bytes of the messages that were read and are not settled, about."},
+		SourceLagMessages: {"dedup.source.lag.messages", Gauge, "{message}", with(pipe, "source", "partition"), "Messages that are at the source and not settled, in each partition that this process has."},
+		SourceLagBytes:    {"dedup.source.lag.bytes", Gauge, "By", with(pipe, "source", "partition"), "Bytes that are at the source and not settled, for sources that count those."},
+		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that were put aside and wait for somebody to settle them."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Effects that are complete: the count of dedup.effect.duration, or of deliveries where keys and effects commit together."},

@@ -2,8 +2,10 @@ package wiring
 
 import (
 	"context"
+	"errors"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -28,13 +30,52 @@ func Maintain(store semel.Store) func(ctx context.Context, pass func(gone int64,
 // UnderWay returns what tells how much a pipeline has under way, which is nothing
 // where the pipeline does not know.
 func UnderWay(p Pipeline) Amount {
-	if r, ok := p.(*redacted); ok {
-		p = r.Pipeline
-	}
-	if of, ok := p.(Amount); ok {
+	if of, ok := bare(p).(Amount); ok {
 		return of
 	}
 	return none{}
+}
+
+// bare returns what runs.
+func bare(p Pipeline) any {
+	if r, ok := p.(*redacted); ok {
+		p = r.Pipeline
+	}
+	if r, ok := p.(alwaysReady); ok {
+		return r.running
+	}
+	return p
+}
+
+// Lag returns how far the source of a pipeline is behind: see pipeline.Lagger. The
+// error wraps errors.ErrUnsupported if that is not known.
+func Lag(ctx context.Context, p Pipeline) ([]pipeline.Lag, error) {
+	of, ok := bare(p).(pipeline.Lagger)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	lags, err := of.Lag(ctx)
+	return lags, hide(p, err)
+}
+
+// Waiting returns how many messages of a pipeline are parked: see
+// pipeline.Runner. The error wraps errors.ErrUnsupported if that is not known.
+func Waiting(ctx context.Context, p Pipeline) (int64, error) {
+	of, ok := bare(p).(interface {
+		Waiting(ctx context.Context) (int64, error)
+	})
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	n, err := of.Waiting(ctx)
+	return n, hide(p, err)
+}
+
+func hide(p Pipeline, err error) error {
+	if r, ok := p.(*redacted); ok {
+		return r.file.RedactError(err)
+	}
+	return err
 }
 
 // Amount tells how much is under way.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -28,6 +29,9 @@ type Metrics struct {
 	meter     metric.Meter
 	backend   *backend
 	messaging bool
+
+	mu   sync.Mutex // guards lags
+	lags map[string][]pipeline.Lag
 }
 
 // New makes the instruments. An error is the meter's.
@@ -46,7 +50,40 @@ func New(meter metric.Meter) (*Metrics, error) {
 		s = strings.TrimSpace(s)
 		return s == "messaging" || s == "messaging/dup"
 	})
-	return &Metrics{meter: meter, backend: b, messaging: messaging}, nil
+	m := &Metrics{meter: meter, backend: b, messaging: messaging, lags: map[string][]pipeline.Lag{}}
+	messages, size := b.observed[measure.SourceLagMessages], b.observed[measure.SourceLagBytes]
+	if _, err := meter.RegisterCallback(m.observeLag, messages, size); err != nil { // it lives as long as the meter
+		return nil, fmt.Errorf("otelobserve: %w", err)
+	}
+	return m, nil
+}
+
+func (m *Metrics) observeLag(_ context.Context, o metric.Observer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, lags := range m.lags {
+		for i := range lags {
+			labels := measure.LagLabels(name, &lags[i])
+			measure.Lag(&lags[i], func(id measure.ID, value int64) {
+				o.ObserveInt64(m.backend.observed[id], value, metric.WithAttributeSet(m.backend.attributes(id, labels)))
+			})
+		}
+	}
+	return nil
+}
+
+// Lag shows how far a pipeline's source is behind now, as its pipeline.Lagger
+// told, until it is called again. Nil shows nothing.
+func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lags[name] = lags
+}
+
+// Waiting shows how many messages of a pipeline are parked, as Runner.Waiting
+// told.
+func (m *Metrics) Waiting(name string, parked int64) {
+	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
 // Guard returns the observer of a guard of a store, which is to be given to
@@ -89,7 +126,7 @@ func (m *Metrics) Watch(name string, runner interface {
 }) (stop func() error, err error) {
 	running := m.backend.Bind(measure.Running, name)
 	by := metric.WithAttributes(attribute.String("pipeline", name))
-	messages, size := m.backend.underWay[0], m.backend.underWay[1]
+	messages, size := m.backend.observed[measure.InFlightMessages], m.backend.observed[measure.InFlightBytes]
 	registration, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		count, bytes := runner.UnderWay()
 		o.ObserveInt64(messages, int64(count), by)
@@ -134,11 +171,11 @@ func (m *Metrics) Cleaned(store string, keys int64, err error) {
 type backend struct {
 	table    []measure.Instrument
 	record   []func(set attribute.Set) func(float64)
-	underWay [2]metric.Int64ObservableGauge // messages, bytes
+	observed map[measure.ID]metric.Int64ObservableGauge // those that are asked for
 }
 
 func newBackend(meter metric.Meter) (*backend, error) {
-	b := &backend{table: measure.Table()}
+	b := &backend{table: measure.Table(), observed: map[measure.ID]metric.Int64ObservableGauge{}}
 	var errs []error
 	for id := range b.table {
 		record, err := b.instrument(meter, measure.ID(id))
@@ -154,9 +191,9 @@ func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.
 	about, unit := metric.WithDescription(i.Help), metric.WithUnit(i.Unit)
 	ctx := context.Background()
 	switch {
-	case id == measure.InFlightMessages || id == measure.InFlightBytes:
+	case id == measure.InFlightMessages, id == measure.InFlightBytes, id == measure.SourceLagMessages, id == measure.SourceLagBytes:
 		g, err := meter.Int64ObservableGauge(i.Name, about, unit)
-		b.underWay[id-measure.InFlightMessages] = g
+		b.observed[id] = g
 		return nil, err
 	case i.Kind == measure.Counter:
 		c, err := meter.Int64Counter(i.Name, about, unit)
@@ -183,9 +220,14 @@ func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.
 
 // Bind implements measure.Backend.
 func (b *backend) Bind(id measure.ID, labels ...string) func(float64) {
-	attributes := make([]attribute.KeyValue, len(labels))
+	return b.record[id](b.attributes(id, labels))
+}
+
+// attributes returns the labels of an instrument with their names.
+func (b *backend) attributes(id measure.ID, labels []string) attribute.Set {
+	list := make([]attribute.KeyValue, len(labels))
 	for i, name := range b.table[id].Labels {
-		attributes[i] = attribute.String(name, strings.ToValidUTF8(labels[i], "\uFFFD"))
+		list[i] = attribute.String(name, strings.ToValidUTF8(labels[i], "\uFFFD"))
 	}
-	return b.record[id](attribute.NewSet(attributes...))
+	return attribute.NewSet(list...)
 }

@@ -91,6 +91,8 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Layer("keys", "cache", true)
 	m.Cleaning("keys")
 	m.Cleaned("keys", 5, errors.New("no"))
+	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
+	m.Waiting("orders", 0)
 	stop, err := m.Watch("orders", amount{})
 	if err != nil {
 		t.Fatal(err)
@@ -207,4 +209,29 @@ func ExampleMetrics_Guard() {
 	options := semel.GuardOptions{Observer: metrics.Guard("orders")}
 	_ = options // semel.NewGuard(store, &options)
 	// Output:
+}
+
+func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
+	t.Parallel()
+	reader := sdk.NewManualReader()
+	m, err := otelobserve.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 0, Messages: 7, Bytes: pipeline.UnknownLag}, {Source: "t", Partition: 1, Messages: 8, Bytes: pipeline.UnknownLag}})
+	collect(t, reader)
+	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 1, Messages: 5, Bytes: 6}})
+	m.Waiting("p", 3)
+	got := collect(t, reader)
+	for name, want := range map[string]float64{
+		"dedup.source.lag.messages{partition=1,pipeline=p,source=t}": 5, "dedup.source.lag.bytes{partition=1,pipeline=p,source=t}": 6,
+		"dedup.parked.waiting{pipeline=p}": 3,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v, want %v", name, v, want)
+		}
+	}
+	if _, still := got["dedup.source.lag.messages{partition=0,pipeline=p,source=t}"]; still {
+		t.Error("a partition is shown that was taken away")
+	}
 }

@@ -20,11 +20,18 @@ import (
 type Metrics struct {
 	backend backend
 
-	mu      sync.Mutex // guards watched
+	mu      sync.Mutex // guards what follows
 	watched map[string]underWay
+	lags    map[string]map[series]bool // those that are shown, by pipeline
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
+
+// series is a value of an instrument, by its labels.
+type series struct {
+	id                          measure.ID
+	pipeline, source, partition string
+}
 
 type underWay interface {
 	UnderWay() (count int, bytes int64)
@@ -32,7 +39,7 @@ type underWay interface {
 
 // New returns metrics that nobody has counted in.
 func New() *Metrics {
-	return &Metrics{backend: newBackend(), watched: map[string]underWay{}}
+	return &Metrics{backend: newBackend(), watched: map[string]underWay{}, lags: map[string]map[series]bool{}}
 }
 
 // Guard returns the observer of a guard of a store, which is to be given to
@@ -73,6 +80,34 @@ func (m *Metrics) show(name string, count int, bytes int64) {
 // Counted shows what a store holds now, as its semel.Counter told.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
+}
+
+// Lag shows how far a pipeline's source is behind now, as its pipeline.Lagger
+// told. What was shown of partitions that are not in the list is taken away, so
+// that nil shows nothing.
+func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	shown := map[series]bool{}
+	for i := range lags {
+		labels := measure.LagLabels(name, &lags[i])
+		measure.Lag(&lags[i], func(id measure.ID, value int64) {
+			m.backend.Bind(id, labels...)(float64(value)) // which mends labels
+			shown[series{id, labels[0], labels[1], labels[2]}] = true
+		})
+	}
+	for s := range m.lags[name] {
+		if !shown[s] {
+			m.backend[s.id].forget(s.pipeline, s.source, s.partition)
+		}
+	}
+	m.lags[name] = shown
+}
+
+// Waiting shows how many messages of a pipeline are parked, as Runner.Waiting
+// told.
+func (m *Metrics) Waiting(name string, parked int64) {
+	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
 // Layer shows whether a layer of a stack is left out: see tiered.Down and
@@ -120,7 +155,8 @@ type backend []vector
 // vector is a metric with all values of its labels.
 type vector struct {
 	prometheus.Collector
-	bind func(labels ...string) func(float64)
+	bind   func(labels ...string) func(float64)
+	forget func(labels ...string) bool
 }
 
 func newBackend() backend {
@@ -130,15 +166,15 @@ func newBackend() backend {
 		switch i.Kind {
 		case measure.Counter:
 			c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, i.Labels)
-			b = append(b, vector{c, func(labels ...string) func(float64) { return c.WithLabelValues(labels...).Add }})
+			b = append(b, vector{c, func(labels ...string) func(float64) { return c.WithLabelValues(labels...).Add }, c.DeleteLabelValues})
 		case measure.Histogram:
 			h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: i.Bounds()}, i.Labels)
-			b = append(b, vector{h, func(labels ...string) func(float64) { return h.WithLabelValues(labels...).Observe }})
+			b = append(b, vector{h, func(labels ...string) func(float64) { return h.WithLabelValues(labels...).Observe }, h.DeleteLabelValues})
 		default:
 			g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, i.Labels)
 			b = append(b, vector{g, func(labels ...string) func(float64) {
 				return func(v float64) { g.WithLabelValues(labels...).Set(v) }
-			}})
+			}, g.DeleteLabelValues})
 		}
 	}
 	return b

@@ -96,6 +96,32 @@ func TestNamesThatAreNoUTF8DoNotBreakTheScrape(t *testing.T) {
 	}
 }
 
+func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
+	t.Parallel()
+	m, scrape := registered(t)
+	m.Lag("p", []pipeline.Lag{{Source: "t\xff", Partition: 0, Messages: 7, Bytes: pipeline.UnknownLag}, {Source: "t\xff", Partition: 1, Messages: 8, Bytes: pipeline.UnknownLag}})
+	m.Lag("q", []pipeline.Lag{{Messages: pipeline.UnknownLag, Bytes: 100}})
+	m.Lag("p", []pipeline.Lag{{Source: "t\xff", Partition: 1, Messages: 0, Bytes: pipeline.UnknownLag}})
+	m.Waiting("p", 3)
+	text := scrape()
+	for _, want := range []string{
+		`dedup_source_lag_messages{partition="1",pipeline="p",source="t�"} 0`,
+		`dedup_source_lag_bytes{partition="0",pipeline="q",source=""} 100`, `dedup_parked_waiting{pipeline="p"} 3`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "\ndedup_source_lag_"); n != 2 {
+		t.Errorf("%d series of lag, want 2:\n%s", n, text)
+	}
+	m.Lag("p", nil)
+	m.Lag("q", nil)
+	if strings.Contains(scrape(), "\ndedup_source_lag_") {
+		t.Error("lag is shown of what does not run")
+	}
+}
+
 func TestStoresAndWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	m, scrape := registered(t)

@@ -1,0 +1,87 @@
+package kafkaio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+var (
+	_ pipeline.Lagger = (*Source)(nil)
+	_ pipeline.Lagger = (*Transactor)(nil)
+)
+
+// Lag implements pipeline.Lagger: for each partition that this member has, what
+// lies between the offset that the group committed and the end. Markers of
+// transactions count too, and so do records of transactions that are still open.
+func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	var held []partitionID
+	for _, p := range s.all() {
+		held = append(held, partitionID{p.topic, p.partition})
+	}
+	return lagOf(ctx, kadm.NewClient(s.client), s.opts.Group, s.opts.Reset, held)
+}
+
+// Lag implements pipeline.Lagger, as [Source.Lag] does. It may be called at any
+// time; before Run nothing is behind.
+func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	var held []partitionID
+	t.mu.Lock()
+	for id, at := range t.slots {
+		if at.holder != nil {
+			held = append(held, id)
+		}
+	}
+	t.mu.Unlock()
+	if len(held) == 0 {
+		return nil, nil
+	}
+	return lagOf(ctx, t.adm(), t.opts.Group, t.opts.Reset, held) // whoever took a slot has made the client before
+}
+
+// lagOf asks how far a group is behind in some partitions. Those of which it
+// cannot be known are left out.
+func lagOf(ctx context.Context, adm *kadm.Client, group string, reset Reset, held []partitionID) ([]pipeline.Lag, error) {
+	if len(held) == 0 {
+		return nil, nil
+	}
+	var topics []string
+	for _, id := range held {
+		if !slices.Contains(topics, id.topic) {
+			topics = append(topics, id.topic)
+		}
+	}
+	committed, err := adm.FetchOffsetsForTopics(ctx, group, topics...)
+	if err == nil {
+		err = committed.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	first, err := adm.ListStartOffsets(ctx, topics...)
+	last, err2 := adm.ListEndOffsets(ctx, topics...)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, fmt.Errorf("kafka: offsets of %v: %w", topics, err)
+	}
+	var list []pipeline.Lag
+	for _, id := range held {
+		start, ok := first.Lookup(id.topic, id.number)
+		end, ok2 := last.Lookup(id.topic, id.number)
+		if !ok || !ok2 || start.Err != nil || end.Err != nil {
+			continue
+		}
+		at := start.Offset
+		if c, ok := committed.Lookup(id.topic, id.number); ok && c.At >= 0 {
+			at = max(c.At, at) // what was deleted is not behind any more
+		} else if reset == ResetEnd {
+			at = end.Offset
+		}
+		list = append(list, pipeline.Lag{Source: id.topic, Partition: id.number, Messages: max(end.Offset-at, 0), Bytes: pipeline.UnknownLag})
+	}
+	return list, nil
+}

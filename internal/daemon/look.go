@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+const (
+	// lookEvery is how often a pipeline is asked how far it is behind and how
+	// much is parked, if that is quick: it takes a hundredth of the time at most.
+	lookEvery = 15 * time.Second
+	// lookFirst is when it is asked first. The pauses then double.
+	lookFirst = 500 * time.Millisecond
+	// lookFor is how long one answer may take.
+	lookFor = 10 * time.Second
+)
+
+// look shows how far the source of a pipeline is behind, and how many of its
+// messages are parked, until stop is called. What the pipeline cannot tell is
+// not shown.
+func (d *daemon) look(ctx context.Context, name string, p wiring.Pipeline, log *slog.Logger) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	asks := []*asking{
+		{what: "how far the source is behind is not known", ask: func(ctx context.Context) error {
+			lags, err := wiring.Lag(ctx, p)
+			d.metrics.Lag(name, lags)
+			return err
+		}},
+		{what: "what is parked cannot be counted", ask: func(ctx context.Context) error {
+			n, err := wiring.Waiting(ctx, p)
+			if err == nil {
+				d.metrics.Waiting(name, n)
+			}
+			return err
+		}},
+	}
+	var looking sync.WaitGroup
+	for _, a := range asks {
+		looking.Go(func() { a.now(ctx, log) })
+	}
+	return func() {
+		cancel()
+		looking.Wait()
+		d.metrics.Lag(name, nil)
+	}
+}
+
+// asking is a question that is asked again and again.
+type asking struct {
+	what string // that it is answered with an error
+	ask  func(ctx context.Context) error
+}
+
+// now asks until ctx ends or there is nothing to be known.
+func (a *asking) now(ctx context.Context, log *slog.Logger) {
+	failed := false
+	var took time.Duration
+	for every := lookFirst; ; every = min(2*every, lookEvery) {
+		timer := time.NewTimer(max(every, 100*took))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		began := time.Now()
+		limited, cancel := context.WithTimeout(ctx, lookFor)
+		err := a.ask(limited)
+		cancel()
+		switch {
+		case ctx.Err() != nil, errors.Is(err, errors.ErrUnsupported):
+			return
+		case err != nil && !failed:
+			log.Warn(a.what, "error", err)
+		}
+		failed = err != nil
+		took = time.Since(began)
+	}
+}
