@@ -163,7 +163,7 @@ func (l *linter) ignored() {
 	var names []string
 	switch l.mode {
 	case SourceIsSink:
-		names = []string{"key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
+		names = []string{"source.kafka.protocol", "source.kafka.max_poll", "key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
 	case SameTransaction, Checkpointed:
 		names = []string{"lease", "on_lease_expired"}
 	}
@@ -171,6 +171,10 @@ func (l *linter) ignored() {
 		if l.given(l.at(name)) {
 			l.notice(l.at(name), "it means nothing here", "the pipeline commits in "+l.mode.String()+", which needs no such setting", "leave it out")
 		}
+	}
+	source, ok := l.pipeline.Source.(*KafkaSource)
+	if at := l.at("source.kafka.session_timeout"); ok && l.mode != SourceIsSink && source.Protocol == "consumer" && l.given(at) {
+		l.notice(at, "it means nothing here", "the broker divides the group, and says by its group.consumer.session.timeout.ms when a member is dead", "leave it out")
 	}
 }
 

@@ -161,6 +161,10 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 		{start + "key: { id: .id }, observe: true, store: keys, sink: { stdout: {} } }", "notice repeat pipelines.p.observe: true"},
 		{start + "key: { id: .id }, lease: 1m, sink: { kafka: { brokers: ['h:1'], topic: o } } }", "notice  pipelines.p.lease: it means nothing here"},
 		{start + "key: { id: .id }, lease: 1m, store: keys, sink: { file: { path: o } } }", "notice  pipelines.p.lease: it means nothing here"},
+		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer } }, key: { id: .id }, sink: { kafka: { brokers: ['h:1'], topic: o } } }",
+			"notice  pipelines.p.source.kafka.protocol: it means nothing here"},
+		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer, session_timeout: 5s } }, key: { id: .id }, store: keys, sink: { stdout: {} } }",
+			"notice  pipelines.p.source.kafka.session_timeout: it means nothing here"},
 		{start + "key: { id: .id }, store: keys, sink: { webhook: { url: 'https://pay.internal' } } }", "notice  pipelines.p.sink.webhook.url: pay.internal is the name of an inner service"},
 	} {
 		lines := strings.Join(findings(parse(t, c.text+"\n")), "\n")

@@ -66,7 +66,7 @@ func kafkaSource() (Source, mapping) {
 			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance.").means("the names of the pipeline and of the host; in a transaction the group's name and a number"),
 			durationField("session_timeout", &s.SessionTimeout, "After how long without a sign a member is taken for dead.").means("10s"),
 			choiceField("start", &s.Start, "Where a group without offsets begins.", "earliest", "latest").or("earliest"),
-			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0).", "classic", "consumer").or("classic"),
+			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0), which then also says when a member is dead: after a crash the next run with its name waits as long.", "classic", "consumer").or("classic"),
 			countField("max_poll", &s.MaxPoll, "Messages that one read returns at most.").means("1000"),
 			windowField("retention", &s.Retention, "How long the topics keep a record. Nothing is done with it but to compare it with the window."),
 		),
