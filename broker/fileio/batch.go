@@ -12,22 +12,38 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// batch has the items of a call that the store decides, and what it is asked
-// with.
+// batch has the items of a part of a batch that the store decides, and what it is
+// asked with.
 type batch struct {
+	joined    []joined // the parts before
 	items     []*pipeline.Item
 	digests   []semel.Digest
 	prints    []uint64
 	decisions []semel.Decision
 }
 
+// joined is a part of a batch, and the unit that it is in.
+type joined struct {
+	unit  *unit
+	items []*pipeline.Item
+}
+
+// clear lets go of what was remembered of a batch.
 func (b *batch) clear() {
+	clear(b.joined)
+	b.joined = b.joined[:0]
+	b.next()
+}
+
+// next makes room for the next part.
+func (b *batch) next() {
 	clear(b.items)
 	b.items, b.digests, b.prints = b.items[:0], b.digests[:0], b.prints[:0]
 }
 
 // sort takes the items that the store is to decide. Others get their errors.
 func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
+	b.next()
 	var late []*pipeline.Item
 	now := time.Now()
 	scope := ""

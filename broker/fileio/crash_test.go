@@ -65,7 +65,7 @@ func runFiles(ctx context.Context, fsys vfs.FS, dir, mode string) (err error) {
 			return err
 		}
 	} else {
-		session, err = fileio.OpenSession(ctx, store, filepath.Join(dir, "out"), &fileio.SessionOptions{FS: fsys, Source: source, Window: semel.Forever})
+		session, err = fileio.OpenSession(ctx, store, filepath.Join(dir, "out"), &fileio.SessionOptions{FS: fsys, Source: source, Window: semel.Forever, Part: 30})
 		if err != nil {
 			return errors.Join(err, source.Close(ctx))
 		}

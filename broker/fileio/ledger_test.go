@@ -121,7 +121,9 @@ func TestSessionPassesTheSuite(t *testing.T) {
 		})
 		path := filepath.Join(dir, "out.jsonl")
 		return brokertest.SinkTarget{
-			Session: func(ctx context.Context) (pipeline.Session, error) { return fileio.OpenSession(ctx, store, path, nil) },
+			Session: func(ctx context.Context) (pipeline.Session, error) {
+				return fileio.OpenSession(ctx, store, path, &fileio.SessionOptions{Part: 3})
+			},
 			Effects: func(context.Context) ([][]byte, error) { return linesOf(path) },
 		}
 	}})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ type SessionOptions struct {
 	// which there is no record. With semel.LateRun it is delivered; otherwise it
 	// gets semel.ErrLate. Defaults to semel.LateReject.
 	OnLate semel.LatePolicy
+	// Part is the most items of a batch that are decided at once: while the disk
+	// writes them, those behind are decided. Defaults to 2048. Must not be
+	// negative.
+	Part int
 	// FS is the file layer, for tests. Defaults to the operating system's.
 	FS vfs.FS
 }
@@ -39,12 +44,14 @@ type SessionOptions struct {
 // cut to the length that the store knows. So each line is there once, whatever
 // ends the process, power included.
 //
-// Batches that come while a record is being written share the next one.
+// What comes while a record is being written shares the next one. A batch is
+// taken in parts, so that the disk writes one while the next is decided.
 type Session struct {
 	store  *logstore.Store
 	source *Source
 	window time.Duration
 	late   bool // what is late is delivered
+	most   int  // items of a part
 	out    *output
 	unlock io.Closer
 
@@ -54,15 +61,16 @@ type Session struct {
 	open    *unit      // that items join; nil if there is none
 	sealing *unit      // on its way to the disk; nil if there is none
 	lines   []byte
-	failed  error // the store has stopped
+	settled []*pipeline.Item // for the items of the next unit
+	failed  error            // the store has stopped
 	closed  bool
 }
 
 // unit is what becomes durable in one record.
 type unit struct {
 	tx    *logstore.Tx
-	wait  func(context.Context) error // for the record
-	from  int64                       // length of the output before
+	wrote *logstore.Pending // the record; set when sealed
+	from  int64             // length of the output before
 	keys  int
 	items []*pipeline.Item // whose positions the record passes
 	lead  chan struct{}    // gets one value when it can be sealed, by one of those who wait
@@ -76,18 +84,25 @@ var _ pipeline.Session = (*Session)(nil)
 // logstore.TxBytes.
 const maxUnit = 1 << 17
 
+// partItems is the default of SessionOptions.Part: enough that a record is worth
+// its sync, and few enough that they stay in the processor's cache.
+const partItems = 2048
+
 // OpenSession opens the output, or makes it, and cuts away what the store does
 // not know of. What an output holds that the store never wrote to is kept, and
 // lines are appended to it. An output that was changed since the store wrote to
 // it is refused with an error that wraps semel.ErrInvalidRequest: move it away.
 // The store is not closed by the session.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
-	s := &Session{store: store, window: semel.DefaultWindow}
+	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}
 	if opts != nil {
 		s.source, s.late = opts.Source, opts.OnLate == semel.LateRun
 		if opts.Window != 0 {
 			s.window = opts.Window
+		}
+		if opts.Part != 0 {
+			s.most = opts.Part
 		}
 		if opts.FS != nil {
 			fsys = opts.FS
@@ -96,6 +111,9 @@ func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *
 	var errs []error
 	if s.window < 0 {
 		errs = append(errs, fmt.Errorf("fileio: SessionOptions.Window: %v is negative: %w", s.window, semel.ErrInvalidRequest))
+	}
+	if s.most < 0 {
+		errs = append(errs, fmt.Errorf("fileio: SessionOptions.Part: %d is negative: %w", s.most, semel.ErrInvalidRequest))
 	}
 	if s.source != nil && s.source.state != nil {
 		errs = append(errs, fmt.Errorf("fileio: SessionOptions.Source: it has a State of its own: %w", semel.ErrInvalidRequest))
@@ -132,29 +150,65 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	}
 	defer s.batches.Put(b)
 	defer b.clear()
-	b.sort(ctx, s, items)
-	u, err := s.join(ctx, b, items)
-	if err == nil {
-		err = s.await(u)
-	}
-	if err != nil {
-		for _, it := range items {
-			if it.Err == nil || it.Decision == semel.Duplicate {
-				it.Err = err
+	var (
+		part []*pipeline.Item
+		err  error
+	)
+	for left := items; len(left) > 0 && err == nil; {
+		n := min(len(left), s.most)
+		part, left = left[:n], left[n:]
+		if err = s.part(ctx, b, part); err != nil {
+			fail(part, err)
+		} else if slices.ContainsFunc(part, waits) {
+			err = pipeline.ErrBehind
+		}
+		if err != nil {
+			for _, it := range left {
+				it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, err, 0
 			}
 		}
 	}
+	for _, j := range b.joined {
+		if err := s.await(j.unit); err != nil {
+			fail(j.items, err)
+		}
+	}
 }
+
+// part decides a part of a batch and has it join a unit.
+func (s *Session) part(ctx context.Context, b *batch, items []*pipeline.Item) error {
+	b.sort(ctx, s, items)
+	u, err := s.join(ctx, b, items)
+	if err == nil {
+		b.joined = append(b.joined, joined{u, items})
+	}
+	return err
+}
+
+// fail sets the outcome of items that were not committed.
+func fail(items []*pipeline.Item, err error) {
+	for _, it := range items {
+		if it.Err == nil || it.Decision == semel.Duplicate {
+			it.Err = err
+		}
+	}
+}
+
+// waits reports whether what is behind an item must not be delivered before it.
+func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
 
 // join decides the items of a batch in a unit and writes those that are fresh.
 func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*unit, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.open != nil && s.open.keys+len(b.items) > maxUnit {
-		full := s.open
+		before := s.sealing
 		s.mu.Unlock()
-		<-full.done
+		_ = s.await(before) // who has items in it sees its error
 		s.mu.Lock()
+	}
+	if n := len(b.joined); n > 0 && b.joined[n-1].unit.err != nil {
+		return nil, pipeline.ErrBehind // the part before was taken back
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -189,6 +243,8 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 	}
 	if s.sealing == nil {
 		s.seal(u)
+	} else {
+		s.collect()
 	}
 	return u, nil
 }
@@ -213,7 +269,8 @@ func (s *Session) begin(ctx context.Context) error {
 		return &pipeline.StoreError{Err: fmt.Errorf("fileio: %w", err)}
 	}
 	tx.Set(s.outputName(), make([]byte, reserved))
-	s.open = &unit{tx: tx, from: s.out.length, lead: make(chan struct{}, 1), done: make(chan struct{})}
+	s.open = &unit{tx: tx, from: s.out.length, items: s.settled[:0], lead: make(chan struct{}, 1), done: make(chan struct{})}
+	s.settled = nil
 	return nil
 }
 
@@ -288,6 +345,7 @@ func (s *Session) write() error {
 func (s *Session) abort(u *unit, err error) error {
 	u.tx.Abort()
 	s.open = nil
+	s.reuse(u)
 	s.out.length = u.from // begin cuts what is behind
 	u.err = err
 	close(u.done)
@@ -304,17 +362,22 @@ func (s *Session) seal(u *unit) {
 		s.source.settle(u.items)
 		changed = s.source.take(reserved / 2)
 	}
-	u.items = nil
+	s.reuse(u)
 	err := s.note(u.tx, changed)
 	out := s.out
-	pending := u.tx.Seal(func() error {
+	u.wrote = u.tx.Seal(func() error {
 		if err != nil {
 			return err
 		}
 		return out.sync()
 	})
-	u.wait = pending.Wait
 	u.lead <- struct{}{}
+}
+
+// reuse keeps the room of a unit's items for another. Call with mu.
+func (s *Session) reuse(u *unit) {
+	clear(u.items)
+	s.settled, u.items = u.items[:0], nil
 }
 
 // await waits until a unit is durable, which takes as long as the disk does, and
@@ -325,9 +388,30 @@ func (s *Session) await(u *unit) error {
 		return u.err
 	case <-u.lead:
 	}
-	err := u.wait(context.Background())
+	err := u.wrote.Wait(context.Background())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.arrived(u, err)
+	return u.err
+}
+
+// collect seals the open unit if the one before is durable and nobody waits for it
+// who would. Call with mu.
+func (s *Session) collect() {
+	u := s.sealing
+	if !u.wrote.Done() {
+		return
+	}
+	select {
+	case <-u.lead:
+		s.arrived(u, u.wrote.Wait(context.Background()))
+	default:
+	}
+}
+
+// arrived ends a unit whose record was written, or was not, and seals the next.
+// Call with mu, as the only one who leads the unit.
+func (s *Session) arrived(u *unit, err error) {
 	s.sealing = nil
 	if err != nil {
 		u.err = &pipeline.StoreError{Err: fmt.Errorf("fileio: %w: %w", semel.ErrOutcomeUnknown, err)}
@@ -341,7 +425,6 @@ func (s *Session) await(u *unit) error {
 	default:
 		s.seal(s.open)
 	}
-	return u.err
 }
 
 // Abandon implements pipeline.Session. The session holds nothing.

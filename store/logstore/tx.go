@@ -318,6 +318,16 @@ func (p *Pending) Wait(ctx context.Context) error {
 	return p.batch.wait(ctx)
 }
 
+// Done reports whether Wait would return at once. It does not block.
+func (p *Pending) Done() bool {
+	select {
+	case <-p.batch.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Abort ends the transaction and changes nothing. After Commit, Seal or Abort
 // it does nothing, so that it can be deferred.
 func (tx *Tx) Abort() {
