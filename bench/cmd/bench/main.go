@@ -1,7 +1,7 @@
 // Command bench runs benchmarks beside their peers and writes their results.
 //
-//	bench all            run every benchmark, about 40 minutes
-//	bench NAME...        run some
+//	bench all            run every benchmark, about 75 minutes
+//	bench NAME...        run some; 'kafka-*' stands for all that begin so
 //	bench list           list the names
 //	bench -quick all     prove that everything works; measures nothing
 //
@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path"
 	"slices"
 
 	"github.com/semel-dev/semel/bench/internal/suite"
@@ -36,15 +37,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "tiny sizes: prove that everything works")
+	rounds := flags.Int("rounds", 0, "another `number` of rounds than five: see how long one takes; writes no results into results")
 	child := flags.String("child", "", "measure one `role` of one benchmark; for bench itself")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *rounds < 0 {
+		return fmt.Errorf("-rounds %d is negative: give a number above 0", *rounds)
 	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	env := suite.Env{Root: root, Quick: *quick}
+	env := suite.Env{Root: root, Quick: *quick, Rounds: *rounds}
 	table := suite.Table(env)
 	names := flags.Args()
 	if slices.Equal(names, []string{"list"}) {
@@ -75,13 +80,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(failed...)
 }
 
-// choose finds benchmarks by name.
+// choose finds benchmarks by name, or by a pattern as of path.Match.
 func choose(table []suite.Benchmark, names []string) ([]*suite.Benchmark, error) {
 	var chosen []*suite.Benchmark
 	for _, name := range names {
 		found := false
 		for i := range table {
-			if name == "all" || name == table[i].Name {
+			match, err := path.Match(name, table[i].Name)
+			if err != nil {
+				return nil, fmt.Errorf("%q is no pattern of names: %w", name, err)
+			}
+			if name == "all" || match {
 				chosen = append(chosen, &table[i])
 				found = true
 			}

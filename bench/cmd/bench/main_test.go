@@ -9,11 +9,14 @@ import (
 
 func TestChooseTakesNamesInTheirOrderAndRefusesOthers(t *testing.T) {
 	t.Parallel()
-	table := []suite.Benchmark{{Name: "a"}, {Name: "b"}}
+	table := []suite.Benchmark{{Name: "a"}, {Name: "b"}, {Name: "kafka-1"}, {Name: "kafka-2"}}
 	for _, c := range []struct{ names, want []string }{
-		{[]string{"all"}, []string{"a", "b"}},
+		{[]string{"all"}, []string{"a", "b", "kafka-1", "kafka-2"}},
 		{[]string{"b", "a"}, []string{"b", "a"}},
+		{[]string{"kafka-*"}, []string{"kafka-1", "kafka-2"}},
 		{[]string{"a", "c"}, nil},
+		{[]string{"c*"}, nil},
+		{[]string{"["}, nil},
 		{nil, nil},
 	} {
 		chosen, err := choose(table, c.names)

@@ -17,6 +17,8 @@ type section struct{ word, title string }
 // their word.
 var sections = [...]section{
 	{"dedup", "semel dedup"},
+	{"pipeline", "semel run from file to file"},
+	{"kafka", "semel run with Kafka"},
 	{"key", "Finding the key in a line"},
 	{"memstore", "The store in memory"},
 	{"logstore", "The embedded store"},

@@ -78,13 +78,8 @@ func dedup(e Env) []Benchmark {
 			peerVersion: builtInto(e.work("bin", "bento"), "github.com/warpstreamlabs/bento"),
 			prepare:     e.prepare(some, e.buildSemel, e.build("bento")),
 			ours:        func(ctx context.Context) (map[string]float64, error) { return e.semel(ctx, "dedup-bento", some, false) },
-			peer: func(ctx context.Context) (map[string]float64, error) {
-				out := e.work("out-peer.jsonl")
-				cmd := exec.CommandContext(ctx, e.work("bin", "bento"), "-c", e.peer("bento", "dedupe.yaml"))
-				cmd.Env = append(os.Environ(), "IN="+e.input(some), "OUT="+out)
-				return e.filter(cmd, "dedup-bento", some, out)
-			},
-			figures: []figure{{name: "dedup-bento", unit: "s", lessIsBetter: true, target: 50}},
+			peer:        func(ctx context.Context) (map[string]float64, error) { return e.bento(ctx, "dedup-bento", some) },
+			figures:     []figure{{name: "dedup-bento", unit: "s", lessIsBetter: true, target: 50}},
 		},
 		Benchmark{
 			Name:        "dedup-store",
@@ -119,6 +114,14 @@ func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
 		},
 		figures: []figure{{name: name, unit: "s", lessIsBetter: true, target: 5}},
 	}
+}
+
+// bento runs Bento on the input of that many lines.
+func (e *Env) bento(ctx context.Context, name string, n int) (map[string]float64, error) {
+	out := e.work("out-peer.jsonl")
+	cmd := exec.CommandContext(ctx, e.work("bin", "bento"), "-c", e.peer("bento", "dedupe.yaml"))
+	cmd.Env = append(os.Environ(), "IN="+e.input(n), "OUT="+out)
+	return e.filter(cmd, name, n, out)
 }
 
 // semel runs the program on the input of that many lines.

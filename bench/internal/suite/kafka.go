@@ -26,69 +26,74 @@ func kafka(e Env) []Benchmark {
 	in := records.Input{Seed: inputSeed, Records: e.size(2_000_000, 20_000)}
 	work := fmt.Sprintf("from Kafka to Kafka, %s records of %d bytes and a key of 36, in %d partitions, every tenth a duplicate of one of the 100,000 before it; keys are remembered for 1 h. Records a second from the first one written until all are committed, processor time in that span, and peak memory of the program. ",
 		count(in.Records), records.ValueBytes, kafkaPartitions)
-	var list []Benchmark
-	for _, s := range []struct {
-		name, work string
-		ours       semelKafka
-		streams    streams
-	}{
-		{"kafka-100ms-streams", "Exactly once, a commit every 100 ms. Peer: Kafka Streams with a persistent window store, exactly_once_v2, its defaults",
-			semelKafka{eos: true, commit: 100 * time.Millisecond}, streams{commit: 100 * time.Millisecond}},
-		{"kafka-100ms-streams-tuned", "Exactly once, a commit every 100 ms. Peer: Kafka Streams with a persistent window store, exactly_once_v2, batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads",
-			semelKafka{eos: true, commit: 100 * time.Millisecond}, streams{commit: 100 * time.Millisecond, tuned: true}},
-		{"kafka-1s-streams-tuned", "Exactly once, a commit every second. Peer: Kafka Streams with a persistent window store, exactly_once_v2, batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads",
-			semelKafka{eos: true, commit: time.Second}, streams{commit: time.Second, tuned: true}},
-	} {
-		list = append(list, Benchmark{
-			Name:        s.name,
-			Work:        work + s.work,
+	// move is ours beside some peers; all of them measure the same three values.
+	move := func(name, how string, nodes int, ours semelKafka, rivals ...rival) Benchmark {
+		return Benchmark{
+			Name:    name,
+			Work:    work + how,
+			prepare: e.prepareKafka(e.buildSemel, e.buildStreams, e.build("kafkacopy")),
+			ours:    e.moves(name, nodes, in, true, e.semelKafka(ours)),
+			rivals:  rivals,
+		}
+	}
+	byStreams := func(name, as string, s streams, memory float64) rival {
+		return rival{
+			work:        "Peer: Kafka Streams with a persistent window store, exactly_once_v2, " + as,
 			peerVersion: func() (string, error) { return streamsVersion, nil },
-			prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
-			ours:        e.moves(s.name, 1, in, true, e.semelKafka(s.ours)),
-			peer:        e.moves(s.name, 1, in, true, e.streams(s.streams)),
-			figures: []figure{
-				{name: s.name, unit: "records/s", target: 4},
-				{name: s.name + "-cpu", unit: "s", lessIsBetter: true, target: 5},
-				{name: s.name + "-memory", unit: "MiB", lessIsBetter: true, target: 3},
-			},
-		})
+			peer:        e.moves(name, 1, in, true, e.streams(s)),
+			figures:     kafkaFigures(name, s.suffix(), 4, 5, memory),
+		}
 	}
-	for _, s := range []struct {
-		name, work string
-		nodes      int
-		ours       semelKafka
-		copy       kafkaCopy
-		target     float64
-	}{
-		{"kafka-100ms-copy", "Exactly once, a commit every 100 ms. Peer: a copy by franz-go in transactions, with a changelog record for each, which remembers nothing",
-			1, semelKafka{eos: true, commit: 100 * time.Millisecond}, kafkaCopy{eos: true, commit: 100 * time.Millisecond, changelog: true}, 0.8},
-		{"kafka-1s-copy", "Exactly once, a commit every second. Peer: a copy by franz-go in transactions, with a changelog record for each, which remembers nothing",
-			1, semelKafka{eos: true, commit: time.Second}, kafkaCopy{eos: true, commit: time.Second, changelog: true}, 0.8},
-		{"kafka-replicated-copy", "Exactly once, a commit every 100 ms, on three nodes with three replicas. Peer: a copy by franz-go in transactions, one after the other, with a changelog record for each, which remembers nothing",
-			3, semelKafka{eos: true, commit: 100 * time.Millisecond}, kafkaCopy{eos: true, commit: 100 * time.Millisecond, changelog: true}, 1.5},
-		{"kafka-at-least-once-copy", "At least once, a commit every 100 ms, with the embedded store. Peer: a copy by franz-go, which remembers nothing",
-			1, semelKafka{commit: 100 * time.Millisecond}, kafkaCopy{commit: 100 * time.Millisecond}, 0.6},
-	} {
-		list = append(list, Benchmark{
-			Name:        s.name,
-			Work:        work + s.work,
+	byCopy := func(name, as string, nodes int, c kafkaCopy, target float64) rival {
+		return rival{
+			work:        "Peer: a copy by franz-go " + as,
 			peerVersion: builtInto(e.work("bin", "kafkacopy"), "github.com/twmb/franz-go"),
-			prepare:     e.prepareKafka(e.buildSemel, e.build("kafkacopy")),
-			ours:        e.moves(s.name, s.nodes, in, true, e.semelKafka(s.ours)),
-			peer:        e.moves(s.name, s.nodes, in, false, e.kafkaCopy(s.copy)),
-			figures: []figure{
-				{name: s.name, unit: "records/s", target: s.target},
-				{name: s.name + "-cpu", unit: "s", lessIsBetter: true},
-				{name: s.name + "-memory", unit: "MiB", lessIsBetter: true},
-			},
-		})
+			peer:        e.moves(name, nodes, in, false, e.kafkaCopy(c)),
+			figures:     kafkaFigures(name, "-copy", target, 0, 0),
+		}
 	}
-	return append(list, e.kafkaRestart())
+	const (
+		defaults  = "its defaults"
+		tuned     = "batches of 256 KiB, polls of 5,000 records and 4 MiB, two threads"
+		changelog = "in transactions, one after the other, with a changelog record for each, which remembers nothing"
+	)
+	var list []Benchmark
+	for _, c := range []struct {
+		name, how string
+		commit    time.Duration
+	}{
+		{"kafka-100ms", "Exactly once, a commit every 100 ms. ", 100 * time.Millisecond},
+		{"kafka-1s", "Exactly once, a commit every second. ", time.Second},
+	} {
+		list = append(list, move(c.name, c.how, 1, semelKafka{eos: true, commit: c.commit},
+			byStreams(c.name, defaults, streams{commit: c.commit}, 0),
+			byStreams(c.name, tuned, streams{commit: c.commit, tuned: true}, 3),
+			byCopy(c.name, changelog, 1, kafkaCopy{eos: true, commit: c.commit, changelog: true}, 0.8)))
+	}
+	const tenth = 100 * time.Millisecond
+	return append(list,
+		move("kafka-replicated", "Exactly once, a commit every 100 ms, on three nodes with three replicas. ", 3, semelKafka{eos: true, commit: tenth},
+			byCopy("kafka-replicated", changelog, 3, kafkaCopy{eos: true, commit: tenth, changelog: true}, 1.5)),
+		move("kafka-at-least-once", "At least once, with the embedded store; both commit their offsets every second. ", 1, semelKafka{},
+			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.6)),
+		e.kafkaRestart(), kafkaPostgres(e))
+}
+
+// kafkaFigures are rate, processor time and memory of a move beside a peer,
+// with the least ratio of each.
+func kafkaFigures(name, peer string, rate, processor, memory float64) []figure {
+	return []figure{
+		{name: name + peer, value: name, unit: "records/s", target: rate},
+		{name: name + peer + "-cpu", value: name + "-cpu", unit: "s", lessIsBetter: true, target: processor},
+		{name: name + peer + "-memory", value: name + "-memory", unit: "MiB", lessIsBetter: true, target: memory},
+	}
 }
 
 func (e *Env) kafkaRestart() Benchmark {
 	const name, further = "kafka-restart", 1000
-	in := records.Input{Seed: inputSeed, Records: e.size(1_000_000, 20_000) + further}
+	// Nine in ten records have a key of their own, which makes a million.
+	in := records.Input{Seed: inputSeed, Records: e.size(1_111_111, 20_000) + further}
+	before := records.Input{Records: in.Records - further}
 	side := func(program kafkaProgram) side {
 		return func(ctx context.Context) (map[string]float64, error) {
 			return e.comeBack(ctx, name, in, further, program)
@@ -97,7 +102,7 @@ func (e *Env) kafkaRestart() Benchmark {
 	return Benchmark{
 		Name: name,
 		Work: fmt.Sprintf("exactly once from Kafka to Kafka, a commit every 100 ms: time from SIGKILL until %d further records are committed by the program that is started again at once, after %s records with %s keys. The only member of its group, with a static id and a session of %v. Peer: Kafka Streams with a persistent key-value store",
-			further, count(in.Records-further), count(in.FreshRecords()), ownSession),
+			further, count(before.Records), count(before.FreshRecords()), ownSession),
 		peerVersion: func() (string, error) { return streamsVersion, nil },
 		prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
 		ours:        side(e.semelKafka(semelKafka{eos: true, commit: 100 * time.Millisecond, static: true})),
@@ -132,15 +137,16 @@ func (e *Env) moves(name string, nodes int, in records.Input, distinct bool, pro
 
 // semelKafka is how our side runs.
 type semelKafka struct {
-	// eos asks for transactions; without it the embedded store remembers.
+	// eos asks for transactions; without it the embedded store remembers, and
+	// offsets are committed every second.
 	eos    bool
-	commit time.Duration
-	static bool // a static member with a short session
+	commit time.Duration // of transactions
+	static bool          // a static member with a short session
 }
 
 // semelKafka runs the program above with a pipeline from Kafka to Kafka, by
 // kafkaIn, kafkaOut, kafkaGroup and what it is given here. It is the one place
-// that says how.
+// that says how. Like its peers it compresses nothing.
 func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
 		brokers := `"` + strings.Join(addrs, `", "`) + `"`
@@ -154,14 +160,19 @@ func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
 			commit = "store: keys"
 		}
-		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s } }\n    %s\n",
+		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s, compression: none } }\n    %s\n",
 			stores, source, brokers, kafkaOut, commit)
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return nil, err
 		}
-		return exec.CommandContext(ctx, e.work("bin", "semel"), "run", file, "--admin", "off", "--log-level", "warn"), nil
+		return e.semelRun(ctx, file), nil
 	}
+}
+
+// semelRun runs the pipelines of a configuration.
+func (e *Env) semelRun(ctx context.Context, file string) *exec.Cmd {
+	return exec.CommandContext(ctx, e.work("bin", "semel"), "run", file, "--admin", "off", "--log-level", "warn")
 }
 
 // kafkaCopy is how the copy by franz-go runs: peers/kafkacopy.
@@ -189,6 +200,14 @@ type streams struct {
 	tuned  bool
 	commit time.Duration
 	static bool // a static member with a short session
+}
+
+// suffix names the peer in a figure.
+func (s *streams) suffix() string {
+	if s.tuned {
+		return "-streams-tuned"
+	}
+	return "-streams"
 }
 
 func (e *Env) streams(s streams) kafkaProgram {

@@ -16,6 +16,9 @@ import (
 // leaves the duplicates in.
 func TestMoveMeasuresAndChecks(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short tries no benchmark")
+	}
 	servicestest.Program(t, services.Kafka43)
 	e := Env{Root: t.TempDir(), Quick: true}
 	binary := e.work("bin", "kafkacopy")

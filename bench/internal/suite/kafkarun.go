@@ -46,8 +46,8 @@ type kafkaCluster struct {
 	servers []*services.Server
 }
 
-// startKafka starts one node or three, with empty topics.
-func startKafka(ctx context.Context, nodes int) (_ *kafkaCluster, err error) {
+// startKafka starts one node or three, with empty topics of so many partitions.
+func startKafka(ctx context.Context, nodes, partitions int) (_ *kafkaCluster, err error) {
 	c := &kafkaCluster{}
 	defer func() {
 		if err != nil {
@@ -73,7 +73,7 @@ func startKafka(ctx context.Context, nodes int) (_ *kafkaCluster, err error) {
 		return nil, err
 	}
 	c.client = kadm.NewClient(client)
-	made, err := c.client.CreateTopics(ctx, kafkaPartitions, int16(nodes), nil, kafkaIn, kafkaOut, kafkaChangelog)
+	made, err := c.client.CreateTopics(ctx, int32(partitions), int16(nodes), nil, kafkaIn, kafkaOut, kafkaChangelog)
 	if err := errors.Join(err, made.Error()); err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input
 	if err != nil {
 		return nil, err
 	}
-	c, err := startKafka(ctx, nodes)
+	c, err := startKafka(ctx, nodes, kafkaPartitions)
 	if err != nil {
 		return nil, err
 	}
@@ -244,12 +244,22 @@ func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input
 	if err := in.Fill(ctx, c.addrs, kafkaIn, 0, in.Records); err != nil {
 		return nil, err
 	}
+	values, err := c.measure(ctx, name, in.Records, program, dir, c.written)
+	if err != nil {
+		return nil, err
+	}
+	return values, in.Verify(ctx, c.addrs, kafkaOut, distinct)
+}
+
+// measure runs a program on the whole input, which began when it has had its
+// first effect, and ends it in order.
+func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program kafkaProgram, dir string, began func(context.Context) (bool, error)) (_ map[string]float64, err error) {
 	r, err := startProgram(ctx, c, program, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.kill()) }()
-	if err := r.until(ctx, "its first record", c.written); err != nil {
+	if err := r.until(ctx, "its first effect", began); err != nil {
 		return nil, err
 	}
 	start := time.Now()
@@ -269,14 +279,11 @@ func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input
 	if err != nil {
 		return nil, err
 	}
-	if err := r.stop(); err != nil {
-		return nil, err
-	}
 	return map[string]float64{
-		name:             float64(in.Records) / took.Seconds(),
+		name:             float64(n) / took.Seconds(),
 		name + "-cpu":    max(after-before, tick).Seconds(),
 		name + "-memory": peak,
-	}, in.Verify(ctx, c.addrs, kafkaOut, distinct)
+	}, r.stop()
 }
 
 // comeBack measures how long a program that is killed takes, from the kill,
@@ -287,7 +294,7 @@ func (e *Env) comeBack(ctx context.Context, name string, in records.Input, furth
 	if err != nil {
 		return nil, err
 	}
-	c, err := startKafka(ctx, 1)
+	c, err := startKafka(ctx, 1, kafkaPartitions)
 	if err != nil {
 		return nil, err
 	}

@@ -74,9 +74,7 @@ func comparison(name, work string, target float64, ours, peer func(context.Conte
 // onPostgres starts a server for one side of one round, with a pool of as many
 // connections, and makes the tables.
 func onPostgres(ctx context.Context, connections int, tables string, measure func(*pgxpool.Pool) error) (err error) {
-	server, err := services.StartPostgres(ctx, &services.PostgresOptions{Settings: map[string]string{
-		"shared_buffers": "1GB", "max_wal_size": "8GB", "fsync": "on", "synchronous_commit": "on",
-	}})
+	server, err := startPostgres(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,6 +95,13 @@ func onPostgres(ctx context.Context, connections int, tables string, measure fun
 		}
 	}
 	return measure(pool)
+}
+
+// startPostgres starts an empty server.
+func startPostgres(ctx context.Context) (*services.Server, error) {
+	return services.StartPostgres(ctx, &services.PostgresOptions{Settings: map[string]string{
+		"shared_buffers": "1GB", "max_wal_size": "8GB", "fsync": "on", "synchronous_commit": "on",
+	}})
 }
 
 // onStore is onPostgres with a store in the database.

@@ -7,6 +7,7 @@ package suite
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,10 +21,11 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// Rounds is how often both sides of a benchmark run, in turn.
+// Rounds is how often the sides of a benchmark run, in turn.
 const Rounds = 5
 
-// Benchmark compares two sides in one or more figures.
+// Benchmark compares two sides in one or more figures, or ours with several
+// peers.
 type Benchmark struct {
 	// Name is what selects the benchmark on the command line.
 	Name string
@@ -41,6 +43,26 @@ type Benchmark struct {
 	// limits.
 	ours, peer side
 	figures    []figure
+	// rivals take the place of peerVersion, peer and figures where there are
+	// several peers. Ours then runs once in a round for all of them.
+	rivals []rival
+}
+
+// rival is one of several peers, with the figures that compare with it.
+type rival struct {
+	// work is added to the benchmark's.
+	work        string
+	peerVersion func() (string, error)
+	peer        side
+	figures     []figure
+}
+
+// against returns the peers: that of the benchmark, or its rivals.
+func (b *Benchmark) against() []rival {
+	if len(b.rivals) > 0 {
+		return b.rivals
+	}
+	return []rival{{peerVersion: b.peerVersion, peer: b.peer, figures: b.figures}}
 }
 
 // side measures once and returns a value for the name of each figure.
@@ -49,7 +71,9 @@ type side func(context.Context) (map[string]float64, error)
 // figure is one of the values that a benchmark measures.
 type figure struct {
 	// name is the result's name.
-	name         string
+	name string
+	// value is what the sides call it, if not by that name.
+	value        string
 	unit         string
 	lessIsBetter bool
 	// target is the least ratio; 0 asks for none.
@@ -77,65 +101,97 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 			return err
 		}
 	}
-	peerVersion, err := b.peerVersion()
-	if err != nil {
-		return err
+	rivals := b.against()
+	versions := make([]string, len(rivals))
+	for i, v := range rivals {
+		if versions[i], err = v.peerVersion(); err != nil {
+			return err
+		}
 	}
-	rounds := make([][][2]float64, len(b.figures))
-	for n := range Rounds {
-		values, err := r.round(ctx, b)
+	rounds := map[string][][2]float64{} // by figure
+	for n := range r.Env.rounds() {
+		values, took, err := r.round(ctx, b, rivals)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(r.Log, "%s: round %d of %d:", b.Name, n+1, Rounds)
-		for i, f := range b.figures {
-			rounds[i] = append(rounds[i], values[i])
-			fmt.Fprintf(r.Log, "  %.4g | %.4g %s", values[i][0], values[i][1], f.unit)
+		fmt.Fprintf(r.Log, "%s: round %d of %d:", b.Name, n+1, r.Env.rounds())
+		for _, v := range rivals {
+			for _, f := range v.figures {
+				pair := values[f.name]
+				rounds[f.name] = append(rounds[f.name], pair)
+				fmt.Fprintf(r.Log, "  %.4g | %.4g %s", pair[0], pair[1], f.unit)
+			}
 		}
-		fmt.Fprintln(r.Log)
+		fmt.Fprintf(r.Log, "  (with set-up and checks %.0f s)\n", took)
 	}
-	for i, f := range b.figures {
-		res := result.Result{
-			Name: f.name, Work: b.Work, Unit: f.unit, PeerVersion: peerVersion, Rounds: rounds[i], Target: f.target,
-			Command: r.Env.command(b.Name), Date: time.Now().UTC().Format(time.RFC3339), Machine: machine,
+	for i, v := range rivals {
+		for _, f := range v.figures {
+			res := result.Result{
+				Name: f.name, Work: b.Work + v.work, Unit: f.unit, PeerVersion: versions[i], Rounds: rounds[f.name], Target: f.target,
+				Command: r.Env.command(b.Name), Date: time.Now().UTC().Format(time.RFC3339), Machine: machine,
+			}
+			if err := r.save(&res, f.lessIsBetter); err != nil {
+				return err
+			}
 		}
-		res.Settle(f.lessIsBetter)
-		if err := res.Save(r.Env.results()); err != nil {
-			return err
-		}
-		verdict := "no target"
-		switch {
-		case f.target > 0 && res.Met():
-			verdict = fmt.Sprintf("target %.4g met", f.target)
-		case f.target > 0:
-			verdict = fmt.Sprintf("SHORT of target %.4g", f.target)
-		}
-		fmt.Fprintf(r.Log, "%s: %.4g, peer %.4g %s, ratio %.3g, %s\n", f.name, res.Ours, res.Peer, f.unit, res.Ratio, verdict)
 	}
 	return nil
 }
 
-// round measures each side once and returns a pair for each figure.
-func (r *Runner) round(ctx context.Context, b *Benchmark) ([][2]float64, error) {
-	ours, err := r.child(ctx, b, "ours")
+// save settles a result, keeps it and says whether it meets its target.
+func (r *Runner) save(res *result.Result, lessIsBetter bool) error {
+	res.Settle(lessIsBetter)
+	if err := res.Save(r.Env.results()); err != nil {
+		return err
+	}
+	verdict := "no target"
+	switch {
+	case res.Target > 0 && res.Met():
+		verdict = fmt.Sprintf("target %.4g met", res.Target)
+	case res.Target > 0:
+		verdict = fmt.Sprintf("SHORT of target %.4g", res.Target)
+	}
+	fmt.Fprintf(r.Log, "%s: %.4g, peer %.4g %s, ratio %.3g, %s\n", res.Name, res.Ours, res.Peer, res.Unit, res.Ratio, verdict)
+	return nil
+}
+
+// round measures each side once and returns a pair for each figure, and how
+// many seconds each side took.
+func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival) (values map[string][2]float64, took []float64, err error) {
+	child := func(role string) (map[string]float64, error) {
+		start := time.Now()
+		defer func() { took = append(took, time.Since(start).Seconds()) }()
+		return r.child(ctx, b, role)
+	}
+	ours, err := child("ours")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	peer := map[string]float64{}
-	if b.peer != nil {
-		if peer, err = r.child(ctx, b, "peer"); err != nil {
-			return nil, err
+	values = map[string][2]float64{}
+	for i, v := range rivals {
+		var peer map[string]float64
+		if v.peer != nil {
+			if peer, err = child(peerRole(i)); err != nil {
+				return nil, nil, err
+			}
 		}
-	} else {
-		for _, f := range b.figures {
-			peer[f.name] = f.limit
+		for _, f := range v.figures {
+			value := cmp.Or(f.value, f.name)
+			values[f.name] = [2]float64{ours[value], f.limit}
+			if v.peer != nil {
+				values[f.name] = [2]float64{ours[value], peer[value]}
+			}
 		}
 	}
-	values := make([][2]float64, len(b.figures))
-	for i, f := range b.figures {
-		values[i] = [2]float64{ours[f.name], peer[f.name]}
+	return values, took, nil
+}
+
+// peerRole is the role of one of the peers, from 0.
+func peerRole(i int) string {
+	if i == 0 {
+		return "peer"
 	}
-	return values, nil
+	return "peer-" + strconv.Itoa(i+1)
 }
 
 // child runs one role of a benchmark in a new process.
@@ -171,10 +227,16 @@ func (b *Benchmark) Child(ctx context.Context, role string, w io.Writer) error {
 		err = b.prepare(ctx)
 	case "ours":
 		values, err = b.ours(ctx)
-	case "peer":
-		values, err = b.peer(ctx)
 	default:
-		return fmt.Errorf("suite: there is no role %q", role)
+		rivals := b.against()
+		i := 0
+		for i < len(rivals) && role != peerRole(i) {
+			i++
+		}
+		if i == len(rivals) {
+			return fmt.Errorf("suite: there is no role %q", role)
+		}
+		values, err = rivals[i].peer(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("suite: %s: %w", b.Name, err)
@@ -189,7 +251,12 @@ type Env struct {
 	// Quick asks for sizes that prove that a benchmark works and measure
 	// nothing; results then go to the work folder.
 	Quick bool
+	// Rounds asks for another number of rounds than Rounds, to see how long one
+	// takes; results then go to the work folder.
+	Rounds int
 }
+
+func (e *Env) rounds() int { return cmp.Or(e.Rounds, Rounds) }
 
 // size returns full, or quick in a quick run.
 func (e *Env) size(full, quick int) int {
@@ -214,13 +281,16 @@ func (e *Env) fresh(name string) (string, error) {
 }
 
 func (e *Env) results() string {
-	if e.Quick {
+	if e.Quick || e.rounds() != Rounds {
 		return e.work("quick-results")
 	}
 	return filepath.Join(e.Root, "results")
 }
 
 func (e *Env) command(name string) string {
+	if e.rounds() != Rounds {
+		name = fmt.Sprintf("-rounds %d %s", e.rounds(), name)
+	}
 	if e.Quick {
 		name = "-quick " + name
 	}

@@ -19,19 +19,24 @@ func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 	t.Parallel()
 	names, figures := map[string]bool{}, map[string]bool{}
 	e := Env{Root: t.TempDir()}
-	for _, b := range append(Table(e), kafka(e)...) {
+	for _, b := range Table(e) {
 		if b.Name == "all" || b.Name == "list" || names[b.Name] {
 			t.Errorf("%s is taken", b.Name)
 		}
 		names[b.Name] = true
-		if b.Work == "" || b.peerVersion == nil || b.ours == nil || len(b.figures) == 0 {
+		if b.Work == "" || b.ours == nil {
 			t.Errorf("%s lacks something", b.Name)
 		}
-		for _, f := range b.figures {
-			if figures[f.name] || f.unit == "" || (b.peer == nil) != (f.limit > 0) {
-				t.Errorf("%s: figure %+v is taken, or lacks something", b.Name, f)
+		for i, v := range b.against() {
+			if v.peerVersion == nil || len(v.figures) == 0 {
+				t.Errorf("%s: peer %d lacks something", b.Name, i)
 			}
-			figures[f.name] = true
+			for _, f := range v.figures {
+				if figures[f.name] || f.unit == "" || (v.peer == nil) != (f.limit > 0) {
+					t.Errorf("%s: figure %+v is taken, or lacks something", b.Name, f)
+				}
+				figures[f.name] = true
+			}
 		}
 	}
 }
@@ -40,6 +45,9 @@ func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 // those.
 func TestEachSideInProcessMeasuresEveryFigure(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short tries no benchmark")
+	}
 	e := Env{Root: t.TempDir(), Quick: true}
 	for _, b := range slices.Concat(keys(e), memory(e), durable(e), atRest(e)) {
 		// Not in parallel: the sides share the folder of working files.
@@ -82,6 +90,23 @@ func TestChildRefusesAnUnknownRole(t *testing.T) {
 	t.Parallel()
 	if err := new(Benchmark).Child(context.Background(), "other", io.Discard); err == nil {
 		t.Error("no error")
+	}
+}
+
+func TestChildMeasuresThePeerOfItsRole(t *testing.T) {
+	t.Parallel()
+	side := func(v float64) side {
+		return func(context.Context) (map[string]float64, error) { return map[string]float64{"rate": v}, nil }
+	}
+	b := Benchmark{ours: side(1), rivals: []rival{{peer: side(2)}, {peer: side(3)}}}
+	for role, want := range map[string]string{"ours": `{"rate":1}`, peerRole(0): `{"rate":2}`, peerRole(1): `{"rate":3}`} {
+		var out bytes.Buffer
+		if err := b.Child(t.Context(), role, &out); err != nil || strings.TrimSpace(out.String()) != want {
+			t.Errorf("%s measured %q, %v; want %s", role, out.String(), err, want)
+		}
+	}
+	if err := b.Child(t.Context(), peerRole(2), io.Discard); err == nil {
+		t.Error("a peer that is not there was measured")
 	}
 }
 

@@ -1,0 +1,89 @@
+// Command pginsert writes the records of a topic to a table of PostgreSQL with
+// the runner, the source and the statements of semel run, and remembers no keys:
+// the yardstick for keys in the transaction of the rows.
+//
+//	pginsert -bootstrap HOST:PORT,… -in TOPIC -group NAME -dsn ADDRESS -table NAME
+//
+// The table gets event_id, seq, type and customer of each record, duplicates
+// too. It ends in order at SIGTERM.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+type config struct{ bootstrap, in, group, dsn, table string }
+
+func main() {
+	var c config
+	flag.StringVar(&c.bootstrap, "bootstrap", "", "brokers, with commas between")
+	flag.StringVar(&c.in, "in", "", "topic to read")
+	flag.StringVar(&c.group, "group", "copy", "group")
+	flag.StringVar(&c.dsn, "dsn", "", "address of the database")
+	flag.StringVar(&c.table, "table", "", "table to write")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := c.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "pginsert:", err)
+		os.Exit(1)
+	}
+}
+
+func (c *config) run(ctx context.Context) error {
+	// As a store with prepare: true has its statements.
+	dsn := c.dsn + "?default_query_exec_mode=cache_statement"
+	if strings.Contains(c.dsn, "?") {
+		dsn = c.dsn + "&default_query_exec_mode=cache_statement"
+	}
+	sink, err := pgsink.Open(ctx, dsn, &pgsink.Options{Table: c.table, Columns: []pgsink.Column{
+		{Name: "event_id", From: ".event_id"}, {Name: "seq", From: ".seq"}, {Name: "type", From: ".type"}, {Name: "customer", From: ".customer"},
+	}})
+	if err != nil {
+		return err
+	}
+	source, err := kafkaio.OpenSource(ctx, &kafkaio.SourceOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(strings.Split(c.bootstrap, ",")...)},
+		Group:  c.group, Topics: []string{c.in}, Instance: c.group + "-1", MaxPoll: 1000,
+	})
+	if err != nil {
+		return err
+	}
+	rule, err := key.ParseRule("record-key")
+	if err != nil {
+		return err
+	}
+	runner, err := pipeline.New(source, keyless{sink}, &pipeline.Options{
+		Key: rule, OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
+	})
+	if err != nil {
+		return err
+	}
+	return runner.Run(ctx)
+}
+
+// keyless is a session that delivers everything.
+type keyless struct{ pipeline.Sink }
+
+func (k keyless) Process(ctx context.Context, items []*pipeline.Item) {
+	for _, it := range items {
+		it.Decision, it.Attempt = semel.Fresh, it.Tries()+1
+	}
+	k.Deliver(ctx, items)
+}
+
+func (k keyless) Abandon(context.Context, []*pipeline.Item) {}
