@@ -21,18 +21,27 @@ type verdicts struct {
 	sinkErr, storeErr     error
 	after                 time.Duration // how long the sink asks to be left alone
 	sinkWorks, storeWorks bool
+	delivered             uint64
+}
+
+// reset forgets all but the room.
+func (v *verdicts) reset() {
+	clear(v.settled) // an idle worker must hold nothing
+	*v = verdicts{settled: v.settled[:0]}
 }
 
 // judge decides what becomes of items after they were processed and does it: on
-// return each is either done with, or has the time at which it comes again.
-func (r *Runner) judge(batch []*Item) {
-	var v verdicts
+// return each is either done with, or has the time at which it comes again. The
+// verdicts are empty before and after.
+func (r *Runner) judge(batch []*Item, v *verdicts) {
+	defer v.reset()
 	now := time.Now()
 	for _, it := range batch {
 		it.due = time.Time{}
-		r.sentence(it, &v, now)
+		r.sentence(it, v, now)
 	}
-	r.mood(&v)
+	r.delivered.Add(v.delivered)
+	r.mood(v)
 	if len(v.park) > 0 && r.park(v.park) {
 		v.settled = append(v.settled, v.park...)
 	}
@@ -59,7 +68,7 @@ func (r *Runner) sentence(it *Item, v *verdicts, now time.Time) {
 	}
 	if it.Decision == semel.Fresh || it.observed != semel.Undecided {
 		v.sinkWorks = true
-		r.delivered.Add(1)
+		v.delivered++
 	}
 	v.settled = append(v.settled, it)
 }
@@ -91,7 +100,7 @@ func (r *Runner) failed(it *Item, v *verdicts, now time.Time) {
 	case errors.As(err, &away):
 		// While others are delivered it is this message that the sink cannot
 		// take, and it must not hold them up for ever.
-		if delivered := r.delivered.Load(); it.away && delivered != it.seen {
+		if delivered := r.delivered.Load() + v.delivered; it.away && delivered != it.seen {
 			it.seen = delivered
 			r.retry(it, v, now)
 		} else {

@@ -90,11 +90,19 @@ func (l *Lane) begin() bool {
 	return true
 }
 
-// end notes that an item is no longer processed.
-func (l *Lane) end() {
+// more notes that n more items are being processed. One is already, so that who
+// closes the lane waits for them too.
+func (l *Lane) more(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.busy--
+	l.busy += n
+}
+
+// end notes that n items are no longer processed.
+func (l *Lane) end(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy -= n
 	if l.closed && l.busy == 0 {
 		close(l.idle)
 	}

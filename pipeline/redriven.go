@@ -9,6 +9,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -153,7 +154,8 @@ func (s *Redriven) Close(context.Context) error { return nil }
 // processed beside it.
 type parkedPlaces struct {
 	lot Lot
-	mu  sync.Mutex // guards at
+	any atomic.Bool // at is not empty
+	mu  sync.Mutex  // guards at
 	at  map[place]struct{}
 }
 
@@ -175,6 +177,7 @@ func (k *parkedPlaces) load(ctx context.Context, lot Lot, pipeline string) error
 	}
 	return lot.Parked(ctx, pipeline, func(p *Parked) bool {
 		k.at[placeOf(&p.Message)] = struct{}{}
+		k.any.Store(true)
 		return true
 	})
 }
@@ -187,6 +190,7 @@ func (k *parkedPlaces) add(list []Parked) {
 	defer k.mu.Unlock()
 	for i := range list {
 		k.at[placeOf(&list[i].Message)] = struct{}{}
+		k.any.Store(true)
 	}
 }
 
@@ -194,6 +198,9 @@ func (k *parkedPlaces) add(list []Parked) {
 // place of one that was, and somebody may have taken it out, so the lot is asked;
 // while it does not answer, nothing counts as parked.
 func (k *parkedPlaces) has(pipeline string, it *Item) bool {
+	if !k.any.Load() {
+		return false
+	}
 	k.mu.Lock()
 	_, maybe := k.at[placeOf(&it.Message)]
 	k.mu.Unlock()

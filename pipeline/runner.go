@@ -150,7 +150,10 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 
 // work processes batches until there are no more.
 func (r *Runner) work() {
-	var space, todo []*Item
+	var (
+		space, todo []*Item
+		verdicts    verdicts
+	)
 	for {
 		batch, orphans := r.sched.take(space, r.opts.Batch, r.traits.Ordered)
 		if len(orphans) > 0 {
@@ -171,7 +174,7 @@ func (r *Runner) work() {
 			r.session.Process(r.hard, todo)
 			r.observeBatch(todo, time.Since(start))
 		}
-		r.judge(batch)
+		r.judge(batch, &verdicts)
 		r.sched.settle(batch)
 		clear(batch) // an idle worker must hold nothing
 		clear(todo)

@@ -68,8 +68,17 @@ func (s *scheduler) wake() {
 func (s *scheduler) add(items []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var (
+		lane   *Lane
+		closed bool
+		c      chain // of the item before
+		longer bool  // than it is in groups
+	)
 	for _, it := range items {
-		if it.Lane.Closed() {
+		if it.Lane != lane {
+			lane, closed = it.Lane, it.Lane.Closed()
+		}
+		if closed {
 			it.done = true // the source delivers it to somebody else
 			continue
 		}
@@ -81,15 +90,23 @@ func (s *scheduler) add(items []*Item) {
 			it.Lane.held = true
 			pause(it.Lane, true)
 		}
-		c, there := s.groups[it.group]
-		if !there {
-			s.groups[it.group] = chain{it, it}
+		if c.tail == nil || c.tail.group != it.group {
+			if longer {
+				s.groups[c.tail.group] = c
+			}
+			c, longer = s.groups[it.group]
+		}
+		if c.tail == nil {
+			c = chain{it, it}
+			s.groups[it.group] = c
 			s.push(it)
 			continue
 		}
 		c.tail.next = it
-		c.tail = it
-		s.groups[it.group] = c
+		c.tail, longer = it, true
+	}
+	if longer {
+		s.groups[c.tail.group] = c
 	}
 }
 
@@ -200,13 +217,23 @@ func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
 			continue
 		}
 		batch = append(batch, head)
+		more := 0
 		for it := head.next; ordered && it != nil && len(batch) < most; it = it.next {
 			if !it.due.IsZero() && time.Now().Before(it.due) {
 				break // it waits, and would hold up those before it again
 			}
-			if s.begin(it) {
+			switch {
+			case it.done:
+			case it.Lane == head.Lane:
+				it.busy = true
+				more++
+				batch = append(batch, it)
+			case s.begin(it): // two groups with one number
 				batch = append(batch, it)
 			}
+		}
+		if more > 0 {
+			head.Lane.more(more)
 		}
 	}
 	return batch
@@ -229,15 +256,21 @@ func (s *scheduler) settle(items []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	ended := 0 // of the item's lane
 	for i, it := range items {
-		it.Lane.end()
+		ended++
 		it.busy = false
 		if it.done {
 			s.uncount(it)
 		} else if it.Lane.Closed() {
 			s.drop(it)
 		}
-		if last := i == len(items)-1; last || items[i+1].group != it.group {
+		last := i == len(items)-1
+		if last || items[i+1].Lane != it.Lane {
+			it.Lane.end(ended)
+			ended = 0
+		}
+		if last || items[i+1].group != it.group {
 			s.advance(it.group, now)
 		}
 	}
