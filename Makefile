@@ -2,6 +2,7 @@
 # fetched by their pinned version when a target runs them.
 GO ?= go
 FUZZTIME ?= 10s
+SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # What `make services` starts: names of `go run ./tools/services list`, or all.
@@ -10,7 +11,7 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-full test-matrix check race counts faults fuzz crash services services-stop services-install bench bench-report
+.PHONY: help build test test-full test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,13 +21,15 @@ build: ## Build the program as ./semel
 
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
-check: ## Check format, vet, staticcheck and architecture
+check: ## Check format, vet, staticcheck, architecture and the harness of bench
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
 		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) vet -C test/faults ./...
 	cd test/faults && $(GO) run $(STATICCHECK) ./...
+	$(GO) vet -C bench ./...
+	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
 
 # With -short, tests that go through every operation, or many random ones, take
@@ -90,7 +93,11 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 crash: ## Kill the program 200 times and compare what it wrote
 	$(GO) test -count=1 -timeout 1h -v ./test/crash -kills 200
 
-bench: ## Measure beside the peers (40 min; see bench/README.md)
+# The run itself ends after at most twice its time.
+soak: services-install ## Run pipelines for SOAK (30m) under random faults: outputs exact, memory flat
+	$(GO) test -count=1 -timeout 0 -v ./test/kafka -run '^TestSoak$$' -soak $(SOAK)
+
+bench: ## Measure beside the peers (75 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
 bench-report: ## Make docs/performance.md from the results of bench

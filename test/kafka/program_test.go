@@ -1,0 +1,112 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// sampled returns how many messages the tests here write of the number that is
+// asked for, and what happens meanwhile: where time is short, only the worst.
+func sampled(random *rand.Rand, of int) (n int, events []string) {
+	ends := max(*kills-1, 2)
+	if testing.Short() {
+		return of / 2, shuffled(random, "kill-broker kill-program", ends)
+	}
+	return of, shuffled(random, allEnds, ends)
+}
+
+// TestRunFromKafkaToKafkaWritesEachKeyOnce has two runs of the program move
+// messages from one file each, without a store.
+func TestRunFromKafkaToKafkaWritesEachKeyOnce(t *testing.T) {
+	t.Parallel()
+	program := built(t)
+	seed, random := chooseSeed(t)
+	total, events := sampled(random, *messages*3/10)
+	moveOnce(t, total, events, seed, func(t *testing.T, addr string, i int) process {
+		t.Helper()
+		return newDaemon(t, program, fmt.Sprintf(`
+pipelines:
+  once:
+    source: { kafka: { brokers: [%q], topics: [in], group: %s, instance: once-%d, session_timeout: 1s } }
+    key: { id: record-key }
+    window: 1h
+    sink: { kafka: { brokers: [%q], topic: out } }
+    transaction: { max_records: 750, sessions: 1 }
+`, addr, group, i, addr))
+	})
+}
+
+// TestGroupsThatTheBrokerDividesKeepEachKeyOnce moves messages to rows by two
+// runs of the program, whose partitions the broker assigns (KIP-848). A row and
+// its key are one transaction, so that a second row means a message that two
+// runs had at once and that was not held back.
+func TestGroupsThatTheBrokerDividesKeepEachKeyOnce(t *testing.T) {
+	t.Parallel()
+	seed, random := chooseSeed(t)
+	// In such a group the broker says when a member is dead, which for a name that
+	// is kept is also how long the next run waits for it after a kill.
+	broker := servicestest.StartKafka(t, &services.KafkaOptions{Properties: map[string]string{"group.consumer.session.timeout.ms": "1000"}})
+	database := servicestest.StartPostgres(t, nil)
+	feed := newFeeding(t, broker.Addr(), seed)
+	db, err := pgx.Connect(t.Context(), database.URL())
+	must(t, err)
+	defer db.Close(context.WithoutCancel(t.Context()))
+	_, err = db.Exec(t.Context(), "CREATE TABLE rows (id text NOT NULL, amount int NOT NULL)")
+	must(t, err)
+	var programs [2]*daemon
+	program := built(t)
+	for i := range programs {
+		programs[i] = newDaemon(t, program, fmt.Sprintf(`
+stores:
+  db: { postgres: { dsn: %q } }
+pipelines:
+  rows:
+    source: { kafka: { brokers: [%q], topics: [in], group: rows, instance: rows-%d, protocol: consumer } }
+    key: { id: .id }
+    window: 1d
+    store: db
+    sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
+    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+`, database.URL(), broker.Addr(), i))
+		if i == 0 {
+			programs[0].do(t, "migrate", "up", "--config", programs[0].config, "--store-name", "db")
+		}
+		programs[i].start(t)
+	}
+
+	total, events := sampled(random, *messages/5)
+	share := total / (len(events) + 1)
+	for _, event := range events {
+		feed.write(t, share)
+		within(time.Duration(random.IntN(1500))*time.Millisecond, func() bool { return false })
+		i := random.IntN(2)
+		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
+		happen(t, event, broker, programs[i], random)
+	}
+	feed.write(t, total-share*len(events))
+	feed.settled(t, "rows", 2*time.Minute)
+	for _, d := range programs {
+		d.end(t, syscall.SIGTERM)
+	}
+	wantRows(t, db, feed)
+	t.Logf("%d messages, %d keys, %v", total, len(feed.amounts), events)
+}
+
+// wantRows compares the table with the keys that were written.
+func wantRows(t *testing.T, db *pgx.Conn, feed *feeding) {
+	t.Helper()
+	var rows, distinct, sum int
+	must(t, db.QueryRow(t.Context(), "SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM rows").Scan(&rows, &distinct, &sum))
+	if want := len(feed.amounts); rows != want || distinct != want || sum != feed.sum() {
+		t.Errorf("%d rows of %d keys with the sum %d; want %d of as many with %d", rows, distinct, sum, want, feed.sum())
+	}
+}

@@ -1,0 +1,363 @@
+package kafka
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+var (
+	soakFor  = flag.Duration("soak", 0, "how long TestSoak runs; 0 skips it")
+	soakRate = flag.Int("soak-rate", 400, "how many messages TestSoak writes in a second")
+)
+
+const (
+	// soakWindow is how long keys are remembered in a soak, so that what is kept of
+	// them ends to grow. A message is repeated at most 5000 keys later, and all that
+	// was written is settled within settleFor.
+	soakWindow = "3m"
+	settleFor  = 90 * time.Second
+)
+
+// soakConfig has the three ways from Kafka. The first run is there all the time,
+// the second comes and goes.
+const soakConfig = `
+stores:
+  cache: { redis: { url: %[1]q } }
+  db: { postgres: { dsn: %[2]q } }
+  both: { tiered: [cache, db] }
+pipelines:
+  once:
+    source: { kafka: { brokers: [%[3]q], topics: [in], group: once, instance: once-%[5]d, session_timeout: 3s } }
+    key: { id: .id }
+    window: ` + soakWindow + `
+    sink: { kafka: { brokers: [%[3]q], topic: out } }
+    parked: { topic: in-parked }
+  rows:
+    source: { kafka: { brokers: [%[3]q], topics: [in], group: rows, instance: rows-%[5]d, session_timeout: 3s } }
+    key: { id: .id }
+    window: ` + soakWindow + `
+    store: db
+    sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
+    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    parked: { store: db }
+  calls:
+    source: { kafka: { brokers: [%[3]q], topics: [in], group: calls, instance: calls-%[5]d, session_timeout: 3s } }
+    key: { id: .id }
+    window: ` + soakWindow + `
+    lease: 3s
+    store: both
+    sink: { webhook: { url: %[4]q, allow_private: true } }
+    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    parked: { store: db }
+`
+
+// soakFaults are what happens, in a random order that has all of them before one
+// comes again.
+const soakFaults = "stop-program kill-program pause-program absent-program pause-steady stop-broker kill-broker pause-broker " +
+	"stop-database kill-database pause-database stop-cache kill-cache pause-cache"
+
+// soak is one run of TestSoak.
+type soak struct {
+	t        *testing.T
+	ctx      context.Context
+	random   *rand.Rand
+	servers  map[string]*services.Server
+	feed     *feeding
+	writing  sync.Mutex // held by who writes, and by who wants quiet
+	missing  int        // messages without an id that were written
+	refused  int        // messages that sinks refuse for good
+	outputs  *tally
+	calls    *journal
+	steady   *daemon // never ends
+	other    *daemon // comes and goes
+	deck     []string
+	happened map[string]int
+	samples  []sample
+}
+
+// TestSoak runs the program with pipelines from Kafka to Kafka, to PostgreSQL and
+// to a receiver of requests, while programs and servers are stopped, killed and
+// paused at random. Now and then nothing is written until all is settled; then
+// the outputs are compared, and memory and goroutines of a program that lives
+// through all of it are looked at. They must be flat.
+func TestSoak(t *testing.T) {
+	if *soakFor == 0 {
+		t.Skip("it takes as long as it is told: make soak (30m), or go test -v ./test/kafka -run '^TestSoak$' -soak 2m")
+	}
+	s := newSoak(t)
+	began := time.Now()
+	for time.Since(began) < *soakFor || len(s.happened) < len(strings.Fields(soakFaults)) {
+		if s.ctx.Err() != nil {
+			t.Fatal("the run took more than twice its time")
+		}
+		s.round()
+		t.Logf("%v: %d keys, %d put aside, %v", time.Since(began).Round(time.Second), len(s.feed.amounts), s.missing+s.refused, s.samples[len(s.samples)-1])
+	}
+	s.end()
+}
+
+func newSoak(t *testing.T) *soak {
+	seed, random := chooseSeed(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2**soakFor+5*time.Minute)
+	t.Cleanup(cancel)
+	s := &soak{t: t, ctx: ctx, random: random, happened: map[string]int{}, calls: newJournal(seed)}
+	s.servers = map[string]*services.Server{
+		"broker": servicestest.StartKafka(t, nil), "database": servicestest.StartPostgres(t, nil), "cache": servicestest.StartRedis(t, nil),
+	}
+	broker, database := s.servers["broker"].Addr(), s.servers["database"].URL()
+	s.feed = newFeeding(t, broker, seed)
+	_, err := kadm.NewClient(s.feed.client).CreateTopics(ctx, 4, 1, nil, "out", "in-parked")
+	must(t, err)
+	s.outputs = newTally(t, broker, "out", "in-parked")
+	s.query("CREATE TABLE rows (id text NOT NULL, amount int NOT NULL)")
+	receiver := httptest.NewServer(s.calls)
+	t.Cleanup(receiver.Close)
+
+	program := built(t)
+	for i, d := range []**daemon{&s.steady, &s.other} {
+		*d = newDaemon(t, program, fmt.Sprintf(soakConfig, s.servers["cache"].URL(), database, broker, receiver.URL, i))
+	}
+	s.steady.do(t, "migrate", "up", "--config", s.steady.config, "--store-name", "db")
+	s.steady.admin = "127.0.0.1:0"
+	s.steady.start(t)
+	s.other.start(t)
+	return s
+}
+
+// query asks the database, over a connection of its own.
+func (s *soak) query(statement string, into ...any) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	db, err := pgx.Connect(ctx, s.servers["database"].URL())
+	must(s.t, err)
+	defer db.Close(context.WithoutCancel(ctx))
+	if len(into) == 0 {
+		_, err = db.Exec(ctx, statement)
+	} else {
+		err = db.QueryRow(ctx, statement).Scan(into...)
+	}
+	must(s.t, err)
+}
+
+// round writes for a while, lets faults happen meanwhile, and compares.
+func (s *soak) round() {
+	s.t.Helper()
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	written := make(chan error, 1)
+	go func() { written <- s.write(ctx) }()
+	for range 2 {
+		s.wait(time.Second, 3*time.Second)
+		if len(s.deck) == 0 {
+			s.deck = shuffled(s.random, soakFaults, 1)
+		}
+		event := s.deck[0]
+		s.deck = s.deck[1:]
+		s.happen(event)
+		s.happened[event]++
+	}
+	s.wait(time.Second, 2*time.Second)
+	stop()
+	must(s.t, <-written)
+	for _, group := range []string{"once", "rows", "calls"} {
+		s.feed.settled(s.t, group, settleFor)
+	}
+	s.compare()
+	s.sample()
+	if !s.t.Failed() {
+		return
+	}
+	if lost, err := services.LostMarkers(s.servers["broker"]); lost || err != nil {
+		s.t.Logf("Kafka called a transaction complete that is not, so that this run may say nothing (%v)", err)
+	}
+	s.t.FailNow() // it does not get better
+}
+
+// write writes messages at the rate until ctx ends.
+func (s *soak) write(ctx context.Context) error {
+	const often = 10 // in a second
+	tick := time.NewTicker(time.Second / often)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := s.writeSome(*soakRate / often); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *soak) writeSome(n int) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	switch s.feed.in.random.IntN(20) {
+	case 0:
+		s.feed.produce(s.ctx, nil, fmt.Sprintf(`{"missing":%d}`, s.missing))
+		s.missing++
+	case 1:
+		s.feed.produce(s.ctx, nil, s.refusedBody(s.refused))
+		s.refused++
+	}
+	return s.feed.send(s.ctx, n)
+}
+
+func (s *soak) refusedBody(n int) string {
+	return fmt.Sprintf(`{"id":"%s%d","amount":"much"}`, refusedID, n)
+}
+
+func (s *soak) wait(from, to time.Duration) {
+	within(from+time.Duration(s.random.Int64N(int64(to-from))), func() bool { return false })
+}
+
+// happen lets one fault happen, and end.
+func (s *soak) happen(event string) {
+	s.t.Helper()
+	how, what, _ := strings.Cut(event, "-")
+	server := s.servers[what]
+	if what == "broker" && how != "pause" {
+		// A transaction that is under way while a Kafka of one node ends may never
+		// end there (see services.StartKafka). The other pipelines need not be quiet.
+		s.writing.Lock()
+		defer s.writing.Unlock()
+		s.feed.settled(s.t, "once", settleFor)
+	}
+	if how != "pause" && how != "absent" {
+		disturb(s.t, event, s.other, s.servers)
+		return
+	}
+	s.t.Logf("%s %s", time.Now().Format("15:04:05.000"), event)
+	switch {
+	case event == "absent-program":
+		s.other.end(s.t, syscall.SIGTERM)
+		s.wantAlone()
+		s.other.start(s.t)
+	case server == nil:
+		d := map[string]*daemon{"program": s.other, "steady": s.steady}[what]
+		must(s.t, d.cmd.Process.Signal(syscall.SIGSTOP))
+		s.wait(time.Second, 5*time.Second) // also longer than a lease and a session
+		must(s.t, d.cmd.Process.Signal(syscall.SIGCONT))
+	default:
+		must(s.t, server.Pause())
+		s.wait(time.Second, 4*time.Second)
+		must(s.t, server.Continue())
+	}
+}
+
+// wantAlone waits until the groups have given the steady program all partitions.
+func (s *soak) wantAlone() {
+	s.t.Helper()
+	adm := kadm.NewClient(s.feed.client)
+	alone := func() bool {
+		groups, err := adm.DescribeGroups(s.ctx, "once", "rows", "calls")
+		if err != nil || groups.Error() != nil {
+			return false
+		}
+		for _, g := range groups {
+			for _, m := range g.Members {
+				if m.InstanceID == nil || !strings.HasPrefix(*m.InstanceID, g.Group+"-0") {
+					return false
+				}
+			}
+			if g.State != "Stable" || len(g.Members) == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if !within(30*time.Second, alone) {
+		s.t.Error("the partitions of a program that is gone did not go to the other")
+	}
+}
+
+// compare compares the outputs with what was written, all of which is settled.
+func (s *soak) compare() {
+	s.t.Helper()
+	out := s.outputs.of(s.t, "out", len(s.feed.amounts)+s.refused)
+	for n := range s.feed.amounts {
+		out.want(s.feed.body(n))
+	}
+	for n := range s.refused {
+		out.want(s.refusedBody(n))
+	}
+	out.wantNoMore()
+	aside := s.outputs.of(s.t, "in-parked", s.missing)
+	for n := range s.missing {
+		aside.want(fmt.Sprintf(`{"missing":%d}`, n))
+	}
+	aside.wantNoMore()
+
+	var rows, distinct, sum int
+	s.query("SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM rows", &rows, &distinct, &sum)
+	if want := len(s.feed.amounts); rows != want || distinct != want || sum != s.feed.sum() {
+		s.t.Errorf("%d rows of %d keys with the sum %d; want %d of as many with %d", rows, distinct, sum, want, s.feed.sum())
+	}
+	s.calls.check(s.t, len(s.feed.amounts))
+}
+
+// end ends the programs and looks at what is left.
+func (s *soak) end() {
+	t := s.t
+	t.Helper()
+	s.wantParked()
+	for _, d := range []*daemon{s.steady, s.other} {
+		d.end(t, syscall.SIGTERM)
+	}
+	for _, event := range slices.Sorted(maps.Keys(s.happened)) {
+		t.Logf("%s: %d times", event, s.happened[event])
+	}
+	repeats := s.calls.check(t, len(s.feed.amounts))
+	t.Logf("%d keys, %d messages without an id, %d that sinks refused; %d requests had their effect again, %d of them late with a lower token",
+		len(s.feed.amounts), s.missing, s.refused, repeats, s.calls.late)
+	wantFlat(t, s.samples)
+}
+
+// wantParked asks the program what the two pipelines with stores put aside.
+func (s *soak) wantParked() {
+	s.t.Helper()
+	list, err := exec.Command(s.steady.program, "parked", "ls", "--json", "--config", s.steady.config).Output()
+	must(s.t, err)
+	got := map[string]int{}
+	places := map[string]bool{}
+	for lines := bufio.NewScanner(bytes.NewReader(list)); lines.Scan(); {
+		var line struct {
+			Pipeline, Reason  string
+			Partition, Offset int64
+		}
+		must(s.t, json.Unmarshal(lines.Bytes(), &line))
+		// A crash between putting aside and acknowledging may do it again.
+		if place := fmt.Sprint(line.Pipeline, line.Partition, "/", line.Offset); !places[place] {
+			places[place] = true
+			got[line.Pipeline+" "+line.Reason]++
+		}
+	}
+	want := map[string]int{
+		"rows key-missing": s.missing, "calls key-missing": s.missing, "rows permanent": s.refused, "calls permanent": s.refused,
+	}
+	if !maps.Equal(got, want) {
+		s.t.Errorf("put aside were %v; want %v", got, want)
+	}
+}
