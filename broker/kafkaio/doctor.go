@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,9 @@ type ExamineOptions struct {
 	// Output, Parked and Changelog are topics that are written; "" is none. A
 	// Changelog may not be there yet.
 	Output, Parked, Changelog string
+	// Repartition is the topic between the stages of a pipeline that has two; ""
+	// is none. It may not be there yet.
+	Repartition string
 	// Transactional: outputs, keys and offsets are one transaction.
 	Transactional bool
 	// Window is how long keys are remembered; 0 is for ever.
@@ -54,7 +58,7 @@ func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]sem
 		return nil, err
 	}
 	e := &examination{Client: kadm.NewClient(c), client: c, opts: *opts, configs: map[string]map[string]string{}}
-	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.group, e.positions, e.hanging} {
+	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.between, e.groups, e.positions, e.hanging} {
 		if err := look(ctx); err != nil {
 			return e.findings, fmt.Errorf("kafka: %w", err)
 		}
@@ -107,7 +111,7 @@ func (e *examination) versions(ctx context.Context) error {
 // written returns the topics that must not lose what was written.
 func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
-	for _, topic := range []string{e.opts.Output, e.opts.Parked, e.opts.Changelog} {
+	for _, topic := range []string{e.opts.Output, e.opts.Parked, e.opts.Changelog, e.opts.Repartition} {
 		if topic != "" && !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
@@ -151,7 +155,7 @@ func (e *examination) topics(context.Context) error {
 	for _, topic := range e.written() {
 		t := e.meta.Topics[topic]
 		switch {
-		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && (strings.HasPrefix(topic, "__") || topic == e.opts.Changelog):
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && (strings.HasPrefix(topic, "__") || topic == e.opts.Changelog || topic == e.opts.Repartition):
 			e.note(semel.Notice, topic, "is not there yet", "", "none: it is made when it is needed")
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 			e.note(semel.Broken, topic, "is not there", "nothing is read from it or written to it", "kafka-topics.sh --create --topic "+topic)
@@ -261,16 +265,47 @@ func (e *examination) sizes(context.Context) error {
 	return nil
 }
 
-// group looks at who reads.
-func (e *examination) group(ctx context.Context) error {
-	if e.opts.Group == "" {
-		return nil
+// between looks at the topic between two stages.
+func (e *examination) between(context.Context) error {
+	if topic := e.opts.Repartition; e.there(topic) {
+		e.findings = append(e.findings, repartitionTopic(topic, len(e.meta.Topics[topic].Partitions), e.opts.Changelog, len(e.meta.Topics[e.opts.Changelog].Partitions), e.configs[topic])...)
 	}
-	groups, err := e.DescribeGroups(ctx, e.opts.Group)
+	return nil
+}
+
+// there reports whether a topic is.
+func (e *examination) there(topic string) bool {
+	t, ok := e.meta.Topics[topic]
+	return ok && t.Err == nil
+}
+
+// readers returns the groups, and the topics that each reads.
+func (e *examination) readers() map[string][]string {
+	switch {
+	case e.opts.Group == "":
+		return nil
+	case e.opts.Repartition != "":
+		return map[string][]string{e.opts.Group + repartitionSuffix: e.opts.Inputs, e.opts.Group: {e.opts.Repartition}}
+	}
+	return map[string][]string{e.opts.Group: e.opts.Inputs}
+}
+
+// groups looks at who reads.
+func (e *examination) groups(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(e.readers())) {
+		if err := e.group(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *examination) group(ctx context.Context, name string) error {
+	groups, err := e.DescribeGroups(ctx, name)
 	if err != nil && !e.untouched(err) {
 		return err
 	}
-	g := groups[e.opts.Group]
+	g := groups[name]
 	if g.Err != nil && !errors.Is(g.Err, kerr.GroupIDNotFound) && !e.untouched(g.Err) {
 		return g.Err
 	}
@@ -280,7 +315,7 @@ func (e *examination) group(ctx context.Context) error {
 			anonymous++
 		}
 	}
-	subject := "group " + e.opts.Group
+	subject := "group " + name
 	switch {
 	case len(g.Members) == 0:
 		e.note(semel.Notice, subject, "nobody reads", "", "none, unless the pipeline is to run")
@@ -301,14 +336,25 @@ func (e *examination) untouched(err error) bool {
 
 // positions looks whether what is committed is still there.
 func (e *examination) positions(ctx context.Context) error {
-	if e.opts.Group == "" || len(e.opts.Inputs) == 0 {
-		return nil
+	readers := e.readers()
+	for _, group := range slices.Sorted(maps.Keys(readers)) {
+		topics := readers[group]
+		if len(topics) == 0 || topics[0] == e.opts.Repartition && !e.there(topics[0]) {
+			continue
+		}
+		if err := e.positionsOf(ctx, group, topics); err != nil {
+			return err
+		}
 	}
-	committed, err := e.FetchOffsets(ctx, e.opts.Group)
+	return nil
+}
+
+func (e *examination) positionsOf(ctx context.Context, group string, topics []string) error {
+	committed, err := e.FetchOffsets(ctx, group)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !e.untouched(err) {
 		return err
 	}
-	starts, err := e.ListStartOffsets(ctx, e.opts.Inputs...)
+	starts, err := e.ListStartOffsets(ctx, topics...)
 	if err != nil {
 		return err
 	}
@@ -324,7 +370,7 @@ func (e *examination) positions(ctx context.Context) error {
 				fmt.Sprintf("%d records were deleted before they were read", o.Offset-at.At), "a longer retention; they are lost here")
 		}
 	})
-	if none > 0 && e.opts.Latest {
+	if none > 0 && e.opts.Latest && topics[0] != e.opts.Repartition {
 		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "what is in them is never read", "start: earliest")
 	}
 	return nil
@@ -336,7 +382,11 @@ func (e *examination) hanging(ctx context.Context) error {
 		return nil
 	}
 	a := &Admin{client: e.client, adm: e.Client}
-	list, err := a.Open(ctx, e.opts.Inputs...)
+	topics := slices.Clone(e.opts.Inputs)
+	if e.there(e.opts.Repartition) {
+		topics = append(topics, e.opts.Repartition)
+	}
+	list, err := a.Open(ctx, topics...)
 	if errors.Is(err, kerr.UnsupportedVersion) || errors.Is(err, kerr.ClusterAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) {
 		e.note(semel.Notice, "transactions", "cannot be looked at: "+err.Error(), "one that hangs would not be seen", "")
 		return nil

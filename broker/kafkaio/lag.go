@@ -41,7 +41,11 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	if len(held) == 0 {
 		return nil, nil
 	}
-	return lagOf(ctx, t.adm(), t.opts.Group, t.opts.Reset, held) // whoever took a slot has made the client before
+	reset := t.opts.Reset
+	if t.opts.Repartition != nil {
+		reset = ResetStart // it is the first stage's
+	}
+	return lagOf(ctx, t.adm(), t.opts.Group, reset, held) // whoever took a slot has made the client before
 }
 
 // lagOf asks how far a group is behind in some partitions. Those of which it

@@ -36,6 +36,9 @@ type Transactor struct {
 	topics    map[string]topicID
 	changelog map[string]topicID // by input topic
 
+	// What the first stage needs to know of the topic between the stages.
+	copyPartitions, copyBytes int32
+
 	mu    sync.Mutex // guards slots
 	slots map[partitionID]*slot
 }
@@ -88,20 +91,39 @@ func (t *Transactor) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
-	errs := make([]error, t.opts.Sessions)
-	for i := range errs {
-		s := newSession(t, i)
+	members := t.members()
+	errs := make([]error, len(members))
+	for i, m := range members {
 		running.Go(func() {
-			if errs[i] = s.run(ctx); errs[i] != nil {
+			if errs[i] = m.run(ctx); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})
+	}
+	if t.opts.Repartition != nil {
+		running.Go(func() { t.purge(ctx) })
 	}
 	running.Wait()
 	for _, s := range t.slots {
 		s.close()
 	}
 	return errors.Join(errs...)
+}
+
+// groupMember is a member of a group. It works until ctx ends or nothing helps.
+type groupMember interface {
+	run(ctx context.Context) error
+}
+
+// members returns those that run in this process.
+func (t *Transactor) members() (list []groupMember) {
+	for i := range t.opts.Sessions {
+		list = append(list, newSession(t, i))
+		if t.opts.Repartition != nil {
+			list = append(list, newCopier(t, i))
+		}
+	}
+	return list
 }
 
 // clientOptions returns the caller's options, those that every client here has,

@@ -2,10 +2,12 @@ package kafkaio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -29,9 +31,14 @@ func (t *Transactor) Examine(ctx context.Context) ([]semel.Finding, error) {
 	list := []semel.Finding{fencing(answer), transactionVersion(answer)}
 	adm := kadm.NewClient(client)
 	names := append([]string{t.opts.Output}, t.opts.Inputs...)
-	for _, input := range t.opts.Inputs {
-		names = append(names, t.opts.changelogOf(input))
+	kept := []string{t.opts.Output} // what must outlive a broker
+	for _, topic := range t.opts.reads() {
+		kept = append(kept, t.opts.changelogOf(topic))
 	}
+	if t.opts.Repartition != nil {
+		kept = append(kept, t.opts.Repartition.Topic)
+	}
+	names = append(names, kept[1:]...)
 	topics, err := adm.ListTopics(ctx, names...)
 	if err != nil {
 		return list, fmt.Errorf("kafkaio: list topics: %w", err)
@@ -40,10 +47,18 @@ func (t *Transactor) Examine(ctx context.Context) ([]semel.Finding, error) {
 	if err != nil {
 		return list, fmt.Errorf("kafkaio: describe topics: %w", err)
 	}
-	for _, input := range t.opts.Inputs {
-		list = append(list, partitionCounts(topics[input], topics[t.opts.changelogOf(input)], input, t.opts.changelogOf(input)))
+	for _, topic := range t.opts.reads() {
+		changelog := t.opts.changelogOf(topic)
+		switch between := t.opts.Repartition != nil; {
+		case between && errors.Is(topics[topic].Err, kerr.UnknownTopicOrPartition):
+			list = append(list, semel.Finding{Severity: semel.Notice, Subject: topic, Found: "is not there yet", Cost: "none", Remedy: "none: it is made when it is needed"})
+		case between:
+			list = append(list, repartitionTopic(topic, len(topics[topic].Partitions), changelog, len(topics[changelog].Partitions), settings(configs, topic))...)
+		default:
+			list = append(list, partitionCounts(topics[topic], topics[changelog], topic, changelog))
+		}
 	}
-	for _, name := range append([]string{t.opts.Output}, names[1+len(t.opts.Inputs):]...) {
+	for _, name := range kept {
 		if topics[name].Err == nil {
 			list = append(list, replication(name, topics[name], setting(configs, name, "min.insync.replicas")))
 		}
@@ -103,16 +118,20 @@ func replication(name string, topic kadm.TopicDetail, insync string) semel.Findi
 	return f
 }
 
-// setting returns a topic's setting, or "".
-func setting(configs kadm.ResourceConfigs, topic, name string) string {
+// settings returns all settings of a topic that may be seen.
+func settings(configs kadm.ResourceConfigs, topic string) map[string]string {
+	all := map[string]string{}
 	config, err := configs.On(topic, nil)
 	if err != nil || config.Err != nil {
-		return ""
+		return all
 	}
 	for _, c := range config.Configs {
-		if c.Key == name && c.Value != nil {
-			return *c.Value
-		}
+		all[c.Key] = c.MaybeValue()
 	}
-	return ""
+	return all
+}
+
+// setting returns a topic's setting, or "".
+func setting(configs kadm.ResourceConfigs, topic, name string) string {
+	return settings(configs, topic)[name]
 }

@@ -48,6 +48,10 @@ type TransactorOptions struct {
 	// Inputs are the topics to read. A key is one topic's own: the same key in
 	// two topics has an effect in each.
 	Inputs []string
+	// Repartition has the keys of all inputs meet before they are decided, for
+	// inputs in which copies of a key may be in several partitions. A key is then
+	// one of all inputs. Defaults to none.
+	Repartition *Repartition
 	// Output is the topic to write to.
 	Output string
 	// SamePartition writes to the partition with the number of the one that was
@@ -55,7 +59,8 @@ type TransactorOptions struct {
 	SamePartition bool
 	// Changelog is the topic that holds what is remembered of the keys; with
 	// several Inputs each has one, whose name is this, a dash and the input's.
-	// It is made if it is missing, and has as many partitions as the input.
+	// It is made if it is missing, and has as many partitions as the input, or as
+	// the topic of Repartition.
 	// Defaults to Group and "-keys".
 	Changelog string
 	// Parked is the topic for messages that are put aside. It is made if it is
@@ -145,6 +150,9 @@ func (o *TransactorOptions) defaults() {
 	set(&o.SessionTimeout, 10*time.Second)
 	set(&o.Sessions, 2)
 	set(&o.Shutdown, 25*time.Second)
+	if o.Repartition != nil {
+		o.Repartition = o.Repartition.withDefaults(o.Group)
+	}
 	if o.files == nil {
 		o.files = vfs.OS{}
 	}
@@ -200,15 +208,18 @@ func (o *TransactorOptions) validate() error {
 	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime && o.OnLate == pipeline.Park || o.Transform != nil && o.Failure.Then == pipeline.Park) {
 		bad("Parked is missing, and messages are to be parked")
 	}
+	if o.Repartition != nil {
+		o.Repartition.validate(o, bad)
+	}
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
 		bad("Inputs, Output, Parked: one topic cannot be two of them")
 	}
 	return errors.Join(errs...)
 }
 
-// changelogOf returns the changelog topic of an input topic.
+// changelogOf returns the changelog topic of a topic that is decided.
 func (o *TransactorOptions) changelogOf(topic string) string {
-	if len(o.Inputs) == 1 {
+	if len(o.reads()) == 1 {
 		return o.Changelog
 	}
 	return o.Changelog + "-" + topic

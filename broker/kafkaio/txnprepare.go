@@ -84,19 +84,25 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.checkParked(ctx, adm, len(topics[t.opts.Inputs[0]].Partitions)); err != nil {
 		return err
 	}
-	t.topics, t.changelog = map[string]topicID{}, map[string]topicID{}
-	for _, input := range t.opts.Inputs {
-		partitions := len(topics[input].Partitions)
-		if t.opts.SamePartition && partitions > len(topics[t.opts.Output].Partitions) {
-			return fmt.Errorf("kafkaio: %s has %d partitions and %s %d: with SamePartition the output needs as many: %w",
-				input, partitions, t.opts.Output, len(topics[t.opts.Output].Partitions), semel.ErrInvalidRequest)
+	if t.opts.SamePartition {
+		for _, input := range t.opts.Inputs {
+			if have, need := len(topics[t.opts.Output].Partitions), len(topics[input].Partitions); have < need {
+				return fmt.Errorf("kafkaio: %s has %d partitions and %s %d: with SamePartition the output needs as many: %w", input, need, t.opts.Output, have, semel.ErrInvalidRequest)
+			}
 		}
-		t.topics[input] = topics[input].ID
-		id, err := t.checkChangelog(ctx, adm, input, partitions)
+	}
+	if err := t.checkRepartition(ctx, adm, topics); err != nil {
+		return err
+	}
+	t.topics, t.changelog = map[string]topicID{}, map[string]topicID{}
+	for _, topic := range t.opts.reads() {
+		partitions := len(topics[topic].Partitions)
+		t.topics[topic] = topics[topic].ID
+		id, err := t.checkChangelog(ctx, adm, topic, partitions)
 		if err != nil {
 			return err
 		}
-		t.changelog[input] = id
+		t.changelog[topic] = id
 	}
 	return t.sample(ctx)
 }

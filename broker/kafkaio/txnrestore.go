@@ -157,7 +157,7 @@ func (t *Transactor) apply(st *state, value []byte, position, now int64) error {
 func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
 	adm := t.adm()
 	var names []string
-	for _, topic := range t.opts.Inputs {
+	for _, topic := range t.opts.reads() {
 		names = append(names, t.opts.changelogOf(topic))
 	}
 	first, err := adm.ListStartOffsets(ctx, names...)

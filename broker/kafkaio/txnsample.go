@@ -22,9 +22,10 @@ const (
 
 // sample refuses an input in which copies of one id are in several partitions:
 // each partition remembers its own keys, so they would never meet. It looks at
-// the newest records and proves nothing if it finds none.
+// the newest records and proves nothing if it finds none. With a repartition stage
+// copies meet wherever they are.
 func (t *Transactor) sample(ctx context.Context) error {
-	if t.opts.SkipSample || t.opts.Key.Form() == key.FormRecordKey {
+	if t.opts.Repartition != nil || t.opts.SkipSample || t.opts.Key.Form() == key.FormRecordKey {
 		return nil
 	}
 	for _, input := range t.opts.Inputs {
@@ -79,10 +80,10 @@ func (t *Transactor) sampleTopic(ctx context.Context, topic string) error {
 			case !ok:
 				seen[hasher.Bytes(id)] = here
 			case first.partition != here.partition:
-				return fmt.Errorf("kafkaio: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; write the topic with the id as record key first: %w",
+				return fmt.Errorf("kafkaio: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: {} of the source), or write the topic with the id as record key: %w",
 					topic, first.partition, first.offset, here.partition, here.offset, semel.ErrInvalidRequest)
 			case first.recordKey != here.recordKey:
-				return fmt.Errorf("kafkaio: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; write the topic with the id as record key first: %w",
+				return fmt.Errorf("kafkaio: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: {} of the source), or write the topic with the id as record key: %w",
 					topic, first.partition, first.offset, here.offset, semel.ErrInvalidRequest)
 			}
 		}

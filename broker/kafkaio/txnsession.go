@@ -62,9 +62,14 @@ var errAgain = errors.New("kafkaio: begin anew")
 // run works until ctx ends or nothing helps.
 func (s *session) run(ctx context.Context) error {
 	defer s.letGo()
+	return s.t.persist(ctx, s.live)
+}
+
+// persist runs live anew until ctx ends or nothing helps.
+func (t *Transactor) persist(ctx context.Context, live func(ctx context.Context) error) error {
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
-		err := s.live(ctx)
+		err := live(ctx)
 		switch {
 		case err == nil:
 			return nil
@@ -77,7 +82,7 @@ func (s *session) run(ctx context.Context) error {
 			failures = 0
 		}
 		failures++
-		s.t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "begins anew", Err: err})
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "begins anew", Err: err})
 		if failures > 1 && !pause(ctx, min(20*time.Millisecond<<min(failures, 8), 5*time.Second)) {
 			return nil
 		}
@@ -102,33 +107,42 @@ func fatal(err error) bool {
 func (s *session) open(ctx context.Context) error {
 	o := &s.t.opts
 	manual := map[string]bool{o.Output: o.SamePartition}
-	for _, input := range o.Inputs {
-		manual[o.changelogOf(input)] = true
+	for _, topic := range o.reads() {
+		manual[o.changelogOf(topic)] = true
 	}
 	s.mu.Lock()
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
+	var err error
+	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(),
+		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
+		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
+	return err
+}
+
+// join returns a client that is a member of a group and a transactional
+// producer, and what ends it at once. With an error the client may be there.
+func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Opt) (*kgo.GroupTransactSession, context.CancelFunc, error) {
+	o := &t.opts
 	life, cut := context.WithCancel(context.WithoutCancel(ctx))
-	client, err := kgo.NewGroupTransactSession(s.t.clientOptions(append(o.Reset.options(),
-		kgo.WithContext(life), kgo.ConsumerGroup(o.Group), kgo.InstanceID(o.Instance+"-"+s.name), kgo.ConsumeTopics(o.Inputs...),
-		kgo.TransactionalID(o.TransactionalID+"-"+s.name), kgo.TransactionTimeout(o.TransactionTimeout),
+	client, err := kgo.NewGroupTransactSession(t.clientOptions(append(more,
+		kgo.WithContext(life), kgo.ConsumerGroup(group), kgo.InstanceID(o.Instance+"-"+name),
+		kgo.TransactionalID(o.TransactionalID+"-"+name), kgo.TransactionTimeout(o.TransactionTimeout),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
-		kgo.RebalanceTimeout(max(30*time.Second, o.SessionTimeout)), kgo.RecordPartitioner(partitioner{manual}),
-		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost),
+		kgo.RebalanceTimeout(max(30*time.Second, o.SessionTimeout)),
 		kgo.FetchMaxBytes(4<<20), kgo.FetchMaxPartitionBytes(1<<20), kgo.MaxBufferedRecords(20_000),
 	)...)...)
 	if err != nil {
 		cut()
-		return fmt.Errorf("kafkaio: %w", err)
+		return nil, nil, fmt.Errorf("kafkaio: %w", err)
 	}
-	s.client, s.cut = client, cut
 	// Asking for the producer's id ends what a predecessor left open.
 	if _, _, err := client.Client().ProducerID(ctx); err != nil {
-		return fmt.Errorf("kafkaio: producer %s-%s: %w", o.TransactionalID, s.name, err)
+		return client, cut, fmt.Errorf("kafkaio: producer %s-%s: %w", o.TransactionalID, name, err)
 	}
-	return nil
+	return client, cut, nil
 }
 
 // live runs one client from its start to its end.
@@ -140,8 +154,11 @@ func (s *session) live(ctx context.Context) error {
 	if err == nil {
 		err = s.loop(ctx, last)
 	}
-	if s.replaced(ctx, err) {
+	if s.t.replaced(ctx, s.client, s.t.opts.Group, s.name, err) {
 		return fmt.Errorf("kafkaio: %w: %w", ErrFenced, err)
+	}
+	if s.t.opts.Repartition != nil && errors.Is(err, errOutOfRange) {
+		return s.t.lost(ctx, err)
 	}
 	return err
 }
@@ -162,7 +179,7 @@ func (s *session) loop(ctx, last context.Context) error {
 			}
 			continue
 		}
-		if err := s.fetchError(fetches); err != nil {
+		if err := fetchError(fetches); err != nil {
 			return err
 		}
 		if fetches.NumRecords() == 0 {
@@ -174,23 +191,23 @@ func (s *session) loop(ctx, last context.Context) error {
 	}
 }
 
-// replaced reports whether an error means that another process took this
-// session's name. That its producer was fenced, or its transaction ended, may also
+// replaced reports whether an error of a client means that another process took
+// its name. That its producer was fenced, or its transaction ended, may also
 // mean that it was open for too long, so the group is asked who has the name
 // there: whoever comes later joins soon after it has fenced the producer.
-func (s *session) replaced(ctx context.Context, err error) bool {
+func (t *Transactor) replaced(ctx context.Context, client *kgo.GroupTransactSession, group, name string, err error) bool {
 	if errors.Is(err, kerr.FencedInstanceID) {
 		return true
 	}
-	if s.client == nil || !errors.Is(err, kerr.ProducerFenced) && !errors.Is(err, kerr.InvalidTxnState) && !errors.Is(err, kerr.InvalidProducerEpoch) {
+	if client == nil || !errors.Is(err, kerr.ProducerFenced) && !errors.Is(err, kerr.InvalidTxnState) && !errors.Is(err, kerr.InvalidProducerEpoch) {
 		return false
 	}
-	instance := s.t.opts.Instance + "-" + s.name
+	instance := t.opts.Instance + "-" + name
 	for range 10 {
-		groups, err := s.t.adm().DescribeGroups(ctx, s.t.opts.Group)
+		groups, err := t.adm().DescribeGroups(ctx, group)
 		if err == nil {
-			own, _ := s.client.Client().GroupMetadata()
-			for _, m := range groups[s.t.opts.Group].Members {
+			own, _ := client.Client().GroupMetadata()
+			for _, m := range groups[group].Members {
 				if m.InstanceID != nil && *m.InstanceID == instance && m.MemberID != own {
 					return true
 				}
@@ -211,10 +228,7 @@ const leaveTime = time.Second
 func (s *session) leave() {
 	s.stopRestoring()
 	if s.client != nil {
-		timer := time.AfterFunc(leaveTime, s.cut)
-		s.client.Close()
-		timer.Stop()
-		s.cut()
+		closeWithin(leaveTime, s.client, s.cut)
 		s.client = nil
 	}
 	for _, p := range s.parts {
@@ -223,6 +237,14 @@ func (s *session) leave() {
 			p.slot.state.drop()
 		}
 	}
+}
+
+// closeWithin closes a client, and cuts it off if that takes too long.
+func closeWithin(most time.Duration, client *kgo.GroupTransactSession, cut context.CancelFunc) {
+	timer := time.AfterFunc(most, cut)
+	client.Close()
+	timer.Stop()
+	cut()
 }
 
 // letGo gives up all partitions.
@@ -377,7 +399,7 @@ func lasting(ctx context.Context, longer time.Duration) (context.Context, contex
 var errOutOfRange = errors.New("no offset to begin at")
 
 // fetchError returns the error of a fetch that ends the client, or nil.
-func (s *session) fetchError(fetches kgo.Fetches) error {
+func fetchError(fetches kgo.Fetches) error {
 	var found error
 	fetches.EachError(func(topic string, number int32, err error) {
 		switch {

@@ -24,6 +24,8 @@ type worker struct {
 	id      []byte
 	digests []semel.Digest
 	states  []keyState
+	offsets []int64 // in the topic that was read
+	origins origins
 	touched []*part
 	counts  counts
 	began   time.Time // of the last transaction
@@ -87,7 +89,7 @@ func (s *session) transact(ctx, last context.Context, fetches kgo.Fetches) error
 		if s.interrupted() {
 			return s.abort(last)
 		}
-		if err := s.fetchError(fetches); err != nil {
+		if err := fetchError(fetches); err != nil {
 			s.abort(last)
 			return err
 		}
@@ -273,7 +275,7 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 			return err
 		}
 		for i, r := range chunk {
-			if err := w.record(ctx, p, r, w.states[i], &w.digests[i], now); err != nil {
+			if err := w.record(ctx, p, r, w.offsets[i], w.states[i], &w.digests[i], now); err != nil {
 				return err
 			}
 		}
@@ -284,8 +286,12 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 // digest finds the keys of records.
 func (w *worker) digest(p *part, records []*kgo.Record) error {
 	st := p.slot.state
-	w.digests, w.states = w.digests[:0], w.states[:0]
+	w.digests, w.states, w.offsets = w.digests[:0], w.states[:0], w.offsets[:0]
 	for _, r := range records {
+		w.offsets = append(w.offsets, r.Offset)
+		if w.opts.Repartition != nil {
+			w.origins.unwrap(r)
+		}
 		w.bytes += int64(len(r.Key) + len(r.Value))
 		fill(&w.message, r)
 		var err error
@@ -313,11 +319,7 @@ func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, se
 	case pipeline.MissingPass:
 		return keyPass, semel.Digest{}, nil
 	case pipeline.MissingHash:
-		if id, err := key.Content(r.Value); err == nil {
-			return keyKnown, st.scoped.String(id), nil
-		}
-		w.id = key.AppendLine(w.id[:0], r.Value)
-		if len(w.id) == 0 {
+		if w.id = contentID(w.id[:0], r); len(w.id) == 0 {
 			return keyMissing, semel.Digest{}, nil
 		}
 		return keyKnown, st.scoped.Bytes(w.id), nil
@@ -331,8 +333,17 @@ func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, se
 	}
 }
 
-// record decides one record and writes what follows.
-func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, known keyState, d *semel.Digest, now int64) error {
+// contentID appends the id of a record that is its content.
+func contentID(dst []byte, r *kgo.Record) []byte {
+	if id, err := key.Content(r.Value); err == nil {
+		return append(dst, id...)
+	}
+	return key.AppendLine(dst, r.Value)
+}
+
+// record decides one record, which was read at an offset, and writes what
+// follows.
+func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
 	switch known {
 	case keyMissing:
@@ -347,7 +358,6 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, known keySt
 	if w.opts.EventTime {
 		when = min(max(r.Timestamp.UnixMilli(), 0), now)
 	}
-	offset := r.Offset
 	switch st.decide(d, when, offset) {
 	case duplicate:
 		w.counts.duplicate++

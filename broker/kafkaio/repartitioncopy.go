@@ -1,0 +1,206 @@
+package kafkaio
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// copier is one member of the first stage's group. It keeps no state: what is
+// copied and committed is with the brokers, and after any doubt it begins there
+// anew. One goroutine runs it.
+type copier struct {
+	t    *Transactor
+	name string
+	to   string // the topic between the stages
+
+	client *kgo.GroupTransactSession
+	cut    context.CancelFunc
+	// lost: a partition is gone, so what is open cannot commit.
+	lost atomic.Bool
+
+	reader    *key.Reader
+	message   semel.Message
+	id        []byte
+	partition kgo.TopicPartitioner
+	records   int
+	bytes     int64
+	promise   func(*kgo.Record, error)
+	failed    atomic.Pointer[error]
+}
+
+func newCopier(t *Transactor, number int) *copier {
+	c := &copier{t: t, name: repartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
+	c.reader = t.opts.Key.Reader(nil)
+	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
+	c.promise = func(_ *kgo.Record, err error) {
+		if err != nil {
+			c.failed.CompareAndSwap(nil, &err)
+		}
+	}
+	return c
+}
+
+// run works until ctx ends or nothing helps.
+func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.live) }
+
+// live runs one client from its start to its end.
+func (c *copier) live(ctx context.Context) (err error) {
+	last, cancel := lasting(ctx, c.t.opts.Shutdown)
+	defer cancel()
+	c.lost.Store(false)
+	gone := func(_ context.Context, _ *kgo.Client, taken map[string][]int32) {
+		if len(taken) > 0 { // a cooperative rebalance begins with none
+			c.lost.Store(true)
+		}
+	}
+	more := append(c.t.opts.Reset.options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
+	if c.t.copyBytes > 0 {
+		more = append(more, kgo.ProducerBatchMaxBytes(c.t.copyBytes))
+	}
+	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
+	if c.client != nil {
+		defer closeWithin(leaveTime, c.client, c.cut)
+	}
+	if err == nil {
+		err = c.loop(ctx, last)
+	}
+	if c.t.replaced(ctx, c.client, c.t.opts.copyGroup(), c.name, err) {
+		return fmt.Errorf("kafkaio: %w: %w", ErrFenced, err)
+	}
+	return err
+}
+
+// loop copies until ctx ends or the client is of no more use.
+func (c *copier) loop(ctx, last context.Context) error {
+	for ctx.Err() == nil {
+		fetches := c.poll(ctx, time.Second)
+		if c.lost.Load() {
+			if err := c.rewind(last); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := fetchError(fetches); err != nil {
+			return err
+		}
+		if fetches.NumRecords() == 0 {
+			continue
+		}
+		if err := c.transact(ctx, last, fetches); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return c.client.PollRecords(ctx, max(min(10_000, c.t.opts.MaxRecords-c.records), 1))
+}
+
+// rewind aborts what is open and gives back what was read.
+func (c *copier) rewind(last context.Context) error {
+	c.lost.Store(false)
+	if _, err := c.client.End(last, kgo.TryAbort); err != nil {
+		return fmt.Errorf("kafkaio: rewind: %w", err)
+	}
+	c.records = 0
+	return nil
+}
+
+// transact copies what was read and what comes until the transaction is due. After
+// an error it is not known what the brokers have, or nothing was copied.
+func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
+	o := &c.t.opts
+	c.records, c.bytes = 0, 0
+	c.failed.Store(nil)
+	began := time.Now()
+	if err := c.client.Begin(); err != nil {
+		return fmt.Errorf("kafkaio: begin: %w", err)
+	}
+	for {
+		c.copy(last, fetches)
+		left := o.Interval - time.Since(began)
+		if left <= 0 || c.records >= o.MaxRecords || c.bytes >= o.MaxBytes || ctx.Err() != nil || c.failed.Load() != nil {
+			break
+		}
+		fetches = c.poll(ctx, left)
+		if c.lost.Load() {
+			return c.rewind(last)
+		}
+		if err := fetchError(fetches); err != nil {
+			c.rewind(last)
+			return err
+		}
+	}
+	if err := c.client.Client().Flush(last); err != nil {
+		return fmt.Errorf("kafkaio: flush: %w", err)
+	}
+	if failed := c.failed.Load(); failed != nil {
+		c.rewind(last)
+		return fmt.Errorf("kafkaio: copy to %s: %w", c.to, *failed)
+	}
+	if c.lost.Load() {
+		return c.rewind(last)
+	}
+	committed, err := c.client.End(last, kgo.TryCommit)
+	if err == nil && !committed {
+		err = errAgain // it may have committed, though the client says no
+	}
+	if err != nil {
+		return fmt.Errorf("kafkaio: commit copies: %w", err)
+	}
+	c.records = 0
+	return nil
+}
+
+// copy writes copies of records.
+func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) {
+	now := time.UnixMilli(c.t.now())
+	for r := range fetches.RecordsAll() {
+		c.records++
+		c.bytes += int64(len(r.Key) + len(r.Value))
+		id := c.identify(r)
+		wrap(r, c.to, c.place(r, id), id, now)
+		c.client.Produce(ctx, r, c.promise)
+	}
+}
+
+// place returns the partition for a record. It goes by the number of partitions
+// that the topic had at the start: those that are added later would separate
+// copies of a key.
+func (c *copier) place(r *kgo.Record, id []byte) int32 {
+	by := kgo.Record{Key: id}
+	if id == nil {
+		by.Key = r.Key // what becomes of it is decided later, in this order
+	}
+	if by.Key == nil {
+		return r.Partition % c.t.copyPartitions
+	}
+	return int32(c.partition.Partition(&by, int(c.t.copyPartitions)))
+}
+
+// identify returns the id by which a record will be decided, or nil.
+func (c *copier) identify(r *kgo.Record) []byte {
+	fill(&c.message, r)
+	var err error
+	c.id, err = c.reader.AppendID(c.id[:0], &c.message)
+	if err == nil && len(c.id) > 0 && len(c.id) <= semel.MaxKeyBytes {
+		return c.id
+	}
+	if c.t.opts.OnMissing == pipeline.MissingHash {
+		return contentID(c.id[:0], r)
+	}
+	return nil
+}
