@@ -220,7 +220,6 @@ func disturb(t *testing.T, event string, d *daemon, servers map[string]*services
 // program and both servers are stopped and killed. The table has no constraint
 // that would refuse a second row.
 func TestRowsAndKeysOfPostgreSQLAreOneTransaction(t *testing.T) {
-	t.Parallel()
 	seed, random := chooseSeed(t)
 	broker := servicestest.StartKafka(t, nil)
 	database := servicestest.StartPostgres(t, nil)
@@ -369,7 +368,6 @@ func (j *journal) check(t *testing.T, keys int) (repeats int) {
 // with keys in PostgreSQL and a cache in Redis above, while the program and the
 // servers are killed.
 func TestRequestsRepeatOnlyWithTheirAttempts(t *testing.T) {
-	t.Parallel()
 	seed, random := chooseSeed(t)
 	broker := servicestest.StartKafka(t, nil)
 	database := servicestest.StartPostgres(t, nil)

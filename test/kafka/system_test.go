@@ -233,7 +233,6 @@ func showLog(t *testing.T, name, file string) {
 // TestBrokerAndProgramsAreKilledAndEachKeyIsWrittenOnce has this binary move
 // messages, as a program that is written in Go.
 func TestBrokerAndProgramsAreKilledAndEachKeyIsWrittenOnce(t *testing.T) {
-	t.Parallel()
 	seed, random := chooseSeed(t)
 	moveOnce(t, *messages, shuffled(random, allEnds, *kills), seed, newRunning)
 }
