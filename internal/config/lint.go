@@ -184,6 +184,7 @@ func (l *linter) between() {
 	spaces := map[space]*Pipeline{}
 	type member struct{ brokers, group, topic string }
 	members := map[member]*Pipeline{}
+	between := map[member]*Pipeline{} // without a group
 	for _, p := range l.file.Pipelines {
 		l.pipeline = p
 		if p.Store.Name != "" {
@@ -197,6 +198,14 @@ func (l *linter) between() {
 		source, ok := p.Source.(*KafkaSource)
 		if !ok {
 			continue
+		}
+		for _, broker := range source.Brokers {
+			m := member{broker, "", source.RepartitionTopic()}
+			if other, ok := between[m]; ok && m.topic != "" && other != p {
+				l.add(semel.Broken, Repeat, l.at("source.kafka.repartition"), m.topic+", as in pipeline "+other.Name, "each of the two decides what the other copied", "a topic of its own")
+				break
+			}
+			between[m] = p
 		}
 		for _, topic := range source.Topics {
 			for _, broker := range source.Brokers {

@@ -48,8 +48,12 @@ pipelines:
 		kafka   = "    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d } }\n"
 		id      = "    key: { id: .event_id }\n"
 		keys    = "    store: keys\n"
+		out     = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
 		webhook = "    sink: { webhook: { url: 'https://example.com/x' } }\n"
 	)
+	between := func(stage string) string {
+		return strings.Replace(kafka, "retention: 3d", "retention: 3d, repartition: "+stage, 1)
+	}
 	for _, c := range []struct{ parts, want string }{
 		{file + id + keys + webhook, ""},
 		{kafka + id + keys + webhook, ""},
@@ -108,6 +112,13 @@ pipelines:
 		{file + id + keys + webhook + "admin: { listen: ':4195', auth: { token: t } }\n", "warning  admin.listen: :4195, which others can reach, without tls"},
 		{file + id + keys + webhook + "admin: { listen: off }\n", ""},
 		{file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook + "  q:\n" + file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook, "27:19 warning loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
+		{between("{}") + id + out, ""},
+		{between("{ topic: x, partitions: 7 }") + id + out, ""},
+		{between("{}") + id + keys + webhook, "21:94 broken  pipelines.p.source.kafka.repartition: a stage for keys in Kafka, and the keys are in the store keys"},
+		{between("{ topic: out }") + id + out, "broken  pipelines.p.source.kafka.repartition.topic: out, which the pipeline uses otherwise"},
+		{between("{ topic: g-keys }") + id + out, "broken  pipelines.p.source.kafka.repartition.topic: g-keys, which the pipeline uses otherwise"},
+		{between("{}") + id + out + "    transaction: { time: event, grace: 5m }\n", "24:40 warning  pipelines.p.transaction.grace: 5m, with a repartition stage"},
+		{between("{ topic: x }") + id + out + "  q:\n" + strings.Replace(between("{ topic: x }"), "group: g", "group: h", 1) + id + out, "broken repeat pipelines.q.source.kafka.repartition: x, as in pipeline p"},
 		{kafka + id + keys + webhook + "  q:\n" + kafka + id + keys + webhook, "26:63 warning loss pipelines.q.source.kafka.group: g, which reads in in pipeline p too"},
 	} {
 		f, err := Parse("c.yaml", []byte(stores+c.parts), noEnv)

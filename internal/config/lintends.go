@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -32,6 +33,9 @@ func (l *linter) source() {
 		if s.Start == "latest" {
 			l.add(semel.Warning, Loss, l.at("source.kafka.start"), "latest", "what was written before the group first read, or while its offsets were gone, is never read", "start: earliest")
 		}
+		if s.Repartition != nil {
+			l.repartition(s)
+		}
 		l.kafkaTLS("source.kafka", &s.KafkaClient)
 	case *FileSource:
 		if s.From == "end" {
@@ -50,6 +54,26 @@ func (l *linter) source() {
 		if s.TLS == nil && !s.Token.IsZero() && !isLoopback(hostOf(s.Listen)) {
 			l.add(semel.Warning, NoRisk, l.at("source.http.token"), "a token without tls", "it passes readable", "tls: { certificate, key }, or a proxy that has it")
 		}
+	}
+}
+
+// repartition looks at a stage that has copies of a key meet.
+func (l *linter) repartition(s *KafkaSource) {
+	p, path := l.pipeline, l.at("source.kafka.repartition")
+	if l.mode != SourceIsSink {
+		l.add(semel.Broken, NoRisk, path, "a stage for keys in Kafka, and the keys are in the store "+p.Store.Name, "the store finds a key whatever partition its copies are in: nothing would be gained", "leave it out, or leave store out: keys, outputs and offsets are then one transaction of Kafka")
+		return
+	}
+	topic := s.RepartitionTopic()
+	others := append([]string{p.Parked.Topic, cmp.Or(p.Transaction.Changelog, s.Group+"-keys")}, s.Topics...)
+	if sink, ok := p.Sink.(*KafkaSink); ok {
+		others = append(others, sink.Topic)
+	}
+	if slices.Contains(others, topic) {
+		l.add(semel.Broken, NoRisk, path+".topic", topic+", which the pipeline uses otherwise", "what is in it would be taken for what it is not", "a topic of its own")
+	}
+	if p.Transaction.Time == "event" {
+		l.add(semel.Warning, NoRisk, l.at("transaction.grace"), Duration(p.Transaction.Grace)+", with a repartition stage", "it mixes the records of several partitions: one that is behind the others by more than the grace is late, and on_late decides what becomes of it", "a grace above what partitions are apart while a backlog is read, or time: processing")
 	}
 }
 

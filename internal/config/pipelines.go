@@ -179,6 +179,9 @@ type KafkaSource struct {
 	SessionTimeout time.Duration
 	// Start is earliest or latest: where a group without offsets begins.
 	Start string
+	// Repartition has all copies of a key meet in one partition of a topic, before
+	// they are decided. nil is none.
+	Repartition *Repartition
 	// Protocol is classic or consumer.
 	Protocol string
 	// MaxPoll is the most messages that one read returns.
@@ -186,6 +189,26 @@ type KafkaSource struct {
 	// Retention is how long the topics keep a record; it is not asked, only
 	// compared. 0 is unknown.
 	Retention time.Duration
+}
+
+// Repartition is a stage before the transaction.
+type Repartition struct {
+	// Topic is "" for the group with "-repartition" behind it: see
+	// KafkaSource.RepartitionTopic.
+	Topic string
+	// Partitions is how many the topic has. 0 is as many as the input.
+	Partitions int
+}
+
+// RepartitionTopic returns the topic between the stages, "" if there is one stage.
+func (s *KafkaSource) RepartitionTopic() string {
+	switch {
+	case s.Repartition == nil:
+		return ""
+	case s.Repartition.Topic == "":
+		return s.Group + "-repartition"
+	}
+	return s.Repartition.Topic
 }
 
 // Sink is the description of one kind of sink.

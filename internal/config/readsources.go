@@ -67,6 +67,13 @@ func kafkaSource() (Source, mapping) {
 			durationField("session_timeout", &s.SessionTimeout, "After how long without a sign a member is taken for dead.").means("10s"),
 			choiceField("start", &s.Start, "Where a group without offsets begins.", "earliest", "latest").or("earliest"),
 			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0), which then also says when a member is dead: after a crash the next run with its name waits as long.", "classic", "consumer").or("classic"),
+			partField("repartition", func() mapping {
+				s.Repartition = &Repartition{}
+				return mapping{fields: []field{
+					textField("topic", &s.Repartition.Topic, "Topic between the stages, of this pipeline alone. It is made if it is missing, and what was decided is deleted from it.").means("the group with `-repartition` behind it"),
+					numberField("partitions", &s.Repartition.Partitions, 1, 100_000, "How many partitions it has. It cannot be changed while keys are remembered.").means("what is there; if it is made, as many as the topic with the most"),
+				}}
+			}, "In a transaction from Kafka to Kafka: copy the records to a topic in which all copies of a key are in one partition, and decide them there. Needed where the key is not the record key, or producers partition differently. `{}` is enough.").means("off").titled("Repartition stage"),
 			countField("max_poll", &s.MaxPoll, "Messages that one read returns at most.").means("1000"),
 			windowField("retention", &s.Retention, "How long the topics keep a record. Nothing is done with it but to compare it with the window."),
 		),

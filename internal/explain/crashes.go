@@ -77,6 +77,10 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 
 // inKafka is the life of a record in a transaction.
 func (e *explainer) inKafka(add func(at, then string)) {
+	if topic := e.repartition(); topic != "" {
+		add("before or in the transaction that copies to "+topic, e.again()+"; no copy is read that was not committed together with its offset")
+		add("between the stages", "the copy is in "+topic+" with its origin, and is decided when the second stage reads it; nothing is deleted there before")
+	}
 	add("before the transaction", e.again()+"; nothing has happened")
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.again()+" and is fresh")
 	add("at the commit, its answer lost", "the state is built anew from what the broker has committed: outputs, keys and offsets are there together, or not at all")

@@ -51,6 +51,9 @@ func TestEachModeHasItsPromise(t *testing.T) {
 	}{
 		{fromKafka + "    store: db\n" + toRows, "one transaction in PostgreSQL", Yes, Yes, "", "asynchronous replica"},
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "isolation read_committed"},
+		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "copies of a key in several partitions never meet"},
+		{strings.Replace(fromKafka, "group", "repartition: {}, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},
+		{strings.Replace(fromKafka, "group", "repartition: {}, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},
 		{fromHTTP + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "gets the same answer"},
 		{fromKafka + "    store: keys\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "attempt 2"},
@@ -100,10 +103,11 @@ func TestEachModeHasItsPromise(t *testing.T) {
 func TestTextNamesEndsAndKeys(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		fromKafka + "    store: both\n" + toWebhook: "p: kafka in as g → webhook POST https://u:[hidden]@example.com/x\n  commits by        claim, deliver, complete\n  keys              .id, scope p, in both (tiered over db, postgres), remembered for 7d\n",
-		fromHTTP + "    store: db\n" + toRows:       "p: http 127.0.0.1:80/ → postgres table t\n",
-		fromFile + "    store: keys\n" + toFile:     "p: file in → file out\n",
-		fromKafka + toKafka:                         "p: kafka in as g → kafka out\n  commits by        one transaction in Kafka\n  keys              .id, scope p, in Kafka, topic g-keys, remembered for 7d\n",
+		fromKafka + "    store: both\n" + toWebhook:                                          "p: kafka in as g → webhook POST https://u:[hidden]@example.com/x\n  commits by        claim, deliver, complete\n  keys              .id, scope p, in both (tiered over db, postgres), remembered for 7d\n",
+		fromHTTP + "    store: db\n" + toRows:                                                "p: http 127.0.0.1:80/ → postgres table t\n",
+		fromFile + "    store: keys\n" + toFile:                                              "p: file in → file out\n",
+		strings.Replace(fromKafka, "group", "repartition: { topic: b }, group", 1) + toKafka: "p: kafka in as g, by key through b → kafka out\n",
+		fromKafka + toKafka: "p: kafka in as g → kafka out\n  commits by        one transaction in Kafka\n  keys              .id, scope p, in Kafka, topic g-keys, remembered for 7d\n",
 	} {
 		if got := promise(t, text).Text(); !strings.HasPrefix(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -71,7 +71,11 @@ func from(source config.Source) string {
 	case *config.HTTPSource:
 		return "http " + s.Listen + s.Path
 	case *config.KafkaSource:
-		return "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group
+		text := "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group
+		if topic := s.RepartitionTopic(); topic != "" {
+			text += ", by key through " + topic
+		}
+		return text
 	}
 	return source.Kind()
 }
@@ -118,6 +122,14 @@ func changelog(p *config.Pipeline) string {
 		return source.Group + "-keys"
 	}
 	return p.Transaction.Changelog
+}
+
+// repartition is the topic between two stages, "" if there is one stage.
+func (e *explainer) repartition() string {
+	if source, ok := e.pipeline.Source.(*config.KafkaSource); ok && e.mode == config.SourceIsSink {
+		return source.RepartitionTopic()
+	}
+	return ""
 }
 
 // because are the findings of the lint that put a promise at risk.
@@ -205,6 +217,11 @@ func (e *explainer) exceptions() []string {
 		list = []string{"loss of the disk"}
 	case config.SourceIsSink:
 		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
+		if e.repartition() != "" {
+			list = append(list, "records keep their order by key, not by record key: the stage puts those of one record key with several keys into several partitions")
+		} else if e.pipeline.Key.Rule.String() != "record-key" {
+			list = append(list, "copies of a key in several partitions never meet: the start looks for such in a sample; a repartition stage, repartition: {} of the source, has them meet")
+		}
 	case config.TwoPhase:
 		if e.pipeline.OnLeaseExpired == "hold" {
 			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")

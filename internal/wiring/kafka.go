@@ -138,9 +138,13 @@ func (b *building) transactor() (Pipeline, error) {
 		return nil, err
 	}
 	t, o := &b.spec.Transaction, b.options()
+	var between *kafkaio.Repartition
+	if source.Repartition != nil {
+		between = &kafkaio.Repartition{Topic: source.RepartitionTopic(), Partitions: source.Repartition.Partitions}
+	}
 	transactor, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: source.Instance,
-		TransactionalID: t.ID, Inputs: source.Topics, Output: sink.Topic, SamePartition: sink.Partition == "same",
+		TransactionalID: t.ID, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
 		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing,
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,

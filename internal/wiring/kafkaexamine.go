@@ -44,7 +44,7 @@ func ExamineKafka(ctx context.Context, f *config.File, p *config.Pipeline) Repor
 	}
 	opts := &kafkaio.ExamineOptions{Parked: p.Parked.Topic, Window: p.Window, Transactional: transactional}
 	if transactional {
-		opts.Changelog = changelog(p, source)
+		opts.Changelog, opts.Repartition = changelog(p, source), source.RepartitionTopic()
 	}
 	if reads {
 		opts.Group, opts.Inputs, opts.Latest = source.Group, source.Topics, source.Start == "latest"
@@ -88,7 +88,7 @@ func OpenKafkaAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*k
 	if source, reads := p.Source.(*config.KafkaSource); reads && (!writes || slices.Equal(source.Brokers, sink.Brokers)) {
 		add(source.Topics...)
 		if f.Mode(p) == config.SourceIsSink {
-			add(changelog(p, source))
+			add(changelog(p, source), source.RepartitionTopic())
 		}
 	}
 	if writes {
