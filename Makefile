@@ -97,7 +97,7 @@ crash: ## Kill the program 200 times and compare what it wrote
 soak: services-install ## Run pipelines for SOAK (30m) under random faults: outputs exact, memory flat
 	$(GO) test -count=1 -timeout 0 -v ./test/kafka -run '^TestSoak$$' -soak $(SOAK)
 
-bench: ## Measure beside the peers (75 min; see bench/README.md)
+bench: ## Measure beside the peers (90 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
 bench-report: ## Make docs/performance.md from the results of bench

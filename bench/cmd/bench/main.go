@@ -1,9 +1,10 @@
 // Command bench runs benchmarks beside their peers and writes their results.
 //
-//	bench all            run every benchmark, about 75 minutes
+//	bench all            run every benchmark, about 90 minutes
 //	bench NAME...        run some; 'kafka-*' stands for all that begin so
 //	bench list           list the names
-//	bench -quick all     prove that everything works; measures nothing
+//	bench -quick -rounds 1 all
+//	                     prove that everything works; measures nothing
 //
 // It runs in the folder of its module: go run -C bench ./cmd/bench all. A
 // benchmark that fails does not keep the others from running; the exit status
