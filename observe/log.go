@@ -139,6 +139,8 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 		if e.Err != nil {
 			level = slog.LevelWarn
 		}
+	case pipeline.EventStandby:
+		reason = ""
 	case pipeline.EventRetried, pipeline.EventReturned:
 	default:
 		return // there is one for each batch

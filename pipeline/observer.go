@@ -44,11 +44,14 @@ const (
 	// EventSourceChanged: the source connected, lost its connection, was given or
 	// lost lanes; Reason says it in a few words.
 	EventSourceChanged
+	// EventStandby: the copies that are kept of what other processes work on lack
+	// Count records; Reason says in a few words what they are.
+	EventStandby
 )
 
 // String returns the kind's name as it is used in logs.
 func (k EventKind) String() string {
-	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed"}
+	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby"}
 	if int(k) < len(names) {
 		return names[k]
 	}

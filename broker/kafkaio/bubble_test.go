@@ -218,7 +218,7 @@ type program struct {
 
 func (b *bubble) start(opts TransactorOptions) *program {
 	b.Helper()
-	p := &program{b: b, events: &events{}, done: make(chan struct{})}
+	p := &program{b: b, events: &events{standby: -1}, done: make(chan struct{})}
 	p.line = &line{dial: b.dial, conns: map[*lineConn]bool{}}
 	opts.Client = []kgo.Opt{kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.Dialer(p.line.Dial), kgo.DisableClientMetrics()}
 	opts.Observer = p.events
@@ -289,6 +289,7 @@ type events struct {
 	decided map[semel.Decision]int
 	counts  map[pipeline.EventKind]int
 	log     []string
+	standby int // records that the standby lacks; -1 before it said so
 }
 
 func (e *events) Observe(semel.Event) {}
@@ -300,6 +301,9 @@ func (e *events) ObservePipeline(v pipeline.Event) {
 		e.counts, e.decided = map[pipeline.EventKind]int{}, map[semel.Decision]int{}
 	}
 	e.counts[v.Kind] += max(v.Count, 1)
+	if v.Kind == pipeline.EventStandby {
+		e.standby = v.Count
+	}
 	if v.Kind == pipeline.EventDecided {
 		e.decided[v.Decision] += v.Count
 	}

@@ -33,7 +33,7 @@ func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	var held []partitionID
 	t.mu.Lock()
 	for id, at := range t.slots {
-		if at.holder != nil {
+		if _, own := at.holder.(*session); own {
 			held = append(held, id)
 		}
 	}

@@ -87,6 +87,8 @@ type state struct {
 	// record before it has the checksum last.
 	position int64
 	last     uint32
+	// cuts is where the changelog can be cut off.
+	cuts cuts
 	// log keeps the same on disk; nil without a directory.
 	log *stateLog
 }
@@ -96,7 +98,7 @@ func newState(id partitionID, topic topicID, w *windowing) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &state{id: id, windows: w, topic: topic, committed: t}, nil
+	return &state{id: id, windows: w, topic: topic, committed: t, cuts: newCuts(w)}, nil
 }
 
 // expect takes memory for a number of keys. The state is empty.
@@ -171,8 +173,10 @@ func (s *state) commit() {
 	s.committedTime = s.streamTime
 }
 
-// passed notes that a record of the changelog is applied.
+// passed notes that a record of the changelog is applied, or will be when the
+// open transaction is.
 func (s *state) passed(value []byte, position int64) {
+	s.cuts.note(position, s.streamTime)
 	s.position, s.last = position, crc32.Checksum(value, castagnoli)
 }
 

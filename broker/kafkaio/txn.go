@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -34,6 +35,7 @@ type Transactor struct {
 
 	admin     *kgo.Client // plain: metadata, offsets, barriers
 	topics    map[string]topicID
+	sizes     map[string]int32   // partitions by input topic
 	changelog map[string]topicID // by input topic
 
 	// What the first stage needs to know of the topic between the stages.
@@ -95,10 +97,22 @@ func (t *Transactor) Run(ctx context.Context) error {
 	errs := make([]error, len(members))
 	for i, m := range members {
 		running.Go(func() {
+			if t.opts.hold != nil {
+				select {
+				case <-t.opts.hold:
+				case <-ctx.Done():
+				}
+			}
 			if errs[i] = m.run(ctx); errs[i] != nil {
 				cancel(errs[i])
 			}
 		})
+	}
+	if t.opts.Standby {
+		running.Go(func() { newStandby(t).run(ctx) })
+	}
+	if t.opts.EventTime {
+		running.Go(func() { t.trim(ctx) })
 	}
 	if t.opts.Repartition != nil {
 		running.Go(func() { t.purge(ctx) })
@@ -166,12 +180,21 @@ func (t *Transactor) observe(e pipeline.Event) {
 func (t *Transactor) adm() *kadm.Client { return kadm.NewClient(t.admin) }
 
 // slot is the place of one partition's state in this process. A session that is
-// given the partition takes the slot; one that holds it though the partition is
-// no longer its own is asked to let go.
+// given the partition takes the slot; who holds it though the partition is not its
+// own, another session or the standby, is asked to let go.
 type slot struct {
-	holder *session
-	free   chan struct{} // closed when the holder lets go
-	state  *state        // the holder's
+	holder  holder
+	free    chan struct{} // closed when the holder lets go
+	waiting int           // sessions that wait for it
+	state   *state        // the holder's
+	// cut is an offset up to which the changelog may be cut off, or 0.
+	cut atomic.Int64
+}
+
+// holder is a session or the standby.
+type holder interface {
+	// ask says that a session needs the partition. It does not wait.
+	ask(id partitionID)
 }
 
 func (s *slot) close() {
@@ -191,33 +214,77 @@ func (t *Transactor) take(ctx context.Context, id partitionID, s *session) (*slo
 			at = &slot{}
 			t.slots[id] = at
 		}
-		if at.holder == nil || at.holder == s {
+		if at.holder == nil || at.holder == holder(s) {
 			if at.holder == nil {
 				at.holder, at.free = s, make(chan struct{})
 			}
 			t.mu.Unlock()
 			return at, nil
 		}
-		holder, free := at.holder, at.free
+		other, free := at.holder, at.free
+		at.waiting++
 		t.mu.Unlock()
-		holder.ask(id)
+		other.ask(id)
+		var err error
 		select {
 		case <-free:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			err = context.Cause(ctx)
+		}
+		t.mu.Lock()
+		at.waiting--
+		t.mu.Unlock()
+		if err != nil {
+			return nil, err
 		}
 	}
 }
 
-// release lets go of a partition and frees its memory.
-func (t *Transactor) release(id partitionID, s *session) {
+// takeFree makes the standby the holder of a slot that nobody holds or waits for,
+// or returns nil.
+func (t *Transactor) takeFree(id partitionID, b *standby) *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.slots[id]
-	if at == nil || at.holder != s {
+	if at == nil {
+		at = &slot{}
+		t.slots[id] = at
+	}
+	if at.holder != nil || at.waiting > 0 {
+		return nil
+	}
+	at.holder, at.free = b, make(chan struct{})
+	return at
+}
+
+// free returns the partitions that nobody holds or waits for.
+func (t *Transactor) free() (list []partitionID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for topic, size := range t.sizes {
+		for number := range size {
+			id := partitionID{topic, number}
+			if at := t.slots[id]; at == nil || at.holder == nil && at.waiting == 0 {
+				list = append(list, id)
+			}
+		}
+	}
+	return list
+}
+
+// release lets go of a partition. Without a standby its memory is freed.
+func (t *Transactor) release(id partitionID, h holder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slots[id]
+	if at == nil || at.holder != h {
 		return
 	}
-	at.close()
+	if t.opts.Standby && at.state != nil {
+		at.state.drop() // what is committed is as good for the next holder
+	} else {
+		at.close()
+	}
 	at.holder = nil
 	close(at.free)
 }

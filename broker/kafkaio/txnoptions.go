@@ -122,6 +122,12 @@ type TransactorOptions struct {
 	// date after a restart instead of read anew. One process uses it. Defaults to
 	// none.
 	StateDir string
+	// Standby keeps the keys of all partitions in this process, also of those that
+	// others of the group work on, and follows what they commit. A partition that
+	// comes to this process is at work when the end of the changelog is read, and
+	// not the whole of it. It costs the memory, and with StateDir the disk, that
+	// this process would need for all partitions. Defaults to false.
+	Standby bool
 	// SkipSample leaves out the look at a sample of the inputs by which copies
 	// of one id in several partitions are found. Defaults to false.
 	SkipSample bool
@@ -132,6 +138,7 @@ type TransactorOptions struct {
 
 	files vfs.FS           // of the tests
 	clock func() time.Time // of the tests
+	hold  chan struct{}    // of the tests: sessions begin when it is closed
 }
 
 func (o *TransactorOptions) defaults() {

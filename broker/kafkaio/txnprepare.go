@@ -94,17 +94,20 @@ func (t *Transactor) check(ctx context.Context) error {
 	if err := t.checkRepartition(ctx, adm, topics); err != nil {
 		return err
 	}
-	t.topics, t.changelog = map[string]topicID{}, map[string]topicID{}
+	if err := t.sample(ctx); err != nil { // before anything is made that would fix a number of partitions
+		return err
+	}
+	t.topics, t.sizes, t.changelog = map[string]topicID{}, map[string]int32{}, map[string]topicID{}
 	for _, topic := range t.opts.reads() {
 		partitions := len(topics[topic].Partitions)
-		t.topics[topic] = topics[topic].ID
+		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
 		id, err := t.checkChangelog(ctx, adm, topic, partitions)
 		if err != nil {
 			return err
 		}
 		t.changelog[topic] = id
 	}
-	return t.sample(ctx)
+	return nil
 }
 
 // checkParked makes the topic of what is put aside if it is missing. It keeps

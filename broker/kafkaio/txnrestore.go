@@ -224,6 +224,7 @@ func (t *Transactor) forget(p *part) error {
 		}
 	}
 	p.slot.state = st
+	p.slot.cut.Store(0)
 	return nil
 }
 

@@ -370,6 +370,12 @@ func (s *session) settle(ctx context.Context) error {
 	for _, id := range assigned {
 		s.parts[id] = &part{id: id, given: true}
 	}
+	for id, p := range s.parts {
+		// What an earlier client had and this one was not given is better followed.
+		if s.t.opts.Standby && len(assigned) > 0 && !p.given {
+			s.drop(id)
+		}
+	}
 	return s.restore(ctx)
 }
 

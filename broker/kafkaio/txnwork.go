@@ -173,6 +173,9 @@ func (s *session) applied(p *part) {
 	}
 	st.commit()
 	s.t.writeLog(st)
+	if at, ok := st.cuts.take(st.committedTime); ok {
+		p.slot.cut.Store(at)
+	}
 }
 
 // writeLog writes a state's log. A log that cannot be written is left as it is:

@@ -110,6 +110,8 @@ type Transaction struct {
 	Grace time.Duration
 	// Sessions is how many transactions are open at once in a process.
 	Sessions int
+	// Standby keeps the keys of all partitions in every process.
+	Standby bool
 }
 
 // Source is the description of one kind of source.

@@ -130,6 +130,7 @@ func transactionMapping(t *Transaction) mapping {
 			choiceField("time", &t.Time, "By which time keys expire: the clock's, or the records' own.", "processing", "event").or("processing"),
 			pauseField("grace", &t.Grace, "With `time: event`, how much older than the newest record of its partition a record may be before it is late.").or("0s"),
 			numberField("sessions", &t.Sessions, 1, 64, "How many transactions are open at once in a process, each for a share of the partitions.").means("2"),
+			truthField("standby", &t.Standby, "Keep the keys of all partitions in this process, so that one which comes to it is at work at once. Every instance then needs memory and disk for all keys.").or("false"),
 		},
 	}
 }

@@ -130,6 +130,8 @@ func TestEveryEventCounts(t *testing.T) {
 	}
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: 4, Reason: "4 partitions given"})
 	l.check(t, "dedup.source.changes{p}", 1)
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventStandby, Count: 4})
+	l.check(t, "dedup.standby.lag{p}", 4)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "store"})
 	l.check(t, "dedup.paused{p|store}", 1)
 	l.check(t, "dedup.pauses{p|store}", 1)

@@ -132,7 +132,7 @@ type Pipeline struct {
 	delivered, retried, parked, dropped, pauses words
 	paused                                      [2]func(float64)
 	read, bytes, delivery, settled, settling,
-	returned, changes func(float64)
+	returned, changes, standby func(float64)
 }
 
 // NewPipeline binds the instruments of a pipeline and of its guard.
@@ -151,6 +151,7 @@ func NewPipeline(b Backend, name, store string) *Pipeline {
 		settling:  b.Bind(SettleDuration, name),
 		returned:  b.Bind(MessagesReturned, name),
 		changes:   b.Bind(SourceChanges, name),
+		standby:   b.Bind(StandbyLag, name),
 	}
 	for i, reason := range pausing() {
 		p.paused[i] = b.Bind(Paused, name, reason)
@@ -209,6 +210,8 @@ func (p *Pipeline) ObservePipeline(e pipeline.Event) {
 		p.passed(n)
 	case pipeline.EventSourceChanged:
 		p.changes(1)
+	case pipeline.EventStandby:
+		p.standby(n)
 	}
 }
 

@@ -51,6 +51,7 @@ const (
 	SourceLagMessages
 	SourceLagBytes
 	ParkedWaiting
+	StandbyLag
 
 	DuplicatesDetected
 	EventsProcessed
@@ -156,6 +157,7 @@ func Table() []Instrument {
 		SourceLagMessages: {"dedup.source.lag.messages", Gauge, "{message}", with(pipe, "source", "partition"), "Messages that are at the source and not settled, in each partition that this process has."},
 		SourceLagBytes:    {"dedup.source.lag.bytes", Gauge, "By", with(pipe, "source", "partition"), "Bytes that are at the source and not settled, for sources that count those."},
 		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that were put aside and wait for somebody to settle them."},
+		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Records of changelogs that the copies lack which a process keeps of what others work on."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
 		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Effects that are complete: the count of dedup.effect.duration, or of deliveries where keys and effects commit together."},

@@ -84,7 +84,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	}
 	p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Duplicate, Reason: "completed before", Elapsed: time.Millisecond})
 	p.Observe(semel.Event{Kind: semel.Completed})
-	for kind := pipeline.EventRead; kind <= pipeline.EventSourceChanged; kind++ {
+	for kind := pipeline.EventRead; kind <= pipeline.EventStandby; kind++ {
 		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 3, Bytes: 30, Reason: "sink"})
 	}
 	m.Counted("keys", semel.Counts{Done: 9, Oldest: time.Minute})
@@ -184,7 +184,7 @@ func TestMessagesDoNotMakeSeries(t *testing.T) {
 		for kind := semel.Decided; kind <= semel.StoreError; kind++ {
 			p.Observe(semel.Event{Kind: kind, Key: semel.Key{Scope: text, ID: text}, Decision: semel.Duplicate, Reason: text, Err: errors.New(text)})
 		}
-		for kind := pipeline.EventRead; kind <= pipeline.EventSourceChanged; kind++ {
+		for kind := pipeline.EventRead; kind <= pipeline.EventStandby; kind++ {
 			p.ObservePipeline(pipeline.Event{Kind: kind, Pipeline: text, Count: 1, Reason: text, Err: errors.New(text)})
 		}
 	}

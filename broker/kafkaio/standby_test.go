@@ -1,0 +1,317 @@
+package kafkaio
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
+)
+
+// startStandby starts a program that keeps copies and joins the group only when
+// promote is called.
+func (b *bubble) startStandby(opts TransactorOptions) (p *program, promote func()) {
+	b.Helper()
+	opts.Standby, opts.Instance = true, "g-standby"
+	hold := make(chan struct{})
+	opts.hold = hold
+	p = b.start(opts)
+	return p, func() { close(hold) }
+}
+
+// copies waits until the standby of a program lacks nothing.
+func (p *program) copies() {
+	p.b.Helper()
+	time.Sleep(5 * time.Second) // in a bubble
+	if lag := p.events.lag(); lag != 0 {
+		p.b.Fatalf("the standby is %d records behind", lag)
+	}
+}
+
+// lag returns what the standby last said that it lacks, or -1.
+func (e *events) lag() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.standby
+}
+
+// restored returns how many keys a program read when it was given partitions.
+func (e *events) restored(t *testing.T) (keys int) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	said := false
+	for _, line := range e.log {
+		if m := upToDate.FindStringSubmatch(line); m != nil {
+			n, err := strconv.Atoi(m[1])
+			must(t, err)
+			keys, said = keys+n, true
+		}
+	}
+	if !said {
+		t.Error("nothing was brought up to date")
+	}
+	return keys
+}
+
+var upToDate = regexp.MustCompile(`up to date, (\d+) keys`)
+
+// TestAStandbyTakesOverWhereItIs lets a standby follow a program that dies, in
+// several conditions of the standby, and counts what it reads when it takes over.
+func TestAStandbyTakesOverWhereItIs(t *testing.T) {
+	t.Parallel()
+	spoilt := func(spoil func(name string, data []byte) []byte) func(b *bubble, s *program, dir string) {
+		return func(b *bubble, s *program, dir string) {
+			eachFile(b.T, dir, func(name string, data []byte) { must(b.T, os.WriteFile(name, spoil(name, data), 0o600)) })
+		}
+	}
+	for name, c := range map[string]struct {
+		noDir  bool
+		behind bool // it lacks the last 40 keys
+		spoil  func(b *bubble, s *program, dir string)
+		read   int // keys at the take-over
+	}{
+		"up to date":                  {},
+		"up to date, in memory alone": {noDir: true},
+		"behind":                      {behind: true, read: 40},
+		"behind, in memory alone":     {noDir: true, behind: true, read: 40},
+		"started again":               {spoil: func(*bubble, *program, string) {}},
+		"missing":                     {spoil: func(b *bubble, _ *program, dir string) { must(b.T, os.RemoveAll(dir)) }},
+		"torn":                        {spoil: spoilt(func(_ string, data []byte) []byte { return data[:len(data)-5] })},
+		"rotten": {spoil: spoilt(func(_ string, data []byte) []byte {
+			data[logHeaderSize+logFrameSize+70] ^= 1
+			return data
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				owner := b.start(b.options())
+				opts := b.options()
+				if !c.noDir {
+					opts.StateDir = filepath.Join(t.TempDir(), "standby")
+				}
+				s, promote := b.startStandby(opts)
+				b.write(numbered(0, 60, 2)...)
+				owner.wait(60, settled)
+				s.copies()
+				if c.spoil != nil {
+					s.stop()
+					c.spoil(b, s, opts.StateDir)
+					s, promote = b.startStandby(opts)
+					s.copies()
+				}
+				if c.behind {
+					s.line.sever(true)
+				}
+				b.write(numbered(60, 40, 2)...)
+				owner.wait(100, settled)
+				if !c.behind {
+					s.copies()
+				}
+				owner.kill()
+				<-owner.done
+				b.write(numbered(0, 150, 2)...)
+				time.Sleep(time.Minute) // the group forgets the owner, and gives its partitions at once
+				s.line.mend()
+				promote()
+				s.wait(150, settled)
+				s.stop()
+				b.exactly(150)
+				if got := s.events.decisions(semel.Duplicate); got != 100 {
+					t.Errorf("%d duplicates, want 100", got)
+				}
+				if got := s.events.restored(t); got != c.read {
+					t.Errorf("%d keys were read when it took over, want %d", got, c.read)
+				}
+			})
+		})
+	}
+}
+
+// TestAStandbyNeverSeesWhatWasAborted writes to the changelog in transactions that
+// abort, before a standby takes over and while it does.
+func TestAStandbyNeverSeesWhatWasAborted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		opts.StateDir = t.TempDir()
+		owner := b.start(opts)
+		s, promote := b.startStandby(b.options())
+		b.write(numbered(0, 10, 1)...)
+		owner.wait(10, settled)
+		s.copies()
+		zombie := b.zombie()
+		defer zombie.Close()
+		// Its first transaction is aborted, its second is open when the standby takes
+		// over, and ends with its time-out.
+		for i, from := range []int{10, 20} {
+			must(t, zombie.BeginTransaction())
+			must(t, zombie.ProduceSync(b.Context(), b.changelogOf(opts.StateDir, from, 10)).FirstErr())
+			if i == 0 {
+				must(t, zombie.EndTransaction(b.Context(), kgo.TryAbort))
+				s.copies()
+			}
+		}
+		owner.kill()
+		<-owner.done
+		promote()
+		b.write(numbered(0, 30, 1)...)
+		s.wait(30, settled)
+		s.stop()
+		b.exactly(30)
+		if got := s.events.decisions(semel.Duplicate); got != 10 {
+			t.Errorf("%d duplicates, want 10", got)
+		}
+	})
+}
+
+// zombie returns a client with a transaction of its own.
+func (b *bubble) zombie() *kgo.Client {
+	b.Helper()
+	c, err := kgo.NewClient(append(b.reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID("zombie"), kgo.TransactionTimeout(20*time.Second))...)
+	must(b.T, err)
+	return c
+}
+
+// changelogOf returns a record of the changelog of partition 0 with the keys from
+// to from+n-1, as its owner with that directory would have written it.
+func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
+	b.Helper()
+	var h changelogHeader
+	eachFile(b.T, dir, func(_ string, data []byte) {
+		value, _, _, _ := frameAt(data[logHeaderSize:])
+		c, err := parseChangelog(value)
+		must(b.T, err)
+		h = c.changelogHeader
+	})
+	scoped := digest.New(h.secret).Scope("s")
+	var entries []entry
+	for i := from; i < from+n; i++ {
+		entries = append(entries, entry{scoped.String(strconv.Itoa(i)), time.Now().UnixMilli(), int64(i)})
+	}
+	value, _ := appendChangelog(nil, &h, entries)
+	return &kgo.Record{Topic: "g-keys", Value: value}
+}
+
+// TestAStandbyDropsWhatTheBrokersLost lets the changelog end before what a standby
+// has, and go on with other records.
+func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		opts.StateDir = t.TempDir()
+		owner := b.start(b.options())
+		s, _ := b.startStandby(opts)
+		b.write(numbered(0, 10, 1)...)
+		owner.wait(10, settled)
+		s.copies()
+		s.stop()
+		owner.stop()
+		// The last record of the copy is another one than the changelog has.
+		eachFile(t, opts.StateDir, func(name string, data []byte) {
+			value, before, behind, ok := frameAt(data[logHeaderSize:])
+			if !ok {
+				t.Fatal("no frame")
+			}
+			c, err := parseChangelog(value)
+			must(t, err)
+			scoped := digest.New(c.secret).Scope("s")
+			value, _ = appendChangelog(nil, &c.changelogHeader, []entry{{scoped.String("10"), time.Now().UnixMilli(), 3}})
+			l := &stateLog{next: before}
+			l.add(value, &c, behind)
+			must(t, os.WriteFile(name, append(data[:logHeaderSize:logHeaderSize], l.scratch...), 0o600))
+		})
+		owner = b.start(b.options())
+		s, promote := b.startStandby(opts)
+		s.copies()
+		owner.kill()
+		<-owner.done
+		promote()
+		b.write(numbered(0, 20, 1)...)
+		s.wait(20, settled)
+		s.stop()
+		b.exactly(20)
+	})
+}
+
+// TestPartitionsGoToAndFroBetweenSessionsAndStandby lets programs with a standby
+// come, leave and die at random.
+func TestPartitionsGoToAndFroBetweenSessionsAndStandby(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		seed := newSeed(t)
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 0))
+			inRealTime(t, 6, func(b *bubble) {
+				dirs := []string{t.TempDir(), t.TempDir(), ""}
+				programs := make([]*program, len(dirs))
+				begin := func(i int) {
+					opts := b.options()
+					opts.Instance, opts.StateDir, opts.Standby = fmt.Sprintf("g-%d", i), dirs[i], true
+					opts.Sessions = 1 + i%2
+					opts.Interval = 20 * time.Millisecond
+					opts.SessionTimeout, opts.TransactionTimeout, opts.Shutdown = time.Second, 2*time.Second, 3*time.Second
+					programs[i] = b.start(opts)
+				}
+				begin(0)
+				begin(1)
+				next := 0
+				for range 60 {
+					from := max(0, next-random.IntN(200))
+					n := 1 + random.IntN(100)
+					b.write(numbered(from, n, 6)...)
+					next = max(next, from+n)
+					pause(context.Background(), time.Duration(random.IntN(150))*time.Millisecond)
+					i := random.IntN(len(programs))
+					switch {
+					case programs[i] == nil:
+						begin(i)
+					case random.IntN(4) > 0: // it goes on
+					case random.IntN(2) == 0:
+						programs[i].kill()
+						<-programs[i].done
+						programs[i] = nil
+					default:
+						programs[i].stop()
+						programs[i] = nil
+					}
+				}
+				if programs[0] == nil {
+					begin(0)
+				}
+				b.done("g")
+				for _, p := range programs {
+					if p != nil {
+						p.stop()
+					}
+				}
+				b.exactly(next)
+			}, kfake.NumBrokers(3))
+		})
+	}
+}
+
+// newSeed returns a seed that is printed, or the one in SEMEL_SEED.
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("seed %d; SEMEL_SEED repeats it", seed)
+	return seed
+}

@@ -1,0 +1,246 @@
+package kafkaio
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// TestAfterACutTheStateIsTheSame commits records whose times run forward and
+// backward, cuts the changelog off where it can be, builds the state anew from
+// what is left at random moments, and compares all answers with those of a model
+// that forgets nothing early.
+func TestAfterACutTheStateIsTheSame(t *testing.T) {
+	t.Parallel()
+	for _, window := range []time.Duration{time.Millisecond, 10 * time.Second, 40 * 24 * time.Hour} {
+		for _, grace := range []time.Duration{0, 3 * window / 2} {
+			seed := newSeed(t)
+			t.Run(fmt.Sprintf("%v and %v", window, grace), func(t *testing.T) {
+				t.Parallel()
+				random := rand.New(rand.NewPCG(seed, 0))
+				w := testWindowing(t, window, grace, true)
+				m := &model{w: w, first: map[int]int64{}}
+				step := max(window.Milliseconds()/50, 1)
+				var changelog [][]byte
+				start, cut := 0, 0
+				load := func() *state {
+					st, err := newState(partitionID{"in", 0}, topicID{7}, w)
+					must(t, err)
+					for i := start; i < len(changelog); i++ {
+						c, err := parseChangelog(changelog[i])
+						must(t, err)
+						st.apply(&c, 0)
+						st.passed(changelog[i], int64(i+1))
+					}
+					return st
+				}
+				st := load()
+				base, offset := int64(1_000_000_000_000), int64(0)
+				for range 4000 {
+					for range random.IntN(8) {
+						base += random.Int64N(step + 1)
+						when := base - random.Int64N(2*(w.grace.Milliseconds()+1)) // some are late
+						key := random.IntN(200)
+						d := testDigest(key)
+						want, got := m.decide(key, when), st.decide(&d, when, offset)
+						if got != want {
+							t.Fatalf("key %d at %d of stream time %d: got %d, want %d", key, when, m.streamTime, got, want)
+						}
+						if got == fresh {
+							st.learn(&d, when, offset)
+						}
+						offset++
+					}
+					if len(st.overlay.entries) == 0 && st.streamTime == st.committedTime {
+						continue
+					}
+					h := changelogHeader{kind: kindEntries, topic: st.topic, streamTime: st.streamTime}
+					for left := st.overlay.entries; ; {
+						value, n := appendChangelog(nil, &h, left)
+						changelog = append(changelog, value)
+						st.passed(value, int64(len(changelog)))
+						if left = left[n:]; len(left) == 0 {
+							break
+						}
+					}
+					st.commit()
+					if at, ok := st.cuts.take(st.committedTime); ok {
+						if int(at) < cut || int(at) >= len(changelog) {
+							t.Fatalf("a cut at %d after one at %d, of %d records", at, cut, len(changelog))
+						}
+						cut = int(at)
+					}
+					if random.IntN(3) == 0 {
+						start = cut // it is made later, or never
+					}
+					if random.IntN(40) == 0 {
+						st = load()
+					}
+					if len(st.cuts.marks) > cutsOf+3 {
+						t.Fatalf("%d marks", len(st.cuts.marks))
+					}
+				}
+				if start == 0 {
+					t.Error("nothing was cut off")
+				}
+				live := 0
+				for _, value := range changelog[start:] {
+					c, err := parseChangelog(value)
+					must(t, err)
+					if c.streamTime > m.streamTime-st.cuts.keep {
+						live++
+					}
+				}
+				if dead := len(changelog) - start - live; window > time.Millisecond && dead > live {
+					t.Errorf("%d records are kept of which nothing counts, beside %d", dead, live)
+				}
+			})
+		}
+	}
+}
+
+// timed returns n records in one partition, a second from one to the next.
+func timed(begin time.Time, from, n int) []*kgo.Record {
+	list := numbered(from, n, 1)
+	for i, r := range list {
+		r.Timestamp = begin.Add(time.Duration(from+i) * time.Second)
+	}
+	return list
+}
+
+// firstOffset returns the first offset that is left of a changelog.
+func (b *bubble) firstOffset() int64 {
+	for _, p := range b.cluster.PartitionInfos("g-keys") {
+		return p.LogStartOffset
+	}
+	return -1
+}
+
+// TestAChangelogByEventTimeIsCutOff lets a window and its grace pass by event time,
+// restarts without a local copy, and writes all again, with a standby and without.
+func TestAChangelogByEventTimeIsCutOff(t *testing.T) {
+	t.Parallel()
+	for _, standby := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standby %v", standby), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				begin := time.Now().Add(-time.Hour)
+				opts := b.options()
+				opts.EventTime, opts.Window, opts.Grace, opts.OnLate = true, 60*time.Second, 20*time.Second, pipeline.Drop
+				p := b.start(opts)
+				var s *program
+				promote := func() {}
+				if standby {
+					s, promote = b.startStandby(opts)
+				}
+				for i := range 30 {
+					b.write(timed(begin, 10*i, 10)...)
+					p.wait(10*(i+1), settled)
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				first := b.firstOffset()
+				if first < 20 {
+					t.Errorf("the changelog begins at %d: it was not cut off", first)
+				}
+				if standby {
+					s.copies()
+					p.kill()
+					<-p.done
+					promote()
+					p = s
+				} else {
+					p.stop()
+					p = b.start(opts)
+				}
+				// Stream time is 299 s. What is older than 279 is late unless its key is
+				// known, as are those from 219 on.
+				b.write(timed(begin, 0, 320)...)
+				p.wait(320, settled)
+				p.stop()
+				b.exactly(320)
+				duplicate, late := p.events.decisions(semel.Duplicate), p.events.decisions(semel.Late)
+				if duplicate < 80 || duplicate > 81 || duplicate+late != 300 {
+					t.Errorf("%d duplicates and %d late, want 80 or 81 and the rest", duplicate, late)
+				}
+			})
+		})
+	}
+}
+
+// TestACutThatIsRefusedHarmsNothing answers what deletes records with an error.
+func TestACutThatIsRefusedHarmsNothing(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.PolicyViolation, kerr.NotLeaderForPartition} {
+		t.Run(refusal.Message, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				handle := b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Err: refusal, Count: 1})
+				opts := b.options()
+				opts.EventTime, opts.Window = true, 10*time.Second
+				begin := time.Now().Add(-time.Hour)
+				p := b.start(opts)
+				for i := range 60 {
+					b.write(timed(begin, 10*i, 10)...)
+					p.wait(10*(i+1), settled)
+					time.Sleep(time.Second)
+				}
+				p.stop()
+				b.exactly(600)
+				if handle.Hits() == 0 {
+					t.Error("it was never refused")
+				}
+				if b.firstOffset() == 0 {
+					t.Error("the next cut was not made")
+				}
+			})
+		})
+	}
+}
+
+// TestAStandbyThatIsOvertakenByACutGoesOn cuts the changelog off while a standby
+// cannot read.
+func TestAStandbyThatIsOvertakenByACutGoesOn(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		opts.EventTime, opts.Window, opts.OnLate = true, 20*time.Second, pipeline.Drop
+		begin := time.Now().Add(-time.Hour)
+		p := b.start(opts)
+		s, promote := b.startStandby(opts)
+		b.write(timed(begin, 0, 10)...)
+		p.wait(10, settled)
+		s.copies()
+		s.line.sever(true)
+		for i := range 20 {
+			b.write(timed(begin, 10+10*i, 10)...)
+			p.wait(20+10*i, settled)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(20 * time.Second)
+		if b.firstOffset() < 10 {
+			t.Errorf("the changelog begins at %d", b.firstOffset())
+		}
+		s.line.mend()
+		s.copies()
+		p.kill()
+		<-p.done
+		promote()
+		b.write(timed(begin, 180, 40)...)
+		s.wait(40, settled)
+		s.stop()
+		b.exactly(220)
+		if got := s.events.restored(t); got != 0 {
+			t.Errorf("%d keys were read at the take-over", got)
+		}
+	})
+}
