@@ -297,6 +297,7 @@ func (t *TwoPhase) complete(ctx context.Context, items []*Item, reqs []semel.Com
 		clear(answers)
 		err = t.store.Complete(ctx, reqs, answers)
 	}
+	elapsed := time.Since(began)
 	for i, it := range items {
 		e := answers[i]
 		if e == nil {
@@ -311,7 +312,7 @@ func (t *TwoPhase) complete(ctx context.Context, items []*Item, reqs []semel.Com
 		}
 		switch {
 		case e == nil:
-			t.guard.Observe(semel.Event{Kind: semel.Completed, Key: it.Call.Key, Elapsed: time.Since(began)})
+			t.guard.Observe(semel.Event{Kind: semel.Completed, Key: it.Call.Key, Elapsed: elapsed})
 			it.Result = it.hold.result
 			it.hold = nil
 		case errors.Is(e, semel.ErrStaleToken):
