@@ -105,6 +105,23 @@ func TestRepartitionTopicsThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
+// TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions turns the stage on where a
+// start was refused because of copies that do not meet.
+func TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		b.write(scattered(0, 5, 2)...)
+		opts := b.repartitioned()
+		opts.Repartition = nil
+		b.refused(opts, "repartition: {} of the source")
+		opts.Repartition = &Repartition{Partitions: 5}
+		p := b.start(opts)
+		p.wait(10, settled)
+		p.stop()
+		b.eachOnce(5)
+	})
+}
+
 // TestUnreadCopiesThatAreGoneEndTheProgram deletes records between the stages
 // that nobody has read.
 func TestUnreadCopiesThatAreGoneEndTheProgram(t *testing.T) {

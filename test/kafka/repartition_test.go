@@ -1,0 +1,127 @@
+package kafka
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// TestCopiesInSeveralPartitionsMeet writes messages whose copies are in several
+// partitions under several record keys. Without a stage that has them meet the
+// program refuses to start; with it, two runs of the program write each key once,
+// while they and the broker are killed.
+func TestCopiesInSeveralPartitionsMeet(t *testing.T) {
+	seed, random := chooseSeed(t)
+	total, events := sampled(random, *messages/5)
+	broker := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.DefaultProduceTopic("in"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000))
+	must(t, err)
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	const partitions = 4
+	_, err = adm.CreateTopic(t.Context(), partitions, 1, nil, "in")
+	must(t, err)
+	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "out")
+	must(t, err)
+	in := &input{random: rand.New(rand.NewPCG(seed, 1))}
+	write := func(n int) {
+		t.Helper()
+		var failed error
+		for range n {
+			id := in.next()
+			client.Produce(t.Context(), &kgo.Record{
+				Partition: int32(in.random.IntN(partitions)), Key: []byte(strconv.Itoa(in.random.IntN(100))), Value: fmt.Appendf(nil, `{"id":"%d"}`, id),
+			}, func(_ *kgo.Record, err error) {
+				if err != nil {
+					failed = err // promises are called one after the other
+				}
+			})
+		}
+		must(t, client.Flush(t.Context()))
+		must(t, failed)
+	}
+	config := func(i int, stage string) string {
+		return fmt.Sprintf(`
+pipelines:
+  once:
+    source: { kafka: { brokers: [%q], topics: [in], group: %s, instance: once-%d, session_timeout: 1s%s } }
+    key: { id: .id }
+    window: 1h
+    sink: { kafka: { brokers: [%q], topic: out } }
+    transaction: { max_records: 750, sessions: 1 }
+`, broker.Addr(), group, i, stage, broker.Addr())
+	}
+	share := total / (len(events) + 1)
+	write(share)
+
+	semel := built(t)
+	without := newDaemon(t, semel, config(0, ""))
+	run := exec.CommandContext(t.Context(), semel, "run", without.config, "--admin", "off")
+	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "have one id") || !strings.Contains(string(out), "repartition: {}") {
+		t.Fatalf("without the stage it ended with %v:\n%s", err, out)
+	}
+
+	during := newReader(t, broker.Addr())
+	defer during.close()
+	var programs [2]*daemon
+	for i := range programs {
+		programs[i] = newDaemon(t, semel, config(i, ", repartition: {}"))
+		programs[i].start(t)
+	}
+	for _, event := range events {
+		within(time.Duration(random.IntN(1500))*time.Millisecond, func() bool { return false })
+		happen(t, event, broker, programs[random.IntN(2)], random)
+		write(share)
+	}
+	if !within(3*time.Minute, func() bool { return during.read() >= in.keys }) {
+		t.Errorf("%d of %d keys came out", during.read(), in.keys)
+	}
+	if !within(time.Minute, func() bool {
+		return isSettled(t.Context(), adm, group+"-repartition")
+	}) {
+		t.Error("not all was copied")
+	}
+	for _, d := range programs {
+		d.end(t, syscall.SIGTERM)
+	}
+	after := newReader(t, broker.Addr())
+	defer after.close()
+	if !within(time.Minute, func() bool { return after.read() >= in.keys }) {
+		t.Errorf("a reader afterwards has %d of %d keys", after.read(), in.keys)
+	}
+	within(time.Second, func() bool { return false }) // what should not be there may still come
+	for _, r := range []*reader{during, after} {
+		r.mu.Lock()
+		seen := map[string]int{}
+		for _, list := range r.lists {
+			for _, value := range list {
+				var body struct{ ID string }
+				must(t, json.Unmarshal([]byte(value), &body))
+				seen[body.ID]++
+			}
+		}
+		twice := 0
+		for _, n := range seen {
+			if n > 1 {
+				twice++
+			}
+		}
+		if len(seen) != in.keys || twice > 0 {
+			t.Errorf("of %d keys %d came out, %d of them more than once", in.keys, len(seen), twice)
+		}
+		r.mu.Unlock()
+	}
+	t.Logf("%d messages, %d keys, %v", share*(len(events)+1), in.keys, events)
+}
