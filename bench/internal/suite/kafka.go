@@ -154,7 +154,11 @@ func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 		if s.static {
 			source += fmt.Sprintf(", instance: one, session_timeout: %v", ownSession)
 		}
-		commit := fmt.Sprintf("transaction: { interval: %v, max_records: 1000000, max_bytes: 256MiB, state: %s }", s.commit, filepath.Join(dir, "state"))
+		bounds := ""
+		if s.commit >= time.Second {
+			bounds = ", max_records: 1000000, max_bytes: 256MiB" // the defaults would end it earlier
+		}
+		commit := fmt.Sprintf("transaction: { interval: %v%s, state: %s }", s.commit, bounds, filepath.Join(dir, "state"))
 		stores := ""
 		if !s.eos {
 			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
