@@ -28,24 +28,34 @@ func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 }
 
 // Lag implements pipeline.Lagger, as [Source.Lag] does. It may be called at any
-// time; before Run nothing is behind.
+// time; before Run nothing is behind. With a repartition stage it tells of both
+// stages.
 func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
-	var held []partitionID
+	var held, copied []partitionID
 	t.mu.Lock()
+	for id := range t.copying {
+		copied = append(copied, id)
+	}
 	for id, at := range t.slots {
 		if _, own := at.holder.(*session); own {
 			held = append(held, id)
 		}
 	}
 	t.mu.Unlock()
-	if len(held) == 0 {
+	if len(held)+len(copied) == 0 {
 		return nil, nil
 	}
 	reset := t.opts.Reset
 	if t.opts.Repartition != nil {
 		reset = ResetStart // it is the first stage's
 	}
-	return lagOf(ctx, t.adm(), t.opts.Group, reset, held) // whoever took a slot has made the client before
+	adm := t.adm() // whoever has a partition has made the client before
+	list, err := lagOf(ctx, adm, t.opts.Group, reset, held)
+	if err != nil || len(copied) == 0 {
+		return list, err
+	}
+	more, err := lagOf(ctx, adm, t.opts.copyGroup(), t.opts.Reset, copied)
+	return append(list, more...), err
 }
 
 // lagOf asks how far a group is behind in some partitions. Those of which it

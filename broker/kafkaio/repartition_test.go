@@ -136,6 +136,38 @@ func TestCopiesInSeveralPartitionsMeet(t *testing.T) {
 	})
 }
 
+func TestBothStagesTellHowFarTheyAreBehind(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		opts := b.repartitioned()
+		opts.Observer = &events{}
+		tr, err := NewTransactor(&opts)
+		must(t, err)
+		ctx, cancel := context.WithCancel(b.Context())
+		done := make(chan error)
+		go func() { done <- tr.Run(ctx) }()
+		b.write(scattered(0, 10, 2)...)
+		b.through()
+		sources := map[string]int{}
+		list, err := tr.Lag(ctx)
+		must(t, err)
+		for _, lag := range list {
+			sources[lag.Source]++
+			if lag.Messages > 1 { // the marker of the last transaction
+				t.Errorf("%+v", lag)
+			}
+		}
+		if len(sources) != 2 || sources["in"] != 2 || sources["g-repartition"] != 2 {
+			t.Errorf("partitions that are told of: %v", sources)
+		}
+		cancel()
+		must(t, <-done)
+		if list, err := tr.Lag(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("at the end %v, %v", list, err)
+		}
+	})
+}
+
 func TestWithTheStageTheKeysOfAllInputsMeet(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {

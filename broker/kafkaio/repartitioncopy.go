@@ -3,6 +3,8 @@ package kafkaio
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -57,13 +59,16 @@ func (c *copier) live(ctx context.Context) (err error) {
 	last, cancel := lasting(ctx, c.t.opts.Shutdown)
 	defer cancel()
 	c.lost.Store(false)
-	gone := func(_ context.Context, _ *kgo.Client, taken map[string][]int32) {
-		if len(taken) > 0 { // a cooperative rebalance begins with none
+	defer c.releaseAll()
+	given := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) { c.hold(partitionsOf(topics)) }
+	gone := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
+		if taken := partitionsOf(topics); len(taken) > 0 { // a cooperative rebalance begins with none
+			c.release(taken)
 			c.lost.Store(true)
 		}
 	}
 	more := append(c.t.opts.Reset.options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
+		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
 	if c.t.copyBytes > 0 {
 		more = append(more, kgo.ProducerBatchMaxBytes(c.t.copyBytes))
 	}
@@ -78,6 +83,28 @@ func (c *copier) live(ctx context.Context) (err error) {
 		return fmt.Errorf("kafkaio: %w: %w", ErrFenced, err)
 	}
 	return err
+}
+
+// hold notes partitions as those that this member copies, beside what it has.
+func (c *copier) hold(list []partitionID) {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	for _, id := range list {
+		c.t.copying[id] = c
+	}
+}
+
+// release is the reverse of hold.
+func (c *copier) release(list []partitionID) {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	maps.DeleteFunc(c.t.copying, func(id partitionID, by *copier) bool { return by == c && slices.Contains(list, id) })
+}
+
+func (c *copier) releaseAll() {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	maps.DeleteFunc(c.t.copying, func(_ partitionID, by *copier) bool { return by == c })
 }
 
 // loop copies until ctx ends or the client is of no more use.

@@ -41,14 +41,15 @@ type Transactor struct {
 	// What the first stage needs to know of the topic between the stages.
 	copyPartitions, copyBytes int32
 
-	mu    sync.Mutex // guards slots
-	slots map[partitionID]*slot
+	mu      sync.Mutex // guards what follows
+	slots   map[partitionID]*slot
+	copying map[partitionID]*copier // partitions of the first stage
 }
 
 // NewTransactor returns a Transactor. Nothing is connected before Run. The error
 // names all bad options and wraps semel.ErrInvalidRequest.
 func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
-	t := &Transactor{slots: map[partitionID]*slot{}}
+	t := &Transactor{slots: map[partitionID]*slot{}, copying: map[partitionID]*copier{}}
 	if opts != nil {
 		t.opts = *opts
 	}
