@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
@@ -184,4 +187,48 @@ func TestSchemaIsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &schema); err != nil || schema["$schema"] != "https://json-schema.org/draft/2020-12/schema" {
 		t.Error(err, schema["$schema"])
 	}
+}
+
+func TestExplainAKeyThatLivesInKafka(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "clean"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	addr := cluster.ListenAddrs()[0]
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", addr))
+	ask := func(more ...string) outcome {
+		return run(t, "", append([]string{"explain", "--config", file, "--key", "order-7"}, more...)...)
+	}
+	if got := ask(); !strings.Contains(got.stdout, "nobody has run orders yet: topic orders-once-keys: there is no changelog yet") {
+		t.Errorf("%+v", got)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, key := range []string{"order-6", "order-7", "order-7"} {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Key: []byte(key)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := background(t, "run", file, "--admin", "off")
+	var got outcome
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.stdout, "state        done") && time.Now().Before(deadline); {
+		got = ask()
+	}
+	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "first in     orders, partition 0, offset 1\n", "next time    it is a duplicate: it is acknowledged without effect, until "} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("lacks %q:\n%+v", want, got)
+		}
+	}
+	if got = ask("--json"); !strings.Contains(got.stdout, `"origin":{"topic":"orders","partition":0,"offset":1}`) {
+		t.Errorf("%+v", got)
+	}
+	stop().check(t, exitDone, `"ended"`)
+	cluster.Close()
+	down := ask()
+	down.check(t, exitFailed, "look into the changelog of orders: ")
 }

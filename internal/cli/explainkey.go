@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -47,15 +48,24 @@ type keyPlace struct {
 
 // keyAnswer is what is known of a key in one place.
 type keyAnswer struct {
-	Pipeline string       `json:"pipeline,omitempty"`
-	Store    string       `json:"store,omitempty"`
-	Record   *recordLine  `json:"record,omitempty"`
-	Next     string       `json:"next,omitempty"`
-	Parked   []parkedLine `json:"parked,omitempty"`
+	Pipeline string      `json:"pipeline,omitempty"`
+	Store    string      `json:"store,omitempty"`
+	Record   *recordLine `json:"record,omitempty"`
+	// Origin is the record of Kafka that was first, of keys that live there.
+	Origin *originLine  `json:"origin,omitempty"`
+	Next   string       `json:"next,omitempty"`
+	Parked []parkedLine `json:"parked,omitempty"`
 	// Unseen says why nothing can be known.
 	Unseen string `json:"unseen,omitempty"`
 
 	record semel.Record
+}
+
+// originLine is where a message came from.
+type originLine struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
 }
 
 // parkedLine is a message of the key that was put aside.
@@ -151,14 +161,13 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		}
 	}
 	first.Parked = parked
-	var reasons problems
-	f := &storeFlags{file: q.file, conf: conf}
 	if place.store == "" {
-		reasons.addf("the keys of %s live in Kafka, in the state of who runs it", place.pipeline.Name)
-	} else {
-		f.name = place.store
-		f.check(q.app, &reasons)
+		answers, err := lookInKafka(ctx, conf, place.pipeline, inScope, first)
+		return answers, errors.Join(failed, err)
 	}
+	var reasons problems
+	f := &storeFlags{file: q.file, conf: conf, name: place.store}
+	f.check(q.app, &reasons)
 	if len(reasons) > 0 {
 		first.Unseen = strings.Join(reasons, "; ")
 		return []keyAnswer{first}, failed
@@ -185,6 +194,36 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		}
 	}
 	return answers, failed
+}
+
+// lookInKafka returns what the changelog of a pipeline knows of the keys. The
+// first answer has what is in first.
+func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key, first keyAnswer) ([]keyAnswer, error) {
+	known, err := wiring.LookInKafka(ctx, conf, p, keys)
+	switch {
+	case errors.Is(err, kafkaio.ErrNoChangelog):
+		first.Unseen = "nobody has run " + p.Name + " yet: " + err.Error()
+		return []keyAnswer{first}, nil
+	case err != nil:
+		return nil, fmt.Errorf("look into the changelog of %s: %w", p.Name, err)
+	case len(known) == 0:
+		known = []kafkaio.KnownKey{{Key: keys[0]}}
+	}
+	answers := make([]keyAnswer, len(known))
+	for i, k := range known {
+		a := first
+		if a.record = (semel.Record{Key: k.Key}); k.Topic != "" {
+			a.record = semel.Record{Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
+			a.Origin = &originLine{k.Topic, k.Partition, k.Offset}
+		}
+		line := newRecordLine(&a.record)
+		a.Record, a.Next = &line, nextDelivery(&a.record, p, time.Now())
+		if i > 0 {
+			a.Parked = nil
+		}
+		answers[i] = a
+	}
+	return answers, nil
 }
 
 // parked lists what a pipeline put aside of the keys. A directory that is not
@@ -260,6 +299,9 @@ func (q *keyQuestion) print(answer *keyAnswer, further bool) error {
 		if err := writeRecord(&text, &answer.record); err != nil {
 			return err
 		}
+	}
+	if o := answer.Origin; o != nil {
+		fact("first in", fmt.Sprintf("%s, partition %d, offset %d", o.Topic, o.Partition, o.Offset))
 	}
 	for _, m := range answer.Parked {
 		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, plural(m.Attempts, "attempt"), m.Reason)

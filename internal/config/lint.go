@@ -166,6 +166,11 @@ func (l *linter) ignored() {
 		names = []string{"source.kafka.protocol", "source.kafka.max_poll", "key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
 	case SameTransaction, Checkpointed:
 		names = []string{"lease", "on_lease_expired"}
+	case Lossy:
+		names = []string{"key.fingerprint", "lease", "on_late", "on_mismatch"}
+	}
+	if l.pipeline.Lossy && l.mode != Lossy {
+		l.notice(l.at("lossy"), "true, and the store is no filter", "nothing is lost by it", "leave it out")
 	}
 	for _, name := range names {
 		if l.given(l.at(name)) {

@@ -33,12 +33,16 @@ func (f *File) Mode(p *Pipeline) Mode {
 		return SourceIsSink
 	}
 	store, ok := f.Store(p.Store.Name)
-	if !ok || p.Observe {
+	if !ok {
+		return TwoPhase
+	}
+	if _, ok := store.Spec.(*Filter); ok {
+		return Lossy
+	}
+	if p.Observe {
 		return TwoPhase
 	}
 	switch store.Spec.(type) {
-	case *Filter:
-		return Lossy
 	case *Postgres:
 		if sink, ok := p.Sink.(*PostgresSink); ok && sink.Store.Name == store.Name {
 			return SameTransaction

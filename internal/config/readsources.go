@@ -63,7 +63,7 @@ func kafkaSource() (Source, mapping) {
 		fields: append(kafkaFields(&s.KafkaClient),
 			textsField("topics", &s.Topics, "Topics to read.").need(),
 			textField("group", &s.Group, "Name of the group, whose offsets say what is settled.").need(),
-			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance.").means("the names of the pipeline and of the host; in a transaction the group's name and a number"),
+			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance.").means("the names of the pipeline and of the host, with a number for a further process of the host; in a transaction the group's name and a number"),
 			durationField("session_timeout", &s.SessionTimeout, "After how long without a sign a member is taken for dead.").means("10s"),
 			choiceField("start", &s.Start, "Where a group without offsets begins.", "earliest", "latest").or("earliest"),
 			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0), which then also says when a member is dead: after a crash the next run with its name waits as long.", "classic", "consumer").or("classic"),
@@ -74,7 +74,7 @@ func kafkaSource() (Source, mapping) {
 					numberField("partitions", &s.Repartition.Partitions, 1, 100_000, "How many partitions it has. It cannot be changed while keys are remembered.").means("what is there; if it is made, as many as the topic with the most"),
 				}}
 			}, "In a transaction from Kafka to Kafka: copy the records to a topic in which all copies of a key are in one partition, and decide them there. Needed where the key is not the record key, or producers partition differently. `{}` is enough.").means("off").titled("Repartition stage"),
-			countField("max_poll", &s.MaxPoll, "Messages that one read returns at most.").means("1000"),
+			countField("max_poll", &s.MaxPoll, "Messages that one read returns at most. In a transaction of Kafka `transaction.max_records` bounds them.").means("2000"),
 			windowField("retention", &s.Retention, "How long the topics keep a record. Nothing is done with it but to compare it with the window."),
 		),
 	}

@@ -170,6 +170,9 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	defer d.metrics.Watch(spec.Name, wiring.UnderWay(p))()
 	defer d.look(ctx, spec.Name, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
+	if f, ok := d.filter(spec); ok {
+		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
+	}
 	err = p.Run(ctx)
 	s.set(func(s *state) { s.ended = true })
 	if err != nil {
@@ -178,6 +181,16 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	}
 	log.Info("ended")
 	return nil
+}
+
+// filter returns the filter that decides alone in a pipeline, if one does.
+func (d *daemon) filter(spec *config.Pipeline) (*config.Filter, bool) {
+	if d.file.Mode(spec) != config.Lossy {
+		return nil, false
+	}
+	s, _ := d.file.Store(spec.Store.Name)
+	f, ok := s.Spec.(*config.Filter)
+	return f, ok
 }
 
 // open opens a pipeline; while its servers do not answer it tries again. It

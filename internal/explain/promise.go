@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -179,7 +180,11 @@ func (e *explainer) onRedis() bool {
 func (e *explainer) gap() []string {
 	switch {
 	case e.mode == config.Lossy:
-		return []string{"the process dies after the effect, before the filter has the key: the effect repeats"}
+		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, for a filter keeps no claims"}
+		if f, ok := e.filter(); ok {
+			list = append(list, fmt.Sprintf("more than %d keys come within the window: those beyond are delivered and not remembered, so that no more of the new ones are dropped", f.Expect))
+		}
+		return list
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}
@@ -188,6 +193,16 @@ func (e *explainer) gap() []string {
 		list = append(list, "the target has the effect and its answer does not come within "+config.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
 	}
 	return list
+}
+
+// filter returns the filter that decides alone.
+func (e *explainer) filter() (*config.Filter, bool) {
+	s, ok := e.file.Store(e.pipeline.Store.Name)
+	if !ok {
+		return nil, false
+	}
+	f, ok := s.Spec.(*config.Filter)
+	return f, ok
 }
 
 // handed says by what a target can refuse a repetition.
@@ -222,6 +237,8 @@ func (e *explainer) exceptions() []string {
 		} else if e.pipeline.Key.Rule.String() != "record-key" {
 			list = append(list, "copies of a key in several partitions never meet: the start looks for such in a sample; a repartition stage, repartition: {} of the source, has them meet")
 		}
+	case config.Lossy:
+		list = []string{"which messages are dropped nobody can tell: a filter does not know what it mistakes, and the metrics count a loss as a duplicate", "the filter remembers a key for up to half of its window longer than that: what comes then is dropped too"}
 	case config.TwoPhase:
 		if e.pipeline.OnLeaseExpired == "hold" {
 			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // ID names an instrument.
@@ -175,7 +176,7 @@ func reasons(d semel.Decision) []string {
 	case semel.Fresh:
 		return []string{"no record", "lease of an earlier attempt expired", "read again"}
 	case semel.Duplicate:
-		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again"}
+		return []string{"completed before", "completed before, result not kept", "failed permanently before", "read again", pipeline.MaybeReason}
 	case semel.InFlight:
 		return []string{"held by another"}
 	case semel.Mismatch:

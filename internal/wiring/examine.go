@@ -67,8 +67,25 @@ func Examine(ctx context.Context, f *config.File, s *config.Store) Report {
 	if above, ok := f.LayerOf(s.Name); ok {
 		r.relieve(above.Name)
 	}
+	if spec, ok := s.Spec.(*config.Filter); ok {
+		r.decides(f, spec)
+	}
 	r.Err = f.RedactError(err)
 	return r
+}
+
+// decides says what a filter costs that decides alone.
+func (r *Report) decides(f *config.File, spec *config.Filter) {
+	for _, p := range f.Pipelines {
+		if p.Store.Name != r.Store.Name {
+			continue
+		}
+		severity, remedy := semel.Warning, "an exact store; or nothing, where that loss is borne"
+		if !p.Lossy {
+			severity, remedy = semel.Broken, "an exact store; or lossy: true, where some loss is borne"
+		}
+		r.note(severity, "pipelines."+p.Name, "the filter decides alone", fmt.Sprintf("about %g of the new messages are dropped", spec.Rate), remedy)
+	}
 }
 
 // refused makes a finding of an error that will not pass by itself: the store
@@ -175,9 +192,9 @@ func (r *Report) tiered(spec *config.Tiered) {
 // filter has a filter in Redis examined without making it.
 func (r *Report) filter(ctx context.Context, f *config.File, spec *config.Filter) error {
 	if spec.Redis.Name == "" {
-		filter, err := memoryFilter(spec)
+		_, err := memoryFilter(spec)
 		if err == nil {
-			r.note(semel.Fine, "rate", fmt.Sprintf("%g", filter.Rate()), "", "")
+			r.note(semel.Fine, "rate", fmt.Sprintf("%g", spec.Rate), "", "")
 		}
 		return err
 	}

@@ -3,8 +3,8 @@ package wiring
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -73,13 +73,9 @@ func (b *building) kafkaSource(ctx context.Context, spec *config.KafkaSource) (p
 	if err != nil {
 		return nil, err
 	}
-	instance := spec.Instance
-	if instance == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return nil, fmt.Errorf("no name for this member, write instance: %w: %w", semel.ErrInvalidRequest, err)
-		}
-		instance = b.spec.Name + "-" + host
+	instance, lock, err := member(b.spec.Name, spec, membersDir())
+	if err != nil {
+		return nil, err
 	}
 	source, err := kafkaio.OpenSource(ctx, &kafkaio.SourceOptions{
 		Name: b.spec.Name, Client: client, Group: spec.Group, Topics: spec.Topics, Instance: instance,
@@ -87,9 +83,9 @@ func (b *building) kafkaSource(ctx context.Context, spec *config.KafkaSource) (p
 		MaxPoll: int(spec.MaxPoll), Observer: b.opts.Observer,
 	})
 	if err != nil {
-		return nil, err // not source: a nil *Source in an interface is no nil
+		return nil, errors.Join(err, lock.Close())
 	}
-	return source, nil
+	return &lockedSource{source, lock}, nil
 }
 
 func (b *building) kafkaSink(ctx context.Context, spec *config.KafkaSink) (pipeline.Sink, error) {
@@ -132,6 +128,27 @@ func openParker(ctx context.Context, p *config.Pipeline) (*kafkaio.Parker, error
 
 // transactor is outputs, keys and offsets in one transaction of Kafka.
 func (b *building) transactor() (Pipeline, error) {
+	t, err := b.newTransactor()
+	if err != nil {
+		return nil, err
+	}
+	return alwaysReady{t}, nil
+}
+
+// LookInKafka returns what a pipeline whose keys live in Kafka knows of keys,
+// whoever runs it and whether anybody does: see kafkaio.Transactor.Look. It
+// writes nothing, and gives up when no broker answers within ten seconds.
+func LookInKafka(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkaio.KnownKey, error) {
+	b := &building{file: f, spec: p}
+	t, err := b.newTransactor()
+	if err != nil {
+		return nil, f.RedactError(err)
+	}
+	known, err := t.Look(ctx, keys)
+	return known, f.RedactError(err)
+}
+
+func (b *building) newTransactor() (*kafkaio.Transactor, error) {
 	source, sink := b.spec.Source.(*config.KafkaSource), b.spec.Sink.(*config.KafkaSink)
 	client, err := kafkaClient(&source.KafkaClient)
 	if err != nil {
@@ -142,7 +159,7 @@ func (b *building) transactor() (Pipeline, error) {
 	if source.Repartition != nil {
 		between = &kafkaio.Repartition{Topic: source.RepartitionTopic(), Partitions: source.Repartition.Partitions}
 	}
-	transactor, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+	return kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: source.Instance,
 		TransactionalID: t.ID, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
@@ -150,10 +167,6 @@ func (b *building) transactor() (Pipeline, error) {
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
 		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return alwaysReady{transactor}, nil
 }
 
 func stateDir(dir, name string) string {

@@ -229,21 +229,47 @@ func (w *opening) filter(ctx context.Context, name string, spec *config.Filter) 
 		return nil, err
 	}
 	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (tiered.Filter, func() error, error) {
-		client, err := connectRedis(ctx, redis)
-		if err != nil {
-			return nil, nil, err
-		}
-		filter, err := redisstore.NewFilter(ctx, client, filterOptions(name, spec, redis))
-		if err != nil {
-			client.Close()
-			return nil, nil, err
-		}
-		return filter, closer(client), nil
+		return redisFilter(ctx, name, spec, redis)
 	})
 	if err != nil {
 		return nil, err
 	}
 	w.onClose(filter.Close)
+	return filter, nil
+}
+
+func redisFilter(ctx context.Context, name string, spec *config.Filter, redis *config.Redis) (tiered.Filter, func() error, error) {
+	client, err := connectRedis(ctx, redis)
+	if err != nil {
+		return nil, nil, err
+	}
+	filter, err := redisstore.NewFilter(ctx, client, filterOptions(name, spec, redis))
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return filter, closer(client), nil
+}
+
+// alone opens a filter that decides.
+func (w *opening) alone(ctx context.Context, name string) (tiered.Filter, error) {
+	s, _ := w.file.Store(name)
+	if s == nil || s.Spec.Kind() != "filter" {
+		return nil, fmt.Errorf("there is no filter %q: %w", name, semel.ErrInvalidRequest)
+	}
+	spec := s.Spec.(*config.Filter)
+	if spec.Redis.Name == "" {
+		return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: spec.Window, Capacity: int(spec.Expect), ErrorRate: spec.Rate, Alone: true})
+	}
+	redis, err := filterServer(w.file, spec)
+	if err != nil {
+		return nil, err
+	}
+	filter, closing, err := redisFilter(ctx, name, spec, redis)
+	if err != nil {
+		return nil, err
+	}
+	w.onClose(closing)
 	return filter, nil
 }
 

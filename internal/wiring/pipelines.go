@@ -9,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/broker/pgsink"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
@@ -59,7 +60,14 @@ type redacted struct {
 	file *config.File
 }
 
-func (r *redacted) Run(ctx context.Context) error   { return r.file.RedactError(r.Pipeline.Run(ctx)) }
+func (r *redacted) Run(ctx context.Context) error {
+	err := r.Pipeline.Run(ctx)
+	if errors.Is(err, kafkaio.ErrFenced) {
+		err = fmt.Errorf("%w: give each process a name of its own with source.kafka.instance", err)
+	}
+	return r.file.RedactError(err)
+}
+
 func (r *redacted) Ready(ctx context.Context) error { return r.file.RedactError(r.Pipeline.Ready(ctx)) }
 
 // building is one call of OpenPipeline.
@@ -88,6 +96,8 @@ func (b *building) pipeline(ctx context.Context) (Pipeline, error) {
 		return b.sameTransaction(ctx)
 	case config.Checkpointed:
 		return b.checkpointed(ctx)
+	case config.Lossy:
+		return b.lossy(ctx)
 	case config.SourceIsSink:
 		return b.transactor()
 	default:
@@ -111,6 +121,26 @@ func (b *building) twoPhase(ctx context.Context) (Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
+	return b.runner(ctx, session, nil)
+}
+
+// lossy is a filter that decides alone.
+func (b *building) lossy(ctx context.Context) (Pipeline, error) {
+	name := b.spec.Store.Name
+	if !b.spec.Lossy {
+		return nil, fmt.Errorf("store %s is a filter, which drops new messages at its rate: name an exact store, or write lossy: true if that loss is borne: %w", name, semel.ErrInvalidRequest)
+	}
+	filter, err := b.stores.Filter(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("store %s: %w", name, err)
+	}
+	sink, err := b.sink(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sink: %w", err)
+	}
+	session := pipeline.NewLossy(filter, sink, &pipeline.LossyOptions{
+		Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
+	})
 	return b.runner(ctx, session, nil)
 }
 

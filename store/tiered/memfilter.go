@@ -13,6 +13,11 @@ import (
 	"github.com/semel-dev/semel/internal/clock"
 )
 
+const (
+	defaultFilterCapacity = 1_000_000
+	mostFilterCapacity    = 1 << 36
+)
+
 // DefaultFilterWindow is the default of [FilterOptions].Window.
 const DefaultFilterWindow = 24 * time.Hour
 
@@ -30,6 +35,12 @@ type FilterOptions struct {
 	// from the caches all the same, at capacity. Defaults to 0.001. Must be
 	// between 1e-5 and 0.5.
 	ErrorRate float64
+	// Alone says that the filter decides, with no store below it. All keys of
+	// a window may then come at once, which takes about 75 bits for each. Add
+	// refuses what is more with semel.ErrStoreFull, so that the error rate holds,
+	// and keys are forgotten in time also where none are added: after the window,
+	// and at most a third of it later.
+	Alone bool
 	// Clock is the wall clock; the filter does not follow it backwards. Defaults
 	// to time.Now and then the monotonic clock.
 	Clock func() time.Time
@@ -41,6 +52,7 @@ type FilterOptions struct {
 // is safe for concurrent use.
 type MemoryFilter struct {
 	clock *clock.Clock
+	alone bool
 	mu    sync.RWMutex // guards ids
 	ids   *filter.Rotating
 }
@@ -58,18 +70,34 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	if o.Window == 0 {
 		o.Window = DefaultFilterWindow
 	}
-	ids, err := filter.NewRotating(&filter.RotatingOptions{
-		Capacity: o.Capacity, Window: o.Window, ErrorRate: o.ErrorRate, WhenFull: filter.Report,
-	})
+	rotating := filter.RotatingOptions{Capacity: o.Capacity, Window: o.Window, ErrorRate: o.ErrorRate, WhenFull: filter.Report}
+	if o.Alone {
+		const parts = 3 // beside the one that is filled
+		rotating.WhenFull, rotating.Generations = filter.Refuse, parts+1
+		if rotating.Capacity == 0 {
+			rotating.Capacity = defaultFilterCapacity
+		}
+		if rotating.Capacity <= mostFilterCapacity/parts {
+			rotating.Capacity *= parts
+		} else if rotating.Capacity <= mostFilterCapacity {
+			rotating.Capacity = mostFilterCapacity
+		}
+	}
+	ids, err := filter.NewRotating(&rotating)
 	if err != nil {
 		return nil, fmt.Errorf("tiered: FilterOptions: %w", err)
 	}
-	return &MemoryFilter{clock: clock.New(o.Clock, time.Time{}), ids: ids}, nil
+	return &MemoryFilter{clock: clock.New(o.Clock, time.Time{}), alone: o.Alone, ids: ids}, nil
 }
 
 // MayContain implements Filter. It does not block.
 func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []bool) error {
 	var room [128]byte
+	if f.alone {
+		f.mu.Lock()
+		f.ids.Advance(f.clock.Now())
+		f.mu.Unlock()
+	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for i := range keys {
@@ -79,17 +107,21 @@ func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []b
 }
 
 // Add implements Filter. It does not block.
-func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) error {
+func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) {
 	var room [128]byte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ids.Advance(f.clock.Now())
 	for i := range keys {
-		if _, err := f.ids.Add(appendKey(room[:0], keys[i])); err != nil && !errors.Is(err, filter.ErrFull) {
+		_, err := f.ids.Add(appendKey(room[:0], keys[i]))
+		switch {
+		case errors.Is(err, filter.ErrFull) && f.alone:
+			refused = fmt.Errorf("tiered: the filter holds the keys it was made for: %w: %w", semel.ErrStoreFull, err)
+		case err != nil && !errors.Is(err, filter.ErrFull):
 			return fmt.Errorf("tiered: add to the filter: %w", err)
 		}
 	}
-	return nil
+	return refused
 }
 
 // Rate implements Filter.

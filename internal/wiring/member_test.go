@@ -1,0 +1,54 @@
+package wiring
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+func TestEachProcessOfAMachineIsAMemberOfItsOwn(t *testing.T) {
+	t.Parallel()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	spec := &config.KafkaSource{Group: "g", KafkaClient: config.KafkaClient{Brokers: []string{"a:9092"}}}
+	take := func(spec *config.KafkaSource, want string) (release func()) {
+		t.Helper()
+		name, lock, err := member("orders", spec, dir)
+		if err != nil || name != want {
+			t.Fatalf("%q, %v; want %q", name, err, want)
+		}
+		return func() {
+			if err := lock.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	first := take(spec, "orders-"+host)
+	take(spec, "orders-"+host+"-2")
+	take(&config.KafkaSource{Group: "other", KafkaClient: spec.KafkaClient}, "orders-"+host)
+	first()
+	take(spec, "orders-"+host) // it started again
+
+	named := &config.KafkaSource{Group: "g", Instance: "left", KafkaClient: spec.KafkaClient}
+	release := take(named, "left")
+	_, _, err = member("orders", named, dir)
+	if want := fmt.Sprintf("instance left of group g is in use by process %d: give each process an instance of its own", os.Getpid()); err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	release()
+	take(named, "left")
+	for _, none := range []string{"", filepath.Join(dir, "missing")} {
+		if name, lock, err := member("orders", named, none); name != "left" || err != nil || lock.Close() != nil {
+			t.Errorf("without a place for locks: %q, %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+)
+
+// KeyFilter remembers keys with an error: of a key that was never added it says
+// "maybe" at its rate. Its methods may be called by many goroutines at once.
+type KeyFilter interface {
+	// MayContain sets maybe[i] where keys[i] may have been added.
+	MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error
+	// Add adds keys. One that would let the rate grow must be refused.
+	Add(ctx context.Context, keys []semel.Key) error
+	// Rate returns the rate, between 0 and 1.
+	Rate() float64
+}
+
+// LossyOptions are the options of NewLossy. The zero value is valid.
+type LossyOptions struct {
+	// Pass delivers undecided what comes while the filter does not answer: an
+	// effect may repeat. By default nothing is delivered then.
+	Pass bool
+	// Observe decides and counts, and delivers every message all the same.
+	Observe bool
+	// Observer is told of decisions, and of what could not be remembered.
+	// Defaults to none.
+	Observer Observer
+}
+
+// MaybeReason is the reason of a decision that rests on a filter alone.
+const MaybeReason = "maybe completed before"
+
+// Lossy is the session of a filter that decides alone, and any sink. It drops
+// new messages at the filter's rate: they are lost. What the filter calls new is
+// delivered and then added, so that a crash between the two repeats an effect and
+// loses nothing. The filter knows no claims: of two processes that are given the
+// same key at once both deliver it.
+type Lossy struct {
+	filter KeyFilter
+	sink   Sink
+	opts   LossyOptions
+
+	mu   sync.Mutex // guards busy
+	busy map[semel.Key]*Item
+}
+
+// NewLossy returns a session. The sink is closed by Close, the filter is not.
+func NewLossy(filter KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
+	l := &Lossy{filter: filter, sink: sink, busy: map[semel.Key]*Item{}}
+	if opts != nil {
+		l.opts = *opts
+	}
+	return l
+}
+
+// Traits implements Session.
+func (l *Lossy) Traits() SinkTraits { return l.sink.Traits() }
+
+// Close implements Session.
+func (l *Lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
+
+// Abandon implements Session: nothing is held between two calls of Process.
+func (l *Lossy) Abandon(context.Context, []*Item) {}
+
+// Ready implements Readier: it asks sink and filter.
+func (l *Lossy) Ready(ctx context.Context) error {
+	if ready, ok := l.sink.(Readier); ok {
+		if err := ready.Ready(ctx); err != nil {
+			return fmt.Errorf("sink: %w", err)
+		}
+	}
+	if err := l.filter.MayContain(ctx, []semel.Key{{Scope: "semel", ID: "ready"}}, make([]bool, 1)); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return nil
+}
+
+// Process implements Session.
+func (l *Lossy) Process(ctx context.Context, items []*Item) {
+	began := time.Now()
+	first, behind := l.take(items)
+	defer l.let(first)
+	l.decide(ctx, first)
+	todo := make([]*Item, 0, len(first))
+	group, blocked := uint64(0), false // the items of a group stand together
+	for _, it := range items {
+		if it.group != group {
+			group, blocked = it.group, false
+		}
+		switch {
+		case behind[it] != nil:
+		case it.Err != nil:
+			blocked = true
+		case it.Decision != semel.Fresh: // settled
+		case blocked:
+			it.Err = ErrBehind
+		default:
+			todo = append(todo, it)
+		}
+	}
+	if len(todo) > 0 {
+		l.deliver(ctx, todo)
+		l.remember(ctx, todo, began)
+	}
+	for it, of := range behind {
+		l.follow(it, of)
+	}
+}
+
+// take takes the keys of items and returns those whose key it got, and which of
+// the others stand behind one of them. What another call has is in flight.
+func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mine := map[*Item]bool{}
+	for _, it := range items {
+		it.Decision, it.Result, it.Err, it.observed = semel.Undecided, semel.Result{}, nil, semel.Undecided
+		switch holder := l.busy[it.Call.Key]; {
+		case holder == nil:
+			l.busy[it.Call.Key], mine[it] = it, true
+			first = append(first, it)
+		case mine[holder]:
+			if behind == nil {
+				behind = map[*Item]*Item{}
+			}
+			behind[it] = holder
+		default:
+			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{LeaseEnd: time.Now().Add(time.Second)}
+		}
+	}
+	return first, behind
+}
+
+func (l *Lossy) let(items []*Item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, it := range items {
+		delete(l.busy, it.Call.Key)
+	}
+}
+
+// decide asks the filter.
+func (l *Lossy) decide(ctx context.Context, items []*Item) {
+	keys := make([]semel.Key, len(items))
+	for i, it := range items {
+		keys[i] = it.Call.Key
+	}
+	maybe := make([]bool, len(keys))
+	start := time.Now()
+	err := l.filter.MayContain(ctx, keys, maybe)
+	elapsed := time.Since(start)
+	pass := err != nil && (l.opts.Pass || l.opts.Observe) && ctx.Err() == nil
+	for i, it := range items {
+		reason := ""
+		switch {
+		case err != nil:
+			l.observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: err})
+			it.Err = &StoreError{fmt.Errorf("ask for %s: %w", it.Call.Key, err)}
+			l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Elapsed: elapsed})
+			if pass {
+				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.tries+1
+			}
+			continue
+		case maybe[i]:
+			it.Decision, reason = semel.Duplicate, MaybeReason
+		default:
+			it.Decision, it.Attempt = semel.Fresh, it.tries+1
+		}
+		l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Reason: reason, Attempt: it.Attempt, Elapsed: elapsed})
+		if l.opts.Observe && it.Decision == semel.Duplicate {
+			it.observed, it.Decision, it.Attempt = semel.Duplicate, semel.Fresh, it.tries+1
+		}
+	}
+	if pass {
+		l.failedOpen(len(items), err)
+	}
+}
+
+// deliver calls the sink, and takes a panic for a failure of unknown outcome.
+func (l *Lossy) deliver(ctx context.Context, items []*Item) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		for _, it := range items {
+			if it.Err == nil {
+				it.Err = fmt.Errorf("the sink panicked: %v: %w", p, semel.ErrOutcomeUnknown)
+			}
+		}
+	}()
+	l.sink.Deliver(ctx, items)
+}
+
+// addWithin bounds the adding of what was delivered, also when the pipeline ends.
+const addWithin = 10 * time.Second
+
+// remember adds what was delivered. What cannot be added is settled all the
+// same: if it comes again, it has its effect again.
+func (l *Lossy) remember(ctx context.Context, items []*Item, began time.Time) {
+	var keys []semel.Key
+	for _, it := range items {
+		if it.Err != nil {
+			continue
+		}
+		if it.observed != semel.Undecided {
+			it.Decision = it.observed
+			continue
+		}
+		keys = append(keys, it.Call.Key)
+	}
+	if len(keys) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), addWithin)
+	defer cancel()
+	if err := l.filter.Add(ctx, keys); err != nil {
+		l.observe(semel.Event{Kind: semel.StoreError, Key: keys[0], Err: err})
+		l.failedOpen(len(keys), fmt.Errorf("delivered, and not remembered: %w", err))
+	}
+	elapsed := time.Since(began)
+	for _, key := range keys {
+		l.observe(semel.Event{Kind: semel.Completed, Key: key, Elapsed: elapsed})
+	}
+}
+
+// follow settles an item whose key another one of the same batch had.
+func (l *Lossy) follow(it, of *Item) {
+	if of.Err != nil {
+		it.Err = ErrBehind
+		return
+	}
+	it.Decision = semel.Duplicate
+	if l.opts.Observe {
+		it.Decision, it.Err = semel.Undecided, ErrBehind // it is delivered in its turn
+		return
+	}
+	l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision})
+}
+
+func (l *Lossy) observe(e semel.Event) {
+	if l.opts.Observer != nil {
+		l.opts.Observer.Observe(e)
+	}
+}
+
+func (l *Lossy) failedOpen(n int, err error) {
+	if l.opts.Observer != nil {
+		l.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: n, Err: err})
+	}
+}
