@@ -179,7 +179,7 @@ func (b *standby) copyOf(changelog string, number int32) *copied {
 }
 
 // report tells how many records of the changelogs the copies lack, if that has
-// changed.
+// changed or something was read.
 func (b *standby) report(ctx context.Context) {
 	ctx, cancel := b.until(ctx, 5*time.Second)
 	defer cancel()
@@ -197,7 +197,7 @@ func (b *standby) report(ctx context.Context) {
 			lag += max(end.Offset-p.next, 0)
 		}
 	}
-	if lag == b.lag {
+	if lag == b.lag && b.keys == 0 {
 		return
 	}
 	b.t.observe(pipeline.Event{Kind: pipeline.EventStandby, Count: int(lag), Reason: fmt.Sprintf("copies of %d partitions, %d keys were read", len(b.parts), b.keys)})

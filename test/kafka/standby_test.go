@@ -1,0 +1,143 @@
+package kafka
+
+import (
+	"context"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// TestASurvivorWithAStandbyReadsTheEndAlone kills one of two programs and counts
+// what the other reads of the keys when it takes over.
+func TestASurvivorWithAStandbyReadsTheEndAlone(t *testing.T) {
+	const before, after = 20_000, 2_000
+	server := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.MaxBufferedRecords(5000))
+	must(t, err)
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	_, err = adm.CreateTopic(t.Context(), inPartitions, 1, nil, "in")
+	must(t, err)
+	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "out")
+	must(t, err)
+	reader := newReader(t, server.Addr())
+	defer reader.close()
+
+	victim := newRunning(t, server.Addr(), 0)
+	victim.start(t)
+	kept := &standing{behind: -1}
+	stop := survive(t, server.Addr(), kept)
+	defer stop()
+
+	in := &input{random: rand.New(rand.NewPCG(1, 1))}
+	write := func(n int) {
+		counts := make(chan int, 1)
+		counts <- n
+		close(counts)
+		must(t, in.write(t.Context(), client, counts))
+		if !within(time.Minute, func() bool { return isSettled(t.Context(), adm, group) }) {
+			t.Fatal("the group did not commit all of the input")
+		}
+	}
+	if !within(time.Minute, func() bool { return kept.has(0) }) {
+		t.Fatal("the partitions are not shared out")
+	}
+	write(before)
+	if !within(time.Minute, func() bool { return kept.has(before / 4) }) {
+		t.Fatal("the standby does not follow")
+	}
+	kept.restored()
+	victim.end(t, syscall.SIGKILL)
+	keys := in.keys
+	write(after)
+	if !within(time.Minute, func() bool { return reader.read() >= in.keys }) {
+		t.Errorf("a reader has %d of %d keys", reader.read(), in.keys)
+	}
+	compare(t, "a reader", reader, in.keys)
+	read, took := kept.restored()
+	// What the victim committed within the last moment may be missing in the copy.
+	if took == 0 || read > keys/10 {
+		t.Errorf("the survivor took over %d times and read %d keys, of %d", took, read, keys)
+	}
+	t.Logf("%d keys were there, about half of them the victim's; the survivor read %d when it took over", keys, read)
+}
+
+// survive runs a program with a standby in this process. What it returns ends it.
+func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()) {
+	t.Helper()
+	rule, err := key.ParseRule("record-key")
+	must(t, err)
+	tr, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Instance: "survivor", Inputs: []string{"in"}, Output: "out",
+		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: t.TempDir(), Sessions: 1, Standby: true,
+		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: time.Second, Observer: observer,
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- tr.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the survivor ended with %v", err)
+		}
+	}
+}
+
+// standing hears what a standby tells.
+type standing struct {
+	mu     sync.Mutex
+	behind int // records; -1 before it was told
+	copied int // keys that the standby read
+	read   int // keys that were read for partitions that were given, and how often
+	took   int
+}
+
+var keysRead = regexp.MustCompile(`(\d+) keys were read`)
+
+func (s *standing) Observe(semel.Event) {}
+
+func (s *standing) ObservePipeline(e pipeline.Event) {
+	m := keysRead.FindStringSubmatch(e.Reason)
+	if m == nil {
+		return
+	}
+	n, _ := strconv.Atoi(m[1]) // it is digits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Kind == pipeline.EventStandby {
+		s.behind, s.copied = e.Count, s.copied+n
+	} else {
+		s.read, s.took = s.read+n, s.took+1
+	}
+}
+
+// has reports whether the standby lacks nothing and read so many keys.
+func (s *standing) has(keys int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.behind == 0 && s.copied >= keys
+}
+
+// restored returns how many keys were read for partitions that were given, and how
+// often, since it was asked last.
+func (s *standing) restored() (read, took int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	read, took = s.read, s.took
+	s.read, s.took = 0, 0
+	return read, took
+}
