@@ -82,6 +82,7 @@ func (b *standby) live(ctx context.Context) error {
 		}
 	}
 	if len(b.parts) == 0 {
+		b.report(ctx)
 		return nil
 	}
 	soon, cancel := b.until(ctx, time.Minute)
@@ -181,20 +182,22 @@ func (b *standby) copyOf(changelog string, number int32) *copied {
 // report tells how many records of the changelogs the copies lack, if that has
 // changed or something was read.
 func (b *standby) report(ctx context.Context) {
-	ctx, cancel := b.until(ctx, 5*time.Second)
-	defer cancel()
-	var names []string
-	for input := range b.t.sizes {
-		names = append(names, b.t.opts.changelogOf(input))
-	}
-	ends, err := b.t.adm().ListEndOffsets(ctx, names...)
-	if err != nil || ends.Error() != nil {
-		return // what cannot be reached tells of itself when it is read
-	}
 	lag := int64(0)
-	for id, p := range b.parts {
-		if end, ok := ends.Lookup(b.t.opts.changelogOf(id.topic), id.number); ok {
-			lag += max(end.Offset-p.next, 0)
+	if len(b.parts) > 0 {
+		ctx, cancel := b.until(ctx, 5*time.Second)
+		defer cancel()
+		var names []string
+		for input := range b.t.sizes {
+			names = append(names, b.t.opts.changelogOf(input))
+		}
+		ends, err := b.t.adm().ListEndOffsets(ctx, names...)
+		if err != nil || ends.Error() != nil {
+			return // what cannot be reached tells of itself when it is read
+		}
+		for id, p := range b.parts {
+			if end, ok := ends.Lookup(b.t.opts.changelogOf(id.topic), id.number); ok {
+				lag += max(end.Offset-p.next, 0)
+			}
 		}
 	}
 	if lag == b.lag && b.keys == 0 {
