@@ -1,0 +1,80 @@
+package kafka
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// TestABrokerCutsAChangelogOff lets a window pass by event time, restores from what
+// is left of the changelog, and writes what is inside the window again.
+func TestABrokerCutsAChangelogOff(t *testing.T) {
+	server := servicestest.StartKafka(t, nil)
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"))
+	must(t, err)
+	defer client.Close()
+	adm := kadm.NewClient(client)
+	_, err = adm.CreateTopics(t.Context(), 1, 1, nil, "in", "out")
+	must(t, err)
+	reader := newReader(t, server.Addr())
+	defer reader.close()
+	rule, err := key.ParseRule("record-key")
+	must(t, err)
+	begin := func() (stop func()) {
+		tr, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: "out", Key: rule,
+			OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, EventTime: true, Window: time.Minute, Sessions: 1, Interval: 20 * time.Millisecond,
+		})
+		must(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- tr.Run(ctx) }()
+		return func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}
+	}
+	origin := time.Now().Add(-time.Hour)
+	write := func(n, at int) {
+		text := []byte(strconv.Itoa(n))
+		must(t, client.ProduceSync(t.Context(), &kgo.Record{Key: text, Value: text, Timestamp: origin.Add(time.Duration(at) * time.Second)}).FirstErr())
+	}
+	stop := begin()
+	for n := range 200 {
+		write(n, n)
+		if n%4 == 3 && !within(time.Minute, func() bool { return reader.read() > n }) {
+			t.Fatal("it was not moved")
+		}
+	}
+	start := int64(0)
+	if !within(time.Minute, func() bool {
+		list, err := adm.ListStartOffsets(t.Context(), group+"-keys")
+		o, _ := list.Lookup(group+"-keys", 0)
+		start = o.Offset
+		return err == nil && start > 0
+	}) {
+		t.Error("the changelog was not cut off")
+	}
+	stop()
+	defer begin()()
+	for n := 141; n < 210; n++ { // in the window, as of the newest
+		write(n, 199)
+	}
+	if !within(time.Minute, func() bool { return isSettled(t.Context(), adm, group) }) {
+		t.Error("not all was read")
+	}
+	within(time.Second, func() bool { return reader.read() > 210 })
+	compare(t, "a reader", reader, 210)
+	t.Logf("the changelog begins at %d", start)
+}
