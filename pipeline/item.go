@@ -41,6 +41,7 @@ type Item struct {
 	source   *feed
 	hold     *hold               // what a TwoPhase session holds for it
 	asked    *semel.ClaimRequest // for it, whose answer was lost
+	twin     *Item               // by whose outcome a TwoPhase session decides on it
 	observed semel.Decision      // by a TwoPhase session that delivers all the same
 	group    uint64              // its group, of which the scheduler keeps a chain
 	next     *Item               // the one behind it in its group

@@ -96,7 +96,7 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
-	fresh := t.decide(ctx, items)
+	fresh, twins := t.decide(ctx, items)
 	if len(fresh) == 0 {
 		return
 	}
@@ -111,12 +111,29 @@ func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 		t.deliver(batch.effect, todo)
 	}
 	t.finish(ctx, fresh, batch)
+	for _, it := range twins {
+		t.follow(it)
+	}
+}
+
+// follow decides on an item by the one before it that has its key.
+func (t *TwoPhase) follow(it *Item) {
+	first := it.twin
+	it.twin = nil
+	if first.Err != nil {
+		it.Decision, it.Err = semel.Undecided, ErrBehind
+		return
+	}
+	it.Decision, it.Result = semel.Duplicate, first.Result
+	t.guard.ObserveDecision(it.Call.Key, &semel.ClaimAnswer{Decision: semel.Duplicate, Result: first.Result}, 0)
 }
 
 // decide claims the keys and returns the items that are to be delivered, or were
-// and are to be completed, in their order. What is not among them has its
+// and are to be completed, in their order; and twins, whose keys are held for one
+// of those before them in their group: they have no effect of their own if that
+// one has, so nothing has to wait behind them. What is among neither has its
 // outcome.
-func (t *TwoPhase) decide(ctx context.Context, items []*Item) []*Item {
+func (t *TwoPhase) decide(ctx context.Context, items []*Item) (fresh, twins []*Item) {
 	var reqs []semel.ClaimRequest
 	var asked, ending []*Item
 	for _, it := range items {
@@ -145,13 +162,30 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item) []*Item {
 	if len(asked) > 0 {
 		t.claim(ctx, asked, reqs)
 	}
-	fresh := make([]*Item, 0, len(items))
+	fresh = make([]*Item, 0, len(items))
+	var firsts map[semel.Key]*Item
+	known := 0                         // of fresh, in firsts
 	group, blocked := uint64(0), false // the items of a group stand together
 	for _, it := range items {
 		if it.group != group {
 			group, blocked = it.group, false
 		}
 		switch {
+		case it.Decision == semel.InFlight && it.Err != nil && blocked:
+			it.Err = ErrBehind // its time to wait has not begun
+		case it.Decision == semel.InFlight && it.Err != nil:
+			if firsts == nil {
+				firsts = make(map[semel.Key]*Item, len(items))
+			}
+			for ; known < len(fresh); known++ {
+				firsts[fresh[known].Call.Key] = fresh[known]
+			}
+			if first := firsts[it.Call.Key]; first != nil && first.group == it.group {
+				it.twin, it.Err = first, nil
+				twins = append(twins, it)
+			} else {
+				blocked = true
+			}
 		case it.Err != nil:
 			blocked = true
 		case it.Decision != semel.Fresh: // settled
@@ -164,7 +198,7 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item) []*Item {
 			fresh = append(fresh, it)
 		}
 	}
-	return fresh
+	return fresh, twins
 }
 
 // claim asks the store and sets what it answered.

@@ -87,9 +87,10 @@ func (g *Guard) Observe(e semel.Event) {
 			g.told.Store(true)
 		}
 		g.decided(e.Decision, e.Reason, 1)
-		elapsed := e.Elapsed.Seconds()
-		g.claim(elapsed)
-		g.check(elapsed)
+		if elapsed := e.Elapsed.Seconds(); elapsed > 0 { // or no store was asked
+			g.claim(elapsed)
+			g.check(elapsed)
+		}
 	case semel.Completed:
 		g.effect(e.Elapsed.Seconds())
 		g.processed(1)
