@@ -120,6 +120,9 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		defer close(s.done)
 		s.commitNowAndThen(committing, sending)
 	}()
+	if o.Instance != "" && !o.ServerSide {
+		go keepWhole(committing, s.client, o.Group)
+	}
 	return s, nil
 }
 

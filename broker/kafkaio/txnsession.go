@@ -142,6 +142,7 @@ func (t *Transactor) join(ctx context.Context, group, name string, more []kgo.Op
 	if _, _, err := client.Client().ProducerID(ctx); err != nil {
 		return client, cut, fmt.Errorf("kafkaio: producer %s-%s: %w", o.TransactionalID, name, err)
 	}
+	go keepWhole(life, client.Client(), group)
 	return client, cut, nil
 }
 
