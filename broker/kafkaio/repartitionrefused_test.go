@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -221,57 +219,9 @@ func TestRepartitionOptionsAreChecked(t *testing.T) {
 // TestMembersOfBothStagesComeAndGo lets programs join, leave and die at random.
 func TestMembersOfBothStagesComeAndGo(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEMEL_SEED"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		must(t, err)
-		seed = n
-	}
-	t.Logf("seed %d; SEMEL_SEED repeats it", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	inRealTime(t, 4, func(b *bubble) {
-		programs := make([]*program, 2)
-		begin := func(i int) {
-			opts := b.repartitioned()
-			opts.Instance = fmt.Sprintf("g-%d", i)
-			opts.Sessions = 1 + i%2
-			opts.Interval = 20 * time.Millisecond
-			opts.SessionTimeout = time.Second
-			opts.TransactionTimeout = 2 * time.Second
-			opts.Shutdown = 3 * time.Second
-			programs[i] = b.start(opts)
-		}
-		begin(0)
-		next := 0
-		for range 25 {
-			from := max(0, next-random.IntN(40))
-			n := 1 + random.IntN(60)
-			b.write(scattered(from, n, 4)...)
-			next = max(next, from+n)
-			pause(b.Context(), time.Duration(random.IntN(100))*time.Millisecond)
-			i := random.IntN(len(programs))
-			switch {
-			case programs[i] == nil:
-				begin(i)
-			case random.IntN(4) > 0: // it goes on
-			case random.IntN(2) == 0:
-				programs[i].kill()
-				<-programs[i].done
-				programs[i] = nil
-			default:
-				programs[i].stop()
-				programs[i] = nil
-			}
-		}
-		if programs[0] == nil {
-			begin(0)
-		}
-		b.through()
-		for _, p := range programs {
-			if p != nil {
-				p.stop()
-			}
-		}
-		b.eachOnce(next)
+		write := func(from, n int) { b.write(scattered(from, n, 4)...) }
+		b.eachOnce(b.comeAndGo(random, 25, []string{"", ""}, b.repartitioned, write, b.through))
 	}, kfake.NumBrokers(3))
 }

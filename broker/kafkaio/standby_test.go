@@ -1,9 +1,6 @@
 package kafkaio
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -243,75 +239,4 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 		s.stop()
 		b.exactly(20)
 	})
-}
-
-// TestPartitionsGoToAndFroBetweenSessionsAndStandby lets programs with a standby
-// come, leave and die at random.
-func TestPartitionsGoToAndFroBetweenSessionsAndStandby(t *testing.T) {
-	t.Parallel()
-	for range 2 {
-		seed := newSeed(t)
-		t.Run("", func(t *testing.T) {
-			t.Parallel()
-			random := rand.New(rand.NewPCG(seed, 0))
-			inRealTime(t, 6, func(b *bubble) {
-				dirs := []string{t.TempDir(), t.TempDir(), ""}
-				programs := make([]*program, len(dirs))
-				begin := func(i int) {
-					opts := b.options()
-					opts.Instance, opts.StateDir, opts.Standby = fmt.Sprintf("g-%d", i), dirs[i], true
-					opts.Sessions = 1 + i%2
-					opts.Interval = 20 * time.Millisecond
-					opts.SessionTimeout, opts.TransactionTimeout, opts.Shutdown = time.Second, 2*time.Second, 3*time.Second
-					programs[i] = b.start(opts)
-				}
-				begin(0)
-				begin(1)
-				next := 0
-				for range 60 {
-					from := max(0, next-random.IntN(200))
-					n := 1 + random.IntN(100)
-					b.write(numbered(from, n, 6)...)
-					next = max(next, from+n)
-					pause(context.Background(), time.Duration(random.IntN(150))*time.Millisecond)
-					i := random.IntN(len(programs))
-					switch {
-					case programs[i] == nil:
-						begin(i)
-					case random.IntN(4) > 0: // it goes on
-					case random.IntN(2) == 0:
-						programs[i].kill()
-						<-programs[i].done
-						programs[i] = nil
-					default:
-						programs[i].stop()
-						programs[i] = nil
-					}
-				}
-				if programs[0] == nil {
-					begin(0)
-				}
-				b.done("g")
-				for _, p := range programs {
-					if p != nil {
-						p.stop()
-					}
-				}
-				b.exactly(next)
-			}, kfake.NumBrokers(3))
-		})
-	}
-}
-
-// newSeed returns a seed that is printed, or the one in SEMEL_SEED.
-func newSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("SEMEL_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Logf("seed %d; SEMEL_SEED repeats it", seed)
-	return seed
 }

@@ -62,10 +62,9 @@ func (m *model) decide(key int, when int64) verdict {
 func TestAStateIsItsModel(t *testing.T) {
 	t.Parallel()
 	for _, eventTime := range []bool{false, true} {
-		seed := rand.Uint64()
+		seed := newSeed(t)
 		t.Run(fmt.Sprintf("event time %v", eventTime), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d", seed)
 			random := rand.New(rand.NewPCG(seed, 0))
 			w := testWindowing(t, 10*time.Second, 2*time.Second, eventTime)
 			m := &model{w: w, first: map[int]int64{}}

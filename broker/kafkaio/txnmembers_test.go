@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -30,65 +32,87 @@ func (b *bubble) done(group string) {
 	}
 }
 
-// TestMembersComeAndGo lets programs join, leave and die at random, and checks
-// that together they write each key once.
+// comeAndGo writes numbers while programs with those options, one for each of
+// dirs, join, leave and die at random. It returns how many were written when all
+// says that all of them went through and the programs have ended.
+func (b *bubble) comeAndGo(random *rand.Rand, rounds int, dirs []string, options func() TransactorOptions, write func(from, n int), all func()) int {
+	b.Helper()
+	programs := make([]*program, len(dirs))
+	begin := func(i int) {
+		opts := options()
+		opts.Instance, opts.StateDir = fmt.Sprintf("g-%d", i), dirs[i]
+		opts.Sessions = 1 + i%2
+		opts.Interval = 20 * time.Millisecond
+		opts.SessionTimeout, opts.TransactionTimeout, opts.Shutdown = time.Second, 2*time.Second, 3*time.Second
+		programs[i] = b.start(opts)
+	}
+	begin(0)
+	next := 0
+	for range rounds {
+		from := max(0, next-random.IntN(100))
+		n := 1 + random.IntN(100)
+		write(from, n)
+		next = max(next, from+n)
+		pause(context.Background(), time.Duration(random.IntN(100))*time.Millisecond)
+		i := random.IntN(len(programs))
+		switch {
+		case programs[i] == nil:
+			begin(i)
+		case random.IntN(4) > 0: // it goes on
+		case random.IntN(2) == 0:
+			programs[i].kill()
+			<-programs[i].done
+			programs[i] = nil
+		default:
+			programs[i].stop()
+			programs[i] = nil
+		}
+	}
+	if programs[0] == nil {
+		begin(0)
+	}
+	all()
+	for _, p := range programs {
+		if p != nil {
+			p.stop()
+		}
+	}
+	return next
+}
+
+// TestMembersComeAndGo checks that programs that come and go write each key once
+// together, with a standby and without.
 func TestMembersComeAndGo(t *testing.T) {
 	t.Parallel()
-	for range 3 {
-		seed := rand.Uint64()
-		t.Run("", func(t *testing.T) {
+	for _, standby := range []bool{false, false, false, true, true} {
+		seed := newSeed(t)
+		t.Run(fmt.Sprintf("standby %t", standby), func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d", seed)
-			random := rand.New(rand.NewPCG(seed, 0))
 			inRealTime(t, 6, func(b *bubble) {
-				dirs := []string{t.TempDir(), t.TempDir(), ""}
-				programs := make([]*program, len(dirs))
-				begin := func(i int) {
+				options := func() TransactorOptions {
 					opts := b.options()
-					opts.Instance = fmt.Sprintf("g-%d", i)
-					opts.StateDir = dirs[i]
-					opts.Sessions = 1 + i%2
-					opts.Interval = 20 * time.Millisecond
-					opts.SessionTimeout = time.Second
-					opts.TransactionTimeout = 2 * time.Second
-					opts.Shutdown = 3 * time.Second
-					programs[i] = b.start(opts)
+					opts.Standby = standby
+					return opts
 				}
-				begin(0)
-				next := 0
-				for range 40 {
-					from := max(0, next-random.IntN(60))
-					n := 1 + random.IntN(100)
-					b.write(numbered(from, n, 6)...)
-					next = max(next, from+n)
-					pause(context.Background(), time.Duration(random.IntN(100))*time.Millisecond)
-					i := random.IntN(len(programs))
-					switch {
-					case programs[i] == nil:
-						begin(i)
-					case random.IntN(4) > 0: // it goes on
-					case random.IntN(2) == 0:
-						programs[i].kill()
-						<-programs[i].done
-						programs[i] = nil
-					default:
-						programs[i].stop()
-						programs[i] = nil
-					}
-				}
-				if programs[0] == nil {
-					begin(0)
-				}
-				b.done("g")
-				for _, p := range programs {
-					if p != nil {
-						p.stop()
-					}
-				}
-				b.exactly(next)
+				write := func(from, n int) { b.write(numbered(from, n, 6)...) }
+				dirs := []string{t.TempDir(), t.TempDir(), ""}
+				b.exactly(b.comeAndGo(rand.New(rand.NewPCG(seed, 0)), 40, dirs, options, write, func() { b.done("g") }))
 			}, kfake.NumBrokers(3))
 		})
 	}
+}
+
+// newSeed returns a seed that is printed, or the one in SEMEL_SEED.
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("SEMEL_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("SEMEL_SEED=%d", seed)
+	return seed
 }
 
 func TestCoordinatorsAndLeadersMove(t *testing.T) {

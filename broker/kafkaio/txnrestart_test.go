@@ -239,10 +239,9 @@ func TestErrorsOfTheBrokerAreNormalEvents(t *testing.T) {
 func TestRandomCrashesLoseNothingAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	for range 4 {
-		seed := rand.Uint64()
+		seed := newSeed(t)
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
-			t.Logf("seed %d", seed)
 			random := rand.New(rand.NewPCG(seed, 0))
 			inBubble(t, 3, func(b *bubble) {
 				opts := b.options()
