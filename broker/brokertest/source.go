@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,6 +117,35 @@ func (e *sourceEnv) effect(ctx context.Context, m pipeline.Message) (semel.Resul
 // run runs a pipeline until ctx ends.
 func (e *sourceEnv) run(ctx context.Context, opts pipeline.Options) {
 	e.Helper()
+	runner, _ := e.runner(ctx, opts)
+	e.end(ctx, runner)
+}
+
+// settleRest runs a pipeline until nothing is under way and nothing comes any
+// more: what was settled out of order before may have come once more.
+func (e *sourceEnv) settleRest(opts pipeline.Options) {
+	e.Helper()
+	ctx, cancel := e.context()
+	defer cancel()
+	defer e.produce(ctx, e.number(e.place.Lanes))() // by which one sees that it reads
+	runner, source := e.runner(ctx, opts)
+	go func() {
+		defer cancel()
+		e.ledger.reach(ctx, e.ledger.total())
+		for ctx.Err() == nil {
+			before := source.reads.Load()
+			_ = pause(ctx, quiet) // its error is that of ctx
+			if count, _ := runner.UnderWay(); count == 0 && source.reads.Load() == before {
+				return
+			}
+		}
+	}()
+	e.end(ctx, runner)
+}
+
+// runner returns a pipeline, and its source.
+func (e *sourceEnv) runner(ctx context.Context, opts pipeline.Options) (*pipeline.Runner, *spy) {
+	e.Helper()
 	rule, err := key.ParseRule(".id")
 	if err != nil {
 		e.Fatal(err)
@@ -132,6 +162,12 @@ func (e *sourceEnv) run(ctx context.Context, opts pipeline.Options) {
 	if err != nil {
 		e.Fatal(err)
 	}
+	return runner, source
+}
+
+// end runs a pipeline to its end.
+func (e *sourceEnv) end(ctx context.Context, runner *pipeline.Runner) {
+	e.Helper()
 	if err := runner.Run(ctx); err != nil {
 		e.Errorf("the pipeline: %v", err)
 	}
@@ -157,6 +193,7 @@ type spy struct {
 	pipeline.Source
 	*ledger
 	ordered bool
+	reads   atomic.Int64 // that had messages
 
 	mu    sync.Mutex
 	read  map[place]bool
@@ -167,6 +204,9 @@ type spy struct {
 // Read implements pipeline.Source.
 func (s *spy) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	items, err := s.Source.Read(ctx)
+	if len(items) > 0 {
+		s.reads.Add(1)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, it := range items {

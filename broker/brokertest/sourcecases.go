@@ -49,9 +49,9 @@ func (e *sourceEnv) beginsAgain() {
 	ctx, cancel := e.context()
 	defer cancel()
 	defer e.produce(ctx, e.number(e.harness.Messages))()
-	e.ledger.inParts(ctx, e.random, func(ctx context.Context) {
-		e.run(ctx, pipeline.Options{Workers: 4, MaxItems: 50})
-	})
+	opts := pipeline.Options{Workers: 4, MaxItems: 50}
+	e.ledger.inParts(ctx, e.random, func(ctx context.Context) { e.run(ctx, opts) })
+	e.settleRest(opts)
 	e.ledger.check(false)
 	e.nothingComesAgain()
 }

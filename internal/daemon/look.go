@@ -12,7 +12,7 @@ import (
 
 const (
 	// lookEvery is how often a pipeline is asked how far it is behind and how
-	// much is parked, if that is quick: it takes a hundredth of the time at most.
+	// much is parked, if that is quick: it takes a twentieth of the time at most.
 	lookEvery = 15 * time.Second
 	// lookFirst is when it is asked first. The pauses then double.
 	lookFirst = 500 * time.Millisecond
@@ -61,7 +61,7 @@ func (a *asking) now(ctx context.Context, log *slog.Logger) {
 	failed := false
 	var took time.Duration
 	for every := lookFirst; ; every = min(2*every, lookEvery) {
-		timer := time.NewTimer(max(every, 100*took))
+		timer := time.NewTimer(max(every, 20*took))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
