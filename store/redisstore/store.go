@@ -330,7 +330,7 @@ func (s *Store) JoinLanes() int { return 4 }
 
 // JoinSizes says how many requests such a call should have. With fewer the work
 // around a call counts; many more leave the server idle while they are packed.
-func (s *Store) JoinSizes() (least, most int) { return 64, 256 }
+func (s *Store) JoinSizes() (least, most int) { return 32, 256 }
 
 // enter begins a call.
 func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {
