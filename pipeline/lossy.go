@@ -94,6 +94,8 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 		}
 		switch {
 		case behind[it] != nil:
+			// Of another group it may still have to be delivered.
+			blocked = blocked || behind[it].group != it.group
 		case it.Err != nil:
 			blocked = true
 		case it.Decision != semel.Fresh: // settled
@@ -104,7 +106,7 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 		}
 	}
 	if len(todo) > 0 {
-		l.deliver(ctx, todo)
+		deliver(ctx, l.sink, todo)
 		l.remember(ctx, todo, began)
 	}
 	for it, of := range behind {
@@ -179,22 +181,6 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) {
 	if pass {
 		l.failedOpen(len(items), err)
 	}
-}
-
-// deliver calls the sink, and takes a panic for a failure of unknown outcome.
-func (l *Lossy) deliver(ctx context.Context, items []*Item) {
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		for _, it := range items {
-			if it.Err == nil {
-				it.Err = fmt.Errorf("the sink panicked: %v: %w", p, semel.ErrOutcomeUnknown)
-			}
-		}
-	}()
-	l.sink.Deliver(ctx, items)
 }
 
 // addWithin bounds the adding of what was delivered, also when the pipeline ends.

@@ -54,6 +54,22 @@ type SinkTraits struct {
 	MaxResult int64
 }
 
+// deliver calls a sink, and takes a panic for a failure of unknown outcome.
+func deliver(ctx context.Context, sink Sink, items []*Item) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		for _, it := range items {
+			if it.Err == nil {
+				it.Err = fmt.Errorf("the sink panicked: %v: %w", p, semel.ErrOutcomeUnknown)
+			}
+		}
+	}()
+	sink.Deliver(ctx, items)
+}
+
 // ErrBehind is the Err of an item that was not delivered because one before it
 // in its group failed. It counts as no attempt.
 var ErrBehind = errors.New("behind a message of its group that failed")

@@ -108,7 +108,7 @@ func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 		}
 	}
 	if len(todo) > 0 {
-		t.deliver(batch.effect, todo)
+		deliver(batch.effect, t.sink, todo)
 	}
 	t.finish(ctx, fresh, batch)
 	for _, it := range twins {
@@ -259,22 +259,6 @@ func (t *TwoPhase) claim(ctx context.Context, items []*Item, reqs []semel.ClaimR
 	if passed > 0 && t.opts.Observer != nil {
 		t.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: passed, Err: err})
 	}
-}
-
-// deliver calls the sink, and takes a panic for a failure of unknown outcome.
-func (t *TwoPhase) deliver(ctx context.Context, items []*Item) {
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		for _, it := range items {
-			if it.Err == nil {
-				it.Err = fmt.Errorf("the sink panicked: %v: %w", p, semel.ErrOutcomeUnknown)
-			}
-		}
-	}()
-	t.sink.Deliver(ctx, items)
 }
 
 // finish completes what was delivered, and keeps or gives up the other claims.

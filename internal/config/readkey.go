@@ -71,7 +71,13 @@ func (v value) oneRule() (rule *key.Rule) {
 					paths = append(paths, strings.TrimSuffix(strings.TrimPrefix(path.String(), "hash("), ")"))
 				}
 			})
-			rule, _ = key.ParseRule("hash(" + strings.Join(paths, ",") + ")") // each was parsed
+			if len(paths) == 0 {
+				return // which was reported
+			}
+			var err error
+			if rule, err = key.ParseRule("hash(" + strings.Join(paths, ",") + ")"); err != nil {
+				v.wrong("%v", err)
+			}
 		},
 		"template": func(v value) { rule = v.textRule("", "", key.Template) },
 	}

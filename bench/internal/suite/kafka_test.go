@@ -17,7 +17,7 @@ import (
 func TestMoveMeasuresAndChecks(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("-short tries no benchmark")
+		t.Skip("-short tries no benchmark: go test -C bench ./internal/suite")
 	}
 	servicestest.Program(t, services.Kafka43)
 	e := Env{Root: t.TempDir(), Quick: true}

@@ -46,7 +46,7 @@ func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 func TestEachSideInProcessMeasuresEveryFigure(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("-short tries no benchmark")
+		t.Skip("-short tries no benchmark: go test -C bench ./internal/suite")
 	}
 	e := Env{Root: t.TempDir(), Quick: true}
 	for _, b := range slices.Concat(keys(e), memory(e), durable(e), atRest(e)) {
