@@ -260,8 +260,8 @@ func (p *program) kill() {
 // wait waits until the program did something a number of times.
 func (p *program) wait(n int, count func(*events) int) {
 	p.b.Helper()
-	if !within(time.Minute, func() bool { return count(p.events) >= n }) {
-		p.b.Fatalf("after a minute the count is %d, want %d", count(p.events), n)
+	if !within(3*time.Minute, func() bool { return count(p.events) >= n }) {
+		p.b.Fatalf("after three minutes the count is %d, want %d", count(p.events), n)
 	}
 }
 

@@ -75,7 +75,7 @@ func (b *bubble) lastRecords(topic string) map[int32]int64 {
 func (b *bubble) drained(group, topic string) {
 	b.Helper()
 	last := b.lastRecords(topic)
-	if !within(3*time.Minute, func() bool {
+	if !within(5*time.Minute, func() bool {
 		info := b.cluster.GroupInfo(group)
 		for number, offset := range last {
 			if info == nil || info.Commits[topic][number].Offset <= offset {

@@ -13,25 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// done waits until the group has committed all that was written.
-func (b *bubble) done(group string) {
-	b.Helper()
-	if !within(time.Minute, func() bool {
-		info := b.cluster.GroupInfo(group)
-		if info == nil {
-			return false
-		}
-		for _, p := range b.cluster.PartitionInfos("in") {
-			if c, ok := info.Commits["in"][p.Partition]; p.HighWatermark > 0 && (!ok || c.Offset < p.HighWatermark) {
-				return false
-			}
-		}
-		return true
-	}) {
-		b.Errorf("not all was read: %+v", b.cluster.GroupInfo(group))
-	}
-}
-
 // comeAndGo writes numbers while programs with those options, one for each of
 // dirs, join, leave and die at random. It returns how many were written when all
 // says that all of them went through and the programs have ended.
@@ -96,7 +77,7 @@ func TestMembersComeAndGo(t *testing.T) {
 				}
 				write := func(from, n int) { b.write(numbered(from, n, 6)...) }
 				dirs := []string{t.TempDir(), t.TempDir(), ""}
-				b.exactly(b.comeAndGo(rand.New(rand.NewPCG(seed, 0)), 40, dirs, options, write, func() { b.done("g") }))
+				b.exactly(b.comeAndGo(rand.New(rand.NewPCG(seed, 0)), 40, dirs, options, write, func() { b.drained("g", "in") }))
 			}, kfake.NumBrokers(3))
 		})
 	}
@@ -130,7 +111,7 @@ func TestCoordinatorsAndLeadersMove(t *testing.T) {
 			}
 			p.wait(100*i, settled)
 		}
-		b.done("g")
+		b.drained("g", "in")
 		p.stop()
 		b.exactly(650)
 	}, kfake.NumBrokers(3))
@@ -149,7 +130,7 @@ func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
 		second := b.start(opts)
 		for i := 1; ; i++ {
 			b.write(numbered(50*i, 100, 2)...)
-			b.done("g")
+			b.drained("g", "in")
 			select {
 			case <-first.done:
 			default:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,9 +53,41 @@ func migrated(t testing.TB, address string, opts *MigrateOptions) {
 	}
 }
 
+// caseStores are the stores of a case.
+type caseStores struct {
+	mu   sync.Mutex
+	list []*Store
+}
+
+func (c *caseStores) add(s *Store) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, s)
+}
+
+// idle reports whether each of the stores has been without a call for a moment
+// since the last time that idle was true.
+func (c *caseStores) idle(seen map[*Store]bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := true
+	for _, s := range c.list {
+		if !seen[s] && s.mu.TryLock() {
+			s.mu.Unlock()
+			seen[s] = true
+		}
+		all = all && seen[s]
+	}
+	if all {
+		clear(seen)
+	}
+	return all
+}
+
 // conformance runs the suite, each case on tables of its own. Each of more
-// gets another store on them, that goes on beside the case.
-func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options, more ...func(testing.TB, *Store)) {
+// gets another store on them, that goes on beside the case, and the stores of
+// the case.
+func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options, more ...func(tb testing.TB, beside *Store, stores *caseStores)) {
 	t.Helper()
 	connections := pool(t, server)
 	storetest.Run(t, storetest.Harness{
@@ -67,14 +100,21 @@ func conformance(t *testing.T, server string, migrate MigrateOptions, opts Optio
 			}
 			o := opts
 			o.Names, o.KeepIDs = migrate.Names, migrate.KeepIDs
+			stores := new(caseStores)
 			for _, f := range more {
 				beside, err := New(tb.Context(), connections, &o)
 				if err != nil {
 					tb.Fatal(err)
 				}
-				f(tb, beside)
+				f(tb, beside, stores)
 			}
-			return func() (semel.Store, error) { return New(context.Background(), connections, &o) }
+			return func() (semel.Store, error) {
+				s, err := New(context.Background(), connections, &o)
+				if err == nil {
+					stores.add(s)
+				}
+				return s, err
+			}
 		},
 		Transact: transact,
 	})
