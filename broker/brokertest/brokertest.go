@@ -82,7 +82,7 @@ type SourcePlace struct {
 	// Produce adds messages, in this order within each lane, and returns when
 	// they are there to stay. It tries until it succeeds or ctx ends. One
 	// goroutine calls it, while sources come and go. Where a message is
-	// answered when it is settled, Produce waits for that.
+	// answered when it is settled, Produce does not wait for that.
 	Produce func(ctx context.Context, list []Numbered) error
 	// Open opens the source. The suite closes it before it opens the next.
 	Open func(ctx context.Context) (pipeline.Source, error)
@@ -143,8 +143,9 @@ func RunSink(t *testing.T, h SinkHarness) {
 	}
 }
 
-// patience is how long the suite waits for what must come.
-const patience = time.Minute
+// patience is how long a case of the suite waits for what must come. Only what
+// hangs should need it.
+const patience = 5 * time.Minute
 
 // quiet is how long it waits for what must not come.
 const quiet = 200 * time.Millisecond

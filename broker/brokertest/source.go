@@ -55,15 +55,32 @@ func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
 
 // number makes messages, about a fifth of them of keys that there are already.
 func (e *sourceEnv) number(n int) []Numbered {
+	lanes := make([]int, n)
+	for i := range lanes {
+		lanes[i] = e.random.IntN(e.place.Lanes)
+	}
+	return e.numberIn(lanes)
+}
+
+// marks makes a message in each lane. Where lanes have an order, all that comes
+// again of what was produced before has come when they have.
+func (e *sourceEnv) marks() []Numbered {
+	lanes := make([]int, e.place.Lanes)
+	for i := range lanes {
+		lanes[i] = i
+	}
+	return e.numberIn(lanes)
+}
+
+func (e *sourceEnv) numberIn(lanes []int) []Numbered {
 	var list []Numbered
-	for range n {
+	for _, lane := range lanes {
 		id := fmt.Sprintf("k-%d", len(e.ids))
 		if len(e.ids) > 0 && e.random.IntN(5) == 0 {
 			id = e.ids[e.random.IntN(len(e.ids))]
 		} else {
 			e.ids = append(e.ids, id)
 		}
-		lane := e.random.IntN(e.place.Lanes)
 		list = append(list, newNumbered(id, lane, e.next[lane], e.random.IntN(300)))
 		e.next[lane]++
 	}
@@ -127,7 +144,7 @@ func (e *sourceEnv) settleRest(opts pipeline.Options) {
 	e.Helper()
 	ctx, cancel := e.context()
 	defer cancel()
-	defer e.produce(ctx, e.number(e.place.Lanes))() // by which one sees that it reads
+	defer e.produce(ctx, e.marks())()
 	runner, source := e.runner(ctx, opts)
 	go func() {
 		defer cancel()
@@ -279,15 +296,33 @@ func (s *spy) canReturn() bool {
 	return ok && r.CanReturn()
 }
 
-// readSome reads until n messages have come for the first time, or nothing more
-// came for a while, and returns all that came.
-func (s *spy) readSome(ctx context.Context, n int, wait time.Duration) []*pipeline.Item {
+// readAll reads until all of these messages have come, or nothing came for a
+// while, and returns all that came.
+func (s *spy) readAll(ctx context.Context, list []Numbered, wait time.Duration) []*pipeline.Item {
+	return s.readUntil(ctx, wait, func() bool { return s.lacks(list) == 0 })
+}
+
+// readRest reads until nothing came for a while, and returns all that came.
+func (s *spy) readRest(ctx context.Context, wait time.Duration) []*pipeline.Item {
+	return s.readUntil(ctx, wait, func() bool { return false })
+}
+
+// lacks returns how many of these messages have not come.
+func (s *spy) lacks(list []Numbered) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range list {
+		if !s.read[place{m.Lane, m.Place}] {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *spy) readUntil(ctx context.Context, wait time.Duration, enough func() bool) []*pipeline.Item {
 	var all []*pipeline.Item
 	for {
-		s.mu.Lock()
-		enough := len(s.read) >= n
-		s.mu.Unlock()
-		if enough {
+		if enough() {
 			return all
 		}
 		reading, cancel := context.WithTimeout(ctx, wait)

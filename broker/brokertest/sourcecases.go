@@ -68,8 +68,8 @@ func (e *sourceEnv) nothingComesAgain() {
 	marks := e.number(1)
 	wait := e.produce(ctx, marks)
 	source := e.open(ctx)
-	items := source.readSome(ctx, 1, e.harness.patience)
-	items = append(items, source.readSome(ctx, 1<<30, quiet)...)
+	items := source.readAll(ctx, marks, e.harness.patience)
+	items = append(items, source.readRest(ctx, quiet)...)
 	if source.again > 0 || len(items) != 1 {
 		e.Errorf("after a clean close %d messages came, %d of them settled before; want the new one alone", len(items), source.again)
 	}
@@ -113,7 +113,8 @@ func (e *sourceEnv) remembersAcks() {
 	list := e.number(e.harness.Messages / 4)
 	wait := e.produce(ctx, list)
 	source := e.open(ctx)
-	items := e.readAll(ctx, source, len(list))
+	items := e.readAll(ctx, source, list)
+	wait()
 	chosen := slices.Clone(items)
 	e.random.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 	chosen = chosen[:len(chosen)*2/3]
@@ -137,14 +138,20 @@ func (e *sourceEnv) remembersAcks() {
 		acked[place{m.Lane, m.Place}] = true
 	}
 	firstOpen := map[int]int{}
+	awaited := e.marks()
+	wait = e.produce(ctx, awaited)
 	for _, m := range list {
-		if first, ok := firstOpen[m.Lane]; !acked[place{m.Lane, m.Place}] && (!ok || m.Place < first) {
+		if acked[place{m.Lane, m.Place}] {
+			continue
+		}
+		awaited = append(awaited, m)
+		if first, ok := firstOpen[m.Lane]; !ok || m.Place < first {
 			firstOpen[m.Lane] = m.Place
 		}
 	}
 	source = e.open(ctx)
-	items = e.readAll(ctx, source, len(list)-len(chosen))
-	items = append(items, source.readSome(ctx, 1<<30, quiet)...)
+	items = source.readAll(ctx, awaited, e.harness.patience)
+	items = append(items, source.readRest(ctx, quiet)...)
 	came := map[place]bool{}
 	for _, it := range items {
 		m, _ := e.ledger.knows(it.Message.Body)
@@ -169,14 +176,13 @@ func (e *sourceEnv) remembersAcks() {
 	e.nothingComesAgain()
 }
 
-// readAll reads until n messages have come.
-func (e *sourceEnv) readAll(ctx context.Context, s *spy, n int) []*pipeline.Item {
+// readAll reads until all of these messages have come.
+func (e *sourceEnv) readAll(ctx context.Context, s *spy, list []Numbered) []*pipeline.Item {
 	e.Helper()
-	items := s.readSome(ctx, n, e.harness.patience)
-	if s.mu.Lock(); len(s.read) < n {
-		e.Errorf("%d messages came, want %d", len(s.read), n)
+	items := s.readAll(ctx, list, e.harness.patience)
+	if n := s.lacks(list); n > 0 {
+		e.Errorf("%d of %d messages did not come", n, len(list))
 	}
-	s.mu.Unlock()
 	return items
 }
 
@@ -188,8 +194,10 @@ func (e *sourceEnv) returns() {
 	list := e.number(20)
 	wait := e.produce(ctx, list)
 	source := e.open(ctx)
-	items := e.readAll(ctx, source, len(list))
-	if err := source.Return(ctx, items[:len(items)/2], time.Millisecond); err != nil {
+	items := e.readAll(ctx, source, list)
+	wait()
+	returned := items[:len(items)/2]
+	if err := source.Return(ctx, returned, time.Millisecond); err != nil {
 		e.Errorf("return: %v", err)
 	}
 	rest := slices.Clone(items[len(items)/2:])
@@ -204,8 +212,14 @@ func (e *sourceEnv) returns() {
 	clear(source.read)
 	clear(source.last)
 	source.ordered = false // what is returned lost its place
-	back := e.readAll(ctx, source, len(items)/2)
-	back = append(back, source.readSome(ctx, 1<<30, quiet)...)
+	awaited := e.marks()
+	wait = e.produce(ctx, awaited)
+	for _, it := range returned {
+		m, _ := e.ledger.knows(it.Message.Body)
+		awaited = append(awaited, m)
+	}
+	back := e.readAll(ctx, source, awaited)
+	back = append(back, source.readRest(ctx, quiet)...)
 	e.accept(back)
 	if err := source.Ack(ctx, back); err != nil {
 		e.Errorf("acknowledge: %v", err)
@@ -244,7 +258,7 @@ func awaitGoroutines(tb testing.TB, idle int, patience time.Duration) {
 	tb.Helper()
 	// What Produce has open, and parallel tests, come and go.
 	const stray = 3
-	for deadline := time.Now().Add(min(patience, 10*time.Second)); runtime.NumGoroutine() > idle+stray; {
+	for deadline := time.Now().Add(min(patience, time.Minute)); runtime.NumGoroutine() > idle+stray; {
 		if time.Now().After(deadline) {
 			stacks := make([]byte, 1<<16)
 			tb.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), idle, stacks[:runtime.Stack(stacks, true)])
