@@ -1,7 +1,6 @@
 package services
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -53,12 +52,35 @@ func StartKafka(ctx context.Context, opts *KafkaOptions) (*Server, error) {
 	return startKafkaNode(ctx, install, kafkaNode{cluster: newKafkaID(), id: 1})
 }
 
-// LostMarkers reports whether a Kafka called a transaction complete without having
-// written all of its markers, which its log says. If records or offsets are then
-// missing for good that says nothing about its clients.
-func LostMarkers(kafka *Server) (bool, error) {
+// LostMarker is a transaction that Kafka called complete without having written
+// all of its markers.
+type LostMarker struct {
+	Transaction string   // its transactional id
+	Partitions  []string // those without the marker, such as "out-1"
+}
+
+// LostMarkers returns what the log of a Kafka says of markers that it did not
+// write. If records or offsets of these partitions are then missing for good that
+// says nothing about its clients.
+func LostMarkers(kafka *Server) ([]LostMarker, error) {
 	log, err := os.ReadFile(kafka.logFile())
-	return bytes.Contains(log, []byte("Couldn't find leader endpoint for partitions")), err
+	return lostMarkers(log), err
+}
+
+var (
+	lostMarkerLine  = regexp.MustCompile(`Couldn't find leader endpoint for partitions (.*) while trying to send transaction markers for (\S+), these partitions`)
+	topicPartitions = regexp.MustCompile(`[A-Za-z0-9._-]+-[0-9]+`)
+)
+
+func lostMarkers(log []byte) (list []LostMarker) {
+	for _, line := range lostMarkerLine.FindAllSubmatch(log, -1) {
+		lost := LostMarker{Transaction: string(line[2])}
+		for _, name := range topicPartitions.FindAll(line[1], -1) {
+			lost.Partitions = append(lost.Partitions, string(name))
+		}
+		list = append(list, lost)
+	}
+	return list
 }
 
 // kafkaInstall is what all nodes of one start have in common.

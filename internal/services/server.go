@@ -19,9 +19,9 @@ import (
 
 const (
 	// startLimit bounds a start whose context has no end.
-	startLimit = time.Minute
+	startLimit = 3 * time.Minute
 	// stopLimit is how long a server may take to stop in order.
-	stopLimit = 20 * time.Second
+	stopLimit = time.Minute
 	// pollPause is the pause between two questions whether a server answers.
 	pollPause = 10 * time.Millisecond
 
@@ -161,7 +161,7 @@ func (s *Server) waitReady(ctx context.Context, before int64) error {
 			err = fmt.Errorf("it has not written %q", s.kind.started)
 			continue
 		}
-		attempt, done := context.WithTimeout(ctx, time.Second)
+		attempt, done := context.WithTimeout(ctx, 5*time.Second)
 		err = s.kind.ready(attempt, s.Addr(), s.dir, s.process.pid)
 		done()
 		if err == nil {
@@ -254,7 +254,7 @@ func (s *Server) kill() error {
 }
 
 // Stop ends the server in order and returns when it is gone. Its data stays
-// for Restart. One that does not stop within 20 seconds is killed, and the
+// for Restart. One that does not stop within a minute is killed, and the
 // error says so.
 func (s *Server) Stop() error {
 	s.mu.Lock()

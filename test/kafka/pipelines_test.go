@@ -42,6 +42,7 @@ func built(t *testing.T) string {
 type daemon struct {
 	program, config, log string
 	admin                string // what --admin is
+	logged               int64  // how much of the log is of earlier starts
 	cmd                  *exec.Cmd
 }
 
@@ -72,6 +73,8 @@ func (d *daemon) start(t *testing.T) {
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(t, err)
 	defer log.Close()
+	d.logged, err = log.Seek(0, io.SeekEnd)
+	must(t, err)
 	d.cmd = exec.Command(d.program, "run", d.config, "--admin", d.admin)
 	d.cmd.Stderr, d.cmd.Dir = log, filepath.Dir(d.config)
 	must(t, d.cmd.Start())

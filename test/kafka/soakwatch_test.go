@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -53,18 +54,17 @@ func newTally(t *testing.T, addr string, topics ...string) *tally {
 	return y
 }
 
-// tallied is what was counted of one topic.
+// tallied compares what was counted of one topic with what must be there.
 type tallied struct {
-	t                 *testing.T
-	topic             string
-	counts            map[string]int
-	found             int
-	lost, twice, more int
+	topic         string
+	counts        map[string]int
+	wanted, twice int
+	lost          []string // bodies
 }
 
-// of waits until a topic has so many bodies, and copies what was counted.
-func (y *tally) of(t *testing.T, topic string, bodies int) *tallied {
-	t.Helper()
+// of waits until a topic has so many bodies, or some time is over, and copies what
+// was counted.
+func (y *tally) of(topic string, bodies int) *tallied {
 	within(time.Minute, func() bool {
 		y.mu.Lock()
 		defer y.mu.Unlock()
@@ -72,29 +72,24 @@ func (y *tally) of(t *testing.T, topic string, bodies int) *tallied {
 	})
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	copied := &tallied{t: t, topic: topic, counts: make(map[string]int, bodies)}
-	for body, n := range y.counts[topic] {
-		copied.counts[body] = n
-	}
-	return copied
+	return &tallied{topic: topic, counts: maps.Clone(y.counts[topic])}
 }
 
 func (c *tallied) want(body string) {
 	switch n := c.counts[body]; {
 	case n == 0:
-		c.lost++
+		c.lost = append(c.lost, body)
 	case n > 1:
 		c.twice++
 	}
-	c.found++
+	c.wanted++
 }
 
-func (c *tallied) wantNoMore() {
-	c.t.Helper()
-	c.more = len(c.counts) - (c.found - c.lost)
-	if c.lost+c.twice+c.more > 0 {
-		c.t.Errorf("%s: of %d messages %d are lost, %d there twice; %d were never written", c.topic, c.found, c.lost, c.twice, c.more)
-	}
+// more returns how many bodies are there that were not wanted.
+func (c *tallied) more() int { return len(c.counts) - (c.wanted - len(c.lost)) }
+
+func (c *tallied) String() string {
+	return fmt.Sprintf("%s: of %d messages %d are lost, %d there twice; %d were never written", c.topic, c.wanted, len(c.lost), c.twice, c.more())
 }
 
 // sample is what a program used at a quiet moment.
@@ -130,7 +125,7 @@ func (s *soak) sample() {
 // metrics asks the steady program for those without labels.
 func (s *soak) metrics() map[string]float64 {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, settleFor)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.steady.address(s.t)+"/metrics", nil)
 	must(s.t, err)
@@ -149,19 +144,23 @@ func (s *soak) metrics() map[string]float64 {
 	return values
 }
 
-// address is where the admin server listens, which the log says.
-func (d *daemon) address(t *testing.T) string {
+// address is where the admin server listens, which the log of this start says.
+func (d *daemon) address(t *testing.T) (address string) {
 	t.Helper()
-	log, err := os.ReadFile(d.log)
-	must(t, err)
-	for line := range strings.Lines(string(log)) {
-		var entry struct{ Msg, Address string }
-		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "admin server" {
-			return entry.Address
+	if !within(settleFor, func() bool {
+		log, err := os.ReadFile(d.log)
+		must(t, err)
+		for line := range strings.Lines(string(log[d.logged:])) {
+			var entry struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "admin server" {
+				address = entry.Address
+			}
 		}
+		return address != ""
+	}) {
+		t.Fatal("the log does not say where the admin server listens")
 	}
-	t.Fatal("the log does not say where the admin server listens")
-	return ""
+	return address
 }
 
 func median(values []float64) float64 {

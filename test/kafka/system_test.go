@@ -295,12 +295,15 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	began := time.Now()
 	// lost explains why something is not there after a while.
 	lost := func() bool {
+		if time.Since(began) < 30*time.Second {
+			return false
+		}
 		lost, err := services.LostMarkers(server)
 		must(t, err)
-		return lost && time.Since(began) > 30*time.Second
+		return len(lost) > 0
 	}
 	settled := false
-	within(2*time.Minute, func() bool {
+	within(10*time.Minute, func() bool {
 		settled = isSettled(t.Context(), adm, group)
 		return settled || lost()
 	})
@@ -320,7 +323,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	after := newReader(t, server.Addr())
 	defer after.close()
 	for _, r := range []*reader{during, after} {
-		within(time.Minute, func() bool { return r.read() >= in.keys || lost() })
+		within(10*time.Minute, func() bool { return r.read() >= in.keys || lost() })
 		if r.read() < in.keys && lost() {
 			return false
 		}
