@@ -141,7 +141,7 @@ func TestAMemberEndsWithoutBrokers(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_ = m.Close(ctx) // what was not committed comes again
-		if took := time.Since(start); took > 15*time.Second {
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("it took %v", took)
 		}
 	})

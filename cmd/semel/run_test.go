@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,16 +19,17 @@ import (
 // slowTarget is a webhook that tells of each request and waits to be released.
 type slowTarget struct {
 	*httptest.Server
-	arrived, release chan struct{}
-	accepted         atomic.Int64
+	arrived  chan string // their bodies
+	release  chan struct{}
+	accepted atomic.Int64
 }
 
 func newSlowTarget(t *testing.T) *slowTarget {
 	t.Helper()
-	s := &slowTarget{arrived: make(chan struct{}, 100), release: make(chan struct{})}
+	s := &slowTarget{arrived: make(chan string, 100), release: make(chan struct{})}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then is the sender's end noticed
-		s.arrived <- struct{}{}
+		body, _ := io.ReadAll(r.Body) // only then is the sender's end noticed
+		s.arrived <- string(body)
 		select {
 		case <-s.release:
 			s.accepted.Add(1)
@@ -56,6 +58,19 @@ pipelines:
 	return filepath.Join(dir, "c.yaml")
 }
 
+// add appends to a file.
+func add(t *testing.T, name, text string) {
+	t.Helper()
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = file.WriteString(text)
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
@@ -73,21 +88,22 @@ func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 		if got := status(t, command); got != 0 || target.accepted.Load() != 1 {
 			t.Errorf("%v: status %d, accepted %d: %s", signal, got, target.accepted.Load(), stderr)
 		}
-		// What was under way at the signal is known: it does not go again.
+		// What was under way at the signal is known: it does not go again, before
+		// what comes behind it.
+		const next = `{"id":2}`
+		add(t, filepath.Join(filepath.Dir(file), "in.jsonl"), next+"\n")
 		command, stderr = program(t, "run", file, "--admin", "off")
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-target.arrived:
-			t.Errorf("it was sent again: %s", stderr)
-		case <-time.After(500 * time.Millisecond):
+		if body := <-target.arrived; body != next {
+			t.Errorf("%s was sent again: %s", body, stderr)
 		}
 		if err := command.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		if got := status(t, command); got != 0 {
-			t.Errorf("%v: status %d: %s", signal, got, stderr)
+		if got := status(t, command); got != 0 || target.accepted.Load() != 2 {
+			t.Errorf("%v: status %d, accepted %d: %s", signal, got, target.accepted.Load(), stderr)
 		}
 	}
 }

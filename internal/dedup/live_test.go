@@ -83,7 +83,7 @@ func (l *live) interrupt() {
 		if !errors.Is(err, cause) || errors.As(err, &refused) {
 			l.Fatalf("error %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		l.Fatal("the run does not end")
 	}
 }

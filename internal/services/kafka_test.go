@@ -42,7 +42,7 @@ func makeTopic(t *testing.T, client *kgo.Client, copies int16) string {
 
 // put writes one record in a transaction of its own.
 func put(ctx context.Context, client *kgo.Client, topic, value string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := client.BeginTransaction(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func committed(t *testing.T, addrs []string, topic string, n int) []string {
 	client := kafkaClient(t, addrs, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var values []string
 	for len(values) < n {

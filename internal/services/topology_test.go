@@ -16,7 +16,7 @@ import (
 
 // sql runs statements and returns the first value of the last result.
 func sql(ctx context.Context, address, statements string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	conn, err := pgconn.Connect(ctx, address)
 	if err != nil {

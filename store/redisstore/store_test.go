@@ -70,14 +70,14 @@ func command(t testing.TB, s *Store, words ...string) rueidis.RedisResult {
 // await polls until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute) // only what hangs needs it
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("for 30s it does not hold that %s", what)
+			t.Fatalf("for two minutes it does not hold that %s", what)
 		}
 	}
 }
