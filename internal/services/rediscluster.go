@@ -9,7 +9,7 @@ import (
 )
 
 // RedisCluster is a cluster of three masters that share the slots evenly. A
-// node that stays away for more than a second is missed by the others, and then
+// node that stays away for more than five seconds is missed by the others, and then
 // all of them refuse writes, until it is back.
 type RedisCluster struct {
 	Nodes []*Server
@@ -22,7 +22,7 @@ func StartRedisCluster(ctx context.Context, opts *RedisOptions) (_ *RedisCluster
 	if opts != nil {
 		o = *opts
 	}
-	o.Args = append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}, o.Args...)
+	o.Args = append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "5000"}, o.Args...)
 	c := &RedisCluster{}
 	defer func() {
 		if err != nil {
