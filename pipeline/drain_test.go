@@ -360,3 +360,39 @@ func TestADrainDoesNotWaitForAStoreThatHangs(t *testing.T) {
 		r.wantAcked(0)
 	})
 }
+
+// noPlace is a parker that can never take some messages.
+type noPlace struct{ *pipeline.DirLot }
+
+func (p noPlace) Park(ctx context.Context, list []pipeline.Parked) error {
+	for i := range list {
+		if list[i].Key.ID == "large" {
+			return semel.Permanent(errors.New("too large"))
+		}
+	}
+	return p.DirLot.Park(ctx, list)
+}
+
+func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Parker = noPlace{r.lot}
+		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+			if m.Key.ID != "good" {
+				return semel.Result{}, semel.Permanent(errors.New("never"))
+			}
+			return semel.Result{}, nil
+		}
+		r.add(0, "good", "")
+		r.add(1, "large", "")
+		end := r.start(t.Context())
+		err := end()
+		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message that cannot be put aside: ") {
+			t.Errorf("it ended with %v", err)
+		}
+		if n, _ := r.lot.Count(t.Context(), ""); n != 0 || r.source.acked[1] != 0 {
+			t.Errorf("%d are put aside, and the large one is settled %d times", n, r.source.acked[1])
+		}
+	})
+}

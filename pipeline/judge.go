@@ -194,7 +194,8 @@ func (r *Runner) giveUp(it *Item, reason string, then Then, v *verdicts) {
 }
 
 // park puts items aside and reports whether that is durable. It tries until it
-// is, or the pipeline must end.
+// is, or the pipeline must end. A permanent error ends the pipeline: what cannot
+// be put aside stays with its source.
 func (r *Runner) park(items []*Item) bool {
 	list := make([]Parked, len(items))
 	for i, it := range items {
@@ -213,6 +214,10 @@ func (r *Runner) park(items []*Item) bool {
 	err := r.opts.Parker.Park(r.hard, list)
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
+		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
+			r.fail(fmt.Errorf("%w that cannot be put aside: %w", ErrStopped, err))
+			return false
+		}
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
 			return false
 		}

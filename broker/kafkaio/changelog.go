@@ -45,6 +45,13 @@ type entry struct {
 	offset int64 // of the record that was first
 }
 
+// changelogEntries returns how many entries a record may have for a topic that takes
+// batches of that many bytes.
+func changelogEntries(limit int) int {
+	const around = batchOverhead + 16 // numbers and lengths of the record
+	return min(max((limit-around-changelogHeaderSize)/changelogEntrySize, 1), maxChangelogEntries)
+}
+
 // changelogHeader is what the entries of one record have in common.
 type changelogHeader struct {
 	kind       byte

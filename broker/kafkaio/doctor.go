@@ -249,17 +249,21 @@ func forever(d time.Duration) string {
 // put aside.
 const headroom = 4 << 10
 
-// sizes looks whether what can be read can be put aside.
+// sizes looks whether what can be read can be written and put aside.
 func (e *examination) sizes(context.Context) error {
 	limit := func(topic string) int {
 		n, _ := strconv.Atoi(e.configs[topic]["max.message.bytes"])
 		return n
 	}
-	most := limit(e.opts.Parked)
+	most, out := limit(e.opts.Parked), limit(e.opts.Output)
 	for _, topic := range e.opts.Inputs {
+		if n := limit(topic); out > 0 && n > 0 && out < n {
+			e.note(semel.Notice, e.opts.Output+" max.message.bytes", strconv.Itoa(out),
+				fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails for good, and on_failure says what becomes of it", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
+		}
 		if n := limit(topic); most > 0 && n > 0 && most < n+headroom {
 			e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
-				fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be put aside, and holds its pipeline up", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
+				fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be put aside, and stops its pipeline", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 type Parker struct {
 	client *kgo.Client
 	topic  string
+	limits limits
 }
 
 var _ pipeline.Parker = (*Parker)(nil)
@@ -27,11 +28,11 @@ func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, e
 	if topic == "" {
 		return nil, fmt.Errorf("kafkaio: OpenParker: the topic is missing: %w", semel.ErrInvalidRequest)
 	}
-	c, err := producer(ctx, client, false)
+	c, l, err := producer(ctx, client, topic, false)
 	if err != nil {
 		return nil, err
 	}
-	return &Parker{c, topic}, nil
+	return &Parker{c, topic, l}, nil
 }
 
 // Close ends the connections.
@@ -42,6 +43,8 @@ func (p *Parker) Close() error {
 
 // Park implements pipeline.Parker. It blocks until all replicas in sync have the
 // records. A call that is repeated after an error may put a message aside twice.
+// Of messages of which one is larger than the topic takes none is put aside, and
+// the error is permanent.
 func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 	records := make([]*kgo.Record, len(list))
 	for i := range list {
@@ -51,9 +54,15 @@ func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 		r := parkedRecord(from, p.topic, list[i].Pipeline, list[i].Reason, list[i].Attempts, errors.New(list[i].Error))
 		r.Headers = appendKeyHeaders(r.Headers, list[i].Key, list[i].Pipeline)
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerAttempt, Value: strconv.AppendInt(nil, int64(list[i].Attempts), 10)})
+		if err := p.limits.check(p.topic, r); err != nil {
+			return fmt.Errorf("kafka: %s/%d at %d: %w", m.Origin.Source, m.Origin.Partition, m.Origin.Offset, err)
+		}
 		records[i] = r
 	}
 	if err := p.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		if isTooLarge(err) {
+			err = semel.Permanent(err)
+		}
 		return fmt.Errorf("kafka: park in %s: %w", p.topic, err)
 	}
 	return nil

@@ -26,6 +26,8 @@ type copier struct {
 
 	client *kgo.GroupTransactSession
 	cut    context.CancelFunc
+	limits limits // that the client has
+	tooBig int    // transactions in a row that brokers refused for a size
 	// lost: a partition is gone, so what is open cannot commit.
 	lost atomic.Bool
 
@@ -35,16 +37,19 @@ type copier struct {
 	partition kgo.TopicPartitioner
 	records   int
 	bytes     int64
-	promise   func(*kgo.Record, error)
-	failed    atomic.Pointer[error]
+	// What was not copied because it is too large.
+	parked, dropped int
+	promise         func(*kgo.Record, error)
+	failed          atomic.Pointer[error]
 }
 
 func newCopier(t *Transactor, number int) *copier {
 	c := &copier{t: t, name: repartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
 	c.reader = t.opts.Key.Reader(nil)
 	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
-	c.promise = func(_ *kgo.Record, err error) {
+	c.promise = func(r *kgo.Record, err error) {
 		if err != nil {
+			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
 			c.failed.CompareAndSwap(nil, &err)
 		}
 	}
@@ -67,11 +72,10 @@ func (c *copier) live(ctx context.Context) (err error) {
 			c.lost.Store(true)
 		}
 	}
+	c.limits = *c.t.limits.Load()
 	more := append(c.t.opts.Reset.options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchMaxBytesFn(c.limits.client),
 		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
-	if c.t.copyBytes > 0 {
-		more = append(more, kgo.ProducerBatchMaxBytes(c.t.copyBytes))
-	}
 	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
 	if c.client != nil {
 		defer closeWithin(leaveTime, c.client, c.cut)
@@ -150,14 +154,17 @@ func (c *copier) rewind(last context.Context) error {
 // an error it is not known what the brokers have, or nothing was copied.
 func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
-	c.records, c.bytes = 0, 0
+	c.records, c.bytes, c.parked, c.dropped = 0, 0, 0, 0
 	c.failed.Store(nil)
 	began := time.Now()
 	if err := c.client.Begin(); err != nil {
 		return fmt.Errorf("kafkaio: begin: %w", err)
 	}
 	for {
-		c.copy(last, fetches)
+		if err := c.copy(last, fetches); err != nil {
+			c.rewind(last)
+			return err
+		}
 		left := o.Interval - time.Since(began)
 		if left <= 0 || c.records >= o.MaxRecords || c.bytes >= o.MaxBytes || ctx.Err() != nil || c.failed.Load() != nil {
 			break
@@ -176,7 +183,10 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	}
 	if failed := c.failed.Load(); failed != nil {
 		c.rewind(last)
-		return fmt.Errorf("kafkaio: copy to %s: %w", c.to, *failed)
+		if err := c.t.refusedSize(last, c.limits, &c.tooBig, *failed); err != nil {
+			return err
+		}
+		return fmt.Errorf("kafkaio: copy: %w", *failed)
 	}
 	if c.lost.Load() {
 		return c.rewind(last)
@@ -188,20 +198,49 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	if err != nil {
 		return fmt.Errorf("kafkaio: commit copies: %w", err)
 	}
-	c.records = 0
+	c.records, c.tooBig = 0, 0
+	c.t.observe(pipeline.Event{Kind: pipeline.EventParked, Count: c.parked, Reason: "permanent"})
+	c.t.observe(pipeline.Event{Kind: pipeline.EventDropped, Count: c.dropped, Reason: "permanent"})
 	return nil
 }
 
-// copy writes copies of records.
-func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) {
+// copy writes copies of records. What is too large for a copy has failed as what
+// is too large for the output.
+func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 	now := time.UnixMilli(c.t.now())
 	for r := range fetches.RecordsAll() {
 		c.records++
 		c.bytes += int64(len(r.Key) + len(r.Value))
 		id := c.identify(r)
+		from := *r
 		wrap(r, c.to, c.place(r, id), id, now)
-		c.client.Produce(ctx, r, c.promise)
+		out, err := r, c.limits.check(c.to, r)
+		if err != nil {
+			if out, err = c.instead(&from, err); err != nil {
+				return err
+			}
+		}
+		if out != nil {
+			c.client.Produce(ctx, out, c.promise)
+		}
 	}
+	return nil
+}
+
+// instead returns what is written in place of a copy, which may be nothing.
+func (c *copier) instead(r *kgo.Record, cause error) (*kgo.Record, error) {
+	switch c.t.opts.Failure.Then {
+	case pipeline.Stop:
+		return nil, stoppedAt(r, cause)
+	case pipeline.Drop:
+		c.dropped++
+		return nil, nil
+	}
+	out, err := c.t.opts.park(r, c.limits, "permanent", 1, cause)
+	if err == nil {
+		c.parked++
+	}
+	return out, err
 }
 
 // place returns the partition for a record. It goes by the number of partitions

@@ -155,9 +155,6 @@ func (t *Transactor) checkRepartitionSettings(ctx context.Context, adm *kadm.Cli
 		return fmt.Errorf("kafkaio: repartition topic %s has cleanup.policy %s: of the records of one id all but the last would be lost, only \"delete\" keeps them: %w",
 			name, policy, semel.ErrInvalidRequest)
 	}
-	if most, err := strconv.ParseInt(setting(configs, name, "max.message.bytes"), 10, 32); err == nil && most >= 1<<10 {
-		t.copyBytes = int32(min(most, 64<<20)) // what the client takes
-	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -32,6 +33,7 @@ type SinkOptions struct {
 type Sink struct {
 	opts   SinkOptions
 	client *kgo.Client
+	limits limits
 	name   []byte // the pipeline's
 
 	// lone is held by a Deliver that must have a batch for one record, and shared
@@ -55,16 +57,17 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	}
 	s.name = []byte(s.opts.Name)
 	var err error
-	if s.client, err = producer(ctx, s.opts.Client, s.opts.SamePartition); err != nil {
+	if s.client, s.limits, err = producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// producer returns a client that produces safely. A record is tried until it is
-// there or can never be: an idempotent producer that gives one up must not go on
-// to the next.
-func producer(ctx context.Context, opts []kgo.Opt, samePartition bool) (*kgo.Client, error) {
+// producer returns a client that produces safely to a topic, and what that takes.
+// A record is tried until it is there or can never be: an idempotent producer
+// that gives one up must not go on to the next.
+func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition bool) (*kgo.Client, limits, error) {
+	l := limits{}
 	partitioner := kgo.StickyKeyPartitioner(nil) // murmur2, as Kafka's own client
 	if samePartition {
 		partitioner = kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
@@ -72,16 +75,20 @@ func producer(ctx context.Context, opts []kgo.Opt, samePartition bool) (*kgo.Cli
 		})
 	}
 	all := append([]kgo.Opt{}, opts...)
-	all = append(all, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(partitioner), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(50_000))
+	all = append(all, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(partitioner), kgo.ProducerLinger(0), kgo.MaxBufferedRecords(50_000),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return l.client(topic) })) // asked when the first record comes
 	client, err := kgo.NewClient(all...)
 	if err != nil {
-		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
+		return nil, nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
 	}
-	if err := reach(ctx, client); err != nil {
+	if err = reach(ctx, client); err == nil {
+		l, err = readLimits(ctx, kadm.NewClient(client), topic)
+	}
+	if err != nil {
 		client.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return client, nil
+	return client, l, nil
 }
 
 // Traits implements pipeline.Sink.
@@ -125,14 +132,19 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// again produces each record that was too large once more, in a batch of its own:
-// brokers refuse a whole batch.
+// again produces each record that was refused for its size once more, in a batch
+// of its own: brokers refuse a whole batch. It says of those that are too large
+// how large they may be.
 func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
-	if len(items) == 1 {
-		return
-	}
 	for i, it := range items {
-		if !errors.Is(it.Err, kerr.MessageTooLarge) && !errors.Is(it.Err, kerr.RecordListTooLarge) {
+		if !isTooLarge(it.Err) {
+			continue
+		}
+		if err := s.limits.check(s.opts.Topic, s.record(it)); err != nil {
+			it.Err = fmt.Errorf("kafka: %w", err)
+			continue
+		}
+		if len(items) == 1 {
 			continue
 		}
 		s.lone.Lock()
@@ -222,7 +234,7 @@ func produceError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
+	case isTooLarge(err), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
 		return semel.Permanent(fmt.Errorf("kafka: %w", err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
 		return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0)

@@ -38,8 +38,9 @@ type Transactor struct {
 	sizes     map[string]int32   // partitions by input topic
 	changelog map[string]topicID // by input topic
 
-	// What the first stage needs to know of the topic between the stages.
-	copyPartitions, copyBytes int32
+	// copyPartitions is how many partitions the topic between the stages has.
+	copyPartitions int32
+	limits         atomic.Pointer[limits] // of the topics that are written
 
 	mu      sync.Mutex // guards what follows
 	slots   map[partitionID]*slot

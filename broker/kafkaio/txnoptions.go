@@ -91,9 +91,11 @@ type TransactorOptions struct {
 	OnMissing pipeline.Missing
 	// Transform makes the outputs. Defaults to passing records on.
 	Transform Transform
-	// Failure says what becomes of messages whose Transform failed. Its pauses
-	// pass inside the transaction, so they are short: Attempts defaults to 3,
-	// From and To to 10 ms and 100 ms.
+	// Failure says what becomes of messages whose Transform failed or whose output
+	// is larger than its topic takes. Its pauses pass inside the transaction, so
+	// they are short: Attempts defaults to 3, From and To to 10 ms and 100 ms.
+	// What is to be parked where there is no Parked, or is larger than that takes,
+	// stops the Transactor: nothing is lost.
 	Failure pipeline.Failure
 	// Interval, MaxRecords and MaxBytes end a transaction: what comes first.
 	// They default to 100 ms, 100,000 and 64 MiB.
@@ -230,4 +232,19 @@ func (o *TransactorOptions) changelogOf(topic string) string {
 		return o.Changelog
 	}
 	return o.Changelog + "-" + topic
+}
+
+// written returns the topics that are written.
+func (o *TransactorOptions) written() []string {
+	list := []string{o.Output}
+	if o.Parked != "" {
+		list = append(list, o.Parked)
+	}
+	for _, topic := range o.reads() {
+		list = append(list, o.changelogOf(topic))
+	}
+	if o.Repartition != nil {
+		list = append(list, o.Repartition.Topic)
+	}
+	return list
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -107,7 +108,38 @@ func (t *Transactor) check(ctx context.Context) error {
 		}
 		t.changelog[topic] = id
 	}
-	return nil
+	return t.readLimits(ctx, adm)
+}
+
+// readLimits reads what the topics that are written take.
+func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
+	l, err := readLimits(ctx, adm, t.opts.written()...)
+	if err == nil {
+		t.limits.Store(&l)
+	}
+	return err
+}
+
+// mostRefusals is how often in a row brokers may refuse, for its size, what fits by
+// the settings that they tell.
+const mostRefusals = 5
+
+// refusedSize says what follows from an error of the producer of a client that had
+// these limits: nothing if it is not about a size. A client begins anew with the
+// settings that the brokers have by now. Where these are the same, and it was
+// refused times before, nothing would change.
+func (t *Transactor) refusedSize(ctx context.Context, had limits, times *int, cause error) error {
+	if !isTooLarge(cause) {
+		return nil
+	}
+	*times++
+	if err := t.readLimits(ctx, t.adm()); err != nil {
+		return err
+	}
+	if *times < mostRefusals || !maps.Equal(had, *t.limits.Load()) {
+		return fmt.Errorf("kafkaio: %w: %w", errAgain, cause)
+	}
+	return fmt.Errorf("kafkaio: %w: %w: the brokers take less than max.message.bytes of that topic says, or it may not be seen: allow DescribeConfigs on the topic, or raise it", pipeline.ErrStopped, cause)
 }
 
 // checkParked makes the topic of what is put aside if it is missing. It keeps

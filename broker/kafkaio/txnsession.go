@@ -23,6 +23,8 @@ type session struct {
 
 	client *kgo.GroupTransactSession
 	cut    context.CancelFunc // ends the client at once
+	limits limits             // that the client has
+	tooBig int                // transactions in a row that brokers refused for a size
 	parts  map[partitionID]*part
 	work   worker
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -114,7 +116,9 @@ func (s *session) open(ctx context.Context) error {
 	s.assigned, s.gone, s.revoked = nil, nil, false
 	s.mu.Unlock()
 	var err error
+	s.limits = *s.t.limits.Load()
 	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(),
+		kgo.ProducerBatchMaxBytesFn(s.limits.client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
 	return err

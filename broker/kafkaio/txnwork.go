@@ -39,7 +39,7 @@ type worker struct {
 // counts is what a transaction did.
 type counts struct {
 	fresh, duplicate, late, again, missing int
-	parked, dropped                        int
+	delivered, parked, dropped             int
 }
 
 // keyState says what is known of a record's key before it is decided.
@@ -54,8 +54,9 @@ const (
 func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Reader(nil)
-	w.promise = func(_ *kgo.Record, err error) {
+	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
+			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
 			w.failed.CompareAndSwap(nil, &err)
 		}
 	}
@@ -135,6 +136,7 @@ func (s *session) finish(last context.Context) error {
 		}
 		if failed != nil {
 			s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: w.records, Err: *failed})
+			return s.t.refusedSize(last, s.limits, &s.tooBig, *failed)
 		}
 		return nil
 	}
@@ -149,6 +151,7 @@ func (s *session) finish(last context.Context) error {
 		}
 		return fmt.Errorf("kafkaio: commit: %w", err)
 	}
+	s.tooBig = 0
 	for _, p := range w.touched {
 		s.applied(p)
 	}
@@ -210,8 +213,9 @@ func (w *worker) writeChangelog(last context.Context) {
 		}
 		h := changelogHeader{kind: kindEntries, secret: st.secret, topic: st.topic, streamTime: st.streamTime}
 		topic := w.opts.changelogOf(p.id.topic)
+		most := changelogEntries(w.s.limits.of(topic))
 		for {
-			value, n := appendChangelog(nil, &h, entries)
+			value, n := appendChangelog(nil, &h, entries[:min(len(entries), most)])
 			r := &kgo.Record{Topic: topic, Partition: p.id.number, Value: value}
 			p.changes = append(p.changes, r)
 			w.s.client.Produce(last, r, w.promise)
@@ -232,13 +236,12 @@ func (w *worker) report() {
 	decided(c.fresh, semel.Fresh, "no record")
 	if w.opts.Redo {
 		decided(c.again, semel.Fresh, "read again")
-		c.fresh += c.again
 	} else {
 		decided(c.again, semel.Duplicate, "read again")
 	}
 	decided(c.duplicate, semel.Duplicate, "completed before")
 	decided(c.late, semel.Late, "older than the window")
-	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.fresh, Elapsed: time.Since(w.began)})
+	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
 	t.observe(pipeline.Event{Kind: pipeline.EventParked, Count: c.parked})
 	t.observe(pipeline.Event{Kind: pipeline.EventDropped, Count: c.dropped})
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
@@ -383,32 +386,24 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	return err
 }
 
-// putAside does with a record that is not delivered what the policy says.
-func (w *worker) putAside(ctx context.Context, r *kgo.Record, drop, stop bool, reason string, attempts int, cause error) error {
-	switch {
-	case stop:
-		return fmt.Errorf("kafkaio: %s/%d at %d: %w: %w", r.Topic, r.Partition, r.Offset, pipeline.ErrStopped, cause)
-	case drop:
-		w.counts.dropped++
-	default:
-		w.counts.parked++
-		w.s.client.Produce(ctx, parkedRecord(r, w.opts.Parked, w.opts.Group, reason, attempts, cause), w.promise)
-	}
-	return nil
-}
-
 // deliver writes the outputs of a record, and reports whether it did: a record
 // whose Transform failed may be put aside instead.
 func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 	if w.opts.Transform != nil {
 		return w.transform(ctx, r)
 	}
+	headers := r.Headers
 	if w.opts.KeyHeaders {
 		fill(&w.message, r)
 		if id, err := w.reader.AppendID(w.id[:0], &w.message); err == nil {
 			r.Headers = appendKeyHeaders(r.Headers, semel.Key{Scope: w.opts.Scope, ID: string(id)}, w.opts.Name)
 		}
 	}
+	if err := w.s.limits.check(w.opts.Output, r); err != nil {
+		r.Headers = headers
+		return false, w.fail(ctx, r, 1, err)
+	}
+	w.counts.delivered++
 	w.write(ctx, r, r.Partition)
 	return true, nil
 }
@@ -431,18 +426,17 @@ func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 	for attempt := 1; ; attempt++ {
 		outputs, err := w.call(ctx, r, attempt)
 		if err == nil {
+			err = w.fit(outputs)
+		}
+		if err == nil {
 			for _, out := range outputs {
 				w.write(ctx, out, r.Partition)
 			}
+			w.counts.delivered++
 			return true, nil
 		}
-		permanent := semel.Classify(err) == semel.ClassPermanent
-		if permanent || attempt >= f.Attempts {
-			reason := "attempts"
-			if permanent {
-				reason = "permanent"
-			}
-			return false, w.putAside(ctx, r, f.Then == pipeline.Drop, f.Then == pipeline.Stop, reason, attempt, err)
+		if semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
+			return false, w.fail(ctx, r, attempt, err)
 		}
 		if !pause(ctx, f.Pause(attempt)) {
 			return false, errAgain // the transaction is aborted, and this drains

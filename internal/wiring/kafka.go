@@ -163,7 +163,7 @@ func (b *building) newTransactor() (*kafkaio.Transactor, error) {
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: source.Instance,
 		TransactionalID: t.ID, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
-		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing,
+		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
 		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
 	})
