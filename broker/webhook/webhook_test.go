@@ -187,7 +187,7 @@ func TestNothingIsRepeatedSilently(t *testing.T) {
 
 func TestTimeoutsAndRefusals(t *testing.T) {
 	t.Parallel()
-	stuck := make(chan struct{})
+	stuck, arrived := make(chan struct{}), make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/cut":
@@ -198,6 +198,7 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-stuck
 		default:
+			arrived <- struct{}{}
 			<-stuck
 		}
 	}))
@@ -209,26 +210,32 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 	}
 	refusing := "http://" + listener.Addr().String()
 	listener.Close()
+	// What must time out has time enough to begin.
+	const enough, short = time.Minute, 3 * time.Second
 	for name, c := range map[string]struct {
 		url, want string
 		kind      semel.ResultKind
+		timeout   time.Duration
 	}{
-		"no answer":         {server.URL, "unknown", 0},
-		"nobody there":      {refusing, "unavailable", 0},
-		"answer cut":        {server.URL + "/cut", "delivered", semel.NotKept},
-		"answer stuck":      {server.URL + "/slow", "delivered", semel.NotKept},
-		"no such name":      {"http://no-such-name.invalid", "unavailable", 0},
-		"TLS where is none": {strings.Replace(server.URL, "http:", "https:", 1), "unavailable", 0},
+		"no answer":         {server.URL, "unknown", 0, short},
+		"nobody there":      {refusing, "unavailable", 0, enough},
+		"answer cut":        {server.URL + "/cut", "delivered", semel.NotKept, enough},
+		"answer stuck":      {server.URL + "/slow", "delivered", semel.NotKept, short},
+		"no such name":      {"http://no-such-name.invalid", "unavailable", 0, enough},
+		"TLS where is none": {strings.Replace(server.URL, "http:", "https:", 1), "unavailable", 0, enough},
 	} {
-		s := newSink(t, Options{URL: c.url, Timeout: 300 * time.Millisecond})
+		s := newSink(t, Options{URL: c.url, Timeout: c.timeout})
 		it := item("k", "b")
 		if got := class(deliver(t.Context(), s, it)); got != c.want || it.Result.Kind != c.kind {
 			t.Errorf("%s: %s (%v), result %v; want %s, %v", name, got, it.Err, it.Result.Kind, c.want, c.kind)
 		}
 	}
-	s := newSink(t, Options{URL: server.URL})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	s := newSink(t, Options{URL: server.URL, Timeout: enough})
+	for len(arrived) > 0 {
+		<-arrived
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
 	if err := deliver(ctx, s, item("k", "b")); class(err) != "unknown" {
 		t.Errorf("the context ended after the request was sent: %v", err)
 	}

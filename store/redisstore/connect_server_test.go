@@ -179,7 +179,7 @@ func TestTLSVerifiesBothSides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Connect(t.Context(), test.scheme+"://"+addr, &ConnectOptions{TLS: config, ConnectTimeout: 5 * time.Second})
+		client, err := Connect(t.Context(), test.scheme+"://"+addr, &ConnectOptions{TLS: config, ConnectTimeout: time.Minute})
 		switch {
 		case test.ok && err != nil:
 			t.Errorf("%s: %v", name, err)

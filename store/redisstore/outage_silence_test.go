@@ -288,7 +288,7 @@ func TestGuardGoesThroughLostAnswersWithoutASecondEffect(t *testing.T) {
 
 func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	t.Parallel()
-	o := newOutage(t, &ConnectOptions{Timeout: 200 * time.Millisecond, ConnectTimeout: 200 * time.Millisecond})
+	o := newOutage(t, &ConnectOptions{Timeout: 2 * time.Second, ConnectTimeout: 2 * time.Second})
 	done, req := o.done(), request(o.key())
 	if err := o.server.Pause(); err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	if semel.Classify(err) != semel.ClassUnknown || answer.Decision != semel.Undecided {
 		t.Errorf("claim: %v, %v of class %v; want an unknown outcome", answer.Decision, err, semel.Classify(err))
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
 	if answer, err := askFor(t.Context(), o.store, request(done)); err == nil || answer.Decision != semel.Undecided {

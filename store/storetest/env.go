@@ -37,8 +37,9 @@ type env struct {
 // it waits something out.
 const slack = time.Millisecond
 
-// patience is how long the suite waits for something a real clock brings.
-const patience = 30 * time.Second
+// patience is how long the suite waits for something a real clock brings. Only
+// what hangs should need it.
+const patience = 2 * time.Minute
 
 func newEnv(tb testing.TB, h Harness) *env {
 	tb.Helper()
