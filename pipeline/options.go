@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -67,8 +68,8 @@ type Options struct {
 	// Workers is how many batches are processed at once. Defaults to what the
 	// session wants.
 	Workers int
-	// Batch is the most items of a batch. Defaults to 500, and to what the
-	// session allows.
+	// Batch is the most items of a batch. Defaults to what the session wants, or
+	// 500, and is never more than it allows.
 	Batch int
 	// MaxItems and MaxBytes bound what is under way. Default to 10,000 and
 	// 64 MiB; a message that is larger than MaxBytes goes alone.
@@ -98,7 +99,7 @@ func (o *Options) defaults(t SinkTraits) {
 		o.Workers = max(t.Parallel, 1)
 	}
 	if o.Batch == 0 {
-		o.Batch = 500
+		o.Batch = cmp.Or(t.Batch, 500)
 	}
 	if t.MaxBatch > 0 {
 		o.Batch = min(o.Batch, t.MaxBatch)

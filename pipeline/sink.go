@@ -16,7 +16,8 @@ type Sink interface {
 	// of each. An Err of nil means that the effect is there and lasts: what
 	// the target acknowledged, no less. It blocks for as long, and ends early
 	// when ctx ends, which it does with the cause semel.ErrLeaseLost when
-	// another may have taken a key over.
+	// another may have taken a key over. The slice is the pipeline's again when
+	// it returns.
 	//
 	// An Err that semel.Permanent made, or that wraps such a one, will come
 	// again however often the item is delivered. One made by Unavailable says
@@ -44,6 +45,9 @@ type Sink interface {
 type SinkTraits struct {
 	// MaxBatch is the most items that one Deliver gets; 0 is no limit.
 	MaxBatch int
+	// Batch is the most items that one Deliver should get if nobody says
+	// otherwise; 0 is 500.
+	Batch int
 	// Parallel is how many Delivers should run at once if nobody says
 	// otherwise; 0 is 1.
 	Parallel int

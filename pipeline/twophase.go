@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -33,6 +34,7 @@ type TwoPhase struct {
 	store semel.Store
 	sink  Sink
 	opts  TwoPhaseOptions
+	room  sync.Pool // of *room, for a Process each
 	keeper
 }
 
@@ -40,6 +42,7 @@ type TwoPhase struct {
 // closed by Close, the store is not.
 func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase, error) {
 	t := &TwoPhase{sink: sink}
+	t.room.New = func() any { return &room{} }
 	if opts != nil {
 		t.opts = *opts
 	}
@@ -96,22 +99,24 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
-	fresh, twins := t.decide(ctx, items)
-	if len(fresh) == 0 {
+	r := t.room.Get().(*room)
+	defer t.room.Put(r)
+	defer r.clear()
+	t.decide(ctx, items, r)
+	if len(r.fresh) == 0 {
 		return
 	}
-	batch := t.keep(ctx, fresh, began)
-	todo := make([]*Item, 0, len(fresh))
-	for _, it := range fresh {
+	batch := t.keep(ctx, r.fresh, began)
+	for _, it := range r.fresh {
 		if it.hold == nil || !it.hold.delivered {
-			todo = append(todo, it)
+			r.todo = append(r.todo, it)
 		}
 	}
-	if len(todo) > 0 {
-		deliver(batch.effect, t.sink, todo)
+	if len(r.todo) > 0 {
+		deliver(batch.effect, t.sink, r.todo)
 	}
-	t.finish(ctx, fresh, batch)
-	for _, it := range twins {
+	t.finish(ctx, r, batch)
+	for _, it := range r.twins {
 		t.follow(it)
 	}
 }
@@ -128,14 +133,13 @@ func (t *TwoPhase) follow(it *Item) {
 	t.guard.ObserveDecision(it.Call.Key, &semel.ClaimAnswer{Decision: semel.Duplicate, Result: first.Result}, 0)
 }
 
-// decide claims the keys and returns the items that are to be delivered, or were
-// and are to be completed, in their order; and twins, whose keys are held for one
-// of those before them in their group: they have no effect of their own if that
-// one has, so nothing has to wait behind them. What is among neither has its
+// decide claims the keys and finds the fresh items, which are to be delivered, or
+// were and are to be completed, in their order; and twins, whose keys are held for
+// one of those before them in their group: they have no effect of their own if
+// that one has, so nothing has to wait behind them. What is among neither has its
 // outcome.
-func (t *TwoPhase) decide(ctx context.Context, items []*Item) (fresh, twins []*Item) {
-	var reqs []semel.ClaimRequest
-	var asked, ending []*Item
+func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
+	var ending []*Item
 	for _, it := range items {
 		it.Decision, it.Result, it.Err, it.observed = semel.Undecided, semel.Result{}, nil, semel.Undecided
 		if it.hold != nil && t.held(it) {
@@ -145,44 +149,40 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item) (fresh, twins []*I
 		if it.hold != nil {
 			ending = append(ending, it)
 		}
-		if reqs == nil {
-			reqs = make([]semel.ClaimRequest, 0, len(items))
-			asked = make([]*Item, 0, len(items))
-		}
 		if it.asked != nil {
-			reqs = append(reqs, *it.asked)
+			r.claims = append(r.claims, *it.asked)
 		} else {
-			reqs = append(reqs, t.guard.Request(&it.Call))
+			r.claims = append(r.claims, t.guard.Request(&it.Call))
 		}
-		asked = append(asked, it)
+		r.asked = append(r.asked, it)
 	}
 	if len(ending) > 0 {
 		t.Abandon(ctx, ending) // or they would be in flight until their leases end
 	}
-	if len(asked) > 0 {
-		t.claim(ctx, asked, reqs)
+	if len(r.asked) > 0 {
+		t.claim(ctx, r)
 	}
-	fresh = make([]*Item, 0, len(items))
 	var firsts map[semel.Key]*Item
-	known := 0                         // of fresh, in firsts
+	known := 0                         // of the fresh ones, in firsts, or of groups before
 	group, blocked := uint64(0), false // the items of a group stand together
 	for _, it := range items {
 		if it.group != group {
 			group, blocked = it.group, false
+			known, firsts = len(r.fresh), nil
 		}
 		switch {
 		case it.Decision == semel.InFlight && it.Err != nil && blocked:
 			it.Err = ErrBehind // its time to wait has not begun
 		case it.Decision == semel.InFlight && it.Err != nil:
-			if firsts == nil {
-				firsts = make(map[semel.Key]*Item, len(items))
+			for ; known < len(r.fresh); known++ {
+				if firsts == nil {
+					firsts = map[semel.Key]*Item{}
+				}
+				firsts[r.fresh[known].Call.Key] = r.fresh[known]
 			}
-			for ; known < len(fresh); known++ {
-				firsts[fresh[known].Call.Key] = fresh[known]
-			}
-			if first := firsts[it.Call.Key]; first != nil && first.group == it.group {
+			if first := firsts[it.Call.Key]; first != nil {
 				it.twin, it.Err = first, nil
-				twins = append(twins, it)
+				r.twins = append(r.twins, it)
 			} else {
 				blocked = true
 			}
@@ -195,15 +195,17 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item) (fresh, twins []*I
 				t.retain(it) // its lease must not end before its turn comes
 			}
 		default:
-			fresh = append(fresh, it)
+			r.fresh = append(r.fresh, it)
 		}
 	}
-	return fresh, twins
 }
 
 // claim asks the store and sets what it answered.
-func (t *TwoPhase) claim(ctx context.Context, items []*Item, reqs []semel.ClaimRequest) {
-	answers := make([]semel.ClaimAnswer, len(reqs))
+func (t *TwoPhase) claim(ctx context.Context, r *room) {
+	items, reqs := r.asked, r.claims
+	r.answers = zeroed(r.answers, len(reqs))
+	answers := r.answers
+	var holds []hold // in one piece of memory
 	start := time.Now()
 	err := t.store.Claim(ctx, reqs, answers)
 	if err != nil && semel.Classify(err) == semel.ClassUnknown && ctx.Err() == nil {
@@ -211,6 +213,7 @@ func (t *TwoPhase) claim(ctx context.Context, items []*Item, reqs []semel.ClaimR
 		err = t.store.Claim(ctx, reqs, answers) // the store knows its own claims by their owner
 	}
 	elapsed := time.Since(start)
+	sure := start.Add(t.opts.Guard.Lease)
 	passed := 0
 	for i, it := range items {
 		a := &answers[i]
@@ -218,7 +221,11 @@ func (t *TwoPhase) claim(ctx context.Context, items []*Item, reqs []semel.ClaimR
 		it.Decision, it.asked = a.Decision, nil
 		switch {
 		case a.Decision == semel.Fresh:
-			it.hold = &hold{key: it.Call.Key, claim: a.Claim, sure: start.Add(t.opts.Guard.Lease)}
+			if holds == nil {
+				holds = make([]hold, 0, len(items)-i)
+			}
+			holds = append(holds, hold{key: it.Call.Key, claim: a.Claim, sure: sure})
+			it.hold = &holds[len(holds)-1]
 			it.Token = a.Claim.Token
 			it.Attempt = a.Claim.Attempt + it.tries
 		case a.Decision == semel.Undecided:
@@ -262,12 +269,10 @@ func (t *TwoPhase) claim(ctx context.Context, items []*Item, reqs []semel.ClaimR
 }
 
 // finish completes what was delivered, and keeps or gives up the other claims.
-func (t *TwoPhase) finish(ctx context.Context, items []*Item, batch *held) {
+func (t *TwoPhase) finish(ctx context.Context, r *room, batch *held) {
 	lost := errors.Is(context.Cause(batch.effect), semel.ErrLeaseLost)
 	t.unkeep(batch)
-	reqs := make([]semel.CompleteRequest, 0, len(items))
-	done := make([]*Item, 0, len(items))
-	for _, it := range items {
+	for _, it := range r.fresh {
 		if it.hold == nil { // delivered without a claim
 			if it.observed != semel.Undecided && it.Err == nil {
 				it.Decision = it.observed
@@ -278,8 +283,8 @@ func (t *TwoPhase) finish(ctx context.Context, items []*Item, batch *held) {
 			if !it.hold.delivered {
 				it.hold.delivered, it.hold.result = true, it.Result
 			}
-			reqs = append(reqs, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: it.hold.result, Window: t.window(it)})
-			done = append(done, it)
+			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: it.hold.result, Window: t.window(it)})
+			r.done = append(r.done, it)
 			continue
 		}
 		it.hold.doubt = it.hold.doubt || inDoubt(it.Err)
@@ -287,10 +292,10 @@ func (t *TwoPhase) finish(ctx context.Context, items []*Item, batch *held) {
 			it.Err = fmt.Errorf("%w: %w", semel.ErrLeaseLost, it.Err)
 		}
 	}
-	if len(done) > 0 {
-		t.complete(ctx, done, reqs, batch.began)
+	if len(r.done) > 0 {
+		t.complete(ctx, r, batch.began)
 	}
-	t.holdBack(ctx, items)
+	t.holdBack(ctx, r.fresh)
 }
 
 func (t *TwoPhase) window(it *Item) time.Duration {
@@ -302,10 +307,12 @@ func (t *TwoPhase) window(it *Item) time.Duration {
 
 // complete records that effects are done. It is tried again, which is safe, for
 // as long as a lease: the caller's context may have ended meanwhile.
-func (t *TwoPhase) complete(ctx context.Context, items []*Item, reqs []semel.CompleteRequest, began time.Time) {
+func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.Guard.Lease)
 	defer cancel()
-	answers := make([]error, len(reqs))
+	items, reqs := r.done, r.completions
+	r.errs = zeroed(r.errs, len(reqs))
+	answers := r.errs
 	err := t.store.Complete(ctx, reqs, answers)
 	for pause := time.Millisecond; err != nil && again(err); pause = min(2*pause, time.Second) {
 		t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: reqs[0].Key, Err: err})
