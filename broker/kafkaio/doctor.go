@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
 )
@@ -44,6 +45,7 @@ type examination struct {
 	findings []semel.Finding
 	meta     kadm.Metadata
 	configs  map[string]map[string]string
+	divides  bool // the brokers divide groups (KIP-848)
 }
 
 // Examine says what of the brokers' set-up keeps the promise of a pipeline and
@@ -82,6 +84,9 @@ func (e *examination) versions(ctx context.Context) error {
 		if v.Err != nil {
 			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "what it leads cannot be read or written", "look at that broker")
 			continue
+		}
+		if _, ok := v.KeyMaxVersion(int16(kmsg.ConsumerGroupDescribe)); ok {
+			e.divides = true
 		}
 		if name := v.VersionGuess(); !slices.Contains(names, name) {
 			names = append(names, name)
@@ -305,32 +310,54 @@ func (e *examination) groups(ctx context.Context) error {
 }
 
 func (e *examination) group(ctx context.Context, name string) error {
-	groups, err := e.DescribeGroups(ctx, name)
-	if err != nil && !e.untouched(err) {
+	state, instances, err := e.members(ctx, name)
+	if err != nil {
 		return err
 	}
-	g := groups[name]
-	if g.Err != nil && !errors.Is(g.Err, kerr.GroupIDNotFound) && !e.untouched(g.Err) {
-		return g.Err
-	}
 	anonymous := 0
-	for _, m := range g.Members {
-		if m.InstanceID == nil {
+	for _, instance := range instances {
+		if instance == nil {
 			anonymous++
 		}
 	}
 	subject := "group " + name
 	switch {
-	case len(g.Members) == 0:
+	case len(instances) == 0:
 		e.note(semel.Notice, subject, "nobody reads", "", "none, unless the pipeline is to run")
-	case g.State != "Stable":
-		e.note(semel.Notice, subject, g.State, "members come or go: for as long little is read", "wait; if it stays so, look for members that restart")
+	case state != "Stable":
+		e.note(semel.Notice, subject, state, "members come or go: for as long little is read", "wait; if it stays so, look for members that restart")
 	case anonymous > 0:
-		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(g.Members)), "a restart takes their partitions from them and gives them back", "an instance for each process")
+		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart takes their partitions from them and gives them back", "an instance for each process")
 	default:
-		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", g.State, len(g.Members)), "", "")
+		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", state, len(instances)), "", "")
 	}
 	return nil
+}
+
+// members returns the state of a group and the instance name of each member. One
+// that the brokers divide (KIP-848) is no group to those who ask for one of the
+// older kind, and the other way round.
+func (e *examination) members(ctx context.Context, name string) (state string, instances []*string, err error) {
+	groups, err := e.DescribeGroups(ctx, name)
+	g := groups[name]
+	if err = errors.Join(err, g.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !e.untouched(err) {
+		return "", nil, err
+	}
+	for _, m := range g.Members {
+		instances = append(instances, m.InstanceID)
+	}
+	if len(instances) > 0 || !e.divides || e.untouched(err) {
+		return g.State, instances, nil
+	}
+	divided, err := e.DescribeConsumerGroups(ctx, name)
+	c := divided[name]
+	if err = errors.Join(err, c.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !errors.Is(err, kerr.UnsupportedVersion) {
+		return "", nil, err
+	}
+	for _, m := range c.Members {
+		instances = append(instances, m.InstanceID)
+	}
+	return c.State, instances, nil
 }
 
 // untouched reports whether an error means that the brokers never had a group.

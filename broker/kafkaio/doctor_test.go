@@ -95,4 +95,29 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	})
 	has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
 		"warning aside max.message.bytes: 10000", "notice keys: is not there yet", "notice group g: nobody reads")
+	for _, of := range []struct {
+		instance string
+		divided  bool
+		want     string
+	}{
+		{"one", false, "fine group g: Stable, 1 members"}, {"", false, "notice group g: 1 of 1 members have no instance name"},
+		{"one", true, "fine group g: Stable, 1 members"}, {"", true, "notice group g: 1 of 1 members have no instance name"},
+	} {
+		source, err := OpenSource(t.Context(), &SourceOptions{Group: "g", Topics: []string{"in"}, Instance: of.instance, ServerSide: of.divided, SessionTimeout: time.Second, Client: quick(server.Addr())})
+		must(t, err)
+		within(time.Minute, func() bool {
+			lines = look()
+			return slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, of.want) })
+		})
+		has(t, lines, of.want)
+		within(time.Minute, func() bool { // with nothing committed all is behind
+			lag, err := source.Lag(t.Context())
+			return err == nil && len(lag) == 2
+		})
+		if lag, err := source.Lag(t.Context()); err != nil || len(lag) != 2 {
+			t.Errorf("divided %v: it lags by %v, %v", of.divided, lag, err)
+		}
+		must(t, source.Close(t.Context()))
+		within(time.Minute, func() bool { return slices.Contains(look(), "notice group g: nobody reads") })
+	}
 }

@@ -1,10 +1,12 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 
@@ -128,11 +130,16 @@ func openParker(ctx context.Context, p *config.Pipeline) (*kafkaio.Parker, error
 
 // transactor is outputs, keys and offsets in one transaction of Kafka.
 func (b *building) transactor() (Pipeline, error) {
-	t, err := b.newTransactor()
+	source := b.spec.Source.(*config.KafkaSource)
+	instance, lock, err := member(b.spec.Name, source, membersDir())
 	if err != nil {
 		return nil, err
 	}
-	return alwaysReady{t}, nil
+	t, err := b.newTransactor(instance)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return alwaysReady{t, lock}, nil
 }
 
 // LookInKafka returns what a pipeline whose keys live in Kafka knows of keys,
@@ -140,7 +147,7 @@ func (b *building) transactor() (Pipeline, error) {
 // writes nothing, and gives up when no broker answers within ten seconds.
 func LookInKafka(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkaio.KnownKey, error) {
 	b := &building{file: f, spec: p}
-	t, err := b.newTransactor()
+	t, err := b.newTransactor("") // it joins no group
 	if err != nil {
 		return nil, f.RedactError(err)
 	}
@@ -148,7 +155,7 @@ func LookInKafka(ctx context.Context, f *config.File, p *config.Pipeline, keys [
 	return known, f.RedactError(err)
 }
 
-func (b *building) newTransactor() (*kafkaio.Transactor, error) {
+func (b *building) newTransactor(instance string) (*kafkaio.Transactor, error) {
 	source, sink := b.spec.Source.(*config.KafkaSource), b.spec.Sink.(*config.KafkaSink)
 	client, err := kafkaClient(&source.KafkaClient)
 	if err != nil {
@@ -160,8 +167,8 @@ func (b *building) newTransactor() (*kafkaio.Transactor, error) {
 		between = &kafkaio.Repartition{Topic: source.RepartitionTopic(), Partitions: source.Repartition.Partitions}
 	}
 	return kafkaio.NewTransactor(&kafkaio.TransactorOptions{
-		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: source.Instance,
-		TransactionalID: t.ID, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
+		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: instance,
+		TransactionalID: cmp.Or(t.ID, source.Group) + "-" + instance, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
 		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
@@ -179,7 +186,10 @@ func stateDir(dir, name string) string {
 // alwaysReady is for what cannot tell.
 type alwaysReady struct {
 	running interface{ Run(context.Context) error }
+	lock    io.Closer // of the member's name
 }
 
-func (a alwaysReady) Run(ctx context.Context) error { return a.running.Run(ctx) }
-func (a alwaysReady) Ready(context.Context) error   { return nil }
+func (a alwaysReady) Run(ctx context.Context) error {
+	return errors.Join(a.running.Run(ctx), a.lock.Close())
+}
+func (a alwaysReady) Ready(context.Context) error { return nil }

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -51,4 +52,44 @@ func TestEachProcessOfAMachineIsAMemberOfItsOwn(t *testing.T) {
 			t.Errorf("without a place for locks: %q, %v", name, err)
 		}
 	}
+}
+
+func TestProcessesOfOneTransactionAreMembersOfTheirOwn(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := config.Parse(filepath.Join(t.TempDir(), "semel.yaml"), []byte(`pipelines:
+  orders:
+    source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }
+    key: { id: .id, scope: orders }
+    window: 1d
+    sink: { kafka: { brokers: ["127.0.0.1:1"], topic: out } }
+`), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &building{file: file, spec: file.Pipelines[0]}
+	next := func(want string) {
+		t.Helper()
+		name, lock, err := member("orders", b.spec.Source.(*config.KafkaSource), membersDir())
+		if err != nil || name != want {
+			t.Errorf("the next is %q, %v; want %q", name, err, want)
+		}
+		if err := lock.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	first, err := b.transactor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next("orders-" + host + "-2")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := first.Run(ended); err != nil {
+		t.Error(err)
+	}
+	next("orders-" + host)
 }
