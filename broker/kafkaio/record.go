@@ -96,20 +96,27 @@ func isKeyHeader(name string) bool {
 }
 
 func appendKey(headers []kgo.RecordHeader, key semel.Key, name []byte) []kgo.RecordHeader {
-	if printable(key.ID) {
-		headers = append(headers, kgo.RecordHeader{Key: headerKey, Value: []byte(key.ID)})
-	} else {
-		headers = append(headers, kgo.RecordHeader{Key: headerKeyBase64, Value: []byte(base64.StdEncoding.EncodeToString([]byte(key.ID)))})
-	}
-	headers = append(headers, kgo.RecordHeader{Key: headerScope, Value: []byte(key.Scope)})
+	header, id := keyHeader(key.ID)
+	headers = append(headers, kgo.RecordHeader{Key: header, Value: []byte(id)}, kgo.RecordHeader{Key: headerScope, Value: []byte(key.Scope)})
 	if len(name) > 0 {
 		headers = append(headers, kgo.RecordHeader{Key: headerPipeline, Value: name})
 	}
 	return headers
 }
 
+// keyHeader returns the header that names an id, and its value.
+func keyHeader(id string) (name, value string) {
+	if printable(id) {
+		return headerKey, id
+	}
+	return headerKeyBase64, base64.StdEncoding.EncodeToString([]byte(id))
+}
+
 // printable reports whether an id can be shown as text.
 func printable(id string) bool {
+	if isPlain(id) {
+		return true
+	}
 	if !utf8.ValidString(id) {
 		return false
 	}
@@ -132,4 +139,14 @@ func redrivesOf(m *semel.Message) int {
 		return 0
 	}
 	return n
+}
+
+// isPlain reports whether all of an id is ASCII that can be shown, as most are.
+func isPlain(id string) bool {
+	for i := range len(id) {
+		if id[i] < ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -34,7 +33,8 @@ type Sink struct {
 	opts   SinkOptions
 	client *kgo.Client
 	limits limits
-	name   []byte // the pipeline's
+	name   []byte    // the pipeline's
+	makers sync.Pool // of *maker
 
 	// lone is held by a Deliver that must have a batch for one record, and shared
 	// by the others.
@@ -56,6 +56,7 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("kafkaio: SinkOptions: Client and Topic are wanted: %w", semel.ErrInvalidRequest)
 	}
 	s.name = []byte(s.opts.Name)
+	s.makers.New = func() any { return &maker{sink: s} }
 	var err error
 	if s.client, s.limits, err = producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition b
 
 // Traits implements pipeline.Sink.
 func (s *Sink) Traits() pipeline.SinkTraits {
-	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
+	return pipeline.SinkTraits{Batch: 2000, Parallel: 4, Ordered: true}
 }
 
 // Ready implements pipeline.Readier.
@@ -140,7 +141,7 @@ func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
 		if !isTooLarge(it.Err) {
 			continue
 		}
-		if err := s.limits.check(s.opts.Topic, s.record(it)); err != nil {
+		if err := s.limits.check(s.opts.Topic, (&maker{sink: s}).record(it)); err != nil {
 			it.Err = fmt.Errorf("kafka: %w", err)
 			continue
 		}
@@ -182,8 +183,9 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	for i := range d.errs {
 		d.errs[i] = errUnanswered
 	}
+	m := s.maker(items)
 	for i, it := range items {
-		s.client.Produce(ctx, s.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
+		s.client.Produce(ctx, m.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
 	}
 	select {
 	case <-d.done:
@@ -192,42 +194,13 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
+	if d.left == 0 {
+		s.free(m)
+	}
 	return d.errs
 }
 
 var errUnanswered = errors.New("the brokers had not answered yet")
-
-// record makes the record of an item.
-func (s *Sink) record(it *pipeline.Item) *kgo.Record {
-	m := &it.Message
-	r := &kgo.Record{Topic: s.opts.Topic, Key: m.RecordKey, Value: m.Body, Timestamp: m.Time, Partition: m.Origin.Partition}
-	headers := make([]kgo.RecordHeader, 0, len(m.Headers)+6)
-	for i := range m.Headers {
-		name := m.Headers[i].Name
-		if isKeyHeader(name) || name == pipeline.RedriveHeader || it.Redrive > 0 && isParking(name) {
-			continue
-		}
-		headers = append(headers, kgo.RecordHeader{Key: name, Value: m.Headers[i].Value})
-	}
-	headers = appendKey(headers, it.Call.Key, s.name)
-	numbers := make([]byte, 0, 48)
-	number := func(name string, n uint64) {
-		from := len(numbers)
-		numbers = strconv.AppendUint(numbers, n, 10)
-		headers = append(headers, kgo.RecordHeader{Key: name, Value: numbers[from:len(numbers):len(numbers)]})
-	}
-	if it.Attempt > 0 {
-		number(headerAttempt, uint64(it.Attempt))
-	}
-	if it.Token > 0 {
-		number(headerToken, uint64(it.Token))
-	}
-	if it.Redrive > 0 {
-		number(pipeline.RedriveHeader, uint64(it.Redrive))
-	}
-	r.Headers = headers
-	return r
-}
 
 // produceError says what an error of the producer means for a message.
 func produceError(err error) error {

@@ -252,8 +252,13 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 
 // Ack implements pipeline.Source. Offsets are committed now and then.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
-	for _, it := range items {
-		it.Ref.(*owned).mark.Settle(it.Message.Origin.Offset)
+	positions := make([]int64, 0, len(items))
+	for i, it := range items {
+		positions = append(positions, it.Message.Origin.Offset)
+		if i+1 == len(items) || items[i+1].Ref != it.Ref {
+			it.Ref.(*owned).mark.SettleAll(positions)
+			positions = positions[:0]
+		}
 	}
 	return nil
 }

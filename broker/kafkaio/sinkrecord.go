@@ -1,0 +1,99 @@
+package kafkaio
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// maker makes the records of one delivery, in a few pieces of memory. It is used
+// again when all of them are answered.
+type maker struct {
+	sink    *Sink
+	records []kgo.Record
+	headers []kgo.RecordHeader
+	text    []byte
+	scope   string // whose bytes are kept for the next record
+	scoped  []byte
+}
+
+// ownHeaders is how many headers a record gets from us at most, and ownNumbers
+// about how many digits are in them.
+const ownHeaders, ownNumbers = 6, 8
+
+// maker returns one with room for the records of items.
+func (s *Sink) maker(items []*pipeline.Item) *maker {
+	headers, text := 0, 0
+	for _, it := range items {
+		headers += len(it.Message.Headers) + ownHeaders
+		text += len(it.Call.Key.ID) + ownNumbers
+	}
+	m := s.makers.Get().(*maker)
+	m.records = slices.Grow(m.records, len(items))
+	m.headers = slices.Grow(m.headers, headers)
+	m.text = slices.Grow(m.text, text)
+	return m
+}
+
+// free lets others use the room of one whose records have all been answered. What
+// is larger than most need goes.
+func (s *Sink) free(m *maker) {
+	clear(m.records)
+	clear(m.headers)
+	m.records, m.headers, m.text, m.scope, m.scoped = m.records[:0], m.headers[:0], m.text[:0], "", nil
+	if cap(m.headers) <= 64<<10 && cap(m.text) <= 1<<20 {
+		s.makers.Put(m)
+	}
+}
+
+// record makes the record of an item. They share their bytes.
+func (m *maker) record(it *pipeline.Item) *kgo.Record {
+	from := len(m.headers)
+	for i := range it.Message.Headers {
+		name := it.Message.Headers[i].Name
+		if isKeyHeader(name) || name == pipeline.RedriveHeader || it.Redrive > 0 && isParking(name) {
+			continue
+		}
+		m.header(name, it.Message.Headers[i].Value)
+	}
+	key := it.Call.Key
+	if key.Scope != m.scope || m.scoped == nil {
+		m.scope, m.scoped = key.Scope, []byte(key.Scope)
+	}
+	name, id := keyHeader(key.ID)
+	at := len(m.text)
+	m.text = append(m.text, id...)
+	m.header(name, m.text[at:len(m.text):len(m.text)])
+	m.header(headerScope, m.scoped)
+	if len(m.sink.name) > 0 {
+		m.header(headerPipeline, m.sink.name)
+	}
+	if it.Attempt > 0 {
+		m.number(headerAttempt, uint64(it.Attempt))
+	}
+	if it.Token > 0 {
+		m.number(headerToken, uint64(it.Token))
+	}
+	if it.Redrive > 0 {
+		m.number(pipeline.RedriveHeader, uint64(it.Redrive))
+	}
+	m.records = append(m.records, kgo.Record{
+		Topic: m.sink.opts.Topic, Key: it.Message.RecordKey, Value: it.Message.Body,
+		Headers:   m.headers[from:len(m.headers):len(m.headers)],
+		Timestamp: it.Message.Time, Partition: it.Message.Origin.Partition,
+	})
+	return &m.records[len(m.records)-1]
+}
+
+func (m *maker) header(name string, value []byte) {
+	m.headers = append(m.headers, kgo.RecordHeader{Key: name, Value: value})
+}
+
+func (m *maker) number(name string, n uint64) {
+	at := len(m.text)
+	m.text = strconv.AppendUint(m.text, n, 10)
+	m.header(name, m.text[at:len(m.text):len(m.text)])
+}
