@@ -35,10 +35,6 @@ type KnownKey struct {
 	FirstSeen, Expires time.Time
 }
 
-// lookQuiet is how long nothing comes before the end of a changelog is taken for
-// reached, where its last offset has no record that is given to readers.
-const lookQuiet = 2 * time.Second
-
 // lookFirst is how long a broker may take to answer at first.
 const lookFirst = 10 * time.Second
 
@@ -48,10 +44,7 @@ const lookFirst = 10 * time.Second
 // elsewhere. It blocks until all of it was read. An error that wraps ErrNoChangelog
 // says that nothing was remembered yet.
 func (t *Transactor) Look(ctx context.Context, keys []semel.Key) ([]KnownKey, error) {
-	client, err := kgo.NewClient(t.clientOptions(
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.KeepControlRecords(),
-		kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20),
-	)...)
+	client, err := kgo.NewClient(t.clientOptions(readOptions()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
 	}
@@ -61,13 +54,13 @@ func (t *Transactor) Look(ctx context.Context, keys []semel.Key) ([]KnownKey, er
 	if err := reach(first, client); err != nil {
 		return nil, err
 	}
-	l := &looking{t: t, keys: keys, inputs: map[string]string{}, ends: map[partitionID]int64{}, digests: map[partitionID][]semel.Digest{}, found: map[lookedUp]KnownKey{}, newest: map[partitionID]int64{}}
+	l := &looking{t: t, keys: keys, inputs: map[string]string{}, ends: extent{}, digests: map[partitionID][]semel.Digest{}, found: map[lookedUp]KnownKey{}, newest: map[partitionID]int64{}}
 	from, err := l.extent(ctx, kadm.NewClient(client))
 	if err != nil {
 		return nil, err
 	}
 	client.AddConsumePartitions(from)
-	if err := l.read(ctx, client); err != nil {
+	if err := l.ends.read(ctx, client, func(r *kgo.Record) (bool, error) { return true, l.record(r) }); err != nil {
 		return nil, err
 	}
 	return l.known(), nil
@@ -83,7 +76,7 @@ type looking struct {
 	t       *Transactor
 	keys    []semel.Key
 	inputs  map[string]string              // by changelog
-	ends    map[partitionID]int64          // where there is something left to read
+	ends    extent                         // where there is something left to read
 	digests map[partitionID][]semel.Digest // of the keys; each partition has its own
 	found   map[lookedUp]KnownKey
 	newest  map[partitionID]int64 // the greatest stream time
@@ -132,53 +125,14 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 		if at >= end.Offset {
 			return
 		}
-		if from[end.Topic] == nil {
-			from[end.Topic] = map[int32]kgo.Offset{}
-		}
-		from[end.Topic][end.Partition] = kgo.NewOffset().At(at)
-		l.ends[partitionID{end.Topic, end.Partition}] = end.Offset
+		l.ends.add(from, end, at)
 	})
 	return from, nil
 }
 
-func (l *looking) read(ctx context.Context, client *kgo.Client) error {
-	for len(l.ends) > 0 {
-		patient, cancel := context.WithTimeout(ctx, lookQuiet)
-		fetches := client.PollFetches(patient)
-		quiet := patient.Err() != nil
-		cancel()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if quiet && fetches.NumRecords() == 0 {
-			return nil
-		}
-		var failed error
-		fetches.EachError(func(topic string, number int32, err error) {
-			if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-				failed = fmt.Errorf("kafkaio: read changelog %s/%d: %w", topic, number, err)
-			}
-		})
-		fetches.EachRecord(func(r *kgo.Record) {
-			id := partitionID{r.Topic, r.Partition}
-			if end, ok := l.ends[id]; !ok || failed != nil {
-				return
-			} else if r.Offset >= end-1 {
-				delete(l.ends, id)
-			}
-			if !r.Attrs.IsControl() {
-				failed = l.record(id, r)
-			}
-		})
-		if failed != nil {
-			return failed
-		}
-	}
-	return nil
-}
-
 // record looks for the keys in one record of the changelog.
-func (l *looking) record(id partitionID, r *kgo.Record) error {
+func (l *looking) record(r *kgo.Record) error {
+	id := partitionID{r.Topic, r.Partition}
 	c, err := parseChangelog(r.Value)
 	if err != nil {
 		return fmt.Errorf("kafkaio: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)

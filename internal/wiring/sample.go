@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
 )
-
-// quiet is how long nothing comes from Kafka before all there is was read.
-const quiet = 2 * time.Second
 
 // Sample hands what a pipeline's source holds to fn, from the beginning, until fn
 // returns false, nothing more is there, or ctx ends, which is no error. Nothing
@@ -64,35 +61,11 @@ func sampleKafka(ctx context.Context, spec *config.KafkaSource, fn func(*semel.M
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(append(opts,
-		kgo.ConsumeTopics(spec.Topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(8<<20))...)
-	if err != nil {
-		return fmt.Errorf("kafka: %w", err)
+	err = kafkaio.ReadAll(ctx, opts, spec.Topics, func(r *kgo.Record) bool { return fn(messageOf(r)) })
+	if ctx.Err() != nil {
+		return nil
 	}
-	defer client.Close()
-	if err := client.Ping(ctx); err != nil {
-		return fmt.Errorf("kafka: no broker answered: %w: %w", semel.ErrStoreUnavailable, err)
-	}
-	for {
-		patient, cancel := context.WithTimeout(ctx, quiet)
-		fetches := client.PollRecords(patient, 1000)
-		quiet := patient.Err() != nil
-		cancel()
-		if quiet && fetches.NumRecords() == 0 {
-			return nil
-		}
-		for _, failed := range fetches.Errors() {
-			if !errors.Is(failed.Err, context.DeadlineExceeded) && !errors.Is(failed.Err, context.Canceled) {
-				return fmt.Errorf("kafka: read %s: %w", failed.Topic, failed.Err)
-			}
-		}
-		for records := fetches.RecordIter(); !records.Done(); {
-			if !fn(messageOf(records.Next())) {
-				return nil
-			}
-		}
-	}
+	return err
 }
 
 // messageOf is a record as pipelines see it.

@@ -1,0 +1,102 @@
+package kafkaio
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// readAll returns the keys that ReadAll finds in a topic.
+func (b *bubble) readAll(topic string) []string {
+	b.Helper()
+	var keys []string
+	must(b.T, ReadAll(b.Context(), b.reach(), []string{topic}, func(r *kgo.Record) bool {
+		keys = append(keys, string(r.Key))
+		return true
+	}))
+	slices.Sort(keys)
+	return keys
+}
+
+// TestAllIsReadFromASlowBroker holds back each request for records.
+func TestAllIsReadFromASlowBroker(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(b *bubble) {
+		b.write(numbered(0, 20, 3)...)
+		slow := &line{dial: b.dial, conns: map[*lineConn]bool{}}
+		slow.on(func(kind kmsg.Key) bool {
+			if kind == kmsg.Fetch {
+				time.Sleep(8 * time.Second) // in a bubble
+			}
+			return false
+		}, nil)
+		b.dial = slow.Dial
+		if got := len(b.readAll("in")); got != 20 {
+			b.Errorf("%d records were read, want 20", got)
+		}
+	})
+}
+
+// TestTheEndIsReachedWhereNothingShowsIt ends a partition with a transaction that
+// was aborted while an earlier one has been open.
+func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		producer := func(id string) *kgo.Client {
+			client, err := kgo.NewClient(append(b.reach(), kgo.TransactionalID(id))...)
+			must(b.T, err)
+			must(b.T, client.BeginTransaction())
+			return client
+		}
+		send := func(client *kgo.Client, key string) {
+			must(b.T, client.ProduceSync(b.Context(), record(0, key, "")).FirstErr())
+		}
+		b.write(record(0, "committed", ""))
+		aborted, open := producer("aborted"), producer("open")
+		defer aborted.Close()
+		defer open.Close()
+		send(aborted, "aborted")
+		send(open, "open")
+		must(b.T, aborted.EndTransaction(b.Context(), kgo.TryAbort))
+		b.write(record(0, "behind", ""))
+		if got := b.readAll("in"); !slices.Equal(got, []string{"committed"}) {
+			b.Errorf("read %v, want what is committed", got)
+		}
+		must(b.T, open.EndTransaction(b.Context(), kgo.TryCommit))
+		if got := b.readAll("in"); !slices.Equal(got, []string{"behind", "committed", "open"}) {
+			b.Errorf("read %v, want all but what was aborted", got)
+		}
+	})
+}
+
+// TestReadingEndsWhereItIsTold stops in the middle, and at what came later.
+func TestReadingEndsWhereItIsTold(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.write(numbered(0, 10, 1)...)
+		var read []string
+		must(b.T, ReadAll(b.Context(), b.reach(), []string{"in"}, func(r *kgo.Record) bool {
+			if len(read) == 0 {
+				b.write(record(0, "later", ""))
+			}
+			read = append(read, string(r.Key))
+			return string(r.Key) != "4"
+		}))
+		if want := []string{"0", "1", "2", "3", "4"}; !slices.Equal(read, want) {
+			b.Errorf("read %v, want %v", read, want)
+		}
+		read = nil
+		must(b.T, ReadAll(b.Context(), b.reach(), []string{"in", "out"}, func(r *kgo.Record) bool {
+			b.write(record(0, "later "+strconv.Itoa(len(read)), ""))
+			read = append(read, string(r.Key))
+			return true
+		}))
+		if len(read) != 11 {
+			b.Errorf("read %v, want the 11 that were there", read)
+		}
+	})
+}
