@@ -295,7 +295,10 @@ func (e *sourceEnv) restarts() {
 		e.produce(ctx, list[times*part:])()
 	})
 	defer restarting.Wait()
-	e.runUntilSettled(pipeline.Options{Workers: 4, MaxItems: 60})
+	opts := pipeline.Options{Workers: 4, MaxItems: 60}
+	e.runUntilSettled(opts)
+	restarting.Wait()
+	e.settleRest(opts)
 	e.ledger.check(false)
 	e.nothingComesAgain()
 }
