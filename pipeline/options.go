@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -68,8 +67,9 @@ type Options struct {
 	// Workers is how many batches are processed at once. Defaults to what the
 	// session wants.
 	Workers int
-	// Batch is the most items of a batch. Defaults to what the session wants, or
-	// 500, and is never more than it allows.
+	// Batch is the most items of a batch. Defaults to what the session wants, if
+	// each worker can have as many, or 500, and is never more than it allows. A
+	// batch with its worker's share of MaxBytes is full too.
 	Batch int
 	// MaxItems and MaxBytes bound what is under way. Default to 10,000 and
 	// 64 MiB; a message that is larger than MaxBytes goes alone.
@@ -98,14 +98,17 @@ func (o *Options) defaults(t SinkTraits) {
 	if o.Workers == 0 {
 		o.Workers = max(t.Parallel, 1)
 	}
+	if o.MaxItems == 0 {
+		o.MaxItems = 10_000
+	}
 	if o.Batch == 0 {
-		o.Batch = cmp.Or(t.Batch, 500)
+		o.Batch = 500
+		if t.Batch > 0 { // and something is left for the other workers
+			o.Batch = max(min(t.Batch, o.MaxItems/max(o.Workers, 1)), 1)
+		}
 	}
 	if t.MaxBatch > 0 {
 		o.Batch = min(o.Batch, t.MaxBatch)
-	}
-	if o.MaxItems == 0 {
-		o.MaxItems = 10_000
 	}
 	if o.MaxBytes == 0 {
 		o.MaxBytes = 64 << 20

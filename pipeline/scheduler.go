@@ -16,6 +16,7 @@ import (
 type scheduler struct {
 	maxCount int
 	maxBytes int64
+	share    int64 // of maxBytes, for one worker: a batch that has as much is full
 
 	mu       sync.Mutex // after it, only the lock of a Lane is taken
 	work     sync.Cond  // something is ready, or the end came
@@ -38,8 +39,8 @@ type scheduler struct {
 
 type chain struct{ head, tail *Item }
 
-func newScheduler(maxCount int, maxBytes int64) *scheduler {
-	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, groups: map[uint64]chain{}}
+func newScheduler(maxCount int, maxBytes int64, workers int) *scheduler {
+	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, share: max(maxBytes/int64(workers), 1), groups: map[uint64]chain{}}
 	s.work.L, s.room.L = &s.mu, &s.mu
 	return s
 }
@@ -135,10 +136,10 @@ func (s *scheduler) drain() {
 	s.room.Broadcast()
 }
 
-// take returns items to be processed, at most most; with ordered as many of a
-// group as there are, and otherwise one. Or it returns those that were forgotten
-// and that a session may hold something for. It blocks until there are some, and
-// returns none at the end.
+// take returns items to be processed, at most most and about a worker's share of
+// the bytes; with ordered as many of a group as there are, and otherwise one. Or it
+// returns those that were forgotten and that a session may hold something for. It
+// blocks until there are some, and returns none at the end.
 func (s *scheduler) take(into []*Item, most int, ordered bool) (batch, orphans []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,27 +211,31 @@ func (s *scheduler) alarm(at time.Time) {
 }
 
 func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
-	for len(batch) < most && s.ready.len() > 0 {
+	bytes := int64(0)
+	for len(batch) < most && bytes < s.share && s.ready.len() > 0 {
 		head := s.ready.popFront()
 		if !s.begin(head) {
 			s.advance(head.group, time.Time{})
 			continue
 		}
 		batch = append(batch, head)
+		bytes += head.size
 		more := 0
-		for it := head.next; ordered && it != nil && len(batch) < most; it = it.next {
+		for it := head.next; ordered && it != nil && len(batch) < most && bytes < s.share; it = it.next {
 			if !it.due.IsZero() && time.Now().Before(it.due) {
 				break // it waits, and would hold up those before it again
 			}
 			switch {
 			case it.done:
+				continue
 			case it.Lane == head.Lane:
 				it.busy = true
 				more++
-				batch = append(batch, it)
-			case s.begin(it): // two groups with one number
-				batch = append(batch, it)
+			case !s.begin(it): // two groups with one number
+				continue
 			}
+			batch = append(batch, it)
+			bytes += it.size
 		}
 		if more > 0 {
 			head.Lane.more(more)
