@@ -59,6 +59,7 @@ type Source struct {
 	done   chan struct{}      // closed behind the last
 
 	unknown map[string]time.Time // since when; of the goroutine that reads
+	fenced  nameTaken            // of the goroutine that reads
 
 	committing sync.Mutex // held while offsets are committed; before mu
 
@@ -188,7 +189,11 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 		case errors.As(err, &lost):
 			s.tell(1, "offsets were not there any more", err)
 		case errors.Is(err, kerr.FencedInstanceID):
-			fatal = fmt.Errorf("%w: %s", ErrFenced, s.opts.Instance)
+			if fatal = s.fenced.last(time.Now(), s.opts.SessionTimeout); fatal != nil {
+				fatal = fmt.Errorf("%w: %s", fatal, s.opts.Instance)
+			} else {
+				s.tell(1, "trying again", err)
+			}
 		case errors.Is(err, kerr.UnknownTopicID):
 			fatal = s.unknownTopic(topic, err)
 		case refused(err) && errors.As(err, &group):
@@ -200,6 +205,24 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 		}
 	})
 	return fatal
+}
+
+// nameTaken is since when, and until when, the group has said that another member
+// has the name of this one.
+type nameTaken struct{ from, to time.Time }
+
+// last returns ErrFenced if the group said so for two sessions. A broker that was
+// killed while the group was divided may know an earlier id of this very member,
+// to which nobody answers: it ends with its session, and this member joins again.
+func (f *nameTaken) last(now time.Time, session time.Duration) error {
+	if now.Sub(f.to) > max(2*session, 30*time.Second) { // the client asks more often
+		f.from = now
+	}
+	f.to = now
+	if now.Sub(f.from) < 2*session {
+		return nil
+	}
+	return ErrFenced
 }
 
 // unknownTopic returns an error if brokers have not known a topic for a while: one

@@ -130,6 +130,45 @@ func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
 	})
 }
 
+// TestAMemberIsNotFencedByWhatItWas has a group know an earlier id of a member, as
+// after a broker was killed while it divided the group: for a session, or longer
+// where somebody answers to it.
+func TestAMemberIsNotFencedByWhatItWas(t *testing.T) {
+	t.Parallel()
+	named := func(o *SourceOptions) { o.Instance, o.SessionTimeout = "one", 10*time.Second }
+	fence := func(b *bubble, joins int) {
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.FencedInstanceID, Count: joins})
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownServerError, Count: 1})
+	}
+	inBubble(t, 1, func(b *bubble) {
+		m := b.join(named)
+		for n := range 3 {
+			b.write(numbered(5*n, 5, 1)...)
+			m.ack(m.get(5)...)
+			b.becomes(0, int64(5*n+5))
+			fence(b, 2)
+			time.Sleep(time.Minute)
+		}
+		m.leave()
+	})
+	inBubble(t, 1, func(b *bubble) {
+		m := b.join(named)
+		b.write(numbered(0, 5, 1)...)
+		m.ack(m.get(5)...)
+		fence(b, 1000)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
+		defer cancel()
+		var err error
+		for err == nil {
+			_, err = m.Read(ctx)
+		}
+		if !errors.Is(err, ErrFenced) {
+			t.Errorf("a member whose name another has for good: %v", err)
+		}
+		_ = m.Close(b.Context())
+	})
+}
+
 func TestAMemberEndsWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 1, func(b *bubble) {
