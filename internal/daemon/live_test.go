@@ -26,8 +26,9 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// live is a daemon that runs two pipelines: orders, which reads a file for ever
-// through a stack and delivers to a webhook, and lines, from file to file.
+// live is a daemon that runs three pipelines: orders, which reads a file for ever
+// through a stack and delivers to a webhook, lines, from file to file, and clicks,
+// whose filter decides alone.
 type live struct {
 	address string
 	dir     string
@@ -86,7 +87,9 @@ func start(t *testing.T, input, database string) *live {
   disk:  { embedded: { path: %[1]s/disk } }
   own:   { embedded: { path: %[1]s/own } }
   stack: { tiered: { layers: [mem, disk], sees_every_writer: true } }
+  seen:  { filter: { rate: 0.01, expect: 1000, window: 1d } }
 pipelines:
+  clicks: { source: { file: { paths: [%[1]s/lines.jsonl], follow: true } }, key: { id: .id }, window: 1d, store: seen, lossy: true, sink: { file: { path: %[1]s/clicks.jsonl } } }
   orders:
     source: { file: { paths: [%[1]s/orders.jsonl], follow: true, state: %[1]s/state } }
     key: { id: .id }
@@ -284,12 +287,16 @@ func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
 		return value(last, `dedup_messages_settled_total{pipeline="orders"}`) == 102 && value(last, `dedup_messages_settled_total{pipeline="lines"}`) == 102 &&
 			value(last, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 && value(last, `dedup_store_measured_timestamp_seconds{store="stack"}`) > 0 &&
 			value(last, `dedup_source_lag_bytes{partition="0",pipeline="orders",source=""}`) == 0 && value(last, `dedup_parked_waiting{pipeline="orders"}`) == 2 && value(last, `dedup_parked_waiting{pipeline="lines"}`) == 1 &&
+			value(last, `dedup_messages_settled_total{pipeline="clicks"}`) == 102 && value(last, `dedup_loss_ratio{pipeline="clicks"}`) >= 0 &&
 			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // counted down after a message is settled
 	})
 	for series, want := range want {
 		if got := value(last, series); got != want {
 			t.Errorf("%s is %v, want %v", series, got, want)
 		}
+	}
+	if ratio := value(last, `dedup_loss_ratio{pipeline="clicks"}`); ratio >= 0.01 || value(last, `dedup_loss_ratio{pipeline="lines"}`) >= 0 {
+		t.Errorf("clicks says that it drops %v, and lines drops nothing", ratio)
 	}
 	for _, series := range []string{"go_goroutines", "process_open_fds", `dedup_window_effective_seconds{store="own"}`, `dedup_keys{state="done",store="stack"}`, `dedup_store_bytes{medium="disk",store="stack"}`} {
 		if value(last, series) < 0 {

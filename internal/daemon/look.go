@@ -20,8 +20,9 @@ const (
 	lookFor = 10 * time.Second
 )
 
-// look shows how far the source of a pipeline is behind, and how many of its
-// messages are parked, until stop is called. What the pipeline cannot tell is
+// look shows how far the source of a pipeline is behind, how many of its messages
+// are parked, and at which rate a filter that decides alone drops new ones, until
+// stop is called. What the pipeline cannot tell is
 // not shown.
 func (d *daemon) look(ctx context.Context, name string, p wiring.Pipeline, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -38,6 +39,12 @@ func (d *daemon) look(ctx context.Context, name string, p wiring.Pipeline, log *
 			}
 			return err
 		}},
+	}
+	if ratio := wiring.Loss(p); ratio != nil {
+		asks = append(asks, &asking{ask: func(context.Context) error {
+			d.metrics.Loss(name, ratio())
+			return nil
+		}})
 	}
 	var looking sync.WaitGroup
 	for _, a := range asks {

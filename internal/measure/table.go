@@ -52,6 +52,7 @@ const (
 	SourceLagMessages
 	SourceLagBytes
 	ParkedWaiting
+	LossRatio
 	StandbyLag
 
 	DuplicatesDetected
@@ -158,6 +159,7 @@ func Table() []Instrument {
 		SourceLagMessages: {"dedup.source.lag.messages", Gauge, "{message}", with(pipe, "source", "partition"), "Messages that are at the source and not settled, in each partition that this process has."},
 		SourceLagBytes:    {"dedup.source.lag.bytes", Gauge, "By", with(pipe, "source", "partition"), "Bytes that are at the source and not settled, for sources that count those."},
 		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that were put aside and wait for somebody to settle them."},
+		LossRatio:         {"dedup.loss.ratio", Gauge, "1", pipe, "Share of new messages that a filter which decides alone drops now, between 0 and 1."},
 		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Records of changelogs that the copies lack which a process keeps of what others work on."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},

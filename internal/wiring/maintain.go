@@ -71,6 +71,21 @@ func Waiting(ctx context.Context, p Pipeline) (int64, error) {
 	return n, hide(p, err)
 }
 
+// Loss returns what tells the share of new messages that a pipeline drops now, or
+// nil if it drops none: see pipeline.KeyFilter.
+func Loss(p Pipeline) (ratio func() float64) {
+	if of, ok := bare(p).(lossy); ok {
+		return of.filter.Rate
+	}
+	return nil
+}
+
+// lossy is a pipeline whose filter decides alone.
+type lossy struct {
+	*pipeline.Runner
+	filter pipeline.KeyFilter
+}
+
 func hide(p Pipeline, err error) error {
 	if r, ok := p.(*redacted); ok {
 		return r.file.RedactError(err)

@@ -141,7 +141,11 @@ func (b *building) lossy(ctx context.Context) (Pipeline, error) {
 	session := pipeline.NewLossy(filter, sink, &pipeline.LossyOptions{
 		Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
 	})
-	return b.runner(ctx, session, nil)
+	runner, err := b.runner(ctx, session, nil)
+	if err != nil {
+		return nil, err
+	}
+	return lossy{runner, filter}, nil
 }
 
 // checkpointed is keys, the length of the output and, where the source is files,
@@ -214,7 +218,7 @@ func (b *building) guard() semel.GuardOptions {
 }
 
 // runner puts a session behind the source, which is opened if it is nil.
-func (b *building) runner(ctx context.Context, session pipeline.Session, source pipeline.Source) (Pipeline, error) {
+func (b *building) runner(ctx context.Context, session pipeline.Session, source pipeline.Source) (*pipeline.Runner, error) {
 	b.closes = append(b.closes, session.Close)
 	opts := b.options()
 	var lot pipeline.Lot

@@ -86,6 +86,12 @@ func (m *Metrics) Waiting(name string, parked int64) {
 	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
+// Loss shows which share of new messages a pipeline drops whose filter decides
+// alone, as pipeline.KeyFilter.Rate told.
+func (m *Metrics) Loss(name string, ratio float64) {
+	m.backend.Bind(measure.LossRatio, name)(ratio)
+}
+
 // Guard returns the observer of a guard of a store, which is to be given to
 // semel.GuardOptions.Observer. The name of the store becomes an attribute.
 func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }

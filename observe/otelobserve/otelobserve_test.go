@@ -93,6 +93,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Cleaned("keys", 5, errors.New("no"))
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
 	m.Waiting("orders", 0)
+	m.Loss("orders", 0.01)
 	stop, err := m.Watch("orders", amount{})
 	if err != nil {
 		t.Fatal(err)
@@ -222,10 +223,11 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	collect(t, reader)
 	m.Lag("p", []pipeline.Lag{{Source: "t", Partition: 1, Messages: 5, Bytes: 6}})
 	m.Waiting("p", 3)
+	m.Loss("p", 0.25)
 	got := collect(t, reader)
 	for name, want := range map[string]float64{
 		"dedup.source.lag.messages{partition=1,pipeline=p,source=t}": 5, "dedup.source.lag.bytes{partition=1,pipeline=p,source=t}": 6,
-		"dedup.parked.waiting{pipeline=p}": 3,
+		"dedup.parked.waiting{pipeline=p}": 3, "dedup.loss.ratio{pipeline=p}": 0.25,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)

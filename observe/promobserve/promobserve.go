@@ -110,6 +110,12 @@ func (m *Metrics) Waiting(name string, parked int64) {
 	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
+// Loss shows which share of new messages a pipeline drops whose filter decides
+// alone, as pipeline.KeyFilter.Rate told.
+func (m *Metrics) Loss(name string, ratio float64) {
+	m.backend.Bind(measure.LossRatio, name)(ratio)
+}
+
 // Layer shows whether a layer of a stack is left out: see tiered.Down and
 // tiered.Up.
 func (m *Metrics) Layer(store, layer string, down bool) {

@@ -104,10 +104,11 @@ func TestLagShowsThePartitionsThatAreHeldNow(t *testing.T) {
 	m.Lag("q", []pipeline.Lag{{Messages: pipeline.UnknownLag, Bytes: 100}})
 	m.Lag("p", []pipeline.Lag{{Source: "t\xff", Partition: 1, Messages: 0, Bytes: pipeline.UnknownLag}})
 	m.Waiting("p", 3)
+	m.Loss("p", 0.25)
 	text := scrape()
 	for _, want := range []string{
 		`dedup_source_lag_messages{partition="1",pipeline="p",source="t�"} 0`,
-		`dedup_source_lag_bytes{partition="0",pipeline="q",source=""} 100`, `dedup_parked_waiting{pipeline="p"} 3`,
+		`dedup_source_lag_bytes{partition="0",pipeline="q",source=""} 100`, `dedup_parked_waiting{pipeline="p"} 3`, `dedup_loss_ratio{pipeline="p"} 0.25`,
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, text)
