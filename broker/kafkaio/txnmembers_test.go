@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -146,6 +147,33 @@ func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
 			}
 			b.exactly(50*i + 100)
 			return
+		}
+	})
+}
+
+// TestWhoBeginsAnewIsNotMissed fails again and again.
+func TestWhoBeginsAnewIsNotMissed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const session = 3 * time.Second
+		tr := &Transactor{opts: TransactorOptions{SessionTimeout: session, Observer: &events{}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended time.Time
+		var longest time.Duration
+		lives := 0
+		must(t, tr.persist(ctx, func(context.Context) error {
+			if lives++; lives == 30 {
+				cancel()
+			}
+			if !ended.IsZero() {
+				longest = max(longest, time.Since(ended))
+			}
+			time.Sleep(time.Second) // in a bubble
+			ended = time.Now()
+			return errAgain
+		}))
+		if longest == 0 || longest > session/4 {
+			t.Errorf("it stayed away for %v, and its session is %v", longest, session)
 		}
 	})
 }

@@ -67,8 +67,11 @@ func (s *session) run(ctx context.Context) error {
 	return s.t.persist(ctx, s.live)
 }
 
-// persist runs live anew until ctx ends or nothing helps.
+// persist runs live anew until ctx ends or nothing helps. A member that stayed away
+// for as long as its session would be missed by the group: the partitions would be
+// divided again, twice, and others thrown out of their transactions by that.
 func (t *Transactor) persist(ctx context.Context, live func(ctx context.Context) error) error {
+	longest := min(5*time.Second, t.opts.SessionTimeout/4)
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
 		err := live(ctx)
@@ -85,7 +88,7 @@ func (t *Transactor) persist(ctx context.Context, live func(ctx context.Context)
 		}
 		failures++
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "begins anew", Err: err})
-		if failures > 1 && !pause(ctx, min(20*time.Millisecond<<min(failures, 8), 5*time.Second)) {
+		if failures > 1 && !pause(ctx, min(20*time.Millisecond<<min(failures, 8), longest)) {
 			return nil
 		}
 	}
