@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +78,7 @@ func (e extent) read(ctx context.Context, client *kgo.Client, fn func(*kgo.Recor
 			return context.Cause(ctx)
 		}
 		if quiet && fetches.NumRecords() == 0 {
-			return reach(ctx, client)
+			return e.reachable(ctx, client)
 		}
 		for _, failed := range fetches.Errors() {
 			if !errors.Is(failed.Err, context.DeadlineExceeded) && !errors.Is(failed.Err, context.Canceled) {
@@ -93,6 +94,7 @@ func (e extent) read(ctx context.Context, client *kgo.Client, fn func(*kgo.Recor
 				continue
 			case r.Offset >= end-1:
 				delete(e, id)
+				client.PauseFetchPartitions(map[string][]int32{r.Topic: {r.Partition}}) // what comes from it says nothing of the others
 			}
 			if r.Attrs.IsControl() || r.Offset >= end {
 				continue
@@ -101,6 +103,22 @@ func (e extent) read(ctx context.Context, client *kgo.Client, fn func(*kgo.Recor
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// reachable returns an error if a partition that was not read to its end has no
+// leader, or none that answers.
+func (e extent) reachable(ctx context.Context, client *kgo.Client) error {
+	var topics []string
+	for id := range e {
+		topics = append(topics, id.topic)
+	}
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	ends, err := kadm.NewClient(client).ListCommittedOffsets(ctx, topics...)
+	if err := errors.Join(err, ends.Error()); err != nil {
+		return fmt.Errorf("kafkaio: nothing came from %s for %v: %w", strings.Join(topics, ", "), endQuiet, err)
 	}
 	return nil
 }

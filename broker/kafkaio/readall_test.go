@@ -1,6 +1,7 @@
 package kafkaio
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"testing"
@@ -10,11 +11,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// readAll returns the keys that ReadAll finds in a topic.
-func (b *bubble) readAll(topic string) []string {
+// readAll returns the keys that ReadAll finds in topics.
+func (b *bubble) readAll(topics ...string) []string {
 	b.Helper()
 	var keys []string
-	must(b.T, ReadAll(b.Context(), b.reach(), []string{topic}, func(r *kgo.Record) bool {
+	must(b.T, ReadAll(b.Context(), b.reach(), topics, func(r *kgo.Record) bool {
 		keys = append(keys, string(r.Key))
 		return true
 	}))
@@ -63,9 +64,25 @@ func TestTheEndIsReachedWhereNothingShowsIt(t *testing.T) {
 		send(open, "open")
 		must(b.T, aborted.EndTransaction(b.Context(), kgo.TryAbort))
 		b.write(record(0, "behind", ""))
-		if got := b.readAll("in"); !slices.Equal(got, []string{"committed"}) {
+		// Another topic is written to all the while.
+		ctx, cancel := context.WithCancel(b.Context())
+		busy := make(chan struct{})
+		b.write(&kgo.Record{Topic: "out", Key: []byte("first")})
+		go func() {
+			defer close(busy)
+			for pause(ctx, time.Second) {
+				b.client.ProduceSync(ctx, &kgo.Record{Topic: "out", Key: []byte("more")})
+			}
+		}()
+		began := time.Now()
+		if got := b.readAll("in", "out"); !slices.Equal(got, []string{"committed", "first"}) {
 			b.Errorf("read %v, want what is committed", got)
 		}
+		if took := time.Since(began); took > 2*endQuiet {
+			b.Errorf("it took %v", took)
+		}
+		cancel()
+		<-busy
 		must(b.T, open.EndTransaction(b.Context(), kgo.TryCommit))
 		if got := b.readAll("in"); !slices.Equal(got, []string{"behind", "committed", "open"}) {
 			b.Errorf("read %v, want all but what was aborted", got)
@@ -97,6 +114,21 @@ func TestReadingEndsWhereItIsTold(t *testing.T) {
 		}))
 		if len(read) != 11 {
 			b.Errorf("read %v, want the 11 that were there", read)
+		}
+	})
+}
+
+func TestReadingSaysThatAPartitionDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.write(record(0, "a", ""), record(0, "b", ""))
+		gone := &line{dial: b.dial, conns: map[*lineConn]bool{}}
+		gone.on(func(kind kmsg.Key) bool { return kind == kmsg.Fetch }, nil) // which cuts it for good
+		b.dial = gone.Dial
+		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
+		defer cancel()
+		if err := ReadAll(ctx, b.reach(), []string{"in"}, func(*kgo.Record) bool { return true }); err == nil {
+			b.Error("it says that it read all")
 		}
 	})
 }
