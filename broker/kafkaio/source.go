@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -60,6 +61,7 @@ type Source struct {
 
 	unknown map[string]time.Time // since when; of the goroutine that reads
 	fenced  nameTaken            // of the goroutine that reads
+	joined  atomic.Bool          // the group gave an assignment since the last poll
 
 	committing sync.Mutex // held while offsets are committed; before mu
 
@@ -180,6 +182,11 @@ func (s *Source) poll(ctx context.Context) ([]*pipeline.Item, error) {
 // errorOf returns what reading cannot go on with. The rest the client mends.
 func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 	var fatal error
+	// The group has taken this member, before what is in fetches or behind it.
+	joined := s.joined.Swap(false)
+	if joined {
+		s.fenced = nameTaken{}
+	}
 	fetches.EachError(func(topic string, partition int32, err error) {
 		var lost *kgo.ErrDataLoss
 		var group *kgo.ErrGroupSession
@@ -189,8 +196,8 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 		case errors.As(err, &lost):
 			s.tell(1, "offsets were not there any more", err)
 		case errors.Is(err, kerr.FencedInstanceID):
-			if fatal = s.fenced.last(time.Now(), s.opts.SessionTimeout); fatal != nil {
-				fatal = fmt.Errorf("%w: %s", fatal, s.opts.Instance)
+			if !joined && s.fenced.lasts(time.Now(), s.opts.SessionTimeout) {
+				fatal = fmt.Errorf("%w: %s", ErrFenced, s.opts.Instance)
 			} else {
 				s.tell(1, "trying again", err)
 			}
@@ -211,18 +218,16 @@ func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
 // has the name of this one.
 type nameTaken struct{ from, to time.Time }
 
-// last returns ErrFenced if the group said so for two sessions. A broker that was
-// killed while the group was divided may know an earlier id of this very member,
-// to which nobody answers: it ends with its session, and this member joins again.
-func (f *nameTaken) last(now time.Time, session time.Duration) error {
+// lasts notes that the group said so, and reports whether it did for two sessions.
+// A broker that was killed while the group was divided may know an earlier id of
+// this very member, to which nobody answers: it ends with its session, and this
+// member joins again.
+func (f *nameTaken) lasts(now time.Time, session time.Duration) bool {
 	if now.Sub(f.to) > max(2*session, 30*time.Second) { // the client asks more often
 		f.from = now
 	}
 	f.to = now
-	if now.Sub(f.from) < 2*session {
-		return nil
-	}
-	return ErrFenced
+	return now.Sub(f.from) >= 2*session
 }
 
 // unknownTopic returns an error if brokers have not known a topic for a while: one

@@ -115,6 +115,7 @@ func (p *owned) isCommitted(offset int64) {
 
 // assigned makes the lanes of partitions. It runs before they are fetched from.
 func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][]int32) {
+	s.joined.Store(true)
 	s.mu.Lock()
 	n := 0
 	for topic, partitions := range of {

@@ -140,17 +140,19 @@ func TestAMemberIsNotFencedByWhatItWas(t *testing.T) {
 		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.FencedInstanceID, Count: joins})
 		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownServerError, Count: 1})
 	}
-	inBubble(t, 1, func(b *bubble) {
-		m := b.join(named)
-		for n := range 3 {
-			b.write(numbered(5*n, 5, 1)...)
-			m.ack(m.get(5)...)
-			b.becomes(0, int64(5*n+5))
-			fence(b, 2)
-			time.Sleep(time.Minute)
-		}
-		m.leave()
-	})
+	for _, every := range []time.Duration{25 * time.Second, time.Minute} { // 25 s: brokers that start again in turn
+		inBubble(t, 1, func(b *bubble) {
+			m := b.join(named)
+			for n := range 4 {
+				b.write(numbered(5*n, 5, 1)...)
+				m.ack(m.get(5)...)
+				b.becomes(0, int64(5*n+5))
+				fence(b, 2)
+				m.none(every)
+			}
+			m.leave()
+		})
+	}
 	inBubble(t, 1, func(b *bubble) {
 		m := b.join(named)
 		b.write(numbered(0, 5, 1)...)
