@@ -134,8 +134,9 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 }
 
 // again produces each record that was refused for its size once more, in a batch
-// of its own: brokers refuse a whole batch. It says of those that are too large
-// how large they may be.
+// of its own: brokers refuse a whole batch, and the client fails with it all that it
+// has for the partition, also of other deliveries. It says of those that are too
+// large how large they may be.
 func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
 	for i, it := range items {
 		if !isTooLarge(it.Err) {
@@ -143,9 +144,6 @@ func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
 		}
 		if err := s.limits.check(s.opts.Topic, (&maker{sink: s}).record(it)); err != nil {
 			it.Err = fmt.Errorf("kafka: %w", err)
-			continue
-		}
-		if len(items) == 1 {
 			continue
 		}
 		s.lone.Lock()
