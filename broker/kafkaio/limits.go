@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -15,8 +16,8 @@ import (
 )
 
 // limits are the largest batches that topics take, in bytes: max.message.bytes. A
-// topic is missing whose settings may not be seen. It is not changed once it is
-// made.
+// topic is missing whose settings may not be seen. Nil are those of a topic that is
+// not there yet. It is not changed once it is made.
 //
 // The client counts a record before it compresses it, and so do limits: what
 // fits by them is never refused.
@@ -36,21 +37,51 @@ const (
 	countedOverhead = 4
 )
 
-// readLimits asks for the limits of topics. An error may mend by itself.
+// readLimits asks for the limits of topics, of each by itself: one that may not be
+// seen hides no other. An error that may pass is no answer: it is asked again, for
+// at most limitsWithin for each topic, and then returned. The error names the topic
+// and wraps semel.ErrStoreUnavailable, and kerr.UnknownTopicOrPartition if the
+// topic is not there.
 func readLimits(ctx context.Context, adm *kadm.Client, topics ...string) (limits, error) {
 	l := limits{}
-	configs, err := adm.DescribeTopicConfigs(ctx, topics...)
-	if refused := (*kerr.Error)(nil); errors.As(err, &refused) && !refused.Retriable {
-		return l, nil // not allowed to look
-	} else if err != nil {
-		return nil, fmt.Errorf("kafkaio: settings of topics: %w: %w", semel.ErrStoreUnavailable, err)
-	}
 	for _, topic := range topics {
-		if n, err := strconv.Atoi(setting(configs, topic, "max.message.bytes")); err == nil {
+		value, err := readLimit(ctx, adm, topic)
+		switch auth := (*kadm.AuthError)(nil); {
+		case errors.As(err, &auth), errors.Is(err, kerr.UnsupportedVersion):
+			continue // it may not be seen
+		case err != nil:
+			return nil, fmt.Errorf("kafkaio: settings of topic %s: %w: %w", topic, semel.ErrStoreUnavailable, err)
+		}
+		if n, err := strconv.Atoi(value); err == nil {
 			l[topic] = n
 		}
 	}
 	return l, nil
+}
+
+// limitsWithin is for how long a broker may not know a topic that was just made, or
+// what its settings are.
+const limitsWithin = 3 * time.Second
+
+// readLimit returns max.message.bytes of a topic.
+func readLimit(ctx context.Context, adm *kadm.Client, topic string) (string, error) {
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		configs, err := adm.DescribeTopicConfigs(ctx, topic)
+		if err == nil {
+			var config kadm.ResourceConfig
+			if config, err = configs.On(topic, nil); err == nil {
+				err = config.Err
+			}
+		}
+		if err == nil {
+			return setting(configs, topic, "max.message.bytes"), nil
+		}
+		refused, ok := errors.AsType[*kerr.Error](err)
+		if !ok || !refused.Retriable || time.Since(began) >= limitsWithin || !pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5))) {
+			return "", err
+		}
+	}
 }
 
 // of returns the largest batch for a topic.
@@ -78,6 +109,8 @@ func (l limits) check(topic string, r *kgo.Record) error {
 	}
 	most := "max.message.bytes of it, before compression; raise it and start again"
 	switch n, ok := l[topic]; {
+	case l == nil:
+		most = "what is assumed, because it was not there; start again when it is"
 	case !ok:
 		most = "what is assumed, because its settings may not be seen; allow DescribeConfigs on it"
 	case n > mostLimit:

@@ -2,14 +2,99 @@ package kafkaio
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
+
+// hide answers questions for the settings of a topic with an error, as often as
+// times says; -1 is always.
+func (b *bubble) hide(topic string, err *kerr.Error, times int) {
+	b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Resource: topic, Err: err, Count: times})
+}
+
+func TestAPassingErrorIsNoLimit(t *testing.T) {
+	t.Parallel()
+	for _, passing := range []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.NotController} {
+		t.Run(passing.Message, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				t := b.T
+				takes(t, b.client, 10*megabyte, "wide")
+				b.hide("wide", passing, 3)
+				sink, _ := b.sink(func(o *SinkOptions) { o.Topic = "wide" })
+				it := item("k", strings.Repeat("x", 2*megabyte))
+				sink.Deliver(t.Context(), []*pipeline.Item{it})
+				if it.Err != nil {
+					t.Errorf("the topic takes it, but: %v", it.Err)
+				}
+				must(t, sink.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// TestAnErrorThatLastsIsNoLimit has settings that no broker tells.
+func TestAnErrorThatLastsIsNoLimit(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		t := b.T
+		b.hide("out", kerr.NotController, -1)
+		began := time.Now()
+		sink, err := OpenSink(t.Context(), &SinkOptions{Topic: "out", Client: b.reach()})
+		if err == nil {
+			_ = sink.Close(t.Context())
+		}
+		if !errors.Is(err, semel.ErrStoreUnavailable) || !errors.Is(err, kerr.NotController) || !strings.Contains(err.Error(), "topic out") {
+			t.Errorf("it ended with %v", err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// TestTheLimitOfATopicThatComesLaterIsRead makes the topic of a sink when the
+// sink is open.
+func TestTheLimitOfATopicThatComesLaterIsRead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		t := b.T
+		sink, _ := b.sink(func(o *SinkOptions) { o.Topic = "later" })
+		takes(t, b.client, 5*megabyte, "later")
+		for _, size := range []int{10, 2 * megabyte, 6 * megabyte, 3 * megabyte} {
+			it := item("k", strings.Repeat("x", size))
+			sink.Deliver(t.Context(), []*pipeline.Item{it})
+			_, permanent := errors.AsType[*semel.PermanentError](it.Err)
+			if large := size > 5*megabyte; permanent != large || (it.Err != nil) != large {
+				t.Errorf("%d bytes: %v", size, it.Err)
+			}
+		}
+		must(t, errors.Join(sink.Ready(t.Context()), sink.Close(t.Context())))
+	})
+}
+
+func TestATopicThatMayNotBeSeenHidesNoOther(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		t := b.T
+		takes(t, b.client, 10*megabyte, "first", "secret", "last")
+		b.hide("secret", kerr.TopicAuthorizationFailed, -1)
+		l, err := readLimits(t.Context(), kadm.NewClient(b.client), "first", "secret", "last")
+		must(t, err)
+		if l.of("first") != 10*megabyte || l.of("secret") != unknownLimit || l.of("last") != 10*megabyte {
+			t.Errorf("the limits are %v", l)
+		}
+	})
+}
 
 // TestARefusalOfAnothersRecordIsNotTakenForItsOwn has the brokers refuse a batch
 // once, as for the size of a record of another delivery.

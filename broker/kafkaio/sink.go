@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -31,14 +32,19 @@ type SinkOptions struct {
 // delivered is on all replicas that are in sync.
 type Sink struct {
 	opts   SinkOptions
-	client *kgo.Client
-	limits limits
-	name   []byte    // the pipeline's
-	makers sync.Pool // of *maker
+	to     atomic.Pointer[outlet] // replaced with lone held
+	name   []byte                 // the pipeline's
+	makers sync.Pool              // of *maker
 
 	// lone is held by a Deliver that must have a batch for one record, and shared
 	// by the others.
 	lone sync.RWMutex
+}
+
+// outlet is a client that produces to a topic, and what that takes.
+type outlet struct {
+	client *kgo.Client
+	limits limits
 }
 
 var (
@@ -57,14 +63,16 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	}
 	s.name = []byte(s.opts.Name)
 	s.makers.New = func() any { return &maker{sink: s} }
-	var err error
-	if s.client, s.limits, err = producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition); err != nil {
+	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
+	if err != nil {
 		return nil, err
 	}
+	s.to.Store(&outlet{client, l})
 	return s, nil
 }
 
-// producer returns a client that produces safely to a topic, and what that takes.
+// producer returns a client that produces safely to a topic, and what that takes,
+// which is nil if there is no such topic yet.
 // A record is tried until it is there or can never be: an idempotent producer
 // that gives one up must not go on to the next.
 func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition bool) (*kgo.Client, limits, error) {
@@ -85,6 +93,9 @@ func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition b
 	if err = reach(ctx, client); err == nil {
 		l, err = readLimits(ctx, kadm.NewClient(client), topic)
 	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		l, err = nil, nil
+	}
 	if err != nil {
 		client.Close()
 		return nil, nil, err
@@ -99,7 +110,7 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 
 // Ready implements pipeline.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
-	if err := s.client.Ping(ctx); err != nil {
+	if err := s.to.Load().client.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	return nil
@@ -107,7 +118,7 @@ func (s *Sink) Ready(ctx context.Context) error {
 
 // Close implements pipeline.Sink.
 func (s *Sink) Close(context.Context) error {
-	s.client.Close()
+	s.to.Load().client.Close()
 	return nil
 }
 
@@ -119,37 +130,70 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	for i, it := range items {
 		it.Err = produceError(errs[i])
 	}
-	s.again(ctx, items)
 	failed := map[uint64]bool{}
-	for _, it := range items {
-		var permanent *semel.PermanentError
+	for i, it := range items {
 		switch {
 		case it.Err == nil:
+			continue
 		case failed[it.Group()]:
 			it.Err = pipeline.ErrBehind
-		case !errors.As(it.Err, &permanent):
+			continue
+		case isTooLarge(it.Err):
+			it.Err = s.again(ctx, items[i:i+1])
+		}
+		if _, permanent := errors.AsType[*semel.PermanentError](it.Err); it.Err != nil && !permanent {
 			failed[it.Group()] = true
 		}
 	}
 }
 
-// again produces each record that was refused for its size once more, in a batch
-// of its own: brokers refuse a whole batch, and the client fails with it all that it
-// has for the partition, also of other deliveries. It says of those that are too
-// large how large they may be.
-func (s *Sink) again(ctx context.Context, items []*pipeline.Item) {
-	for i, it := range items {
-		if !isTooLarge(it.Err) {
-			continue
+// again produces a record that was refused for its size once more, in a batch of
+// its own: brokers refuse a whole batch, and the client fails with it all that it
+// has for the partition, also of other deliveries. Of one that is too large it says
+// how large it may be. It takes one item.
+func (s *Sink) again(ctx context.Context, alone []*pipeline.Item) error {
+	if to := s.to.Load(); to.limits != nil {
+		if err := s.check(to, alone[0]); err != nil {
+			return err
 		}
-		if err := s.limits.check(s.opts.Topic, (&maker{sink: s}).record(it)); err != nil {
-			it.Err = fmt.Errorf("kafka: %w", err)
-			continue
-		}
-		s.lone.Lock()
-		it.Err = produceError(s.produce(ctx, items[i:i+1])[0])
-		s.lone.Unlock()
 	}
+	s.lone.Lock()
+	defer s.lone.Unlock()
+	if s.to.Load().limits == nil {
+		if err := s.reopen(ctx); err != nil {
+			return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0) // nothing was written
+		}
+		if err := s.check(s.to.Load(), alone[0]); err != nil {
+			return err
+		}
+	}
+	return produceError(s.produce(ctx, alone)[0])
+}
+
+// check says whether the topic takes an item. The error is permanent.
+func (s *Sink) check(to *outlet, it *pipeline.Item) error {
+	if err := to.limits.check(s.opts.Topic, (&maker{sink: s}).record(it)); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	return nil
+}
+
+// reopen reads what the topic takes, which was not there when the sink was opened.
+// A client keeps the limit that it began with, so another takes its place. The
+// caller holds lone.
+func (s *Sink) reopen(ctx context.Context) error {
+	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		client.Close()
+		return fmt.Errorf("settings of topic %s, to know whether it takes a record: %w", s.opts.Topic, kerr.UnknownTopicOrPartition)
+	}
+	old := s.to.Swap(&outlet{client, l}).client
+	_ = old.Flush(ctx) // what deliveries that ended left; they said that its outcome is unknown
+	old.Close()
+	return nil
 }
 
 // delivery is one call of produce.
@@ -181,9 +225,9 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	for i := range d.errs {
 		d.errs[i] = errUnanswered
 	}
-	m := s.maker(items)
+	m, to := s.maker(items), s.to.Load()
 	for i, it := range items {
-		s.client.Produce(ctx, m.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
+		to.client.Produce(ctx, m.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
 	}
 	select {
 	case <-d.done:
