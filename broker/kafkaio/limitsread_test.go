@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
@@ -109,6 +110,37 @@ func TestARefusalOfAnothersRecordIsNotTakenForItsOwn(t *testing.T) {
 		must(t, errors.Join(sink.Close(t.Context()), it.Err))
 		if got := len(b.read("out")); got != 1 {
 			t.Errorf("%d records, want 1", got)
+		}
+	})
+}
+
+// TestWhatFollowsARefusedRecordOfItsGroupWaits has a record refused while others of
+// the same group are still to be written. The client holds one at a time; the
+// second is already on its way into it.
+func TestWhatFollowsARefusedRecordOfItsGroupWaits(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		t := b.T
+		sink, _ := b.sink(func(o *SinkOptions) { o.Client = append(o.Client, kgo.MaxBufferedBytes(300)) })
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.MessageTooLarge, Count: 1})
+		var items []*pipeline.Item
+		for _, name := range []string{"1", "2", "3", "4"} {
+			items = append(items, item("k", strings.Repeat(name, 200)))
+		}
+		sink.Deliver(t.Context(), items)
+		for i, it := range items {
+			if behind := i >= 2; errors.Is(it.Err, pipeline.ErrBehind) != behind || (it.Err != nil) != behind {
+				t.Errorf("%.1s: %v", it.Message.Body, it.Err)
+			}
+		}
+		sink.Deliver(t.Context(), items[2:])
+		must(t, errors.Join(sink.Close(t.Context()), items[2].Err, items[3].Err))
+		var order strings.Builder
+		for _, r := range b.read("out") {
+			order.WriteByte(r.Value[0])
+		}
+		if !strings.HasSuffix(order.String(), "34") || order.Len() != 4 {
+			t.Errorf("the order is %s", order.String())
 		}
 	})
 }

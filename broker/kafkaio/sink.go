@@ -72,9 +72,8 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 }
 
 // producer returns a client that produces safely to a topic, and what that takes,
-// which is nil if there is no such topic yet.
-// A record is tried until it is there or can never be: an idempotent producer
-// that gives one up must not go on to the next.
+// which is nil if there is no such topic yet. A record is tried until it is there or
+// can never be: an idempotent producer that gives one up must not go on to the next.
 func producer(ctx context.Context, opts []kgo.Opt, topic string, samePartition bool) (*kgo.Client, limits, error) {
 	l := limits{}
 	partitioner := kgo.StickyKeyPartitioner(nil) // murmur2, as Kafka's own client
@@ -203,7 +202,31 @@ type delivery struct {
 	mu    sync.Mutex // guards the fields below
 	left  int
 	errs  []error
-	ended bool // nobody waits any more
+	ended bool            // nobody waits any more
+	held  map[uint64]bool // groups of which a record must be tried again
+
+	holds atomic.Bool // held is not empty
+}
+
+// hold keeps what follows in a group from being written before a record that is to
+// be tried again.
+func (d *delivery) hold(group uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held == nil {
+		d.held = map[uint64]bool{}
+	}
+	d.held[group] = true
+	d.holds.Store(true)
+}
+
+func (d *delivery) isHeld(group uint64) bool {
+	if !d.holds.Load() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.held[group]
 }
 
 func (d *delivery) promise(i int, err error) {
@@ -219,7 +242,10 @@ func (d *delivery) promise(i int, err error) {
 }
 
 // produce writes the records of items and returns the error of each. When ctx
-// ends it does not wait for those that are on their way.
+// ends it does not wait for those that are on their way. Once a record is known to
+// be refused for its size though it fits, no more of its group are begun: their
+// error is pipeline.ErrBehind. Those that were begun before may come to stand ahead
+// of it.
 func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	d := &delivery{done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
 	for i := range d.errs {
@@ -227,7 +253,17 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 	}
 	m, to := s.maker(items), s.to.Load()
 	for i, it := range items {
-		to.client.Produce(ctx, m.record(it), func(_ *kgo.Record, err error) { d.promise(i, err) })
+		group := it.Group()
+		if d.isHeld(group) {
+			d.promise(i, pipeline.ErrBehind)
+			continue
+		}
+		to.client.Produce(ctx, m.record(it), func(r *kgo.Record, err error) {
+			if isTooLarge(err) && (to.limits == nil || to.limits.check(s.opts.Topic, r) == nil) {
+				d.hold(group)
+			}
+			d.promise(i, err)
+		})
 	}
 	select {
 	case <-d.done:
@@ -247,8 +283,8 @@ var errUnanswered = errors.New("the brokers had not answered yet")
 // produceError says what an error of the producer means for a message.
 func produceError(err error) error {
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, pipeline.ErrBehind):
+		return err
 	case isTooLarge(err), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
 		return semel.Permanent(fmt.Errorf("kafka: %w", err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
