@@ -34,7 +34,7 @@ type KafkaOptions struct {
 // without waiting for further members, sessions and transactions may be as
 // short as half a second, and a transaction that outlived its time-out ends a
 // second later. It never syncs records itself, as Kafka does by default. A node
-// that was killed is back five seconds later than one that was stopped: it waits
+// that was killed is back two seconds later than one that was stopped: it waits
 // for its own session to end.
 //
 // Kafka 4.3.1 that ends between the answer to a commit and the markers of the
@@ -238,10 +238,10 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 		"group.consumer.assignment.interval.ms":                       "0",
 		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 
-		// A heartbeat must also be answered within its interval. A node that is
-		// only slow must not lose its session, and with it its partitions.
-		"broker.heartbeat.interval.ms": "500",
-		"broker.session.timeout.ms":    "5000",
+		// A node that was killed has no leaderships until its former session ends:
+		// that long it may take the partitions of a transaction for deleted.
+		"broker.heartbeat.interval.ms": "300",
+		"broker.session.timeout.ms":    "2000",
 		// The default of 128 MiB does not fit into the heap.
 		"log.cleaner.dedupe.buffer.size": "4194304",
 	}
