@@ -11,7 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // comeAndGo writes numbers while programs with those options, one for each of
@@ -125,29 +128,74 @@ func TestOfTwoWithOneNameTheLaterOneWorks(t *testing.T) {
 	inRealTime(t, 2, func(b *bubble) {
 		opts := b.options()
 		opts.Interval = 20 * time.Millisecond
+		opts.SessionTimeout = 5 * time.Second
 		first := b.start(opts)
 		b.write(numbered(0, 100, 2)...)
 		first.wait(100, settled)
 		second := b.start(opts)
-		for i := 1; ; i++ {
+		i := 0
+		ended := within(3*time.Minute, func() bool {
+			i++
 			b.write(numbered(50*i, 100, 2)...)
 			b.drained("g", "in")
 			select {
 			case <-first.done:
+				return true
 			default:
-				if i < 100 {
-					continue
-				}
-				t.Error("the first program goes on")
+				return !pause(b.Context(), 100*time.Millisecond)
 			}
-			second.stop()
-			first.cancel()
-			if <-first.done; !errors.Is(first.err, ErrFenced) {
-				t.Errorf("the first program ended with %v", first.err)
-			}
-			b.exactly(50*i + 100)
-			return
+		})
+		if !ended {
+			t.Error("the first program goes on")
 		}
+		second.stop()
+		first.cancel()
+		if <-first.done; !errors.Is(first.err, ErrFenced) {
+			t.Errorf("the first program ended with %v", first.err)
+		}
+		b.exactly(50*i + 100)
+	})
+}
+
+// TestAProgramIsNotFencedByWhatItWas has a group know another id of a member, to
+// which nobody answers, as after a broker was killed; and refuse it once.
+func TestAProgramIsNotFencedByWhatItWas(t *testing.T) {
+	t.Parallel()
+	start := func(b *bubble, session time.Duration) *program {
+		opts := b.options()
+		opts.Interval, opts.SessionTimeout = 20*time.Millisecond, session
+		p := b.start(opts)
+		b.write(numbered(0, 100, 2)...)
+		p.wait(100, settled)
+		return p
+	}
+	goesOn := func(b *bubble, p *program) {
+		b.write(numbered(50, 100, 2)...)
+		b.drained("g", "in")
+		p.stop()
+		b.exactly(150)
+	}
+	t.Run("another id", func(t *testing.T) {
+		t.Parallel()
+		inRealTime(t, 2, func(b *bubble) {
+			p := start(b, 2*time.Second)
+			given, cancel := context.WithTimeout(b.Context(), time.Minute)
+			earlier, err := kgo.NewClient(append(b.reach(), kgo.ConsumerGroup("g"), kgo.InstanceID("g-0-0"), kgo.ConsumeTopics("in"),
+				kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.SessionTimeout(2*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
+				kgo.DisableAutoCommit(), kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { cancel() }))...)
+			must(t, err)
+			<-given.Done()
+			earlier.Close() // a static member does not leave
+			goesOn(b, p)
+		})
+	})
+	t.Run("once", func(t *testing.T) {
+		t.Parallel()
+		inRealTime(t, 2, func(b *bubble) {
+			p := start(b, 10*time.Second)
+			b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.TxnOffsetCommit}, Err: kerr.FencedInstanceID, Count: 1})
+			goesOn(b, p)
+		})
 	})
 }
 

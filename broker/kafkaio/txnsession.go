@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -202,30 +204,52 @@ func (s *session) loop(ctx, last context.Context) error {
 // replaced reports whether an error of a client means that another process took
 // its name. That its producer was fenced, or its transaction ended, may also
 // mean that it was open for too long, so the group is asked who has the name
-// there: whoever comes later joins soon after it has fenced the producer.
+// there: whoever comes later joins soon after it has fenced the producer. It may
+// be an earlier id of this very member, to which nobody answers: so the name must
+// stay taken, see nameTaken. It blocks until that is known. To begin anew
+// meanwhile would take the name from the other process.
 func (t *Transactor) replaced(ctx context.Context, client *kgo.GroupTransactSession, group, name string, err error) bool {
-	if errors.Is(err, kerr.FencedInstanceID) {
-		return true
-	}
-	if client == nil || !errors.Is(err, kerr.ProducerFenced) && !errors.Is(err, kerr.InvalidTxnState) && !errors.Is(err, kerr.InvalidProducerEpoch) {
+	fenced := errors.Is(err, kerr.FencedInstanceID)
+	patience := time.Second // until the later one is in the group
+	switch {
+	case client == nil:
+		return false
+	case fenced:
+		patience = t.opts.SessionTimeout // until a broker answers
+	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidTxnState), errors.Is(err, kerr.InvalidProducerEpoch):
+	default:
 		return false
 	}
-	instance := t.opts.Instance + "-" + name
-	for range 10 {
+	var taken nameTaken
+	for until := time.Now().Add(patience); ; {
 		groups, err := t.adm().DescribeGroups(ctx, group)
 		if err == nil {
-			own, _ := client.Client().GroupMetadata()
-			for _, m := range groups[group].Members {
-				if m.InstanceID != nil && *m.InstanceID == instance && m.MemberID != own {
-					return true
-				}
+			err = groups.Error()
+		}
+		now := time.Now()
+		if err == nil {
+			other := t.anotherHas(client, groups[group].Members, name)
+			switch {
+			case other && taken.lasts(now, t.opts.SessionTimeout):
+				return true
+			case other:
+				until = now.Add(t.opts.SessionTimeout)
+			case fenced || !taken.from.IsZero():
+				return false // it is this member's, or free
 			}
 		}
-		if !pause(ctx, 100*time.Millisecond) {
+		if now.After(until) || !pause(ctx, 100*time.Millisecond) {
 			return false
 		}
 	}
-	return false
+}
+
+// anotherHas reports whether another member of the group than a client has its name.
+func (t *Transactor) anotherHas(client *kgo.GroupTransactSession, members []kadm.DescribedGroupMember, name string) bool {
+	own, _ := client.Client().GroupMetadata()
+	return slices.ContainsFunc(members, func(m kadm.DescribedGroupMember) bool {
+		return m.InstanceID != nil && *m.InstanceID == t.opts.Instance+"-"+name && m.MemberID != own
+	})
 }
 
 // leaveTime is how long a client may take to close in order. It waits for the
