@@ -63,7 +63,7 @@ func kafkaSource() (Source, mapping) {
 		fields: append(kafkaFields(&s.KafkaClient),
 			textsField("topics", &s.Topics, "Topics to read.").need(),
 			textField("group", &s.Group, "Name of the group, whose offsets say what is settled.").need(),
-			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance. Where the name of the host is another after a restart, as in most containers, write one that stays, such as ${env:POD_NAME} of a stateful set: without it a restart waits for the session of the one before.").means("the names of the pipeline and of the host, with a number for a further process of the host"),
+			textField("instance", &s.Instance, "Name of this member in the group, other for each process: a restart then takes no rebalance. Where the name of the host is another after a restart, as in most containers, write one that stays, such as ${env:POD_NAME} of a stateful set: without it a restart waits for the session of the one before.").means("the names of the pipeline and of the host and a number, with dots between them"),
 			durationField("session_timeout", &s.SessionTimeout, "After how long without a sign a member is taken for dead.").means("10s"),
 			choiceField("start", &s.Start, "Where a group without offsets begins.", "earliest", "latest").or("earliest"),
 			choiceField("protocol", &s.Protocol, "How the group divides partitions: by its members, or by the broker (KIP-848, Kafka 4.0), which then also says when a member is dead: after a crash the next run with its name waits as long.", "classic", "consumer").or("classic"),

@@ -168,12 +168,18 @@ func (b *building) newTransactor(instance string) (*kafkaio.Transactor, error) {
 	}
 	return kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: instance,
-		TransactionalID: cmp.Or(t.ID, source.Group) + "-" + instance, Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
+		TransactionalID: transactionalID(source, t, instance), Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
 		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
 		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
 	})
+}
+
+// transactionalID returns what the transactional ids of a process begin with. No
+// host or pipeline has a slash in its name, so that two groups do not make the same.
+func transactionalID(source *config.KafkaSource, t *config.Transaction, instance string) string {
+	return cmp.Or(t.ID, source.Group) + "/" + instance
 }
 
 func stateDir(dir, name string) string {

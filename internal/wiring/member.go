@@ -39,10 +39,7 @@ func member(pipeline string, spec *config.KafkaSource, dir string) (name string,
 		return "", nil, fmt.Errorf("no name for this member, write instance: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	for n := 1; n <= mostMembers; n++ {
-		name = pipeline + "-" + host
-		if n > 1 {
-			name += "-" + strconv.Itoa(n)
-		}
+		name = pipeline + "." + host + "." + strconv.Itoa(n)
 		lock, err := lockMember(dir, spec, name)
 		if _, held := Holder(err); !held {
 			return name, lock, err

@@ -33,11 +33,11 @@ func TestEachProcessOfAMachineIsAMemberOfItsOwn(t *testing.T) {
 			}
 		}
 	}
-	first := take(spec, "orders-"+host)
-	take(spec, "orders-"+host+"-2")
-	take(&config.KafkaSource{Group: "other", KafkaClient: spec.KafkaClient}, "orders-"+host)
+	first := take(spec, "orders."+host+".1")
+	take(spec, "orders."+host+".2")
+	take(&config.KafkaSource{Group: "other", KafkaClient: spec.KafkaClient}, "orders."+host+".1")
 	first()
-	take(spec, "orders-"+host) // it started again
+	take(spec, "orders."+host+".1") // it started again
 
 	named := &config.KafkaSource{Group: "g", Instance: "left", KafkaClient: spec.KafkaClient}
 	release := take(named, "left")
@@ -85,11 +85,32 @@ func TestProcessesOfOneTransactionAreMembersOfTheirOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next("orders-" + host + "-2")
+	next("orders." + host + ".2")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := first.Run(ended); err != nil {
 		t.Error(err)
 	}
-	next("orders-" + host)
+	next("orders." + host + ".1")
+}
+
+// TestGroupsDoNotShareTransactionalIDs has names that are the same with dashes
+// between them.
+func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ids := map[string]string{}
+	for _, of := range [][2]string{{"orders", "eu-copy"}, {"orders-eu", "copy"}} {
+		spec := &config.KafkaSource{Group: of[0], KafkaClient: config.KafkaClient{Brokers: []string{"a:9092"}}}
+		name, lock, err := member(of[1], spec, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		id := transactionalID(spec, &config.Transaction{}, name)
+		if other, there := ids[id]; there {
+			t.Errorf("groups %s and %s both have %s", other, of[0], id)
+		}
+		ids[id] = of[0]
+	}
 }
