@@ -35,7 +35,8 @@ type Parked struct {
 // once.
 type Parker interface {
 	// Park keeps messages. They are durable when it returns nil. One with the
-	// ID of one that is there replaces it. It blocks until then.
+	// ID of one that is there replaces it. It blocks until then. An error that is
+	// permanent, see [semel.Permanent], ends the pipeline; others are tried again.
 	Park(ctx context.Context, list []Parked) error
 }
 
