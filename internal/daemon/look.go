@@ -22,8 +22,7 @@ const (
 
 // look shows how far the source of a pipeline is behind, how many of its messages
 // are parked, and at which rate a filter that decides alone drops new ones, until
-// stop is called. What the pipeline cannot tell is
-// not shown.
+// stop is called. What the pipeline cannot tell is not shown.
 func (d *daemon) look(ctx context.Context, name string, p wiring.Pipeline, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	asks := []*asking{

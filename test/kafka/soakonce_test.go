@@ -163,7 +163,7 @@ func (s *soak) lostMarkers() (partitions []string) {
 	list, err := services.LostMarkers(s.servers["broker"])
 	must(s.t, err)
 	for _, lost := range list {
-		if strings.HasPrefix(lost.Transaction, s.once.group+"-") {
+		if strings.HasPrefix(lost.Transaction, s.once.group+"/") {
 			partitions = append(partitions, lost.Partitions...)
 		}
 	}
