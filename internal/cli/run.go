@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"log/slog"
+	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -63,6 +65,12 @@ func (f *daemonFlags) logger(a *app, conf *config.File, p *problems) *slog.Logge
 	return nil
 }
 
+// runGC is the garbage that may pile up beside what is in use, in percent, with
+// keys in transactions of Kafka and unless GOGC says otherwise. Most of what is in
+// use is then a table without pointers: collecting a little more often costs no
+// time that can be measured and saves a tenth of the memory.
+const runGC = 80
+
 func newRunCommand(a *app) *cobra.Command {
 	f := &daemonFlags{}
 	cmd := &cobra.Command{
@@ -86,12 +94,14 @@ and /metrics.`,
 		RunE: a.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
 			var conf *config.File
 			var log *slog.Logger
+			var chosen []*config.Pipeline
 			if len(args) > 0 {
 				conf = a.readConfig(args[0], &wrong)
 			}
 			if conf != nil {
 				log = f.logger(a, conf, &wrong)
-				for _, p := range choosePipelines(conf, args[1:], &wrong) {
+				chosen = choosePipelines(conf, args[1:], &wrong)
+				for _, p := range chosen {
 					for _, problem := range conf.Refused(p.Name) {
 						wrong.addf("%s", problem)
 					}
@@ -99,6 +109,10 @@ and /metrics.`,
 			}
 			if err := wrong.err(); err != nil {
 				return err
+			}
+			inKafka := func(p *config.Pipeline) bool { return conf.Mode(p) == config.SourceIsSink }
+			if a.env("GOGC") == "" && slices.ContainsFunc(chosen, inKafka) {
+				defer debug.SetGCPercent(debug.SetGCPercent(runGC))
 			}
 			err := daemon.Run(cmd.Context(), conf, &daemon.Options{
 				Pipelines: args[1:], Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.stdout,
