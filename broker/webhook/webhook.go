@@ -38,8 +38,10 @@ type Options struct {
 	// Defaults to 10 s.
 	Timeout time.Duration
 	// Success and Retry are statuses beyond the usual ones that mean delivered,
-	// and that another attempt may help. The usual ones are 2xx, and 408, 409,
-	// 425, 429 and 5xx.
+	// and that another attempt may help. The usual ones are 2xx, and 403, 408,
+	// 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with Retry-After, which
+	// say that the target takes nothing, the sink is unavailable instead: see
+	// pipeline.Unavailable. All others are permanent.
 	Success, Retry []int
 	// AllowPrivate lets requests go to any address, Allowed to those within
 	// prefixes. By default only public addresses are connected to.
@@ -244,13 +246,14 @@ func (s *Sink) status(resp *http.Response, body []byte) error {
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusServiceUnavailable, code == http.StatusTooManyRequests && after > 0,
-		code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
-		// The target takes nothing now, or nothing from us: that is not the
-		// message's fault.
+		code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
+		// The target takes nothing now, or does not know who we are: that is not
+		// the message's fault. One that refuses what the message is for (403) may
+		// take others.
 		return pipeline.Unavailable(err, after)
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
 		return pipeline.Retry(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after)
-	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
+	case code >= 500, code == http.StatusForbidden, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
 		return pipeline.Retry(err, after)
 	case code >= 300 && code < 400:
 		return semel.Permanent(fmt.Errorf("%w: redirects are not followed: write the new address", err))

@@ -80,7 +80,7 @@ func TestEachStatusHasItsMeaning(t *testing.T) {
 		200: "delivered", 201: "delivered", 204: "delivered", 418: "delivered", 202: "retry", 404: "retry",
 		301: "permanent", 302: "permanent", 307: "permanent", 308: "permanent", 304: "permanent",
 		400: "permanent", 405: "permanent", 410: "permanent", 413: "permanent", 422: "permanent", 501: "retry",
-		401: "unavailable", 403: "unavailable", 407: "unavailable", 503: "unavailable",
+		401: "unavailable", 407: "unavailable", 503: "unavailable", 403: "retry",
 		408: "retry", 409: "retry", 425: "retry", 429: "retry", 500: "retry", 502: "unknown", 504: "unknown",
 	} {
 		if got := class(deliver(t.Context(), s, item("k", fmt.Sprint(status)))); got != want {
