@@ -68,9 +68,12 @@ type Options struct {
 	// session wants.
 	Workers int
 	// Batch is the most items of a batch. Defaults to what the session wants, if
-	// each worker can have as many, or 500, and is never more than it allows. A
-	// batch with its worker's share of MaxBytes is full too.
+	// each worker can have as many, or 500, and is never more than it allows.
 	Batch int
+	// BatchBytes is the most bytes of a batch, as Item.Bytes counts them; a
+	// message that is larger goes alone. Defaults to a worker's share of MaxBytes,
+	// and is never more than that.
+	BatchBytes int64
 	// MaxItems and MaxBytes bound what is under way. Default to 10,000 and
 	// 64 MiB; a message that is larger than MaxBytes goes alone.
 	MaxItems int
@@ -113,6 +116,11 @@ func (o *Options) defaults(t SinkTraits) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = 64 << 20
 	}
+	share := max(o.MaxBytes/int64(max(o.Workers, 1)), 1)
+	if o.BatchBytes == 0 {
+		o.BatchBytes = share
+	}
+	o.BatchBytes = min(o.BatchBytes, share)
 	if o.Wait == 0 {
 		o.Wait = 5 * time.Second
 	}
@@ -142,7 +150,7 @@ func (o *Options) validate() error {
 		bad("Key is missing")
 	}
 	for name, n := range map[string]int64{
-		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
+		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "BatchBytes": o.BatchBytes, "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
 		"Wait": int64(o.Wait), "Shutdown": int64(o.Shutdown),
 	} {
 		if n < 1 {

@@ -55,7 +55,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(); err != nil {
 		return nil, err
 	}
-	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.Workers)
+	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)
 	if lot, ok := r.opts.Parker.(Lot); ok {
 		r.lot = lot

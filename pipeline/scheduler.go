@@ -14,9 +14,9 @@ import (
 // processed with some of those behind it, or waits for its time. The others
 // wait for the head.
 type scheduler struct {
-	maxCount int
-	maxBytes int64
-	share    int64 // of maxBytes, for one worker: a batch that has as much is full
+	maxCount   int
+	maxBytes   int64
+	batchBytes int64 // most of a batch, but that a larger item goes alone
 
 	mu       sync.Mutex // after it, only the lock of a Lane is taken
 	work     sync.Cond  // something is ready, or the end came
@@ -39,8 +39,8 @@ type scheduler struct {
 
 type chain struct{ head, tail *Item }
 
-func newScheduler(maxCount int, maxBytes int64, workers int) *scheduler {
-	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, share: max(maxBytes/int64(workers), 1), groups: map[uint64]chain{}}
+func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
+	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, batchBytes: batchBytes, groups: map[uint64]chain{}}
 	s.work.L, s.room.L = &s.mu, &s.mu
 	return s
 }
@@ -136,8 +136,8 @@ func (s *scheduler) drain() {
 	s.room.Broadcast()
 }
 
-// take returns items to be processed, at most most and about a worker's share of
-// the bytes; with ordered as many of a group as there are, and otherwise one. Or it
+// take returns items to be processed, at most most and no more bytes than a batch
+// may have; with ordered as many of a group as there are, and otherwise one. Or it
 // returns those that were forgotten and that a session may hold something for. It
 // blocks until there are some, and returns none at the end.
 func (s *scheduler) take(into []*Item, most int, ordered bool) (batch, orphans []*Item) {
@@ -212,7 +212,7 @@ func (s *scheduler) alarm(at time.Time) {
 
 func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
 	bytes := int64(0)
-	for len(batch) < most && bytes < s.share && s.ready.len() > 0 {
+	for len(batch) < most && s.ready.len() > 0 && s.fits(*s.ready.at(0), bytes) {
 		head := s.ready.popFront()
 		if !s.begin(head) {
 			s.advance(head.group, time.Time{})
@@ -221,7 +221,7 @@ func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
 		batch = append(batch, head)
 		bytes += head.size
 		more := 0
-		for it := head.next; ordered && it != nil && len(batch) < most && bytes < s.share; it = it.next {
+		for it := head.next; ordered && it != nil && len(batch) < most && s.fits(it, bytes); it = it.next {
 			if !it.due.IsZero() && time.Now().Before(it.due) {
 				break // it waits, and would hold up those before it again
 			}
@@ -242,6 +242,11 @@ func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
 		}
 	}
 	return batch
+}
+
+// fits reports whether an item may join a batch that has so many bytes.
+func (s *scheduler) fits(it *Item, bytes int64) bool {
+	return bytes == 0 || bytes+it.size <= s.batchBytes
 }
 
 // begin reports whether an item may be processed.

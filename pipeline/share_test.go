@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"slices"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 	lane := NewLane("lane")
 	f := &feed{}
 	for _, groups := range []uint64{1, 8} {
-		s := newScheduler(100, 8*size, workers)
+		s := newScheduler(100, 8*size, 8*size/workers)
 		var items []*Item
 		for i := range uint64(8) {
 			it := &Item{Lane: lane, source: f, group: (i*groups/8)<<1 | 1}
@@ -40,6 +41,49 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 		}
 		if n, bytes := s.size(); n != 0 || bytes != 0 {
 			t.Errorf("%d messages of %d bytes are left", n, bytes)
+		}
+	}
+}
+
+func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ bytes, all, want int64 }{
+		{0, 64, 16}, {10, 64, 10}, {16, 64, 16}, {20, 64, 16}, {0, 2, 1},
+	} {
+		o := Options{Workers: 4, MaxBytes: c.all, BatchBytes: c.bytes}
+		if o.defaults(SinkTraits{}); o.BatchBytes != c.want {
+			t.Errorf("%+v: batches of %d bytes", c, o.BatchBytes)
+		}
+	}
+
+	lane := NewLane("lane")
+	for _, c := range []struct {
+		groups uint64
+		sizes  []int
+		want   []int
+	}{
+		{1, []int{400, 500, 300, 2000, 300, 300, 300, 300}, []int{2, 1, 1, 3, 1}},
+		{8, []int{400, 500, 300, 2000, 300, 300, 300, 300}, []int{2, 1, 1, 3, 1}},
+	} {
+		s := newScheduler(100, 1<<20, 1000)
+		var items []*Item
+		for i, size := range c.sizes {
+			it := &Item{Lane: lane, source: &feed{}, group: (uint64(i)%c.groups)<<1 | 1}
+			it.Message.Body = make([]byte, size-256)
+			items = append(items, it)
+		}
+		s.add(items)
+		s.close()
+		var got []int
+		for batch, _ := s.take(nil, 100, true); batch != nil; batch, _ = s.take(nil, 100, true) {
+			got = append(got, len(batch))
+			for _, it := range batch {
+				it.done = true
+			}
+			s.settle(batch)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d groups: batches of %v messages, want %v", c.groups, got, c.want)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func pipelineMapping(p *Pipeline) mapping {
 			truthField("observe", &p.Observe, "Decide and count, and deliver all the same: to see what would be dropped.").or("false"),
 			choiceField("order", &p.Order, "What is delivered in order: messages of one record key (or key), or all of a lane (a partition, a file).", "key", "lane").means("key; from files to a file or stdout lane"),
 			numberField("parallel", &p.Parallel, 1, 10_000, "How many batches are under way at once.").means("what the sink wants"),
-			limitField("batch", &p.Batch, "Bounds of what is decided and delivered together.", "what the sink wants: to Kafka 2,000, otherwise 500", "no limit"),
+			limitField("batch", &p.Batch, "Bounds of what is decided and delivered together.", "what the sink wants: to Kafka 2,000, otherwise 500", "`in_flight.bytes` divided by `parallel`, and never more"),
 			limitField("in_flight", &p.InFlight, "Bounds of all that is read and not settled; reading waits at them.", "10,000", "64MiB"),
 			durationField("wait", &p.Wait, "How long a message waits for a key that another holds, before it goes back to a source that can take it back.").or("5s"),
 			partField("parked", func() mapping { return parkedMapping(&p.Parked) }, "Where messages are put aside, one of these.").means("{ path: ./semel-parked }; from Kafka to Kafka in a transaction the first topic's name with `-parked` behind it"),
@@ -80,7 +80,7 @@ func limitField(name string, l *Limit, doc, most, bytes string) field {
 	return partField(name, func() mapping {
 		return mapping{fields: []field{
 			countField("max", &l.Max, "Messages.").means(most),
-			sizeField("bytes", &l.Bytes, "Their bytes.").means(bytes),
+			sizeField("bytes", &l.Bytes, "Their bytes, as they are in memory. A message that is larger goes alone.").means(bytes),
 		}}
 	}, doc)
 }

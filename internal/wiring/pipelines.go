@@ -260,7 +260,7 @@ func (b *building) options() *pipeline.Options {
 		Failure: pipeline.Failure{
 			Attempts: s.OnFailure.Attempts, From: s.OnFailure.Backoff.From, To: s.OnFailure.Backoff.To, Then: then(s.OnFailure.Then),
 		},
-		Workers: s.Parallel, Batch: int(s.Batch.Max), MaxItems: int(s.InFlight.Max), MaxBytes: s.InFlight.Bytes,
+		Workers: s.Parallel, Batch: int(s.Batch.Max), BatchBytes: s.Batch.Bytes, MaxItems: int(s.InFlight.Max), MaxBytes: s.InFlight.Bytes,
 		Wait: s.Wait, Shutdown: b.file.Shutdown, Observer: b.opts.Observer,
 	}
 	if s.Order == "lane" {
