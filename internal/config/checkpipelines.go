@@ -28,6 +28,7 @@ func checkPipelines(r *reader, f *File) {
 		if p.Parked == (Parked{}) {
 			p.Parked = r.defaultParked(f, p)
 		}
+		c.topics(p, path)
 	}
 }
 

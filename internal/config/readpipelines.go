@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // pipelines reads the section of that name.
@@ -118,10 +119,14 @@ func parkedMapping(p *Parked) mapping {
 	}
 }
 
+// longestInterval bounds how long a transaction is open: the broker ends one of
+// which it hears nothing for ten seconds, into which two intervals must fit.
+const longestInterval = 5 * time.Second
+
 func transactionMapping(t *Transaction) mapping {
 	return mapping{
 		fields: []field{
-			durationField("interval", &t.Interval, "How long a transaction is open: what readers wait for.").or("100ms"),
+			durationField("interval", &t.Interval, "How long a transaction is open: what readers wait for. It must be below 5s.").or("100ms"),
 			countField("max_records", &t.MaxRecords, "Records that end it earlier.").means("100,000"),
 			sizeField("max_bytes", &t.MaxBytes, "Bytes that end it earlier.").means("64MiB"),
 			textField("id", &t.ID, "What transactional ids begin with. A slash, the name of the member (`instance`), a dash and a number come behind it, so ACLs for them need a prefix.").means("the group"),
@@ -131,6 +136,14 @@ func transactionMapping(t *Transaction) mapping {
 			pauseField("grace", &t.Grace, "With `time: event`, how much older than the newest record of its partition a record may be before it is late.").or("0s"),
 			numberField("sessions", &t.Sessions, 1, 64, "How many transactions are open at once in a process, each for a share of the partitions.").means("2"),
 			truthField("standby", &t.Standby, "Keep the keys of all partitions in this process, so that one which comes to it is at work at once. Every instance then needs memory and disk for all keys.").or("false"),
+		},
+		check: func(_ value, there members) {
+			if interval, ok := there["interval"]; ok && t.Interval >= longestInterval {
+				interval.wrong("must be below %s: the broker ends a transaction of which it hears nothing for 10s, into which two intervals must fit", Duration(longestInterval))
+			}
+			if grace, ok := there["grace"]; ok && t.Grace > 0 && t.Time == "processing" {
+				grace.wrong("it is for time: event: write that too, or leave it out")
+			}
 		},
 	}
 }
@@ -146,16 +159,8 @@ func checkPipelineFields(p *Pipeline, v value, there members) {
 	}
 	source, fromKafka := p.Source.(*KafkaSource)
 	sink, toKafka := p.Sink.(*KafkaSink)
-	if topic := p.Parked.Topic; topic != "" {
-		switch {
-		case !fromKafka && !toKafka:
-			there["parked"].wrong("topic: neither source nor sink is kafka: name a path or a store")
-		case fromKafka && slices.Contains(source.Topics, topic):
-			there["parked"].wrong("topic: the pipeline reads this topic: what is parked would come back at once")
-		}
-	}
-	if fromKafka && toKafka && slices.Contains(source.Topics, sink.Topic) && sameBrokers(source.Brokers, sink.Brokers) {
-		there["sink"].wrong("the pipeline reads the topic that it writes")
+	if p.Parked.Topic != "" && !fromKafka && !toKafka {
+		there["parked"].wrong("topic: neither source nor sink is kafka: name a path or a store")
 	}
 	inKafka := p.Store.Name == ""
 	if inKafka && there["store"].node == nil && v.node != nil && !invalidKind(p) {
