@@ -57,6 +57,7 @@ func scalars() map[scalar]object {
 		aCount:     either(`^[0-9.]+([eE][+]?[0-9]+)?$`, object{"type": "number", "minimum": 1}),
 		aNumber:    either(`^[0-9]+$`, object{"type": "number", "minimum": 0}),
 		aRate:      either(`^[0-9.eE-]+$`, object{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+		aHours:     {"type": "string", "pattern": `^([01][0-9]|2[0-3]):00-([01][0-9]|2[0-4]):00$|` + reference},
 		aTruth:     either(`^(true|false)$`, object{"type": "boolean"}),
 		aStatus:    either(`^[2-5]([xX]{2}|[0-9]{2}(-[2-5][0-9]{2})?)$`, object{"type": "integer", "minimum": 200, "maximum": 599}),
 	}

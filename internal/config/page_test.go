@@ -100,6 +100,7 @@ after ` + "`semel schema > semel.schema.json`" + `.
 | size | bytes: ` + "`4096`, `64KiB`, `10MB`" + ` |
 | count, number | ` + "`10000`, `1e6`" + ` |
 | rate | a number above 0 and below 1 |
+| hours | whole hours of a day, over midnight too: ` + "`22:00-06:00`" + ` |
 | rule | where a message has a value: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (places in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `header:NAME`, `record-key`, `property:message-id`" + ` |
 | value | what a column or argument gets: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
 | status | of HTTP: ` + "`404`, `400-409`, `4xx`" + ` |

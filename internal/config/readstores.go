@@ -271,6 +271,8 @@ func postgres() (Spec, mapping) {
 			identifierField("prefix", &p.Prefix, 40, "What the names of its tables begin with.").means("semel_"),
 			choiceField("cleanup", &p.Cleanup, "How expired keys go. It counts when the tables are made, and cannot be changed later.",
 				"delete", "generations", "message-time").means("what the tables were made for; `delete` when they are made"),
+			numberField("cleanup_rate", &p.CleanupRate, 1, 1_000_000_000, "The most rows a second that a clean-up deletes or moves.").means("no limit but that it works a fifth of the time"),
+			hoursField("cleanup_hours", &p.CleanupHours, "Hours of the day, by UTC, in which keys are cleaned up, such as those of little load.").means("all day"),
 			durationField("generation", &p.Generation, "How long a generation lasts, with `cleanup: generations`.").means("24h"),
 			durationField("message_age", &p.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It counts when the tables are made.").means("7d"),
 			numberField("partitions", &p.Partitions, 1, 1024, "Into how many parts the table is divided. It counts when the tables are made.").means("none with `delete`, 32 with `message-time`"),

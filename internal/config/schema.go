@@ -71,6 +71,7 @@ const (
 	aCount     scalar = "count"
 	aNumber    scalar = "number"
 	aRate      scalar = "rate"
+	aHours     scalar = "hours"
 	aTruth     scalar = "true or false"
 	aStoreName scalar = "name of a store"
 	aRule      scalar = "rule"
@@ -138,6 +139,10 @@ func numberField(name string, target *int, least, most int64, doc string) field 
 
 func rateField(name string, target *float64, doc string) field {
 	return field{name: name, doc: doc, form: form{scalar: aRate}, read: func(v value) { v.rate(target) }}
+}
+
+func hoursField(name string, target *Hours, doc string) field {
+	return field{name: name, doc: doc, form: form{scalar: aHours}, read: func(v value) { quantity(v, target, "hours", ParseHours) }}
 }
 
 func truthField(name string, target *bool, doc string) field {

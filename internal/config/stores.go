@@ -98,6 +98,12 @@ type Postgres struct {
 	// Cleanup is the form in which expired keys are taken away: delete,
 	// generations or message-time; "" is what the tables were made for.
 	Cleanup string
+	// CleanupRate is the most rows a second that a clean-up deletes or moves. 0 is
+	// the store's default.
+	CleanupRate int
+	// CleanupHours are the hours in which keys are cleaned up. The zero value is
+	// all day.
+	CleanupHours Hours
 	// Generation is how long a generation lasts. 0 is the store's default.
 	Generation time.Duration
 	// MessageAge is how old a message may be by the time inside its id. 0 is

@@ -63,7 +63,7 @@ func (d *daemon) tend(ctx context.Context, name string) {
 		if counter, ok := semel.Ability[semel.Counter](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, counter) })
 		}
-		if maintain := wiring.Maintain(store); maintain != nil {
+		if maintain := wiring.Maintain(d.file, name, store); maintain != nil {
 			d.clean(ctx, name, maintain)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -14,16 +15,23 @@ type maintainer interface {
 	Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
 }
 
-// Maintain returns what cleans a store up until its context ends, and tells of
-// each clean-up how many keys are gone and why it ended early; nil if the store
-// forgets by itself.
-func Maintain(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
+// Maintain returns what cleans the store of this name up until its context ends,
+// as the configuration says, and tells of each clean-up how many keys are gone and
+// why it ended early; nil if the store forgets by itself.
+func Maintain(f *config.File, name string, store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
 	of, ok := semel.Ability[maintainer](store)
 	if !ok {
 		return nil
 	}
+	var opts pgstore.MaintainOptions
+	if s := f.Decider(name); s != nil {
+		if spec, ok := s.Spec.(*config.Postgres); ok {
+			opts.Rate, opts.Hours = spec.CleanupRate, pgstore.Hours(spec.CleanupHours)
+		}
+	}
 	return func(ctx context.Context, pass func(gone int64, err error)) error {
-		return of.Maintain(ctx, &pgstore.MaintainOptions{OnPass: pass})
+		opts.OnPass = pass
+		return of.Maintain(ctx, &opts)
 	}
 }
 
