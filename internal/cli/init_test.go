@@ -26,6 +26,9 @@ func TestEveryScenarioIsCleanForLint(t *testing.T) {
 			if len(line) > 120 || strings.TrimRight(line, " ") != line || i == 0 && !strings.HasPrefix(line, "# ") {
 				t.Errorf("%s:%d: %q", s[0], i+1, line)
 			}
+			if strings.HasPrefix(line, "#   semel ") && strings.Contains(line, "&&") {
+				t.Errorf("%s:%d: a warning of the first command keeps the second from running: %q", s[0], i+1, line)
+			}
 		}
 	}
 	files, err := os.ReadDir("scenarios")

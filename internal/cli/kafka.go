@@ -31,7 +31,7 @@ func newKafkaCommand(a *app) *cobra.Command {
 		Use:   "kafka VERB",
 		Short: "Look at the transactions of Kafka, and end those that hang",
 		Example: `semel kafka txn ls --config kafka.yaml
-semel kafka txn abort orders-once-0-0 --brokers 127.0.0.1:9092`,
+semel kafka txn abort orders-once/orders.web-1.1-0 --brokers 127.0.0.1:9092`,
 	})
 	cmd.AddCommand(newTxnCommand(a))
 	return cmd
@@ -44,7 +44,7 @@ func newTxnCommand(a *app) *cobra.Command {
 		Short: "Look at transactions, and end those that hang",
 		Example: `semel kafka txn ls --config kafka.yaml
 semel kafka txn ls --brokers 127.0.0.1:9092 --topic orders
-semel kafka txn describe orders-once-0-0 --brokers 127.0.0.1:9092`,
+semel kafka txn describe orders-once/orders.web-1.1-0 --brokers 127.0.0.1:9092`,
 		Long: `Looks at the transactions of Kafka, and ends those that hang.
 
 Readers with read_committed do not get past an open transaction. The brokers abort
@@ -223,8 +223,8 @@ func newTxnDescribeCommand(f *kafkaFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe ID...",
 		Short: "Show the transactions of transactional ids",
-		Example: `semel kafka txn describe orders-once-0-0 --brokers 127.0.0.1:9092
-semel kafka txn describe orders-once-0-0 --config kafka.yaml --json`,
+		Example: `semel kafka txn describe orders-once/orders.web-1.1-0 --brokers 127.0.0.1:9092
+semel kafka txn describe orders-once/orders.web-1.1-0 --config kafka.yaml --json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("ID is missing: name a transactional id")
@@ -256,8 +256,8 @@ func newTxnAbortCommand(f *kafkaFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "abort [ID]",
 		Short: "Abort a transaction",
-		Example: `semel kafka txn abort orders-once-0-0 --brokers 127.0.0.1:9092
-semel kafka txn abort orders-once-0-0 --config kafka.yaml`,
+		Example: `semel kafka txn abort orders-once/orders.web-1.1-0 --brokers 127.0.0.1:9092
+semel kafka txn abort orders-once/orders.web-1.1-0 --config kafka.yaml`,
 		Long: `Aborts the transaction of a transactional id. Its producer is fenced: a program
 that still runs under the id has to begin anew.
 

@@ -18,8 +18,8 @@ const kafkaExample = `pipelines:
     sink: { kafka: { brokers: ["127.0.0.1:9092"], topic: clean } }
 `
 
-// kafkaWithATransaction starts a broker on which orders-once-0-0 has a transaction
-// under way, and returns its address.
+// kafkaWithATransaction starts a broker with the transaction of which the examples
+// speak under way, and returns its address.
 func kafkaWithATransaction(t *testing.T) string {
 	t.Helper()
 	_, addr := fakeKafka(t)
@@ -34,7 +34,7 @@ func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	}
 	t.Cleanup(cluster.Close)
 	addr := cluster.ListenAddrs()[0]
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once-0-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once/orders.web-1.1-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,21 +53,21 @@ func TestTransactionsAreShownAndAborted(t *testing.T) {
 	addr := kafkaWithATransaction(t)
 	list := run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
 	list.check(t, exitDone)
-	if !strings.HasPrefix(list.stdout, "orders-once-0-0  Ongoing, for ") || !strings.Contains(list.stdout, ": orders/1\n") {
+	if !strings.HasPrefix(list.stdout, "orders-once/orders.web-1.1-0  Ongoing, for ") || !strings.Contains(list.stdout, ": orders/1\n") {
 		t.Errorf("ls printed %q", list.stdout)
 	}
-	shown := run(t, "", "kafka", "txn", "describe", "orders-once-0-0", "--brokers", addr, "--json")
+	shown := run(t, "", "kafka", "txn", "describe", "orders-once/orders.web-1.1-0", "--brokers", addr, "--json")
 	shown.check(t, exitDone)
 	if !strings.Contains(shown.stdout, `"state":"Ongoing"`) || !strings.Contains(shown.stdout, `"partitions":["orders/1"]`) {
 		t.Errorf("describe printed %q", shown.stdout)
 	}
-	run(t, "", "kafka", "txn", "abort", "--topic", "orders", "--partition", "1", "--offset", "0", "--brokers", addr).check(t, exitFailed, "it is under way as orders-once-0-0")
-	run(t, "", "kafka", "txn", "abort", "orders-once-0-0", "--brokers", addr).check(t, exitDone, "its producer is fenced")
+	run(t, "", "kafka", "txn", "abort", "--topic", "orders", "--partition", "1", "--offset", "0", "--brokers", addr).check(t, exitFailed, "it is under way as orders-once/orders.web-1.1-0")
+	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, exitDone, "its producer is fenced")
 	list = run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
 	if list.check(t, exitDone); list.stdout != "" {
 		t.Errorf("after it was aborted ls printed %q", list.stdout)
 	}
-	run(t, "", "kafka", "txn", "abort", "orders-once-0-0", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
 	run(t, "", "kafka", "txn", "describe", "nobody", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
 }
 

@@ -78,7 +78,7 @@ func sections(f *File) []field {
 	return []field{
 		{name: "stores", doc: "Stores by their names: what remembers keys.", form: form{named: &form{members: func() mapping { return storeMapping(new(Spec)) }}}, read: func(v value) { f.Stores = v.stores() }},
 		{name: "pipelines", doc: "Pipelines by their names: what moves messages.", form: form{named: &form{members: func() mapping { return pipelineMapping(&Pipeline{}) }}}, read: func(v value) { f.Pipelines = v.pipelines() }},
-		partField("admin", func() mapping { return adminMapping(&f.Admin) }, "The server for probes, metrics and the dashboard of a daemon.").always(),
+		partField("admin", func() mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").always(),
 		durationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").or("25s"),
 		partField("log", func() mapping { return logMapping(&f.Log) }, "What a daemon logs.").always(),
 	}

@@ -235,7 +235,7 @@ func (l *linter) admin() {
 	}
 	switch {
 	case a.Auth == nil:
-		l.add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which others can reach, without auth", "whoever reaches it can look into messages and redrive them", "auth: { username, password }, or listen: 127.0.0.1:4195")
+		l.add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which others can reach, without auth", "whoever reaches it reads metrics, and what keeps pipelines from their work", "auth: { username, password }, or listen: 127.0.0.1:4195")
 	case a.TLS == nil:
 		l.add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which others can reach, without tls", "passwords pass readable", "tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy that has it")
 	}

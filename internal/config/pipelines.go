@@ -296,7 +296,7 @@ type KafkaSink struct {
 	Compression string
 }
 
-// Admin is the server for probes, metrics and the dashboard.
+// Admin is the server for probes and metrics.
 type Admin struct {
 	// Listen is an address, or off.
 	Listen string

@@ -196,7 +196,7 @@ func sameBrokers(a, b []string) bool {
 
 func adminMapping(a *Admin) mapping {
 	return mapping{fields: []field{
-		{name: "listen", doc: "Address for probes, metrics and the dashboard, or `off`.", form: form{scalar: aText}, initial: "127.0.0.1:4195", read: func(v value) {
+		{name: "listen", doc: "Address for probes and metrics, or `off`.", form: form{scalar: aText}, initial: "127.0.0.1:4195", read: func(v value) {
 			if v.text(&a.Listen); a.Listen != "off" {
 				v.checkListen(a.Listen)
 			}
