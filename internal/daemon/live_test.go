@@ -86,7 +86,8 @@ func start(t *testing.T, input, database string) *live {
   mem:   { memory: {} }
   disk:  { embedded: { path: %[1]s/disk } }
   own:   { embedded: { path: %[1]s/own } }
-  stack: { tiered: { layers: [mem, disk], sees_every_writer: true } }
+  sift:  { filter: { rate: 0.01, expect: 1000, window: 1d } }
+  stack: { tiered: { layers: [sift, mem, disk], sees_every_writer: true } }
   seen:  { filter: { rate: 0.01, expect: 1000, window: 1d } }
 pipelines:
   clicks: { source: { file: { paths: [%[1]s/lines.jsonl], follow: true } }, key: { id: .id }, window: 1d, store: seen, lossy: true, sink: { file: { path: %[1]s/clicks.jsonl } } }
@@ -288,6 +289,7 @@ func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
 			value(last, `dedup_store_measured_timestamp_seconds{store="own"}`) > 0 && value(last, `dedup_store_measured_timestamp_seconds{store="stack"}`) > 0 &&
 			value(last, `dedup_source_lag_bytes{partition="0",pipeline="orders",source=""}`) == 0 && value(last, `dedup_parked_waiting{pipeline="orders"}`) == 2 && value(last, `dedup_parked_waiting{pipeline="lines"}`) == 1 &&
 			value(last, `dedup_messages_settled_total{pipeline="clicks"}`) == 102 && value(last, `dedup_loss_ratio{pipeline="clicks"}`) >= 0 &&
+			value(last, `dedup_bloom_fill{layer="sift",store="stack"}`) > 0 && value(last, `dedup_bloom_false_positives_total{layer="sift",store="stack"}`) >= 0 &&
 			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // counted down after a message is settled
 	})
 	for series, want := range want {

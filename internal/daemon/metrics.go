@@ -15,6 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe/promobserve"
+	"github.com/semel-dev/semel/store/tiered"
 )
 
 const (
@@ -63,6 +64,9 @@ func (d *daemon) tend(ctx context.Context, name string) {
 		if counter, ok := semel.Ability[semel.Counter](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, counter) })
 		}
+		if stack, ok := semel.Ability[layered](store); ok {
+			d.tending.Go(func() { d.showFilters(ctx, name, stack) })
+		}
 		if maintain := wiring.Maintain(d.file, name, store); maintain != nil {
 			d.clean(ctx, name, maintain)
 		}
@@ -84,6 +88,27 @@ func (d *daemon) showLayers(name string) {
 	}
 	d.metrics.Layer(name, durable, false)
 	d.metrics.Passed(name, 0)
+}
+
+// layered is a stack of stores.
+type layered interface{ Status() tiered.Status }
+
+// showFilters shows how the filters of a stack do, now and then, until ctx ends.
+func (d *daemon) showFilters(ctx context.Context, name string, stack layered) {
+	told := map[string]int64{} // false positives
+	a := &asking{ask: func(context.Context) error {
+		for _, l := range stack.Status().Layers {
+			if l.Filter {
+				d.metrics.Filter(name, l.Name, l.Fill, l.FalsePositives-told[l.Name])
+				told[l.Name] = l.FalsePositives
+			}
+		}
+		if len(told) == 0 {
+			return errors.ErrUnsupported
+		}
+		return nil
+	}}
+	a.now(ctx, d.log)
 }
 
 // clean cleans a store up until ctx ends.

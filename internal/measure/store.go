@@ -22,6 +22,15 @@ func Layer(b Backend, store, layer string, down bool) {
 	b.Bind(LayerDown, store, layer)(number(down))
 }
 
+// Filter sets how full a filter of a stack is, if fill is not below 0, and counts
+// its false positives.
+func Filter(b Backend, store, layer string, fill float64, falsePositives int64) {
+	if fill >= 0 {
+		b.Bind(BloomFill, store, layer)(fill)
+	}
+	b.Bind(BloomFalsePositives, store, layer)(float64(falsePositives))
+}
+
 // Passed counts claims that a stack let through without its durable store.
 func Passed(b Backend, store string, keys int) {
 	b.Bind(FailOpenMessages, "", store)(float64(keys))

@@ -29,6 +29,8 @@ const (
 	StoreBytes
 	StoreMeasured
 	LayerDown
+	BloomFill
+	BloomFalsePositives
 	CleanupPasses
 	CleanupKeys
 	CleanupLast
@@ -131,14 +133,16 @@ func Table() []Instrument {
 		FailOpenMessages:    {"dedup.failopen.messages", Counter, "{message}", guard, "Messages that were let through without a decision, because the store did not answer."},
 		WindowConfigured:    {"dedup.window.configured", Gauge, "s", guard, "How long a key is to be remembered; nothing for ever."},
 
-		WindowEffective: {"dedup.window.effective", Gauge, "s", store, "Age of the oldest key that the store still knows."},
-		Keys:            {"dedup.keys", Gauge, "{key}", with(store, "state"), "Keys that the store holds, by state: claimed, done, unknown. Those that have expired may be among the done."},
-		StoreBytes:      {"dedup.store.bytes", Gauge, "By", with(store, "medium"), "What the keys take, in memory and on disk."},
-		StoreMeasured:   {"dedup.store.measured.timestamp", Gauge, "s", store, "When the store was last measured, in Unix time."},
-		LayerDown:       {"dedup.layer.down", Gauge, "1", with(store, "layer"), "1 while a layer of a stack is left out because it does not answer."},
-		CleanupPasses:   {"dedup.cleanup.passes", Counter, "{pass}", with(store, "outcome"), "Clean-ups of expired keys that this process made."},
-		CleanupKeys:     {"dedup.cleanup.keys", Counter, "{key}", store, "Expired keys that this process deleted."},
-		CleanupLast:     {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or began to wait for its turn, in Unix time."},
+		WindowEffective:     {"dedup.window.effective", Gauge, "s", store, "Age of the oldest key that the store still knows."},
+		Keys:                {"dedup.keys", Gauge, "{key}", with(store, "state"), "Keys that the store holds, by state: claimed, done, unknown. Those that have expired may be among the done."},
+		StoreBytes:          {"dedup.store.bytes", Gauge, "By", with(store, "medium"), "What the keys take, in memory and on disk."},
+		StoreMeasured:       {"dedup.store.measured.timestamp", Gauge, "s", store, "When the store was last measured, in Unix time."},
+		LayerDown:           {"dedup.layer.down", Gauge, "1", with(store, "layer"), "1 while a layer of a stack is left out because it does not answer."},
+		BloomFill:           {"dedup.bloom.fill", Gauge, "1", with(store, "layer"), "Share of the bits that are set in a filter of a stack, between 0 and 1."},
+		BloomFalsePositives: {"dedup.bloom.false_positives", Counter, "{key}", with(store, "layer"), "Keys that a filter of a stack called maybe known, and of which the durable store had no record."},
+		CleanupPasses:       {"dedup.cleanup.passes", Counter, "{pass}", with(store, "outcome"), "Clean-ups of expired keys that this process made."},
+		CleanupKeys:         {"dedup.cleanup.keys", Counter, "{key}", store, "Expired keys that this process deleted."},
+		CleanupLast:         {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or began to wait for its turn, in Unix time."},
 
 		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers, and when it has ended."},
 		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that came from the source."},

@@ -89,6 +89,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	}
 	m.Counted("keys", semel.Counts{Done: 9, Oldest: time.Minute})
 	m.Layer("keys", "cache", true)
+	m.Filter("keys", "seen", 0.25, 2)
 	m.Cleaning("keys")
 	m.Cleaned("keys", 5, errors.New("no"))
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
@@ -109,6 +110,8 @@ func TestEverythingIsCounted(t *testing.T) {
 		"dedup.window.effective{store=keys}":                                                     60,
 		"dedup.keys{state=done,store=keys}":                                                      9,
 		"dedup.layer.down{layer=cache,store=keys}":                                               1,
+		"dedup.bloom.fill{layer=seen,store=keys}":                                                0.25,
+		"dedup.bloom.false_positives{layer=seen,store=keys}":                                     2,
 		"dedup.cleanup.keys{store=keys}":                                                         5,
 		"dedup.in_flight.messages{pipeline=orders}":                                              4,
 		"dedup.in_flight.bytes{pipeline=orders}":                                                 400,

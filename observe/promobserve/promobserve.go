@@ -122,6 +122,12 @@ func (m *Metrics) Layer(store, layer string, down bool) {
 	measure.Layer(m.backend, store, layer, down)
 }
 
+// Filter shows how full a filter of a stack is, if that is known and not below 0,
+// and counts the false positives since it was last told: see tiered.LayerStatus.
+func (m *Metrics) Filter(store, layer string, fill float64, falsePositives int64) {
+	measure.Filter(m.backend, store, layer, fill, falsePositives)
+}
+
 // Passed counts claims that a stack let through while its durable store did not
 // answer: see tiered.Passed. With 0 it shows that there were none so far.
 func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }

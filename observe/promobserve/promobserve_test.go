@@ -129,6 +129,9 @@ func TestStoresAndWhatIsUnderWay(t *testing.T) {
 	m, scrape := registered(t)
 	m.Counted("keys", semel.Counts{Done: 3, Claimed: 2, Unknown: 1, MemoryBytes: 10, DiskBytes: 20, Oldest: time.Minute})
 	m.Layer("keys", "cache", true)
+	m.Filter("keys", "seen", 0.25, 2)
+	m.Filter("keys", "seen", 0.5, 1)
+	m.Filter("keys", "far", -1, 0)
 	m.Passed("keys", 5)
 	m.Cleaning("keys")
 	m.Cleaned("keys", 7, nil)
@@ -139,6 +142,7 @@ func TestStoresAndWhatIsUnderWay(t *testing.T) {
 		`dedup_keys{state="done",store="keys"} 3`, `dedup_keys{state="claimed",store="keys"} 2`, `dedup_keys{state="unknown",store="keys"} 1`,
 		`dedup_store_bytes{medium="memory",store="keys"} 10`, `dedup_store_bytes{medium="disk",store="keys"} 20`,
 		`dedup_window_effective_seconds{store="keys"} 60`, `dedup_layer_down{layer="cache",store="keys"} 1`,
+		`dedup_bloom_fill{layer="seen",store="keys"} 0.5`, `dedup_bloom_false_positives_total{layer="seen",store="keys"} 3`, `dedup_bloom_false_positives_total{layer="far",store="keys"} 0`,
 		`dedup_failopen_messages_total{pipeline="",store="keys"} 5`, `dedup_cleanup_keys_total{store="keys"} 8`,
 		`dedup_cleanup_passes_total{outcome="error",store="keys"} 1`, `dedup_cleanup_passes_total{outcome="ok",store="keys"} 1`,
 		`dedup_in_flight_messages{pipeline="orders"} 4`, `dedup_in_flight_bytes{pipeline="orders"} 400`, `dedup_running{pipeline="orders"} 1`,
@@ -146,6 +150,9 @@ func TestStoresAndWhatIsUnderWay(t *testing.T) {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
+	}
+	if strings.Contains(text, `dedup_bloom_fill{layer="far"`) {
+		t.Error("it shows how full a filter is that does not tell")
 	}
 	stop()
 	stop()

@@ -15,6 +15,7 @@ type reading struct {
 	keys     []semel.Key
 	records  []semel.Record
 	maybe    []bool
+	sifted   []*layer // filters that answered and are to be compared: see compare
 	copies   []copied
 	reqs     []semel.ClaimRequest // those for the durable store
 	answers  []semel.ClaimAnswer
@@ -31,7 +32,9 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	rest := len(reqs) - s.read(ctx, r, reqs, answers)
 	switch {
 	case rest == len(reqs):
-		return s.claimBelow(ctx, r, reqs, answers)
+		err := s.claimBelow(ctx, r, reqs, answers)
+		r.compare(answers)
+		return err
 	case rest == 0:
 		return nil
 	}
@@ -49,7 +52,25 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			answers[i], below = below[0], below[1:]
 		}
 	}
+	r.compare(answers)
 	return err
+}
+
+// compare counts the keys that filters called maybe there, which are those still
+// asked for, and of which the durable store had no record.
+func (r *reading) compare(answers []semel.ClaimAnswer) {
+	if len(r.sifted) == 0 {
+		return
+	}
+	absent := int64(0)
+	for _, i := range r.asked {
+		if answers[i].Decision == semel.Fresh && answers[i].Claim.Attempt == 1 {
+			absent++
+		}
+	}
+	for _, l := range r.sifted {
+		l.mistaken.Add(absent)
+	}
 }
 
 // recycle keeps the room of a reading of n requests and nothing of its content.
@@ -59,7 +80,7 @@ func (s *Store) recycle(r *reading, n int) {
 		return
 	}
 	*r = reading{
-		answered: r.answered[:0], asked: r.asked[:0], maybe: r.maybe[:0],
+		answered: r.answered[:0], asked: r.asked[:0], maybe: r.maybe[:0], sifted: r.sifted[:0],
 		keys: emptied(r.keys, n), records: emptied(r.records, n), copies: emptied(r.copies, n),
 		reqs: emptied(r.reqs, n), answers: emptied(r.answers, n),
 	}
@@ -116,6 +137,7 @@ func (s *Store) sift(ctx context.Context, r *reading, l *layer) {
 		}
 	}
 	r.asked = kept
+	r.sifted = append(r.sifted, l)
 	l.answered.Add(int64(n - len(kept)))
 }
 
@@ -172,6 +194,7 @@ func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRe
 	if s.opts.OnOutage == Pass {
 		var ok bool
 		if trial, ok = s.outage.enter(); !ok {
+			r.sifted = r.sifted[:0]
 			s.pass(reqs, answers, nil)
 			return nil
 		}
@@ -185,6 +208,7 @@ func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRe
 		s.learn(ctx, r, reqs, answers, began, wall)
 	}
 	if s.opts.OnOutage == Pass && silent(err) && ctx.Err() == nil {
+		r.sifted = r.sifted[:0]
 		s.pass(reqs, answers, err)
 		return nil
 	}

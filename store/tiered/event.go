@@ -66,8 +66,14 @@ type LayerStatus struct {
 	Filled, Refused int64
 	// Owed is how many removals have not yet reached the layer.
 	Owed int
-	// Rate is a filter's error rate.
-	Rate float64
+	// Filter says that it is a filter. Rate is its error rate, Fill the share of
+	// its bits that are set, below 0 if it does not tell by a method Fill() float64.
+	Filter     bool
+	Rate, Fill float64
+	// FalsePositives is how many keys a filter called maybe there, and no filter
+	// below it new, of which the durable store had no record, also because it was
+	// removed or had expired.
+	FalsePositives int64
 }
 
 // Status returns how the stack and its layers do. It does not block.
@@ -78,7 +84,10 @@ func (s *Store) Status() Status {
 		ls.Answered, ls.Filled, ls.Refused = l.answered.Load(), l.filled.Load(), l.refused.Load()
 		ls.Owed = l.bars.owing()
 		if l.filter != nil {
-			ls.Rate = l.filter.Rate()
+			ls.Filter, ls.Rate, ls.Fill, ls.FalsePositives = true, l.filter.Rate(), -1, l.mistaken.Load()
+			if full, ok := l.filter.(interface{ Fill() float64 }); ok {
+				ls.Fill = full.Fill()
+			}
 		}
 		st.Layers = append(st.Layers, ls)
 	}

@@ -28,8 +28,9 @@ type layer struct {
 	nonce atomic.Uint64
 	bars  bars
 	// answered is for how many keys it spared the layers below work, filled
-	// how many were copied into it, refused how many it did not take.
-	answered, filled, refused atomic.Int64
+	// how many were copied into it, refused how many it did not take; mistaken is
+	// how many a filter called maybe there that the durable store did not have.
+	answered, filled, refused, mistaken atomic.Int64
 }
 
 func newLayer(i int, opts Layer, o *Options) (*layer, error) {

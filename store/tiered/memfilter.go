@@ -131,6 +131,13 @@ func (f *MemoryFilter) Rate() float64 {
 	return f.ids.ErrorRate()
 }
 
+// Fill returns the share of bits that are set, between 0 and 1. It does not block.
+func (f *MemoryFilter) Fill() float64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.ids.Fill()
+}
+
 // appendKey appends a key so that scope and id do not run into each other.
 func appendKey(to []byte, key semel.Key) []byte {
 	to = binary.AppendUvarint(to, uint64(len(key.Scope)))
