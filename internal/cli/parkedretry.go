@@ -47,7 +47,7 @@ const doneAlready = "the key was done already"
 
 func newParkedRetryCommand(f *parkedFlags) *cobra.Command {
 	var wait time.Duration
-	var dry bool
+	var dry, past bool
 	cmd := &cobra.Command{
 		Use:   "retry (ID... | --all | filters) --config FILE",
 		Short: "Process messages again that were put aside",
@@ -62,6 +62,10 @@ If nobody runs it, they are processed by this program. Either way it waits for w
 becomes of them and says it, a line each: redriven, done before (its key was done
 already), parked again, or queued (it was not settled within --wait, and stays queued
 for whoever runs the pipeline). The exit status is 0 if all are settled, and else 1.
+
+A message that was put aside longer ago than the window of its pipeline is not
+redriven: a copy may have had its effect and be forgotten. --past-window redrives it
+all the same, and the effect may be a second one.
 
 With --dry-run it says what the next delivery of each would get, and does nothing.`,
 		RunE: f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
@@ -81,9 +85,16 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 					}
 					count += len(list[i])
 					r := &retry{parkedFlags: f, shelf: s, list: list[i], wait: wait}
-					if dry {
+					if !past {
+						var left error
+						r.list, left = r.leave(time.Now(), dry)
+						err = errors.Join(err, left)
+					}
+					switch {
+					case len(r.list) == 0:
+					case dry:
 						err = errors.Join(err, r.foretell(cmd.Context()))
-					} else {
+					default:
 						err = errors.Join(err, r.do(cmd.Context()))
 					}
 				}
@@ -97,6 +108,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 	f.addChoice(cmd, "reason")
 	addParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for what becomes of them", config.ParseDuration)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would become of them, and do nothing")
+	cmd.Flags().BoolVar(&past, "past-window", false, "redrive also what was put aside longer ago than keys are remembered")
 	return cmd
 }
 
@@ -339,12 +351,17 @@ func (r *retry) watch(ctx context.Context) (taken bool) {
 	return taken
 }
 
+// out is where it is said what became of messages.
+func (r *retry) out() io.Writer {
+	if _, ok := r.spec.Sink.(*config.StdoutSink); ok {
+		return r.stderr // stdout has the messages
+	}
+	return r.stdout
+}
+
 // tell says what became of each message, and returns how many are not settled.
 func (r *retry) tell(ctx context.Context) (left int, err error) {
-	out := r.stdout
-	if _, ok := r.spec.Sink.(*config.StdoutSink); ok {
-		out = r.stderr // stdout has the messages
-	}
+	out := r.out()
 	settled, err := r.readAudit()
 	if err != nil {
 		return len(r.list), fmt.Errorf("%s: read the audit log: %w", r.spec.Name, err)
