@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ type Options struct {
 const DefaultAdmin = "127.0.0.1:4195"
 
 // Run runs pipelines until all have no more to read or ctx ends, and then
-// drains. When one of them fails the others drain too. While a server does not
+// drains. First it logs what lint warns of. When one of them fails the others drain too. While a server does not
 // answer at the start it is tried again.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d := &daemon{file: f, log: opts.Log, opts: *opts}
@@ -60,6 +61,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	if err != nil {
 		return err
 	}
+	d.lint(specs)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.stores = wiring.NewStores(f, &wiring.Options{Observe: d.layer})
@@ -151,6 +153,17 @@ func (d *daemon) specs() ([]*config.Pipeline, error) {
 		list = append(list, p)
 	}
 	return list, nil
+}
+
+// lint logs what weakens the promise of the pipelines to run, as semel lint does:
+// a window that is shorter than messages can come again, for one.
+func (d *daemon) lint(specs []*config.Pipeline) {
+	for _, x := range d.file.Lint() {
+		runs := x.Pipeline == "" || slices.ContainsFunc(specs, func(p *config.Pipeline) bool { return p.Name == x.Pipeline })
+		if x.Severity >= semel.Warning && runs {
+			d.log.Warn("lint", "field", x.Subject, "found", x.Found, "cost", x.Cost, "remedy", x.Remedy)
+		}
+	}
 }
 
 // run opens and runs one pipeline.
