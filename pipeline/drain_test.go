@@ -97,7 +97,8 @@ func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
 		r.add(1, "a", "")
 		r.add(42, "bad", "")
 		err := r.start(t.Context())()
-		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "offset 42") || !strings.Contains(err.Error(), "never") {
+		const want = `stopped at a message of a, partition 0, offset 42, key ""/"bad", for "permanent": never: mend the cause and start again, or write then: park`
+		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
 		if _, acked := r.source.acked[42]; acked {
@@ -136,7 +137,7 @@ func TestWhatHasNoKeyFollowsItsPolicy(t *testing.T) {
 		r := newRig(t)
 		r.opts.OnMissing = pipeline.MissingStop
 		r.add(1, "x", "").Message.Body = []byte(`{}`)
-		if err := r.start(t.Context())(); !errors.Is(err, pipeline.ErrStopped) {
+		if err := r.start(t.Context())(); !errors.Is(err, pipeline.ErrStopped) || !strings.HasSuffix(err.Error(), "or write on_missing: park") {
 			t.Errorf("%v", err)
 		}
 		r.wantAcked(0)
@@ -160,7 +161,8 @@ func TestLateAndMismatchFollowTheirPolicies(t *testing.T) {
 					bad.Message.Time = time.Now().Add(-61 * time.Minute)
 				}
 				err := r.start(t.Context())()
-				if stops := then == pipeline.Stop; errors.Is(err, pipeline.ErrStopped) != stops || !stops && err != nil {
+				stops := then == pipeline.Stop
+				if errors.Is(err, pipeline.ErrStopped) != stops || !stops && err != nil || stops && !strings.HasSuffix(err.Error(), "or write on_"+reason+": park") {
 					t.Errorf("%s, %s: %v", reason, then, err)
 				}
 				want := map[string]string{}

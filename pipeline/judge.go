@@ -188,9 +188,29 @@ func (r *Runner) giveUp(it *Item, reason string, then Then, v *verdicts) {
 		r.observe(Event{Kind: EventDropped, Count: 1, Reason: reason, Err: it.Err, Item: it})
 		v.settled = append(v.settled, it)
 	default:
-		o := it.Message.Origin
-		r.fail(fmt.Errorf("%w of %s, partition %d, offset %d, key %s, for %q: %w", ErrStopped, o.Source, o.Partition, o.Offset, it.Call.Key, reason, it.Err))
+		r.fail(fmt.Errorf("%w of %s, key %s, for %q: %w: mend the cause and start again, or write %s",
+			ErrStopped, it.source.at(it.Message.Origin), it.Call.Key, reason, it.Err, instead(reason)))
 	}
+}
+
+// at says where a message of the source stands.
+func (f *feed) at(o semel.Origin) string {
+	if p, ok := f.source.(Placer); ok {
+		return p.Place(o)
+	}
+	return fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)
+}
+
+// instead is the setting of a configuration that puts a message aside which would
+// end the pipeline for a reason.
+func instead(reason string) string {
+	switch reason {
+	case "key-missing", "key-invalid":
+		return "on_missing: park"
+	case "late", "mismatch":
+		return "on_" + reason + ": park"
+	}
+	return "then: park"
 }
 
 // park puts items aside and reports whether that is durable. It tries until it
@@ -215,7 +235,7 @@ func (r *Runner) park(items []*Item) bool {
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
-			r.fail(fmt.Errorf("%w that cannot be put aside: %w", ErrStopped, err))
+			r.fail(fmt.Errorf("%w that cannot be put aside: %w: mend the cause and start again", ErrStopped, err))
 			return false
 		}
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {

@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // Source is where messages come from. Read is called by one goroutine, the
@@ -58,6 +60,14 @@ type Pauser interface {
 	// Pause stops or resumes reading from a lane. It must not block. Items of
 	// the lane that were on their way may still come.
 	Pause(lane *Lane, paused bool)
+}
+
+// Placer is the ability of a source to name the place of a message in words of
+// its own.
+type Placer interface {
+	// Place says where a message of this origin stands. By default it is source,
+	// partition and offset.
+	Place(o semel.Origin) string
 }
 
 // Readier is the ability of a source, sink or store to say whether it could do

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -70,6 +71,7 @@ type Source struct {
 var (
 	_ pipeline.Source = (*Source)(nil)
 	_ pipeline.Pauser = (*Source)(nil)
+	_ pipeline.Placer = (*Source)(nil)
 )
 
 // OpenSource returns a source of the files that match patterns, as
@@ -231,6 +233,12 @@ func (s *Source) settle(items []*pipeline.Item) {
 // Return implements pipeline.Source. The positions of the items are not passed,
 // so they come again when the source is opened again.
 func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+
+// Place implements pipeline.Placer: the name of the file, and the first byte of
+// the line in it.
+func (s *Source) Place(o semel.Origin) string {
+	return fmt.Sprintf("%s, byte %d", o.Source, o.Offset)
+}
 
 // Ready implements pipeline.Readier. Files are read when they are there.
 func (s *Source) Ready(context.Context) error { return nil }
