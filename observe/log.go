@@ -28,9 +28,10 @@ type LogOptions struct {
 }
 
 // Log writes to a log what people should know of guards and pipelines: what was
-// parked, dropped or let through, leases that were lost, pauses, a source that
-// comes and goes. At the level debug also what is tried again. Warnings have the
-// key of the message, other lines have not, and none has a body.
+// parked, dropped or let through, what waits long for a key that another holds,
+// leases that were lost, pauses, a source that comes and goes. At the level debug
+// also what is tried again. Warnings have the key of the message, other lines have
+// not, and none has a body.
 //
 // It is a pipeline.Observer and safe for concurrent use.
 type Log struct {
@@ -141,7 +142,11 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 		}
 	case pipeline.EventStandby:
 		reason = ""
-	case pipeline.EventRetried, pipeline.EventReturned:
+	case pipeline.EventRetried:
+		if e.Reason == pipeline.HeldReason { // its holder may hang
+			level = slog.LevelWarn
+		}
+	case pipeline.EventReturned:
 	default:
 		return // there is one for each batch
 	}

@@ -55,6 +55,7 @@ type Item struct {
 	tries    int                 // deliveries that failed and count
 	read     time.Time           // when it came from the source
 	since    time.Time           // when it began to wait for another holder
+	told     bool                // the observer was told that it waits on
 	due      time.Time           // of the next try
 }
 

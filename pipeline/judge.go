@@ -157,7 +157,9 @@ func (r *Runner) retry(it *Item, v *verdicts, now time.Time) {
 	r.observe(Event{Kind: EventRetried, Count: 1, Err: it.Err, Reason: "failed", Item: it})
 }
 
-// waitFor lets an item wait for another holder of its key, or gives it back.
+// waitFor lets an item wait for another holder of its key, or gives it back. One
+// that its source cannot take back waits without end: to put it aside would be
+// wrong while its effect may be happening, so that it is only told.
 func (r *Runner) waitFor(it *Item, flight *semel.InFlightError, v *verdicts, now time.Time) {
 	if it.since.IsZero() {
 		it.since = now
@@ -168,6 +170,10 @@ func (r *Runner) waitFor(it *Item, flight *semel.InFlightError, v *verdicts, now
 		v.back = append(v.back, it)
 		v.wait = max(v.wait, min(left, 30*time.Second))
 		return
+	}
+	if !it.told && waited >= r.opts.Wait {
+		it.told = true
+		r.observe(Event{Kind: EventRetried, Count: 1, Err: it.Err, Reason: HeldReason, Elapsed: waited, Item: it})
 	}
 	pause := min(max(waited/2, 2*time.Millisecond), 500*time.Millisecond, left)
 	it.due = now.Add(pause/2 + rand.N(pause))

@@ -132,7 +132,7 @@ func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 			}
 			behind[it] = holder
 		default:
-			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{LeaseEnd: time.Now().Add(time.Second)}
+			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{Key: it.Call.Key, Holder: "another message of this process", LeaseEnd: time.Now().Add(time.Second)}
 		}
 	}
 	return first, behind

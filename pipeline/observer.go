@@ -28,6 +28,8 @@ const (
 	// time since they were read, of the oldest of them.
 	EventSettled
 	// EventRetried: Count messages failed and will be delivered again. Err says why.
+	// With HeldReason one has waited Elapsed for a key that another holds, and
+	// waits on: this is told once of each.
 	EventRetried
 	// EventParked, EventDropped: Count messages were put aside, or given up, for Reason.
 	EventParked
@@ -48,6 +50,11 @@ const (
 	// Count records; Reason says in a few words what they are.
 	EventStandby
 )
+
+// HeldReason is the reason of an EventRetried for a message that waits for longer
+// than Options.Wait for a key that another holds, and that its source cannot take
+// back. Its Err is a [*semel.InFlightError].
+const HeldReason = "in flight elsewhere"
 
 // String returns the kind's name as it is used in logs.
 func (k EventKind) String() string {

@@ -79,7 +79,8 @@ type Options struct {
 	MaxItems int
 	MaxBytes int64
 	// Wait is how long a message waits for a key that another holds before it
-	// is returned to a source that can take it back. Defaults to 5 s.
+	// is returned to a source that can take it back. With another source it waits
+	// on, which the observer is told then: see HeldReason. Defaults to 5 s.
 	Wait time.Duration
 	// Shutdown is how long the drain may take. Defaults to 25 s.
 	Shutdown time.Duration

@@ -27,8 +27,9 @@ type TwoPhaseOptions struct {
 
 // TwoPhase is the session of any store and any sink: claim, deliver, complete.
 // Nothing is lost. An effect can repeat only if the process ends, or loses its
-// lease, between the effect and its completion; the next attempt then has a
-// higher number, unless the guard holds such keys.
+// lease, between the effect and its completion, unless the guard holds such keys.
+// The repeat then has a higher token, and a higher number where the store still
+// knows the claim: one that keeps claims in the process forgets them with it.
 type TwoPhase struct {
 	guard *semel.Guard
 	store semel.Store
@@ -376,7 +377,7 @@ func (t *TwoPhase) holdBack(ctx context.Context, items []*Item) {
 
 // Abandon implements Session. Where earlier attempts may have had their effect
 // the record stays and only its lease ends, so that the next attempt has a
-// higher number.
+// higher number as long as the store knows the record.
 func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 	wait := t.opts.Guard.Lease // then they end by themselves
 	if end, limited := ctx.Deadline(); limited {

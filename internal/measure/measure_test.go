@@ -128,6 +128,8 @@ func TestEveryEventCounts(t *testing.T) {
 		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 4})
 		l.check(t, series, 4)
 	}
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventRetried, Count: 2, Reason: pipeline.HeldReason})
+	l.check(t, "dedup.messages.retried{p|in flight elsewhere}", 2)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: 4, Reason: "4 partitions given"})
 	l.check(t, "dedup.source.changes{p}", 1)
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventStandby, Count: 4})

@@ -151,7 +151,7 @@ func Table() []Instrument {
 		DeliveryDuration:  {"dedup.delivery.duration", Histogram, "s", pipe, "How long a batch took to be decided, delivered and committed."},
 		MessagesSettled:   {"dedup.messages.settled", Counter, "{message}", pipe, "Messages that were acknowledged to the source."},
 		SettleDuration:    {"dedup.settle.duration", Histogram, "s", pipe, "Time from reading to acknowledgement, of the oldest message of each batch."},
-		MessagesRetried:   {"dedup.messages.retried", Counter, "{message}", with(pipe, "reason"), "Messages that failed and are delivered again."},
+		MessagesRetried:   {"dedup.messages.retried", Counter, "{message}", with(pipe, "reason"), "Messages that failed and are delivered again; those that wait long for a key that another holds once each."},
 		MessagesReturned:  {"dedup.messages.returned", Counter, "{message}", pipe, "Messages that went back to the source undone."},
 		Parked:            {"dedup.parked", Counter, "{message}", with(pipe, "reason"), "Messages that were put aside."},
 		Dropped:           {"dedup.dropped", Counter, "{message}", with(pipe, "reason"), "Messages that were given up, because the configuration says so."},
@@ -199,7 +199,7 @@ func parkReasons() []string {
 	return []string{"unnamed", "attempts", "permanent", "late", "mismatch", "unknown", "key-missing", "key-invalid"}
 }
 
-func retryReasons() []string { return []string{"failed", "lease lost"} }
+func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }
 
 // pausing are the reasons of a pause that is later told to be over.
 func pausing() []string { return []string{"sink", "store"} }
