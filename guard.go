@@ -24,7 +24,9 @@ type ExpiryPolicy uint8
 
 const (
 	// Retry lets the next delivery claim the key again: the effect may repeat,
-	// and its function is told so by an Attempt above 1.
+	// under a higher token. Attempt is above 1 as long as the store knows the claim
+	// that ended: a store in the process forgets it with the process, one that is
+	// shared an hour later.
 	Retry ExpiryPolicy = iota
 	// Hold makes the key Unknown until somebody resolves it: the effect does
 	// not repeat by itself.

@@ -64,12 +64,16 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 		add("at any later moment before the acknowledgement", e.again()+" and has its effect again: the pipeline observes, and drops nothing")
 		return
 	}
-	if p.OnLeaseExpired == "hold" {
+	switch {
+	case p.OnLeaseExpired == "hold":
 		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until somebody resolves it: semel keys resolve --as done or absent"
 		add("after the claim, before the effect", "after at most "+lease+" "+held)
 		add("after the effect, before the completion", "the same, and no second effect by itself: after at most "+lease+" "+held)
-	} else {
-		add("after the claim, before the effect", e.again()+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, with attempt 2")
+	case e.claimsInProcess():
+		add("after the claim, before the effect", e.again()+"; its claim ended with the process, so that it is claimed anew at once, as attempt 1 with a higher token")
+		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 1 and a higher token")
+	default:
+		add("after the claim, before the effect", e.again()+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, as attempt 2 with a higher token")
 		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 2 and a higher token")
 	}
 	add("after the completion, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
@@ -112,12 +116,32 @@ func (e *explainer) failures(add func(at, then string)) {
 		}
 	}
 	add("the sink cannot be reached", "the pipeline stands still, and no attempt counts")
+	e.held(add)
 	e.parked(add)
 	if s, ok := e.file.Store(p.Store.Name); ok && e.mode == config.TwoPhase {
 		if _, stack := s.Spec.(*config.Tiered); stack {
 			add("an upper layer of "+s.Name+" fails", "the stack goes on without it: slower, with the same answers")
 		}
 	}
+}
+
+// held says what becomes of a message whose key another delivery has.
+func (e *explainer) held(add func(at, then string)) {
+	p := e.pipeline
+	if p.Observe || e.mode != config.TwoPhase && e.mode != config.SameTransaction {
+		return
+	}
+	const at = "another delivery holds the key, and does not end"
+	wait, behind := config.Duration(p.Wait), "no offset behind it is committed"
+	switch p.Source.(type) {
+	case *config.HTTPSource:
+		add(at, "after "+wait+" its sender is told to come again")
+		return
+	case *config.FileSource:
+		behind = "no position behind it is kept"
+	}
+	add(at, "the message waits until the key is done or free, without end: it is not put aside, for its effect may be happening. Other keys go on, but "+behind+
+		". After "+wait+" the log names the key and its holder, and dedup_messages_retried_total counts it, reason in flight elsewhere")
 }
 
 // parked says what becomes of what cannot be processed.

@@ -3,6 +3,7 @@ package explain
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ const stores = `stores:
   cache: { redis: { url: "redis://:canary-1f7b@h" } }
   seen:  { filter: { rate: 0.01, expect: 1, window: 7d, redis: cache } }
   top:   { memory: {} }
+  own:   { memory: {} }
   both:  { tiered: [top, db] }
 pipelines:
   p:
@@ -56,7 +58,7 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{strings.Replace(fromKafka, "group", "repartition: {}, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},
 		{fromHTTP + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "gets the same answer"},
-		{fromKafka + "    store: keys\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "attempt 2"},
+		{fromKafka + "    store: keys\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "claimed anew at once, as attempt 1 with a higher token"},
 		{fromKafka + "    store: both\n" + toWebhook, "claim, deliver, complete", Yes, Unless, "between the effect and the completion of its key", "the stack goes on without it"},
 		{fromKafka + "    store: keys\n    on_lease_expired: hold\n" + toWebhook, "claim, deliver, complete", Yes, Yes, "", "the key becomes unknown when its lease ends"},
 		{fromKafka + "    store: cache\n" + toWebhook, "claim, deliver, complete", Yes, BestEffort, "failover, eviction and restart may forget keys", ""},
@@ -96,6 +98,65 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		var back Promise
 		if data, err := json.Marshal(p); err != nil || json.Unmarshal(data, &back) != nil || fmt.Sprintf("%+v", back) != fmt.Sprintf("%+v", *p) {
 			t.Errorf("in JSON: %+v", back)
+		}
+	}
+}
+
+// TestEachStoreSaysWhatARepeatCarries: after a crash of the process a store of the
+// process has forgotten how often a key was tried, a shared one an hour later.
+func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
+	t.Parallel()
+	own := []string{"with the same key and a higher token, which stand", "it is claimed anew at once, as attempt 1 with a higher token", "with the same key, attempt 1 and a higher token", "claims end with the process: a repeat after its crash is attempt 1 again"}
+	shared := []string{"with the same key and a higher attempt and token, which stand", "waits until the lease ends, at most 30s; then it is claimed anew, as attempt 2 with a higher token", "with the same key, attempt 2 and a higher token", "remembered for an hour after its lease ended: a repeat that comes later may be attempt 1 again"}
+	held := []string{"the key becomes unknown when its lease ends"}
+	for _, c := range []struct {
+		store, policy string
+		says          []string
+		not           [][]string
+	}{
+		{"keys", "retry", own, [][]string{shared, held}},
+		{"own", "retry", own, [][]string{shared, held}},
+		{"db", "retry", shared, [][]string{own, held}},
+		{"cache", "retry", shared, [][]string{own, held}},
+		{"both", "retry", shared, [][]string{own, held}},
+		{"keys", "hold", held, [][]string{own, shared}},
+		{"db", "hold", held, [][]string{own, shared}},
+	} {
+		p := promise(t, fromKafka+"    store: "+c.store+"\n    on_lease_expired: "+c.policy+"\n"+toKafka)
+		text := strings.Join(strings.Fields(p.Text()), " ")
+		for _, part := range c.says {
+			if !strings.Contains(text, part) {
+				t.Errorf("store %s, %s: it does not say %q:\n%s", c.store, c.policy, part, text)
+			}
+		}
+		for _, part := range slices.Concat(c.not...) {
+			if strings.Contains(text, part) {
+				t.Errorf("store %s, %s: it says %q", c.store, c.policy, part)
+			}
+		}
+	}
+}
+
+// TestAKeyThatIsHeldElsewhere says for how long a message waits for it.
+func TestAKeyThatIsHeldElsewhere(t *testing.T) {
+	t.Parallel()
+	const at, waits = "another delivery holds the key, and does not end", "the message waits until the key is done or free, without end"
+	for text, want := range map[string]string{
+		fromKafka + "    store: db\n" + toWebhook:                    waits + ": it is not put aside, for its effect may be happening. Other keys go on, but no offset behind it is committed. After 5s the log names",
+		fromFile + "    store: db\n    wait: 9s\n" + toRows:          waits + ": it is not put aside, for its effect may be happening. Other keys go on, but no position behind it is kept. After 9s the log names",
+		fromHTTP + "    store: db\n" + toWebhook:                     "after 5s its sender is told to come again",
+		fromKafka + toKafka:                                          "",
+		fromKafka + "    store: db\n    observe: true\n" + toWebhook: "",
+		fromFile + "    store: seen\n    lossy: true\n" + toStdout:   "",
+	} {
+		got := ""
+		for _, c := range promise(t, text).Crashes {
+			if c.At == at {
+				got = c.Then
+			}
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
 		}
 	}
 }

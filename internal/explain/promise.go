@@ -188,11 +188,34 @@ func (e *explainer) gap() []string {
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}
-	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher attempt" + e.handed()}
+	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + e.handed()}
 	if w, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
 		list = append(list, "the target has the effect and its answer does not come within "+config.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
 	}
 	return list
+}
+
+// grows is what a repetition after a crash has higher than what it repeats.
+func (e *explainer) grows() string {
+	if e.claimsInProcess() {
+		return "token"
+	}
+	return "attempt and token"
+}
+
+// claimsInProcess reports whether claims under retry are in the memory of the
+// process, and end with it.
+func (e *explainer) claimsInProcess() bool {
+	d := e.file.Decider(e.pipeline.Store.Name)
+	return d != nil && (d.Spec.Kind() == "embedded" || d.Spec.Kind() == "memory")
+}
+
+// forgets says for how long the store knows how often a key was tried.
+func (e *explainer) forgets() string {
+	if e.claimsInProcess() {
+		return "claims end with the process: a repeat after its crash is attempt 1 again, and only its token tells it from the first"
+	}
+	return "how often a key was tried is remembered for an hour after its lease ended: a repeat that comes later may be attempt 1 again, and only its token tells it from the first"
 }
 
 // filter returns the filter that decides alone.
@@ -240,8 +263,11 @@ func (e *explainer) exceptions() []string {
 	case config.Lossy:
 		list = []string{"which messages are dropped nobody can tell: a filter does not know what it mistakes, and the metrics count a loss as a duplicate", "the filter remembers a key for up to half of its window longer than that: what comes then is dropped too"}
 	case config.TwoPhase:
-		if e.pipeline.OnLeaseExpired == "hold" {
+		switch {
+		case e.pipeline.OnLeaseExpired == "hold":
 			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")
+		case !e.pipeline.Observe:
+			list = append(list, e.forgets())
 		}
 		if d := e.file.Decider(e.pipeline.Store.Name); d != nil {
 			switch d.Spec.Kind() {
