@@ -210,6 +210,7 @@ func once(kind kmsg.Key, nth int) func(kmsg.Key) bool {
 type program struct {
 	b      *bubble
 	line   *line
+	tr     *Transactor
 	events *events
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -218,8 +219,13 @@ type program struct {
 
 func (b *bubble) start(opts TransactorOptions) *program {
 	b.Helper()
-	p := &program{b: b, events: &events{standby: -1}, done: make(chan struct{})}
-	p.line = &line{dial: b.dial, conns: map[*lineConn]bool{}}
+	return b.startOn(&line{dial: b.dial, conns: map[*lineConn]bool{}}, opts)
+}
+
+// startOn starts a program whose way to the broker is a line.
+func (b *bubble) startOn(l *line, opts TransactorOptions) *program {
+	b.Helper()
+	p := &program{b: b, line: l, events: &events{standby: -1}, done: make(chan struct{})}
 	opts.Client = []kgo.Opt{kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.Dialer(p.line.Dial), kgo.DisableClientMetrics()}
 	opts.Observer = p.events
 	tr, err := NewTransactor(&opts)
@@ -227,7 +233,7 @@ func (b *bubble) start(opts TransactorOptions) *program {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
-	p.cancel = cancel
+	p.tr, p.cancel = tr, cancel
 	b.Cleanup(func() {
 		if b.Failed() {
 			b.Log("events:\n" + strings.Join(p.events.log, "\n"))

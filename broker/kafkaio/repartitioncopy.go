@@ -57,7 +57,7 @@ func newCopier(t *Transactor, number int) *copier {
 }
 
 // run works until ctx ends or nothing helps.
-func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.live) }
+func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.name, c.live) }
 
 // live runs one client from its start to its end.
 func (c *copier) live(ctx context.Context) (err error) {
@@ -124,6 +124,9 @@ func (c *copier) loop(ctx, last context.Context) error {
 		if err := fetchError(fetches); err != nil {
 			return err
 		}
+			if joined(c.client) {
+				c.t.health.works(c.name)
+			}
 		if fetches.NumRecords() == 0 {
 			continue
 		}

@@ -41,6 +41,7 @@ type Transactor struct {
 	// copyPartitions is how many partitions the topic between the stages has.
 	copyPartitions int32
 	limits         atomic.Pointer[limits] // of the topics that are written
+	health         health
 
 	mu      sync.Mutex // guards what follows
 	slots   map[partitionID]*slot
@@ -54,6 +55,7 @@ func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
 	if opts != nil {
 		t.opts = *opts
 	}
+	t.health.observe = t.observe
 	t.opts.defaults()
 	if err := t.opts.validate(); err != nil {
 		return nil, err
@@ -86,6 +88,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 		return fmt.Errorf("kafkaio: %w", err)
 	}
 	defer t.admin.Close()
+	t.health.begin(t.admin)
 	if err := t.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil

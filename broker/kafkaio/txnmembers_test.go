@@ -205,11 +205,12 @@ func TestWhoBeginsAnewIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const session = 3 * time.Second
 		tr := &Transactor{opts: TransactorOptions{SessionTimeout: session, Observer: &events{}}}
+		tr.health.observe = tr.observe
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended time.Time
 		var longest time.Duration
 		lives := 0
-		must(t, tr.persist(ctx, func(context.Context) error {
+		must(t, tr.persist(ctx, "0", func(context.Context) error {
 			if lives++; lives == 30 {
 				cancel()
 			}

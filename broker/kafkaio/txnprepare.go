@@ -27,8 +27,10 @@ func (t *Transactor) prepare(ctx context.Context) error {
 		// A broker that has just started does not know all topics at once.
 		early := errors.Is(err, errNoTopic) && time.Since(began) < noTopicAfter
 		if err == nil || !transient(err) && !early {
+			t.health.prepared(err)
 			return err
 		}
+		t.health.missing(err)
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "not all is there yet", Err: err})
 		if !pause(ctx, min(time.Second, 50*time.Millisecond<<min(tries, 5))) {
 			return context.Cause(ctx)

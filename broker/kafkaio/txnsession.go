@@ -66,13 +66,13 @@ var errAgain = errors.New("kafkaio: begin anew")
 // run works until ctx ends or nothing helps.
 func (s *session) run(ctx context.Context) error {
 	defer s.letGo()
-	return s.t.persist(ctx, s.live)
+	return s.t.persist(ctx, s.name, s.live)
 }
 
-// persist runs live anew until ctx ends or nothing helps. A member that stayed away
+// persist runs live of a member anew until ctx ends or nothing helps. A member that stayed away
 // for as long as its session would be missed by the group: the partitions would be
 // divided again, twice, and others thrown out of their transactions by that.
-func (t *Transactor) persist(ctx context.Context, live func(ctx context.Context) error) error {
+func (t *Transactor) persist(ctx context.Context, name string, live func(ctx context.Context) error) error {
 	longest := min(5*time.Second, t.opts.SessionTimeout/4)
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
@@ -89,6 +89,7 @@ func (t *Transactor) persist(ctx context.Context, live func(ctx context.Context)
 			failures = 0
 		}
 		failures++
+		t.health.failed(name, err)
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "begins anew", Err: err})
 		if failures > 1 && !pause(ctx, min(20*time.Millisecond<<min(failures, 8), longest)) {
 			return nil
@@ -195,6 +196,9 @@ func (s *session) loop(ctx, last context.Context) error {
 			return err
 		}
 		if fetches.NumRecords() == 0 {
+			if s.restoring == nil && !s.pending() && joined(s.client) {
+				s.t.health.works(s.name)
+			}
 			continue
 		}
 		if err := s.transact(ctx, last, fetches); err != nil {

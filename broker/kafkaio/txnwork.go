@@ -153,6 +153,7 @@ func (s *session) finish(last context.Context) error {
 	}
 	s.tooBig = 0
 	for _, p := range w.touched {
+	s.t.health.works(s.name)
 		s.applied(p)
 	}
 	w.report()

@@ -139,7 +139,7 @@ func (b *building) transactor() (Pipeline, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return alwaysReady{t, lock}, nil
+	return lockedTransactor{t, lock}, nil
 }
 
 // LookInKafka returns what a pipeline whose keys live in Kafka knows of keys,
@@ -189,13 +189,13 @@ func stateDir(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// alwaysReady is for what cannot tell.
-type alwaysReady struct {
-	running interface{ Run(context.Context) error }
-	lock    io.Closer // of the member's name
+// lockedTransactor lets go of its member's name when it has run.
+type lockedTransactor struct {
+	*kafkaio.Transactor
+	lock io.Closer
 }
 
-func (a alwaysReady) Run(ctx context.Context) error {
-	return errors.Join(a.running.Run(ctx), a.lock.Close())
+func (l lockedTransactor) Run(ctx context.Context) error {
+	return errors.Join(l.Transactor.Run(ctx), l.lock.Close())
 }
 func (a alwaysReady) Ready(context.Context) error { return nil }

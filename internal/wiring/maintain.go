@@ -49,9 +49,6 @@ func bare(p Pipeline) any {
 	if r, ok := p.(*redacted); ok {
 		p = r.Pipeline
 	}
-	if r, ok := p.(alwaysReady); ok {
-		return r.running
-	}
 	return p
 }
 
