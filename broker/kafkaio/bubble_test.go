@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,8 +210,8 @@ func once(kind kmsg.Key, nth int) func(kmsg.Key) bool {
 // program is a Transactor that runs.
 type program struct {
 	b      *bubble
-	line   *line
 	tr     *Transactor
+	line   *line
 	events *events
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -295,7 +296,8 @@ type events struct {
 	decided map[semel.Decision]int
 	counts  map[pipeline.EventKind]int
 	log     []string
-	standby int // records that the standby lacks; -1 before it said so
+	asides  []string // what was said of records that were put aside or given up
+	standby int      // records that the standby lacks; -1 before it said so
 }
 
 func (e *events) Observe(semel.Event) {}
@@ -310,10 +312,30 @@ func (e *events) ObservePipeline(v pipeline.Event) {
 	if v.Kind == pipeline.EventStandby {
 		e.standby = v.Count
 	}
+	if v.Kind == pipeline.EventParked || v.Kind == pipeline.EventDropped {
+		e.asides = append(e.asides, aside(&v))
+	}
 	if v.Kind == pipeline.EventDecided {
 		e.decided[v.Decision] += v.Count
 	}
 	e.log = append(e.log, fmt.Sprintf("%s %s %d %s %v %v", time.Now().Format("04:05.000"), v.Kind, v.Count, v.Reason, v.Decision, v.Err))
+}
+
+// aside says what an event tells of a record that was put aside or given up.
+func aside(v *pipeline.Event) string {
+	said := fmt.Sprintf("%s %d %s: %v", v.Kind, v.Count, v.Reason, v.Err)
+	if it := v.Item; it != nil {
+		o := it.Message.Origin
+		said += fmt.Sprintf(", %s of %s/%d at %d, attempt %d", it.Call.Key, o.Source, o.Partition, o.Offset, it.Attempt)
+	}
+	return said
+}
+
+// told returns what was said of records that were put aside or given up.
+func (e *events) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.asides)
 }
 
 func (e *events) count(k pipeline.EventKind) int {

@@ -89,6 +89,18 @@ func withoutParking(headers []kgo.RecordHeader) []kgo.RecordHeader {
 	return kept
 }
 
+// redriven returns the headers of a record that came back after it was put aside,
+// without those that say so, but for how often it did.
+func redriven(headers []kgo.RecordHeader) []kgo.RecordHeader {
+	kept := make([]kgo.RecordHeader, 0, len(headers))
+	for _, h := range headers {
+		if !isParking(h.Key) || h.Key == pipeline.RedriveHeader {
+			kept = append(kept, h)
+		}
+	}
+	return kept
+}
+
 func isParking(name string) bool {
 	switch name {
 	case headerReason, headerError, headerAttempt, pipeline.RedriveHeader:

@@ -163,7 +163,7 @@ func TestWhatCannotBePutAsideStopsIt(t *testing.T) {
 		}
 		stops("it cannot be put aside", "for topic aside, which takes 1048588")
 		opts.Failure.Then = pipeline.Stop
-		stops("for topic out, which takes 1048588")
+		stops("for topic out, which takes 1048588", "mend the cause and start again, or write then: park")
 		opts.Failure.Then, opts.Parked, opts.OnMissing = pipeline.Park, "", pipeline.MissingDrop
 		stops("there is no topic for what is put aside", "for topic out")
 		if n := len(b.read("out")); n != 0 {

@@ -37,10 +37,9 @@ type copier struct {
 	partition kgo.TopicPartitioner
 	records   int
 	bytes     int64
-	// What was not copied because it is too large.
-	parked, dropped int
-	promise         func(*kgo.Record, error)
-	failed          atomic.Pointer[error]
+	asides    asides // what was not copied because it is too large
+	promise   func(*kgo.Record, error)
+	failed    atomic.Pointer[error]
 }
 
 func newCopier(t *Transactor, number int) *copier {
@@ -124,10 +123,10 @@ func (c *copier) loop(ctx, last context.Context) error {
 		if err := fetchError(fetches); err != nil {
 			return err
 		}
+		if fetches.NumRecords() == 0 {
 			if joined(c.client) {
 				c.t.health.works(c.name)
 			}
-		if fetches.NumRecords() == 0 {
 			continue
 		}
 		if err := c.transact(ctx, last, fetches); err != nil {
@@ -157,7 +156,8 @@ func (c *copier) rewind(last context.Context) error {
 // an error it is not known what the brokers have, or nothing was copied.
 func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
-	c.records, c.bytes, c.parked, c.dropped = 0, 0, 0, 0
+	c.records, c.bytes = 0, 0
+	c.asides.reset()
 	c.failed.Store(nil)
 	began := time.Now()
 	if err := c.client.Begin(); err != nil {
@@ -202,8 +202,8 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 		return fmt.Errorf("kafkaio: commit copies: %w", err)
 	}
 	c.records, c.tooBig = 0, 0
-	c.t.observe(pipeline.Event{Kind: pipeline.EventParked, Count: c.parked, Reason: "permanent"})
-	c.t.observe(pipeline.Event{Kind: pipeline.EventDropped, Count: c.dropped, Reason: "permanent"})
+	c.t.health.works(c.name)
+	c.asides.report(c.t)
 	return nil
 }
 
@@ -219,7 +219,7 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 		wrap(r, c.to, c.place(r, id), id, now)
 		out, err := r, c.limits.check(c.to, r)
 		if err != nil {
-			if out, err = c.instead(&from, err); err != nil {
+			if out, err = c.instead(&from, id, err); err != nil {
 				return err
 			}
 		}
@@ -231,17 +231,21 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 }
 
 // instead returns what is written in place of a copy, which may be nothing.
-func (c *copier) instead(r *kgo.Record, cause error) (*kgo.Record, error) {
+func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, error) {
+	var k semel.Key
+	if id != nil {
+		k = semel.Key{Scope: c.t.opts.Scope, ID: string(id)}
+	}
 	switch c.t.opts.Failure.Then {
 	case pipeline.Stop:
-		return nil, stoppedAt(r, cause)
+		return nil, toldToStop(r, cause, "then: park")
 	case pipeline.Drop:
-		c.dropped++
+		c.asides.add(pipeline.EventDropped, "permanent", itemOf(r, k, 1, cause))
 		return nil, nil
 	}
 	out, err := c.t.opts.park(r, c.limits, "permanent", 1, cause)
 	if err == nil {
-		c.parked++
+		c.asides.add(pipeline.EventParked, "permanent", itemOf(r, k, 1, cause))
 	}
 	return out, err
 }
@@ -269,7 +273,7 @@ func (c *copier) identify(r *kgo.Record) []byte {
 		return c.id
 	}
 	if c.t.opts.OnMissing == pipeline.MissingHash {
-		return contentID(c.id[:0], r)
+		return contentID(c.id[:0], r.Value)
 	}
 	return nil
 }

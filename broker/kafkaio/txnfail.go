@@ -16,8 +16,7 @@ func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err erro
 	if semel.Classify(err) == semel.ClassPermanent {
 		reason = "permanent"
 	}
-	then := w.opts.Failure.Then
-	return w.putAside(ctx, r, then == pipeline.Drop, then == pipeline.Stop, reason, attempts, err)
+	return w.putAside(ctx, r, w.opts.Failure.Then, reason, attempts, err)
 }
 
 // fit reports as an error that an output is larger than its topic takes.
@@ -35,21 +34,33 @@ func (w *worker) fit(outputs []*kgo.Record) error {
 }
 
 // putAside does with a record that is not delivered what the policy says.
-func (w *worker) putAside(ctx context.Context, r *kgo.Record, drop, stop bool, reason string, attempts int, cause error) error {
-	switch {
-	case stop:
-		return stoppedAt(r, cause)
-	case drop:
-		w.counts.dropped++
+func (w *worker) putAside(ctx context.Context, r *kgo.Record, then pipeline.Then, reason string, attempts int, cause error) error {
+	fill(&w.message, r)
+	k, _ := w.keyOf()
+	switch then {
+	case pipeline.Stop:
+		policy := "then: park"
+		if reason == "late" {
+			policy = "on_late: park"
+		}
+		return toldToStop(r, cause, policy)
+	case pipeline.Drop:
+		w.asides.add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
 	default:
 		out, err := w.opts.park(r, w.s.limits, reason, attempts, cause)
 		if err != nil {
 			return err
 		}
-		w.counts.parked++
+		w.asides.add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
 		w.s.client.Produce(ctx, out, w.promise)
 	}
 	return nil
+}
+
+// toldToStop is the error of a Transactor that was told to stop at a record. The
+// policy is what has it go on.
+func toldToStop(r *kgo.Record, cause error, policy string) error {
+	return fmt.Errorf("%w: mend the cause and start again, or write %s", stoppedAt(r, cause), policy)
 }
 
 // stoppedAt is the error of a Transactor that stops at a record.
@@ -61,11 +72,52 @@ func stoppedAt(r *kgo.Record, cause error) error {
 // Transactor: there is no place for it.
 func (o *TransactorOptions) park(r *kgo.Record, l limits, reason string, attempts int, cause error) (*kgo.Record, error) {
 	if o.Parked == "" {
-		return nil, stoppedAt(r, fmt.Errorf("there is no topic for what is put aside: %w", cause))
+		return nil, stoppedAt(r, fmt.Errorf("there is no topic for what is put aside, and Parked can name one: %w", cause))
 	}
 	out := parkedRecord(r, o.Parked, o.Group, reason, attempts, cause)
 	if err := l.check(o.Parked, out); err != nil {
 		return nil, stoppedAt(r, fmt.Errorf("it cannot be put aside, for %q: %w", reason, err))
 	}
 	return out, nil
+}
+
+// asides are what observers are told of the records that a transaction put aside or
+// gave up. They are told when it has committed: what is aborted is read again.
+type asides []pipeline.Event
+
+// mostTold is how many of them are told one by one. Of the others only the count is.
+const mostTold = 100
+
+func (a *asides) add(kind pipeline.EventKind, reason string, it *pipeline.Item) {
+	if len(*a) < mostTold {
+		*a = append(*a, pipeline.Event{Kind: kind, Count: 1, Reason: reason, Err: it.Err, Item: it})
+		return
+	}
+	for i := range (*a)[mostTold:] {
+		if e := &(*a)[mostTold+i]; e.Kind == kind && e.Reason == reason {
+			e.Count++
+			return
+		}
+	}
+	*a = append(*a, pipeline.Event{Kind: kind, Count: 1, Reason: reason})
+}
+
+func (a *asides) report(t *Transactor) {
+	for _, e := range *a {
+		t.observe(e)
+	}
+	a.reset()
+}
+
+func (a *asides) reset() {
+	clear(*a) // they hold records
+	*a = (*a)[:0]
+}
+
+// itemOf returns what observers are told of a record. They share their bytes.
+func itemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Item {
+	it := &pipeline.Item{Attempt: attempts, Err: cause}
+	fill(&it.Message, r)
+	it.Call.Key, it.Redrive = k, redrivesOf(&it.Message)
+	return it
 }

@@ -70,8 +70,9 @@ type TransactorOptions struct {
 	// within.
 	Key   *key.Rule
 	Scope string
-	// KeyHeaders adds headers to the outputs that name the key. Defaults to
-	// false: a record is passed on as it came.
+	// KeyHeaders adds headers to the outputs, also to those of Transform, that name
+	// the key of the record they were made from. Defaults to false: a record is
+	// passed on as it came, but for what says that it was put aside before.
 	KeyHeaders bool
 	// Window is how long a key is remembered after it was first seen. Duplicates
 	// do not prolong it. Must be above 0; semel.Forever is allowed. Defaults to
@@ -89,6 +90,10 @@ type TransactorOptions struct {
 	// pipeline.Park and pipeline.MissingPark.
 	OnLate    pipeline.Then
 	OnMissing pipeline.Missing
+	// DeliverLate delivers records that are late, in place of OnLate. They are
+	// remembered from their own time on: a copy of one that is behind the newest by
+	// more than Window and Grace is delivered again. Defaults to false.
+	DeliverLate bool
 	// Transform makes the outputs. Defaults to passing records on.
 	Transform Transform
 	// Failure says what becomes of messages whose Transform failed or whose output
@@ -208,13 +213,16 @@ func (o *TransactorOptions) validate() error {
 	if o.OnLate > pipeline.Stop || o.Failure.Then > pipeline.Stop {
 		bad("OnLate, Failure.Then: %d and %d are not both of Park, Drop and Stop", o.OnLate, o.Failure.Then)
 	}
+	if o.DeliverLate && o.OnLate != pipeline.Park {
+		bad("DeliverLate: it contradicts OnLate: %s", o.OnLate)
+	}
 	if o.OnMissing > pipeline.MissingHash {
 		bad("OnMissing: %d is no such policy", o.OnMissing)
 	}
 	if o.Reset > ResetFail {
 		bad("Reset: %d is no such policy", o.Reset)
 	}
-	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime && o.OnLate == pipeline.Park || o.Transform != nil && o.Failure.Then == pipeline.Park) {
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime && o.OnLate == pipeline.Park && !o.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park) {
 		bad("Parked is missing, and messages are to be parked")
 	}
 	if o.Repartition != nil {

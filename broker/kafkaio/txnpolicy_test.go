@@ -229,8 +229,10 @@ func TestMessagesWithoutAKey(t *testing.T) {
 			b.write(record(0, "1", `{"id":1}`), record(0, "2", `{}`))
 			p := b.start(opts)
 			<-p.done
-			if !errors.Is(p.err, pipeline.ErrStopped) || !strings.Contains(p.err.Error(), "in/0 at 1") {
-				t.Errorf("it ended with %v", p.err)
+			for _, want := range []string{"in/0 at 1", "mend the cause and start again, or write on_missing: park"} {
+				if !errors.Is(p.err, pipeline.ErrStopped) || !strings.Contains(p.err.Error(), want) {
+					t.Errorf("it ended with %v, want %q", p.err, want)
+				}
 			}
 			if got := len(b.read("out")); got != 0 {
 				t.Errorf("%d outputs of the transaction that was not finished", got)
@@ -367,9 +369,9 @@ func TestAllBadOptionsAreNamed(t *testing.T) {
 		}
 	}
 	_, err = NewTransactor(&TransactorOptions{
-		Window: -1, Grace: time.Second, Interval: time.Minute, Sessions: -1, OnMissing: 9, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
+		Window: -1, Grace: time.Second, Interval: time.Minute, Sessions: -1, OnMissing: 9, OnLate: pipeline.Drop, DeliverLate: true, Reset: 9, Failure: pipeline.Failure{Attempts: 1000},
 	})
-	for _, want := range []string{"Window", "Grace", "TransactionTimeout", "Sessions", "OnMissing", "Reset", "Failure"} {
+	for _, want := range []string{"Window", "Grace", "TransactionTimeout", "Sessions", "OnMissing", "DeliverLate", "Reset", "Failure"} {
 		if err == nil || !strings.Contains(err.Error(), "TransactorOptions."+want) {
 			t.Errorf("the error is %v, without %s", err, want)
 		}

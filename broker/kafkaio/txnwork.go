@@ -28,6 +28,7 @@ type worker struct {
 	origins origins
 	touched []*part
 	counts  counts
+	asides  asides
 	began   time.Time // of the last transaction
 	records int
 	bytes   int64
@@ -38,8 +39,7 @@ type worker struct {
 
 // counts is what a transaction did.
 type counts struct {
-	fresh, duplicate, late, again, missing int
-	delivered, parked, dropped             int
+	fresh, duplicate, late, again, delivered int
 }
 
 // keyState says what is known of a record's key before it is decided.
@@ -103,6 +103,7 @@ func (s *session) transact(ctx, last context.Context, fetches kgo.Fetches) error
 
 func (w *worker) reset() {
 	w.counts = counts{}
+	w.asides.reset()
 	w.records, w.bytes = 0, 0
 	w.failed.Store(nil)
 	for _, p := range w.touched {
@@ -152,8 +153,8 @@ func (s *session) finish(last context.Context) error {
 		return fmt.Errorf("kafkaio: commit: %w", err)
 	}
 	s.tooBig = 0
-	for _, p := range w.touched {
 	s.t.health.works(s.name)
+	for _, p := range w.touched {
 		s.applied(p)
 	}
 	w.report()
@@ -243,8 +244,7 @@ func (w *worker) report() {
 	decided(c.duplicate, semel.Duplicate, "completed before")
 	decided(c.late, semel.Late, "older than the window")
 	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
-	t.observe(pipeline.Event{Kind: pipeline.EventParked, Count: c.parked})
-	t.observe(pipeline.Event{Kind: pipeline.EventDropped, Count: c.dropped})
+	w.asides.report(t)
 	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
 }
 
@@ -290,72 +290,18 @@ func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) 
 	return nil
 }
 
-// digest finds the keys of records.
-func (w *worker) digest(p *part, records []*kgo.Record) error {
-	st := p.slot.state
-	w.digests, w.states, w.offsets = w.digests[:0], w.states[:0], w.offsets[:0]
-	for _, r := range records {
-		w.offsets = append(w.offsets, r.Offset)
-		if w.opts.Repartition != nil {
-			w.origins.unwrap(r)
-		}
-		w.bytes += int64(len(r.Key) + len(r.Value))
-		fill(&w.message, r)
-		var err error
-		w.id, err = w.reader.AppendID(w.id[:0], &w.message)
-		known := keyKnown
-		var d semel.Digest
-		if err != nil || len(w.id) == 0 || len(w.id) > semel.MaxKeyBytes {
-			if known, d, err = w.withoutKey(st, r, err); err != nil {
-				return err
-			}
-		} else {
-			d = st.scoped.Bytes(w.id)
-		}
-		st.committed.Prefetch(&d)
-		w.digests = append(w.digests, d)
-		w.states = append(w.states, known)
-	}
-	return nil
-}
-
-// withoutKey says what becomes of a record whose key is missing or cannot be
-// read.
-func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
-	switch w.opts.OnMissing {
-	case pipeline.MissingPass:
-		return keyPass, semel.Digest{}, nil
-	case pipeline.MissingHash:
-		if w.id = contentID(w.id[:0], r); len(w.id) == 0 {
-			return keyMissing, semel.Digest{}, nil
-		}
-		return keyKnown, st.scoped.Bytes(w.id), nil
-	case pipeline.MissingStop:
-		if cause == nil {
-			cause = key.ErrMissing
-		}
-		return 0, semel.Digest{}, fmt.Errorf("kafkaio: %s/%d at %d: %w: %w", r.Topic, r.Partition, r.Offset, pipeline.ErrStopped, cause)
-	default:
-		return keyMissing, semel.Digest{}, nil
-	}
-}
-
-// contentID appends the id of a record that is its content.
-func contentID(dst []byte, r *kgo.Record) []byte {
-	if id, err := key.Content(r.Value); err == nil {
-		return append(dst, id...)
-	}
-	return key.AppendLine(dst, r.Value)
-}
-
 // record decides one record, which was read at an offset, and writes what
 // follows.
 func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
 	st := p.slot.state
 	switch known {
 	case keyMissing:
-		w.counts.missing++
-		return w.putAside(ctx, r, w.opts.OnMissing == pipeline.MissingDrop, false, "key-missing", 0, nil)
+		then := pipeline.Park
+		if w.opts.OnMissing == pipeline.MissingDrop {
+			then = pipeline.Drop
+		}
+		reason, err := w.unkeyed(r)
+		return w.putAside(ctx, r, then, reason, 0, err)
 	case keyPass:
 		w.counts.fresh++
 		_, err := w.deliver(ctx, r)
@@ -371,7 +317,7 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		return nil
 	case late:
 		w.counts.late++
-		return w.putAside(ctx, r, w.opts.OnLate == pipeline.Drop, w.opts.OnLate == pipeline.Stop, "late", 0, semel.ErrLate)
+		return w.putAside(ctx, r, w.opts.OnLate, "late", 0, semel.ErrLate)
 	case again:
 		w.counts.again++
 		if !w.opts.Redo {
@@ -394,10 +340,13 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 		return w.transform(ctx, r)
 	}
 	headers := r.Headers
+	fill(&w.message, r)
+	if redrivesOf(&w.message) > 0 {
+		r.Headers = redriven(r.Headers)
+	}
 	if w.opts.KeyHeaders {
-		fill(&w.message, r)
-		if id, err := w.reader.AppendID(w.id[:0], &w.message); err == nil {
-			r.Headers = appendKeyHeaders(r.Headers, semel.Key{Scope: w.opts.Scope, ID: string(id)}, w.opts.Name)
+		if k, ok := w.keyOf(); ok {
+			r.Headers = appendKeyHeaders(r.Headers, k, w.opts.Name)
 		}
 	}
 	if err := w.s.limits.check(w.opts.Output, r); err != nil {
@@ -452,10 +401,12 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 		}
 	}()
 	fill(&w.message, r)
-	m := pipeline.Message{Message: w.message, Attempt: attempt, Redrive: redrivesOf(&w.message)}
-	id, err := w.reader.AppendID(w.id[:0], &w.message)
-	if err == nil {
-		m.Key = semel.Key{Scope: w.opts.Scope, ID: string(id)}
+	k, ok := w.keyOf()
+	outputs, err = w.opts.Transform(ctx, pipeline.Message{Message: w.message, Key: k, Attempt: attempt, Redrive: redrivesOf(&w.message)})
+	if ok && w.opts.KeyHeaders {
+		for _, out := range outputs {
+			out.Headers = appendKeyHeaders(out.Headers, k, w.opts.Name)
+		}
 	}
-	return w.opts.Transform(ctx, m)
+	return outputs, err
 }
