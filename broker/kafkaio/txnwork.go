@@ -317,7 +317,9 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		return nil
 	case late:
 		w.counts.late++
-		return w.putAside(ctx, r, w.opts.OnLate, "late", 0, semel.ErrLate)
+		if !w.opts.DeliverLate {
+			return w.putAside(ctx, r, w.opts.OnLate, "late", 0, semel.ErrLate)
+		}
 	case again:
 		w.counts.again++
 		if !w.opts.Redo {

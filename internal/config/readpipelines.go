@@ -52,7 +52,7 @@ func pipelineMapping(p *Pipeline) mapping {
 			durationField("lease", &p.Lease, "How long a claim lasts without being extended, which happens every third of it: after a crash a message waits that long, unless the store is of the process itself.").or("30s"),
 			choiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: try again, with the same key and a higher token, or hold the key as *unknown* until somebody resolves it.",
 				"retry", "hold").or("retry"),
-			choiceField("on_late", &p.OnLate, "A message whose own time is longer ago than the window, and of whose key nothing is known.", "run", "park", "drop").or("run"),
+			choiceField("on_late", &p.OnLate, "A message whose own time is longer ago than the window, and of whose key nothing is known. From Kafka to Kafka in a transaction it is with `time: event` a record that is behind the newest of its partition by more than `grace`, and otherwise none.", "run", "park", "drop").or("run"),
 			choiceField("on_mismatch", &p.OnMismatch, "A key that was used with another body. It needs `fingerprint: true`.", "park", "drop", "stop").or("park"),
 			storeField("store", &p.Store, "Store of the keys. From Kafka to Kafka it may be left out: keys, outputs and offsets are then one transaction."),
 			oneKindField("sink", func() mapping { return sinkMapping(&p.Sink) }, "sink", "{ stdout: {} }", "Where messages go to: one kind.").need(),

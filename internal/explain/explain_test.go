@@ -54,6 +54,7 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{fromKafka + "    store: db\n" + toRows, "one transaction in PostgreSQL", Yes, Yes, "", "asynchronous replica"},
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "isolation read_committed"},
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "copies of a key in several partitions never meet"},
+		{fromKafka + toKafka + "    transaction: { time: event, grace: 5m }\n", "one transaction in Kafka", Yes, Yes, "", "more than the grace of 5m is late, and is delivered all the same (on_late: run): a late copy may be delivered again"},
 		{strings.Replace(fromKafka, "group", "repartition: {}, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "the copy is in g-repartition with its origin"},
 		{strings.Replace(fromKafka, "group", "repartition: {}, group", 1) + toKafka, "one transaction in Kafka", Yes, Yes, "", "records keep their order by key, not by record key"},
 		{fromFile + "    store: keys\n" + toFile, "one checkpoint on the disk", Yes, Yes, "", "cut to the length of the last checkpoint"},
@@ -157,6 +158,17 @@ func TestAKeyThatIsHeldElsewhere(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// TestLateRecordsAreNoExceptionWhereNoneIsDelivered has a clock by which no record
+// is late, and a policy that delivers none.
+func TestLateRecordsAreNoExceptionWhereNoneIsDelivered(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{fromKafka + toKafka, fromKafka + toKafka + "    transaction: { time: event }\n    on_late: park\n"} {
+		if said := promise(t, text).Text(); strings.Contains(said, "on_late: run") {
+			t.Errorf("%s\nsays %s", text, said)
 		}
 	}
 }

@@ -255,6 +255,9 @@ func (e *explainer) exceptions() []string {
 		list = []string{"loss of the disk"}
 	case config.SourceIsSink:
 		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
+		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
+			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+config.Duration(t.Grace)+" is late, and is delivered all the same (on_late: run): a late copy may be delivered again, where it is behind by more than window and grace, so that its key was forgotten")
+		}
 		if e.repartition() != "" {
 			list = append(list, "records keep their order by key, not by record key: the stage puts those of one record key with several keys into several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {

@@ -170,7 +170,7 @@ func (b *building) newTransactor(instance string) (*kafkaio.Transactor, error) {
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: instance,
 		TransactionalID: transactionalID(source, t, instance), Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
 		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
-		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, DeliverLate: b.spec.OnLate == "run", OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
 		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
 	})
@@ -198,4 +198,3 @@ type lockedTransactor struct {
 func (l lockedTransactor) Run(ctx context.Context) error {
 	return errors.Join(l.Transactor.Run(ctx), l.lock.Close())
 }
-func (a alwaysReady) Ready(context.Context) error { return nil }
