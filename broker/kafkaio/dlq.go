@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -53,7 +54,7 @@ func parkedRecord(r *kgo.Record, topic, group, reason string, attempts int, caus
 		}
 	}
 	out := &kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Timestamp: r.Timestamp}
-	out.Headers = append(make([]kgo.RecordHeader, 0, len(r.Headers)+20), r.Headers...)
+	out.Headers = append(make([]kgo.RecordHeader, 0, len(r.Headers)+21), r.Headers...)
 	out.Headers = withoutParking(out.Headers)
 	add := func(name string, value []byte) {
 		out.Headers = append(out.Headers, kgo.RecordHeader{Key: name, Value: value})
@@ -62,6 +63,7 @@ func parkedRecord(r *kgo.Record, topic, group, reason string, attempts int, caus
 	add(headerReason, []byte(reason))
 	add(headerError, []byte(text))
 	add(headerAttempt, []byte(strconv.Itoa(attempts)))
+	add(headerParkedAt, time.Now().UTC().AppendFormat(nil, time.RFC3339Nano))
 	add(pipeline.RedriveHeader, []byte(strconv.Itoa(redrives+1)))
 	add(connectTopic, []byte(from.Source))
 	add(connectPartition, partition)
@@ -103,7 +105,7 @@ func redriven(headers []kgo.RecordHeader) []kgo.RecordHeader {
 
 func isParking(name string) bool {
 	switch name {
-	case headerReason, headerError, headerAttempt, pipeline.RedriveHeader:
+	case headerReason, headerError, headerAttempt, headerParkedAt, pipeline.RedriveHeader:
 		return true
 	}
 	return strings.HasPrefix(name, connectPrefix) || strings.HasPrefix(name, springPrefix)

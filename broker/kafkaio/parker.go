@@ -13,8 +13,8 @@ import (
 )
 
 // Parker puts messages aside in a topic, with the headers in which Kafka Connect
-// and Spring say where a record came from and why it is there. Redriving them is
-// a pipeline that reads that topic: the key is in the headers.
+// and Spring say where a record came from and why it is there. A TopicLot lists and
+// redrives them.
 type Parker struct {
 	client *kgo.Client
 	topic  string

@@ -49,6 +49,7 @@ const (
 	headerPipeline  = "semel-pipeline"
 	headerReason    = "semel-reason"
 	headerError     = "semel-error"
+	headerParkedAt  = "semel-parked-at" // RFC 3339
 )
 
 // fill makes m the message of a record. They share their bytes; m's headers are
