@@ -230,5 +230,5 @@ func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	stop().check(t, exitDone, `"ended"`)
 	cluster.Close()
 	down := ask()
-	down.check(t, exitFailed, "look into the changelog of orders: ")
+	down.check(t, exitFailed, "look into the changelog of orders: ", "look among what pipeline orders put aside: ")
 }

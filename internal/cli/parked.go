@@ -48,7 +48,11 @@ that they had their effect.
 A pipeline puts a message aside with its headers, where it came from, and a reason:
 attempts (the last one failed), permanent (the target refused it for good), late,
 mismatch (its key was used with another body), unknown (whether it had its effect is
-not known), key-missing or key-invalid. Those in a topic of Kafka are read there.`,
+not known), key-missing or key-invalid.
+
+Those in a topic of Kafka have the id TOPIC/PARTITION/OFFSET. They stay in the topic
+until its retention ends; those that were settled are noted in a topic beside it,
+the name of which ends with -settled, and are not listed any more.`,
 	})
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.file, "config", "", "configuration `FILE` that has the pipelines")
@@ -133,7 +137,7 @@ func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 // shelf is what one pipeline put aside.
 type shelf struct {
 	spec *config.Pipeline
-	lot  pipeline.Lot
+	lot  wiring.Lot
 }
 
 // withShelves opens what the chosen pipelines put aside, where there is
@@ -146,10 +150,6 @@ func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) 
 		}
 	}()
 	for _, p := range f.chosen {
-		if topic := p.Parked.Topic; topic != "" {
-			f.note("%s puts messages aside in the topic %s: read them there, with any consumer", p.Name, topic)
-			continue
-		}
 		patient, cancel := context.WithTimeout(ctx, f.patience)
 		lot, ok, err := wiring.ExistingLot(patient, f.conf, p)
 		cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -67,6 +68,10 @@ A message that was put aside longer ago than the window of its pipeline is not
 redriven: a copy may have had its effect and be forgotten. --past-window redrives it
 all the same, and the effect may be a second one.
 
+Those in a topic of Kafka are written back to the topic and partition from which they
+came, and redriven says so: whoever runs the pipeline reads them like any other, and
+decides. One that does not say where it came from is not redriven.
+
 With --dry-run it says what the next delivery of each would get, and does nothing.`,
 		RunE: f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
 			f.check(ids, true, &wrong)
@@ -90,10 +95,13 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 						r.list, left = r.leave(time.Now(), dry)
 						err = errors.Join(err, left)
 					}
+					topic, inTopic := s.lot.(*kafkaio.TopicLot)
 					switch {
 					case len(r.list) == 0:
 					case dry:
 						err = errors.Join(err, r.foretell(cmd.Context()))
+					case inTopic:
+						err = errors.Join(err, r.giveBack(cmd.Context(), topic))
 					default:
 						err = errors.Join(err, r.do(cmd.Context()))
 					}
@@ -147,7 +155,10 @@ func (r *retry) foretell(ctx context.Context) error {
 	}
 	for i, m := range r.list {
 		next := "its key is looked for anew, with the rule that the configuration has now"
+		refused := r.refused(m)
 		switch {
+		case refused != nil:
+			next = outcomeLeft + ": " + inOneLine(refused).Error()
 		case isMissing(m):
 		case unseen != "":
 			next = "not known: " + unseen
@@ -164,6 +175,10 @@ func (r *retry) foretell(ctx context.Context) error {
 // look returns what the store knows of the messages' keys, or why it cannot be
 // looked into from here.
 func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string, err error) {
+	if r.spec.Store.Name == "" {
+		records, err = r.lookInKafka(ctx)
+		return records, "", err
+	}
 	f, reasons := r.storeOf(r.spec)
 	if len(reasons) > 0 {
 		return nil, reasons[0], nil
@@ -288,8 +303,9 @@ func (r *retry) remember(ctx context.Context) {
 }
 
 func (r *retry) queue(ctx context.Context) error {
+	lot := r.lot.(pipeline.Lot) // what is in a topic goes another way
 	for _, m := range r.list {
-		err := r.lot.Queue(ctx, []string{m.ID})
+		err := lot.Queue(ctx, []string{m.ID})
 		if err != nil && !errors.Is(err, pipeline.ErrNotParked) { // then it is settled
 			return fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
 		}

@@ -23,7 +23,8 @@ func newParkedSkipCommand(f *parkedFlags) *cobra.Command {
 semel parked skip --parked-for key-missing --reason "no orders of ours" --config pipelines.yaml`,
 		Long: `Takes messages out of what was put aside. They have no effect; their keys stay as
 they are, so that a message of the same key that comes later is processed. Who did it
-and why is written to the audit log beside the messages before they are gone.`,
+and why is written to the audit log beside the messages before they are gone: to the
+directory, the table or, of those in a topic, the topic that ends with -settled.`,
 	}, func(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
 		for _, m := range list {
 			if err := f.takeOut(ctx, s, m, outcomeSkipped, reason); err != nil {
@@ -45,7 +46,8 @@ message of the same key that comes later is a duplicate, within the pipeline's w
 Who did it and why is written to the audit log of the store, and to the one beside the
 messages, before it is done.
 
-An embedded store is open in one process at a time: end who runs the pipeline first.`,
+An embedded store is open in one process at a time: end who runs the pipeline first.
+Keys that live in Kafka cannot be marked: skip takes their messages out.`,
 	}, f.markDone)
 }
 
@@ -99,6 +101,9 @@ func (f *parkedFlags) takeOut(ctx context.Context, s shelf, m *pipeline.Parked, 
 // markDone marks the keys of messages done and takes them out. The key comes
 // first: what is cut off in between is a message whose key is done.
 func (f *parkedFlags) markDone(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
+	if s.spec.Store.Name == "" {
+		return fmt.Errorf("the keys of %s live in Kafka, where only an output makes one done: semel parked skip takes the messages out, and a copy that comes later is processed", s.spec.Name)
+	}
 	keys, reasons := f.storeOf(s.spec)
 	if len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))

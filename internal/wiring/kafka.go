@@ -115,11 +115,13 @@ func kafkaEnd(p *config.Pipeline) (*config.KafkaClient, bool) {
 	return nil, false
 }
 
-// parker opens the topic in which a pipeline puts messages aside.
+var errNoKafka = fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
+
+// openParker opens the topic in which a pipeline puts messages aside.
 func openParker(ctx context.Context, p *config.Pipeline) (*kafkaio.Parker, error) {
 	end, ok := kafkaEnd(p)
 	if !ok {
-		return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
+		return nil, errNoKafka
 	}
 	client, err := kafkaClient(end)
 	if err != nil {

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// backAtOnce is how many messages are written back before it is said what became
+// of them.
+const backAtOnce = 500
+
+// giveBack writes messages of a topic back to where they came from, for whoever runs
+// the pipeline, and says what became of each.
+func (r *retry) giveBack(ctx context.Context, topic *kafkaio.TopicLot) error {
+	limit, cancel := context.WithTimeout(ctx, r.wait)
+	defer cancel()
+	left := 0
+	for list := range slices.Chunk(r.list, backAtOnce) {
+		places, errs := topic.Redrive(limit, list, actor())
+		for i, m := range list {
+			outcome, reason, failure := outcomeRedriven, "", ""
+			switch o, err := places[i], errs[i]; {
+			case errors.Is(err, pipeline.ErrNotParked):
+				outcome = outcomeOther
+			case err != nil:
+				outcome, failure = outcomeLeft, inOneLine(err).Error()
+				left++
+			default:
+				reason = fmt.Sprintf("written to %s/%d at %d, for whoever runs the pipeline", o.Source, o.Partition, o.Offset)
+			}
+			if err := r.report(r.stdout, m, outcome, reason, failure); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if left > 0 {
+		return fmt.Errorf("%s: not settled: %d of %s", r.spec.Name, left, plural(len(r.list), "message"))
+	}
+	return nil
+}
+
+// refused returns why a message will not be redriven, if it is known beforehand.
+func (r *retry) refused(m *pipeline.Parked) error {
+	if topic, ok := r.lot.(*kafkaio.TopicLot); ok {
+		return topic.Redrivable(m)
+	}
+	return nil
+}
+
+// lookInKafka returns what the changelog knows of the messages' keys, in the
+// partitions to which they go back. Nothing is known where nobody has run the
+// pipeline yet.
+func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
+	var keys []semel.Key
+	for _, m := range r.list {
+		if !isMissing(m) && !slices.Contains(keys, m.Key) {
+			keys = append(keys, m.Key)
+		}
+	}
+	records := make([]semel.Record, len(r.list))
+	known, err := wiring.LookInKafka(ctx, r.conf, r.spec, keys)
+	if errors.Is(err, kafkaio.ErrNoChangelog) {
+		return records, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look into the changelog of %s: %w", r.spec.Name, inOneLine(err))
+	}
+	source := r.spec.Source.(*config.KafkaSource) // keys are in Kafka only from there
+	for i, m := range r.list {
+		o := &m.Message.Origin
+		for _, k := range known {
+			// Behind a repartition stage a key has one partition, whatever its records had.
+			here := source.Repartition != nil || k.Topic == o.Source && k.Partition == o.Partition
+			if k.Key == m.Key && here {
+				records[i] = semel.Record{Key: k.Key, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
+			}
+		}
+	}
+	return records, nil
+}

@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// kafkaTopics is a Kafka with the topics orders and clean, of which clean takes
+// small records alone.
+type kafkaTopics struct {
+	*testing.T
+	addr   string
+	client *kgo.Client
+	admin  *kadm.Client
+}
+
+func newKafkaTopics(t *testing.T, addr string) *kafkaTopics {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	k := &kafkaTopics{t, addr, client, kadm.NewClient(client)}
+	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, nil, "orders"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.admin.CreateTopic(t.Context(), 2, 1, map[string]*string{"max.message.bytes": kadm.StringPtr("2000")}, "clean"); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func (k *kafkaTopics) send(keys []string, size int) {
+	k.Helper()
+	for _, key := range keys {
+		r := &kgo.Record{Value: []byte(strings.Repeat("x", size))}
+		if key != "" {
+			r.Key = []byte(key)
+		}
+		if err := k.client.ProduceSync(k.Context(), r).FirstErr(); err != nil {
+			k.Fatal(err)
+		}
+	}
+}
+
+// count returns how often a topic has a record with a key.
+func (k *kafkaTopics) count(topic, key string) (n int) {
+	k.Helper()
+	err := kafkaio.ReadAll(k.Context(), []kgo.Opt{kgo.SeedBrokers(k.addr)}, []string{topic}, func(r *kgo.Record) bool {
+		if string(r.Key) == key {
+			n++
+		}
+		return true
+	})
+	if err != nil {
+		k.Fatal(err)
+	}
+	return n
+}
+
+// becomes waits until something is so.
+func (k *kafkaTopics) becomes(what string, is func() bool) {
+	k.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); {
+		if time.Now().After(deadline) {
+			k.Fatalf("it did not become so: %s", what)
+		}
+	}
+}
+
+func TestParkedMessagesInATopic(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) string{
+		"fake": func(t *testing.T) string {
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(cluster.Close)
+			return cluster.ListenAddrs()[0]
+		},
+		"real": func(t *testing.T) string { return servicestest.StartKafka(t, nil).Addr() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testParkedInATopic(newKafkaTopics(t, start(t)))
+		})
+	}
+}
+
+func testParkedInATopic(k *kafkaTopics) {
+	t := k.T
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", k.addr))
+	parked := func(words ...string) outcome {
+		t.Helper()
+		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
+	}
+	if got := parked("ls"); got.status != exitDone || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stderr, "0 messages put aside") {
+		t.Errorf("before the first run: %+v", got)
+	}
+	k.send([]string{"small", "small", ""}, 10)
+	k.send([]string{"huge", "huge"}, 5000) // which clean does not take
+	stop := background(t, "run", file, "--admin", "off")
+	var list []asideLine
+	listed := func() int {
+		list = nil
+		got := parked("ls", "--json", "--quiet")
+		got.check(t, exitDone)
+		for line := range strings.Lines(got.stdout) {
+			var m asideLine
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				t.Fatal(err, line)
+			}
+			list = append(list, m)
+		}
+		return len(list)
+	}
+	k.becomes("three messages are put aside", func() bool { return listed() == 3 })
+	stop().check(t, exitDone, `"ended"`)
+	var huge []string
+	none, partition := "", int32(0)
+	for _, m := range list {
+		switch string(m.Key) {
+		case `"huge"`:
+			huge, partition = append(huge, m.ID), m.Partition
+			if m.Reason != "permanent" || m.Attempts != 1 || m.Source != "orders" || *m.Scope != "orders" || m.Bytes != 5000 || m.At == "" {
+				t.Errorf("%+v", m)
+			}
+		default:
+			none = m.ID
+		}
+	}
+	if len(huge) != 2 || !strings.HasPrefix(none, "orders-parked/") {
+		t.Fatalf("%+v", list)
+	}
+	if got := parked("ls", "--reason", "key-missing"); got.status != exitDone || strings.Count(got.stdout, "\n") != 2 || !strings.Contains(got.stdout, none+"  ") {
+		t.Errorf("%+v", got)
+	}
+	if got := parked("show", huge[0]); got.status != exitDone || !strings.Contains(got.stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.stdout, "body         4.9 KiB\nxxxx") {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, "", "explain", "--config", file, "--key", "huge"); got.status != exitDone || strings.Count(got.stdout, "put aside    orders-parked/") != 2 {
+		t.Errorf("%+v", got)
+	}
+	parked("done", huge[0], "--reason", "x").check(t, exitFailed, "the keys of orders live in Kafka, where only an output makes one done: semel parked skip takes the messages out")
+	parked("retry", "orders-parked/0/99").check(t, exitFailed, "orders-parked/0/99 is not among what orders put aside")
+	if got := parked("retry", "--all", "--dry-run"); got.status != exitDone || strings.Count(got.stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.stdout, "(no key): its key is looked for anew") {
+		t.Errorf("%+v", got)
+	}
+
+	// What was too large fits now.
+	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, "clean"); err != nil {
+		t.Fatal(err)
+	}
+	if got := parked("retry", huge[0]); got.status != exitDone || !strings.HasPrefix(got.stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
+		t.Errorf("%+v", got)
+	}
+	parked("retry", huge[0]).check(t, exitFailed, huge[0]+" is not among what orders put aside")
+	stop = background(t, "run", file, "--admin", "off")
+	k.becomes("it is delivered", func() bool { return k.count("clean", "huge") == 1 })
+	if got := parked("retry", "--key", "huge", "--dry-run"); got.status != exitDone || !strings.Contains(got.stdout, "huge: it is a duplicate: ") {
+		t.Errorf("%+v", got)
+	}
+	if got := parked("retry", "--key", "huge", "--json"); got.status != exitDone || !strings.Contains(got.stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
+		t.Errorf("%+v", got)
+	}
+	if got := parked("retry", "--all"); got.status != exitDone || !strings.Contains(got.stdout, none+"  orders  (no key): redriven: ") {
+		t.Errorf("%+v", got)
+	}
+	// Without a key it is put aside again, under another id.
+	k.becomes("it is put aside again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
+	if err := produceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
+		t.Fatal(err)
+	}
+	k.becomes("all was read", func() bool { return k.count("clean", "last") == 1 })
+	stop().check(t, exitDone, `"ended"`)
+	for _, key := range []string{"small", "huge"} {
+		if n := k.count("clean", key); n != 1 {
+			t.Errorf("%s was delivered %d times", key, n)
+		}
+	}
+	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.status != exitDone || got.stdout != list[0].ID+"  orders  (no key): skipped\n" {
+		t.Errorf("%+v", got)
+	}
+	if n := listed(); n != 0 {
+		t.Errorf("%d are left: %+v", n, list)
+	}
+	parked("retry", "--all").check(t, exitDone, "no message was chosen")
+	if n := k.count("orders-parked-settled", huge[1]); n != 1 {
+		t.Errorf("the audit log has %s %d times", huge[1], n)
+	}
+}
+
+func TestParkedInATopicOfNoBroker(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", "127.0.0.1:1"))
+	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, exitFailed, "open what orders put aside: ")
+}
+
+// TestParkedInATopicWithKeysInAStore settles what carries its key.
+func TestParkedInATopicWithKeysInAStore(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "events", "dead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	addr := cluster.ListenAddrs()[0]
+	w := newTarget(t, "m1", "m3")
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { keys: { embedded: { path: keys } } }
+admin: { listen: "off" }
+pipelines:
+  hooks:
+    source: { kafka: { brokers: [%q], topics: [events], group: hooks-once } }
+    key: { id: .id }
+    store: keys
+    sink: { webhook: { url: %q, allow_private: true } }
+    on_failure: { attempts: 1 }
+    parked: { topic: dead }
+`, addr, w.URL))
+	for i, id := range []string{"m1", "m2", "m3"} {
+		if err := produceTo(t, addr, &kgo.Record{Topic: "events", Partition: int32(i % 2), Value: []byte(`{"id":"` + id + `"}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := &kafkaTopics{T: t, addr: addr}
+	stop := background(t, "run", file)
+	k.becomes("two messages are put aside", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
+	stop().check(t, exitDone, `"ended"`)
+	list := asides(t, file)
+	if m := list["m1"]; m.Source != "events" || m.Reason != "permanent" || m.Scope == nil || *m.Scope != "hooks" {
+		t.Errorf("%+v", m)
+	}
+	if got := run(t, "", "parked", "done", "--key", "m3", "--reason", "the bank has it", "--config", file); got.status != exitDone || got.stdout != list["m3"].ID+"  hooks  m3: done\n" {
+		t.Errorf("%+v", got)
+	}
+	run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).check(t, exitDone)
+	w.accept()
+	if got := run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m1: it is processed: ") {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, "", "parked", "retry", "--all", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m1: redriven: written to events/0 at 2, for whoever runs the pipeline\n") {
+		t.Errorf("%+v", got)
+	}
+	stop = background(t, "run", file)
+	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.seen(), "m2 m1") })
+	stop().check(t, exitDone, `"ended"`)
+	// What does not say where it came from has no place to go back to.
+	if err := produceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	list = asides(t, file)
+	if len(list) != 1 {
+		t.Fatalf("left: %+v", list)
+	}
+	got := run(t, "", "parked", "retry", "--all", "--config", file)
+	if got.check(t, exitFailed, "hooks: not settled: 1 of 1 message"); !strings.HasPrefix(got.stdout, list["m5"].ID+"  hooks  m5: not redriven: its headers do not say where it came from: ") {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, "", "parked", "retry", "--all", "--dry-run", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m5: not redriven: its headers do not say") {
+		t.Errorf("%+v", got)
+	}
+	run(t, "", "parked", "skip", list["m5"].ID, "--reason", "not ours", "--config", file).check(t, exitDone)
+	if list := asides(t, file); len(list) != 0 {
+		t.Errorf("left: %+v", list)
+	}
+}
