@@ -115,9 +115,9 @@ func postgresPair(t *testing.T) *pair {
 }
 
 // TestFailoverToALaggingReplicaLosesWhatItMissed counts what asynchronous
-// replication costs, which is what the stores' documentation says: exactly the
-// keys that the replica missed have their effect again. None is lost, and none
-// is called a duplicate that is not.
+// replication costs, and compares it with what explain says of a pipeline over that
+// store: exactly the keys that the replica missed have their effect again. None is
+// lost, and none is called a duplicate that is not.
 func TestFailoverToALaggingReplicaLosesWhatItMissed(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) *pair{onRedis: redisPair, onPostgres: postgresPair} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +144,7 @@ func TestFailoverToALaggingReplicaLosesWhatItMissed(t *testing.T) {
 			_, reports := l.reports(p.direct, byToken)
 			for m, r := range reports {
 				p.wantLoss(m, r, inputsOf(m, missed))
+				wantException(t, p.through.Kind, m, len(inputsOf(m, missed)))
 				r.wantSafe(t)
 			}
 			l.wantNoneInProgress(p.direct)
@@ -254,4 +255,7 @@ func TestFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 		t.Error("no call failed: the failover did not reach the work")
 	}
 	l.wantSound(p.direct)
+	for _, m := range p.modes {
+		wantNoException(t, m)
+	}
 }
