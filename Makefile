@@ -52,15 +52,25 @@ test-full: services-install ## Run all tests in full with the race detector, and
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
 
+# Of the program's verbs all but what needs Kafka, of which there is one version;
+# of the faults those of the server in question.
+MATRIX_TEST = $(GO) test -count=1 -timeout 20m
+MATRIX_VERBS = $(MATRIX_TEST) -skip 'Kafka|Scenarios|Quickstart' ./internal/cli
+MATRIX_FAULTS = $(GO) test -C test/faults -count=1 -timeout 20m -run
+
 test-matrix: ## Test the shared stores on every version of their servers
 	$(GO) run ./tools/services install all
 	@set -e; for redis in redis-7.0 redis-8.2 valkey-9; do \
-		echo "SEMEL_REDIS=$$redis"; \
-		SEMEL_REDIS=$$redis $(GO) test -count=1 -timeout 20m ./internal/services/... ./store/redisstore/... ./store/tiered/...; \
+		echo "SEMEL_REDIS=$$redis"; export SEMEL_REDIS=$$redis; \
+		$(MATRIX_TEST) ./internal/services/... ./store/redisstore/... ./store/tiered/...; \
+		$(MATRIX_VERBS); \
+		$(MATRIX_FAULTS) /redis ./... -race-keys 5000; \
 	done
 	@set -e; for postgres in 15 18; do \
-		echo "SEMEL_POSTGRES=$$postgres"; \
-		SEMEL_POSTGRES=$$postgres $(GO) test -count=1 -timeout 20m ./internal/services/... ./store/pgstore/... ./store/tiered/...; \
+		echo "SEMEL_POSTGRES=$$postgres"; export SEMEL_POSTGRES=$$postgres; \
+		$(MATRIX_TEST) ./internal/services/... ./store/pgstore/... ./store/tiered/... ./broker/pgsink; \
+		$(MATRIX_VERBS); \
+		$(MATRIX_FAULTS) /postgres ./... -race-keys 5000; \
 	done
 
 services: ## Install and start servers, print their addresses (SERVICES="redis-7.0 ...")
