@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/services"
 )
@@ -193,47 +193,15 @@ func (s *soak) excused(w *wrong) string {
 	case len(lost) == 0 || w.more > 0 || w.twice > 0 && !keys || w.unsettled && !keys && len(of("__consumer_offsets")) == 0:
 		return ""
 	case len(w.lost) > 0:
-		found := map[string]bool{}
+		found := map[string]int32{}
 		for _, topic := range []string{s.once.out(), s.once.parked()} {
-			s.uncommitted(topic, of(topic), found)
+			maps.Copy(found, uncommitted(s.ctx, s.t, s.servers["broker"].Addr(), topic, of(topic)...))
 		}
-		if slices.ContainsFunc(w.lost, func(body string) bool { return !found[body] }) {
+		if slices.ContainsFunc(w.lost, func(body string) bool { _, ok := found[body]; return !ok }) {
 			return ""
 		}
 	}
 	return strings.Join(lost, ", ")
-}
-
-// uncommitted adds the bodies in some partitions of a topic, committed or not.
-func (s *soak) uncommitted(topic string, partitions []int32, found map[string]bool) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.ctx, settleFor)
-	defer cancel()
-	ends, err := kadm.NewClient(s.feed.client).ListEndOffsets(ctx, topic)
-	must(s.t, err)
-	must(s.t, ends.Error())
-	from, left := map[int32]kgo.Offset{}, map[int32]int64{}
-	for _, n := range partitions {
-		if end, _ := ends.Lookup(topic, n); end.Offset > 0 {
-			from[n], left[n] = kgo.NewOffset().AtStart(), end.Offset
-		}
-	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.servers["broker"].Addr()), kgo.KeepControlRecords(),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))
-	must(s.t, err)
-	defer client.Close()
-	for len(left) > 0 {
-		fetches := client.PollFetches(ctx)
-		must(s.t, ctx.Err())
-		for r := range fetches.RecordsAll() {
-			if !r.Attrs.IsControl() {
-				found[string(r.Value)] = true
-			}
-			if r.Offset+1 >= left[r.Partition] {
-				delete(left, r.Partition)
-			}
-		}
-	}
 }
 
 // longestLife returns the samples of the program that lived longest.
