@@ -2,13 +2,10 @@ package kafka
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,8 +207,13 @@ func disturb(t *testing.T, event string, d *daemon, servers map[string]*services
 		d.start(t)
 		return
 	}
-	server := servers[what]
-	if how == "kill" {
+	end(t, event, servers[what])
+}
+
+// end ends a server, as the event says, and starts it again.
+func end(t *testing.T, event string, server *services.Server) {
+	t.Helper()
+	if strings.HasPrefix(event, "kill-") {
 		must(t, server.Kill())
 	} else {
 		must(t, server.Stop())
@@ -219,201 +221,124 @@ func disturb(t *testing.T, event string, d *daemon, servers map[string]*services
 	restart(t, server)
 }
 
-// TestRowsAndKeysOfPostgreSQLAreOneTransaction moves messages to rows while the
-// program and both servers are stopped and killed. The table has no constraint
+// databaseEnds are how the database of rows ends.
+const databaseEnds = "stop-database kill-database"
+
+// TestRowsAndKeysOfPostgreSQLAreOneTransaction has two runs of the program move
+// messages to rows while they and both servers are stopped and killed, and one of
+// them stays away until the other has all partitions. The table has no constraint
 // that would refuse a second row.
 func TestRowsAndKeysOfPostgreSQLAreOneTransaction(t *testing.T) {
 	seed, random := chooseSeed(t)
 	broker := servicestest.StartKafka(t, nil)
 	database := servicestest.StartPostgres(t, nil)
 	feed := newFeeding(t, broker.Addr(), seed)
-	connect := func() (*pgx.Conn, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		return pgx.Connect(ctx, database.URL())
+	programs := startRows(t, broker, database, "session_timeout: 1s")
+
+	events := shuffled(random, allEnds+" "+databaseEnds, *kills)
+	if testing.Short() { // it is the broker's ends that take long
+		events = shuffled(random, allEnds+strings.Repeat(" "+databaseEnds, *kills)+strings.Repeat(" "+programEnds, *kills-1), 1)
 	}
-	db, err := connect()
+	events = append(events, "absent-program")
+	share := *messages / (len(events) + 1)
+	for _, event := range events {
+		feed.write(t, share)
+		within(time.Duration(random.IntN(1500))*time.Millisecond, func() bool { return false })
+		i := random.IntN(2)
+		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), event, i)
+		switch {
+		case event == "absent-program":
+			programs[i].end(t, syscall.SIGKILL)
+			wantAlone(t.Context(), t, feed.client, 1-i, "rows")
+			programs[i].start(t)
+		case strings.Contains(databaseEnds, event):
+			end(t, event, database)
+		default:
+			happen(t, event, broker, programs[i], random)
+		}
+	}
+	feed.write(t, *messages-share*len(events))
+	feed.settled(t, "rows", 4*time.Minute)
+	for _, d := range programs {
+		d.end(t, syscall.SIGTERM)
+		if parked, _ := filepath.Glob(filepath.Join(filepath.Dir(d.config), "semel-parked", "*")); len(parked) > 1 {
+			t.Errorf("messages were put aside: %v", parked)
+		}
+	}
+	wantRows(t, database, feed)
+	t.Logf("%d messages, %d keys, %v", *messages, len(feed.amounts), events)
+}
+
+// startRows starts two runs of the program that move messages to rows, which have
+// their keys in the same transactions. The source of run 0 has the instance rows-0.
+func startRows(t *testing.T, broker, database *services.Server, source string) (programs [2]*daemon) {
+	t.Helper()
+	db, err := pgx.Connect(t.Context(), database.URL())
 	must(t, err)
 	_, err = db.Exec(t.Context(), "CREATE TABLE rows (id text NOT NULL, amount int NOT NULL)")
 	must(t, err)
 	must(t, db.Close(t.Context()))
-	d := newDaemon(t, built(t), fmt.Sprintf(`
+	program := built(t)
+	for i := range programs {
+		programs[i] = newDaemon(t, program, fmt.Sprintf(`
 stores:
   db: { postgres: { dsn: %q } }
 pipelines:
   rows:
-    source: { kafka: { brokers: [%q], topics: [in], group: rows } }
+    source: { kafka: { brokers: [%q], topics: [in], group: rows, instance: rows-%d, %s } }
     key: { id: .id }
     window: 1d
     store: db
     parallel: 4
     sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
     on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
-`, database.URL(), broker.Addr()))
-	d.do(t, "migrate", "up", "--config", d.config, "--store-name", "db")
-	d.start(t)
-
-	events := shuffled(random, "stop-program kill-program stop-database kill-database", *kills)
-	events = append(events, "kill-broker")
-	servers := map[string]*services.Server{"database": database, "broker": broker}
-	share := *messages / (len(events) + 1)
-	for _, event := range events {
-		feed.write(t, share)
-		within(time.Duration(random.IntN(1500))*time.Millisecond, func() bool { return false })
-		disturb(t, event, d, servers)
-	}
-	feed.write(t, *messages-share*len(events))
-	feed.settled(t, "rows", 4*time.Minute)
-	d.end(t, syscall.SIGTERM)
-
-	db, err = connect()
-	must(t, err)
-	defer db.Close(t.Context())
-	wantRows(t, db, feed)
-	if parked, _ := filepath.Glob(filepath.Join(filepath.Dir(d.config), "semel-parked", "*")); len(parked) > 1 {
-		t.Errorf("messages were put aside: %v", parked)
-	}
-	t.Logf("%d messages, %d keys, %v", *messages, len(feed.amounts), events)
-}
-
-// journal is what a receiver of requests saw.
-type journal struct {
-	random *rand.Rand
-
-	mu       sync.Mutex
-	accepted map[string]int
-	attempts map[string]int    // the highest of each key
-	tokens   map[string]uint64 // the highest of each key
-	late     int               // repeats with a token that is lower than one before
-	wrong    []string
-}
-
-func newJournal(seed uint64) *journal {
-	return &journal{random: rand.New(rand.NewPCG(seed, 2)), accepted: map[string]int{}, attempts: map[string]int{}, tokens: map[string]uint64{}}
-}
-
-// ServeHTTP implements http.Handler. It refuses some requests, and loses some
-// answers.
-func (j *journal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var body struct{ ID string }
-	data, err := io.ReadAll(r.Body)
-	if err == nil {
-		err = json.Unmarshal(data, &body)
-	}
-	attempt, err2 := strconv.Atoi(r.Header.Get("Semel-Attempt"))
-	token, err3 := strconv.ParseUint(r.Header.Get("Semel-Token"), 10, 64)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if errors.Join(err, err2, err3) != nil || r.Header.Get("Idempotency-Key") != body.ID {
-		j.wrong = append(j.wrong, fmt.Sprintf("%s with %v", data, r.Header))
-	}
-	chance := j.random.IntN(100)
-	switch {
-	case strings.HasPrefix(body.ID, refusedID):
-		w.WriteHeader(http.StatusUnprocessableEntity)
-		return
-	case chance == 0:
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
-	j.accepted[body.ID]++
-	// Attempts within a claim that a crash ended are not counted, so that a number
-	// may come twice.
-	switch repeated := j.accepted[body.ID] > 1; {
-	case repeated && token < j.tokens[body.ID]:
-		j.late++
-	case repeated && (attempt < 2 || attempt < j.attempts[body.ID]):
-		j.wrong = append(j.wrong, fmt.Sprintf("key %s had its effect again at attempt %d, after attempt %d", body.ID, attempt, j.attempts[body.ID]))
-	}
-	j.attempts[body.ID] = max(j.attempts[body.ID], attempt)
-	j.tokens[body.ID] = max(j.tokens[body.ID], token)
-	if chance == 1 { // it had its effect, and the answer is lost
-		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			conn.Close()
+`, database.URL(), broker.Addr(), i, source))
+		if i == 0 {
+			programs[0].do(t, "migrate", "up", "--config", programs[0].config, "--store-name", "db")
 		}
+		programs[i].start(t)
+	}
+	return programs
+}
+
+// wantRows compares the table with the keys that were written.
+func wantRows(t *testing.T, database *services.Server, feed *feeding) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
+	defer cancel()
+	db, err := pgx.Connect(ctx, database.URL())
+	must(t, err)
+	defer db.Close(context.WithoutCancel(ctx))
+	var rows, distinct, sum int
+	must(t, db.QueryRow(ctx, "SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM rows").Scan(&rows, &distinct, &sum))
+	if want := len(feed.amounts); rows != want || distinct != want || sum != feed.sum() {
+		t.Errorf("%d rows of %d keys with the sum %d; want %d of as many with %d", rows, distinct, sum, want, feed.sum())
 	}
 }
 
-// refusedID begins the ids of messages that a receiver refuses for good.
-const refusedID = "p"
-
-// check compares the journal with the keys that were written, and returns how
-// often an effect was repeated.
-func (j *journal) check(t *testing.T, keys int) (repeats int) {
+// wantAlone waits until groups have given all partitions to one of two programs,
+// whose instances begin with the group and its number.
+func wantAlone(ctx context.Context, t *testing.T, client *kgo.Client, number int, groups ...string) {
 	t.Helper()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	lost := 0
-	for number := range keys {
-		n := j.accepted[strconv.Itoa(number)]
-		if n == 0 {
-			lost++
-			if lost <= 10 {
-				t.Errorf("key %d is lost", number)
+	adm := kadm.NewClient(client)
+	alone := func() bool {
+		described, err := adm.DescribeGroups(ctx, groups...)
+		if err != nil || described.Error() != nil {
+			return false
+		}
+		for _, g := range described {
+			for _, m := range g.Members {
+				if m.InstanceID == nil || !strings.HasPrefix(*m.InstanceID, fmt.Sprint(g.Group, "-", number)) {
+					return false
+				}
+			}
+			if g.State != "Stable" || len(g.Members) == 0 {
+				return false
 			}
 		}
-		repeats += max(n-1, 0)
+		return true
 	}
-	if lost > 10 {
-		t.Errorf("%d keys are lost", lost)
+	if !within(settleFor, alone) {
+		t.Error("the partitions of a program that is gone did not go to the other")
 	}
-	for i, text := range j.wrong {
-		if i == 10 {
-			t.Errorf("and %d more", len(j.wrong)-i)
-			break
-		}
-		t.Error(text)
-	}
-	return repeats
-}
-
-// TestRequestsRepeatOnlyWithTheirAttempts moves messages to a receiver of requests,
-// with keys in PostgreSQL and a cache in Redis above, while the program and the
-// servers are killed.
-func TestRequestsRepeatOnlyWithTheirAttempts(t *testing.T) {
-	seed, random := chooseSeed(t)
-	broker := servicestest.StartKafka(t, nil)
-	database := servicestest.StartPostgres(t, nil)
-	cache := servicestest.StartRedis(t, nil)
-	feed := newFeeding(t, broker.Addr(), seed)
-	seen := newJournal(seed)
-	receiver := httptest.NewServer(seen)
-	defer receiver.Close()
-	d := newDaemon(t, built(t), fmt.Sprintf(`
-stores:
-  cache: { redis: { url: %q } }
-  db: { postgres: { dsn: %q } }
-  both: { tiered: [cache, db] }
-pipelines:
-  calls:
-    source: { kafka: { brokers: [%q], topics: [in], group: calls } }
-    key: { id: .id }
-    window: 1d
-    lease: 3s
-    store: both
-    sink: { webhook: { url: %q, allow_private: true } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
-`, cache.URL(), database.URL(), broker.Addr(), receiver.URL))
-	d.do(t, "migrate", "up", "--config", d.config, "--store-name", "db")
-	d.start(t)
-
-	total := *messages / 5
-	events := shuffled(random, "stop-program kill-program kill-cache kill-database", max(*kills-1, 1))
-	events = append(events, "kill-broker")
-	servers := map[string]*services.Server{"database": database, "broker": broker, "cache": cache}
-	share := total / (len(events) + 1)
-	for _, event := range events {
-		feed.write(t, share)
-		within(time.Duration(random.IntN(1500))*time.Millisecond, func() bool { return false })
-		disturb(t, event, d, servers)
-	}
-	feed.write(t, total-share*len(events))
-	feed.settled(t, "calls", 4*time.Minute)
-	d.end(t, syscall.SIGTERM)
-
-	repeats := seen.check(t, len(feed.amounts))
-	if seen.late > 0 {
-		t.Errorf("%d requests came after one with a higher token, but no program stood still", seen.late)
-	}
-	t.Logf("%d messages, %d keys, %d repeats, %v", total, len(feed.amounts), repeats, events)
 }

@@ -1,14 +1,11 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -56,31 +53,7 @@ func TestGroupsThatTheBrokerDividesKeepEachKeyOnce(t *testing.T) {
 	broker := servicestest.StartKafka(t, &services.KafkaOptions{Properties: map[string]string{"group.consumer.session.timeout.ms": "1000"}})
 	database := servicestest.StartPostgres(t, nil)
 	feed := newFeeding(t, broker.Addr(), seed)
-	db, err := pgx.Connect(t.Context(), database.URL())
-	must(t, err)
-	defer db.Close(context.WithoutCancel(t.Context()))
-	_, err = db.Exec(t.Context(), "CREATE TABLE rows (id text NOT NULL, amount int NOT NULL)")
-	must(t, err)
-	var programs [2]*daemon
-	program := built(t)
-	for i := range programs {
-		programs[i] = newDaemon(t, program, fmt.Sprintf(`
-stores:
-  db: { postgres: { dsn: %q } }
-pipelines:
-  rows:
-    source: { kafka: { brokers: [%q], topics: [in], group: rows, instance: rows-%d, protocol: consumer } }
-    key: { id: .id }
-    window: 1d
-    store: db
-    sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
-`, database.URL(), broker.Addr(), i))
-		if i == 0 {
-			programs[0].do(t, "migrate", "up", "--config", programs[0].config, "--store-name", "db")
-		}
-		programs[i].start(t)
-	}
+	programs := startRows(t, broker, database, "protocol: consumer")
 
 	total, events := sampled(random, *messages/5)
 	share := total / (len(events) + 1)
@@ -96,16 +69,6 @@ pipelines:
 	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 	}
-	wantRows(t, db, feed)
+	wantRows(t, database, feed)
 	t.Logf("%d messages, %d keys, %v", total, len(feed.amounts), events)
-}
-
-// wantRows compares the table with the keys that were written.
-func wantRows(t *testing.T, db *pgx.Conn, feed *feeding) {
-	t.Helper()
-	var rows, distinct, sum int
-	must(t, db.QueryRow(t.Context(), "SELECT count(*), count(DISTINCT id), coalesce(sum(amount), 0) FROM rows").Scan(&rows, &distinct, &sum))
-	if want := len(feed.amounts); rows != want || distinct != want || sum != feed.sum() {
-		t.Errorf("%d rows of %d keys with the sum %d; want %d of as many with %d", rows, distinct, sum, want, feed.sum())
-	}
 }

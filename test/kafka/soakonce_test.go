@@ -48,7 +48,7 @@ func (s *soak) beginOnce(begun int) {
 	o.outputs = newTally(s.t, s.servers["broker"].Addr(), o.out(), o.parked())
 	s.once = o
 	for i, d := range []*daemon{s.steady, s.other} {
-		config := fmt.Sprintf(soakConfig, s.servers["cache"].URL(), s.servers["database"].URL(), s.servers["broker"].Addr(), s.receiver, i, o.group)
+		config := fmt.Sprintf(soakConfig, s.servers["cache"].URL(), s.servers["database"].URL(), s.servers["broker"].Addr(), s.receiver, i, o.group, callsInFlight)
 		must(s.t, os.WriteFile(d.config, []byte(config), 0o600))
 	}
 }
@@ -148,6 +148,7 @@ func (s *soak) beginAgain() {
 	s.t.Helper()
 	for _, d := range []*daemon{s.steady, s.other} {
 		d.end(s.t, syscall.SIGKILL)
+		s.mayRepeat += mayRepeat("kill-program", 1)
 	}
 	s.beginOnce(s.once.begun + 1)
 	s.lives, s.samples = append(s.lives, s.samples), nil
