@@ -332,9 +332,12 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	after := newReader(t, server.Addr())
 	defer after.close()
 	for _, r := range []*reader{during, after} {
-		began := time.Now()
+		had, since := -1, time.Now()
 		within(10*time.Minute, func() bool {
-			return r.read() >= in.keys || time.Since(began) > time.Minute && len(lostMarkers(t, server)) > 0
+			if n := r.read(); n != had {
+				had, since = n, time.Now()
+			}
+			return had >= in.keys || time.Since(since) > 15*time.Second && len(lostMarkers(t, server)) > 0
 		})
 		r.rest()
 	}
