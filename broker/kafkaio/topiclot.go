@@ -255,7 +255,7 @@ func (l *TopicLot) parked(r *kgo.Record) *pipeline.Parked {
 	}
 	id, err := l.identify(&p.Message)
 	if err != nil && l.opts.OnMissing == pipeline.MissingHash {
-		id = string(contentID(nil, r))
+		id = string(contentID(nil, r.Value))
 	}
 	if id != "" {
 		p.Key = semel.Key{Scope: l.opts.Scope, ID: id}
