@@ -50,9 +50,9 @@ func ofCode(err error, code string) error {
 			return err
 		}
 		return semel.Permanent(err)
-	case "08", "28", "3D", "3F", "42", "53", "57", "58", "25", "XX":
-		// Connections, access, names, resources, an operator, the system: no
-		// message's fault.
+	case "08", "26", "28", "3D", "3F", "42", "53", "57", "58", "25", "XX":
+		// Connections, statements that a pooler has lost, access, names,
+		// resources, an operator, the system: no message's fault.
 		if code != "57014" { // a statement that was cancelled for its length
 			return pipeline.Unavailable(err, 0)
 		}

@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/pgsink"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
 )
 
 func item(id, body string) *pipeline.Item {
@@ -248,8 +250,8 @@ func TestTwoProcessesHaveEachEffectOnce(t *testing.T) {
 	exec(t, pool, outTable)
 	var sessions []*pgsink.Session
 	for range 2 {
-		for _, address := range []string{server.URL(), bouncer.URL() + "&default_query_exec_mode=cache_describe"} {
-			session, err := pgsink.NewSession(guard(t, open(t, address)), &row)
+		for _, g := range []*pgstore.Guard{guard(t, pool), connected(t, bouncer.URL())} {
+			session, err := pgsink.NewSession(g, &row)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -272,6 +274,9 @@ func TestTwoProcessesHaveEachEffectOnce(t *testing.T) {
 						if it.Err != nil {
 							again = append(again, it)
 						}
+						if isPrepared(it.Err) {
+							t.Errorf("%s: %v", it.Call.Key, it.Err)
+						}
 					}
 					todo = again
 				}
@@ -292,5 +297,44 @@ func TestTwoProcessesHaveEachEffectOnce(t *testing.T) {
 		list := items(fmt.Sprint("sink ", i), "x", "y")
 		sink.Deliver(t.Context(), list)
 		wantClasses(t, list, "delivered", "delivered", "delivered")
+	}
+}
+
+// connected opens a guard where the tables are, as a configuration does.
+func connected(t testing.TB, address string) *pgstore.Guard {
+	t.Helper()
+	store, err := pgstore.Connect(t.Context(), address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	g, err := pgstore.NewGuard(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// isPrepared reports whether an error is about the name of a prepared statement.
+func isPrepared(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
+}
+
+func TestAStatementThatAPoolerLostIsNoMessagesFault(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	for _, code := range []string{"26000", "42P05"} {
+		opts := &pgsink.Options{Statement: "DO $$ BEGIN RAISE 'lost' USING ERRCODE = '" + code + "'; END $$"}
+		for _, w := range ways(t, address, pool, opts) {
+			list := items("a", "b")
+			w.process(t.Context(), list)
+			for _, it := range list {
+				if !isPrepared(it.Err) || class(it.Err) != "unavailable" {
+					t.Errorf("%s, %s: %s (%v)", w.name, code, class(it.Err), it.Err)
+				}
+			}
+		}
 	}
 }

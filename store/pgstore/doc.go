@@ -24,5 +24,7 @@
 //
 // The store holds neither sessions nor named prepared statements unless it is
 // told to (see [Options].Prepare), so that it works behind PgBouncer in
-// transaction mode.
+// transaction mode. Transactions of a [Guard] go in the mode of the pool, as
+// the statements of their effects do: that of [Connect] names none, and that of
+// a pool which is given to [New] must not be cache_statement there.
 package pgstore

@@ -20,6 +20,7 @@ const (
 	completionUnknown    = "40003"
 	deadlockDetected     = "40P01"
 	lockNotAvailable     = "55P03"
+	duplicatePrepared    = "42P05"
 	undefinedTable       = "42P01"
 	undefinedColumn      = "42703"
 	adminShutdown        = "57P01"
@@ -73,6 +74,10 @@ func answered(e *pgconn.PgError) error {
 		// so, for instance while it waited for a standby. The last is what
 		// others that speak its protocol say.
 		return semel.ErrOutcomeUnknown
+	case duplicatePrepared:
+		// Another client of a pooler has prepared it on this connection: the
+		// next one may not have it.
+		return semel.ErrStoreUnavailable
 	}
 	switch e.Code[:min(2, len(e.Code))] {
 	case "08", "XX", "58":

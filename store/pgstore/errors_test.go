@@ -23,6 +23,8 @@ func TestWhatTheServerSaysHasItsClass(t *testing.T) {
 		"57014": semel.ErrStoreUnavailable, // statement_timeout
 		"57P03": semel.ErrStoreUnavailable, // starting up
 		"25006": semel.ErrStoreUnavailable, // a standby
+		"26000": semel.ErrStoreUnavailable, // a pooler that mixes up prepared statements
+		"42P05": semel.ErrStoreUnavailable,
 		"53300": semel.ErrStoreUnavailable, // no connection left
 		"53100": semel.ErrStoreFull,
 		"53200": semel.ErrStoreFull,

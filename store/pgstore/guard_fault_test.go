@@ -382,13 +382,16 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 	server := servicestest.StartPostgres(t, nil)
 	bouncer := servicestest.StartPgBouncer(t, server, nil)
 	direct := deskAt(t, server.URL(), nil, nil)
-	// Modes that leave nothing behind in the server's session.
-	for _, mode := range []string{"cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		separator := "?"
-		if strings.Contains(bouncer.URL(), "?") {
-			separator = "&"
+	// Modes that leave nothing behind in the server's session, and what Connect
+	// makes of an address without one.
+	for _, mode := range []string{"", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		opts := &Options{LockWait: 10 * time.Second}
+		var d *desk
+		if mode == "" {
+			d = connectedDesk(t, bouncer.URL(), opts)
+		} else {
+			d = openDesk(t, pool(t, bouncer.URL()+"&default_query_exec_mode="+mode), opts, nil)
 		}
-		d := openDesk(t, pool(t, bouncer.URL()+separator+"default_query_exec_mode="+mode), &Options{LockWait: 10 * time.Second}, nil)
 		everyWayTwice(t, d)
 		hoping(t, d)
 		everyWayTwice(t, d)
@@ -406,6 +409,58 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 		wait.Wait()
 		for i := range 20 {
 			direct.wantEffects(t, fmt.Sprint(mode, i), 1)
+		}
+	}
+}
+
+// connectedDesk opens a guard by Connect where the tables are.
+func connectedDesk(t *testing.T, address string, opts *Options) *desk {
+	t.Helper()
+	s, err := Connect(t.Context(), address, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	g, err := NewGuard(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &desk{g, s, s.pool}
+}
+
+func TestConnectPreparesByNameOnlyWhereItIsToldTo(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	deskAt(t, address, nil, nil)
+	for _, c := range []struct {
+		more  string
+		opts  *Options
+		want  pgx.QueryExecMode
+		named bool
+	}{
+		{"", nil, pgx.QueryExecModeCacheDescribe, false},
+		{"", &Options{}, pgx.QueryExecModeCacheDescribe, false},
+		{"", &Options{Prepare: true}, pgx.QueryExecModeCacheStatement, true},
+		{"&default_query_exec_mode=cache_statement", nil, pgx.QueryExecModeCacheStatement, true},
+		{"&default_query_exec_mode=exec", nil, pgx.QueryExecModeExec, false},
+		{"&default_query_exec_mode=exec", &Options{Prepare: true}, pgx.QueryExecModeExec, true},
+	} {
+		d := connectedDesk(t, address+c.more, c.opts)
+		if mode := d.pool.Config().ConnConfig.DefaultQueryExecMode; mode != c.want {
+			t.Errorf("%q, %+v: the mode is %v, want %v", c.more, c.opts, mode, c.want)
+		}
+		everyWayTwice(t, d)
+		named := 0
+		for _, conn := range d.pool.AcquireAllIdle(t.Context()) {
+			var n int
+			if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''", pgx.QueryExecModeExec).Scan(&n); err != nil {
+				t.Error(err)
+			}
+			named += n
+			conn.Release()
+		}
+		if c.named != (named > 0) {
+			t.Errorf("%q, %+v: %d statements have names", c.more, c.opts, named)
 		}
 	}
 }

@@ -50,7 +50,8 @@ type Options struct {
 	// Prepare has statements prepared under a name, once for each connection.
 	// That saves the server's planning, which counts where calls are small,
 	// and breaks behind a pooler in transaction mode that does not follow
-	// prepared statements. Defaults to false.
+	// prepared statements. The pool that Connect opens then has the mode
+	// cache_statement, unless the address names another. Defaults to false.
 	Prepare bool
 }
 

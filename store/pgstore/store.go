@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,11 +54,19 @@ var (
 // Connect opens a pool of connections and a store on it, which closes the pool
 // with itself. The address is in either form of PostgreSQL, also with many
 // hosts; with target_session_attrs=read-write the store finds the primary.
+//
+// The pool prepares no statement under a name, so that a pooler in transaction
+// mode may stand between, unless Options.Prepare is set or the address has a
+// default_query_exec_mode of its own.
 func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		// The error of pgx leaves the password out.
 		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	if prepares := opts != nil && opts.Prepare; !prepares && !strings.Contains(address, "default_query_exec_mode") {
+		// Transactions of a guard go in the mode of the pool.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
