@@ -23,7 +23,9 @@ type queueFunc func(b *pgx.Batch, fresh []*semel.Item)
 // queue is called again, with another batch, where the transaction is done
 // again. The batch must not begin or end a transaction. Where its queries have
 // callbacks, an error of theirs rolls back, which takes two round trips more.
-// There is no result to store. What else is said of DoTx holds.
+// There is no result to store. What else is said of DoTx holds; where key and
+// effect went together, the end of ctx does not call them back, and they are
+// waited for as a commit is.
 func (g *Guard) DoStatements(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
 	all := func(b *pgx.Batch, _ []*semel.Item) { queue(b) }
 	return g.one(ctx, call, queued(all), all)
@@ -81,7 +83,13 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	if slices.ContainsFunc(statements.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil }) {
 		return nil, false
 	}
-	br := u.conn.SendBatch(ctx, &statements)
+	if ctx.Err() != nil {
+		return b.unclaimed(todo, context.Cause(ctx)), true
+	}
+	// Whatever is sent may be committed: to cancel it would only raise a doubt.
+	sent, cancel := outlasting(ctx, b.g.patience)
+	defer cancel()
+	br := u.conn.SendBatch(sent, &statements)
 	if _, err := br.Exec(); err != nil {
 		err = errors.Join(err, closed(br, err))
 		if dashed(err) {
@@ -106,4 +114,18 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	}
 	b.committed(fresh, withoutResults(fresh), asked)
 	return nil, true
+}
+
+// outlasting returns a context that ends so long after ctx does. The caller must
+// call cancel.
+func outlasting(ctx context.Context, patience time.Duration) (_ context.Context, cancel context.CancelFunc) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(patience, func() { end(context.Cause(ctx)) })
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		end(nil)
+	}
 }
