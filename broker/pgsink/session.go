@@ -26,7 +26,10 @@ type Session struct {
 	careful atomic.Int64
 }
 
-var _ pipeline.Session = (*Session)(nil)
+var (
+	_ pipeline.Session = (*Session)(nil)
+	_ pipeline.Readier = (*Session)(nil)
+)
 
 // NewSession returns a session that writes what opts say. The guard's Wait is
 // best 0: the runner waits.
@@ -52,6 +55,17 @@ func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 
 // Traits implements pipeline.Session.
 func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
+
+// Ready implements pipeline.Readier: it asks the store, in whose database the
+// messages are written too.
+func (s *Session) Ready(ctx context.Context) error {
+	if ready, ok := semel.Ability[pipeline.Readier](s.guard.Store()); ok {
+		if err := ready.Ready(ctx); err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+	}
+	return nil
+}
 
 // Close implements pipeline.Session. The store is the caller's.
 func (s *Session) Close(context.Context) error { return nil }

@@ -1,0 +1,58 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/semel-dev/semel"
+)
+
+// Ready returns nil if the server answers, or, of a cluster, if a node says that
+// every slot is served; or else why not. It blocks for one round trip, or for one
+// to each node until one answers, at most until ctx ends, and may be called at
+// any time. Errors wrap ErrStoreUnavailable, ErrStoreFailed, ErrClosed or what
+// ended ctx.
+func (s *Store) Ready(ctx context.Context) error {
+	err := s.enter(ctx, "ready", 0, 0)
+	if err != nil {
+		return err
+	}
+	if s.cluster {
+		err = s.clusterReady(ctx)
+	} else {
+		err = s.client.Do(ctx, s.client.B().Ping().Build()).Error()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, semel.ErrClosed), errors.Is(err, semel.ErrStoreUnavailable):
+		return fmt.Errorf("redisstore: ready: %w", err)
+	}
+	return fmt.Errorf("redisstore: ready: %w: %w", semel.ErrStoreUnavailable, err)
+}
+
+// clusterReady asks the nodes in turn until one says how it sees the cluster.
+func (s *Store) clusterReady(ctx context.Context) error {
+	var failed []error
+	nodes := s.client.Nodes()
+	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
+		text, err := nodes[addr].Do(ctx, nodes[addr].B().ClusterInfo().Build()).ToString()
+		if err == nil {
+			return served(fields(strings.TrimPrefix(text, "txt:"))) // a form of RESP3
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", addr, err))
+	}
+	return errors.Join(append(failed, errors.New("no node answered"))...)
+}
+
+// served returns an error unless every slot of a cluster is served.
+func served(info map[string]string) error {
+	if state, failed := info["cluster_state"], info["cluster_slots_fail"]; state != "ok" || failed != "0" {
+		return fmt.Errorf("cluster_state is %s, and %s slots have no server: %w", state, failed, semel.ErrStoreUnavailable)
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+type readier interface {
+	Ready(ctx context.Context) error
+}
+
+func TestReadySaysThatTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t, &ConnectOptions{Timeout: time.Second, ConnectTimeout: time.Second})
+	ready, ok := semel.Ability[readier](semel.Join(o.store, 0))
+	if !ok {
+		t.Fatal("a joined store does not say whether it is ready")
+	}
+	if err := ready.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// A connection that was open is found closed first.
+	eventually(t, func() bool {
+		err := ready.Ready(t.Context())
+		if !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Fatalf("without the server: %v", err)
+		}
+		return strings.Contains(err.Error(), o.server.Addr())
+	}, "the error names the server")
+	if err := o.server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return ready.Ready(t.Context()) == nil }, "the store is ready again")
+	o.client.Close()
+	if err := ready.Ready(t.Context()); !errors.Is(err, semel.ErrClosed) {
+		t.Errorf("after its client was closed: %v", err)
+	}
+}
+
+func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
+	t.Parallel()
+	cluster := servicestest.StartRedisCluster(t, nil)
+	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), &ConnectOptions{Timeout: time.Second, ConnectTimeout: time.Second})
+	store, err := New(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return store.Ready(t.Context()) == nil }, "the cluster is whole")
+	if err := cluster.Nodes[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		err := store.Ready(t.Context())
+		return errors.Is(err, semel.ErrStoreUnavailable) && strings.Contains(err.Error(), "cluster_state is fail")
+	}, "the others miss the master")
+	if err := cluster.Nodes[1].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return store.Ready(t.Context()) == nil }, "the cluster is whole again")
+}
+
+func TestSlotsWithoutAServerAreMissed(t *testing.T) {
+	t.Parallel()
+	for state, slots := range map[string]string{"ok": "5461", "fail": "0", "": ""} {
+		if err := served(map[string]string{"cluster_state": state, "cluster_slots_fail": slots}); !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Errorf("%q with %q slots failed: %v", state, slots, err)
+		}
+	}
+	if err := served(map[string]string{"cluster_state": "ok", "cluster_slots_fail": "0"}); err != nil {
+		t.Error(err)
+	}
+}
