@@ -28,7 +28,7 @@ func (e *examination) generation(ctx context.Context) error {
 		return err
 	}
 	e.judgeGeneration(p, duration(since))
-	return e.truncates(ctx, ringTable(p.retired()))
+	return nil
 }
 
 func (e *examination) judgeGeneration(p phase, lasts time.Duration) {
@@ -55,25 +55,11 @@ func (e *examination) floor(ctx context.Context) error {
 	} else { // the finding about clean-up says for how long
 		e.judge(false, semel.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
 	}
-	return e.truncates(ctx, slotTable(0))
+	return nil
 }
 
 func (e *examination) judgeFloor(behind time.Duration) {
 	m := e.hasher.times
 	e.judge(behind > m.width()+lag, semel.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
 		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
-}
-
-// truncates judges whether this role may do the clean-up.
-func (e *examination) truncates(ctx context.Context, table string) error {
-	var may bool
-	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'TRUNCATE')", []any{e.opts.quoted(table)}, &may); err != nil {
-		return err
-	}
-	found := "this role may"
-	if !may {
-		found = "this role may not"
-	}
-	e.judge(!may, semel.Notice, "truncate", found, "none for claims; clean-up by this role fails", "GRANT TRUNCATE to the role that runs the maintenance")
-	return nil
 }

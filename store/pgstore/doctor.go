@@ -3,9 +3,9 @@ package pgstore
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -119,29 +119,6 @@ func (e *examination) settings(ctx context.Context) error {
 	return nil
 }
 
-func (e *examination) standbys(ctx context.Context) error {
-	var names, commit string
-	var standbys, synchronous int
-	err := e.ask(ctx, `SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
-		count(*), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication`, nil, &names, &commit, &standbys, &synchronous)
-	if err != nil {
-		return err
-	}
-	found := fmt.Sprintf("%d standbys, synchronous_standby_names = '%s'", standbys, names)
-	switch {
-	case names == "":
-		e.judge(standbys > 0, semel.Warning, "synchronous_standby_names", found,
-			"a failover to an asynchronous standby forgets the keys that had not reached it: their effects are repeated",
-			"name at least one standby in synchronous_standby_names, or fail over to none that lags")
-	case commit == "local" || commit == "off":
-		e.judge(true, semel.Warning, "synchronous standbys", found+", synchronous_commit = "+commit,
-			"commits do not wait for the synchronous standby: a failover forgets keys, whose effects are repeated", "set synchronous_commit = on for this role")
-	default:
-		e.judge(false, semel.Fine, "synchronous_standby_names", found, "", "")
-	}
-	return nil
-}
-
 // pooler compares the process that the connection was told of with the one that
 // answers: a pooler makes the first up.
 func (e *examination) pooler(ctx context.Context) error {
@@ -153,48 +130,20 @@ func (e *examination) pooler(ctx context.Context) error {
 		e.judge(false, semel.Fine, "pooler", "none", "", "")
 		return nil
 	}
-	if e.opts.Prepare {
-		e.judge(true, semel.Warning, "pooler", "between this process and the server",
-			"in transaction mode a statement that was prepared on one connection is missing on the next, unless the pooler follows them: calls fail",
-			"leave Prepare off, or use PgBouncer 1.21 or newer with max_prepared_statements")
-		return nil
+	const (
+		found = "between this process and the server"
+		lost  = "in transaction mode a statement that was prepared on one connection is missing on the next, unless the pooler follows them: "
+		newer = ", or use PgBouncer 1.21 or newer with max_prepared_statements"
+	)
+	switch {
+	case e.opts.Prepare:
+		e.judge(true, semel.Warning, "pooler", found, lost+"calls fail", "leave Prepare off"+newer)
+	case e.conn.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement:
+		e.judge(true, semel.Warning, "pooler", found+", and the pool of connections prepares by name",
+			lost+"transactions with an effect fail", "set default_query_exec_mode=cache_describe"+newer)
+	default:
+		e.judge(true, semel.Notice, "pooler", found, "none: no session is needed", "")
 	}
-	e.judge(true, semel.Notice, "pooler", "between this process and the server", "none: no session is needed", "")
-	return nil
-}
-
-func (e *examination) privileges(ctx context.Context) error {
-	var missing []string
-	var role string
-	err := e.ask(ctx, `SELECT current_user, array(
-		SELECT need.privilege || ' on ' || need.relation FROM (VALUES
-			($1, 'SELECT'), ($1, 'INSERT'), ($1, 'UPDATE'), ($1, 'DELETE'), ($2, 'SELECT'), ($2, 'UPDATE'), ($3, 'SELECT')) AS need (relation, privilege)
-		WHERE NOT has_table_privilege(need.relation, need.privilege)
-		UNION ALL SELECT 'USAGE on ' || $4 WHERE NOT has_sequence_privilege($4, 'USAGE'))`,
-		[]any{e.opts.quoted("keys"), e.opts.quoted("meta"), e.opts.quoted("migrations"), e.opts.quoted("tokens")}, &role, &missing)
-	if err != nil {
-		return err
-	}
-	found := fmt.Sprintf("role %s has what it needs", role)
-	if len(missing) > 0 {
-		found = fmt.Sprintf("role %s lacks %s", role, strings.Join(missing, ", "))
-	}
-	e.judge(len(missing) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
-	return e.audits(ctx)
-}
-
-// audits judges whether this role may write the audit log.
-func (e *examination) audits(ctx context.Context) error {
-	var may bool
-	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'INSERT') AND has_table_privilege($1, 'SELECT')", []any{e.opts.quoted("audit")}, &may); err != nil {
-		return err
-	}
-	found := "this role may write it"
-	if !may {
-		found = "this role may not write it"
-	}
-	e.judge(!may, semel.Notice, "audit log", found, "none for claims; keys cannot be removed or resolved by hand with this role",
-		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" to the role of who does so")
 	return nil
 }
 

@@ -89,8 +89,8 @@ func TestPoolerIsFound(t *testing.T) {
 	if f := finding(t, b.Store, "pooler"); f.Severity != semel.Fine {
 		t.Errorf("without a pooler the examination says %+v", f)
 	}
-	behind := openAt(t, servicestest.StartPgBouncer(t, server, nil).URL(), nil)
-	if f := finding(t, behind.Store, "pooler"); f.Severity != semel.Notice {
+	behind := servicestest.StartPgBouncer(t, server, nil).URL()
+	if f := finding(t, connectedDesk(t, behind, nil).store, "pooler"); f.Severity != semel.Notice {
 		t.Errorf("behind a pooler the examination says %+v", f)
 	}
 	// Named statements are what a pooler in transaction mode loses.
@@ -98,6 +98,10 @@ func TestPoolerIsFound(t *testing.T) {
 	preparing := openAt(t, one.URL(), &Options{Prepare: true})
 	if f := finding(t, preparing.Store, "pooler"); f.Severity != semel.Warning {
 		t.Errorf("behind a pooler with Prepare the examination says %+v", f)
+	}
+	naming := openAt(t, one.URL(), nil) // on a pool in the default mode of pgx
+	if f := finding(t, naming.Store, "pooler"); f.Severity != semel.Warning || !strings.Contains(f.Remedy, "cache_describe") {
+		t.Errorf("behind a pooler with a pool that prepares by name the examination says %+v", f)
 	}
 }
 
