@@ -162,10 +162,10 @@ func TestATransactionIsReadyWhileItsBrokersAnswer(t *testing.T) {
 	r := transact(t, address, "")
 	r.readiness(t, "")
 	cluster.Close()
-	r.readiness(t, "no broker answers: ")
+	r.readiness(t, "kafkaio: ")
 	r.end()
 	<-r.ended // it may not end in order without a broker
 	r = transact(t, address, "")
-	r.readiness(t, "no broker answers: ")
+	r.readiness(t, "refused")
 	r.stop(t)
 }
