@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -63,7 +64,10 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 		asked := time.Now()
 		err := g.ask(ctx, req[:], answer[:])
 		g.ObserveDecision(call.Key, &answer[0], time.Since(asked))
-		if err == nil {
+		switch {
+		case answer[0].Decision != Undecided:
+			err = nil // an answer counts, whatever the call says of others
+		case answer[0].Err != nil:
 			err = answer[0].Err
 		}
 		if err != nil {
@@ -82,15 +86,33 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 	}
 }
 
-// ask sends a claim once more if its first answer was lost: the store knows
-// its own claim by the owner.
+// ask sends claims once more if an answer was lost: the store knows its own
+// claims by their owners.
 func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
-	err := g.store.Claim(ctx, reqs, answers)
-	if err != nil && Classify(err) == ClassUnknown && ctx.Err() == nil {
-		clear(answers)
-		err = g.store.Claim(ctx, reqs, answers)
+	first := g.store.Claim(ctx, reqs, answers)
+	if Classify(first) != ClassUnknown || ctx.Err() != nil || !slices.ContainsFunc(answers, unanswered) {
+		return first
+	}
+	clear(answers)
+	err := again(first, g.store.Claim(ctx, reqs, answers))
+	for i := range answers {
+		if Classify(answers[i].Err) == ClassRetryable {
+			answers[i].Err = again(first, answers[i].Err)
+		}
 	}
 	return err
+}
+
+func unanswered(a ClaimAnswer) bool { return a.Decision == Undecided && a.Err == nil }
+
+// again returns the error of a call that was made again after the error first.
+// If that left the outcome open, a refusal now does not close it: the change
+// may have been made at first.
+func again(first, err error) error {
+	if err == nil || Classify(first) != ClassUnknown {
+		return err
+	}
+	return fmt.Errorf("asked again after a lost answer: %w: %w", ErrOutcomeUnknown, err)
 }
 
 // Settle turns an answer that grants nothing into the outcome and error that Do

@@ -3,6 +3,7 @@ package semel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -77,7 +78,7 @@ func (h *heartbeat) beat() {
 			return
 		}
 	}
-	if err == nil {
+	if err == nil || !slices.ContainsFunc(answers, func(a ExtendAnswer) bool { return a.LeaseEnd.IsZero() }) {
 		h.sure = asked.Add(g.opts.Lease)
 		h.timer.Reset(g.opts.Heartbeat)
 		return

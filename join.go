@@ -14,7 +14,8 @@ import (
 // also when half as many have gathered as are under way. There is no timer: a
 // lone caller never waits, and where there were others lately, who is to make
 // the call only lets those run before that can. Calls with several requests pass
-// through unchanged.
+// through unchanged. A caller whose request was answered gets no error of the
+// others.
 //
 // It is safe for concurrent use. It starts no goroutines.
 type Joined struct {
@@ -54,11 +55,13 @@ func Join(store Store, most int) *Joined {
 		least, room := l.JoinSizes()
 		plan.least, plan.most = least, min(most, room)
 	}
-	j.claim.init(plan, store.Claim)
-	j.complete.init(plan, store.Complete)
-	j.release.init(plan, store.Release)
-	j.extend.init(plan, store.Extend)
+	refused := func(a *error) bool { return *a != nil } // nil may be no answer
+	j.claim.init(plan, store.Claim, func(a *ClaimAnswer) bool { return !unanswered(*a) })
+	j.complete.init(plan, store.Complete, refused)
+	j.release.init(plan, store.Release, refused)
+	j.extend.init(plan, store.Extend, func(a *ExtendAnswer) bool { return a.Err != nil || !a.LeaseEnd.IsZero() })
 	j.claim.orphan = j.giveBack
+	j.complete.silent = true
 	return j
 }
 
@@ -119,6 +122,11 @@ func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []Cl
 type joiner[Req, Ans any] struct {
 	call   func(context.Context, []Req, []Ans) error
 	orphan func(context.Context, []Req, []Ans)
+	// filled tells an answer from none.
+	filled func(*Ans) bool
+	// silent: what succeeded has an empty answer too. So a caller whose call
+	// failed, maybe for the requests of others, repeats its own alone.
+	silent bool
 	joinPlan
 
 	idle sync.Pool // of *caller[Ans]
@@ -156,11 +164,12 @@ type joint[Req, Ans any] struct {
 type caller[Ans any] struct {
 	answer *Ans // where the answer goes
 	err    error
+	shared bool      // others were in the call
 	wake   chan bool // has room for one: true to lead the batch, false when the answer is there
 }
 
-func (j *joiner[Req, Ans]) init(plan joinPlan, call func(context.Context, []Req, []Ans) error) {
-	j.joinPlan, j.call = plan, call
+func (j *joiner[Req, Ans]) init(plan joinPlan, call func(context.Context, []Req, []Ans) error, filled func(*Ans) bool) {
+	j.joinPlan, j.call, j.filled = plan, call, filled
 	j.idle.New = func() any { return &caller[Ans]{wake: make(chan bool, 1)} }
 }
 
@@ -204,7 +213,11 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 	if err == nil {
 		err = c.err
 	}
-	c.answer, c.err = nil, nil
+	repeat := j.silent && c.shared && err != nil && retryable(err) && ctx.Err() == nil
+	c.answer, c.err, c.shared = nil, nil, false
+	if repeat {
+		return again(err, j.call(ctx, reqs, answers))
+	}
 	return err
 }
 
@@ -345,7 +358,10 @@ func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], lead
 	for i, c := range b.callers {
 		switch {
 		case c != nil:
-			*c.answer, c.err = b.answers[i], err
+			*c.answer, c.err, c.shared = b.answers[i], err, len(b.reqs) > 1
+			if j.filled(&b.answers[i]) {
+				c.err = nil // the error is of others' requests
+			}
 			if c != leader {
 				c.wake <- false
 			}
