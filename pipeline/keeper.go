@@ -192,7 +192,7 @@ func (k *keeper) tick() {
 		case h.of == nil: // completed or given up meanwhile
 		case answers[i].Err != nil:
 			k.lose(h, answers[i].Err)
-		case err == nil:
+		case err == nil || !answers[i].LeaseEnd.IsZero():
 			h.sure = asked.Add(k.lease)
 		case left <= 0:
 			k.lose(h, err)

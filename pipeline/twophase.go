@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,7 +211,8 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 	var holds []hold // in one piece of memory
 	start := time.Now()
 	err := t.store.Claim(ctx, reqs, answers)
-	if err != nil && semel.Classify(err) == semel.ClassUnknown && ctx.Err() == nil {
+	lost := semel.Classify(err) == semel.ClassUnknown && ctx.Err() == nil && slices.ContainsFunc(answers, unanswered)
+	if lost {
 		clear(answers)
 		err = t.store.Claim(ctx, reqs, answers) // the store knows its own claims by their owner
 	}
@@ -220,6 +222,7 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 	for i, it := range items {
 		a := &answers[i]
 		t.guard.ObserveDecision(it.Call.Key, a, elapsed)
+		before := lost || it.asked != nil
 		it.Decision, it.asked = a.Decision, nil
 		switch {
 		case a.Decision == semel.Fresh:
@@ -238,6 +241,10 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 			}
 			if a.Err == nil {
 				a.Err = fmt.Errorf("the store did not decide: %w", semel.ErrOutcomeUnknown)
+			}
+			if before && !refused {
+				// A refusal does not undo what was granted when an answer was lost.
+				a.Err = fmt.Errorf("asked again after a lost answer: %w: %w", semel.ErrOutcomeUnknown, a.Err)
 			}
 			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: a.Err})
 			it.Err = &StoreError{fmt.Errorf("claim %s: %w", it.Call.Key, a.Err)}
@@ -269,6 +276,8 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 		t.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: passed, Err: err})
 	}
 }
+
+func unanswered(a semel.ClaimAnswer) bool { return a.Decision == semel.Undecided && a.Err == nil }
 
 // finish completes what was delivered, and keeps or gives up the other claims.
 func (t *TwoPhase) finish(ctx context.Context, r *room, batch *held) {

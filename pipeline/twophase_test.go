@@ -92,6 +92,95 @@ func TestAClaimWhoseAnswerWasLostIsItsOwn(t *testing.T) {
 	})
 }
 
+// TestAClaimWhoseAnswerWasLostIsItsOwnAfterARefusal: a refusal that comes later
+// does not undo what may have been granted.
+func TestAClaimWhoseAnswerWasLostIsItsOwnAfterARefusal(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func([]semel.ClaimAnswer) error{
+		"the call is refused": func([]semel.ClaimAnswer) error { return semel.ErrStoreUnavailable },
+		"the key is refused": func(answers []semel.ClaimAnswer) error {
+			for i := range answers {
+				answers[i] = semel.ClaimAnswer{Err: semel.ErrStoreFull}
+			}
+			return nil
+		},
+	} {
+		for _, policy := range []semel.ExpiryPolicy{semel.Retry, semel.Hold} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					r.phases.Guard.OnLeaseExpired = policy
+					calls := 0
+					r.store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+						if calls++; calls == 1 {
+							_ = r.store.Store.Claim(ctx, reqs, answers)
+							clear(answers)
+							return semel.ErrOutcomeUnknown
+						}
+						if calls == 4 { // the second and the third were not repeated
+							r.store.heal()
+						}
+						return refuse(answers)
+					}
+					r.add(1, "a", "")
+					began := time.Now()
+					r.run()
+					if got := r.attempts("a"); !slices.Equal(got, []int{1}) {
+						t.Errorf("attempts: %v", got)
+					}
+					if took := time.Since(began); calls != 4 || took > semel.DefaultLease/2 {
+						t.Errorf("it took %v and %d failed claims: its own claim stood in its way", took, calls)
+					}
+					r.wantParked(nil)
+					r.wantAcked(1)
+				})
+			})
+		}
+	}
+}
+
+// TestALeaseThatIsExtendedLastsThoughAnotherIsRefused has a store of which one
+// part does not answer.
+func TestALeaseThatIsExtendedLastsThoughAnotherIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+			var refused error
+			for i := range reqs {
+				if reqs[i].Key.ID == "down" {
+					refused = semel.ErrStoreUnavailable
+				} else if err := r.store.Store.Extend(ctx, reqs[i:i+1], answers[i:i+1]); err != nil {
+					return err
+				}
+			}
+			return refused
+		}
+		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+			if m.Attempt > 1 {
+				return semel.Result{}, nil
+			}
+			select {
+			case <-ctx.Done():
+				return semel.Result{}, ctx.Err()
+			case <-time.After(2 * semel.DefaultLease):
+				return semel.Result{}, nil
+			}
+		}
+		r.add(1, "up", "")
+		r.add(2, "down", "")
+		r.run()
+		if got := r.attempts("up"); !slices.Equal(got, []int{1}) {
+			t.Errorf("attempts at the key that was extended: %v", got)
+		}
+		if got := r.attempts("down"); len(got) < 2 {
+			t.Errorf("attempts at the key that was refused: %v", got)
+		}
+		r.wantAcked(2)
+	})
+}
+
 func TestAStoreThatIsDownStopsEverythingAndLosesNothing(t *testing.T) {
 	for _, down := range []error{semel.ErrStoreUnavailable, semel.ErrClosed, semel.ErrCorrupt, semel.ErrStoreFailed, semel.ErrInvalidRequest, errors.New("nobody knows")} {
 		for _, pass := range []bool{false, true} {
