@@ -97,6 +97,15 @@ func refused(verb, message string) error {
 	return fmt.Errorf("redisstore: %s: %w: %s", verb, refusal(message), strings.TrimSpace(message))
 }
 
+// graver returns the error that speaks for both: the first, unless only the
+// second says that something may have been changed.
+func graver(first, second error) error {
+	if first == nil || semel.Classify(first) != semel.ClassUnknown && semel.Classify(second) == semel.ClassUnknown {
+		return second
+	}
+	return first
+}
+
 // isFull reports whether the server has no memory for one more key.
 func isFull(err error) bool { return errors.Is(err, semel.ErrStoreFull) }
 

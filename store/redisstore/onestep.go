@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -90,10 +91,13 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 		case refusal != nil:
 			// A full server refuses the command before it looks whether the
 			// key is there; the script looks first.
-			if e := storeError("claim", refusal); isFull(e) {
+			switch e := storeError("claim", refusal); {
+			case isFull(e):
 				left = append(left, i)
-			} else if err == nil {
-				err = e
+			case errors.Is(e, semel.ErrCorrupt):
+				answers[i].Err = damaged("claim", reqs[i].Key)
+			default:
+				err = graver(err, e)
 			}
 		case !readKept(&reqs[i], kept, &answers[i]):
 			left = append(left, i)

@@ -92,7 +92,7 @@ type batch struct {
 }
 
 // run sends units through a script and hands each answer to read. It returns
-// the first error of the server or of read; the other answers of the same
+// the gravest error of the server or of read; the other answers of the same
 // pipeline are read all the same.
 func (s *Store) run(ctx context.Context, sc *script, units []unit, read func(at int, answer string) error) error {
 	for len(units) > 0 {
@@ -129,8 +129,8 @@ func (s *Store) runPipeline(ctx context.Context, sc *script, batches []batch, re
 			u := &batches[i].units[j]
 			if answer == "" {
 				again = append(again, *u)
-			} else if e := read(u.at, answer); e != nil && err == nil {
-				err = e
+			} else if e := read(u.at, answer); e != nil {
+				err = graver(err, e)
 			}
 		}
 	}
@@ -163,8 +163,8 @@ func (s *Store) batches(units []unit) []batch {
 	return list
 }
 
-// send runs a script for each batch, in one pipeline, and returns the answers.
-// A server that does not know the script is told it.
+// send runs a script for each batch, in one pipeline, and returns the answers
+// and the gravest error. A server that does not know the script is told it.
 func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]string, error) {
 	commands := make([]rueidis.Completed, len(batches), len(batches)+2)
 	for i := range batches {
@@ -173,7 +173,7 @@ func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]stri
 	}
 	results := s.do(ctx, commands)
 	answers := make([][]string, len(batches))
-	var first error
+	var gravest error
 	for i := range batches {
 		result := results[i]
 		if e, ok := rueidis.IsRedisErr(result.Error()); ok && e.IsNoScript() {
@@ -184,11 +184,11 @@ func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]stri
 		if answers[i], err = result.AsStrSlice(); err == nil && len(answers[i]) != len(batches[i].units) {
 			err = fmt.Errorf("%d answers to %d requests", len(answers[i]), len(batches[i].units))
 		}
-		if err != nil && first == nil {
-			first = storeError(sc.verb, err)
+		if err != nil {
+			gravest = graver(gravest, storeError(sc.verb, err))
 		}
 	}
-	return answers, first
+	return answers, gravest
 }
 
 // do sends commands in one pipeline, and now and then the reminder.
