@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -66,4 +67,60 @@ func TestCompactFormIsRefusedBetweenItsWrites(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestForeignSetRefusesItsKeysAlone has something else stand under the names of a
+// bucket's sets. A key that is claimed is done all the same, and stays so.
+func TestForeignSetRefusesItsKeysAlone(t *testing.T) {
+	t.Parallel()
+	form := compactForm()
+	s := newStore(t, &Options{Compact: form})
+	held, other := ask("held", 1), ask("other", 2)
+	memo := s.digests()
+	d := memo.Key(held.Key)
+	sets := s.appendSetKeys(nil, &d)
+	for o := memo.Key(other.Key); s.appendSetKeys(nil, &o)[0] == sets[0]; o = memo.Key(other.Key) {
+		other.Key.ID += "s" // by chance both had the same sets
+	}
+	token := wantDecision(t, s, semel.Fresh, held).Claim.Token
+	for _, name := range sets {
+		command(t, s, "SET", name, "somebody else's")
+	}
+	for range 2 {
+		if err := complete(t, s, held.Key, token, form.Window); err != nil {
+			t.Errorf("the completion of a key that was claimed: %v", err)
+		}
+		if ms, err := command(t, s, "PTTL", s.recordKey(&d)).AsInt64(); err != nil || ms < form.Window.Milliseconds()/2 {
+			t.Errorf("its record stays for %d ms (%v), want the window", ms, err)
+		}
+	}
+	wantDecision(t, s, semel.Duplicate, ask("held", 3))
+	records := make([]semel.Record, 1)
+	if err := s.Look(t.Context(), []semel.Key{held.Key}, records); err != nil || records[0].State != semel.Done {
+		t.Errorf("look shows it %s, %v", records[0].State, err)
+	}
+	if was, err := s.Remove(t.Context(), held.Key); err != nil || !was {
+		t.Errorf("remove: %t, %v", was, err)
+	}
+
+	inOneStep := done(ask("held", 4))
+	inOneStep.Window = form.Window
+	for _, req := range []semel.ClaimRequest{ask("held", 5), inOneStep} {
+		answers := claim(t, s, other, req, other)
+		if !errors.Is(answers[1].Err, semel.ErrCorrupt) || answers[1].Decision != semel.Undecided {
+			t.Errorf("a key that may be in the sets is answered %s, %v", answers[1].Decision, answers[1].Err)
+		}
+		if answers[0].Decision != semel.Fresh || answers[2].Decision != semel.Fresh {
+			t.Errorf("the other key is answered %s, %v", answers[0].Decision, answers[0].Err)
+		}
+	}
+	if err := complete(t, s, held.Key, token, form.Window); !errors.Is(err, semel.ErrCorrupt) {
+		t.Errorf("the completion of a key that may be in the sets: %v", err)
+	}
+	if err := s.Look(t.Context(), []semel.Key{held.Key}, records); !errors.Is(err, semel.ErrCorrupt) {
+		t.Errorf("look of a key that may be in the sets: %v", err)
+	}
+
+	command(t, s, append([]string{"DEL"}, sets...)...)
+	wantDecision(t, s, semel.Fresh, inOneStep)
 }

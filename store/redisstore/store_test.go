@@ -252,23 +252,37 @@ func TestDamagedRecordRefusesItsKeyAlone(t *testing.T) {
 	bad, good := ask("bad", 1), ask("good", 2)
 	memo := s.digests()
 	d := memo.Key(bad.Key)
+	name := s.recordKey(&d)
+	damages := [][]string{{"RPUSH", name, "x"}, {"HSET", name, "x", "y"}, {"SADD", name, "x"}, {"SADD", name, "1"}, {"ZADD", name, "1", "x"}}
 	for _, value := range []string{"", "c", "x", "dshort", "o", "processing:42", "h" + strings.Repeat("\xff", 60)} {
-		command(t, s, "SET", s.recordKey(&d), value)
+		damages = append(damages, []string{"SET", name, value})
+	}
+	for n, damage := range damages {
+		command(t, s, damage...)
 		for _, inOneStep := range []bool{false, true} {
-			bad.Done, good.Done = inOneStep, inOneStep
-			answers := claim(t, s, bad, good)
-			if !errors.Is(answers[0].Err, semel.ErrCorrupt) && answers[0].Decision != semel.Mismatch {
-				t.Errorf("%q: the damaged key is answered %s, %v", value, answers[0].Decision, answers[0].Err)
+			first := ask(fmt.Sprint("first ", n, inOneStep), 3)
+			bad.Done, good.Done, first.Done = inOneStep, inOneStep, inOneStep
+			answers := claim(t, s, first, bad, good)
+			if !errors.Is(answers[1].Err, semel.ErrCorrupt) && answers[1].Decision != semel.Mismatch {
+				t.Errorf("%q: the damaged key is answered %s, %v", damage, answers[1].Decision, answers[1].Err)
 			}
-			if answers[1].Decision == semel.Undecided {
-				t.Errorf("%q: the other key is answered %s, %v", value, answers[1].Decision, answers[1].Err)
+			if answers[0].Decision != semel.Fresh || answers[2].Decision == semel.Undecided {
+				t.Errorf("%q: the other keys are answered %s, %v and %s, %v", damage, answers[0].Decision, answers[0].Err, answers[2].Decision, answers[2].Err)
 			}
 		}
 		if err := complete(t, s, bad.Key, 1, time.Hour); err == nil {
-			t.Errorf("%q: a completion of the damaged key succeeds", value)
+			t.Errorf("%q: a completion of the damaged key succeeds", damage)
 		}
-		if was, err := s.Remove(t.Context(), bad.Key); err != nil || !was && value != "" {
-			t.Errorf("%q: remove: %t, %v", value, was, err)
+		var extended [1]semel.ExtendAnswer
+		if err := s.Extend(t.Context(), []semel.ExtendRequest{{Key: bad.Key, Token: 1, Lease: time.Hour}}, extended[:]); err != nil || extended[0].Err == nil {
+			t.Errorf("%q: the damaged key is extended: %v, %v", damage, extended[0], err)
+		}
+		var released [1]error
+		if err := s.Release(t.Context(), []semel.ReleaseRequest{{Key: bad.Key, Token: 1}}, released[:]); err != nil || released[0] == nil {
+			t.Errorf("%q: the damaged key is released: %v, %v", damage, released[0], err)
+		}
+		if was, err := s.Remove(t.Context(), bad.Key); err != nil || !was {
+			t.Errorf("%q: remove: %t, %v", damage, was, err)
 		}
 	}
 	wantDecision(t, s, semel.Fresh, ask("bad", 9))

@@ -25,7 +25,7 @@ local function grant(first, rec, flags, span, req, member)
   if has(flags, DONE_FLAG) then
     local err
     if has(flags, COMPACT_FLAG) then
-      err = mark(first, member, sub(req, 26))
+      err = mark(first, member, sub(req, 26), span)
     else
       err = store(KEYS[first], sub(req, 26), span)
     end
@@ -60,7 +60,7 @@ local answers = each(function(first, rec, state, req, member)
     if not matches(print_of(rec), sub(req, 18, 25)) then
       return 'M' .. sub(rec, 1, HEADER)
     elseif state == ONE_STEP and done and rec == sub(req, 26) then
-      local err = has(flags, COMPACT_FLAG) and mend(first, member)
+      local err = has(flags, COMPACT_FLAG) and mend(first, member, rec, span)
       return err and refused(err) or 'F' .. pack('<I4', 0)
     elseif state == DONE or state == ONE_STEP then
       return 'D' .. rec
@@ -71,10 +71,15 @@ local answers = each(function(first, rec, state, req, member)
     elseif lease_end(rec) > now then
       return 'I' .. rec
     end
-  elseif has(flags, LEGACY_FLAG) or marked(first, member) then
+  elseif has(flags, LEGACY_FLAG) then
     return 'D'
-  elseif late > 0 and now > late then
-    return 'L'
+  else
+    local answer = marked(first, member)
+    if answer then
+      return answer
+    elseif late > 0 and now > late then
+      return 'L'
+    end
   end
   return grant(first, rec, flags, span, req, member)
 end)

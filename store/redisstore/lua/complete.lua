@@ -4,17 +4,21 @@
 return each(function(first, rec, state, req, member)
   local token, window, compact = unpack('<c8I8B', req)
   if not rec then
-    return stale(marked(first, member) and string.char(DONE) or nil)
+    local answer = marked(first, member)
+    if answer == 'C' then
+      return answer
+    end
+    return stale(answer and string.char(DONE) or nil)
   elseif state == ONE_STEP or token == NONE or token_of(rec) ~= token then
     return stale(rec)
   elseif state == DONE then
     -- It is repeated.
-    local err = compact == 1 and print_of(rec) == NONE and mend(first, member)
+    local err = compact == 1 and print_of(rec) == NONE and mend(first, member, rec, window)
     return err and refused(err) or 'K'
   end
   local done, err = finished(rec, token, sub(req, 18)), nil
   if compact == 1 and print_of(rec) == NONE then
-    err = mark(first, member, done)
+    err = mark(first, member, done, window)
   else
     err = store(KEYS[first], done, window)
   end

@@ -5,10 +5,10 @@
 -- ARGV[1] and ARGV[2] are the length of a slice in microseconds and the grace
 -- in milliseconds, 0 without the compact form. For each request follows one
 -- packed string and, where there are sets, the member that stands for the key.
--- The reply is one string for each request. C says that the record is damaged,
--- X and a text that the server refused to write. An empty one is left out: it is
--- long, others before it were too, and nothing was changed; the caller asks for
--- it again.
+-- The reply is one string for each request. C says that the record is damaged
+-- or a name of ours foreign, X and a text that the server refused to write. An
+-- empty one is left out: it is long, others before it were too, and nothing was
+-- changed; the caller asks for it again.
 --
 -- The layout of a record is in record.go. Times are microseconds of this
 -- server's clock, numbers are little-endian.
@@ -52,13 +52,32 @@ local function matches(a, b)
   return a == b or a == NONE or b == NONE or a == '' or b == ''
 end
 
+-- foreign says whether the server refused because a name of ours has another
+-- type: that is somebody else's doing.
+local function foreign(err)
+  return string.find(err, 'WRONGTYPE', 1, true) ~= nil
+end
+
+-- own runs a command on a name of ours. It returns nil if the name is foreign;
+-- any other refusal ends the script.
+local function own(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' then
+    return reply
+  elseif not foreign(reply.err) then
+    return redis.call(...) -- which is refused again
+  end
+end
+
 local LEAST = { [CLAIMED] = 53, [HELD] = 53, [UNKNOWN] = 53, [DONE] = 34, [ONE_STEP] = 17 }
 
 -- load returns a record and its state, or nil; of what is no record there is no
 -- state. A lease that ended in a record with hold has made it unknown.
 local function load(key)
-  local rec = redis.call('GET', key)
-  if not rec then
+  local rec = own('GET', key)
+  if rec == nil then
+    return '', nil
+  elseif not rec then
     return nil, nil
   end
   local state = byte(rec)
@@ -99,16 +118,21 @@ local function finished(rec, token, result)
   return string.char(DONE) .. sub(rec, 2, 5) .. token .. sub(rec, 14, 21) .. sub(rec, 30, 41 + ids) .. result
 end
 
--- marked says whether a key is done in the compact form. All sets of the ring
--- are asked: those of old slices have expired, and that of the next one covers
--- a clock that was set back.
+-- marked returns D if a key is done in the compact form, C if a set is foreign
+-- and no other one has the key, and else nil. All sets of the ring are asked:
+-- those of old slices have expired, and that of the next one covers a clock that
+-- was set back.
 local function marked(first, member)
+  local answer
   for i = first + 1, first + stride - 1 do
-    if redis.call('SISMEMBER', KEYS[i], member) == 1 then
-      return true
+    local found = own('SISMEMBER', KEYS[i], member)
+    if found == 1 then
+      return 'D'
+    elseif found == nil then
+      answer = 'C'
     end
   end
-  return false
+  return answer
 end
 
 -- add puts a key into the set of this slice. It comes after the key's record:
@@ -130,15 +154,24 @@ local function add(first, member)
 end
 
 -- mark makes a key done in the compact form, and keeps the record for a while,
--- so that who asks again is recognised.
-local function mark(first, member, rec)
-  return store(KEYS[first], rec, grace) or add(first, member)
+-- so that who asks again is recognised. Without a set, which is foreign, the
+-- record stays for the window.
+local function mark(first, member, rec, window)
+  local err = store(KEYS[first], rec, grace) or add(first, member)
+  if err and foreign(err) then
+    err = store(KEYS[first], rec, window)
+    return err and 'PARTLY ' .. err
+  end
+  return err
 end
 
 -- mend adds a key whose record is there and which should be in a set, if the
 -- set refused it before.
-local function mend(first, member)
-  if not marked(first, member) then
+local function mend(first, member, rec, window)
+  local answer = marked(first, member)
+  if answer == 'C' then
+    return store(KEYS[first], rec, window)
+  elseif not answer then
     return add(first, member)
   end
 end

@@ -6,7 +6,7 @@ for i = 1, count do
   local first, member = 2 + (i - 1) * stride, ARGV[2 + i * fields]
   local was = redis.call('DEL', KEYS[first])
   for j = first + 1, first + stride - 1 do
-    was = was + redis.call('SREM', KEYS[j], member)
+    was = was + (own('SREM', KEYS[j], member) or 0)
   end
   answers[i] = was > 0 and 'K' or 'A'
 end
