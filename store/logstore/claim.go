@@ -79,6 +79,11 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			return answers[i].Err != nil || s.claimOne(o, &o.digests[i], &reqs[i], &answers[i])
 		})
 	if settled := s.settle(ctx, o); settled != nil {
+		for i := range answers {
+			if answers[i].Err == nil {
+				answers[i] = semel.ClaimAnswer{} // what an answer rests on may not last
+			}
+		}
 		return settled
 	}
 	return err

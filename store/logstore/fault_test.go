@@ -124,6 +124,9 @@ func TestStoreStopsAfterAFailedSync(t *testing.T) {
 		if err := s.Claim(t.Context(), req, a[:]); !errors.Is(err, semel.ErrStoreFailed) || !errors.Is(err, syscall.EIO) {
 			t.Fatalf("%s fails: Claim: %v, want ErrStoreFailed and the cause", kind, err)
 		}
+		if a[0].Decision != semel.Undecided {
+			t.Errorf("%s fails: Claim answers %s, and nothing of it is on the disk", kind, a[0].Decision)
+		}
 		before := syncs.Load()
 		for range 3 {
 			if err := s.Claim(t.Context(), req, a[:]); !errors.Is(err, semel.ErrStoreFailed) {
