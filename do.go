@@ -314,6 +314,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return causeOf(ctx)
 	}
+}
+
+// causeOf returns why a context ended. Of a PermanentError, with which somebody
+// ended it who had another message in hand, only the text stays: a caller may
+// acknowledge what failed for good.
+func causeOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if Classify(cause) == ClassPermanent {
+		return fmt.Errorf("%w: %v", ctx.Err(), cause)
+	}
+	return cause
 }

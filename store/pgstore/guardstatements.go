@@ -84,7 +84,7 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 		return nil, false
 	}
 	if ctx.Err() != nil {
-		return b.unclaimed(todo, context.Cause(ctx)), true
+		return b.unclaimed(todo, causeOf(ctx)), true
 	}
 	// Whatever is sent may be committed: to cancel it would only raise a doubt.
 	sent, cancel := outlasting(ctx, b.g.patience)

@@ -12,6 +12,32 @@ import (
 	"github.com/semel-dev/semel"
 )
 
+// TestAContextThatAnothersErrorEndedRecordsNothing ends the context of a batch with
+// the error of another message, as errgroup does: nothing of the batch has failed.
+func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	hoping(t, d)
+	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	for _, out := range d.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+		for _, item := range fresh {
+			b.Queue(count, item.Call.Key.ID)
+		}
+		cancel(semel.Permanent(errors.New("another message is malformed")))
+	}) {
+		if out.Err == nil || semel.Classify(out.Err) == semel.ClassPermanent {
+			t.Errorf("got %v", out.Err)
+		}
+	}
+	for _, call := range calls {
+		out, err := d.DoStatements(t.Context(), call, func(b *pgx.Batch) { b.Queue(count, call.Key.ID) })
+		if err != nil || out.Decision != semel.Fresh {
+			t.Errorf("its redelivery: %s, %v", out.Decision, err)
+		}
+	}
+}
+
 // TestStatementsThatWereSentAreNotCalledBack holds the statements up with a lock
 // of another session while their caller gives up.
 func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {

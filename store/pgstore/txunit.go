@@ -158,7 +158,7 @@ func (u *unit) broken(ctx context.Context) error {
 	case u.ended():
 		return semel.ErrOutcomeUnknown
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return causeOf(ctx)
 	}
 	return semel.ErrStoreUnavailable
 }
