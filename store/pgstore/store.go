@@ -64,9 +64,10 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 		// The error of pgx leaves the password out.
 		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
 	}
-	if prepares := opts != nil && opts.Prepare; !prepares && !strings.Contains(address, "default_query_exec_mode") {
+	mode := &config.ConnConfig.DefaultQueryExecMode // pgx's own unless the address, or a file that it names, has another
+	if prepares := opts != nil && opts.Prepare; !prepares && *mode == pgx.QueryExecModeCacheStatement && !strings.Contains(address, "default_query_exec_mode") {
 		// Transactions of a guard go in the mode of the pool.
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		*mode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

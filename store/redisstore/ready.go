@@ -51,8 +51,8 @@ func (s *Store) clusterReady(ctx context.Context) error {
 
 // served returns an error unless every slot of a cluster is served.
 func served(info map[string]string) error {
-	if state, failed := info["cluster_state"], info["cluster_slots_fail"]; state != "ok" || failed != "0" {
-		return fmt.Errorf("cluster_state is %s, and %s slots have no server: %w", state, failed, semel.ErrStoreUnavailable)
+	if state, given, failed := info["cluster_state"], info["cluster_slots_assigned"], info["cluster_slots_fail"]; state != "ok" || given != "16384" || failed != "0" {
+		return fmt.Errorf("cluster_state is %s, %s of 16384 slots have a server, and those of %s failed: %w", state, given, failed, semel.ErrStoreUnavailable)
 	}
 	return nil
 }

@@ -70,12 +70,19 @@ func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
 
 func TestSlotsWithoutAServerAreMissed(t *testing.T) {
 	t.Parallel()
-	for state, slots := range map[string]string{"ok": "5461", "fail": "0", "": ""} {
-		if err := served(map[string]string{"cluster_state": state, "cluster_slots_fail": slots}); !errors.Is(err, semel.ErrStoreUnavailable) {
-			t.Errorf("%q with %q slots failed: %v", state, slots, err)
+	for _, c := range []struct {
+		state, given, failed string
+		whole                bool
+	}{
+		{"ok", "16384", "0", true},
+		{"ok", "16384", "5461", false},
+		{"ok", "10923", "0", false},
+		{"fail", "16384", "0", false},
+		{"", "", "", false},
+	} {
+		err := served(map[string]string{"cluster_state": c.state, "cluster_slots_assigned": c.given, "cluster_slots_fail": c.failed})
+		if c.whole && err != nil || !c.whole && !errors.Is(err, semel.ErrStoreUnavailable) {
+			t.Errorf("%+v: %v", c, err)
 		}
-	}
-	if err := served(map[string]string{"cluster_state": "ok", "cluster_slots_fail": "0"}); err != nil {
-		t.Error(err)
 	}
 }
