@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -75,8 +77,18 @@ func (b *bubble) lastRecords(topic string) map[int32]int64 {
 func (b *bubble) drained(group, topic string) {
 	b.Helper()
 	last := b.lastRecords(topic)
+	var waits time.Time
 	if !within(5*time.Minute, func() bool {
 		info := b.cluster.GroupInfo(group)
+		switch {
+		case info == nil || info.State != "PreparingRebalance":
+			waits = time.Time{}
+		case waits.IsZero():
+			waits = time.Now()
+		case time.Since(waits) > 75*time.Second: // Kafka ends it after 30
+			b.disband(info)
+			waits = time.Time{}
+		}
 		for number, offset := range last {
 			if info == nil || info.Commits[topic][number].Offset <= offset {
 				return false
@@ -85,6 +97,21 @@ func (b *bubble) drained(group, topic string) {
 		return true
 	}) {
 		b.Errorf("%s has not read all of %s, %v: %+v", group, topic, last, b.cluster.GroupInfo(group))
+	}
+}
+
+// disband takes all members out of a group, which those that live notice. The broker
+// in process begins the time for joining anew with each member that joins: those that
+// are told to come again in turn keep it from ever doing without one that is dead.
+func (b *bubble) disband(info *kfake.GroupInfo) {
+	b.Helper()
+	b.Logf("group %s waits for a dead member in %+v", info.Group, info.Members)
+	leave := kadm.LeaveGroup(info.Group)
+	for _, m := range info.Members {
+		leave.InstanceIDs(*m.InstanceID)
+	}
+	if _, err := kadm.NewClient(b.client).LeaveGroup(b.Context(), leave); err != nil {
+		b.Error(err)
 	}
 }
 
