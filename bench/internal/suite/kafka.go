@@ -62,8 +62,8 @@ func kafka(e Env) []Benchmark {
 		name, how string
 		commit    time.Duration
 	}{
-		{"kafka-100ms", "Exactly once, a commit every 100 ms. ", 100 * time.Millisecond},
-		{"kafka-1s", "Exactly once, a commit every second. ", time.Second},
+		{"kafka-100ms", "In transactions, a commit every 100 ms. ", 100 * time.Millisecond},
+		{"kafka-1s", "In transactions, a commit every second. ", time.Second},
 	} {
 		list = append(list, move(c.name, c.how, 1, semelKafka{eos: true, commit: c.commit},
 			byStreams(c.name, defaults, streams{commit: c.commit}, 0),
@@ -72,7 +72,7 @@ func kafka(e Env) []Benchmark {
 	}
 	const tenth = 100 * time.Millisecond
 	return append(list,
-		move("kafka-replicated", "Exactly once, a commit every 100 ms, on three nodes with three replicas. ", 3, semelKafka{eos: true, commit: tenth},
+		move("kafka-replicated", "In transactions, a commit every 100 ms, on three nodes with three replicas. ", 3, semelKafka{eos: true, commit: tenth},
 			byCopy("kafka-replicated", changelog, 3, kafkaCopy{eos: true, commit: tenth, changelog: true}, 1.5)),
 		move("kafka-at-least-once", "At least once, with the embedded store; both commit their offsets every second. ", 1, semelKafka{},
 			byCopy("kafka-at-least-once", "which remembers nothing", 1, kafkaCopy{commit: time.Second}, 0.6)),
@@ -101,7 +101,7 @@ func (e *Env) kafkaRestart() Benchmark {
 	}
 	return Benchmark{
 		Name: name,
-		Work: fmt.Sprintf("exactly once from Kafka to Kafka, a commit every 100 ms: time from SIGKILL until %d further records are committed by the program that is started again at once, after %s records with %s keys. The only member of its group, with a static id and a session of %v. Peer: Kafka Streams with a persistent key-value store",
+		Work: fmt.Sprintf("in transactions from Kafka to Kafka, a commit every 100 ms: time from SIGKILL until %d further records are committed by the program that is started again at once, after %s records with %s keys. The only member of its group, with a static id and a session of %v. Peer: Kafka Streams with a persistent key-value store",
 			further, count(before.Records), count(before.FreshRecords()), ownSession),
 		peerVersion: func() (string, error) { return streamsVersion, nil },
 		prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
