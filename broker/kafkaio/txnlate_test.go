@@ -7,9 +7,58 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
+
+// TestWhatIsRedrivenIsNeverLate has a record put aside, which comes back when it is
+// older than the newest by more than the window.
+func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(o *TransactorOptions){
+		"drop":    func(o *TransactorOptions) { o.OnLate = pipeline.Drop },
+		"park":    func(*TransactorOptions) {},
+		"deliver": func(o *TransactorOptions) { o.DeliverLate = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.options()
+				opts.EventTime, opts.Window, opts.Transform = true, time.Hour, failing
+				change(&opts)
+				base := time.Now().Add(-48 * time.Hour)
+				bad, good := record(0, "bad", "v"), record(0, "good", "v")
+				bad.Timestamp, good.Timestamp = base, base.Add(2*time.Hour)
+				b.write(bad, good)
+				p := b.start(opts)
+				p.wait(2, settled)
+				p.stop()
+
+				lot := b.topicLot(opts, nil)
+				list := b.listed(lot)
+				b.redrive(lot, list...)
+				twice := record(0, "bad", "v")
+				twice.Timestamp, twice.Headers = base, []kgo.RecordHeader{{Key: pipeline.RedriveHeader, Value: []byte("1")}}
+				b.write(twice)
+				opts.Transform = nil
+				p = b.start(opts)
+				p.wait(2, settled)
+				p.stop()
+				if got := keysOf(b.read("out")); strings.Join(got, " ") != "bad good" {
+					t.Errorf("outputs %v, want each once", got)
+				}
+				if late, twice := p.events.decisions(semel.Late), p.events.decisions(semel.Duplicate); late != 0 || twice != 1 {
+					t.Errorf("%d late and %d duplicates, want none and the second copy", late, twice)
+				}
+				if left := b.listed(lot); len(left) != 0 {
+					t.Errorf("%d are put aside", len(left))
+				}
+			})
+		})
+	}
+}
 
 // TestALateRecordIsDeliveredWhereItIsTo has no place to put records aside.
 func TestALateRecordIsDeliveredWhereItIsTo(t *testing.T) {

@@ -316,6 +316,13 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		w.counts.duplicate++
 		return nil
 	case late:
+		if w.isRedriven(r) {
+			// Nobody asks whether it is late. It is remembered from now on, for
+			// its own time may be behind the window.
+			w.counts.fresh++
+			when = st.streamTime
+			break
+		}
 		w.counts.late++
 		if !w.opts.DeliverLate {
 			return w.putAside(ctx, r, w.opts.OnLate, "late", 0, semel.ErrLate)
@@ -333,6 +340,12 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		st.learn(d, when, offset)
 	}
 	return err
+}
+
+// isRedriven reports whether a record came back after it was put aside.
+func (w *worker) isRedriven(r *kgo.Record) bool {
+	fill(&w.message, r)
+	return redrivesOf(&w.message) > 0
 }
 
 // deliver writes the outputs of a record, and reports whether it did: a record
