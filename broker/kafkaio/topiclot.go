@@ -36,6 +36,10 @@ type TopicLotOptions struct {
 	// redriven.
 	Source []kgo.Opt
 	Inputs []string
+	// Reset is where the pipeline begins to read, and Repartition says that its first
+	// stage reads Inputs, in the group named Group and "-repartition".
+	Reset       Reset
+	Repartition bool
 	// Key, Scope and OnMissing say which key a message has that does not carry it.
 	Key       *key.Rule
 	Scope     string
@@ -101,6 +105,12 @@ func (l *TopicLot) begin(ctx context.Context) error {
 	}
 	l.log = newSettledLog(l.opts.Client, l.adm, l.opts.Topic, topics[l.opts.Topic].ID.String())
 	l.back = returner{source: l.opts.Source, inputs: l.opts.Inputs}
+	if l.opts.Reset == ResetEnd {
+		l.back.group = l.opts.Group
+		if l.opts.Repartition {
+			l.back.group += repartitionSuffix
+		}
+	}
 	return nil
 }
 

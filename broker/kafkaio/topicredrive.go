@@ -2,6 +2,7 @@ package kafkaio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,19 +11,28 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
+// noteLast is how long it takes at the most to note what was written back.
+const noteLast = 10 * time.Second
+
 // returner writes messages back to where they came from.
 type returner struct {
 	source []kgo.Opt
 	inputs []string
+	// group reads the inputs, where it begins at their ends; else "".
+	group  string
+	begun  kadm.OffsetResponses
 	client *kgo.Client // nil until something is written
 	limits limits
-	keeps  map[string]time.Duration // by topic, where records end with their own time
+	// compacted are topics that keep the newest record of each key alone.
+	compacted map[string]bool
+	keeps     map[string]time.Duration // by topic, where records end with their own time
 }
 
 func (b *returner) close() {
@@ -43,16 +53,26 @@ func (b *returner) open(ctx context.Context) error {
 	if err = reach(ctx, client); err == nil {
 		l, err = readLimits(ctx, kadm.NewClient(client), b.inputs...)
 	}
+	if err == nil && b.group != "" {
+		b.begun, err = kadm.NewClient(client).FetchOffsets(ctx, b.group)
+		if errors.Is(err, kerr.GroupIDNotFound) {
+			err = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("kafkaio: offsets of group %s, without which it may begin behind what is written back: %w", b.group, err)
+		}
+	}
 	if err != nil {
 		client.Close()
 		return err
 	}
-	b.client, b.limits, b.keeps = client, l, map[string]time.Duration{}
+	b.client, b.limits, b.keeps, b.compacted = client, l, map[string]time.Duration{}, map[string]bool{}
 	configs, err := kadm.NewClient(client).DescribeTopicConfigs(ctx, b.inputs...)
 	if err != nil {
 		return nil //nolint:nilerr // not allowed to look
 	}
 	for _, topic := range b.inputs {
+		b.compacted[topic] = strings.Contains(setting(configs, topic, "cleanup.policy"), "compact")
 		ms, err := strconv.ParseInt(setting(configs, topic, "retention.ms"), 10, 64)
 		if err == nil && ms >= 0 && strings.Contains(setting(configs, topic, "cleanup.policy"), "delete") && setting(configs, topic, "message.timestamp.type") != "LogAppendTime" {
 			b.keeps[topic] = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
@@ -62,8 +82,18 @@ func (b *returner) open(ctx context.Context) error {
 }
 
 // takes returns why a record cannot go back, or nil. Kafka deletes records by their
-// own times, and one that it deletes before it is read would be lost.
+// own times, and one that it deletes before it is read would be lost. In a compacted
+// topic an old record behind a newer one of its key would take that one's place. A
+// group that begins at the end would not read what is written before.
 func (b *returner) takes(r *kgo.Record) error {
+	if b.group != "" {
+		if at, ok := b.begun.Lookup(r.Topic, r.Partition); !ok || at.At < 0 {
+			return fmt.Errorf("group %s has committed nothing of %s/%d and begins at its end (start: latest), so that the record would never be read: start the pipeline first: %w", b.group, r.Topic, r.Partition, semel.ErrInvalidRequest)
+		}
+	}
+	if r.Key != nil && b.compacted[r.Topic] {
+		return fmt.Errorf("%s is compacted, and in it the old record would replace a newer one of its key: if it is still the newest, send it again by hand, and skip it here: %w", r.Topic, semel.ErrInvalidRequest)
+	}
 	keep, ok := b.keeps[r.Topic]
 	if age := time.Since(r.Timestamp); ok && !r.Timestamp.IsZero() && age >= keep { // without a time it gets the present
 		return fmt.Errorf("it is %v old, and %s keeps records for %v, so that Kafka may delete it before it is read: raise retention.ms of the topic until it is delivered: %w",
@@ -83,8 +113,32 @@ func (l *TopicLot) Redrivable(p *pipeline.Parked) error {
 	case !slices.Contains(l.opts.Inputs, o.Source):
 		return fmt.Errorf("it came from %s, which pipeline %s does not read: %w", o.Source, l.opts.Name, semel.ErrInvalidRequest)
 	}
-	if id, err := l.identify(&p.Message); err == nil && p.Key.ID != "" && id != p.Key.ID {
-		return fmt.Errorf("the rule of pipeline %s now finds another key in it, under which it could have a second effect: %w", l.opts.Name, semel.ErrInvalidRequest)
+	if p.Key.ID == "" {
+		return nil
+	}
+	return l.keepsKey(p)
+}
+
+// keepsKey returns why a message would have another key once it is back, or nil.
+func (l *TopicLot) keepsKey(p *pipeline.Parked) error {
+	const byHand = "look at the target: if it had no effect, send it to its topic again by hand, and skip it here"
+	if p.Key.Scope != l.opts.Scope {
+		return fmt.Errorf("its key has the scope %q, and pipeline %s now has %q, under which it could have a second effect: write the old key.scope until it is delivered, or %s: %w",
+			p.Key.Scope, l.opts.Name, l.opts.Scope, byHand, semel.ErrInvalidRequest)
+	}
+	id, err := l.identify(&p.Message)
+	switch {
+	case err != nil && l.opts.OnMissing == pipeline.MissingPass:
+		return fmt.Errorf("its key is its place (on_missing: pass), and it would get another place, under which it could have a second effect: %s: %w", byHand, semel.ErrInvalidRequest)
+	case err != nil:
+		return nil // it is put aside again, or its key is its content
+	case id != p.Key.ID:
+		return fmt.Errorf("the rule of pipeline %s now finds another key in it, under which it could have a second effect: write the old rule until it is delivered, or %s: %w", l.opts.Name, byHand, semel.ErrInvalidRequest)
+	}
+	moved := p.Message
+	moved.Origin.Offset++
+	if id, err := l.identify(&moved); err != nil || id != p.Key.ID {
+		return fmt.Errorf("its key is made of its place, and it would get another one, under which it could have a second effect: %s: %w", byHand, semel.ErrInvalidRequest)
 	}
 	return nil
 }
@@ -95,7 +149,8 @@ func (l *TopicLot) Redrivable(p *pipeline.Parked) error {
 // key is not done. It returns where each is now, and what kept it from it:
 // pipeline.ErrNotParked if it was settled meanwhile.
 //
-// It blocks until ctx ends at the most. A message that was written and not noted,
+// It blocks until ctx ends at the most, and ten seconds more to note what was written
+// until then. A message that was written and not noted,
 // or by two calls at once, comes twice, which its key absorbs.
 func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor string) ([]semel.Origin, []error) {
 	places, errs := make([]semel.Origin, len(list)), make([]error, len(list))
@@ -145,7 +200,9 @@ func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor s
 	if len(settled) == 0 {
 		return places, errs
 	}
-	if err := l.log.add(ctx, settled, "redriven", actor, "written back to its topic"); err != nil {
+	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLast) // they are written, whoever gave up meanwhile
+	defer cancel()
+	if err := l.log.add(noting, settled, "redriven", actor, "written back to its topic"); err != nil {
 		for _, i := range written {
 			errs[i] = fmt.Errorf("it was written to %s/%d at %d, and stays listed: %w", places[i].Source, places[i].Partition, places[i].Offset, err)
 		}

@@ -71,9 +71,18 @@ func (s *settledLog) exists(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("kafkaio: topic %s: %w", s.topic, err)
+		return false, fmt.Errorf("kafkaio: topic %s: %w", s.topic, s.allow(err))
 	}
 	return true, nil
+}
+
+// allow adds to an error for want of a right what the user needs. Kafka does not
+// tell whether a topic is there to one who may not see it.
+func (s *settledLog) allow(err error) error {
+	if !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		return err
+	}
+	return fmt.Errorf("%w: allow the user Describe and Read on %s, which says what is settled, and to settle Create and Write too", err, s.topic)
 }
 
 // refresh reads what was noted since the last time.
@@ -84,7 +93,7 @@ func (s *settledLog) refresh(ctx context.Context) error {
 	first, err := s.adm.ListStartOffsets(ctx, s.topic)
 	last, err2 := s.adm.ListCommittedOffsets(ctx, s.topic)
 	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
-		return fmt.Errorf("kafkaio: offsets of %s: %w", s.topic, err)
+		return fmt.Errorf("kafkaio: offsets of %s: %w", s.topic, s.allow(err))
 	}
 	more, from := extent{}, map[string]map[int32]kgo.Offset{}
 	last.Each(func(end kadm.ListedOffset) {
@@ -146,7 +155,7 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how, acto
 		records[i] = &kgo.Record{Topic: s.topic, Key: []byte(p.ID), Value: value}
 	}
 	if err := s.write.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return fmt.Errorf("kafkaio: note in %s what was settled: %w", s.topic, err)
+		return fmt.Errorf("kafkaio: note in %s what was settled: %w", s.topic, s.allow(err))
 	}
 	for _, p := range list {
 		s.ids[p.ID] = true
@@ -168,7 +177,7 @@ func (s *settledLog) open(ctx context.Context) error {
 	if !there {
 		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("delete"), "retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1")}
 		if _, err := s.adm.CreateTopic(ctx, 1, -1, settings, s.topic); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-			return fmt.Errorf("kafkaio: make topic %s, for what is settled: %w", s.topic, err)
+			return fmt.Errorf("kafkaio: make topic %s, for what is settled: %w", s.topic, s.allow(err))
 		}
 	}
 	client, _, err := producer(ctx, s.opts, s.topic, false)

@@ -63,6 +63,7 @@ func openTopicLot(ctx context.Context, f *config.File, p *config.Pipeline) (*kaf
 	}
 	if source, ok := p.Source.(*config.KafkaSource); ok {
 		opts.Group, opts.Inputs = source.Group, source.Topics
+		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition != nil
 		if opts.Source, err = kafkaClient(&source.KafkaClient); err != nil {
 			return nil, err
 		}
