@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -52,5 +53,52 @@ func TestRetryLeavesWhatWasPutAsideBeforeTheWindow(t *testing.T) {
 	park(t, file, asideFor("old", "m4", 800*day))
 	if got = retry("--all"); got.status != exitDone || got.stdout != "old  hooks  m4: redriven\n" {
 		t.Errorf("a key that is never forgotten: %+v", got)
+	}
+}
+
+// TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes has keys that expire by the
+// times of messages: a message that was put aside today may be of last month.
+func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	now := time.Now()
+	for name, one := range map[string]struct {
+		time           string
+		aside, message time.Duration // ages; 0 is none
+		want           string        // "" redrives it
+	}{
+		"event, of long ago":             {"event", time.Hour, 8 * day, "older"},
+		"event, of today":                {"event", time.Hour, 2 * time.Hour, ""},
+		"event, put aside long ago":      {"event", 8 * day, 7 * time.Hour, "put aside longer ago"},
+		"event, without a time":          {"event", time.Hour, 0, ""},
+		"event, not known when":          {"event", 0, 8 * day, "older"},
+		"processing, of long ago":        {"processing", time.Hour, 8 * day, ""},
+		"processing, put aside long ago": {"processing", 8 * day, 9 * day, "put aside longer ago"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ago := func(age time.Duration) time.Time {
+				if age == 0 {
+					return time.Time{}
+				}
+				return now.Add(-age)
+			}
+			m := &pipeline.Parked{ID: "dead/0/1", Pipeline: "orders", At: ago(one.aside), Message: semel.Message{Time: ago(one.message)}}
+			var stdout strings.Builder
+			r := &retry{
+				parkedFlags: &parkedFlags{app: &app{stdout: &stdout, redact: func(text string) string { return text }}}, list: []*pipeline.Parked{m},
+				shelf: shelf{spec: &config.Pipeline{Name: "orders", Window: 7 * day, Transaction: config.Transaction{Time: one.time}}},
+			}
+			rest, err := r.leave(now, false)
+			if one.want == "" {
+				if err != nil || len(rest) != 1 {
+					t.Errorf("%v, and %d are left", err, len(rest))
+				}
+				return
+			}
+			if len(rest) != 0 || err == nil || !strings.Contains(err.Error(), one.want+" than keys are remembered (7d)") || !strings.Contains(stdout.String(), one.want+" than its key is remembered, which is 7d") {
+				t.Errorf("%v, %s and %d are left", err, stdout.String(), len(rest))
+			}
+		})
 	}
 }
