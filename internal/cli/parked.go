@@ -141,9 +141,11 @@ type shelf struct {
 }
 
 // withShelves opens what the chosen pipelines put aside, where there is
-// something, and closes it behind use.
+// something, and closes it behind use. A topic that cannot be opened keeps nobody
+// from the rest: its error comes when use has returned.
 func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) (err error) {
 	var shelves []shelf
+	var unopened error // of topics that could not be opened
 	defer func() {
 		for _, s := range shelves {
 			err = errors.Join(err, s.lot.Close())
@@ -154,13 +156,21 @@ func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) 
 		lot, ok, err := wiring.ExistingLot(patient, f.conf, p)
 		cancel()
 		if err != nil {
-			return advised(ctx, f.conf.Stack(p.Parked.Store.Name), fmt.Errorf("open what %s put aside: %w", p.Name, inOneLine(err)))
+			err = advised(ctx, f.conf.Stack(p.Parked.Store.Name), fmt.Errorf("open what %s put aside: %w", p.Name, inOneLine(err)))
+			if p.Parked.Topic == "" || ctx.Err() != nil {
+				return err
+			}
+			unopened = errors.Join(unopened, err)
+			continue
 		}
 		if ok {
 			shelves = append(shelves, shelf{p, lot})
 		}
 	}
-	return use(shelves)
+	if len(shelves) == 0 && unopened != nil {
+		return unopened
+	}
+	return errors.Join(use(shelves), unopened)
 }
 
 // chosenOn returns the messages that were chosen, shelf by shelf. That a

@@ -65,12 +65,14 @@ already), parked again, or queued (it was not settled within --wait, and stays q
 for whoever runs the pipeline). The exit status is 0 if all are settled, and else 1.
 
 A message that was put aside longer ago than the window of its pipeline is not
-redriven: a copy may have had its effect and be forgotten. --past-window redrives it
-all the same, and the effect may be a second one.
+redriven: a copy may have had its effect and be forgotten. Where keys expire by the
+times of messages (transaction: { time: event }) its own time counts too.
+--past-window redrives it all the same, and the effect may be a second one.
 
 Those in a topic of Kafka are written back to the topic and partition from which they
 came, and redriven says so: whoever runs the pipeline reads them like any other, and
-decides. One that does not say where it came from is not redriven.
+decides. One that does not say where it came from is not redriven, nor one that would
+get another key there or that nobody would read: the reason is said.
 
 With --dry-run it says what the next delivery of each would get, and does nothing.`,
 		RunE: f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
@@ -116,7 +118,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 	f.addChoice(cmd, "reason")
 	addParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for what becomes of them", config.ParseDuration)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would become of them, and do nothing")
-	cmd.Flags().BoolVar(&past, "past-window", false, "redrive also what was put aside longer ago than keys are remembered")
+	cmd.Flags().BoolVar(&past, "past-window", false, "redrive also what is of longer ago than keys are remembered")
 	return cmd
 }
 

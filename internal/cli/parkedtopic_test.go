@@ -209,6 +209,35 @@ func TestParkedInATopicOfNoBroker(t *testing.T) {
 	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, exitFailed, "open what orders put aside: ")
 }
 
+// TestAnotherBrokerDoesNotKeepFromTheRest has one pipeline with a Kafka that does
+// not answer before one with messages in a directory.
+func TestAnotherBrokerDoesNotKeepFromTheRest(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t)
+	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	park(t, file, asideFor("one", "m2", time.Hour), asideFor("two", "m3", time.Hour))
+	hooks := readFile(t, file)
+	writeFile(t, file, strings.ReplaceAll(strings.Replace(hooks, "pipelines:\n", kafkaExample, 1), "127.0.0.1:9092", "127.0.0.1:1"))
+	parked := func(words ...string) outcome {
+		t.Helper()
+		return run(t, "", append(words, "--config", file)...)
+	}
+	const trouble = "open what orders put aside: "
+	got := parked("parked", "ls")
+	if got.check(t, exitFailed, trouble); strings.Count(got.stdout, "\n") != 3 {
+		t.Errorf("%+v", got)
+	}
+	got = parked("parked", "retry", "one")
+	if got.check(t, exitFailed, trouble); got.stdout != "one  hooks  m2: redriven\n" || w.seen() != "m21" {
+		t.Errorf("%+v, the target saw %s", got, w.seen())
+	}
+	got = parked("parked", "skip", "--all", "--reason", "a test")
+	if got.check(t, exitFailed, trouble); got.stdout != "two  hooks  m3: skipped\n" {
+		t.Errorf("%+v", got)
+	}
+	parked("parked", "ls", "--pipeline", "hooks").check(t, exitDone, "0 messages put aside")
+}
+
 // TestParkedInATopicWithKeysInAStore settles what carries its key.
 func TestParkedInATopicWithKeysInAStore(t *testing.T) {
 	t.Parallel()
