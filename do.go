@@ -1,6 +1,7 @@
 package semel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,12 +90,12 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 // ask sends claims once more if an answer was lost: the store knows its own
 // claims by their owners.
 func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
-	first := g.store.Claim(ctx, reqs, answers)
+	first := impersonal(ctx, g.store.Claim(ctx, reqs, answers))
 	if Classify(first) != ClassUnknown || ctx.Err() != nil || !slices.ContainsFunc(answers, unanswered) {
 		return first
 	}
 	clear(answers)
-	err := again(first, g.store.Claim(ctx, reqs, answers))
+	err := again(first, impersonal(ctx, g.store.Claim(ctx, reqs, answers)))
 	for i := range answers {
 		if Classify(answers[i].Err) == ClassRetryable {
 			answers[i].Err = again(first, answers[i].Err)
@@ -314,17 +315,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return causeOf(ctx)
+		return impersonal(ctx, context.Cause(ctx))
 	}
 }
 
-// causeOf returns why a context ended. Of a PermanentError, with which somebody
-// ended it who had another message in hand, only the text stays: a caller may
-// acknowledge what failed for good.
-func causeOf(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if Classify(cause) == ClassPermanent {
-		return fmt.Errorf("%w: %v", ctx.Err(), cause)
+// impersonal returns an error of the store, or of a context, without a
+// PermanentError in it. That is of another message, with which somebody ended the
+// context as an errgroup does, and a caller may acknowledge what failed for good.
+func impersonal(ctx context.Context, err error) error {
+	if _, permanent := errors.AsType[*PermanentError](err); !permanent {
+		return err
 	}
-	return cause
+	return fmt.Errorf("%w: %v", cmp.Or(ctx.Err(), ErrOutcomeUnknown), err)
 }

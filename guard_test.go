@@ -288,26 +288,6 @@ func TestHeartbeatKeepsTheLeaseWhileTheEffectRuns(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsDoesNotFailForGoodByAnothersError ends the context of one call with
-// the error of another, as errgroup does.
-func TestWhoWaitsDoesNotFailForGoodByAnothersError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(t, newStore(t, nil), semel.GuardOptions{Wait: time.Minute})
-		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) {
-			time.AfterFunc(time.Second, func() { cancel(semel.Permanent(errors.New("another message is malformed"))) })
-			_, err := g.Do(ctx, orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil })
-			if !errors.Is(err, context.Canceled) || semel.Classify(err) == semel.ClassPermanent {
-				t.Errorf("who waits for the key got %v", err)
-			}
-			return nil, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 func TestLostLeaseEndsTheEffectWithACause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hooked{Store: newStore(t, nil)}

@@ -299,11 +299,11 @@ func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int,
 		if leads {
 			j.finish(0)
 		}
-		return fmt.Errorf("semel: gave up before the store was asked: %w", causeOf(ctx))
+		return fmt.Errorf("semel: gave up before the store was asked: %w", context.Cause(ctx))
 	case leads:
 		b.appoint()
 	}
-	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, causeOf(ctx))
+	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, context.Cause(ctx))
 }
 
 // desert notes that one caller less waits. When none is left the call, if it

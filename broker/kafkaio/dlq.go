@@ -54,8 +54,7 @@ func parkedRecord(r *kgo.Record, topic, group, reason string, attempts int, caus
 		}
 	}
 	out := &kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Timestamp: r.Timestamp}
-	out.Headers = append(make([]kgo.RecordHeader, 0, len(r.Headers)+21), r.Headers...)
-	out.Headers = withoutParking(out.Headers)
+	out.Headers = appendOwn(make([]kgo.RecordHeader, 0, len(r.Headers)+21), r.Headers, "")
 	add := func(name string, value []byte) {
 		out.Headers = append(out.Headers, kgo.RecordHeader{Key: name, Value: value})
 	}
@@ -79,28 +78,15 @@ func parkedRecord(r *kgo.Record, topic, group, reason string, attempts int, caus
 	return out
 }
 
-// withoutParking takes out, in place, the headers that say that a record was put
-// aside.
-func withoutParking(headers []kgo.RecordHeader) []kgo.RecordHeader {
-	kept := headers[:0]
+// appendOwn appends the headers that are a record's own, which are those that do not
+// say that it was put aside, and the one of the name kept.
+func appendOwn(dst, headers []kgo.RecordHeader, kept string) []kgo.RecordHeader {
 	for _, h := range headers {
-		if !isParking(h.Key) {
-			kept = append(kept, h)
+		if !isParking(h.Key) || h.Key == kept {
+			dst = append(dst, h)
 		}
 	}
-	return kept
-}
-
-// redriven returns the headers of a record that came back after it was put aside,
-// without those that say so, but for how often it did.
-func redriven(headers []kgo.RecordHeader) []kgo.RecordHeader {
-	kept := make([]kgo.RecordHeader, 0, len(headers))
-	for _, h := range headers {
-		if !isParking(h.Key) || h.Key == pipeline.RedriveHeader {
-			kept = append(kept, h)
-		}
-	}
-	return kept
+	return dst
 }
 
 func isParking(name string) bool {

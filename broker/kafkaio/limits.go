@@ -45,14 +45,11 @@ const (
 func readLimits(ctx context.Context, adm *kadm.Client, topics ...string) (limits, error) {
 	l := limits{}
 	for _, topic := range topics {
-		value, err := readLimit(ctx, adm, topic)
-		switch auth := (*kadm.AuthError)(nil); {
-		case errors.As(err, &auth), errors.Is(err, kerr.UnsupportedVersion):
-			continue // it may not be seen
-		case err != nil:
-			return nil, fmt.Errorf("kafkaio: settings of topic %s: %w: %w", topic, semel.ErrStoreUnavailable, err)
+		configs, err := topicSettings(ctx, adm, topic)
+		if err != nil {
+			return nil, err
 		}
-		if n, err := strconv.Atoi(value); err == nil {
+		if n, err := strconv.Atoi(setting(configs, topic, "max.message.bytes")); err == nil {
 			l[topic] = n
 		}
 	}
@@ -63,8 +60,21 @@ func readLimits(ctx context.Context, adm *kadm.Client, topics ...string) (limits
 // what its settings are.
 const limitsWithin = 3 * time.Second
 
-// readLimit returns max.message.bytes of a topic.
-func readLimit(ctx context.Context, adm *kadm.Client, topic string) (string, error) {
+// topicSettings returns the settings of a topic, or none if they may not be seen.
+func topicSettings(ctx context.Context, adm *kadm.Client, topic string) (kadm.ResourceConfigs, error) {
+	configs, err := askSettings(ctx, adm, topic)
+	switch auth := (*kadm.AuthError)(nil); {
+	case errors.As(err, &auth), errors.Is(err, kerr.UnsupportedVersion):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("kafkaio: settings of topic %s: %w: %w", topic, semel.ErrStoreUnavailable, err)
+	}
+	return configs, nil
+}
+
+// askSettings asks for the settings of a topic, again while the brokers may not know
+// it yet.
+func askSettings(ctx context.Context, adm *kadm.Client, topic string) (kadm.ResourceConfigs, error) {
 	began := time.Now()
 	for tries := 1; ; tries++ {
 		configs, err := adm.DescribeTopicConfigs(ctx, topic)
@@ -75,11 +85,11 @@ func readLimit(ctx context.Context, adm *kadm.Client, topic string) (string, err
 			}
 		}
 		if err == nil {
-			return setting(configs, topic, "max.message.bytes"), nil
+			return configs, nil
 		}
 		refused, ok := errors.AsType[*kerr.Error](err)
 		if !ok || !refused.Retriable || time.Since(began) >= limitsWithin || !pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5))) {
-			return "", err
+			return nil, err
 		}
 	}
 }

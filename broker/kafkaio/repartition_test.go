@@ -272,7 +272,7 @@ func TestARecordComesThroughAsItWas(t *testing.T) {
 						}
 						r.Partition = int32(i % 2) // it was free
 					}
-					if text := shown(r, withoutParking(slices.Clone(r.Headers))); text != want[id] {
+					if text := shown(r, appendOwn(nil, r.Headers, "")); text != want[id] {
 						t.Errorf("got  %s\nwant %s", text, want[id])
 					}
 				}

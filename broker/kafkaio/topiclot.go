@@ -245,7 +245,7 @@ func (l *TopicLot) parked(r *kgo.Record) *pipeline.Parked {
 			RecordKey: r.Key, Body: r.Value, Time: m.Time, Origin: from, Headers: without(m.Headers, isParking),
 		},
 	}
-	p.Attempts, _ = strconv.Atoi(header(&m, headerAttempt))
+	p.Attempts, _ = strconv.Atoi(header(&m, headerAttempt)) // 0, not known, of what others put aside
 	p.Redrives = max(redrivesOf(&m)-1, 0)
 	if at, err := time.Parse(time.RFC3339Nano, header(&m, headerParkedAt)); err == nil {
 		p.At = at

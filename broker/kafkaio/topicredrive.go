@@ -50,11 +50,15 @@ func (b *returner) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
 	}
+	adm := kadm.NewClient(client)
 	if err = reach(ctx, client); err == nil {
-		l, err = readLimits(ctx, kadm.NewClient(client), b.inputs...)
+		l, err = readLimits(ctx, adm, b.inputs...)
+	}
+	if err == nil {
+		err = b.readSettings(ctx, adm)
 	}
 	if err == nil && b.group != "" {
-		b.begun, err = kadm.NewClient(client).FetchOffsets(ctx, b.group)
+		b.begun, err = adm.FetchOffsets(ctx, b.group)
 		if errors.Is(err, kerr.GroupIDNotFound) {
 			err = nil
 		}
@@ -66,12 +70,19 @@ func (b *returner) open(ctx context.Context) error {
 		client.Close()
 		return err
 	}
-	b.client, b.limits, b.keeps, b.compacted = client, l, map[string]time.Duration{}, map[string]bool{}
-	configs, err := kadm.NewClient(client).DescribeTopicConfigs(ctx, b.inputs...)
-	if err != nil {
-		return nil //nolint:nilerr // not allowed to look
-	}
+	b.client, b.limits = client, l
+	return nil
+}
+
+// readSettings reads what becomes of old records in the inputs. Of a topic whose
+// settings this user may not see nothing is known.
+func (b *returner) readSettings(ctx context.Context, adm *kadm.Client) error {
+	b.keeps, b.compacted = map[string]time.Duration{}, map[string]bool{}
 	for _, topic := range b.inputs {
+		configs, err := topicSettings(ctx, adm, topic)
+		if err != nil {
+			return err
+		}
 		b.compacted[topic] = strings.Contains(setting(configs, topic, "cleanup.policy"), "compact")
 		ms, err := strconv.ParseInt(setting(configs, topic, "retention.ms"), 10, 64)
 		if err == nil && ms >= 0 && strings.Contains(setting(configs, topic, "cleanup.policy"), "delete") && setting(configs, topic, "message.timestamp.type") != "LogAppendTime" {
@@ -150,8 +161,8 @@ func (l *TopicLot) keepsKey(p *pipeline.Parked) error {
 // pipeline.ErrNotParked if it was settled meanwhile.
 //
 // It blocks until ctx ends at the most, and ten seconds more to note what was written
-// until then. A message that was written and not noted,
-// or by two calls at once, comes twice, which its key absorbs.
+// until then. A message that was written and not noted, or by two calls at once, comes
+// twice, which its key absorbs.
 func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor string) ([]semel.Origin, []error) {
 	places, errs := make([]semel.Origin, len(list)), make([]error, len(list))
 	err := l.log.refresh(ctx)

@@ -344,6 +344,9 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 
 // isRedriven reports whether a record came back after it was put aside.
 func (w *worker) isRedriven(r *kgo.Record) bool {
+	if len(r.Headers) == 0 {
+		return false
+	}
 	fill(&w.message, r)
 	return redrivesOf(&w.message) > 0
 }
@@ -355,11 +358,11 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 		return w.transform(ctx, r)
 	}
 	headers := r.Headers
-	fill(&w.message, r)
-	if redrivesOf(&w.message) > 0 {
-		r.Headers = redriven(r.Headers)
+	if w.isRedriven(r) {
+		r.Headers = appendOwn(nil, r.Headers, pipeline.RedriveHeader)
 	}
 	if w.opts.KeyHeaders {
+		fill(&w.message, r)
 		if k, ok := w.keyOf(); ok {
 			r.Headers = appendKeyHeaders(r.Headers, k, w.opts.Name)
 		}

@@ -36,7 +36,7 @@ func (r *retry) giveBack(ctx context.Context, topic *kafkaio.TopicLot) error {
 			default:
 				reason = fmt.Sprintf("written to %s/%d at %d, for whoever runs the pipeline", o.Source, o.Partition, o.Offset)
 			}
-			if err := r.report(r.stdout, m, outcome, reason, failure); err != nil {
+			if err := r.report(r.out(), m, outcome, reason, failure); err != nil {
 				return err
 			}
 		}

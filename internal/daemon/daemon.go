@@ -40,8 +40,8 @@ type Options struct {
 const DefaultAdmin = "127.0.0.1:4195"
 
 // Run runs pipelines until all have no more to read or ctx ends, and then
-// drains. First it logs what lint warns of. When one of them fails the others drain too. While a server does not
-// answer at the start it is tried again.
+// drains. First it logs what lint warns of. When one of them fails the others drain
+// too. While a server does not answer at the start it is tried again.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d := &daemon{file: f, log: opts.Log, opts: *opts}
 	metrics, err := newMetrics()

@@ -14,8 +14,9 @@ var errReadOnly = errors.New("the server takes no writes: it is a standby, or re
 
 // Ready returns nil if the database answers and takes writes, or else why not.
 // It blocks for a free connection and one statement, at most until ctx ends, and
-// may be called at any time; if all connections are at work until then, it is nil. Errors wrap ErrStoreUnavailable, ErrInvalidRequest
-// where the database refuses the role, ErrClosed, or what ended ctx.
+// may be called at any time; if all connections are at work until then, it is nil.
+// Errors wrap ErrStoreUnavailable, ErrInvalidRequest where the database refuses the
+// role, ErrClosed, or what ended ctx.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.enter("ready", 0, 0); err != nil {
 		return err
