@@ -82,7 +82,9 @@ func (l *loader) merge() {
 	for _, w := range l.workers {
 		s.index.count += w.tally.count
 		s.index.bytes += w.tally.bytes
-		maps.Copy(s.claims, w.claims)
+		for d, c := range w.claims {
+			s.claims.put(&d, &c)
+		}
 		maps.Copy(s.values, w.values)
 	}
 }

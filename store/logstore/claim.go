@@ -19,12 +19,13 @@ type claim struct {
 	hold        bool // becomes unknown when the lease ends
 	unknown     bool
 	durable     bool // in the log, at pos
+	used        bool // set by the table that it is in
 	pos         uint64
 	fingerprint semel.Fingerprint
 	key         semel.Key // with Options.KeepIDs
 }
 
-// claimBytes is about what a claim takes in memory.
+// claimBytes is about what a claim takes in memory, with its name.
 const claimBytes = 192
 
 // holderMost is how much of a holder's name is written: it is for people.
@@ -127,8 +128,8 @@ func (s *Store) plan(o *op, d *semel.Digest) {
 // claimOne decides on one claim. It returns false if it must read first.
 func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
 	now := o.now
-	if c, ok := s.claims[*d]; ok {
-		s.claimAgain(o, d, r, a, &c, now)
+	if c := s.claims.get(d); c != nil {
+		s.claimAgain(o, d, r, a, c, now)
 		return true
 	}
 	f, ok, pending, err := s.find(o, d)
@@ -191,7 +192,6 @@ func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *sem
 	switch {
 	case state == semel.Claimed && !r.Done && c.owned(r.Owner):
 		c.leaseEnd = max(c.leaseEnd, after(now, int64(r.Lease)))
-		s.claims[*d] = *c
 		a.Decision, a.Claim = semel.Fresh, c.grant()
 		s.waitForClaim(o, c)
 	case !c.fingerprint.Matches(r.Fingerprint):
@@ -221,12 +221,13 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), checkOf(r.Owner.Nonce), half(r.Fingerprint), now) {
 			return
 		}
-		delete(s.claims, *d)
-		s.addDone(o, d, &done{
+		x := done{
 			tick:  expiryTick(now, int64(r.Window)),
 			check: checkOf(r.Owner.Nonce),
 			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key)},
-		}, now)
+		}
+		s.claims.remove(d) // and with it old
+		s.addDone(o, d, &x, now)
 		return
 	}
 	s.token++
@@ -241,7 +242,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	if c.hold {
 		s.writeClaim(o, d, &c)
 	}
-	s.claims[*d] = c
+	s.claims.put(d, &c)
 	a.Claim = c.grant()
 }
 
@@ -264,9 +265,9 @@ func (s *Store) kept(k semel.Key) semel.Key {
 // full reports whether the index has reached its limit.
 func (s *Store) full() bool { return s.memoryBytes() >= s.opts.MaxIndexBytes }
 
-func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(len(s.claims))*claimBytes }
+func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(s.claims.count)*claimBytes }
 
 func (s *Store) errFull() error {
 	return fmt.Errorf("logstore: the index has %d keys and %d claims in %d bytes, and Options.MaxIndexBytes is %d: %w",
-		s.index.count, len(s.claims), s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
+		s.index.count, s.claims.count, s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
 }

@@ -100,20 +100,21 @@ func (s *Store) completeRoom(r *semel.CompleteRequest) int {
 // completeOne completes one key. It returns false if it must read first.
 func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (bool, error) {
 	now := o.now
-	c, ok := s.claims[*d]
+	c := s.claims.get(d)
 	switch {
-	case ok && c.token == r.Token:
-		delete(s.claims, *d)
-		s.addDone(o, d, &done{
+	case c != nil && c.token == r.Token:
+		x := done{
 			tick:  expiryTick(now, int64(r.Window)),
 			check: checkOf(uint64(r.Token)),
 			rich: rich{
 				token: r.Token, attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
 				key: s.kept(r.Key), resultKind: r.Result.Kind, data: r.Result.Data,
 			},
-		}, now)
+		}
+		s.claims.remove(d)
+		s.addDone(o, d, &x, now)
 		return true, nil
-	case ok:
+	case c != nil:
 		return true, stale(r.Key, r.Token, c.state(now), c.token)
 	}
 	f, ok, pending, err := s.find(o, d)
@@ -156,7 +157,7 @@ func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Toke
 // releaseRoom bounds what a release adds to the log: nothing in retry mode, so
 // that claims can be given back while the disk is full.
 func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
-	if c, ok := s.claims[*d]; !ok || !c.durable && !r.Unknown {
+	if c := s.claims.get(d); c == nil || !c.durable && !r.Unknown {
 		return noRoom
 	}
 	n := richLeast + holderMost
@@ -168,29 +169,29 @@ func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
 
 // releaseOne gives one claim back.
 func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (bool, error) {
-	c, ok := s.claims[*d]
+	c := s.claims.get(d)
 	switch {
-	case !ok:
+	case c == nil:
 		return s.staleOther(o, d, r.Key, r.Token)
 	case c.token != r.Token:
 		return true, stale(r.Key, r.Token, c.state(o.now), c.token)
 	case !r.Unknown:
-		s.forgetClaim(o, d, &c)
+		s.forgetClaim(o, d, c)
 		return true, nil
 	}
 	if !c.unknown {
 		c.unknown = true
-		s.writeClaim(o, d, &c)
-		s.claims[*d] = c
+		s.writeClaim(o, d, c)
 	}
-	s.waitForClaim(o, &c)
+	s.waitForClaim(o, c)
 	return true, nil
 }
 
 // forgetClaim makes a claimed or unknown key absent.
 func (s *Store) forgetClaim(o *op, d *semel.Digest, c *claim) {
-	delete(s.claims, *d)
-	if c.durable {
+	durable := c.durable
+	s.claims.remove(d)
+	if durable {
 		s.writeRemoval(o, d)
 	}
 }
@@ -206,17 +207,16 @@ func (s *Store) writeRemoval(o *op, d *semel.Digest) {
 
 // extendOne moves the end of one lease.
 func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.Time, bool, error) {
-	c, ok := s.claims[*d]
+	c := s.claims.get(d)
 	now := o.now
 	switch {
-	case !ok:
+	case c == nil:
 		ready, err := s.staleOther(o, d, r.Key, r.Token)
 		return time.Time{}, ready, err
 	case c.token != r.Token || c.unknown:
 		return time.Time{}, true, stale(r.Key, r.Token, c.state(now), c.token)
 	}
 	c.leaseEnd = after(now, int64(r.Lease))
-	s.claims[*d] = c
 	return timeOf(c.leaseEnd), true, nil
 }
 

@@ -228,9 +228,9 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	var names []string
 	room := valueRoom(firstSegment, make([]byte, 4))
 	s.mu.Lock()
-	for d, c := range s.claims {
+	for d, c := range s.claims.all() {
 		if c.durable && s.log.at(c.pos) == g {
-			digests = append(digests, d)
+			digests = append(digests, *d)
 		}
 	}
 	for name, v := range s.values {
@@ -244,8 +244,11 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	n := len(digests) + len(names) + 1
 	return s.each(ctx, o, n, func(i int) int {
 		if i < len(digests) {
-			k := s.claims[digests[i]].key
-			return richLeast + holderMost + len(k.Scope) + len(k.ID)
+			n := richLeast + holderMost
+			if c := s.claims.get(&digests[i]); c != nil {
+				n += len(c.key.Scope) + len(c.key.ID)
+			}
+			return n
 		}
 		return room
 	}, func(int) {}, func(i int) bool {
@@ -255,9 +258,8 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 		case i >= len(digests):
 			s.carryValue(o, g, names[i-len(digests)])
 		default:
-			if c, ok := s.claims[digests[i]]; ok && c.durable && s.log.at(c.pos) == g {
-				s.writeClaim(o, &digests[i], &c)
-				s.claims[digests[i]] = c
+			if c := s.claims.get(&digests[i]); c != nil && c.durable && s.log.at(c.pos) == g {
+				s.writeClaim(o, &digests[i], c)
 			}
 		}
 		return true
@@ -315,9 +317,9 @@ const abandoned = time.Hour
 // dropClaims forgets the claims that are in memory only and abandoned.
 func (s *Store) dropClaims() (dropped int64) {
 	now := s.clock.Nanos()
-	for d, c := range s.claims {
+	for d, c := range s.claims.all() {
 		if !c.hold && !c.durable && now-c.leaseEnd > int64(abandoned) {
-			delete(s.claims, d)
+			s.claims.remove(d)
 			dropped++
 		}
 	}

@@ -82,9 +82,9 @@ func (s *Store) timeAt(p place) (time.Time, error) {
 func (s *Store) lookOne(o *op, d *semel.Digest, record *semel.Record) (place, error) {
 	now := s.clock.Nanos()
 	*record = semel.Record{Digest: *d}
-	if c, ok := s.claims[*d]; ok {
+	if c := s.claims.get(d); c != nil {
 		*record = c.record(d, now)
-		s.waitForClaim(o, &c)
+		s.waitForClaim(o, c)
 		return place{}, nil
 	}
 	f, ok, _, err := s.find(o, d)
@@ -167,8 +167,8 @@ func (s *Store) listClaims(filter semel.Filter) ([]semel.Record, error) {
 	}
 	var records []semel.Record
 	now := s.clock.Nanos()
-	for d, c := range s.claims {
-		if r := c.record(&d, now); matches(filter, &r) {
+	for d, c := range s.claims.all() {
+		if r := c.record(d, now); matches(filter, &r) {
 			records = append(records, r)
 		}
 	}
@@ -193,7 +193,7 @@ func (s *Store) Count(context.Context) (semel.Counts, error) {
 		Done:        s.index.count,
 		MemoryBytes: s.memoryBytes() + int64(len(s.resident)+len(s.freeChunks))*chunkSize,
 	}
-	for _, c := range s.claims {
+	for _, c := range s.claims.all() {
 		if c.state(now) == semel.Unknown {
 			counts.Unknown++
 		} else {

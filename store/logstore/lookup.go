@@ -230,9 +230,9 @@ func (s *Store) recordAround(g *segment, off int) (record, error) {
 }
 
 // each makes the changes of a call, in runs that hold the lock for a bounded
-// time. Room is what request i may add to the log. Plan may look request i up,
-// so that the reads of a run are made together; decide answers it and returns
-// false if it needs a read first.
+// time. Room is what request i may add to the log. Decide answers request i and
+// returns false if it needs a read first. Then plan looks those behind it up, so
+// that the reads of a run are made together.
 func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
 	for i := 0; i < n; {
 		if ctx.Err() != nil {
@@ -251,14 +251,20 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 			}
 			continue
 		}
-		if j-i > 1 {
-			s.index.touch(o.digests[i:min(j, len(o.digests))])
-			for k := i; k < j; k++ {
-				plan(k)
+		for ahead := i; i < j; i++ {
+			if i == ahead && j-i > 1 {
+				ahead = min(i+touchAhead, j)
+				s.index.touch(o.digests[i:min(ahead, len(o.digests))])
+				s.claims.touch(o.digests[i:min(ahead, len(o.digests))])
+			}
+			if !decide(i) {
+				break
 			}
 		}
-		for len(o.reads) == 0 && i < j && decide(i) {
-			i++
+		if len(o.reads) > 0 {
+			for k := i + 1; k < j; k++ {
+				plan(k)
+			}
 		}
 		s.mu.Unlock()
 		if len(o.reads) > 0 {
@@ -269,6 +275,10 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 	}
 	return nil
 }
+
+// touchAhead is for how many keys the tables are loaded together: enough for their
+// waits to overlap, and few enough to be in the nearest cache when it is their turn.
+const touchAhead = 64
 
 // noRoom is the room of a request that adds nothing to the log.
 const noRoom = -1

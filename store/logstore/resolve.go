@@ -30,23 +30,24 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	}
 	return s.settleByHand(ctx, key, holderMost+s.completeRoom(&check), func(o *op, d *semel.Digest) error {
 		now := o.now
-		c, ok := s.claims[*d]
-		if !ok || c.state(now) != semel.Unknown {
+		c := s.claims.get(d)
+		if c == nil || c.state(now) != semel.Unknown {
 			return fmt.Errorf("logstore: resolve %s: %w", key, semel.ErrNotUnknown)
 		}
 		if as == semel.Absent {
-			s.forgetClaim(o, d, &c)
+			s.forgetClaim(o, d, c)
 			return nil
 		}
-		delete(s.claims, *d)
-		s.addDone(o, d, &done{
+		x := done{
 			tick: expiryTick(now, int64(window)),
 			// Without a token: the holder's is stale from now on.
 			rich: rich{
 				attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
 				key: s.kept(key), resultKind: result.Kind, data: result.Data,
 			},
-		}, now)
+		}
+		s.claims.remove(d)
+		s.addDone(o, d, &x, now)
 		return nil
 	})
 }
@@ -58,9 +59,9 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err erro
 		return false, err
 	}
 	err = s.settleByHand(ctx, key, 0, func(o *op, d *semel.Digest) error {
-		if c, ok := s.claims[*d]; ok {
+		if c := s.claims.get(d); c != nil {
 			found = true
-			s.forgetClaim(o, d, &c)
+			s.forgetClaim(o, d, c)
 			return nil
 		}
 		f, ok, _, err := s.find(o, d)

@@ -31,7 +31,7 @@ type Store struct {
 	// written outside, and what was read is looked up again under it.
 	mu     sync.Mutex
 	index  index
-	claims map[semel.Digest]claim
+	claims claims
 	log    segmentTable
 	values map[string]value
 	token  semel.Token // the last one given out
@@ -88,7 +88,6 @@ func Open(dir string, opts *Options) (*Store, error) {
 	}
 	s := &Store{
 		dir: dir, opts: o, fs: o.FS,
-		claims: make(map[semel.Digest]claim),
 		values: make(map[string]value),
 		wake:   make(chan struct{}, 1),
 	}

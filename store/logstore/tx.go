@@ -212,7 +212,7 @@ func (tx *Tx) claimRun(keys []semel.Digest, prints []uint64, window time.Duratio
 // claimOne decides on one key. It returns Undecided if it must read first.
 func (tx *Tx) claimOne(d *semel.Digest, print uint64, tick, now int64) (semel.Decision, error) {
 	s := tx.store
-	if len(s.claims) > 0 {
+	if s.claims.count > 0 {
 		if decision := tx.claimTaken(d, print, now); decision != semel.Fresh {
 			return decision, nil
 		}
@@ -241,9 +241,9 @@ func (tx *Tx) claimOne(d *semel.Digest, print uint64, tick, now int64) (semel.De
 // claimTaken decides on a key that is claimed; Fresh if it is not, any more.
 func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decision {
 	s := tx.store
-	c, ok := s.claims[*d]
+	c := s.claims.get(d)
 	switch {
-	case !ok:
+	case c == nil:
 		return semel.Fresh
 	case mismatch(print, half(c.fingerprint)):
 		return semel.Mismatch
@@ -252,8 +252,8 @@ func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decisio
 	case now < c.leaseEnd:
 		return semel.InFlight
 	}
-	tx.taken = append(tx.taken, takenClaim{*d, c})
-	delete(s.claims, *d)
+	tx.taken = append(tx.taken, takenClaim{*d, *c})
+	s.claims.remove(d)
 	return semel.Fresh
 }
 
@@ -378,7 +378,7 @@ func (tx *Tx) abort(why error) {
 		off += entrySize(binary.LittleEndian.Uint32(head[16:]))
 	}
 	for _, t := range tx.taken {
-		s.claims[t.digest] = t.claim
+		s.claims.put(&t.digest, &t.claim)
 	}
 	g.next, g.summary, g.window = b.start, tx.summary, tx.window
 	s.seq--
