@@ -39,6 +39,7 @@ type Item struct {
 	Err      error
 
 	source   *feed
+	block    *block              // that it is part of, or nil
 	hold     *hold               // what a TwoPhase session holds for it
 	asked    *semel.ClaimRequest // for it, whose answer was lost
 	twin     *Item               // by whose outcome a TwoPhase session decides on it

@@ -24,23 +24,22 @@ type scheduler struct {
 	idle     int        // workers that wait
 	ready    ring
 	later    laterHeap
-	groups   map[uint64]chain
+	groups   groups
 	timer    *time.Timer
 	count    int
 	bytes    int64
 	orphans  []*Item // forgotten, and a session may hold something for them
-	closed   bool    // nothing more will be added
-	draining bool    // nothing more will be taken
+	spent    []*block
+	closed   bool // nothing more will be added
+	draining bool // nothing more will be taken
 
 	paused  bool // from a failure of sink or store until a batch succeeds
 	until   time.Time
 	probing bool // one item is under way while paused
 }
 
-type chain struct{ head, tail *Item }
-
 func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
-	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, batchBytes: batchBytes, groups: map[uint64]chain{}}
+	s := &scheduler{maxCount: maxCount, maxBytes: maxBytes, batchBytes: batchBytes}
 	s.work.L, s.room.L = &s.mu, &s.mu
 	return s
 }
@@ -72,8 +71,7 @@ func (s *scheduler) add(items []*Item) {
 	var (
 		lane   *Lane
 		closed bool
-		c      chain // of the item before
-		longer bool  // than it is in groups
+		c      *chain // of the item before
 	)
 	for _, it := range items {
 		if it.Lane != lane {
@@ -91,23 +89,16 @@ func (s *scheduler) add(items []*Item) {
 			it.Lane.held = true
 			pause(it.Lane, true)
 		}
-		if c.tail == nil || c.tail.group != it.group {
-			if longer {
-				s.groups[c.tail.group] = c
-			}
-			c, longer = s.groups[it.group]
+		if c == nil || c.group != it.group {
+			c = s.groups.at(it.group)
 		}
-		if c.tail == nil {
-			c = chain{it, it}
-			s.groups[it.group] = c
+		if c.head == nil {
+			c.head, c.tail = it, it
 			s.push(it)
 			continue
 		}
 		c.tail.next = it
-		c.tail, longer = it, true
-	}
-	if longer {
-		s.groups[c.tail.group] = c
+		c.tail = it
 	}
 }
 
@@ -263,6 +254,14 @@ func (s *scheduler) begin(it *Item) bool {
 // settle takes back what take gave: of each item, whether it is done with, and
 // if not when it comes again. Its lane goes on.
 func (s *scheduler) settle(items []*Item) {
+	for _, k := range s.settleAll(items) {
+		k.reuse()
+	}
+}
+
+// settleAll is settle without what needs no lock: it returns the blocks that are
+// spent.
+func (s *scheduler) settleAll(items []*Item) []*block {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -288,6 +287,9 @@ func (s *scheduler) settle(items []*Item) {
 		s.work.Broadcast()
 	}
 	s.tellRoom()
+	spent := s.spent
+	s.spent = nil
+	return spent
 }
 
 // tellRoom lets readers go on if there is room.
@@ -302,7 +304,7 @@ func (s *scheduler) tellRoom() {
 func (s *scheduler) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.groups {
+	for c := range s.groups.all() {
 		for it := c.head; it != nil; it = it.next {
 			if !it.busy && !it.done && it.Lane.Closed() { // in this order: who is busy with it sets done
 				s.drop(it)
@@ -332,24 +334,28 @@ func (s *scheduler) forget() {
 
 // advance finds the new head of a group and makes it ready, now or at its time.
 func (s *scheduler) advance(group uint64, now time.Time) {
-	c := s.groups[group]
-	for c.head != nil && c.head.done {
-		settled := c.head
-		c.head, settled.next = settled.next, nil // or whoever holds one holds all that followed
+	c := s.groups.find(group)
+	head := c.head
+	for head != nil && head.done {
+		settled := head
+		head, settled.next = settled.next, nil // or whoever holds one holds all that followed
+		if settled.block != nil && settled.hold == nil && settled.asked == nil && settled.block.spent() {
+			s.spent = append(s.spent, settled.block)
+		}
 	}
-	if c.head == nil {
-		delete(s.groups, group)
+	if head == nil {
+		s.groups.remove(c)
 		return
 	}
-	s.groups[group] = c
-	if c.head.due.After(now) && !now.IsZero() {
-		s.later.push(c.head)
+	c.head = head
+	if head.due.After(now) && !now.IsZero() {
+		s.later.push(head)
 		if s.idle > 0 {
 			s.work.Signal() // who waits sets the timer
 		}
 		return
 	}
-	s.push(c.head)
+	s.push(head)
 }
 
 // drop forgets an item whose lane is closed.
@@ -438,7 +444,7 @@ func (s *scheduler) leftovers() []*Item {
 		s.timer.Stop()
 	}
 	var left []*Item
-	for _, c := range s.groups {
+	for c := range s.groups.all() {
 		for it := c.head; it != nil; it = it.next {
 			if !it.done {
 				it.done = true
@@ -447,6 +453,6 @@ func (s *scheduler) leftovers() []*Item {
 			}
 		}
 	}
-	s.groups, s.later, s.ready = map[uint64]chain{}, nil, ring{}
+	s.groups, s.later, s.ready = groups{}, nil, ring{}
 	return left
 }

@@ -62,6 +62,7 @@ type Source struct {
 	unknown map[string]time.Time // since when; of the goroutine that reads
 	fenced  nameTaken            // of the goroutine that reads
 	joined  atomic.Bool          // the group gave an assignment since the last poll
+	blocks  pipeline.Blocks
 
 	committing sync.Mutex // held while offsets are committed; before mu
 
@@ -250,7 +251,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 	if n == 0 {
 		return nil
 	}
-	slab := make([]pipeline.Item, n)
+	slab := s.blocks.Items(n)
 	items := make([]*pipeline.Item, 0, n)
 	positions := make([]int64, 0, n)
 	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
