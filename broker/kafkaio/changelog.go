@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
@@ -60,47 +61,80 @@ type changelogHeader struct {
 	streamTime int64
 }
 
-// appendChangelog appends a record with as many of the entries as one takes, and
-// returns how many that were.
-func appendChangelog(dst []byte, h *changelogHeader, entries []entry) ([]byte, int) {
-	start := len(dst)
-	dst = append(dst, make([]byte, changelogHeaderSize)...)
-	n, baseTime, baseOffset := fitting(entries)
-	for i := range entries[:n] {
-		e := &entries[i]
-		dst = append(dst, e.digest[:]...)
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(e.time-baseTime))
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(e.offset-baseOffset))
+// changelogDraft is a record of a changelog to which entries are added. Its memory
+// is used again by the next one.
+type changelogDraft struct {
+	value                []byte
+	baseTime, baseOffset int64
+}
+
+// begin makes the draft a record without entries, with room for some bytes.
+func (d *changelogDraft) begin(room int) {
+	room = max(room, changelogHeaderSize)
+	d.value = slices.Grow(d.value[:0], room)[:changelogHeaderSize]
+	clear(d.value)
+}
+
+// len returns the number of entries.
+func (d *changelogDraft) len() int { return (len(d.value) - changelogHeaderSize) / changelogEntrySize }
+
+// add adds an entry. It reports false if its time or offset is too far from those
+// of the first one. Offsets do not go down, but times may: they are counted from
+// far below the first one's.
+func (d *changelogDraft) add(e *entry) bool {
+	if d.len() == 0 {
+		d.baseTime, d.baseOffset = e.time-math.MaxInt32, e.offset
 	}
-	head := dst[start:]
+	time, offset := uint64(e.time-d.baseTime), uint64(e.offset-d.baseOffset)
+	if time > math.MaxUint32 || offset > math.MaxUint32 {
+		return false
+	}
+	if len(d.value)+changelogEntrySize > cap(d.value) {
+		d.value = slices.Grow(d.value, len(d.value))
+	}
+	d.value = append(d.value, e.digest[:]...)
+	d.value = binary.LittleEndian.AppendUint32(d.value, uint32(time))
+	d.value = binary.LittleEndian.AppendUint32(d.value, uint32(offset))
+	return true
+}
+
+// entry returns the bytes of an entry.
+func (d *changelogDraft) entry(i int) []byte {
+	return d.value[changelogHeaderSize+i*changelogEntrySize:][:changelogEntrySize]
+}
+
+// time returns the time of one of the entries.
+func (d *changelogDraft) time(entry []byte) int64 {
+	return d.baseTime + int64(binary.LittleEndian.Uint32(entry[16:]))
+}
+
+// digestOf returns the digest in the bytes of an entry.
+func digestOf(entry []byte) *semel.Digest { return (*semel.Digest)(entry) }
+
+// record returns the entries as they will be read.
+func (d *changelogDraft) record(h *changelogHeader) changelogRecord {
+	return changelogRecord{*h, d.baseTime, d.baseOffset, d.value[changelogHeaderSize:]}
+}
+
+// finish completes the record and returns it. It is valid until the draft begins
+// anew.
+func (d *changelogDraft) finish(h *changelogHeader) []byte {
+	head := d.value[:changelogHeaderSize]
 	head[0], head[1] = changelogVersion, h.kind
-	binary.LittleEndian.PutUint32(head[4:], uint32(n))
+	binary.LittleEndian.PutUint32(head[4:], uint32(d.len()))
 	copy(head[8:], h.secret[:])
 	copy(head[24:], h.topic[:])
 	binary.LittleEndian.PutUint64(head[40:], uint64(h.streamTime))
-	binary.LittleEndian.PutUint64(head[48:], uint64(baseTime))
-	binary.LittleEndian.PutUint64(head[56:], uint64(baseOffset))
-	return dst, n
+	binary.LittleEndian.PutUint64(head[48:], uint64(d.baseTime))
+	binary.LittleEndian.PutUint64(head[56:], uint64(d.baseOffset))
+	return d.value
 }
 
-// fitting returns how many of the entries, which are in the order of their
-// offsets, one record takes, and what its differences count from.
-func fitting(entries []entry) (n int, baseTime, baseOffset int64) {
-	if len(entries) == 0 {
-		return 0, 0, 0
-	}
-	first, last := entries[0].time, entries[0].time
-	baseOffset = entries[0].offset
-	for n < len(entries) && n < maxChangelogEntries {
-		e := &entries[n]
-		from, to := min(first, e.time), max(last, e.time)
-		if to-from > math.MaxUint32 || uint64(e.offset-baseOffset) > math.MaxUint32 {
-			break
-		}
-		first, last = from, to
-		n++
-	}
-	return n, first, baseOffset
+// withoutEntries returns a record that has none.
+func withoutEntries(h *changelogHeader) []byte {
+	var d changelogDraft
+	d.begin(0)
+	return d.finish(h)
 }
 
 // changelogRecord is a record of a changelog as it was read. It shares the bytes.
@@ -130,10 +164,15 @@ func parseChangelog(value []byte) (c changelogRecord, err error) {
 // len returns the number of entries.
 func (c *changelogRecord) len() int { return len(c.entries) / changelogEntrySize }
 
+// entry returns the bytes of an entry.
+func (c *changelogRecord) entry(i int) []byte {
+	return c.entries[i*changelogEntrySize:][:changelogEntrySize]
+}
+
 // at reads an entry.
 func (c *changelogRecord) at(i int, e *entry) {
-	b := c.entries[i*changelogEntrySize:][:changelogEntrySize]
-	copy(e.digest[:], b)
+	b := c.entry(i)
+	e.digest = *digestOf(b)
 	e.time = c.baseTime + int64(binary.LittleEndian.Uint32(b[16:]))
 	e.offset = c.baseOffset + int64(binary.LittleEndian.Uint32(b[20:]))
 }

@@ -196,8 +196,7 @@ func (b *bubble) changelogOf(dir string, from, n int) *kgo.Record {
 	for i := from; i < from+n; i++ {
 		entries = append(entries, entry{scoped.String(strconv.Itoa(i)), time.Now().UnixMilli(), int64(i)})
 	}
-	value, _ := appendChangelog(nil, &h, entries)
-	return &kgo.Record{Topic: "g-keys", Value: value}
+	return &kgo.Record{Topic: "g-keys", Value: encodeEntries(h, entries...)}
 }
 
 // TestAStandbyDropsWhatTheBrokersLost lets the changelog end before what a standby
@@ -223,10 +222,9 @@ func TestAStandbyDropsWhatTheBrokersLost(t *testing.T) {
 			c, err := parseChangelog(value)
 			must(t, err)
 			scoped := digest.New(c.secret).Scope("s")
-			value, _ = appendChangelog(nil, &c.changelogHeader, []entry{{scoped.String("10"), time.Now().UnixMilli(), 3}})
-			l := &stateLog{next: before}
-			l.add(value, &c, behind)
-			must(t, os.WriteFile(name, append(data[:logHeaderSize:logHeaderSize], l.scratch...), 0o600))
+			value = encodeEntries(c.changelogHeader, entry{scoped.String("10"), time.Now().UnixMilli(), 3})
+			data = appendFrame(data[:logHeaderSize:logHeaderSize], value, before, behind)
+			must(t, os.WriteFile(name, append(data, value...), 0o600))
 		})
 		owner = b.start(b.options())
 		s, promote := b.startStandby(opts)

@@ -80,6 +80,7 @@ type state struct {
 
 	committed *table.Table[uint64]
 	overlay   overlay
+	most      int // entries in a record of the changelog
 	// streamTime is the greatest time of a record in the partition, in
 	// milliseconds. Without event time it is the newest time that was used.
 	streamTime, committedTime int64
@@ -98,7 +99,7 @@ func newState(id partitionID, topic topicID, w *windowing) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &state{id: id, windows: w, topic: topic, committed: t, cuts: newCuts(w)}, nil
+	return &state{id: id, windows: w, topic: topic, committed: t, most: maxChangelogEntries, cuts: newCuts(w)}, nil
 }
 
 // expect takes memory for a number of keys. The state is empty.
@@ -127,8 +128,8 @@ func mark(topic *topicID, offset int64) uint64 {
 func (s *state) decide(d *semel.Digest, when, offset int64) verdict {
 	s.streamTime = max(s.streamTime, when)
 	now := s.windows.tick(s.streamTime)
-	if e := s.overlay.find(d); e != nil {
-		if expiry := s.windows.expiry(e.time); now < expiry && s.within(when, expiry) {
+	if time, ok := s.overlay.find(d); ok {
+		if expiry := s.windows.expiry(time); now < expiry && s.within(when, expiry) {
 			return duplicate
 		}
 	} else if v, expiry, ok := s.committed.Find(d, now); ok && s.within(when, expiry) {
@@ -151,23 +152,36 @@ func (s *state) within(when int64, expiry table.Tick) bool {
 
 // learn makes a record that was decided fresh part of the open transaction.
 func (s *state) learn(d *semel.Digest, when, offset int64) {
-	s.overlay.add(entry{*d, when, offset})
+	s.overlay.add(&entry{*d, when, offset}, s.most)
 }
 
-// drop forgets what the open transaction added.
+// records returns the records of the changelog that say what the open transaction
+// adds. They are valid until it ends.
+func (s *state) records() (values [][]byte) {
+	h := changelogHeader{kind: kindEntries, secret: s.secret, topic: s.topic, streamTime: s.streamTime}
+	for i := range s.overlay.records {
+		values = append(values, s.overlay.records[i].finish(&h))
+	}
+	if len(values) == 0 && s.windows.eventTime && s.streamTime > s.committedTime {
+		values = append(values, withoutEntries(&h))
+	}
+	return values
+}
+
+// drop forgets what the open transaction added. Its memory is not used again: the
+// client may still be writing the records of a transaction that failed.
 func (s *state) drop() {
-	s.overlay.reset()
+	s.overlay = overlay{}
 	s.streamTime = s.committedTime
 }
 
 // commit makes what the open transaction added part of the state.
 func (s *state) commit() {
 	now := s.windows.tick(s.streamTime)
-	for i := range s.overlay.entries {
-		if i+prefetchAhead < len(s.overlay.entries) {
-			s.committed.Prefetch(&s.overlay.entries[i+prefetchAhead].digest)
-		}
-		s.remember(&s.overlay.entries[i], now)
+	h := changelogHeader{topic: s.topic}
+	for i := range s.overlay.records {
+		c := s.overlay.records[i].record(&h)
+		s.remember(&c, now)
 	}
 	s.overlay.reset()
 	s.committedTime = s.streamTime
@@ -183,12 +197,6 @@ func (s *state) passed(value []byte, position int64) {
 // prefetchAhead is how many digests ahead of its use a slot is asked for.
 const prefetchAhead = 16
 
-func (s *state) remember(e *entry, now table.Tick) {
-	if expiry := s.windows.expiry(e.time); expiry > now {
-		s.committed.Set(&e.digest, mark(&s.topic, e.offset), now, expiry)
-	}
-}
-
 // apply adds the entries of a record of the changelog, which are committed. The
 // time in milliseconds is what entries that have expired are left out by.
 func (s *state) apply(c *changelogRecord, time int64) {
@@ -197,12 +205,15 @@ func (s *state) apply(c *changelogRecord, time int64) {
 	if s.windows.eventTime {
 		time = s.committedTime
 	}
-	now := s.windows.tick(time)
-	var e, ahead entry
+	s.remember(c, s.windows.tick(time))
+}
+
+// remember puts the entries of a record into the table.
+func (s *state) remember(c *changelogRecord, now table.Tick) {
+	var e entry
 	for i := range c.len() {
 		if i+prefetchAhead < c.len() {
-			c.at(i+prefetchAhead, &ahead)
-			s.committed.Prefetch(&ahead.digest)
+			s.committed.Prefetch(digestOf(c.entry(i + prefetchAhead)))
 		}
 		c.at(i, &e)
 		if expiry := s.windows.expiry(e.time); expiry > now {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,11 +122,15 @@ func TestAStateIsItsModel(t *testing.T) {
 					continue
 				}
 				m = trial
-				h := changelogHeader{kind: kindEntries, secret: st.secret, topic: st.topic, streamTime: st.streamTime}
-				value, n := appendChangelog(nil, &h, st.overlay.entries)
-				if n != len(st.overlay.entries) {
-					t.Fatalf("a record takes %d of %d entries", n, len(st.overlay.entries))
+				values := st.records()
+				if len(values) > 1 {
+					t.Fatalf("%d records for %d entries", len(values), st.overlay.count)
 				}
+				if len(values) == 0 {
+					st.commit()
+					continue
+				}
+				value := bytes.Clone(values[0])
 				changelog = append(changelog, value)
 				position := int64(len(changelog))
 				if random.IntN(3) > 0 { // else it ends between the commit and this
@@ -158,44 +163,81 @@ func TestAStateIsItsModel(t *testing.T) {
 	}
 }
 
-func TestARecordOfTheChangelogTakesWhatFits(t *testing.T) {
+// encodeEntries returns a record of a changelog with some entries.
+func encodeEntries(h changelogHeader, entries ...entry) []byte {
+	var d changelogDraft
+	d.begin(0)
+	for i := range entries {
+		if !d.add(&entries[i]) {
+			panic("they are too far apart")
+		}
+	}
+	return d.finish(&h)
+}
+
+// TestRecordsOfTheChangelogTakeWhatFits also uses the memory of an overlay again,
+// and looks for every entry in it.
+func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
 	t.Parallel()
 	far := int64(1) << 33
-	for name, list := range map[string][]entry{
-		"none":        nil,
-		"one":         {{testDigest(1), 5, 6}},
-		"older after": {{testDigest(1), far, 6}, {testDigest(2), far - 1000, 7}},
-		"far apart":   {{testDigest(1), far, 6}, {testDigest(2), 5, 7}, {testDigest(3), far, 8}},
-		"far offsets": {{testDigest(1), 5, 6}, {testDigest(2), 5, 6 + far}},
-		"many":        make([]entry, 3*maxChangelogEntries/2),
+	many := make([]entry, 3*maxChangelogEntries/2)
+	for i := range many {
+		many[i] = entry{testDigest(i), int64(i % 7), int64(i)}
+	}
+	var o overlay
+	for _, c := range []struct {
+		name    string
+		most    int
+		list    []entry
+		records int
+	}{
+		{"none", 10, nil, 0},
+		{"one", 10, many[:1], 1},
+		{"older after", 10, []entry{{testDigest(1), far, 6}, {testDigest(2), far - 1000, 7}}, 1},
+		{"from the beginning", 10, []entry{{testDigest(1), 0, 0}, {testDigest(2), 1 << 31, 7}}, 1},
+		{"far apart", 10, []entry{{testDigest(1), far, 6}, {testDigest(2), 5, 7}, {testDigest(3), far, 8}}, 3},
+		{"far offsets", 10, []entry{{testDigest(1), 5, 6}, {testDigest(2), 5, 6 + far}}, 2},
+		{"many", maxChangelogEntries, many, 2},
+		{"few in each", 100, many[:950], 10},
+		{"one in each", 1, many[:5], 5},
+		{"many again", maxChangelogEntries, many, 2},
 	} {
+		for i := range c.list {
+			o.add(&c.list[i], c.most)
+		}
 		var got []entry
-		for left := list; ; {
-			value, n := appendChangelog(nil, &changelogHeader{kind: kindEntries, streamTime: 11}, left)
-			c, err := parseChangelog(value)
-			if err != nil || c.len() != n || c.streamTime != 11 {
-				t.Fatalf("%s: %d entries are %d, %v", name, n, c.len(), err)
+		for i := range o.records {
+			r, err := parseChangelog(o.records[i].finish(&changelogHeader{kind: kindEntries, streamTime: 11}))
+			if err != nil || r.len() > c.most || r.streamTime != 11 {
+				t.Fatalf("%s: %d entries, %v", c.name, r.len(), err)
 			}
-			for i := range n {
+			for j := range r.len() {
 				var e entry
-				c.at(i, &e)
+				r.at(j, &e)
 				got = append(got, e)
 			}
-			if left = left[n:]; len(left) == 0 {
-				break
-			}
-			if n == 0 {
-				t.Fatalf("%s: nothing fits", name)
+		}
+		if len(o.records) != c.records || !slices.Equal(got, c.list) {
+			t.Errorf("%s: %d entries in %d records, want %d in %d, or they are others", c.name, len(got), len(o.records), len(c.list), c.records)
+		}
+		for i := range c.list {
+			if time, ok := o.find(&c.list[i].digest); !ok || time != c.list[i].time {
+				t.Fatalf("%s: entry %d is of %d, %v; want %d", c.name, i, time, ok, c.list[i].time)
 			}
 		}
-		if fmt.Sprint(got) != fmt.Sprint(list) {
-			t.Errorf("%s: it is %d entries afterwards, not %d, or others", name, len(got), len(list))
+		unknown := testDigest(-1)
+		if _, ok := o.find(&unknown); ok {
+			t.Errorf("%s: it has what nobody added", c.name)
+		}
+		o.reset()
+		if _, ok := o.find(&many[0].digest); ok {
+			t.Errorf("%s: it has something when it is empty", c.name)
 		}
 	}
 }
 
 func FuzzChangelog(f *testing.F) {
-	whole, _ := appendChangelog(nil, &changelogHeader{kind: kindEntries}, []entry{{testDigest(1), 5, 6}, {testDigest(2), 7, 8}})
+	whole := encodeEntries(changelogHeader{kind: kindEntries}, entry{testDigest(1), 5, 6}, entry{testDigest(2), 7, 8})
 	f.Add(whole)
 	f.Add(whole[:70])
 	f.Fuzz(func(t *testing.T, value []byte) {
@@ -224,7 +266,7 @@ func TestALogThatIsCutAnywhereIsABeginningOfItself(t *testing.T) {
 	must(t, err)
 	var values [][]byte
 	for i := range 5 {
-		value, _ := appendChangelog(nil, &changelogHeader{kind: kindEntries}, []entry{{testDigest(i), 5, 6}})
+		value := encodeEntries(changelogHeader{kind: kindEntries}, entry{testDigest(i), 5, 6})
 		values = append(values, value)
 		c, err := parseChangelog(value)
 		must(t, err)

@@ -1,10 +1,12 @@
 package kafkaio
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -29,14 +31,14 @@ type stateLog struct {
 	dir       string
 	changelog topicID
 
-	file    vfs.File
-	size    int64
-	next    int64       // the position behind the last frame
-	sealed  []sealedLog // older files, oldest first
-	number  int         // of the file
-	newest  int64       // the greatest stream time in the file
-	begun   int64       // the stream time of its first frame
-	scratch []byte
+	file   vfs.File
+	out    *bufio.Writer // to the end of the file
+	size   int64         // with what out holds
+	next   int64         // the position behind the last frame
+	sealed []sealedLog   // older files, oldest first
+	number int           // of the file
+	newest int64         // the greatest stream time in the file
+	begun  int64         // the stream time of its first frame
 }
 
 type sealedLog struct {
@@ -154,7 +156,7 @@ func (l *stateLog) load(name string, number int, apply func([]byte, int64) error
 	if err != nil {
 		return false, fmt.Errorf("kafkaio: state: %w", err)
 	}
-	l.file, l.size, l.number = file, at, number
+	l.begin(file, at, number)
 	if at < int64(len(data)) {
 		if err := file.Truncate(at); err != nil {
 			return false, fmt.Errorf("kafkaio: state: %w", err)
@@ -194,35 +196,41 @@ func (l *stateLog) note(c *changelogRecord) {
 	l.newest = max(l.newest, c.streamTime)
 }
 
-// add puts a record behind those that wait to be written. The position is behind
-// it.
-func (l *stateLog) add(value []byte, c *changelogRecord, position int64) {
-	start := len(l.scratch)
-	l.scratch = append(l.scratch, make([]byte, logFrameSize)...)
-	l.scratch = append(l.scratch, value...)
-	frame := l.scratch[start:]
-	binary.LittleEndian.PutUint32(frame, uint32(len(value)))
-	binary.LittleEndian.PutUint64(frame[8:], uint64(l.next))
-	binary.LittleEndian.PutUint64(frame[16:], uint64(position))
-	binary.LittleEndian.PutUint32(frame[4:], crc32.Checksum(frame[8:], castagnoli))
-	l.next = position
-	l.note(c)
+// begin has a file written from its end on.
+func (l *stateLog) begin(file vfs.File, size int64, number int) {
+	l.file, l.size, l.number = file, size, number
+	l.out = bufio.NewWriter(io.NewOffsetWriter(file, size))
 }
 
-// write writes what was added. After an error the log is of no use until it is
-// opened again.
+// add writes a record, or has it wait for write, which says whether that went well.
+// The position is behind the record.
+func (l *stateLog) add(value []byte, c *changelogRecord, position int64) {
+	frame := appendFrame(l.out.AvailableBuffer(), value, l.next, position)
+	l.out.Write(frame) // its error stays for write
+	l.out.Write(value)
+	l.note(c)
+	l.size += int64(logFrameSize + len(value))
+	l.next = position
+}
+
+// appendFrame appends what stands before a record in the log.
+func appendFrame(dst, value []byte, before, behind int64) []byte {
+	start := len(dst)
+	dst = append(dst, make([]byte, logFrameSize)...)
+	frame := dst[start:]
+	binary.LittleEndian.PutUint32(frame, uint32(len(value)))
+	binary.LittleEndian.PutUint64(frame[8:], uint64(before))
+	binary.LittleEndian.PutUint64(frame[16:], uint64(behind))
+	binary.LittleEndian.PutUint32(frame[4:], crc32.Update(crc32.Checksum(frame[8:], castagnoli), castagnoli, value))
+	return dst
+}
+
+// write writes what was added and waits. After an error the log is of no use until
+// it is opened again.
 func (l *stateLog) write() error {
-	if len(l.scratch) == 0 {
-		return nil
-	}
-	if _, err := l.file.WriteAt(l.scratch, l.size); err != nil {
+	if err := l.out.Flush(); err != nil {
 		return fmt.Errorf("kafkaio: state: %w", err)
 	}
-	l.size += int64(len(l.scratch))
-	if cap(l.scratch) > 4<<20 {
-		l.scratch = nil
-	}
-	l.scratch = l.scratch[:0]
 	return nil
 }
 
@@ -259,8 +267,7 @@ func (l *stateLog) rotate() error {
 	if err := l.seal(); err != nil {
 		return fmt.Errorf("kafkaio: state: %w", err)
 	}
-	l.number++
-	file, err := l.fs.Create(filepath.Join(l.dir, logName(l.number)))
+	file, err := l.fs.Create(filepath.Join(l.dir, logName(l.number+1)))
 	if err != nil {
 		return fmt.Errorf("kafkaio: state: %w", err)
 	}
@@ -268,7 +275,7 @@ func (l *stateLog) rotate() error {
 	copy(header, logMagic)
 	copy(header[8:], l.changelog[:])
 	binary.LittleEndian.PutUint32(header[24:], crc32.Checksum(header[:24], castagnoli))
-	l.file, l.size = file, logHeaderSize
+	l.begin(file, logHeaderSize, l.number+1)
 	if _, err := file.WriteAt(header, 0); err != nil {
 		return fmt.Errorf("kafkaio: state: %w", err)
 	}
@@ -285,7 +292,7 @@ func (l *stateLog) clear() error {
 			return fmt.Errorf("kafkaio: state: %w", err)
 		}
 	}
-	l.sealed, l.next, l.scratch = nil, 0, l.scratch[:0]
+	l.sealed, l.next = nil, 0
 	return l.rotate()
 }
 

@@ -231,7 +231,7 @@ func (t *Transactor) forget(p *part) error {
 func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce digest.Secret) error {
 	var records []*kgo.Record
 	for _, p := range parts {
-		value, _ := appendChangelog(nil, &changelogHeader{kind: kindBarrier, secret: nonce, topic: p.slot.state.topic}, nil)
+		value := withoutEntries(&changelogHeader{kind: kindBarrier, secret: nonce, topic: p.slot.state.topic})
 		records = append(records, &kgo.Record{Topic: t.opts.changelogOf(p.id.topic), Partition: p.id.number, Value: value})
 	}
 	if err := t.admin.ProduceSync(ctx, records...).FirstErr(); err != nil {

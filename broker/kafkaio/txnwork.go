@@ -208,22 +208,10 @@ func (t *Transactor) writeLog(st *state) {
 // writeChangelog writes what the transaction learned of keys.
 func (w *worker) writeChangelog(last context.Context) {
 	for _, p := range w.touched {
-		st := p.slot.state
-		entries := st.overlay.entries
-		if len(entries) == 0 && !(st.windows.eventTime && st.streamTime > st.committedTime) {
-			continue
-		}
-		h := changelogHeader{kind: kindEntries, secret: st.secret, topic: st.topic, streamTime: st.streamTime}
-		topic := w.opts.changelogOf(p.id.topic)
-		most := changelogEntries(w.s.limits.of(topic))
-		for {
-			value, n := appendChangelog(nil, &h, entries[:min(len(entries), most)])
-			r := &kgo.Record{Topic: topic, Partition: p.id.number, Value: value}
+		for _, value := range p.slot.state.records() {
+			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.topic), Partition: p.id.number, Value: value}
 			p.changes = append(p.changes, r)
 			w.s.client.Produce(last, r, w.promise)
-			if entries = entries[n:]; len(entries) == 0 {
-				break
-			}
 		}
 	}
 }
@@ -262,6 +250,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 		}
 		if !p.touched {
 			p.touched = true
+			p.slot.state.most = changelogEntries(w.s.limits.of(w.opts.changelogOf(f.Topic)))
 			w.touched = append(w.touched, p)
 		}
 		w.records += len(f.Records)
