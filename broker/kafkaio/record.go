@@ -79,7 +79,7 @@ func recordOf(m *semel.Message, topic string) *kgo.Record {
 // appendKeyHeaders appends the headers that name a key, in place of those that
 // came with the record.
 func appendKeyHeaders(headers []kgo.RecordHeader, key semel.Key, name string) []kgo.RecordHeader {
-	kept := make([]kgo.RecordHeader, 0, len(headers)+4)
+	kept := make([]kgo.RecordHeader, 0, len(headers)+3)
 	for _, h := range headers {
 		if !isKeyHeader(h.Key) {
 			kept = append(kept, h)
