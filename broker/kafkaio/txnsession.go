@@ -112,6 +112,11 @@ func fatal(err error) bool {
 	return false
 }
 
+// linger is how long outputs wait for their batch to be full, unless the
+// transaction ends. Nobody sees them earlier, and the changelog goes last anyway.
+// Every batch costs the brokers an append and a fetch by each replica.
+const linger = 100 * time.Millisecond
+
 func (s *session) open(ctx context.Context) error {
 	o := &s.t.opts
 	manual := map[string]bool{o.Output: o.SamePartition}
@@ -123,7 +128,7 @@ func (s *session) open(ctx context.Context) error {
 	s.mu.Unlock()
 	var err error
 	s.limits = *s.t.limits.Load()
-	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(),
+	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(), kgo.ProducerLinger(linger),
 		kgo.ProducerBatchMaxBytesFn(s.limits.client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
