@@ -112,10 +112,14 @@ func fatal(err error) bool {
 	return false
 }
 
-// linger is how long outputs wait for their batch to be full, unless the
-// transaction ends. Nobody sees them earlier, and the changelog goes last anyway.
-// Every batch costs the brokers an append and a fetch by each replica.
-const linger = 100 * time.Millisecond
+// linger is how long outputs wait for their batch to be full: every batch costs the
+// brokers an append and a fetch by each replica. It is well below an interval, so that
+// what came early is not written together with the changelog at the end. The broker
+// takes one partition at a time into a transaction, and the other would come again
+// after a pause.
+func (o *TransactorOptions) linger() time.Duration {
+	return min(o.Interval/3, 100*time.Millisecond)
+}
 
 func (s *session) open(ctx context.Context) error {
 	o := &s.t.opts
@@ -128,7 +132,7 @@ func (s *session) open(ctx context.Context) error {
 	s.mu.Unlock()
 	var err error
 	s.limits = *s.t.limits.Load()
-	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(), kgo.ProducerLinger(linger),
+	s.client, s.cut, err = s.t.join(ctx, o.Group, s.name, append(o.start(), kgo.ProducerLinger(o.linger()),
 		kgo.ProducerBatchMaxBytesFn(s.limits.client),
 		kgo.ConsumeTopics(o.reads()...), kgo.RecordPartitioner(partitioner{manual}),
 		kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost)))
