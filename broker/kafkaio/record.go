@@ -44,7 +44,7 @@ const (
 	headerKey       = "semel-key"
 	headerKeyBase64 = "semel-key-base64"
 	headerScope     = "semel-scope"
-	headerAttempt   = "semel-attempt"
+	headerAttempt   = "semel-attempt" // of an output from the second on
 	headerToken     = "semel-token"
 	headerPipeline  = "semel-pipeline"
 	headerReason    = "semel-reason"
@@ -77,7 +77,7 @@ func recordOf(m *semel.Message, topic string) *kgo.Record {
 }
 
 // appendKeyHeaders appends the headers that name a key, in place of those that
-// came with the record.
+// came with the record. A scope that is the pipeline's name is not said twice.
 func appendKeyHeaders(headers []kgo.RecordHeader, key semel.Key, name string) []kgo.RecordHeader {
 	kept := make([]kgo.RecordHeader, 0, len(headers)+3)
 	for _, h := range headers {
@@ -98,7 +98,10 @@ func isKeyHeader(name string) bool {
 
 func appendKey(headers []kgo.RecordHeader, key semel.Key, name []byte) []kgo.RecordHeader {
 	header, id := keyHeader(key.ID)
-	headers = append(headers, kgo.RecordHeader{Key: header, Value: []byte(id)}, kgo.RecordHeader{Key: headerScope, Value: []byte(key.Scope)})
+	headers = append(headers, kgo.RecordHeader{Key: header, Value: []byte(id)})
+	if key.Scope != string(name) {
+		headers = append(headers, kgo.RecordHeader{Key: headerScope, Value: []byte(key.Scope)})
+	}
 	if len(name) > 0 {
 		headers = append(headers, kgo.RecordHeader{Key: headerPipeline, Value: name})
 	}

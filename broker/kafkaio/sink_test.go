@@ -49,6 +49,7 @@ func TestARecordNamesItsKey(t *testing.T) {
 		sink, _ := b.sink(func(o *SinkOptions) { o.SamePartition = true })
 		plain, binary := item("k", "v"), item("\x00\xff", "w")
 		plain.Message.Origin.Partition = 2
+		plain.Call.Key.Scope = "p" // as the pipeline
 		plain.Message.Headers = []semel.Header{
 			{Name: "a", Value: []byte("1")}, {Name: headerKey, Value: []byte("another")}, {Name: connectTopic, Value: []byte("t")}, {Name: "a"},
 		}
@@ -67,10 +68,15 @@ func TestARecordNamesItsKey(t *testing.T) {
 			for _, h := range r.Headers {
 				headers = append(headers, h.Key+"="+string(h.Value))
 			}
+			var m semel.Message
+			fill(&m, r)
+			if scope := map[bool]string{true: "p", false: "s"}[string(r.Key) == "k"]; keyOf(&m) != (semel.Key{Scope: scope, ID: string(r.Key)}) {
+				t.Errorf("the headers of %q name %v, want scope %s", r.Key, keyOf(&m), scope)
+			}
 			got[string(r.Key)] = fmt.Sprintf("%d %v %s", r.Partition, r.Value == nil, strings.Join(headers, " "))
 		}
 		want := map[string]string{
-			"k":        "2 false a=1 __connect.errors.topic=t a= semel-key=k semel-scope=s semel-pipeline=p semel-attempt=1 semel-token=7",
+			"k":        "2 false a=1 __connect.errors.topic=t a= semel-key=k semel-pipeline=p semel-token=7",
 			"\x00\xff": "1 true b= semel-key-base64=AP8= semel-scope=s semel-pipeline=p semel-attempt=3 semel-token=7 semel-redrive=2",
 		}
 		for key := range want {

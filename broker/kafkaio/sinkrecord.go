@@ -60,18 +60,20 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 		m.header(name, it.Message.Headers[i].Value)
 	}
 	key := it.Call.Key
-	if key.Scope != m.scope || m.scoped == nil {
-		m.scope, m.scoped = key.Scope, []byte(key.Scope)
-	}
 	name, id := keyHeader(key.ID)
 	at := len(m.text)
 	m.text = append(m.text, id...)
 	m.header(name, m.text[at:len(m.text):len(m.text)])
-	m.header(headerScope, m.scoped)
+	if key.Scope != m.sink.opts.Name { // otherwise the next one says it
+		if key.Scope != m.scope || m.scoped == nil {
+			m.scope, m.scoped = key.Scope, []byte(key.Scope)
+		}
+		m.header(headerScope, m.scoped)
+	}
 	if len(m.sink.name) > 0 {
 		m.header(headerPipeline, m.sink.name)
 	}
-	if it.Attempt > 0 {
+	if it.Attempt > 1 {
 		m.number(headerAttempt, uint64(it.Attempt))
 	}
 	if it.Token > 0 {

@@ -297,7 +297,11 @@ func keyOf(m *semel.Message) semel.Key {
 	if id == "" {
 		return semel.Key{}
 	}
-	return semel.Key{Scope: header(m, headerScope), ID: id}
+	scope, ok := m.Header(headerScope)
+	if !ok {
+		scope, _ = m.Header(headerPipeline) // they are the same
+	}
+	return semel.Key{Scope: string(scope), ID: id}
 }
 
 // without returns a copy of headers without those that have a name of a kind.

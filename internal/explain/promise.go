@@ -234,7 +234,7 @@ func (e *explainer) handed() string {
 	case *config.WebhookSink:
 		return ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by"
 	case *config.KafkaSink:
-		return ", which stand in the record's headers semel-key, semel-attempt and semel-token"
+		return ", which stand in the record's headers semel-key, semel-token and, from the second attempt on, semel-attempt"
 	case *config.PostgresSink:
 		return ", which a statement gets as key, attempt and token"
 	}
