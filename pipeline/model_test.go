@@ -60,6 +60,7 @@ func (w *world) number(n int) int {
 type process struct {
 	*world
 	number int
+	blocks pipeline.Blocks
 }
 
 func (p *process) Read(ctx context.Context) ([]*pipeline.Item, error) {
@@ -90,8 +91,10 @@ func (p *process) some() (items []*pipeline.Item) {
 		if a.owner != p.number || a.lane.Closed() {
 			continue
 		}
-		for n := p.random.IntN(12); n > 0 && a.next < len(a.log); n-- {
-			items = append(items, &pipeline.Item{Lane: a.lane, Message: a.log[a.next].Message})
+		made := p.blocks.Items(min(p.random.IntN(12), len(a.log)-a.next))
+		for i := range made {
+			made[i].Lane, made[i].Message = a.lane, a.log[a.next].Message
+			items = append(items, &made[i])
 			a.next++
 		}
 		if len(items) > 0 {
@@ -258,7 +261,7 @@ func (w *world) run(number int, ordered bool) (end func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := pipeline.New(&process{w, number}, session, &opts)
+	r, err := pipeline.New(&process{world: w, number: number}, session, &opts)
 	if err != nil {
 		w.t.Fatal(err)
 	}
