@@ -11,8 +11,9 @@ import (
 
 // hold is what a session holds for an item: its claim.
 type hold struct {
-	key   semel.Key
-	claim semel.Claim
+	key     semel.Key
+	token   semel.Token
+	attempt int // of the claim
 	// sure is until when the lease surely lasts. The keeper's lock guards it
 	// and lost.
 	sure time.Time
@@ -20,8 +21,24 @@ type hold struct {
 	// doubt: a delivery may have had its effect. delivered: one surely had,
 	// with this result, and is to be completed.
 	doubt, delivered bool
-	result           semel.Result
-	of               *held // the batch it is kept in; the keeper's lock guards it
+	result           *semel.Result // nil is none
+	of               *held         // the batch it is kept in; the keeper's lock guards it
+}
+
+// deliver notes that the effect was had, with a result.
+func (h *hold) deliver(result semel.Result) {
+	h.delivered = true
+	if result.Kind != semel.NoResult {
+		h.result = &result
+	}
+}
+
+// outcome returns the result of the effect that was had.
+func (h *hold) outcome() semel.Result {
+	if h.result == nil {
+		return semel.Result{}
+	}
+	return *h.result
 }
 
 // held is a batch of claims whose leases are kept. Its effects run under a
@@ -79,8 +96,8 @@ func (k *keeper) held(it *Item) bool {
 	if !it.hold.delivered && (it.hold.lost || time.Until(it.hold.sure) < k.every/2) {
 		return false
 	}
-	it.Attempt = it.hold.claim.Attempt + it.tries
-	it.Token = it.hold.claim.Token
+	it.Attempt = it.hold.attempt + it.tries
+	it.Token = it.hold.token
 	return true
 }
 
@@ -161,7 +178,7 @@ func (k *keeper) tick() {
 	for b := range k.batches {
 		for _, h := range b.holds {
 			if !h.lost {
-				reqs = append(reqs, semel.ExtendRequest{Key: h.key, Token: h.claim.Token, Lease: k.lease})
+				reqs = append(reqs, semel.ExtendRequest{Key: h.key, Token: h.token, Lease: k.lease})
 				holds = append(holds, h)
 				wait = min(wait, h.sure.Sub(asked))
 			}

@@ -229,7 +229,7 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 			if holds == nil {
 				holds = make([]hold, 0, len(items)-i)
 			}
-			holds = append(holds, hold{key: it.Call.Key, claim: a.Claim, sure: sure})
+			holds = append(holds, hold{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, sure: sure})
 			it.hold = &holds[len(holds)-1]
 			it.Token = a.Claim.Token
 			it.Attempt = a.Claim.Attempt + it.tries
@@ -292,9 +292,9 @@ func (t *TwoPhase) finish(ctx context.Context, r *room, batch *held) {
 		}
 		if it.Err == nil {
 			if !it.hold.delivered {
-				it.hold.delivered, it.hold.result = true, it.Result
+				it.hold.deliver(it.Result)
 			}
-			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: it.hold.result, Window: t.window(it)})
+			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: it.hold.outcome(), Window: t.window(it)})
 			r.done = append(r.done, it)
 			continue
 		}
@@ -349,7 +349,7 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 		switch {
 		case e == nil:
 			t.guard.Observe(semel.Event{Kind: semel.Completed, Key: it.Call.Key, Elapsed: elapsed})
-			it.Result = it.hold.result
+			it.Result = it.hold.outcome()
 			it.hold = nil
 		case errors.Is(e, semel.ErrStaleToken):
 			t.guard.Observe(semel.Event{Kind: semel.CompletionRefused, Key: it.Call.Key, Err: e})
@@ -405,10 +405,10 @@ func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 		}
 		t.let(it)
 		unknown := (h.doubt || h.delivered) && t.opts.Guard.OnLeaseExpired == semel.Hold
-		if (h.doubt || h.delivered || h.claim.Attempt > 1) && !unknown {
-			ends = append(ends, semel.ExtendRequest{Key: h.key, Token: h.claim.Token, Lease: time.Millisecond})
+		if (h.doubt || h.delivered || h.attempt > 1) && !unknown {
+			ends = append(ends, semel.ExtendRequest{Key: h.key, Token: h.token, Lease: time.Millisecond})
 		} else {
-			releases = append(releases, semel.ReleaseRequest{Key: h.key, Token: h.claim.Token, Unknown: unknown})
+			releases = append(releases, semel.ReleaseRequest{Key: h.key, Token: h.token, Unknown: unknown})
 		}
 		t.guard.Observe(semel.Event{Kind: semel.Released, Key: h.key, Attempt: it.Attempt, Err: it.Err})
 	}
@@ -446,7 +446,7 @@ func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
 	t.observeError(reqs[0].Key, t.store.Claim(ctx, reqs, answers))
 	for i, it := range of {
 		if answers[i].Decision == semel.Fresh {
-			it.hold = &hold{key: it.Call.Key, claim: answers[i].Claim}
+			it.hold = &hold{key: it.Call.Key, token: answers[i].Claim.Token, attempt: answers[i].Claim.Attempt}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package kafkaio
 import (
 	"encoding/base64"
 	"strconv"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -63,6 +64,23 @@ func fill(m *semel.Message, r *kgo.Record) {
 	}
 	m.Origin = semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset}
 }
+
+// recordPool lends a client room for the records of a batch, until all of them are
+// recycled.
+type recordPool struct{ idle sync.Pool }
+
+var _ kgo.PoolRecords = (*recordPool)(nil)
+
+// GetRecords implements kgo.PoolRecords.
+func (p *recordPool) GetRecords(int) []kgo.Record {
+	if room, ok := p.idle.Get().(*[]kgo.Record); ok {
+		return *room // the client lengthens it
+	}
+	return nil
+}
+
+// PutRecords implements kgo.PoolRecords.
+func (p *recordPool) PutRecords(room []kgo.Record) { p.idle.Put(&room) }
 
 // recordOf returns the record of a message for a topic. They share their bytes.
 func recordOf(m *semel.Message, topic string) *kgo.Record {

@@ -63,6 +63,7 @@ type Source struct {
 	fenced  nameTaken            // of the goroutine that reads
 	joined  atomic.Bool          // the group gave an assignment since the last poll
 	blocks  pipeline.Blocks
+	room    recordPool
 
 	committing sync.Mutex // held while offsets are committed; before mu
 
@@ -95,7 +96,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	all = append(all,
 		kgo.ConsumerGroup(o.Group), kgo.ConsumeTopics(o.Topics...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
+		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched),
 		// What a poll returned must belong to the lanes that are there when it is
 		// looked at, and not to later ones of the same partitions.
@@ -275,6 +276,9 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 			items = append(items, it)
 		}
 		p.read(of.Records, positions)
+		for _, r := range of.Records {
+			r.Recycle() // items have its bytes, which are not the pool's
+		}
 	})
 	return items
 }
