@@ -25,8 +25,9 @@ type block struct {
 	left  atomic.Int64 // items that the runner is not done with
 }
 
-// Items returns n zero items. Those that the runner never gets, or that it forgets
-// because their lane was closed, only keep the piece from being used again.
+// Items returns n zero items. Those that the runner never gets, that it turns away
+// because their lane was closed, or that a session had something for when it was,
+// only keep the piece from being used again.
 func (b *Blocks) Items(n int) []Item {
 	k := b.take(n)
 	if k == nil {

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"reflect"
 	"testing"
 )
@@ -55,5 +56,39 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 	}
 	if n := len(b.idle); n != idleBlocks {
 		t.Errorf("%d blocks wait, want %d", n, idleBlocks)
+	}
+}
+
+// TestWhatASessionAbandonsIsNotUsedAgain: two items of a group of which a worker
+// has the first, and their lane is closed. The second goes to the session if that
+// holds something for it, and leaves its chain with the first.
+func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		var b Blocks
+		items := b.Items(2)
+		lane := NewLane("lane")
+		for i := range items {
+			items[i].Lane, items[i].source, items[i].group = lane, &feed{}, 1
+		}
+		s := newScheduler(10, 1<<20, 1<<20)
+		s.add([]*Item{&items[0], &items[1]})
+		batch, _ := s.take(nil, 1, true)
+		if held {
+			items[1].hold = &hold{}
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := lane.Close(ended); err == nil {
+			t.Fatal("the lane waited for nobody")
+		}
+		s.forget()
+		for _, it := range s.orphaned() {
+			it.hold = nil // as Abandon begins, and then looks at more of the item
+		}
+		batch[0].done = true
+		s.settle(batch)
+		if idle := len(b.idle) > 0; idle == held {
+			t.Errorf("held %v: the block is to be used again: %v", held, idle)
+		}
 	}
 }

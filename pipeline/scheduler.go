@@ -363,6 +363,7 @@ func (s *scheduler) drop(it *Item) {
 	it.done = true
 	s.uncount(it)
 	if it.hold != nil || it.asked != nil {
+		it.block = nil // a session will look at it, whenever its chain lets it go
 		s.orphans = append(s.orphans, it)
 	}
 	s.tellRoom()

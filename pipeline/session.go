@@ -20,6 +20,8 @@ type Session interface {
 	//     unless it wraps semel.ErrOutcomeUnknown;
 	//   - semel.ErrLeaseLost: another took the key over while the item was
 	//     delivered, and decides its fate.
+	//
+	// Slice and items are the runner's again when it returns.
 	Process(ctx context.Context, items []*Item)
 
 	// Abandon gives up what the session holds for items that will not come

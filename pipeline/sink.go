@@ -16,7 +16,7 @@ type Sink interface {
 	// of each. An Err of nil means that the effect is there and lasts: what
 	// the target acknowledged, no less. It blocks for as long, and ends early
 	// when ctx ends, which it does with the cause semel.ErrLeaseLost when
-	// another may have taken a key over. The slice is the pipeline's again when
+	// another may have taken a key over. Slice and items are the pipeline's again when
 	// it returns.
 	//
 	// An Err that semel.Permanent made, or that wraps such a one, will come

@@ -26,8 +26,8 @@ type Source interface {
 	// forgets up to a position moves it behind the last item before which all
 	// are settled (see [Watermark]). Ack need not be durable when it returns:
 	// what was acknowledged may come again after a crash. An error means that
-	// it was not noted; the runner calls again with the same items. The slice is
-	// the runner's again when Ack returns.
+	// it was not noted; the runner calls again with the same items. Slice and items
+	// are the runner's again when Ack returns.
 	//
 	// The outcome is in the items: Decision, Result and Err, which is set for
 	// an item that was put aside or dropped. A source that answers, such as

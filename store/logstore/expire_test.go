@@ -93,7 +93,11 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	claimOne(t, s, semel.ClaimRequest{Key: key(-2), Lease: time.Hour, Owner: semel.Owner{Nonce: 2}})
-	const long, n = 100, 20_000
+	const claims = 100 // more than are looked at together, as the keys are more than a run
+	for i := range claims {
+		claimOne(t, s, semel.ClaimRequest{Key: key(-10 - i), Lease: 1000 * time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 1}})
+	}
+	const long, n = 1500, 20_000
 	wantAll(t, claimDone(t, s, 1_000_000, 1_000_000+long, semel.Forever), semel.Fresh)
 	for round := range 6 {
 		wantAll(t, claimDone(t, s, round*n, (round+1)*n, time.Hour), semel.Fresh)
@@ -113,6 +117,9 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 		wantAll(t, claimDone(t, s, 1_000_000, 1_000_000+long, semel.Forever), semel.Duplicate)
 		if v, ok := s.Value("position"); !ok || string(v) != "42" {
 			t.Errorf("position is %q, %v", v, ok)
+		}
+		if got := count(t, s); got.Claimed+got.Unknown < claims+1 {
+			t.Errorf("%d keys are claimed and %d unknown, want %d at least", got.Claimed, got.Unknown, claims+1)
 		}
 	}
 	check()

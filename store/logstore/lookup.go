@@ -252,10 +252,11 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 			continue
 		}
 		for ahead := i; i < j; i++ {
-			if i == ahead && j-i > 1 {
+			if i == ahead && j-i > 1 && i < len(o.digests) { // some calls find their keys only when they decide
 				ahead = min(i+touchAhead, j)
-				s.index.touch(o.digests[i:min(ahead, len(o.digests))])
-				s.claims.touch(o.digests[i:min(ahead, len(o.digests))])
+				near := o.digests[i:min(ahead, len(o.digests))]
+				s.index.touch(near)
+				s.claims.touch(near)
 			}
 			if !decide(i) {
 				break
