@@ -28,7 +28,7 @@ type hold struct {
 // deliver notes that the effect was had, with a result.
 func (h *hold) deliver(result semel.Result) {
 	h.delivered = true
-	if result.Kind != semel.NoResult {
+	if result.Kind != semel.NoResult || result.Data != nil {
 		h.result = &result
 	}
 }

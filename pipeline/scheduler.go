@@ -28,10 +28,10 @@ type scheduler struct {
 	timer    *time.Timer
 	count    int
 	bytes    int64
-	orphans  []*Item // forgotten, and a session may hold something for them
-	spent    []*block
-	closed   bool // nothing more will be added
-	draining bool // nothing more will be taken
+	orphans  []*Item  // forgotten, and a session may hold something for them
+	spent    []*block // to be used again, once the lock is not held
+	closed   bool     // nothing more will be added
+	draining bool     // nothing more will be taken
 
 	paused  bool // from a failure of sink or store until a batch succeeds
 	until   time.Time

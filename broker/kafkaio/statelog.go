@@ -206,8 +206,8 @@ func (l *stateLog) begin(file vfs.File, size int64, number int) {
 // The position is behind the record.
 func (l *stateLog) add(value []byte, c *changelogRecord, position int64) {
 	frame := appendFrame(l.out.AvailableBuffer(), value, l.next, position)
-	l.out.Write(frame) // its error stays for write
-	l.out.Write(value)
+	l.out.Write(frame) // an error stays for write to return, of this one
+	l.out.Write(value) // and of this one
 	l.note(c)
 	l.size += int64(logFrameSize + len(value))
 	l.next = position

@@ -297,11 +297,11 @@ func keyOf(m *semel.Message) semel.Key {
 	if id == "" {
 		return semel.Key{}
 	}
-	scope, ok := m.Header(headerScope)
-	if !ok {
-		scope, _ = m.Header(headerPipeline) // they are the same
+	scope := headerScope
+	if _, ok := m.Header(scope); !ok {
+		scope = headerPipeline // it is left out where it would say the same
 	}
-	return semel.Key{Scope: string(scope), ID: id}
+	return semel.Key{Scope: header(m, scope), ID: id}
 }
 
 // without returns a copy of headers without those that have a name of a kind.

@@ -67,8 +67,8 @@ func (f *daemonFlags) logger(a *app, conf *config.File, p *problems) *slog.Logge
 
 // runGC is the garbage that may pile up beside what is in use, in percent, with
 // keys in transactions of Kafka and unless GOGC says otherwise. Most of what is in
-// use is then a table without pointers: collecting more often costs at most a tenth of
-// the processor time and saves a fifth of the memory.
+// use is then a table without pointers: collecting more often costs less than a tenth
+// of the processor time.
 const runGC = 60
 
 func newRunCommand(a *app) *cobra.Command {
