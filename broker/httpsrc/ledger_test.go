@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/httpsrc"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
@@ -27,14 +27,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 
 // senders send each message until it is answered with 2xx.
 func senders(tb testing.TB) brokertest.SourcePlace {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	address := listener.Addr().String() // sources come and go, the address stays
-	if err := listener.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	address := servicestest.FreeAddr(tb) // sources come and go, the address stays
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ctx, stop := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
@@ -121,7 +114,7 @@ func TestAThousandSendersAtOnce(t *testing.T) {
 		})
 		return source.Addr().String(), func() { cancel(); running.Wait() }
 	}
-	address, end := begin("127.0.0.1:0")
+	address, end := begin(servicestest.FreeAddr(t))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	const n = 1000
 	var sending sync.WaitGroup

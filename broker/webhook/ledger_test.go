@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/brokertest"
 	"github.com/semel-dev/semel/broker/webhook"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -19,7 +20,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 	t.Parallel()
 	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		r := &receiver{tb: tb}
-		r.listen("127.0.0.1:0")
+		r.listen(servicestest.FreeAddr(tb))
 		tb.Cleanup(func() { r.server.Close() })
 		return brokertest.SinkTarget{
 			Sink: func(context.Context) (pipeline.Sink, error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -204,12 +205,7 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(stuck)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refusing := "http://" + listener.Addr().String()
-	listener.Close()
+	refusing := "http://" + servicestest.FreeAddr(t)
 	// What must time out has time enough to begin.
 	const enough, short = time.Minute, 3 * time.Second
 	for name, c := range map[string]struct {

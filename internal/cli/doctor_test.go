@@ -154,14 +154,7 @@ func TestNothingShowsASecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	postgres := strings.TrimPrefix(servers.Database(t), "postgres://postgres@")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closed := servicestest.FreeAddr(t)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "secret"), canary+"\n")
 	host, port, _ := net.SplitHostPort(closed)

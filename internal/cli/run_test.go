@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 // copyConfig is a pipeline from a file to a file.
@@ -84,7 +86,7 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 
 func TestRunAnswersProbes(t *testing.T) {
 	t.Parallel()
-	file, address := copyConfig(t, ", follow: true", ""), freeAddress(t)
+	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
 	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
 	for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "copy: ready\n"} {
 		answer, err := http.Get("http://" + address + path)
@@ -124,8 +126,8 @@ func TestRunWaitsForAServerThatIsDown(t *testing.T) {
 stores: { db: { postgres: { dsn: "postgres://app:canary-91ab@%s/x" } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
-`, freeAddress(t)))
-	address := freeAddress(t)
+`, servicestest.FreeAddr(t)))
+	address := servicestest.FreeAddr(t)
 	stop := backgroundUntil(t, "cannot start yet", noEnv, "run", file, "--admin", address)
 	answer, err := http.Get("http://" + address + "/readyz")
 	if err != nil {
@@ -146,7 +148,7 @@ pipelines:
 
 func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
 	t.Parallel()
-	file, address := copyConfig(t, ", follow: true", ""), freeAddress(t)
+	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
 	dir := filepath.Dir(file)
 	roots := certify(t, dir)
 	writeFile(t, file, readFile(t, file)+"admin: { listen: \""+address+"\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -228,7 +227,7 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seen := newJournal(t)
-			env := map[string]string{"LISTEN": freeAddress(t), "API_URL": seen.URL}
+			env := map[string]string{"LISTEN": servicestest.FreeAddr(t), "API_URL": seen.URL}
 			if name == "rabbitmq" {
 				env["DATABASE_URL"] = servers.Database(t)
 			}
@@ -264,17 +263,6 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 			}
 		})
 	}
-}
-
-// freeAddress returns an address at which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func TestQuickstartRunsAsPrinted(t *testing.T) {

@@ -30,6 +30,8 @@ const (
 	// cluster (port + 10000) lies below it too.
 	firstPort, lastPort = 15000, 21999
 	portTries           = 20
+	// As many below them are for who wants a port at which nobody listens.
+	freePorts = 5000
 )
 
 var errPortTaken = errors.New("port is taken")
@@ -105,6 +107,18 @@ func (s *Server) startSomewhere(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("no free port found between %d and %d: %w", firstPort, lastPort, errPortTaken)
+}
+
+// FreeAddr returns an address of this machine at which nobody listens. Neither a
+// server of this package gets its port, nor an outgoing connection, nor who asks
+// the system for any.
+func FreeAddr() (string, error) {
+	for range portTries {
+		if port := firstPort - 1 - rand.IntN(freePorts); free(port) {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), nil
+		}
+	}
+	return "", fmt.Errorf("services: no free port found between %d and %d: %w", firstPort-freePorts, firstPort-1, errPortTaken)
 }
 
 // free reports whether a port can be bound now.

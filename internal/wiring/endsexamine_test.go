@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -79,6 +80,9 @@ pipelines:
 		t.Error(report.Err)
 	}
 	target.Close()
+	for _, free := range []string{servicestest.FreeAddr(t), servicestest.FreeAddr(t)} {
+		text = strings.Replace(text, strings.TrimPrefix(target.URL, "http://"), free, 1)
+	}
 	lines, report = examined(t, t.TempDir(), text)
 	wants(t, lines, "fine source.http.listen: ")
 	if report.Err == nil || !strings.HasPrefix(report.Err.Error(), "sink: ") {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 func TestWhatTheServerSaysHasItsClass(t *testing.T) {
@@ -67,14 +68,7 @@ func TestWhatTheServerSaysHasItsClass(t *testing.T) {
 
 func TestServerThatIsNotThereIsUnavailable(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "postgres://postgres@" + l.Addr().String() + "/postgres?sslmode=disable&connect_timeout=2"
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := "postgres://postgres@" + servicestest.FreeAddr(t) + "/postgres?sslmode=disable&connect_timeout=2"
 	if _, err := Connect(t.Context(), address, nil); !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("connect to nobody: %v, of class %s", err, semel.Classify(err))
 	}

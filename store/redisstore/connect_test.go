@@ -99,16 +99,9 @@ func TestConnectUsesDatabaseAndNameOfURLAndOptions(t *testing.T) {
 
 func TestConnectToNobodySaysUnavailable(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := servicestest.FreeAddr(t)
 	for _, opts := range []*ConnectOptions{nil, {Master: "mymaster"}} {
-		_, err = Connect(t.Context(), "redis://:"+canary+"@"+addr, opts)
+		_, err := Connect(t.Context(), "redis://:"+canary+"@"+addr, opts)
 		if !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
 			t.Errorf("got %v of class %v; want the store to be unavailable", err, semel.Classify(err))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/rs/zerolog"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
 // meter is a toxic that does no harm: it counts what comes by. Two of them
@@ -54,7 +55,7 @@ type proxy struct {
 func newProxy(t *testing.T, upstream string) *proxy {
 	t.Helper()
 	p := &proxy{t: t}
-	p.start("127.0.0.1:0", upstream)
+	p.start(servicestest.FreeAddr(t), upstream)
 	t.Cleanup(func() { p.inner.Stop() })
 	return p
 }

@@ -191,6 +191,17 @@ func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
 // has, for a shared Kafka.
 func Topic() string { return "t-" + strings.ToLower(rand.Text()[:10]) }
 
+// FreeAddr returns an address at which nobody listens, unless this test does. One
+// that a closed listener had could be given to anyone by then.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := services.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
 // Pool shares servers among the tests of a package. Its zero value is ready;
 // its methods may be called concurrently. A package has one, and closes it:
 //

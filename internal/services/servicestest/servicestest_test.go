@@ -1,6 +1,7 @@
 package servicestest_test
 
 import (
+	"net"
 	"testing"
 
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -33,5 +34,22 @@ func TestPrefixesDiffer(t *testing.T) {
 	}
 	if one, other := servicestest.Topic(), servicestest.Topic(); one == other {
 		t.Errorf("twice %s", one)
+	}
+}
+
+func TestNobodyListensAtAFreeAddress(t *testing.T) {
+	t.Parallel()
+	addr := servicestest.FreeAddr(t)
+	if conn, err := net.Dial("tcp", addr); err == nil {
+		t.Errorf("%v listens", conn.RemoteAddr())
+	}
+	for range 2 {
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
