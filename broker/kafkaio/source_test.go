@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +150,43 @@ func TestOffsetsAreCommittedUpToTheFirstThatIsNotSettled(t *testing.T) {
 		m.ack(again...)
 		m.leave()
 		b.becomes(0, 10)
+	})
+}
+
+// TestWhoHasCaughtUpSaysSo: what is committed then is not read again after a crash,
+// and the lag of the group is none.
+func TestWhoHasCaughtUpSaysSo(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		var commits atomic.Int32
+		b.cluster.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+			b.cluster.KeepControl()
+			commits.Add(1)
+			return nil, nil, false
+		})
+		b.write(numbered(0, 3, 1)...)
+		m := b.join(func(o *SourceOptions) { o.CommitEvery = time.Minute })
+		items := m.get(3)
+		m.ack(items[:2]...)
+		time.Sleep(30 * time.Second)
+		if n := commits.Load(); n > 0 {
+			t.Errorf("%d commits while a message was under way", n)
+		}
+		m.ack(items[2])
+		time.Sleep(time.Second)
+		if got := b.committed(0); got != 3 {
+			t.Errorf("offset %d is committed a second after all was done, want 3", got)
+		}
+		for i := range 60 { // one a second
+			b.write(numbered(3+i, 1, 1)...)
+			m.ack(m.get(1)...)
+			time.Sleep(time.Second)
+		}
+		if n := commits.Load(); n > 6 {
+			t.Errorf("%d commits in a minute, want about four", n)
+		}
+		m.leave()
+		b.becomes(0, 63)
 	})
 }
 

@@ -19,8 +19,12 @@ func (s *Source) commitNowAndThen(ctx, sending context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			_ = s.commit(sending, s.all) // it was told, and comes again with the next one
+		case <-s.idle:
 		case <-ctx.Done():
+			return
+		}
+		_ = s.commit(sending, s.all) // it was told, and comes again with the next one
+		if !pause(ctx, s.opts.CommitEvery/4) {
 			return
 		}
 	}

@@ -75,6 +75,14 @@ func (p *owned) due() (kgo.EpochOffset, bool) {
 	return at, at.Offset > p.committed
 }
 
+// caughtUp reports whether all that was read is settled.
+func (p *owned) caughtUp() bool {
+	low, ok := p.mark.Low()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return ok && low == p.next
+}
+
 // settled returns the offset below which all is settled, or -1 if nothing was
 // read.
 func (p *owned) settled() kgo.EpochOffset {
