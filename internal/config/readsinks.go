@@ -31,7 +31,7 @@ func sinkMapping(target *Sink) mapping {
 
 func webhookSink() (Sink, mapping) {
 	w := &WebhookSink{}
-	return w, mapping{fields: []field{
+	return w, mapping{check: func(_ value, there members) { checkStatuses(w, there) }, fields: []field{
 		{name: "url", doc: "Address of the target, `https://…`.", form: form{scalar: aAddress}, required: true, read: func(v value) { v.webhookURL(&w.URL) }},
 		choiceField("method", &w.Method, "Method of the request.", "POST", "PUT", "PATCH").or("POST"),
 		{name: "headers", doc: "Headers to add. Their values are treated as secrets.", form: form{named: &form{scalar: aSecret}}, read: func(v value) { v.headers(&w.Headers) }},
@@ -42,7 +42,7 @@ func webhookSink() (Sink, mapping) {
 		sizeField("max_response", &w.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").or("64KiB"),
 		statusesField("success", &w.Success, "Further statuses that mean that the effect is there, beside 2xx."),
 		statusesField("retry", &w.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent. All others give the message up."),
-		textsField("forward", &w.Forward, "Headers of the message that are sent on."),
+		listField("forward", form{scalar: aText}, func(v value) { v.list(func(element value) { element.forwarded(&w.Forward) }) }, "Headers of the message that are sent on."),
 	}}
 }
 
@@ -63,8 +63,8 @@ func (v value) webhookURL(target *Secret) {
 func (v value) headers(target *[]Header) {
 	entries, _ := v.entries()
 	for _, e := range entries {
-		if !isHeaderName(e.name) {
-			v.reader.wrong(e.at, "%s: this is no name of a header", v.path)
+		if problem := ofHeaderName(e.name); problem != "" {
+			v.reader.wrong(e.at, "%s: %s", v.path, problem)
 			continue
 		}
 		h := Header{Name: e.name}
@@ -73,6 +73,44 @@ func (v value) headers(target *[]Header) {
 			v.reader.wrong(e.at, "%s: a value of a header is one line", within(v.path, e.name))
 		}
 		*target = append(*target, h)
+	}
+}
+
+// forwarded reads the name of a header of messages that is sent on.
+func (v value) forwarded(target *[]string) {
+	var name string
+	v.text(&name)
+	if name == "" {
+		return
+	}
+	if problem := ofHeaderName(name); problem != "" {
+		v.wrong("%s", problem)
+		return
+	}
+	*target = append(*target, name)
+}
+
+// ofHeaderName says why a header cannot be set; "" is that it can.
+func ofHeaderName(name string) string {
+	switch strings.ToLower(name) {
+	case "connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade":
+		return name + " belongs to the connection: leave it out"
+	case "idempotency-key", "semel-attempt", "semel-token", "semel-scope", "semel-redrive", "semel-pipeline":
+		return name + " is written by the sink itself: leave it out"
+	}
+	if !isHeaderName(name) {
+		return "this is no name of a header"
+	}
+	return ""
+}
+
+// checkStatuses refuses to try again what had its effect.
+func checkStatuses(w *WebhookSink, there members) {
+	for _, status := range w.Retry {
+		if status < 300 || slices.Contains(w.Success, status) {
+			there["retry"].wrong("%d means that the effect is there: leave it out", status)
+			return
+		}
 	}
 }
 
