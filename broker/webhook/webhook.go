@@ -128,7 +128,7 @@ func (o *Options) validate() (target string, err error) {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		bad("URL: http://host or https://host is wanted")
 	default:
-		target = u.Redacted()
+		target = shown(u)
 	}
 	if _, err := http.NewRequest(o.Method, "http://host", nil); err != nil {
 		bad("Method: %q is no method", o.Method)
@@ -158,6 +158,17 @@ func (o *Options) validate() (target string, err error) {
 		}
 	}
 	return target, errors.Join(errs...)
+}
+
+// shown is an address without its password and what it is asked with, which may
+// be a token: errors are logged, and kept with messages that are put aside.
+func shown(u *url.URL) string {
+	short := *u
+	short.RawQuery, short.ForceQuery, short.Fragment, short.RawFragment = "", false, "", ""
+	if u.RawQuery != "" {
+		return short.Redacted() + "?[hidden]"
+	}
+	return short.Redacted()
 }
 
 // Traits implements pipeline.Sink.

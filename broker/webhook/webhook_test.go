@@ -350,3 +350,16 @@ func TestOptionsAreCheckedAllAtOnce(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestErrorsShowNoSecretOfTheAddress(t *testing.T) {
+	t.Parallel()
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	address := strings.Replace(target.URL, "http://", "http://me:canary@", 1) + "/hook?token=canary&x=canary"
+	for _, want := range []string{"/hook?[hidden]: answered 418", "/hook?[hidden]: dial tcp"} {
+		err := deliver(t.Context(), newSink(t, Options{URL: address}), item("1", "x"))
+		if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
+		target.Close()
+	}
+}
