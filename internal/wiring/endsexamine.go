@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,9 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) Re
 	}
 	switch spec := p.Sink.(type) {
 	case *config.FileSink:
-		r.directory("sink.file.path", filepath.Dir(spec.Path), "nothing can be written")
+		if r.isFile("sink.file.path", spec.Path, "nothing can be written") {
+			r.directory("sink.file.path", filepath.Dir(spec.Path), "nothing can be written")
+		}
 	case *config.WebhookSink:
 		look("sink", func() error { return reach(ctx, spec) })
 		if len(errs) == 0 {
@@ -67,8 +70,16 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) Re
 func (r *Report) filesToRead(spec *config.FileSource) {
 	for _, pattern := range spec.Paths {
 		names, _ := filepath.Glob(pattern) // that it is a pattern was checked
+		names = slices.DeleteFunc(names, func(name string) bool {
+			info, err := os.Stat(name)
+			return err == nil && !info.Mode().IsRegular() && name != pattern // the source passes over it
+		})
 		unread := 0
 		for _, name := range names {
+			if !r.isFile("source.file.paths", name, "the pipeline does not start") {
+				unread++
+				continue
+			}
 			file, err := os.Open(name)
 			if err != nil {
 				unread++
@@ -86,6 +97,16 @@ func (r *Report) filesToRead(spec *config.FileSource) {
 			r.note(semel.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
 		}
 	}
+}
+
+// isFile finds fault with what is there and no regular file.
+func (r *Report) isFile(subject, path, cost string) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().IsRegular() {
+		return true
+	}
+	r.note(semel.Broken, subject, path+" is not a regular file", cost, "another path")
+	return false
 }
 
 // directory looks whether files can be made in a directory, or where it is to be

@@ -64,6 +64,27 @@ pipelines:
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("something was left: %v %v", entries, err)
 	}
+	lines, _ = examined(t, dir, strings.NewReplacer("new/out", "../"+filepath.Base(dir)).Replace(text))
+	wants(t, lines, "broken sink.file.path: "+dir+" is not a regular file\n")
+}
+
+// TestExaminePipelineTellsFilesFromWhatIsNone: the pipeline passes over what a
+// pattern finds and is no regular file, and refuses it by its name.
+func TestExaminePipelineTellsFilesFromWhatIsNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "sub.jsonl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  p: { source: { file: { paths: ["*.jsonl"] } }, key: { id: .id }, store: keys, sink: { file: { path: out } } }
+`
+	lines, _ := examined(t, dir, text)
+	wants(t, lines, "broken source.file.paths: "+dir+"/*.jsonl matches no file\n")
+	lines, _ = examined(t, dir, strings.Replace(text, "*", "sub", 1))
+	wants(t, lines, "broken source.file.paths: "+dir+"/sub.jsonl is not a regular file\n")
 }
 
 func TestExaminePipelineReachesATargetAndSendsNothing(t *testing.T) {
