@@ -155,12 +155,17 @@ func (e *examination) read(ctx context.Context) error {
 	return nil
 }
 
+// isMade reports whether a topic that is not there is made when it is needed.
+func (e *examination) isMade(topic string) bool {
+	return strings.HasPrefix(topic, "__") || topic == e.opts.Changelog || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
+}
+
 // topics looks at how safe the topics are.
 func (e *examination) topics(context.Context) error {
 	for _, topic := range e.written() {
 		t := e.meta.Topics[topic]
 		switch {
-		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && (strings.HasPrefix(topic, "__") || topic == e.opts.Changelog || topic == e.opts.Repartition):
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && e.isMade(topic):
 			e.note(semel.Notice, topic, "is not there yet", "", "none: it is made when it is needed")
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 			e.note(semel.Broken, topic, "is not there", "nothing is read from it or written to it", "kafka-topics.sh --create --topic "+topic)

@@ -95,6 +95,11 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	})
 	has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
 		"warning aside max.message.bytes: 10000", "notice keys: is not there yet", "notice group g: nobody reads")
+	for transactional, want := range map[bool]string{true: "notice parked: is not there yet", false: "broken parked: is not there"} {
+		findings, err := Examine(t.Context(), quick(server.Addr()), &ExamineOptions{Inputs: []string{"in"}, Output: "out", Parked: "parked", Transactional: transactional})
+		must(t, err)
+		has(t, found(findings), want)
+	}
 	for _, of := range []struct {
 		instance string
 		divided  bool

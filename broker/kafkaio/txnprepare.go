@@ -90,7 +90,7 @@ func (t *Transactor) check(ctx context.Context) error {
 	if t.opts.SamePartition {
 		for _, input := range t.opts.Inputs {
 			if have, need := len(topics[t.opts.Output].Partitions), len(topics[input].Partitions); have < need {
-				return fmt.Errorf("kafkaio: %s has %d partitions and %s %d: with SamePartition the output needs as many: %w", input, need, t.opts.Output, have, semel.ErrInvalidRequest)
+				return fmt.Errorf("kafkaio: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.opts.Output, have, semel.ErrInvalidRequest)
 			}
 		}
 	}
