@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,8 +95,8 @@ func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 		}
 		s.patterns = append(s.patterns, absolute)
 		if !s.opts.Follow {
-			if found, err := filepath.Glob(pattern); err == nil && len(found) == 0 {
-				return nil, fmt.Errorf("fileio: %s: there is no such file: %w", pattern, os.ErrNotExist)
+			if !matches(absolute) {
+				return nil, fmt.Errorf("fileio: %s: there is no such file: write another path, or follow: true to wait for one: %w", pattern, os.ErrNotExist)
 			}
 		}
 	}
@@ -107,6 +108,19 @@ func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 		s.unlock, s.state = unlock, &stateFile{s.opts.FS, s.opts.State}
 	}
 	return s, nil
+}
+
+// matches reports whether a pattern finds something that is read, or of which
+// reading says why it is not.
+func matches(pattern string) bool {
+	found, _ := filepath.Glob(pattern) // that it is a pattern was checked
+	return slices.ContainsFunc(found, func(path string) bool {
+		info, err := os.Stat(path)
+		if err != nil {
+			return !errors.Is(err, os.ErrNotExist)
+		}
+		return info.Mode().IsRegular() || path == pattern
+	})
 }
 
 // Read implements pipeline.Source. One call returns lines of one file: at most

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,4 +349,19 @@ func TestPositionsOfFilesThatDoNotComeBackAreForgottenAfterAWeek(t *testing.T) {
 		b.wants("one", "two", "three")
 		b.close()
 	})
+}
+
+func TestPatternThatFindsNoRegularFileIsAnError(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "in.d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nowhere", filepath.Join(dir, "in.l")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := fileio.OpenSource([]string{filepath.Join(dir, "in*")}, nil)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "in*: there is no such file: write another path, or follow: true to wait for one") {
+		t.Errorf("%v", err)
+	}
 }

@@ -96,7 +96,7 @@ func TestLineThatIsTooLongIsNamed(t *testing.T) {
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%d items, error %v", len(items), err)
 	}
-	if _, err := b.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "the line at byte 1008 is longer than 1000 bytes") {
+	if _, err := b.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "the line at byte 1008 is longer than 1000 bytes: raise max_line") {
 		t.Errorf("error %v", err)
 	}
 	b.close()
@@ -141,8 +141,8 @@ func TestWhatIsNamedMustBeAFile(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 	b.close()
-	b.open("*") // a pattern passes over what is none
 	b.write("a", "one\n")
+	b.open("*") // a pattern passes over what is none
 	b.wants("one")
 	b.close()
 }
