@@ -215,6 +215,33 @@ func TestASinkThatIsDownCostsNoAttempts(t *testing.T) {
 	})
 }
 
+// TestASinkThatIsBackIsUsedSoon: what failed side by side is one failure, and
+// does not double the pause for each.
+func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			begin := time.Now()
+			r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+				time.Sleep(time.Millisecond)
+				if time.Since(begin) < 500*time.Millisecond {
+					return semel.Result{}, pipeline.Unavailable(errors.New("away"), after)
+				}
+				return semel.Result{}, nil
+			}
+			for i := range int64(50) {
+				r.add(i, string(rune('0'+i)), "")
+			}
+			r.run()
+			r.wantAcked(50)
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("the sink was down for half a second, with pauses of %v, and all was done after %v", after, took)
+			}
+		})
+	}
+}
+
 func TestAMessageThatMakesTheSinkLookDownIsParked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -319,6 +319,7 @@ type trouble struct {
 	err   error
 	times int
 	since time.Time
+	until time.Time // the end of the pause
 }
 
 // mood pauses the pipeline when sink or store are down, and lets it go on when
@@ -336,9 +337,16 @@ func (r *Runner) mood(v *verdicts) {
 				r.observe(Event{Kind: EventPaused, Reason: what, Err: err})
 			}
 			t.err = err
-			t.times++
-			if end := now.Add(max(r.opts.Failure.Pause(t.times), after)); end.After(until) {
-				until = end
+			pause := after
+			if !now.Before(t.until) { // else it was under way when the pause began
+				t.times++
+				pause = max(r.opts.Failure.Pause(t.times), after)
+			}
+			if end := now.Add(pause); end.After(t.until) {
+				t.until = end
+			}
+			if t.until.After(until) {
+				until = t.until
 			}
 		case works && t.err != nil:
 			r.observe(Event{Kind: EventResumed, Reason: what, Elapsed: now.Sub(t.since)})
