@@ -242,6 +242,68 @@ func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 	}
 }
 
+// TestASinkOfLittleRoomCostsNoAttempts: it takes a few messages and refuses the
+// rest for a while, which is not the fault of those it refuses.
+func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Failure.Attempts = 2
+		begin, second, taken := time.Now(), -1, 0
+		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if now := int(time.Since(begin) / time.Second); now != second {
+				second, taken = now, 0
+			}
+			if taken++; taken > 5 {
+				return semel.Result{}, pipeline.Unavailable(errors.New("429"), time.Second)
+			}
+			return semel.Result{}, nil
+		}
+		for i := range int64(300) {
+			r.add(i, string(rune(1000+i)), "")
+		}
+		r.run()
+		r.wantParked(nil)
+		r.wantAcked(300)
+		if took := time.Since(begin); took > 2*time.Minute {
+			t.Errorf("five messages a second, and 300 took %v", took)
+		}
+	})
+}
+
+// littleRoom takes one line at a time, as the end of a disk.
+type littleRoom struct{}
+
+func (littleRoom) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
+func (littleRoom) Close(context.Context) error { return nil }
+func (littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
+	if len(items) > 1 {
+		full := pipeline.Unavailable(errors.New("no space left"), 0)
+		for _, it := range items {
+			it.Err = full
+		}
+	}
+}
+
+// TestWhatFailsTogetherCostsNoAttempts: a batch that the sink refuses as a whole
+// says nothing of its messages.
+func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Failure.Attempts = 1
+		r.sink = littleRoom{}
+		for i := range int64(100) {
+			r.add(i, string(rune(1000+i)), "")
+		}
+		r.run()
+		r.wantParked(nil)
+		r.wantAcked(100)
+	})
+}
+
 func TestAMessageThatMakesTheSinkLookDownIsParked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

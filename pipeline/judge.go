@@ -22,6 +22,7 @@ type verdicts struct {
 	after                 time.Duration // how long the sink asks to be left alone
 	sinkWorks, storeWorks bool
 	delivered             uint64
+	together              bool // one failure of the sink is that of all items
 }
 
 // reset forgets all but the room.
@@ -36,6 +37,7 @@ func (v *verdicts) reset() {
 func (r *Runner) judge(batch []*Item, v *verdicts) {
 	defer v.reset()
 	now := time.Now()
+	v.together = failedTogether(batch)
 	for _, it := range batch {
 		it.due = time.Time{}
 		r.sentence(it, v, now)
@@ -51,6 +53,23 @@ func (r *Runner) judge(batch []*Item, v *verdicts) {
 	if len(v.settled) > 0 {
 		r.settled(v.settled)
 	}
+}
+
+// failedTogether reports whether the sink failed several items in one, so that
+// none of them is the cause.
+func failedTogether(batch []*Item) bool {
+	var first, away *UnavailableError
+	for _, it := range batch {
+		switch {
+		case !errors.As(it.Err, &away):
+		case first == nil:
+			first = away
+			continue
+		case away == first:
+			return true
+		}
+	}
+	return false
 }
 
 // sentence puts one item where it belongs.
@@ -100,12 +119,17 @@ func (r *Runner) failed(it *Item, v *verdicts, now time.Time) {
 	case errors.As(err, &away):
 		// While others are delivered it is this message that the sink cannot
 		// take, and it must not hold them up for ever.
-		if delivered := r.delivered.Load() + v.delivered; it.away && delivered != it.seen {
-			it.seen = delivered
-			r.retry(it, v, now)
-		} else {
-			it.away, it.seen = true, delivered
+		delivered := r.delivered.Load() + v.delivered
+		refused := it.away && delivered != it.seen
+		it.away, it.seen = true, delivered
+		switch {
+		case !refused || v.together:
 			v.sinkErr, v.after = err, max(v.after, away.After)
+		case away.After > 0: // the sink takes no more now, and says until when
+			it.due = now.Add(max(r.opts.Failure.Pause(1), away.After))
+			r.observe(Event{Kind: EventRetried, Count: 1, Err: err, Reason: "failed", Item: it})
+		default:
+			r.retry(it, v, now)
 		}
 	case errors.Is(err, semel.ErrLeaseLost):
 		it.due = now.Add(r.opts.Failure.Pause(1))
