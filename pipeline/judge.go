@@ -61,7 +61,7 @@ func failedTogether(batch []*Item) bool {
 	var first, away *UnavailableError
 	for _, it := range batch {
 		switch {
-		case !errors.As(it.Err, &away):
+		case it.Err == nil || !errors.As(it.Err, &away):
 		case first == nil:
 			first = away
 			continue
