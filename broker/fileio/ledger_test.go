@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -66,6 +67,45 @@ func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 				State: filepath.Join(dir, "state", "positions"), Follow: true, Poll: 2 * time.Millisecond, SaveEvery: 5 * time.Millisecond,
 			})
 		},
+	}
+}
+
+// TestAFileMayBeRenamedWhenItIsFound: between the look that finds it and the
+// reading. It is read under its new name.
+func TestAFileMayBeRenamedWhenItIsFound(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	source, err := fileio.OpenSource([]string{filepath.Join(dir, "log*")}, &fileio.SourceOptions{Follow: true, Poll: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close(context.Background())
+	const files = 1000
+	go func() {
+		path := filepath.Join(dir, "log")
+		for i := range files {
+			if err := errors.Join(appendTo(path, fmt.Appendf(nil, "%d\n", i)), os.Rename(path, fmt.Sprintf("%s.%d", path, i))); err != nil {
+				t.Error(err)
+				return
+			}
+			for written := time.Now(); time.Since(written) < 200*time.Microsecond; { // so that looks come in between
+				runtime.Gosched()
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	seen := map[string]int{}
+	for len(seen) < files {
+		items, err := source.Read(ctx)
+		if err != nil {
+			t.Fatalf("after %d files: %v", len(seen), err)
+		}
+		for _, it := range items {
+			if seen[string(it.Message.Body)]++; seen[string(it.Message.Body)] > 1 {
+				t.Errorf("%s came again", it.Message.Body)
+			}
+		}
 	}
 }
 

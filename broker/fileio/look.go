@@ -100,6 +100,12 @@ func (s *Source) add(path string, id identity) *tail {
 	return f
 }
 
+// drop forgets a file of which nothing is read or everything was.
+func (s *Source) drop(f *tail) {
+	delete(s.byID, f.id)
+	s.tails = slices.DeleteFunc(s.tails, func(x *tail) bool { return x == f })
+}
+
 // look finds files that are new, have changed or are gone.
 func (s *Source) look() error {
 	s.looked = time.Now()
@@ -112,7 +118,10 @@ func (s *Source) look() error {
 			f := s.byID[id]
 			if f == nil {
 				f = s.add(path, id)
-				if err := f.open(); err != nil {
+				if err := f.open(); errors.Is(err, fs.ErrNotExist) {
+					s.drop(f) // renamed just now: the next look finds it
+					return nil
+				} else if err != nil {
 					return err
 				}
 			}
@@ -148,8 +157,7 @@ func (f *tail) lookAt(info os.FileInfo) (changed bool) {
 // until nothing was added for a while.
 func (s *Source) lookAfter(f *tail) error {
 	if f.life == nil || f.ended {
-		delete(s.byID, f.id)
-		s.tails = slices.DeleteFunc(s.tails, func(x *tail) bool { return x == f })
+		s.drop(f)
 		return nil
 	}
 	info, err := f.life.file.Stat()
@@ -226,6 +234,9 @@ func (s *Source) findMoved() error {
 // follow reads on in a file that was moved, if it is the one that is known.
 func (s *Source) follow(path string, id identity, e *entry) error {
 	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was moved on, or removed
+	}
 	if err != nil {
 		return fmt.Errorf("fileio: %w", err)
 	}
@@ -235,7 +246,12 @@ func (s *Source) follow(path string, id identity, e *entry) error {
 	}
 	f := s.add(path, id)
 	f.gone = s.looked
-	return f.open()
+	err = f.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		s.drop(f) // it was moved on, or removed
+		return nil
+	}
+	return err
 }
 
 // open opens the file and goes on where it was left.
@@ -252,8 +268,11 @@ func (f *tail) open() error {
 	if err != nil {
 		return errors.Join(f.explain(err), file.Close())
 	}
-	if id := identityOf(f.path, info); id != f.id && s.byID[id] == nil {
+	if id := identityOf(f.path, info); id != f.id {
 		// Another file has taken the name since it was found.
+		if s.byID[id] != nil { // and is read already
+			return errors.Join(f.explain(fs.ErrNotExist), file.Close())
+		}
 		delete(s.byID, f.id)
 		f.id = id
 		s.byID[id] = f
