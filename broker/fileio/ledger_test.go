@@ -80,7 +80,7 @@ func TestAFileMayBeRenamedWhenItIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer source.Close(context.Background())
-	const files = 1000
+	const files = 400
 	go func() {
 		path := filepath.Join(dir, "log")
 		for i := range files {
