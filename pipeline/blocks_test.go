@@ -23,12 +23,12 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 		t.Fatal("a block was given twice")
 	}
 	spend(first)
-	for _, n := range []int{101, 49} {
+	for _, n := range []int{107, 52} {
 		if other := b.Items(n); &other[0] == &first[0] {
-			t.Errorf("%d items are in a block of 100", n)
+			t.Errorf("%d items are in a block for 100", n)
 		}
 	}
-	again := b.Items(50)
+	again := b.Items(53)
 	if &again[0] != &first[0] {
 		t.Fatal("a spent block was not used again")
 	}
@@ -44,18 +44,19 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 		}
 	}
 	spend(again)
-	for range 2 * idleBlocks { // more than are kept
-		spend(b.Items(3))
-	}
 	var many [][]Item
-	for range 2 * idleBlocks {
-		many = append(many, b.Items(5))
+	for range 2 * idleItems / 1000 { // more than are kept
+		many = append(many, b.Items(1000))
 	}
 	for _, items := range many {
 		spend(items)
 	}
-	if n := len(b.idle); n != idleBlocks {
-		t.Errorf("%d blocks wait, want %d", n, idleBlocks)
+	if b.items > idleItems || b.items < idleItems*9/10 {
+		t.Errorf("%d items wait, want about %d", b.items, idleItems)
+	}
+	spend(b.Items(2 * idleItems))
+	if len(b.idle) != 1 || b.items < 2*idleItems {
+		t.Errorf("%d blocks of %d items wait, want the large one alone", len(b.idle), b.items)
 	}
 }
 

@@ -51,6 +51,7 @@ type Source struct {
 	turn       int
 	byID       map[identity]*tail // every file that is known, also those that ended
 	looked     time.Time
+	blocks     pipeline.Blocks
 
 	wake chan struct{} // a lane is no longer paused
 
@@ -219,12 +220,22 @@ func (s *Source) Pause(lane *pipeline.Lane, paused bool) {
 // Ack implements pipeline.Source. Now and then it writes the positions, and
 // blocks for that.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
-	s.settle(items)
+	from := 0
+	for to, it := range items {
+		if s.attached && it.Decision != semel.Undecided && it.Err == nil { // its session has settled it
+			s.settle(items[from:to])
+			from = to + 1
+		}
+	}
+	s.settle(items[from:])
 	return s.saveIfDue()
 }
 
 // settle moves the watermarks of the items' files.
 func (s *Source) settle(items []*pipeline.Item) {
+	if len(items) == 0 {
+		return
+	}
 	var positions [512]int64
 	for from := 0; from < len(items); {
 		of, ok := items[from].Ref.(*life)

@@ -50,7 +50,12 @@ type tail struct {
 	ended bool
 
 	positions []int64 // of the items of one read
+	bodies    []span  // and where they stand in what was read
+	memory    []byte  // of what was read, if it is to be used again
 }
+
+// span is a part of what was read.
+type span struct{ start, end int }
 
 // life is what is known of a file from its beginning, or from when it was
 // truncated, to the next time that it is. It is the Ref of items.
@@ -163,7 +168,14 @@ func (f *tail) fill(size int) (data []byte, end bool, err error) {
 		}
 		return data[:n:n], err == io.EOF, nil
 	}
-	data = make([]byte, len(f.before)+size)
+	if f.source.attached && size == f.source.opts.chunk {
+		// The session copies lines when it decides on them. What is larger is rare
+		// and not to be kept.
+		data = f.source.blocks.Memory(len(f.before) + size)
+		f.memory = data
+	} else {
+		data = make([]byte, len(f.before)+size)
+	}
 	n, err := f.life.file.ReadAt(data, f.offset-int64(len(f.before)))
 	if err != nil && err != io.EOF {
 		return nil, false, f.explain(err)
@@ -192,10 +204,8 @@ const utf8Mark = "\ufeff"
 // one that is too long, which is an error if it is the first. The bodies share
 // the lines' memory.
 func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
-	slab := make([]pipeline.Item, bytes.Count(lines, []byte{'\n'})+1)
-	items = make([]*pipeline.Item, 0, len(slab))
-	positions := f.positions[:0]
 	life, lane, opts := f.life, f.lane, &f.source.opts
+	positions, bodies := f.positions[:0], f.bodies[:0]
 	for used < len(lines) {
 		start, end, next := used, len(lines), len(lines)
 		if i := bytes.IndexByte(lines[start:], '\n'); i >= 0 {
@@ -208,26 +218,33 @@ func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 		if end > start && lines[end-1] == '\r' {
 			end--
 		}
-		body := lines[start:end:end]
-		if len(body) > opts.MaxLine {
-			if len(items) == 0 {
+		if end-start > opts.MaxLine {
+			if len(bodies) == 0 {
 				return nil, 0, f.tooLong(at)
 			}
 			break
 		}
 		used = next
-		if !opts.KeepBlank && isBlank(body) {
-			continue
+		if opts.KeepBlank || !isBlank(lines[start:end]) {
+			positions, bodies = append(positions, at), append(bodies, span{start, end})
 		}
-		it := &slab[len(items)]
-		it.Message.Body = body
-		it.Message.Origin = semel.Origin{Source: life.path, Offset: at}
-		it.Lane, it.Ref = lane, life
-		positions = append(positions, at)
-		items = append(items, it)
 	}
+	f.positions, f.bodies = positions, bodies
 	life.mark.ReadAll(positions, f.offset+int64(used))
-	f.positions = positions
+	var slab []pipeline.Item
+	if f.memory != nil {
+		slab, f.memory = f.source.blocks.ItemsIn(f.memory, len(bodies)), nil
+	} else {
+		slab = f.source.blocks.Items(len(bodies))
+	}
+	items = make([]*pipeline.Item, len(slab))
+	for i, b := range bodies {
+		it := &slab[i]
+		it.Message.Body = lines[b.start:b.end:b.end]
+		it.Message.Origin = semel.Origin{Source: life.path, Offset: positions[i]}
+		it.Lane, it.Ref = lane, life
+		items[i] = it
+	}
 	return items, used, nil
 }
 
