@@ -409,12 +409,13 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 		if int(it.Decision) < len(decided) {
 			decided[it.Decision]++
 		}
-		if it.Decision == semel.Fresh && !errors.Is(it.Err, ErrBehind) {
+		switch {
+		case it.Decision != semel.Fresh:
+		case it.Err == nil:
 			delivered++
-			if it.Err != nil {
-				failed++
-				err = it.Err
-			}
+		case !errors.Is(it.Err, ErrBehind):
+			failed++
+			err = it.Err
 		}
 	}
 	for d, n := range decided {
@@ -422,8 +423,8 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 			r.observe(Event{Kind: EventDecided, Count: n, Decision: semel.Decision(d)})
 		}
 	}
-	if ok := delivered - failed; ok > 0 {
-		r.observe(Event{Kind: EventDelivered, Count: ok, Elapsed: elapsed})
+	if delivered > 0 {
+		r.observe(Event{Kind: EventDelivered, Count: delivered, Elapsed: elapsed})
 	}
 	if failed > 0 {
 		r.observe(Event{Kind: EventDelivered, Count: failed, Elapsed: elapsed, Err: err})

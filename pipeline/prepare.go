@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -18,6 +19,7 @@ type preparer struct {
 	feed   *feed
 	reader *key.Reader
 	id     []byte
+	ids    strings.Builder // of items
 	seed   maphash.Seed
 }
 
@@ -73,7 +75,7 @@ func (p *preparer) find(it *Item) {
 		}
 		return
 	}
-	it.Call.Key = semel.Key{Scope: p.r.opts.Scope, ID: string(id)}
+	it.Call.Key = semel.Key{Scope: p.r.opts.Scope, ID: p.text(id)}
 	if err := it.Call.Key.Validate(); err != nil {
 		it.Err, it.reason = fmt.Errorf("key: %w", err), "key-invalid"
 		return
@@ -83,6 +85,25 @@ func (p *preparer) find(it *Item) {
 		binary.LittleEndian.PutUint64(it.Call.Fingerprint[:8], print)
 		binary.LittleEndian.PutUint64(it.Call.Fingerprint[8:], mix(print))
 	}
+}
+
+// idRoom is how much memory ids share. It is little, because who keeps one of them
+// keeps all.
+const idRoom = 1 << 10
+
+// text returns an id as a string. It shares its memory with those of other items, so
+// that many cost one allocation.
+func (p *preparer) text(id []byte) string {
+	if len(id) > idRoom/8 {
+		return string(id)
+	}
+	if p.ids.Len()+len(id) > p.ids.Cap() {
+		p.ids.Reset()
+		p.ids.Grow(idRoom)
+	}
+	at := p.ids.Len()
+	p.ids.Write(id)
+	return p.ids.String()[at:]
 }
 
 // appendOrigin appends an id that a redelivery of the same message has too.
