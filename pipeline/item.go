@@ -17,11 +17,12 @@ type Item struct {
 	// Ref is the source's own.
 	Ref any
 
-	// Call has the message's key and what a store is asked with. The runner
-	// sets it.
-	Call semel.Call
-	// Redrive counts how often the message came back from a [Lot].
-	Redrive int
+	// Decision, Result and Err are the outcome. A session, or a sink for what
+	// it was given, sets them: with an Err of nil the message is settled, by
+	// its effect or by an earlier one.
+	Decision semel.Decision
+	Err      error
+	Result   semel.Result
 
 	// Attempt counts the deliveries of this key that were begun, from 1, by
 	// whomever; 0 before the first. The session sets it before it delivers.
@@ -31,33 +32,38 @@ type Item struct {
 	// sets it.
 	Token semel.Token
 
-	// Decision, Result and Err are the outcome. A session, or a sink for what
-	// it was given, sets them: with an Err of nil the message is settled, by
-	// its effect or by an earlier one.
-	Decision semel.Decision
-	Result   semel.Result
-	Err      error
+	// Digest is the session's own: that of the key, where it was prepared.
+	Digest semel.Digest
+	// Call has the message's key and what a store is asked with. The runner
+	// sets it.
+	Call semel.Call
+	// Redrive counts how often the message came back from a [Lot].
+	Redrive int
+
+	// What every item needs stands together: it is fewer lines of a processor's
+	// cache.
 
 	source   *feed
-	block    *block              // that it is part of, or nil
-	hold     *hold               // what a TwoPhase session holds for it
-	asked    *semel.ClaimRequest // for it, whose answer was lost
-	twin     *Item               // by whose outcome a TwoPhase session decides on it
-	observed semel.Decision      // by a TwoPhase session that delivers all the same
-	group    uint64              // its group, of which the scheduler keeps a chain
-	next     *Item               // the one behind it in its group
-	done     bool                // settled, or forgotten
-	busy     bool                // a worker has it; the scheduler's lock guards it
-	size     int64               // its Bytes
-	reason   string              // why it is not processed: it has no key, or is parked
-	parking  string              // why it is put aside
-	away     bool                // the sink could not be reached for it, when
-	seen     uint64              // so many had been delivered
-	tries    int                 // deliveries that failed and count
-	read     time.Time           // when it came from the source
-	since    time.Time           // when it began to wait for another holder
-	told     bool                // the observer was told that it waits on
-	due      time.Time           // of the next try
+	block    *block         // that it is part of, or nil
+	next     *Item          // the one behind it in its group
+	group    uint64         // its group, of which the scheduler keeps a chain
+	size     int64          // its Bytes
+	done     bool           // settled, or forgotten
+	busy     bool           // a worker has it; the scheduler's lock guards it
+	away     bool           // the sink could not be reached for it, when
+	told     bool           // the observer was told that it waits on
+	observed semel.Decision // by a TwoPhase session that delivers all the same
+	reason   string         // why it is not processed: it has no key, or is parked
+	due      time.Time      // of the next try
+	read     time.Time      // when it came from the source
+
+	hold    *hold               // what a TwoPhase session holds for it
+	asked   *semel.ClaimRequest // for it, whose answer was lost
+	twin    *Item               // by whose outcome a TwoPhase session decides on it
+	parking string              // why it is put aside
+	seen    uint64              // so many had been delivered
+	tries   int                 // deliveries that failed and count
+	since   time.Time           // when it began to wait for another holder
 }
 
 // Group tells which items must be delivered in order: those with an equal

@@ -21,6 +21,7 @@ type preparer struct {
 	id     []byte
 	ids    strings.Builder // of items
 	seed   maphash.Seed
+	ahead  Ahead // nil if the session is none
 }
 
 func newPreparer(r *Runner, f *feed) *preparer {
@@ -28,6 +29,7 @@ func newPreparer(r *Runner, f *feed) *preparer {
 		r: r, feed: f,
 		reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}),
 		seed:   r.seed,
+		ahead:  r.ahead,
 	}
 }
 
@@ -49,6 +51,9 @@ func (p *preparer) prepare(items []*Item) []*Item {
 		if it.Redrive == 0 && p.r.known.has(p.r.opts.Name, it) {
 			it.reason = alreadyParked
 		}
+	}
+	if p.ahead != nil {
+		p.ahead.Prepare(items)
 	}
 	p.r.observe(Event{Kind: EventRead, Count: len(items), Bytes: bytes})
 	return items

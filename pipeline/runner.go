@@ -16,6 +16,7 @@ import (
 type Runner struct {
 	opts      Options
 	session   Session
+	ahead     Ahead // the session, or nil if it is none
 	traits    SinkTraits
 	sched     *scheduler
 	feeds     []*feed
@@ -55,6 +56,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(); err != nil {
 		return nil, err
 	}
+	r.ahead, _ = session.(Ahead)
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)
 	if lot, ok := r.opts.Parker.(Lot); ok {
@@ -145,39 +147,6 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 			r.fail(fmt.Errorf("source: %w", err))
 			return
 		}
-	}
-}
-
-// work processes batches until there are no more.
-func (r *Runner) work() {
-	var (
-		space, todo []*Item
-		verdicts    verdicts
-	)
-	for {
-		batch, orphans := r.sched.take(space, r.opts.Batch, r.traits.Ordered)
-		if len(orphans) > 0 {
-			r.session.Abandon(r.hard, orphans)
-			continue
-		}
-		if len(batch) == 0 {
-			return
-		}
-		space, todo = batch, todo[:0]
-		for _, it := range batch {
-			if it.reason == "" {
-				todo = append(todo, it)
-			}
-		}
-		if len(todo) > 0 {
-			start := time.Now()
-			r.session.Process(r.hard, todo)
-			r.observeBatch(todo, time.Since(start))
-		}
-		r.judge(batch, &verdicts)
-		r.sched.settle(batch)
-		clear(batch) // an idle worker must hold nothing
-		clear(todo)
 	}
 }
 

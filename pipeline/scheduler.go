@@ -211,28 +211,61 @@ func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
 		}
 		batch = append(batch, head)
 		bytes += head.size
-		more := 0
-		for it := head.next; ordered && it != nil && len(batch) < most && s.fits(it, bytes); it = it.next {
-			if !it.due.IsZero() && time.Now().Before(it.due) {
-				break // it waits, and would hold up those before it again
-			}
-			switch {
-			case it.done:
-				continue
-			case it.Lane == head.Lane:
-				it.busy = true
-				more++
-			case !s.begin(it): // two groups with one number
-				continue
-			}
-			batch = append(batch, it)
-			bytes += it.size
-		}
-		if more > 0 {
-			head.Lane.more(more)
+		if ordered {
+			batch, bytes = s.behind(head, batch, bytes, most)
 		}
 	}
 	return batch
+}
+
+// behind adds what stands behind an item in its group and is to be processed with
+// it.
+func (s *scheduler) behind(head *Item, batch []*Item, bytes int64, most int) ([]*Item, int64) {
+	more := 0
+	for it := head.next; it != nil && len(batch) < most && s.fits(it, bytes); it = it.next {
+		if it.waits() {
+			break // it would hold up those before it again
+		}
+		switch {
+		case it.done:
+			continue
+		case it.Lane == head.Lane:
+			it.busy = true
+			more++
+		case !s.begin(it): // two groups with one number
+			continue
+		}
+		batch = append(batch, it)
+		bytes += it.size
+	}
+	if more > 0 {
+		head.Lane.more(more)
+	}
+	return batch, bytes
+}
+
+// waits reports whether it is not yet time for an item.
+func (it *Item) waits() bool { return !it.due.IsZero() && time.Now().Before(it.due) }
+
+// follow returns items that stand behind those of a batch, which are being
+// processed, in the group of its last, as take does. It does not block, and returns
+// none where others have waited longer.
+func (s *scheduler) follow(into, batch []*Item, most int) []*Item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	into = into[:0]
+	if s.draining || s.paused || s.ready.len() > 0 {
+		return into
+	}
+	it := batch[len(batch)-1].next
+	for it != nil && it.done {
+		it = it.next
+	}
+	if it == nil || it.waits() || !s.begin(it) {
+		return into
+	}
+	into, _ = s.behind(it, append(into, it), it.size, most)
+	return into
 }
 
 // fits reports whether an item may join a batch that has so many bytes.
@@ -348,6 +381,9 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 		return
 	}
 	c.head = head
+	if head.busy {
+		return // who has it settles it
+	}
 	if head.due.After(now) && !now.IsZero() {
 		s.later.push(head)
 		if s.idle > 0 {

@@ -6,16 +6,20 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// batch has the items of a part of a batch that the store decides, and what it is
-// asked with.
+// batch is a batch on its way, and of its last part the items that the store
+// decides, and what it is asked with.
 type batch struct {
-	joined    []joined // the parts before
+	session   *Session
+	joined    []joined
+	before    *unit // that the part before is in; nil if there is none
+	err       error // what stands behind gets it
 	items     []*pipeline.Item
 	digests   []semel.Digest
 	prints    []uint64
@@ -31,7 +35,7 @@ type joined struct {
 // clear lets go of what was remembered of a batch.
 func (b *batch) clear() {
 	clear(b.joined)
-	b.joined = b.joined[:0]
+	b.joined, b.before, b.err = b.joined[:0], nil, nil
 	b.next()
 }
 
@@ -41,16 +45,102 @@ func (b *batch) next() {
 	b.items, b.digests, b.prints = b.items[:0], b.digests[:0], b.prints[:0]
 }
 
+// Process implements pipeline.Session.
+func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
+	s.Begin(ctx, items, nil).Wait()
+}
+
+// Begin implements pipeline.Ahead.
+func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipeline.Begun) pipeline.Begun {
+	b, _ := s.batches.Get().(*batch)
+	if b == nil {
+		b = &batch{session: s}
+	}
+	if before, ok := after.(*batch); ok {
+		b.before = before.before
+		if before.err != nil {
+			b.err = pipeline.ErrBehind
+		}
+	}
+	for left := items; len(left) > 0; {
+		n := min(len(left), s.most)
+		if b.err == nil {
+			b.err = s.part(ctx, b, left[:n])
+		} else {
+			for _, it := range left {
+				it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, b.err, 0
+			}
+			n = len(left)
+		}
+		left = left[n:]
+	}
+	return b
+}
+
+// Done implements pipeline.Begun.
+func (b *batch) Done() bool {
+	if len(b.joined) == 0 {
+		return true
+	}
+	u := b.before
+	select {
+	case <-u.done:
+		return true
+	default:
+	}
+	b.session.mu.Lock()
+	defer b.session.mu.Unlock()
+	return u.wrote != nil && u.wrote.Done()
+}
+
+// Wait implements pipeline.Begun.
+func (b *batch) Wait() {
+	for _, j := range b.joined {
+		if err := b.session.await(j.unit); err != nil {
+			fail(j.items, err)
+		}
+	}
+	b.clear()
+	b.session.batches.Put(b)
+}
+
+// part decides a part of a batch and has it join a unit. The error is that of what
+// stands behind.
+func (s *Session) part(ctx context.Context, b *batch, items []*pipeline.Item) error {
+	b.sort(ctx, s, items)
+	u, err := s.join(ctx, b, items)
+	if err != nil {
+		fail(items, err)
+		return err
+	}
+	b.before = u
+	b.joined = append(b.joined, joined{u, items})
+	if slices.ContainsFunc(items, waits) {
+		return pipeline.ErrBehind
+	}
+	return nil
+}
+
+// fail sets the outcome of items that were not committed.
+func fail(items []*pipeline.Item, err error) {
+	for _, it := range items {
+		if it.Err == nil || it.Decision == semel.Duplicate {
+			it.Err = err
+		}
+	}
+}
+
+// waits reports whether what is behind an item must not be delivered before it.
+func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
+
 // sort takes the items that the store is to decide. Others get their errors.
 func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 	b.next()
 	var late []*pipeline.Item
 	now := time.Now()
-	scope := ""
-	digester := s.store.Digester(scope)
 	for _, it := range items {
 		it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, nil, 0
-		if bytes.IndexByte(it.Message.Body, '\n') >= 0 && !json.Valid(it.Message.Body) {
+		if !isLine(it) && bytes.IndexByte(it.Message.Body, '\n') >= 0 && !json.Valid(it.Message.Body) {
 			it.Err = errNoLine
 			continue
 		}
@@ -58,17 +148,37 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 			late = append(late, it)
 			continue
 		}
+		b.items = append(b.items, it)
+		d := it.Digest
+		if d == (semel.Digest{}) { // it was not prepared
+			d = s.store.Digester(it.Call.Key.Scope).String(it.Call.Key.ID)
+		}
+		b.digests = append(b.digests, d)
+		b.prints = append(b.prints, half(it.Call.Fingerprint))
+	}
+	b.decisions = slices.Grow(b.decisions[:0], len(b.items))[:len(b.items)]
+	clear(b.decisions)
+	if len(late) > 0 {
+		s.judgeLate(ctx, late)
+	}
+}
+
+// isLine reports whether the body of an item is known to have no line end.
+func isLine(it *pipeline.Item) bool {
+	_, read := it.Ref.(*life)
+	return read
+}
+
+// Prepare implements pipeline.Ahead.
+func (s *Session) Prepare(items []*pipeline.Item) {
+	scope := ""
+	digester := s.store.Digester(scope)
+	for _, it := range items {
 		if it.Call.Key.Scope != scope {
 			scope = it.Call.Key.Scope
 			digester = s.store.Digester(scope)
 		}
-		b.items = append(b.items, it)
-		b.digests = append(b.digests, digester.String(it.Call.Key.ID))
-		b.prints = append(b.prints, half(it.Call.Fingerprint))
-	}
-	b.decisions = append(b.decisions[:0], make([]semel.Decision, len(b.items))...)
-	if len(late) > 0 {
-		s.judgeLate(ctx, late)
+		it.Digest = digester.String(it.Call.Key.ID)
 	}
 }
 

@@ -31,6 +31,9 @@ const (
 // its beginning on: a unit that is sealed must not be short of room.
 const reserved = 64 << 10
 
+// room is a value of that length.
+var room [reserved]byte
+
 func (s *Session) outputName() string { return outputValue + s.out.path }
 
 func (s *Session) positionsPrefix() string { return positionValue + s.out.path + "\n" }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +44,8 @@ type SessionOptions struct {
 // ends the process, power included.
 //
 // What comes while a record is being written shares the next one. A batch is
-// taken in parts, so that the disk writes one while the next is decided.
+// taken in parts, and the next batch is begun meanwhile, so that the disk writes one
+// while the next is decided.
 type Session struct {
 	store  *logstore.Store
 	source *Source
@@ -78,7 +78,10 @@ type unit struct {
 	err   error // of all items; valid after done
 }
 
-var _ pipeline.Session = (*Session)(nil)
+var (
+	_ pipeline.Session = (*Session)(nil)
+	_ pipeline.Ahead   = (*Session)(nil)
+)
 
 // maxUnit is the most keys of a unit. It keeps a transaction far below
 // logstore.TxBytes.
@@ -142,61 +145,6 @@ func (s *Session) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
 }
 
-// Process implements pipeline.Session.
-func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
-	b, _ := s.batches.Get().(*batch)
-	if b == nil {
-		b = new(batch)
-	}
-	defer s.batches.Put(b)
-	defer b.clear()
-	var (
-		part []*pipeline.Item
-		err  error
-	)
-	for left := items; len(left) > 0 && err == nil; {
-		n := min(len(left), s.most)
-		part, left = left[:n], left[n:]
-		if err = s.part(ctx, b, part); err != nil {
-			fail(part, err)
-		} else if slices.ContainsFunc(part, waits) {
-			err = pipeline.ErrBehind
-		}
-		if err != nil {
-			for _, it := range left {
-				it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, err, 0
-			}
-		}
-	}
-	for _, j := range b.joined {
-		if err := s.await(j.unit); err != nil {
-			fail(j.items, err)
-		}
-	}
-}
-
-// part decides a part of a batch and has it join a unit.
-func (s *Session) part(ctx context.Context, b *batch, items []*pipeline.Item) error {
-	b.sort(ctx, s, items)
-	u, err := s.join(ctx, b, items)
-	if err == nil {
-		b.joined = append(b.joined, joined{u, items})
-	}
-	return err
-}
-
-// fail sets the outcome of items that were not committed.
-func fail(items []*pipeline.Item, err error) {
-	for _, it := range items {
-		if it.Err == nil || it.Decision == semel.Duplicate {
-			it.Err = err
-		}
-	}
-}
-
-// waits reports whether what is behind an item must not be delivered before it.
-func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
-
 // join decides the items of a batch in a unit and writes those that are fresh.
 func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*unit, error) {
 	s.mu.Lock()
@@ -207,7 +155,7 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 		_ = s.await(before) // who has items in it sees its error
 		s.mu.Lock()
 	}
-	if n := len(b.joined); n > 0 && b.joined[n-1].unit.err != nil {
+	if b.before != nil && b.before.err != nil {
 		return nil, pipeline.ErrBehind // the part before was taken back
 	}
 	if err := s.begin(ctx); err != nil {
@@ -225,6 +173,10 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 	s.lines = s.lines[:0]
 	for _, it := range b.items {
 		if it.Decision == semel.Fresh {
+			if isLine(it) {
+				s.lines = append(append(s.lines, it.Message.Body...), '\n')
+				continue
+			}
 			var err error
 			if s.lines, err = appendLine(s.lines, it.Message.Body); err != nil {
 				// It was seen to be a line before. A key must not be recorded without.
@@ -268,7 +220,7 @@ func (s *Session) begin(ctx context.Context) error {
 	if err != nil {
 		return &pipeline.StoreError{Err: fmt.Errorf("fileio: %w", err)}
 	}
-	tx.Set(s.outputName(), make([]byte, reserved))
+	tx.Set(s.outputName(), room[:])
 	s.open = &unit{tx: tx, from: s.out.length, items: s.settled[:0], lead: make(chan struct{}, 1), done: make(chan struct{})}
 	s.settled = nil
 	return nil

@@ -1,0 +1,155 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// worldAhead is a session that has the effects of a world, each batch some time
+// after it was begun. It may lose a batch then, and with it what was begun behind.
+type worldAhead struct{ *world }
+
+func (s worldAhead) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{Ordered: true, MaxBatch: 20, Parallel: 4}
+}
+func (s worldAhead) Prepare(items []*pipeline.Item) {
+	for _, it := range items {
+		it.Digest = semel.Digest{1}
+	}
+}
+func (s worldAhead) Abandon(context.Context, []*pipeline.Item) {}
+func (s worldAhead) Close(context.Context) error               { return nil }
+
+func (s worldAhead) Process(ctx context.Context, items []*pipeline.Item) {
+	s.Begin(ctx, items, nil).Wait()
+}
+
+// aheadFlight is a batch of a worldAhead.
+type aheadFlight struct {
+	world *world
+	items []*pipeline.Item
+	after *aheadFlight
+	bad   bool // an item comes again
+	lost  bool
+	until time.Time
+}
+
+func (s worldAhead) Begin(_ context.Context, items []*pipeline.Item, after pipeline.Begun) pipeline.Begun {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := &aheadFlight{world: s.world, items: items, until: time.Now().Add(time.Duration(s.random.IntN(400)) * time.Millisecond)}
+	if after != nil {
+		f.after = after.(*aheadFlight)
+		f.bad = f.after.bad
+		s.ahead++
+	}
+	for _, it := range items {
+		if it.Digest != (semel.Digest{1}) {
+			s.t.Error("an item was not prepared")
+		}
+		it.Decision, it.Err = semel.Undecided, nil
+		switch n := s.random.IntN(100); {
+		case f.bad:
+			it.Err = pipeline.ErrBehind
+		case it.Call.Key.ID[0] == 'x':
+			it.Err = semel.Permanent(errors.New("never"))
+		case n == 0:
+			f.bad, it.Err = true, pipeline.Unavailable(errors.New("nobody there"), 0)
+		case n < 3:
+			f.bad, it.Err = true, errors.New("try again")
+		}
+	}
+	return f
+}
+
+func (f *aheadFlight) Done() bool { return !time.Now().Before(f.until) }
+
+func (f *aheadFlight) Wait() {
+	nap(context.Background(), time.Until(f.until))
+	w := f.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f.lost = f.after != nil && f.after.lost || w.random.IntN(30) == 0
+	for _, it := range f.items {
+		id := it.Call.Key.ID
+		switch {
+		case it.Err != nil:
+		case f.lost:
+			it.Err = &pipeline.StoreError{Err: semel.ErrStoreUnavailable}
+		case w.effects[id] > 0:
+			it.Decision = semel.Duplicate
+		default:
+			it.Decision = semel.Fresh
+			w.hasEffect(it)
+		}
+	}
+}
+
+// TestWhatWasBegunHoldsItsLane: a lane is closed while batches of it are begun. It
+// is given up when the last of them has landed, and nothing more of it is begun.
+func TestWhatWasBegunHoldsItsLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.source.endless = true
+		r.opts.Order, r.opts.Batch = pipeline.OrderLane, 2
+		session := &slow{}
+		runner, err := pipeline.New(r.source, session, &r.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- runner.Run(ctx) }()
+		for i := range int64(6) {
+			r.add(i, string(rune('a'+i)), "")
+		}
+		synctest.Wait()
+		if session.begun != 3 {
+			t.Errorf("%d batches are begun, want 3 before the first has landed", session.begun)
+		}
+		began := time.Now()
+		if err := r.lane.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("the lane was given up after %v, want 3s", took)
+		}
+		r.wantAcked(6)
+		r.add(6, "g", "")
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if session.begun != 3 {
+			t.Errorf("%d batches were begun, want 3", session.begun)
+		}
+		r.wantAcked(6)
+	})
+}
+
+// slow is a session each of whose batches takes a second to wait for.
+type slow struct{ begun int }
+
+type slowFlight struct{}
+
+func (slowFlight) Done() bool { return false }
+func (slowFlight) Wait()      { nap(context.Background(), time.Second) }
+
+func (s *slow) Traits() pipeline.SinkTraits                      { return pipeline.SinkTraits{Ordered: true} }
+func (s *slow) Prepare([]*pipeline.Item)                         {}
+func (s *slow) Abandon(context.Context, []*pipeline.Item)        {}
+func (s *slow) Close(context.Context) error                      { return nil }
+func (s *slow) Process(ctx context.Context, it []*pipeline.Item) { s.Begin(ctx, it, nil).Wait() }
+
+func (s *slow) Begin(context.Context, []*pipeline.Item, pipeline.Begun) pipeline.Begun {
+	s.begun++
+	return slowFlight{}
+}
