@@ -20,7 +20,7 @@ type Blocks struct {
 
 // idleItems is how many items wait to be used again, or one piece that has more:
 // about what is under way.
-const idleItems = 1 << 14
+const idleItems = 1 << 15
 
 // idleMemory is how many pieces of memory of messages wait to be used again.
 const idleMemory = 32

@@ -420,7 +420,7 @@ func (s *scheduler) uncount(it *Item) {
 	s.bytes -= it.size
 	lane := it.Lane
 	lane.queued--
-	if lane.held && lane.queued <= s.maxCount/4 {
+	if lane.held && lane.queued <= s.maxCount*3/8 {
 		lane.held = false
 		it.source.pause(lane, false)
 	}

@@ -278,7 +278,7 @@ func (b *building) options() *pipeline.Options {
 	}
 	if b.file.Mode(s) == config.Checkpointed {
 		// A record of the store is a sync of the disk, so batches are large.
-		o.Batch, o.MaxItems = cmp.Or(o.Batch, 8192), cmp.Or(o.MaxItems, 65536)
+		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
 	}
 	return o
 }
