@@ -47,6 +47,24 @@ func (g *groups) find(group uint64) *chain {
 	}
 }
 
+// touchAhead is for how many items the slots are loaded together.
+const touchAhead = 64
+
+// touch loads the slots where the groups of items belong. Whoever is there next
+// waits for memory once and not for each: others have written to most of them, on
+// another processor.
+//
+//go:noinline
+func (g *groups) touch(items []*Item) (sum uint64) {
+	if len(g.slots) == 0 {
+		return 0
+	}
+	for _, it := range items {
+		sum += g.slots[g.home(it.group)].group
+	}
+	return sum
+}
+
 // remove empties a slot that find returned; one that is empty stays so.
 func (g *groups) remove(c *chain) {
 	if c.head == nil {

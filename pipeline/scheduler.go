@@ -73,7 +73,10 @@ func (s *scheduler) add(items []*Item) {
 		closed bool
 		c      *chain // of the item before
 	)
-	for _, it := range items {
+	for i, it := range items {
+		if i%touchAhead == 0 {
+			s.groups.touch(items[i:min(i+touchAhead, len(items))])
+		}
 		if it.Lane != lane {
 			lane, closed = it.Lane, it.Lane.Closed()
 		}
@@ -300,6 +303,9 @@ func (s *scheduler) settleAll(items []*Item) []*block {
 	now := time.Now()
 	ended := 0 // of the item's lane
 	for i, it := range items {
+		if i%touchAhead == 0 {
+			s.groups.touch(items[i:min(i+touchAhead, len(items))])
+		}
 		ended++
 		it.busy = false
 		if it.done {
