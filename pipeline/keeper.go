@@ -67,6 +67,7 @@ type keeper struct {
 	timer   *time.Timer
 	ticking bool
 	stopped bool
+	asks    bool // a beat waits for the store, and will look at holds then
 }
 
 func (k *keeper) init(guard *semel.Guard, store semel.Store, lease, every time.Duration) {
@@ -156,6 +157,13 @@ func (k *keeper) retain(it *Item) {
 	k.register(b)
 }
 
+// asking reports whether a beat may look at holds that were given up or completed.
+func (k *keeper) asking() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.asks
+}
+
 // let ends the keeping of an item's claim, which is given up.
 func (k *keeper) let(it *Item) {
 	k.mu.Lock()
@@ -187,6 +195,7 @@ func (k *keeper) tick() {
 	if len(reqs) == 0 {
 		k.ticking = false
 	}
+	k.asks = len(reqs) > 0
 	k.mu.Unlock()
 	if len(reqs) == 0 {
 		return
@@ -200,6 +209,7 @@ func (k *keeper) tick() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.asks = false
 	next := k.every
 	if err != nil {
 		next = k.every/4 + time.Millisecond

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -36,7 +35,7 @@ type TwoPhase struct {
 	store semel.Store
 	sink  Sink
 	opts  TwoPhaseOptions
-	room  sync.Pool // of *room, for a Process each
+	rooms rooms // for a Process each
 	keeper
 }
 
@@ -44,7 +43,6 @@ type TwoPhase struct {
 // closed by Close, the store is not.
 func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase, error) {
 	t := &TwoPhase{sink: sink}
-	t.room.New = func() any { return &room{} }
 	if opts != nil {
 		t.opts = *opts
 	}
@@ -102,9 +100,15 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
-	r := t.room.Get().(*room)
-	defer t.room.Put(r)
-	defer r.clear()
+	r := t.rooms.take()
+	t.process(ctx, items, r, began)
+	if slices.ContainsFunc(r.asked, func(it *Item) bool { return it.hold != nil }) || t.asking() {
+		r.holds = nil // somebody may look at one
+	}
+	t.rooms.put(r)
+}
+
+func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room, began time.Time) {
 	t.decide(ctx, items, r)
 	if len(r.fresh) == 0 {
 		return
@@ -208,7 +212,6 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 	items, reqs := r.asked, r.claims
 	r.answers = zeroed(r.answers, len(reqs))
 	answers := r.answers
-	var holds []hold // in one piece of memory
 	start := time.Now()
 	err := t.store.Claim(ctx, reqs, answers)
 	lost := semel.Classify(err) == semel.ClassUnknown && ctx.Err() == nil && slices.ContainsFunc(answers, unanswered)
@@ -226,11 +229,8 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 		it.Decision, it.asked = a.Decision, nil
 		switch {
 		case a.Decision == semel.Fresh:
-			if holds == nil {
-				holds = make([]hold, 0, len(items)-i)
-			}
-			holds = append(holds, hold{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, sure: sure})
-			it.hold = &holds[len(holds)-1]
+			it.hold = r.hold(len(items))
+			*it.hold = hold{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, sure: sure}
 			it.Token = a.Claim.Token
 			it.Attempt = a.Claim.Attempt + it.tries
 		case a.Decision == semel.Undecided:
