@@ -67,20 +67,48 @@ func fill(m *semel.Message, r *kgo.Record) {
 
 // recordPool lends a client room for the records of a batch, until all of them are
 // recycled.
-type recordPool struct{ idle sync.Pool }
+type recordPool struct {
+	mu   sync.Mutex
+	idle [][]kgo.Record
+	room int // records that idle has room for
+}
+
+// idleRecords is for how many records there is room that waits to be lent again:
+// about as many as a fetch brings.
+const idleRecords = 32 << 10
 
 var _ kgo.PoolRecords = (*recordPool)(nil)
 
 // GetRecords implements kgo.PoolRecords.
-func (p *recordPool) GetRecords(int) []kgo.Record {
-	if room, ok := p.idle.Get().(*[]kgo.Record); ok {
-		return *room // the client lengthens it
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.idle) - 1
+	for i := last; i >= max(last-8, 0); i-- { // most are of one size
+		if room := p.idle[i]; cap(room) >= n {
+			p.idle[i], p.idle[last] = p.idle[last], nil
+			p.idle = p.idle[:last]
+			p.room -= cap(room)
+			return room // the client lengthens it
+		}
 	}
 	return nil
 }
 
 // PutRecords implements kgo.PoolRecords.
-func (p *recordPool) PutRecords(room []kgo.Record) { p.idle.Put(&room) }
+func (p *recordPool) PutRecords(room []kgo.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) > 0 && p.room+cap(room) > idleRecords { // the last one may be of a size that nobody asks for
+		last := len(p.idle) - 1
+		p.room -= cap(p.idle[last])
+		p.idle = p.idle[:last]
+	}
+	if p.room+cap(room) <= idleRecords {
+		p.idle = append(p.idle, room)
+		p.room += cap(room)
+	}
+}
 
 // recordOf returns the record of a message for a topic. They share their bytes.
 func recordOf(m *semel.Message, topic string) *kgo.Record {

@@ -34,7 +34,7 @@ type Sink struct {
 	opts   SinkOptions
 	to     atomic.Pointer[outlet] // replaced with lone held
 	name   []byte                 // the pipeline's
-	makers sync.Pool              // of *maker
+	makers makers
 
 	// lone is held by a Deliver that must have a batch for one record, and shared
 	// by the others.
@@ -62,7 +62,6 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("kafkaio: SinkOptions: Client and Topic are wanted: %w", semel.ErrInvalidRequest)
 	}
 	s.name = []byte(s.opts.Name)
-	s.makers.New = func() any { return &maker{sink: s} }
 	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)
 	if err != nil {
 		return nil, err
@@ -197,6 +196,7 @@ func (s *Sink) reopen(ctx context.Context) error {
 
 // delivery is one call of produce.
 type delivery struct {
+	to   *outlet
 	done chan struct{}
 
 	mu    sync.Mutex // guards the fields below
@@ -229,7 +229,8 @@ func (d *delivery) isHeld(group uint64) bool {
 	return d.held[group]
 }
 
-func (d *delivery) promise(i int, err error) {
+// answer notes what became of a record.
+func (d *delivery) answer(i int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
@@ -241,29 +242,45 @@ func (d *delivery) promise(i int, err error) {
 	}
 }
 
+// promise is what a client calls when a record is answered. It is used again, for
+// which its method is bound once.
+type promise struct {
+	d     *delivery
+	i     int
+	group uint64
+	keep  func(*kgo.Record, error)
+}
+
+func (p *promise) kept(r *kgo.Record, err error) {
+	if isTooLarge(err) && p.d.fits(r) {
+		p.d.hold(p.group)
+	}
+	p.d.answer(p.i, err)
+}
+
+// fits reports whether the topic takes a record, as far as is known.
+func (d *delivery) fits(r *kgo.Record) bool {
+	return d.to.limits == nil || d.to.limits.check(r.Topic, r) == nil
+}
+
 // produce writes the records of items and returns the error of each. When ctx
 // ends it does not wait for those that are on their way. Once a record is known to
 // be refused for its size though it fits, no more of its group are begun: their
 // error is pipeline.ErrBehind. Those that were begun before may come to stand ahead
 // of it.
 func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
-	d := &delivery{done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
+	m, to := s.maker(items), s.to.Load()
+	d := &delivery{to: to, done: make(chan struct{}), left: len(items), errs: make([]error, len(items))}
 	for i := range d.errs {
 		d.errs[i] = errUnanswered
 	}
-	m, to := s.maker(items), s.to.Load()
 	for i, it := range items {
 		group := it.Group()
 		if d.isHeld(group) {
-			d.promise(i, pipeline.ErrBehind)
+			d.answer(i, pipeline.ErrBehind)
 			continue
 		}
-		to.client.Produce(ctx, m.record(it), func(r *kgo.Record, err error) {
-			if isTooLarge(err) && (to.limits == nil || to.limits.check(s.opts.Topic, r) == nil) {
-				d.hold(group)
-			}
-			d.promise(i, err)
-		})
+		to.client.Produce(ctx, m.record(it), m.promise(d, i, group))
 	}
 	select {
 	case <-d.done:

@@ -3,6 +3,7 @@ package kafkaio
 import (
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -12,12 +13,38 @@ import (
 // maker makes the records of one delivery, in a few pieces of memory. It is used
 // again when all of them are answered.
 type maker struct {
-	sink    *Sink
-	records []kgo.Record
-	headers []kgo.RecordHeader
-	text    []byte
-	scope   string // whose bytes are kept for the next record
-	scoped  []byte
+	sink     *Sink
+	records  []kgo.Record
+	promises []*promise // of the records; behind them those of earlier deliveries
+	headers  []kgo.RecordHeader
+	text     []byte
+	scope    string // whose bytes are kept for the next record
+	scoped   []byte
+}
+
+// makers are those that wait to be used again: as many as there were deliveries at
+// once.
+type makers struct {
+	mu   sync.Mutex
+	idle []*maker
+}
+
+func (l *makers) take() *maker {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := len(l.idle) - 1
+	if last < 0 {
+		return &maker{}
+	}
+	m := l.idle[last]
+	l.idle = l.idle[:last]
+	return m
+}
+
+func (l *makers) put(m *maker) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = append(l.idle, m)
 }
 
 // ownHeaders is how many headers a record gets from us at most, and ownNumbers
@@ -31,7 +58,8 @@ func (s *Sink) maker(items []*pipeline.Item) *maker {
 		headers += len(it.Message.Headers) + ownHeaders
 		text += len(it.Call.Key.ID) + ownNumbers
 	}
-	m := s.makers.Get().(*maker)
+	m := s.makers.take()
+	m.sink = s
 	m.records = slices.Grow(m.records, len(items))
 	m.headers = slices.Grow(m.headers, headers)
 	m.text = slices.Grow(m.text, text)
@@ -43,10 +71,30 @@ func (s *Sink) maker(items []*pipeline.Item) *maker {
 func (s *Sink) free(m *maker) {
 	clear(m.records)
 	clear(m.headers)
-	m.records, m.headers, m.text, m.scope, m.scoped = m.records[:0], m.headers[:0], m.text[:0], "", nil
-	if cap(m.headers) <= 64<<10 && cap(m.text) <= 1<<20 {
-		s.makers.Put(m)
+	for _, p := range m.promises {
+		p.d = nil
 	}
+	m.records, m.promises, m.headers, m.text, m.scope, m.scoped = m.records[:0], m.promises[:0], m.headers[:0], m.text[:0], "", nil
+	if cap(m.headers) <= 64<<10 && cap(m.text) <= 1<<20 {
+		s.makers.put(m)
+	}
+}
+
+// promise returns one for record i of a delivery.
+func (m *maker) promise(d *delivery, i int, group uint64) func(*kgo.Record, error) {
+	n := len(m.promises)
+	if n == cap(m.promises) {
+		m.promises = slices.Grow(m.promises, 1)
+	}
+	m.promises = m.promises[:n+1]
+	p := m.promises[n]
+	if p == nil {
+		p = &promise{}
+		p.keep = p.kept
+		m.promises[n] = p
+	}
+	p.d, p.i, p.group = d, i, group
+	return p.keep
 }
 
 // record makes the record of an item. They share their bytes.

@@ -67,6 +67,7 @@ type Source struct {
 	joined  atomic.Bool          // the group gave an assignment since the last poll
 	blocks  pipeline.Blocks
 	room    recordPool
+	read    []int64 // room for offsets; of the goroutine that reads
 
 	committing sync.Mutex // held while offsets are committed; before mu
 
@@ -257,7 +258,6 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 	}
 	slab := s.blocks.Items(n)
 	items := make([]*pipeline.Item, 0, n)
-	positions := make([]int64, 0, n)
 	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
 		if len(of.Records) == 0 {
 			return
@@ -267,7 +267,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 		if p == nil {
 			return // taken away: whoever has it reads them
 		}
-		positions = positions[:0]
+		positions := s.read[:0]
 		for _, r := range of.Records {
 			it := &slab[len(items)]
 			fill(&it.Message, r)
@@ -279,6 +279,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 			items = append(items, it)
 		}
 		p.read(of.Records, positions)
+		s.read = positions
 		for _, r := range of.Records {
 			r.Recycle() // items have its bytes, which are not the pool's
 		}
@@ -288,10 +289,11 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 
 // Ack implements pipeline.Source. Offsets are committed now and then.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
-	positions, caughtUp := make([]int64, 0, len(items)), false
+	var some [256]int64
+	positions, caughtUp := some[:0], false
 	for i, it := range items {
 		positions = append(positions, it.Message.Origin.Offset)
-		if i+1 == len(items) || items[i+1].Ref != it.Ref {
+		if len(positions) == len(some) || i+1 == len(items) || items[i+1].Ref != it.Ref {
 			p := it.Ref.(*owned)
 			p.mark.SettleAll(positions)
 			positions, caughtUp = positions[:0], caughtUp || p.caughtUp()
