@@ -91,6 +91,7 @@ type GuardOptions struct {
 type Guard struct {
 	store Store
 	opts  GuardOptions
+	many  ManyObserver // the observer, if it is one
 	nonce atomic.Uint64
 }
 
@@ -132,7 +133,8 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	var unique [8]byte
 	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
 	o.Name += "/" + hex.EncodeToString(unique[:])
-	return &Guard{store: Join(store, o.MaxJoin), opts: o}, nil
+	many, _ := o.Observer.(ManyObserver)
+	return &Guard{store: Join(store, o.MaxJoin), opts: o, many: many}, nil
 }
 
 func (o *GuardOptions) validate() error {
@@ -252,6 +254,48 @@ func (g *Guard) window(c *Call) time.Duration {
 func (g *Guard) Observe(e Event) {
 	if g.opts.Observer != nil {
 		g.opts.Observer.Observe(e)
+	}
+}
+
+// ObserveDecisions is ObserveDecision for all answers of a call. It tells a
+// [ManyObserver] once of the keys that were claimed for the first time.
+func (g *Guard) ObserveDecisions(reqs []ClaimRequest, answers []ClaimAnswer, elapsed time.Duration) {
+	if g.opts.Observer == nil {
+		return
+	}
+	first, firsts := 0, 0
+	for i := range answers {
+		a := &answers[i]
+		if g.many != nil && a.Decision == Fresh && a.Claim.Attempt <= 1 && a.Err == nil {
+			first = i
+			firsts++
+			continue
+		}
+		g.ObserveDecision(reqs[i].Key, a, elapsed)
+	}
+	if firsts > 0 {
+		g.many.ObserveMany(Event{Kind: Decided, Decision: Fresh, Reason: reason(&answers[first]), Attempt: answers[first].Claim.Attempt, Elapsed: elapsed}, firsts)
+	}
+}
+
+// ObserveCompletions tells the guard's observer of the requests to which there was
+// no error, elapsed after their claims. It tells a [ManyObserver] once.
+func (g *Guard) ObserveCompletions(reqs []CompleteRequest, errs []error, elapsed time.Duration) {
+	if g.opts.Observer == nil {
+		return
+	}
+	n := 0
+	for i := range reqs {
+		switch {
+		case errs[i] != nil:
+		case g.many != nil:
+			n++
+		default:
+			g.Observe(Event{Kind: Completed, Key: reqs[i].Key, Elapsed: elapsed})
+		}
+	}
+	if n > 0 {
+		g.many.ObserveMany(Event{Kind: Completed, Elapsed: elapsed}, n)
 	}
 }
 

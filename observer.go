@@ -15,6 +15,14 @@ type ObserverFunc func(Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
+// ManyObserver is an Observer that is told once of what is alike in a batch.
+type ManyObserver interface {
+	Observer
+	// ObserveMany is Observe for n events that differ in nothing but their keys.
+	// The event has none.
+	ObserveMany(e Event, n int)
+}
+
 // EventKind tells what happened.
 type EventKind uint8
 

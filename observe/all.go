@@ -7,7 +7,17 @@ import (
 
 // All returns an observer that tells each of these, in their order.
 func All(observers ...pipeline.Observer) pipeline.Observer {
-	return all(append([]pipeline.Observer(nil), observers...))
+	a := all(append([]pipeline.Observer(nil), observers...))
+	many := make([]semel.ManyObserver, 0, len(a))
+	for _, o := range a {
+		if m, ok := o.(semel.ManyObserver); ok {
+			many = append(many, m)
+		}
+	}
+	if len(many) < len(a) {
+		return a // somebody wants to know the keys
+	}
+	return allMany{a, many}
 }
 
 type all []pipeline.Observer
@@ -23,5 +33,18 @@ func (a all) Observe(e semel.Event) {
 func (a all) ObservePipeline(e pipeline.Event) {
 	for _, o := range a {
 		o.ObservePipeline(e)
+	}
+}
+
+// allMany is all of those who are told once of what is alike.
+type allMany struct {
+	all
+	many []semel.ManyObserver
+}
+
+// ObserveMany implements semel.ManyObserver.
+func (a allMany) ObserveMany(e semel.Event, n int) {
+	for _, o := range a.many {
+		o.ObserveMany(e, n)
 	}
 }

@@ -127,6 +127,17 @@ func (l *Log) Observe(e semel.Event) {
 	}
 }
 
+// ObserveMany implements semel.ManyObserver. What it is told of is not written.
+func (l *Log) ObserveMany(e semel.Event, n int) {
+	switch e.Kind {
+	case semel.Decided, semel.Completed:
+	default:
+		for range n {
+			l.Observe(e)
+		}
+	}
+}
+
 // ObservePipeline implements pipeline.Observer.
 func (l *Log) ObservePipeline(e pipeline.Event) {
 	level, reason := slog.LevelDebug, e.Reason

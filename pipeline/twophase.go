@@ -222,9 +222,9 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 	elapsed := time.Since(start)
 	sure := start.Add(t.opts.Guard.Lease)
 	passed := 0
+	t.guard.ObserveDecisions(reqs, answers, elapsed)
 	for i, it := range items {
 		a := &answers[i]
-		t.guard.ObserveDecision(it.Call.Key, a, elapsed)
 		before := lost || it.asked != nil
 		it.Decision, it.asked = a.Decision, nil
 		switch {
@@ -346,9 +346,9 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 				e = answer[0]
 			}
 		}
+		answers[i] = e
 		switch {
 		case e == nil:
-			t.guard.Observe(semel.Event{Kind: semel.Completed, Key: it.Call.Key, Elapsed: elapsed})
 			it.Result = it.hold.outcome()
 			it.hold = nil
 		case errors.Is(e, semel.ErrStaleToken):
@@ -360,6 +360,7 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 			it.Err = &StoreError{fmt.Errorf("%s: the effect ran, but its completion is not recorded: %w: %w", it.Call.Key, semel.ErrOutcomeUnknown, e)}
 		}
 	}
+	t.guard.ObserveCompletions(reqs, answers, elapsed)
 }
 
 // holdBack keeps the claims of what failed for the next try. Where the effect

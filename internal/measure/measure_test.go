@@ -106,6 +106,18 @@ func TestADecisionThatGuardAndPipelineTellIsCountedOnce(t *testing.T) {
 	l.check(t, "dedup.messages.delivered{alone|error}", 2)
 }
 
+func TestManyEventsCountAsMany(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	p := NewPipeline(l, "p", "s")
+	p.ObserveMany(semel.Event{Kind: semel.Decided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond}, 5)
+	p.ObserveMany(semel.Event{Kind: semel.Completed, Elapsed: time.Second}, 4)
+	l.check(t, "dedup.decisions{p|s|fresh|no record}", 5)
+	l.check(t, "dedup.claim.duration{p|s}", 5)
+	l.check(t, "dedup.effect.duration{p|s}", 4)
+	l.check(t, "dedup.events.processed{p|s}", 4)
+}
+
 func TestEveryEventCounts(t *testing.T) {
 	t.Parallel()
 	l := newLedger()

@@ -80,33 +80,44 @@ func NewGuard(b Backend, pipeline, store string) *Guard {
 }
 
 // Observe implements semel.Observer.
-func (g *Guard) Observe(e semel.Event) {
+func (g *Guard) Observe(e semel.Event) { g.ObserveMany(e, 1) }
+
+// ObserveMany implements semel.ManyObserver.
+func (g *Guard) ObserveMany(e semel.Event, many int) {
+	n := float64(many)
 	switch e.Kind {
 	case semel.Decided:
 		if !g.told.Load() {
 			g.told.Store(true)
 		}
-		g.decided(e.Decision, e.Reason, 1)
+		g.decided(e.Decision, e.Reason, n)
 		if elapsed := e.Elapsed.Seconds(); elapsed > 0 { // or no store was asked
-			g.claim(elapsed)
-			g.check(elapsed)
+			put(g.claim, elapsed, many)
+			put(g.check, elapsed, many)
 		}
 	case semel.Completed:
-		g.effect(e.Elapsed.Seconds())
-		g.processed(1)
+		put(g.effect, e.Elapsed.Seconds(), many)
+		g.processed(n)
 	case semel.Released:
-		g.released(1)
+		g.released(n)
 	case semel.TookOver:
-		g.expired(1)
+		g.expired(n)
 	case semel.LeaseLost:
-		g.lost(1)
+		g.lost(n)
 	case semel.CompletionRefused:
-		g.refused(1)
+		g.refused(n)
 	case semel.StoreError:
-		g.failed.count(semel.Classify(e.Err).String(), 1)
+		g.failed.count(semel.Classify(e.Err).String(), n)
 	case semel.WindowMeasured:
 		g.Window(e.Window)
 		g.oldest(e.Elapsed.Seconds())
+	}
+}
+
+// put puts a value into a histogram, many times.
+func put(into func(float64), value float64, many int) {
+	for range many {
+		into(value)
 	}
 }
 
