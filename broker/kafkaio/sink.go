@@ -26,6 +26,9 @@ type SinkOptions struct {
 	// SamePartition writes to the partition with the number of the one that was
 	// read. Otherwise the record key's hash chooses, as in Kafka's own client.
 	SamePartition bool
+	// NoKeyHeaders leaves out the headers that name key, scope, pipeline, attempt and
+	// token: the records then say no more than those that were read.
+	NoKeyHeaders bool
 }
 
 // Sink produces to a topic: idempotent and with acks=all. What it reports as

@@ -87,6 +87,34 @@ func TestARecordNamesItsKey(t *testing.T) {
 	})
 }
 
+func TestARecordNeedNotNameItsKey(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		sink, _ := b.sink(func(o *SinkOptions) { o.NoKeyHeaders = true })
+		plain, again := item("k", "v"), item("l", "w")
+		plain.Message.Headers = []semel.Header{{Name: "a", Value: []byte("1")}, {Name: headerToken, Value: []byte("another's")}}
+		again.Redrive, again.Attempt = 2, 3
+		sink.Deliver(b.Context(), []*pipeline.Item{plain, again})
+		if err := errors.Join(plain.Err, again.Err, sink.Close(b.Context())); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"k": "a=1 ", "l": "semel-redrive=2 "}
+		for _, r := range b.read("out") {
+			headers := ""
+			for _, h := range r.Headers {
+				headers += h.Key + "=" + string(h.Value) + " "
+			}
+			if headers != want[string(r.Key)] {
+				t.Errorf("%s has the headers %q, want %q", r.Key, headers, want[string(r.Key)])
+			}
+			delete(want, string(r.Key))
+		}
+		if len(want) > 0 {
+			t.Errorf("without %v", want)
+		}
+	})
+}
+
 // tooLarge delivers many small records and one that no broker takes.
 func tooLarge(t *testing.T, sink *Sink) {
 	t.Helper()

@@ -107,6 +107,22 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 		}
 		m.header(name, it.Message.Headers[i].Value)
 	}
+	if !m.sink.opts.NoKeyHeaders {
+		m.nameKey(it)
+	}
+	if it.Redrive > 0 {
+		m.number(pipeline.RedriveHeader, uint64(it.Redrive))
+	}
+	m.records = append(m.records, kgo.Record{
+		Topic: m.sink.opts.Topic, Key: it.Message.RecordKey, Value: it.Message.Body,
+		Headers:   m.headers[from:len(m.headers):len(m.headers)],
+		Timestamp: it.Message.Time, Partition: it.Message.Origin.Partition,
+	})
+	return &m.records[len(m.records)-1]
+}
+
+// nameKey adds the headers that name the key of an item, and its attempt.
+func (m *maker) nameKey(it *pipeline.Item) {
 	key := it.Call.Key
 	name, id := keyHeader(key.ID)
 	at := len(m.text)
@@ -127,15 +143,6 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 	if it.Token > 0 {
 		m.number(headerToken, uint64(it.Token))
 	}
-	if it.Redrive > 0 {
-		m.number(pipeline.RedriveHeader, uint64(it.Redrive))
-	}
-	m.records = append(m.records, kgo.Record{
-		Topic: m.sink.opts.Topic, Key: it.Message.RecordKey, Value: it.Message.Body,
-		Headers:   m.headers[from:len(m.headers):len(m.headers)],
-		Timestamp: it.Message.Time, Partition: it.Message.Origin.Partition,
-	})
-	return &m.records[len(m.records)-1]
 }
 
 func (m *maker) header(name string, value []byte) {

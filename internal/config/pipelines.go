@@ -294,6 +294,8 @@ type KafkaSink struct {
 	Idempotent bool
 	// Compression is none, gzip, snappy, lz4 or zstd.
 	Compression string
+	// KeyHeaders adds headers that name the key and the attempt.
+	KeyHeaders bool
 }
 
 // Admin is the server for probes and metrics.

@@ -162,7 +162,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
   statement: { source: { file: { paths: [a], follow: true, format: text, from: end, state: s, max_line: 1KiB } }, key: { id: line }, store: db, sink: { postgres: { dsn: "host=other", statement: "SELECT f($1, $2)", args: [body, "header:x"] } } }
   upsert: { source: { file: { paths: [b] } }, key: { id: record-key }, store: keys, sink: { postgres: { store: db, upsert: { table: t, columns: { id: .id, v: .v }, key: [id], version: v } } } }
   lines: { source: { file: { paths: [c] } }, key: { id: line }, store: keys, sink: { file: { path: out } } }
-  topic: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: line }, sink: { kafka: { brokers: ["h:1"], topic: out, partition: same, compression: zstd } }, transaction: { interval: 1s, max_records: 5, max_bytes: 1KiB, id: i, changelog: c, state: d, time: event, grace: 1h, sessions: 2, standby: true } }
+  topic: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: line }, sink: { kafka: { brokers: ["h:1"], topic: out, partition: same, compression: zstd, key_headers: false } }, transaction: { interval: 1s, max_records: 5, max_bytes: 1KiB, id: i, changelog: c, state: d, time: event, grace: 1h, sessions: 2, standby: true } }
   far: { source: { kafka: { brokers: [127.0.0.1:9092], topics: [in], group: g } }, key: { id: line }, store: both, sink: { kafka: { brokers: ["i:1"], topic: in } }, observe: false }
   bloom: { source: { file: { paths: [d] } }, key: { id: line }, store: seen, lossy: true, sink: { stdout: {} } }
 `)
@@ -188,8 +188,11 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("upsert").Sink.(*PostgresSink).Upsert; !reflect.DeepEqual(got, Upsert{"t", []Column{{"id", ".id"}, {"v", ".v"}}, []string{"id"}, "v"}) {
 		t.Errorf("upsert: %+v", got)
 	}
-	if got := get("topic").Sink.(*KafkaSink); got.Topic != "out" || got.Partition != "same" || got.Acks != "all" || !got.Idempotent || got.Compression != "zstd" {
+	if got := get("topic").Sink.(*KafkaSink); got.Topic != "out" || got.Partition != "same" || got.Acks != "all" || !got.Idempotent || got.Compression != "zstd" || got.KeyHeaders {
 		t.Errorf("kafka: %+v", got)
+	}
+	if !get("far").Sink.(*KafkaSink).KeyHeaders {
+		t.Error("headers that name the key are left out by default")
 	}
 	if got := get("topic"); got.Transaction != (Transaction{time.Second, 5, 1024, "i", "c", filepath.Join("dir", "d"), "event", time.Hour, 2, true}) || got.Parked != (Parked{Topic: "in-parked"}) {
 		t.Errorf("transaction: %+v parked %+v", got.Transaction, got.Parked)

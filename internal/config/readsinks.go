@@ -315,6 +315,7 @@ func kafkaSink() (Sink, mapping) {
 			choiceField("acks", &s.Acks, "How many replicas have a record before it counts. Less than all loses it with a broker: a pipeline refuses to run with it.", "all", "1", "0").or("all"),
 			truthField("idempotent", &s.Idempotent, "Have the broker notice a record that is sent twice. A pipeline refuses to run without it.").or("true"),
 			choiceField("compression", &s.Compression, "Compression of what is sent.", "none", "gzip", "snappy", "lz4", "zstd").or("lz4"),
+			truthField("key_headers", &s.KeyHeaders, "Add headers that name the key and, outside of transactions, attempt and token. Who reads by the record key can do without: they cost this process and the brokers about as much as a small record does.").or("true"),
 		),
 	}
 }

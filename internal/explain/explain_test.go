@@ -139,6 +139,15 @@ func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
 }
 
 // TestAKeyThatIsHeldElsewhere says for how long a message waits for it.
+func TestWithoutHeadersARepeatCarriesNothing(t *testing.T) {
+	t.Parallel()
+	bare := strings.Replace(toKafka, "topic: out", "topic: out, key_headers: false", 1)
+	text := strings.Join(strings.Fields(promise(t, fromKafka+"    store: keys\n"+bare).Text()), " ")
+	if want := "of which the record says nothing (key_headers: false)"; !strings.Contains(text, want) || strings.Contains(text, "semel-token") {
+		t.Errorf("it does not say %q:\n%s", want, text)
+	}
+}
+
 func TestAKeyThatIsHeldElsewhere(t *testing.T) {
 	t.Parallel()
 	const at, waits = "another delivery holds the key, and does not end", "the message waits until the key is done or free, without end"

@@ -230,10 +230,13 @@ func (e *explainer) filter() (*config.Filter, bool) {
 
 // handed says by what a target can refuse a repetition.
 func (e *explainer) handed() string {
-	switch e.pipeline.Sink.(type) {
+	switch sink := e.pipeline.Sink.(type) {
 	case *config.WebhookSink:
 		return ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by"
 	case *config.KafkaSink:
+		if !sink.KeyHeaders {
+			return ", of which the record says nothing (key_headers: false)"
+		}
 		return ", which stand in the record's headers semel-key, semel-token and, from the second attempt on, semel-attempt"
 	case *config.PostgresSink:
 		return ", which a statement gets as key, attempt and token"

@@ -97,6 +97,7 @@ func (b *building) kafkaSink(ctx context.Context, spec *config.KafkaSink) (pipel
 	}
 	sink, err := kafkaio.OpenSink(ctx, &kafkaio.SinkOptions{
 		Name: b.spec.Name, Client: append(client, kgo.ProducerBatchCompression(compression(spec.Compression))), Topic: spec.Topic, SamePartition: spec.Partition == "same",
+		NoKeyHeaders: !spec.KeyHeaders,
 	})
 	if err != nil {
 		return nil, err // not sink: a nil *Sink in an interface is no nil
@@ -171,7 +172,7 @@ func (b *building) newTransactor(instance string) (*kafkaio.Transactor, error) {
 	return kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Name: b.spec.Name, Client: client, Compression: compression(sink.Compression), Group: source.Group, Instance: instance,
 		TransactionalID: transactionalID(source, t, instance), Inputs: source.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
-		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: true,
+		Changelog: t.Changelog, Parked: b.spec.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: sink.KeyHeaders,
 		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, DeliverLate: b.spec.OnLate == "run", OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
 		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: source.SessionTimeout,
 		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(source.Start), StateDir: stateDir(t.State, b.spec.Name), Shutdown: o.Shutdown, Observer: o.Observer,
