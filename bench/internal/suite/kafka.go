@@ -146,7 +146,7 @@ type semelKafka struct {
 
 // semelKafka runs the program above with a pipeline from Kafka to Kafka, by
 // kafkaIn, kafkaOut, kafkaGroup and what it is given here. It is the one place
-// that says how. Like its peers it compresses nothing.
+// that says how. Like its peers it compresses nothing and adds no headers.
 func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
 		brokers := `"` + strings.Join(addrs, `", "`) + `"`
@@ -164,7 +164,7 @@ func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
 			commit = "store: keys"
 		}
-		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s, compression: none } }\n    %s\n",
+		config := fmt.Sprintf("%spipelines:\n  once:\n    source: { kafka: { %s } }\n    key: { id: record-key, on_missing: fail }\n    window: 1h\n    sink: { kafka: { brokers: [%s], topic: %s, compression: none, key_headers: false } }\n    %s\n",
 			stores, source, brokers, kafkaOut, commit)
 		file := filepath.Join(dir, "semel.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
