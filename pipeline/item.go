@@ -95,3 +95,6 @@ func (it *Item) Parked() string {
 	}
 	return it.parking
 }
+
+// waits reports whether it is not yet time for an item.
+func (it *Item) waits() bool { return !it.due.IsZero() && time.Now().Before(it.due) }

@@ -247,9 +247,6 @@ func (s *scheduler) behind(head *Item, batch []*Item, bytes int64, most int) ([]
 	return batch, bytes
 }
 
-// waits reports whether it is not yet time for an item.
-func (it *Item) waits() bool { return !it.due.IsZero() && time.Now().Before(it.due) }
-
 // follow returns items that stand behind those of a batch, which are being
 // processed, in the group of its last, as take does. It does not block, and returns
 // none where others have waited longer.
