@@ -125,7 +125,7 @@ func syncDir(dir string) error {
 
 // Parked implements Lot.
 func (l *DirLot) Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error {
-	list, err := l.list(ctx, pipeline)
+	list, unreadable, err := l.list(ctx, pipeline)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (l *DirLot) Parked(ctx context.Context, pipeline string, fn func(*Parked) b
 			break
 		}
 	}
-	return nil
+	return errors.Join(unreadable...)
 }
 
 // dirs returns the directories of the pipelines. Names are taken as they are,
@@ -177,49 +177,57 @@ func isParked(name string) bool {
 	return strings.HasSuffix(name, parkedEnding) && !strings.HasPrefix(name, ".")
 }
 
-// list reads the messages of a pipeline, or of all.
-func (l *DirLot) list(ctx context.Context, pipeline string) ([]*Parked, error) {
+// list reads the messages of a pipeline, or of all, and says which files it
+// cannot read.
+func (l *DirLot) list(ctx context.Context, pipeline string) (list []*Parked, unreadable []error, err error) {
 	dirs := []string{filepath.Join(l.dir, pipeline)}
 	if pipeline == "" {
-		var err error
 		if dirs, err = l.dirs(); err != nil {
-			return nil, fmt.Errorf("list what is parked: %w", err)
+			return nil, nil, fmt.Errorf("list what is parked: %w", err)
 		}
 	}
-	var list []*Parked
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("list what is parked: %w", err)
+			return nil, nil, fmt.Errorf("list what is parked: %w", err)
 		}
 		for _, e := range entries {
 			if err := ctx.Err(); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if !isParked(e.Name()) {
 				continue
 			}
 			p, err := readParked(filepath.Join(dir, e.Name()))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // somebody took it out meanwhile
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // somebody took it out meanwhile
+			case errors.Is(err, ErrUnreadable):
+				unreadable = append(unreadable, err)
+			case err != nil:
+				return nil, nil, err
+			default:
+				list = append(list, p)
 			}
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, p)
 		}
 	}
-	return list, nil
+	return list, unreadable, nil
 }
 
 func readParked(name string) (*Parked, error) {
 	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w: %w: let this user read it, or move it out of the directory", ErrUnreadable, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	p := &Parked{}
-	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	err = json.Unmarshal(data, p)
+	if err == nil && p.ID+parkedEnding != filepath.Base(name) {
+		err = fmt.Errorf("it has the id %q, not that of its name", p.ID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s is damaged or something else: %w: move it out of the directory", ErrUnreadable, name, err)
 	}
 	_, err = os.Stat(strings.TrimSuffix(name, parkedEnding) + redriveEnding)
 	p.Queued = err == nil
@@ -308,7 +316,7 @@ func (l *DirLot) Queued(ctx context.Context, pipeline string, max int) ([]*Parke
 			break
 		}
 		p, err := readParked(m.name)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnreadable) { // Parked names what it cannot read
 			continue
 		}
 		if err != nil {

@@ -1,8 +1,12 @@
 package pipeline_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel/broker/brokertest"
@@ -48,6 +52,46 @@ func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
 		t.Errorf("%d messages, %v; want 1", n, err)
 	}
 	if list, err := lot.Queued(t.Context(), "p", 10); err != nil || len(list) != 0 {
+		t.Errorf("queued: %v, %v", list, err)
+	}
+}
+
+func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lot, err := pipeline.OpenDirLot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lot.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: "p"}, {ID: "2", Pipeline: "p"}}); err != nil {
+		t.Fatal(err)
+	}
+	bad := map[string]string{"junk": "junk", "empty": "", "copy": `{"ID":"1","Pipeline":"p"}`, "list": "{}"}
+	for id, data := range bad {
+		if err := os.WriteFile(filepath.Join(dir, "p", id+".json"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := lot.Queue(t.Context(), []string{"junk", "1"}); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	err = lot.Parked(t.Context(), "p", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true })
+	if !slices.Equal(ids, []string{"1", "2"}) || !errors.Is(err, pipeline.ErrUnreadable) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for id := range bad {
+		if name := filepath.Join(dir, "p", id+".json"); !strings.Contains(fmt.Sprint(err), name+" is damaged") {
+			t.Errorf("%s is not named: %v", name, err)
+		}
+		if _, err := lot.Get(t.Context(), id); !errors.Is(err, pipeline.ErrUnreadable) {
+			t.Errorf("%s: %v", id, err)
+		}
+		if err := lot.Remove(t.Context(), id, "skipped", "me", "x"); !errors.Is(err, pipeline.ErrUnreadable) {
+			t.Errorf("%s was removed: %v", id, err)
+		}
+	}
+	if list, err := lot.Queued(t.Context(), "p", 10); err != nil || len(list) != 1 || list[0].ID != "1" {
 		t.Errorf("queued: %v, %v", list, err)
 	}
 }

@@ -12,6 +12,10 @@ import (
 // ErrNotParked: there is no such message in the lot.
 var ErrNotParked = errors.New("not parked")
 
+// ErrUnreadable: what is kept there cannot be read, or is no message. All others
+// of the lot can be.
+var ErrUnreadable = errors.New("what is parked there cannot be read")
+
 // ErrStopped is wrapped by the error of a pipeline that stopped at a message
 // because it was told to.
 var ErrStopped = errors.New("stopped at a message")

@@ -46,7 +46,8 @@ type Parker interface {
 type Lot interface {
 	Parker
 	// Parked lists what a pipeline has parked, oldest first, until fn returns
-	// false. All pipelines are listed for "".
+	// false. All pipelines are listed for "". What cannot be read is passed over,
+	// and named in an error that wraps ErrUnreadable, behind all others.
 	Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error
 	// Count returns how many messages a pipeline has parked, or all for "". It
 	// does not read them.
@@ -56,7 +57,7 @@ type Lot interface {
 	// Queue asks for messages to be redriven by whoever runs their pipeline.
 	Queue(ctx context.Context, ids []string) error
 	// Queued returns messages of a pipeline that are to be redriven, oldest
-	// request first, at most max.
+	// request first, at most max. What cannot be read is not among them.
 	Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error)
 	// Remove takes a message out: it was redriven, or somebody settled it.
 	// What was removed, how ("redriven", "skipped", "done"), by whom and why is

@@ -175,11 +175,15 @@ func (k *parkedPlaces) load(ctx context.Context, lot Lot, pipeline string) error
 	if lot == nil {
 		return nil
 	}
-	return lot.Parked(ctx, pipeline, func(p *Parked) bool {
+	err := lot.Parked(ctx, pipeline, func(p *Parked) bool {
 		k.at[placeOf(&p.Message)] = struct{}{}
 		k.any.Store(true)
 		return true
 	})
+	if errors.Is(err, ErrUnreadable) {
+		return nil // as with has: what cannot be read does not count as parked
+	}
+	return err
 }
 
 func (k *parkedPlaces) add(list []Parked) {

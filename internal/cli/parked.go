@@ -31,6 +31,8 @@ type parkedFlags struct {
 	conf   *config.File
 	chosen []*config.Pipeline
 	keys   []semel.Key
+
+	unreadable error // what parkedOn passed over
 }
 
 func newParkedCommand(a *app) *cobra.Command {
@@ -170,7 +172,21 @@ func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) 
 	if len(shelves) == 0 && unopened != nil {
 		return unopened
 	}
-	return errors.Join(use(shelves), unopened)
+	err = use(shelves)
+	return errors.Join(err, unopened, f.unreadable)
+}
+
+// parkedOn lists what is on a shelf. What cannot be read there keeps nobody from
+// the rest: its error comes when all is done, see withShelves.
+func (f *parkedFlags) parkedOn(ctx context.Context, s shelf, fn func(*pipeline.Parked) bool) error {
+	err := s.lot.Parked(ctx, s.spec.Name, fn)
+	if err != nil {
+		err = fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
+	}
+	if errors.Is(err, pipeline.ErrUnreadable) {
+		f.unreadable, err = errors.Join(f.unreadable, err), nil
+	}
+	return err
 }
 
 // chosenOn returns the messages that were chosen, shelf by shelf. That a
@@ -180,17 +196,14 @@ func (f *parkedFlags) chosenOn(ctx context.Context, shelves []shelf, ids []strin
 	if len(ids) == 0 {
 		now := time.Now()
 		for i, s := range shelves {
-			err := s.lot.Parked(ctx, s.spec.Name, func(m *pipeline.Parked) bool {
+			err := f.parkedOn(ctx, s, func(m *pipeline.Parked) bool {
 				if f.chooses(m, now) {
 					list[i] = append(list[i], m)
 				}
 				return ctx.Err() == nil
 			})
-			if err == nil {
-				err = context.Cause(ctx)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
+			if err := errors.Join(err, context.Cause(ctx)); err != nil {
+				return nil, err
 			}
 		}
 		return list, nil

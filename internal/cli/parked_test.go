@@ -184,6 +184,45 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	}
 }
 
+func TestAParkedFileThatCannotBeReadKeepsNobodyFromTheRest(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1", "m2", "m3")
+	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
+	if got := run(t, "", "run", file); got.status != exitDone {
+		t.Fatalf("%+v", got)
+	}
+	list := asides(t, file)
+	bad := writeFile(t, filepath.Join(filepath.Dir(file), "aside", "hooks", "bad.json"), "junk")
+	named := bad + " is damaged or something else: invalid character 'j' looking for beginning of value: move it out of the directory"
+
+	parked := func(words ...string) outcome {
+		t.Helper()
+		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
+	}
+	got := parked("ls")
+	got.check(t, exitFailed, named)
+	if strings.Count(got.stdout, "\n") != 1+len(list) {
+		t.Errorf("%+v", got)
+	}
+	if got = parked("skip", list["m1"].ID, "--reason", "x"); got.status != exitDone {
+		t.Errorf("%+v", got)
+	}
+	w.accept()
+	got = parked("retry", "--key", "m2")
+	got.check(t, exitFailed, named)
+	if !strings.Contains(got.stdout, "m2: redriven\n") {
+		t.Errorf("%+v", got)
+	}
+	got = parked("done", "--key", "m3", "--reason", "x")
+	got.check(t, exitFailed, named)
+	if !strings.Contains(got.stdout, "m3: done\n") {
+		t.Errorf("%+v", got)
+	}
+	if readFile(t, bad) != "junk" {
+		t.Error("the file was changed")
+	}
+}
+
 // park puts a message aside where the first pipeline of a configuration does.
 func park(t *testing.T, file string, list ...pipeline.Parked) {
 	t.Helper()

@@ -119,16 +119,13 @@ func (f *parkedFlags) list(cmd *cobra.Command, shelves []shelf) error {
 	now, count := time.Now(), int64(0)
 	for _, s := range shelves {
 		var writing error
-		err := s.lot.Parked(cmd.Context(), s.spec.Name, func(m *pipeline.Parked) bool {
+		err := f.parkedOn(cmd.Context(), s, func(m *pipeline.Parked) bool {
 			if f.chooses(m, now) {
 				count++
 				writing = f.writeListed(out, m)
 			}
 			return writing == nil && cmd.Context().Err() == nil
 		})
-		if err != nil {
-			err = fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
-		}
 		if err := errors.Join(err, writing, cmd.Context().Err()); err != nil {
 			return errors.Join(out.Flush(), err)
 		}
