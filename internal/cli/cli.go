@@ -195,7 +195,15 @@ var errFound = errors.New("something was found")
 
 // errReaderGone says that who read our stdout has closed it, as head does when
 // it has enough. The program then ends quietly and with status 0.
-var errReaderGone = errors.New("standard output was closed by its reader")
+var errReaderGone error = readerGone{}
+
+type readerGone struct{}
+
+// Error implements error.
+func (readerGone) Error() string { return "standard output was closed by its reader" }
+
+// Unwrap tells those who write to it what it is.
+func (readerGone) Unwrap() error { return syscall.EPIPE }
 
 // pipeWriter is stdout with a broken pipe told apart from broken pipes
 // elsewhere.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +84,43 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	stop().check(t, exitDone, "running")
 	if text != want {
 		t.Errorf("%q", text)
+	}
+}
+
+func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
+	t.Parallel()
+	file := copyConfig(t, ", state: copied", "")
+	dir := filepath.Dir(file)
+	var lines strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&lines, "{\"id\":%d}\n", i)
+	}
+	writeFile(t, filepath.Join(dir, "many.jsonl"), lines.String())
+	writeFile(t, file, readFile(t, file)+`
+  show: { source: { file: { paths: [many.jsonl], state: shown } }, key: { id: .id }, store: keys, sink: { stdout: {} } }
+`)
+	var first, stderr bytes.Buffer
+	closes := writerFunc(func(data []byte) (int, error) {
+		if first.Len() > 0 {
+			return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
+		}
+		return first.Write(data)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if status := Main(ctx, []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != exitDone || ctx.Err() != nil {
+		t.Fatalf("status %d, %v, stderr %s", status, ctx.Err(), &stderr)
+	}
+	if got := readFile(t, filepath.Join(dir, "out.jsonl")); got != "{\"id\":1}\n{\"id\":2}\n" {
+		t.Errorf("the other pipeline wrote %q", got)
+	}
+	rest := run(t, "", "run", file, "show", "--admin", "off")
+	got := map[string]bool{}
+	for line := range strings.Lines(first.String() + rest.stdout) {
+		got[line] = true
+	}
+	if len(got) != 20_000 || rest.status != exitDone {
+		t.Errorf("%d of 20,000 lines came: status %d, stderr %s", len(got), rest.status, rest.stderr)
 	}
 }
 

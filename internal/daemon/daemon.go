@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -28,7 +29,8 @@ type Options struct {
 	// Admin is the address of the admin server; "off" has none. Defaults to
 	// the configuration's.
 	Admin string
-	// Stdout is where sinks of that name write. Defaults to none.
+	// Stdout is where sinks of that name write. Defaults to none. A pipeline whose
+	// write fails with syscall.EPIPE ends: who read it does not come back.
 	Stdout io.Writer
 	// InsecureNoAuth allows an admin address that is not of this machine alone
 	// without auth.
@@ -174,19 +176,21 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 		return err
 	}
 	defer finish()
-	p, err := d.open(ctx, spec, s, observer, log)
+	own, end := context.WithCancel(ctx)
+	defer end()
+	p, err := d.open(own, spec, s, log, &wiring.PipelineOptions{Observer: observer, Stdout: untilGone(d.opts.Stdout, end)})
 	if err != nil || p == nil {
 		return err
 	}
 	s.set(func(s *state) { s.pipeline = p })
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, wiring.UnderWay(p))()
-	defer d.look(ctx, spec.Name, p, log)()
+	defer d.look(own, spec.Name, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
 	}
-	err = p.Run(ctx)
+	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
 	if err != nil {
 		log.Error("ended", "error", err)
@@ -194,6 +198,28 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	}
 	log.Info("ended")
 	return nil
+}
+
+// untilGone returns to, with gone called when who reads it has closed it.
+func untilGone(to io.Writer, gone func()) io.Writer {
+	if to == nil {
+		return nil
+	}
+	return pipeEnd{to, gone}
+}
+
+type pipeEnd struct {
+	to   io.Writer
+	gone func()
+}
+
+// Write implements io.Writer.
+func (p pipeEnd) Write(data []byte) (int, error) {
+	n, err := p.to.Write(data)
+	if errors.Is(err, syscall.EPIPE) {
+		p.gone()
+	}
+	return n, err
 }
 
 // filter returns the filter that decides alone in a pipeline, if one does.
@@ -208,10 +234,10 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.Filter, bool) {
 
 // open opens a pipeline; while its servers do not answer it tries again. It
 // returns none if ctx ended before.
-func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, observer pipeline.Observer, log *slog.Logger) (wiring.Pipeline, error) {
+func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (wiring.Pipeline, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	for n := 1; ; n++ {
-		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, &wiring.PipelineOptions{Observer: observer, Stdout: d.opts.Stdout})
+		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
 		if err == nil {
 			return p, nil
 		}
