@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -60,6 +61,37 @@ stores:
 	run(t, "", "doctor").check(t, exitUsage, "semel doctor: FILE is missing: name the configuration\n")
 	run(t, "", "doctor", file, "stakc").check(t, exitUsage, "stakc: "+file+" has no such store: did you mean stack?\n")
 	run(t, "", "doctor", file, "a", "b").check(t, exitUsage, `unexpected argument "b"`)
+}
+
+func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), "stores: { keys: { embedded: { path: keys } } }\n")
+	got := run(t, "", "doctor", file)
+	got.check(t, exitDone, "0 broken")
+	if !strings.Contains(got.stdout, "the first run makes it") {
+		t.Errorf("%+v", got)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "keys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	segment := writeFile(t, filepath.Join(dir, "keys", "00000001.seg"), "x")
+	got = run(t, "", "doctor", file)
+	got.check(t, exitFound, "1 broken")
+	if !strings.Contains(got.stdout, "STORE is corrupt at offset 0: it is missing, but there are segments") {
+		t.Errorf("%+v", got)
+	}
+	if err := os.Rename(segment, filepath.Join(dir, "keys", "letter.txt")); err != nil {
+		t.Fatal(err)
+	}
+	got = run(t, "", "doctor", file)
+	got.check(t, exitFound, "1 broken")
+	if !strings.Contains(got.stdout, `is not a store and not empty: it has "letter.txt"`) {
+		t.Errorf("%+v", got)
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, "keys")); err != nil || len(entries) != 1 {
+		t.Errorf("something was made: %v %v", entries, err)
+	}
 }
 
 func TestDoctorFindsWhatRedisMayForget(t *testing.T) {

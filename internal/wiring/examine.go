@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/pgstore"
 	"github.com/semel-dev/semel/store/redisstore"
 )
@@ -164,6 +165,9 @@ func (r *Report) embedded(ctx context.Context, f *config.File, spec *config.Embe
 	case err != nil:
 		return err
 	case !exists:
+		if err := logstore.CheckNew(spec.Path); err != nil {
+			return err
+		}
 		r.note(semel.Notice, "directory", spec.Path+" holds no store yet", "", "none: the first run makes it")
 		return nil
 	}

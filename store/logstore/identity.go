@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/vfs"
 )
 
 // storeID ties segments to their store.
@@ -110,6 +111,20 @@ func (s *Store) checkDir() error {
 		return err
 	}
 	return nil
+}
+
+// CheckNew returns the error with which Open would refuse to make a new store in a
+// directory: what is left of another store is there, or files of others. It
+// changes nothing.
+func CheckNew(dir string) error {
+	names, err := vfs.OS{}.List(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), slices.Contains(names, identityName):
+		return nil
+	case err != nil:
+		return fmt.Errorf("logstore: %w", err)
+	}
+	return checkEmpty(dir, names)
 }
 
 // checkEmpty refuses to make a new store beside the log of an old one, whose
