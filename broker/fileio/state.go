@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/vfs"
 )
 
@@ -103,8 +104,15 @@ func replace(fsys vfs.FS, name string, data []byte) error {
 }
 
 // lockFile makes the directory of a file and takes the lock that stands beside
-// the file.
+// the file. What is there and no regular file is refused before.
 func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		return nil, fmt.Errorf("fileio: %s is not a regular file: write another path: %w", name, semel.ErrInvalidRequest)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("fileio: %w", err)
+	}
 	if err := fsys.MkdirAll(filepath.Dir(name)); err != nil {
 		return nil, fmt.Errorf("fileio: %w", err)
 	}

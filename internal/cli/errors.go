@@ -206,6 +206,9 @@ func plainText(text string) string {
 		{"too many open files", "raise the limit (ulimit -n) and run the same command again"},
 		{"permission denied", "change the permissions, or run as another user"},
 		{"no permission", "change the permissions, or run as another user"},
+		{": not a directory", "write another path"},
+		{": too many levels of symbolic links", "write another path"},
+		{": read-only file system", "write another path"},
 		{"line is longer than 64 MiB", "is a line end missing, or a quote never closed?"},
 	} {
 		if strings.HasSuffix(text, advice[0]) {

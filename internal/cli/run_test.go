@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -84,6 +85,37 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	stop().check(t, exitDone, "running")
 	if text != want {
 		t.Errorf("%q", text)
+	}
+}
+
+func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		old, new, want string
+		status         int
+	}{
+		{"path: out.jsonl", "path: dir", "/dir is not a regular file: write another path\n", exitUsage},
+		{"path: out.jsonl", "path: /dev/null", "/dev/null is not a regular file: write another path\n", exitUsage},
+		{"path: out.jsonl", "path: loop", "/loop: too many levels of symbolic links: write another path\n", exitFailed},
+		{"path: keys", "path: in.jsonl/keys", "/in.jsonl: not a directory: write another path\n", exitFailed},
+		{"file: { path: out.jsonl }", "stdout: {}", "/in.jsonl/copy.positions: not a directory: write another path\n", exitFailed},
+	} {
+		file := copyConfig(t, ", state: in.jsonl", "")
+		dir := filepath.Dir(file)
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "dir"), 0o700), os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, file, strings.Replace(readFile(t, file), c.old, c.new, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		var stdout, stderr bytes.Buffer
+		status := Main(ctx, []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, noEnv)
+		if status != c.status || ctx.Err() != nil || !strings.HasSuffix(stderr.String(), c.want) {
+			t.Errorf("%s: status %d, %v, stderr %s", c.new, status, ctx.Err(), &stderr)
+		}
+		cancel()
+		if left, err := filepath.Glob(filepath.Join(dir, "*.lock")); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v, %v", c.new, left, err)
+		}
 	}
 }
 

@@ -244,7 +244,7 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if class := semel.Classify(err); class != semel.ClassRetryable && !isNetwork(err) {
+		if class := semel.Classify(err); class != semel.ClassRetryable && !mayPass(err) {
 			return nil, err
 		}
 		s.set(func(s *state) { s.waiting = err })
@@ -259,7 +259,14 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 	}
 }
 
-func isNetwork(err error) bool {
+// mayPass reports whether waiting may mend an error: one of a network, or of a
+// machine that is short of something. The number of an error that stands alone is
+// that of a file, though it has the methods of a net.Error.
+func mayPass(err error) bool {
 	var of net.Error
-	return errors.As(err, &of)
+	if !errors.As(err, &of) {
+		return false
+	}
+	number, alone := of.(syscall.Errno)
+	return !alone || number.Temporary() || number == syscall.ENOSPC
 }
