@@ -20,6 +20,28 @@ func findings(f *File) []string {
 
 // TestLintNamesWhatWeakensThePromise has one change of a pipeline that is right
 // a case, and the one finding there is beside notices.
+func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{
+		"[::ffff:127.0.0.1]": "[127.0.0.1/32]", "localhost": "[127.0.0.1/32]", "10.1.2.3": "[10.1.2.3/32]", "[fd00::1]": "[fd00::1/128]",
+	} {
+		text := "stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .a }, store: a, source: { file: { paths: [a] } }, sink: { webhook: { url: 'https://" + host + "/' } } } }"
+		f, err := Parse("c.yaml", []byte(text), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		remedies := ""
+		for _, x := range f.Lint() {
+			if strings.Contains(x.Found, "private address") {
+				remedies += x.Remedy
+			}
+		}
+		if remedies != "allow_private: "+want {
+			t.Errorf("%s: %s, want %s", host, remedies, want)
+		}
+	}
+}
+
 func TestLintNamesWhatWeakensThePromise(t *testing.T) {
 	t.Parallel()
 	const (
@@ -92,6 +114,8 @@ pipelines:
 		{file + id + keys + "    sink: { webhook: { url: 'https://10.1.2.3/x', allow_private: [10.0.0.0/8] } }\n", ""},
 		{file + id + keys + "    sink: { webhook: { url: 'http://localhost:8080/x' } }\n", "broken  pipelines.p.sink.webhook.url: localhost is a private address"},
 		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:169.254.169.254]/' } }\n", "broken  pipelines.p.sink.webhook.url: ::ffff:169.254.169.254 is a private address"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['::ffff:10.0.0.0/104'] } }\n", ""},
+		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['10.1.2.3'] } }\n", ""},
 		{file + id + keys + "    sink: { webhook: { url: 'http://127.0.0.1:9/x', allow_private: true } }\n", ""},
 		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', tls: { insecure_skip_verify: true } } }\n", "warning  pipelines.p.sink.webhook.tls.insecure_skip_verify: true"},
 		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 31s } }\n    lease: 10s\nshutdown: 1m\n", "25:12 warning repeat pipelines.p.lease: 10s, and one request may take 31s"},

@@ -144,8 +144,9 @@ func (l *linter) webhook(s *WebhookSink) {
 	if isLoopback(host) && err != nil {
 		address, err = netip.MustParseAddr("127.0.0.1"), nil
 	}
+	address = address.Unmap().WithZone("") // as the sink compares it
 	switch {
-	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address.Unmap()) }):
+	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address) }):
 		l.add(semel.Broken, NoRisk, path, host+" is a private address", "the sink refuses to connect there, so that no message can reach inner services", "allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
 	case err != nil && len(s.AllowPrivate) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc([]string{".internal", ".local", ".lan", ".home.arpa", ".svc"}, func(end string) bool { return strings.HasSuffix(host, end) })):
 		l.notice(path, host+" is the name of an inner service", "if it has a private address, the sink refuses to connect there", "allow_private: the network, such as [10.0.0.0/8]")

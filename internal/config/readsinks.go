@@ -142,6 +142,9 @@ func (v value) networks(target *[]netip.Prefix) {
 				}
 				prefix = netip.PrefixFrom(address, address.BitLen())
 			}
+			if a := prefix.Addr(); a.Is4In6() && prefix.Bits() >= 96 { // addresses of IPv4 are compared as such
+				prefix = netip.PrefixFrom(a.Unmap(), prefix.Bits()-96)
+			}
 			*target = append(*target, prefix.Masked())
 			return prefix, nil
 		})
