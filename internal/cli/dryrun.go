@@ -52,6 +52,9 @@ The exit status is 3 if a message would be dropped or put aside.`,
 			if limit == 0 {
 				wrong.addf("--limit 0: read at least one message")
 			}
+			if period <= 0 {
+				wrong.addf("--for %s: read for at least a moment, such as 10s", period)
+			}
 			if err := wrong.err(); err != nil {
 				return err
 			}

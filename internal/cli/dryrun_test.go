@@ -75,6 +75,7 @@ pipelines:
 		t.Errorf("all is new: %+v", got)
 	}
 	run(t, "", "dry-run", file, "--limit", "0", "q").check(t, exitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
+	run(t, "", "dry-run", file, "--for", "0s").check(t, exitUsage, "--for 0s: read for at least a moment, such as 10s")
 	run(t, "", "dry-run").check(t, exitUsage, "FILE is missing")
 	hooks := writeFile(t, filepath.Join(dir, "hooks.yaml"), strings.Replace(readFile(t, file), `file: { paths: ["*.jsonl"] }`, `http: { listen: "127.0.0.1:80" }`, 1))
 	run(t, "", "dry-run", hooks).check(t, exitFailed, "p: messages come to a source of the kind http by themselves: there is nothing to read beforehand")
