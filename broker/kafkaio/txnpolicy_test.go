@@ -340,7 +340,7 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		inBubble(t, 2, func(b *bubble) {
 			opts := b.options()
 			opts.Inputs = []string{"nowhere"}
-			run(t, b, opts, "topic nowhere does not exist")
+			run(t, b, opts, "topic nowhere does not exist: invalid request: make it: kafka-topics.sh --create --topic nowhere")
 			must(t, b.cluster.CreateTopic("g-keys", 3, nil))
 			run(t, b, b.options(), "in has 2 partitions and its changelog g-keys 3")
 			must(t, b.cluster.CreateTopic("compacted", 2, map[string]string{"cleanup.policy": "compact"}))

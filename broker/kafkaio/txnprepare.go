@@ -79,7 +79,7 @@ func (t *Transactor) check(ctx context.Context) error {
 	}
 	for _, name := range names {
 		if err := topics[name].Err; errors.Is(err, kerr.UnknownTopicOrPartition) {
-			return fmt.Errorf("kafkaio: topic %s %w", name, errNoTopic)
+			return fmt.Errorf("kafkaio: topic %s %w: make it: kafka-topics.sh --create --topic %s", name, errNoTopic, name)
 		} else if err != nil {
 			return fmt.Errorf("kafkaio: topic %s: %w", name, err)
 		}
