@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -162,11 +163,14 @@ func (t *Transactor) lockState() (io.Closer, error) {
 		return io.NopCloser(nil), nil
 	}
 	if err := t.opts.files.MkdirAll(t.opts.StateDir); err != nil {
-		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+		return nil, fmt.Errorf("kafkaio: pipeline %s: state directory: %w", t.opts.Name, err)
 	}
 	lock, err := t.opts.files.Lock(filepath.Join(t.opts.StateDir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
+	if _, held := errors.AsType[*vfs.LockedError](err); held {
+		return nil, fmt.Errorf("kafkaio: pipeline %s: state directory: %w: end that process, or give this one a state directory of its own", t.opts.Name, err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("kafkaio: state directory: %w", err)
+		return nil, fmt.Errorf("kafkaio: pipeline %s: state directory: %w", t.opts.Name, err)
 	}
 	return lock, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -358,6 +361,22 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			run(t, b, b.options(), "older than Kafka 2.5")
 		}, kfake.MaxVersions(kversion.V2_4_0()))
 	})
+}
+
+func TestAStateDirectoryInUseNamesThePipelineAndTheWayOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := &Transactor{opts: TransactorOptions{Name: "first", StateDir: dir, files: vfs.OS{}}}
+	lock, err := first.lockState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	second := &Transactor{opts: TransactorOptions{Name: "second", StateDir: dir, files: vfs.OS{}}}
+	want := fmt.Sprintf("pipeline second: state directory: %s is held by process %d: end that process, or give this one a state directory of its own", filepath.Join(dir, "LOCK"), os.Getpid())
+	if _, err := second.lockState(); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
 }
 
 func TestAllBadOptionsAreNamed(t *testing.T) {
