@@ -265,6 +265,16 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 	}
 }
 
+func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenarios() {
+		got := run(t, "", "init", "--scenario", s[0])
+		if text := strings.ToLower(got.stdout); got.status != exitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
+			t.Errorf("%s: %+v", s[0], got)
+		}
+	}
+}
+
 func TestQuickstartRunsAsPrinted(t *testing.T) {
 	t.Parallel()
 	s := openScenario(t, "quickstart", nil)
