@@ -15,7 +15,8 @@ type ObserverFunc func(Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
-// ManyObserver is an Observer that is told once of what is alike in a batch.
+// ManyObserver is an Observer that is told once of what is alike in a batch. Who
+// embeds one and has an Observe of its own wants an ObserveMany too.
 type ManyObserver interface {
 	Observer
 	// ObserveMany is Observe for n events that differ in nothing but their keys.

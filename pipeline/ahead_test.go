@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,65 @@ func TestWhatWasBegunHoldsItsLane(t *testing.T) {
 		r.wantAcked(6)
 	})
 }
+
+// TestOthersComeInBetweenWhatIsBegun: a lane that has always more does not keep the
+// only worker from what has waited for its time.
+func TestOthersComeInBetweenWhatIsBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.opts.Order, r.opts.Batch, r.opts.Workers = pipeline.OrderLane, 2, 1
+		r.source.todo = append(r.source.todo, message(pipeline.NewLane("other"), 1, "held", ""))
+		for i := range int64(5000) {
+			r.add(i, fmt.Sprint("k", i), "")
+		}
+		s := &holding{began: time.Now()}
+		runner, err := pipeline.New(r.source, s, &r.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := runner.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if s.came > 100*time.Millisecond {
+			t.Errorf("what had to wait some milliseconds came after %v", s.came)
+		}
+	})
+}
+
+// holding is a slow session in which the key "held" is in flight once.
+type holding struct {
+	slow
+	began time.Time
+	seen  bool
+	came  time.Duration // when the key was free
+}
+
+func (s *holding) Process(ctx context.Context, items []*pipeline.Item) {
+	s.Begin(ctx, items, nil).Wait()
+}
+
+func (s *holding) Begin(_ context.Context, items []*pipeline.Item, _ pipeline.Begun) pipeline.Begun {
+	nap(context.Background(), time.Millisecond)
+	for _, it := range items {
+		it.Decision, it.Err = semel.Fresh, nil
+		switch {
+		case it.Call.Key.ID != "held":
+		case !s.seen:
+			s.seen = true
+			it.Decision, it.Err = semel.InFlight, &semel.InFlightError{Key: it.Call.Key}
+		default:
+			s.came = time.Since(s.began)
+		}
+	}
+	return holdingFlight(time.Now().Add(5 * time.Millisecond))
+}
+
+// holdingFlight is when a batch of a holding lands.
+type holdingFlight time.Time
+
+func (f holdingFlight) Done() bool { return !time.Now().Before(time.Time(f)) }
+func (f holdingFlight) Wait()      { nap(context.Background(), time.Until(time.Time(f))) }
 
 // slow is a session each of whose batches takes a second to wait for.
 type slow struct{ begun int }

@@ -195,7 +195,7 @@ func (l *DirLot) list(ctx context.Context, pipeline string) (list []*Parked, unr
 			if err := ctx.Err(); err != nil {
 				return nil, nil, err
 			}
-			if !isParked(e.Name()) {
+			if e.IsDir() || !isParked(e.Name()) {
 				continue
 			}
 			p, err := readParked(filepath.Join(dir, e.Name()))

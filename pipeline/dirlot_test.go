@@ -72,6 +72,9 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Mkdir(filepath.Join(dir, "p", "backup.json"), 0o700); err != nil { // not even a file
+		t.Fatal(err)
+	}
 	if err := lot.Queue(t.Context(), []string{"junk", "1"}); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,8 @@ type Parked struct {
 // once.
 type Parker interface {
 	// Park keeps messages. They are durable when it returns nil. One with the
-	// ID of one that is there replaces it. It blocks until then. An error that is
+	// ID of one that is there replaces it. It blocks until then, and holds nothing
+	// of list behind that: the memory of bodies and headers is used again. An error that is
 	// permanent, see [semel.Permanent], ends the pipeline; others are tried again.
 	Park(ctx context.Context, list []Parked) error
 }
@@ -46,8 +47,8 @@ type Parker interface {
 type Lot interface {
 	Parker
 	// Parked lists what a pipeline has parked, oldest first, until fn returns
-	// false. All pipelines are listed for "". What cannot be read is passed over,
-	// and named in an error that wraps ErrUnreadable, behind all others.
+	// false. All pipelines are listed for "". What a lot cannot read it may
+	// pass over, and names it in an error that wraps ErrUnreadable, behind all others.
 	Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error
 	// Count returns how many messages a pipeline has parked, or all for "". It
 	// does not read them.

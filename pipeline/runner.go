@@ -56,7 +56,9 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(); err != nil {
 		return nil, err
 	}
-	r.ahead, _ = session.(Ahead)
+	if r.traits.Ordered { // else a batch has one item of a chain
+		r.ahead, _ = session.(Ahead)
+	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)
 	if lot, ok := r.opts.Parker.(Lot); ok {

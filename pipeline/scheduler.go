@@ -254,7 +254,8 @@ func (s *scheduler) follow(into, batch []*Item, most int) []*Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	into = into[:0]
-	if s.draining || s.paused || s.ready.len() > 0 {
+	s.due()
+	if s.draining || s.paused || len(s.orphans) > 0 || s.ready.len() > 0 {
 		return into
 	}
 	it := batch[len(batch)-1].next

@@ -18,6 +18,28 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
+// TestSessionDoesNotWaitForWhoWaitsForAnother: a worker may be long in coming for
+// what it has begun, and others may not wait for it.
+func TestSessionDoesNotWaitForWhoWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	s := openSession(t, openStore(t), filepath.Join(t.TempDir(), "out"), nil)
+	first := s.Begin(t.Context(), itemsOf("a", "b"), nil)
+	items := itemsOf("c")
+	second := s.Begin(t.Context(), items, nil)
+	landed := make(chan struct{})
+	go func() { second.Wait(); close(landed) }()
+	select {
+	case <-landed:
+	case <-time.After(time.Minute):
+		t.Error("the second batch waits for somebody to wait for the first")
+	}
+	first.Wait()
+	<-landed
+	if items[0].Err != nil || items[0].Decision != semel.Fresh {
+		t.Errorf("%v, %v", items[0].Decision, items[0].Err)
+	}
+}
+
 func TestSessionStopsAtThePartWithAKeyInFlight(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")

@@ -335,6 +335,15 @@ func (s *Session) reuse(u *unit) {
 // await waits until a unit is durable, which takes as long as the disk does, and
 // seals the next one then if nobody else does.
 func (s *Session) await(u *unit) error {
+	s.mu.Lock()
+	before := s.sealing
+	if s.open != u {
+		before = nil
+	}
+	s.mu.Unlock()
+	if before != nil {
+		_ = s.await(before) // who has items in it sees its error, and may be long in coming
+	}
 	select {
 	case <-u.done:
 		return u.err
