@@ -223,8 +223,8 @@ func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			begin := time.Now()
-			r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
-				time.Sleep(time.Millisecond)
+			r.handler = func(ctx context.Context, _ pipeline.Message) (semel.Result, error) {
+				nap(ctx, time.Millisecond)
 				if time.Since(begin) < 500*time.Millisecond {
 					return semel.Result{}, pipeline.Unavailable(errors.New("away"), after)
 				}

@@ -58,16 +58,15 @@ func (r *Runner) judge(batch []*Item, v *verdicts) {
 // failedTogether reports whether the sink failed several items in one, so that
 // none of them is the cause.
 func failedTogether(batch []*Item) bool {
-	var first, away *UnavailableError
+	var last, away *UnavailableError
 	for _, it := range batch {
-		switch {
-		case it.Err == nil || !errors.As(it.Err, &away):
-		case first == nil:
-			first = away
+		if it.Err == nil || !errors.As(it.Err, &away) {
 			continue
-		case away == first:
+		}
+		if away == last {
 			return true
 		}
+		last = away
 	}
 	return false
 }

@@ -20,8 +20,8 @@ func TestABeatThatIsLateSpoilsNoLaterClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.Workers = 1
-		r.store.extend = func(_ context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-			time.Sleep(8 * time.Second) // of the first beat, until 18 s
+		r.store.extend = func(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
+			nap(ctx, 8*time.Second) // of the first beat, until 18 s
 			for i := range reqs {
 				if reqs[i].Key.ID == "a" {
 					answers[i].Err = &semel.StaleTokenError{Key: reqs[i].Key, Token: reqs[i].Token}

@@ -268,5 +268,5 @@ func mayPass(err error) bool {
 		return false
 	}
 	number, alone := of.(syscall.Errno)
-	return !alone || number.Temporary() || number == syscall.ENOSPC
+	return !alone || number.Temporary() || number == syscall.ENOSPC || number == syscall.EDQUOT || number == syscall.ENOMEM
 }
