@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/semel-dev/semel"
@@ -51,6 +52,10 @@ func TestRepartitionTopicsThatDoNotFitAreRefused(t *testing.T) {
 		}, "has 4 partitions, and 3 are wanted"},
 		"compacted": {func(b *bubble, _ *TransactorOptions) {
 			must(b.T, b.cluster.CreateTopic("g-repartition", 2, map[string]string{"cleanup.policy": "compact"}))
+		}, "of the records of one id all but the last would be lost"},
+		"compacted, which the brokers do not tell yet": {func(b *bubble, _ *TransactorOptions) {
+			must(b.T, b.cluster.CreateTopic("g-repartition", 2, map[string]string{"cleanup.policy": "compact"}))
+			b.hide("g-repartition", kerr.UnknownTopicOrPartition, 2)
 		}, "of the records of one id all but the last would be lost"},
 		"used without the stage before": {func(b *bubble, opts *TransactorOptions) {
 			without := *opts

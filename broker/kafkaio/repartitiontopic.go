@@ -117,10 +117,14 @@ func (t *Transactor) makeRepartition(ctx context.Context, adm *kadm.Client, topi
 		"cleanup.policy": kadm.StringPtr("delete"), "retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1"),
 		"message.timestamp.type": kadm.StringPtr("CreateTime"), "segment.bytes": kadm.StringPtr(strconv.Itoa(repartitionSegment)),
 	}
-	if size := t.largest(ctx, adm); size > 0 {
+	size, err := t.largest(ctx, adm)
+	if err != nil {
+		return err
+	}
+	if size > 0 {
 		settings["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(size + copyHeadroom))
 	}
-	_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
+	_, err = adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
 	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return fmt.Errorf("kafkaio: make repartition topic %s: %w", name, err)
 	}
@@ -131,25 +135,25 @@ func (t *Transactor) makeRepartition(ctx context.Context, adm *kadm.Client, topi
 // key, which are at most as long, and the origin.
 const copyHeadroom = 64 << 10
 
-// largest returns the largest record that an input takes, or 0.
-func (t *Transactor) largest(ctx context.Context, adm *kadm.Client) (size int) {
-	configs, err := adm.DescribeTopicConfigs(ctx, t.opts.Inputs...)
+// largest returns the largest record that an input takes, or 0 if none may be seen.
+func (t *Transactor) largest(ctx context.Context, adm *kadm.Client) (int, error) {
+	sizes, err := readLimits(ctx, adm, t.opts.Inputs...)
 	if err != nil {
-		return 0 // not allowed to look
+		return 0, err
 	}
-	for _, input := range t.opts.Inputs {
-		n, _ := strconv.Atoi(setting(configs, input, "max.message.bytes"))
-		size = max(size, n)
+	largest := 0
+	for _, size := range sizes {
+		largest = max(largest, size)
 	}
-	return size
+	return largest, nil
 }
 
 // checkRepartitionSettings refuses a topic that loses copies. Settings that may
 // not be seen are believed.
 func (t *Transactor) checkRepartitionSettings(ctx context.Context, adm *kadm.Client, name string) error {
-	configs, err := adm.DescribeTopicConfigs(ctx, name)
+	configs, err := topicSettings(ctx, adm, name)
 	if err != nil {
-		return nil //nolint:nilerr // not allowed to look
+		return err
 	}
 	if policy := setting(configs, name, "cleanup.policy"); strings.Contains(policy, "compact") {
 		return fmt.Errorf("kafkaio: repartition topic %s has cleanup.policy %s: of the records of one id all but the last would be lost, only \"delete\" keeps them: %w",

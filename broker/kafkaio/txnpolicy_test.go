@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kversion"
-
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/vfs"
@@ -353,6 +353,16 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			must(t, b.cluster.CreateTopic("short", 2, map[string]string{"retention.ms": "60000"}))
 			opts.Changelog = "short"
 			run(t, b, opts, "retention.ms 60000")
+		})
+	})
+	t.Run("settings that the brokers do not know yet", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 2, func(b *bubble) {
+			must(t, b.cluster.CreateTopic("compacted", 2, map[string]string{"cleanup.policy": "compact"}))
+			b.hide("compacted", kerr.UnknownTopicOrPartition, 2)
+			opts := b.options()
+			opts.Changelog = "compacted"
+			run(t, b, opts, "cleanup.policy compact")
 		})
 	})
 	t.Run("brokers", func(t *testing.T) {

@@ -226,30 +226,18 @@ func (t *Transactor) changelogRetention() int64 {
 // checkSettings refuses a changelog that loses keys. Settings that may not be
 // seen are believed.
 func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name string) error {
-	configs, err := adm.DescribeTopicConfigs(ctx, name)
+	configs, err := topicSettings(ctx, adm, name)
 	if err != nil {
-		return nil //nolint:nilerr // not allowed to look
+		return err
 	}
-	config, err := configs.On(name, nil)
-	if err != nil || config.Err != nil {
-		return nil
+	has := settings(configs, name)
+	if policy := has["cleanup.policy"]; strings.Contains(policy, "compact") {
+		return fmt.Errorf("kafkaio: changelog %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", name, policy, semel.ErrInvalidRequest)
 	}
-	for _, c := range config.Configs {
-		if c.Value == nil {
-			continue
-		}
-		switch c.Key {
-		case "cleanup.policy":
-			if strings.Contains(*c.Value, "compact") {
-				return fmt.Errorf("kafkaio: changelog %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", name, *c.Value, semel.ErrInvalidRequest)
-			}
-		case "retention.ms":
-			have, err := strconv.ParseInt(*c.Value, 10, 64)
-			need := t.changelogRetention()
-			if err == nil && have >= 0 && (need < 0 || have < t.windows.retention().Milliseconds()) {
-				return fmt.Errorf("kafkaio: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, have, need, semel.ErrInvalidRequest)
-			}
-		}
+	keeps, err := strconv.ParseInt(has["retention.ms"], 10, 64)
+	need := t.changelogRetention()
+	if err == nil && keeps >= 0 && (need < 0 || keeps < t.windows.retention().Milliseconds()) {
+		return fmt.Errorf("kafkaio: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, keeps, need, semel.ErrInvalidRequest)
 	}
 	return nil
 }

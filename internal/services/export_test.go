@@ -1,6 +1,9 @@
 package services
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // MoveTo makes the next start use another port.
 func (s *Server) MoveTo(port int) { s.port = port }
@@ -9,4 +12,20 @@ func (s *Server) MoveTo(port int) { s.port = port }
 func AskKafka(ctx context.Context, addr string) error {
 	_, err := kafkaMetadata(ctx, addr)
 	return err
+}
+
+// WaitKafkaTopic returns when a node knows a topic and who leads its partitions.
+func WaitKafkaTopic(ctx context.Context, addr, name string) error {
+	return until(ctx, "topic "+name, func(ctx context.Context) error {
+		metadata, err := kafkaMetadata(ctx, addr)
+		if err != nil {
+			return err
+		}
+		for _, topic := range metadata.Topics {
+			if *topic.Topic == name && len(topic.Partitions) > 0 && topic.Partitions[0].Leader >= 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s does not know it", addr)
+	})
 }

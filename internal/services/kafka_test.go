@@ -3,9 +3,11 @@ package services_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,11 +33,24 @@ func kafkaClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
+// makeTopic returns when all nodes know the topic: the one that made it tells the
+// others later.
 func makeTopic(t *testing.T, client *kgo.Client, copies int16) string {
 	t.Helper()
 	topic := servicestest.Topic()
-	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, copies, nil, topic); err != nil {
+	adm := kadm.NewClient(client)
+	if _, err := adm.CreateTopic(t.Context(), 1, copies, nil, topic); err != nil {
 		t.Fatal(err)
+	}
+	brokers, err := adm.ListBrokers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broker := range brokers {
+		addr := net.JoinHostPort(broker.Host, strconv.Itoa(int(broker.Port)))
+		if err := services.WaitKafkaTopic(t.Context(), addr, topic); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return topic
 }
@@ -184,6 +199,9 @@ func TestKafkaClusterServesWithoutOneNode(t *testing.T) {
 	topic := makeTopic(t, client, 3)
 	configs, err := kadm.NewClient(client).DescribeTopicConfigs(t.Context(), topic)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := configs[0].Err; err != nil {
 		t.Fatal(err)
 	}
 	least := slices.IndexFunc(configs[0].Configs, func(c kadm.Config) bool {
