@@ -306,11 +306,17 @@ func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
 
 func TestAMessageThatMakesTheSinkLookDownIsParked(t *testing.T) {
 	t.Parallel()
+	for _, after := range []time.Duration{0, time.Second} {
+		testLooksDown(t, after)
+	}
+}
+
+func testLooksDown(t *testing.T, after time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
 			if m.Key.ID == "poison" {
-				return semel.Result{}, pipeline.Unavailable(errors.New("503"), 0)
+				return semel.Result{}, pipeline.Unavailable(errors.New("503"), after)
 			}
 			return semel.Result{}, nil
 		}

@@ -46,7 +46,7 @@ func (t Then) String() string {
 type Failure struct {
 	// Attempts is how often a message is delivered before it is given up. A
 	// permanent error gives it up at once; a sink that is unavailable costs no
-	// attempt. Defaults to 8.
+	// attempt, unless it goes on to take others. Defaults to 8.
 	Attempts int
 	// From and To bound the pause before the next attempt, which doubles.
 	// Default to 200 ms and 30 s.

@@ -61,7 +61,8 @@ type Item struct {
 	asked   *semel.ClaimRequest // for it, whose answer was lost
 	twin    *Item               // by whose outcome a TwoPhase session decides on it
 	parking string              // why it is put aside
-	seen    uint64              // so many had been delivered
+	seen    uint64              // so many had been delivered, when it was away
+	passed  float32             // how often it would have been taken since by lot
 	tries   int                 // deliveries that failed and count
 	since   time.Time           // when it began to wait for another holder
 }

@@ -71,6 +71,12 @@ func failedTogether(batch []*Item) bool {
 	return false
 }
 
+// mostPassed bounds how long a message waits that a sink refuses with a time at
+// which to come again, while it takes others: it would have been taken so many times
+// if the sink took of those that wait whichever comes first. By chance that happens
+// to one in half a billion (e to the power of -20).
+const mostPassed = 20
+
 // sentence puts one item where it belongs.
 func (r *Runner) sentence(it *Item, v *verdicts, now time.Time) {
 	if it.reason != "" { // it was not processed
@@ -120,11 +126,15 @@ func (r *Runner) failed(it *Item, v *verdicts, now time.Time) {
 		// take, and it must not hold them up for ever.
 		delivered := r.delivered.Load() + v.delivered
 		refused := it.away && delivered != it.seen
+		if refused {
+			waiting, _ := r.sched.size()
+			it.passed += float32(delivered-it.seen) / float32(max(waiting, 1))
+		}
 		it.away, it.seen = true, delivered
 		switch {
 		case !refused || v.together:
 			v.sinkErr, v.after = err, max(v.after, away.After)
-		case away.After > 0: // the sink takes no more now, and says until when
+		case away.After > 0 && it.passed < mostPassed: // the sink takes no more now, and says until when
 			it.due = now.Add(max(r.opts.Failure.Pause(1), away.After))
 			r.observe(Event{Kind: EventRetried, Count: 1, Err: err, Reason: "failed", Item: it})
 		default:
@@ -172,9 +182,14 @@ func (r *Runner) retry(it *Item, v *verdicts, now time.Time) {
 		return
 	}
 	pause := r.opts.Failure.Pause(it.tries)
-	var asked *RetryError
+	var (
+		asked *RetryError
+		away  *UnavailableError
+	)
 	if errors.As(it.Err, &asked) {
 		pause = max(pause, asked.After)
+	} else if errors.As(it.Err, &away) {
+		pause = max(pause, away.After)
 	}
 	it.due = now.Add(pause)
 	r.observe(Event{Kind: EventRetried, Count: 1, Err: it.Err, Reason: "failed", Item: it})

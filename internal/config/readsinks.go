@@ -41,7 +41,7 @@ func webhookSink() (Sink, mapping) {
 		tlsField(&w.TLS),
 		sizeField("max_response", &w.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").or("64KiB"),
 		statusesField("success", &w.Success, "Further statuses that mean that the effect is there, beside 2xx."),
-		statusesField("retry", &w.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent. All others give the message up."),
+		statusesField("retry", &w.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent, unless the target goes on to take others and not this message. All others give the message up."),
 		listField("forward", form{scalar: aText}, func(v value) { v.list(func(element value) { element.forwarded(&w.Forward) }) }, "Headers of the message that are sent on."),
 	}}
 }
