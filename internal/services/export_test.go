@@ -3,10 +3,14 @@ package services
 import (
 	"context"
 	"fmt"
+	"io"
 )
 
 // MoveTo makes the next start use another port.
 func (s *Server) MoveTo(port int) { s.port = port }
+
+// ClaimPort claims a port as a start does, and returns an error if another has it.
+func ClaimPort(port int) (io.Closer, error) { return claimPort(port) }
 
 // AskKafka returns nil if a node answers.
 func AskKafka(ctx context.Context, addr string) error {

@@ -144,6 +144,27 @@ func TestServersAreApart(t *testing.T) {
 	}
 }
 
+func TestNoOtherServerGetsThePortOfOneThatIsDown(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if claim, err := services.ClaimPort(server.Port()); err == nil {
+		t.Errorf("another start may have it: %v", claim.Close())
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := services.ClaimPort(server.Port())
+	if err != nil {
+		t.Fatalf("it was closed: %v", err)
+	}
+	if err := claim.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRestartOnTakenPortFails(t *testing.T) {
 	t.Parallel()
 	for _, server := range []*services.Server{servicestest.StartRedis(t, nil), servicestest.StartPostgres(t, nil)} {

@@ -2,8 +2,11 @@ package services
 
 import (
 	"errors"
+	"io"
 	"io/fs"
+	"net"
 	"os"
+	"strconv"
 	"syscall"
 )
 
@@ -36,4 +39,11 @@ func Lock(name string, wait bool) (*os.File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// lockPort claims a port among all processes of the machine, whoever's they are. It
+// does not bind it: the claim is a name in the abstract namespace of sockets, which
+// leaves no file.
+func lockPort(port int) (io.Closer, error) {
+	return net.Listen("unix", "@semel-port-"+strconv.Itoa(port))
 }

@@ -41,5 +41,8 @@ func ProcessStart(int) (string, error) { return "", errPlatform }
 // Lock returns an error: servers are started on Linux only.
 func Lock(string, bool) (*os.File, error) { return nil, errPlatform }
 
+// lockPort claims nothing: there are no servers that could take the port.
+func lockPort(int) (io.Closer, error) { return io.NopCloser(nil), nil }
+
 // Install returns an error: servers are started on Linux only.
 func Install(context.Context, io.Writer, ...string) error { return errPlatform }

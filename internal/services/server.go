@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,17 +23,7 @@ const (
 	stopLimit = time.Minute
 	// pollPause is the pause between two questions whether a server answers.
 	pollPause = 10 * time.Millisecond
-
-	// Ports below the ephemeral range, in which an outgoing connection could
-	// take one before the server does, and such that the bus of a Redis
-	// cluster (port + 10000) lies below it too.
-	firstPort, lastPort = 15000, 21999
-	portTries           = 20
-	// As many below them are for who wants a port at which nobody listens.
-	freePorts = 5000
 )
-
-var errPortTaken = errors.New("port is taken")
 
 // Server is one real server. Addr, URL, Dir and Name are fixed; the other
 // methods may be called concurrently and then run one after the other.
@@ -43,6 +32,7 @@ type Server struct {
 	dir  string
 	held *os.File // the lock of dir, for as long as the server is not closed
 	port int
+	owns io.Closer // the claim of port
 
 	mu      sync.Mutex // guards what follows, and is held while a server starts or stops
 	args    []string   // added to the command line
@@ -91,40 +81,6 @@ func startOn(ctx context.Context, port int, k kind, prepare func(ctx context.Con
 		return nil, errors.Join(fmt.Errorf("services: start %s: %w", k.name, err), s.Close())
 	}
 	return s, nil
-}
-
-func (s *Server) startSomewhere(ctx context.Context) error {
-	if s.port != 0 {
-		return s.launch(ctx)
-	}
-	for range portTries {
-		s.port = firstPort + rand.IntN(lastPort-firstPort+1)
-		if !free(s.port) {
-			continue
-		}
-		if err := s.launch(ctx); !errors.Is(err, errPortTaken) {
-			return err
-		}
-	}
-	return fmt.Errorf("no free port found between %d and %d: %w", firstPort, lastPort, errPortTaken)
-}
-
-// FreeAddr returns an address of this machine at which nobody listens. Neither a
-// server of this package gets its port, nor an outgoing connection, nor who asks
-// the system for any.
-func FreeAddr() (string, error) {
-	for range portTries {
-		if port := firstPort - 1 - rand.IntN(freePorts); free(port) {
-			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), nil
-		}
-	}
-	return "", fmt.Errorf("services: no free port found between %d and %d: %w", firstPort-freePorts, firstPort-1, errPortTaken)
-}
-
-// free reports whether a port can be bound now.
-func free(port int) bool {
-	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	return err == nil && listener.Close() == nil
 }
 
 // launch starts the process on s.port and waits until it answers.
@@ -359,6 +315,7 @@ func (s *Server) Close() error {
 	defer s.mu.Unlock()
 	err := s.kill()
 	s.process = nil
+	s.releasePort()
 	if s.held != nil {
 		err = errors.Join(err, os.RemoveAll(s.dir), s.held.Close())
 		s.held = nil

@@ -195,10 +195,11 @@ func Topic() string { return "t-" + strings.ToLower(rand.Text()[:10]) }
 // that a closed listener had could be given to anyone by then.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	addr, err := services.FreeAddr()
+	addr, release, err := services.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(release)
 	return addr
 }
 

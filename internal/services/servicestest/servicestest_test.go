@@ -37,6 +37,18 @@ func TestPrefixesDiffer(t *testing.T) {
 	}
 }
 
+func TestFreeAddressesDiffer(t *testing.T) {
+	t.Parallel()
+	given := map[string]bool{}
+	for range 300 {
+		addr := servicestest.FreeAddr(t)
+		if given[addr] {
+			t.Fatalf("%s is given twice", addr)
+		}
+		given[addr] = true
+	}
+}
+
 func TestNobodyListensAtAFreeAddress(t *testing.T) {
 	t.Parallel()
 	addr := servicestest.FreeAddr(t)
