@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,7 +82,9 @@ func TestAFileMayBeRenamedWhenItIsFound(t *testing.T) {
 	}
 	defer source.Close(context.Background())
 	const files = 400
-	go func() {
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	writer.Go(func() {
 		path := filepath.Join(dir, "log")
 		for i := range files {
 			if err := errors.Join(appendTo(path, fmt.Appendf(nil, "%d\n", i)), os.Rename(path, fmt.Sprintf("%s.%d", path, i))); err != nil {
@@ -92,7 +95,7 @@ func TestAFileMayBeRenamedWhenItIsFound(t *testing.T) {
 				runtime.Gosched()
 			}
 		}
-	}()
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	seen := map[string]int{}

@@ -237,11 +237,11 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for store, want := range map[string]string{
-		"db":    "semel: migrate db: what was applied stays, and the same command goes on: waited 1s for a lock that another migration, or a transaction that uses these tables, has; ",
+		"db":    "semel: migrate db: what was applied stays, and the same command goes on: waited 5s for a lock that another migration, or a transaction that uses these tables, has; ",
 		"redis": "is it such a server that listens there? (redis is PostgreSQL, ",
 	} {
 		var stderr strings.Builder
-		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 5 * time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs([]string{"migrate", "up", "--config", file, "--store-name", store})
 		err := root.ExecuteContext(t.Context())

@@ -85,6 +85,35 @@ func (s *RedisSentinel) waitAware(ctx context.Context) error {
 	})
 }
 
+// Detach cuts the replica off from the master. The Sentinels would mend that after
+// a few seconds; they now wait longer, also for a master that does not answer, until
+// [RedisSentinel.LoseMaster].
+func (s *RedisSentinel) Detach(ctx context.Context) error {
+	if err := s.set(ctx, "down-after-milliseconds", "60000", "failover-timeout", "60000"); err != nil {
+		return err
+	}
+	_, err := RedisDo(ctx, s.Replica.Addr(), "REPLICAOF", "127.0.0.1", "1")
+	return err
+}
+
+// LoseMaster kills the master. The Sentinels make a replica the master that was
+// detached for at most ten times the time after which they call a master down.
+func (s *RedisSentinel) LoseMaster(ctx context.Context) error {
+	if err := s.Master.Kill(); err != nil {
+		return err
+	}
+	return s.set(ctx, "down-after-milliseconds", "6000", "failover-timeout", "3000")
+}
+
+func (s *RedisSentinel) set(ctx context.Context, settings ...string) error {
+	for _, sentinel := range s.Sentinels {
+		if _, err := RedisDo(ctx, sentinel.Addr(), append([]string{"SENTINEL", "SET", MasterName}, settings...)...); err != nil {
+			return fmt.Errorf("services: set %v of a Sentinel: %w", settings, err)
+		}
+	}
+	return nil
+}
+
 // Current returns the server that the Sentinels call the master now.
 func (s *RedisSentinel) Current(ctx context.Context) (*Server, error) {
 	var seen []error

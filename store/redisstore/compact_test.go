@@ -228,11 +228,13 @@ func TestCompactFormIsOnlyForKeysOfItsWindowWithoutResultAndFingerprint(t *testi
 
 func TestCompletionIsRecognisedDuringGrace(t *testing.T) {
 	t.Parallel()
-	s := newStore(t, &Options{Compact: &Compact{Window: time.Hour, Grace: 100 * time.Millisecond}})
+	const grace = 100 * time.Millisecond
+	s := newStore(t, &Options{Compact: &Compact{Window: time.Hour, Grace: grace}})
 	req := ask("key", 1)
 	token := wantDecision(t, s, semel.Fresh, req).Claim.Token
-	for range 2 {
-		if err := complete(t, s, req.Key, token, time.Hour); err != nil {
+	began := time.Now()
+	for n := range 2 {
+		if err := complete(t, s, req.Key, token, time.Hour); err != nil && (n == 0 || time.Since(began) < grace) {
 			t.Fatalf("complete: %v", err)
 		}
 	}

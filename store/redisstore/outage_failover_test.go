@@ -129,9 +129,11 @@ func TestFailoverToADetachedReplicaForgetsWhatItMissed(t *testing.T) {
 	eventually(t, func() bool {
 		return do(t, s.Master.Addr(), "DBSIZE") == do(t, s.Replica.Addr(), "DBSIZE")
 	}, "the replica has all")
-	do(t, s.Replica.Addr(), "REPLICAOF", "127.0.0.1", "1")
+	if err := s.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	completed(missed)
-	if err := s.Master.Kill(); err != nil {
+	if err := s.LoseMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waitForFailover(t, s)
@@ -165,12 +167,14 @@ func TestTokensGrowOverAFailoverThatForgetsThem(t *testing.T) {
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
 	key := semel.Key{Scope: "fenced", ID: "1"}
-	do(t, s.Replica.Addr(), "REPLICAOF", "127.0.0.1", "1")
+	if err := s.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	old, err := askFor(t.Context(), store, request(key))
 	if err != nil || old.Decision != semel.Fresh {
 		t.Fatalf("%v, %v; want it fresh", old.Decision, err)
 	}
-	if err := s.Master.Kill(); err != nil {
+	if err := s.LoseMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waitForFailover(t, s)

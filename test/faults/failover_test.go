@@ -53,7 +53,9 @@ func redisPair(t *testing.T) *pair {
 				field(do(s.Master, "INFO", "replication").(string), "master_repl_offset")
 		},
 		detach: func() {
-			do(s.Replica, "REPLICAOF", "127.0.0.1", "1")
+			if err := s.Detach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			eventually(t, "the replica has lost its master", func() bool {
 				return field(do(s.Replica, "INFO", "replication").(string), "master_link_status") == "down"
 			})
@@ -62,7 +64,7 @@ func redisPair(t *testing.T) *pair {
 			if role() != "slave" {
 				t.Fatalf("the replica is a %s before the failover", role())
 			}
-			if err := s.Master.Kill(); err != nil {
+			if err := s.LoseMaster(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// Sentinels that were kept from running do nothing for 30 seconds.

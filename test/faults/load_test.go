@@ -18,7 +18,7 @@ const (
 	waveKeys    = 30
 	// grace is how long after the faults, beyond a lease, the last key may be
 	// in progress: time-outs, pauses between tries, and a loaded machine.
-	grace = 30 * time.Second
+	grace = 5 * time.Minute
 )
 
 // load is workers that process wave after wave of inputs, each of which every
