@@ -110,6 +110,24 @@ func TestValuesKeepTheirDigitsAndBytes(t *testing.T) {
 	}
 }
 
+// TestAValueThatIsNoTextIsNotMadeAnother: a row must not have another value than
+// its message.
+func TestAValueThatIsNoTextIsNotMadeAnother(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE texts (s text)`)
+	for _, w := range ways(t, address, pool, &pgsink.Options{Table: "texts", Columns: []pgsink.Column{{"s", ".s"}}}) {
+		exec(t, pool, "DELETE FROM texts")
+		list := items(`{"s":"\ud83d\ude00 \uFFFD \\ud83d"}`, `{"s":"half \ud83d"}`, `{"s":"\ude00\ud83d"}`, "{\"s\":\"\xff\"}")
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered", "permanent", "permanent", "permanent")
+		if got, want := one[string](t, pool, `SELECT string_agg(s, ',') FROM texts`), "\U0001F600 \uFFFD \\ud83d"; got != want {
+			t.Errorf("%s: %q, want %q", w.name, got, want)
+		}
+	}
+}
+
 func TestAFailingMessageFailsAlone(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)

@@ -1,12 +1,15 @@
 package pgsink
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel/key"
@@ -145,6 +148,9 @@ func jsonValue(raw []byte, kind key.Kind) (any, error) {
 	case key.Missing, key.Null:
 		return nil, nil
 	case key.String:
+		if !isText(raw) {
+			return nil, errNoText
+		}
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
 			return nil, err
@@ -152,4 +158,40 @@ func jsonValue(raw []byte, kind key.Kind) (any, error) {
 		return s, nil
 	}
 	return string(raw), nil
+}
+
+var errNoText = errors.New("the string has bytes that are no UTF-8, or half of a surrogate pair, which no text of a database can be")
+
+// isText reports whether a string of a document, with its escapes, stands for text.
+// For what does not, encoding/json puts U+FFFD, which would be another value.
+func isText(raw []byte) bool {
+	for rest := raw; ; {
+		i := bytes.IndexByte(rest, '\\')
+		if i < 0 {
+			return utf8.Valid(raw)
+		}
+		rest = rest[i:]
+		r, size := escaped(rest)
+		if utf16.IsSurrogate(r) {
+			low, more := escaped(rest[size:])
+			if utf16.DecodeRune(r, low) == utf8.RuneError {
+				return false
+			}
+			size += more
+		}
+		rest = rest[size:]
+	}
+}
+
+// escaped returns the code of the \u escape at the start of a valid string's text, or
+// 0 if there is another escape or none, and its length.
+func escaped(text []byte) (r rune, size int) {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return 0, min(2, len(text))
+	}
+	code, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return 0, 2 // json.Unmarshal says so
+	}
+	return rune(code), 6
 }
