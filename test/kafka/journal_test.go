@@ -227,7 +227,7 @@ pipelines:
 		disturb(t, event, d, servers)
 	}
 	feed.write(t, total-share*len(events))
-	feed.settled(t, "calls", 4*time.Minute)
+	feed.settled(t, "calls")
 	d.end(t, syscall.SIGTERM)
 
 	seen.check(t, len(feed.amounts), most)

@@ -155,10 +155,10 @@ func (f *feeding) sum() (sum int) {
 }
 
 // settled waits until the group has committed all of the topic in.
-func (f *feeding) settled(t *testing.T, group string, most time.Duration) {
+func (f *feeding) settled(t *testing.T, group string) {
 	t.Helper()
 	adm := kadm.NewClient(f.client)
-	if !within(most, func() bool { return isSettled(t.Context(), adm, group) }) {
+	if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
 		t.Errorf("the group %s did not commit all of the input", group)
 	}
 }
@@ -258,7 +258,7 @@ func TestRowsAndKeysOfPostgreSQLAreOneTransaction(t *testing.T) {
 		}
 	}
 	feed.write(t, *messages-share*len(events))
-	feed.settled(t, "rows", 4*time.Minute)
+	feed.settled(t, "rows")
 	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 		if parked, _ := filepath.Glob(filepath.Join(filepath.Dir(d.config), "semel-parked", "*")); len(parked) > 1 {

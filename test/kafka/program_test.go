@@ -65,7 +65,7 @@ func TestGroupsThatTheBrokerDividesKeepEachKeyOnce(t *testing.T) {
 		happen(t, event, broker, programs[i], random)
 	}
 	feed.write(t, total-share*len(events))
-	feed.settled(t, "rows", 2*time.Minute)
+	feed.settled(t, "rows")
 	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 	}

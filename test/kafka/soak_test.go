@@ -36,7 +36,7 @@ const (
 	soakWindow = "3m"
 	// settleFor is how long the test waits for what must come. Only what hangs
 	// should need it.
-	settleFor = 5 * time.Minute
+	settleFor = 10 * time.Minute
 )
 
 // soakConfig has the three ways from Kafka. The first run is there all the time,
@@ -128,7 +128,7 @@ func newSoak(t *testing.T) *soak {
 	// As Kafka has it by default: a node that was paused does not take itself for
 	// dead, whereupon it could lose a transaction like one that ends.
 	soakBroker := map[string]string{"broker.session.timeout.ms": "9000", "controlled.shutdown.enable": "true"}
-	ctx, cancel := context.WithTimeout(t.Context(), 2**soakFor+5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2**soakFor+settleFor)
 	t.Cleanup(cancel)
 	s := &soak{t: t, ctx: ctx, random: random, happened: map[string]int{}, calls: newJournal(seed)}
 	s.servers = map[string]*services.Server{
@@ -188,7 +188,7 @@ func (s *soak) round() {
 	must(s.t, <-written)
 	s.compareOnce()
 	for _, group := range []string{"rows", "calls"} {
-		s.feed.settled(s.t, group, settleFor)
+		s.feed.settled(s.t, group)
 	}
 	s.compare()
 	s.sample()

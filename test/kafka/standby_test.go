@@ -20,12 +20,16 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
+// patientSession is longer than a program stands still that is not killed. Else its
+// partitions went to the other, which then learns their keys and copies none.
+const patientSession = 6 * time.Second
+
 // TestASurvivorWithAStandbyReadsTheEndAlone kills one of two programs and counts
 // what the other reads of the keys when it takes over.
 func TestASurvivorWithAStandbyReadsTheEndAlone(t *testing.T) {
 	const before, after = 20_000, 2_000
 	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.MaxBufferedRecords(5000))
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1), kgo.MaxBufferedRecords(5000))
 	must(t, err)
 	defer client.Close()
 	adm := kadm.NewClient(client)
@@ -36,7 +40,8 @@ func TestASurvivorWithAStandbyReadsTheEndAlone(t *testing.T) {
 	reader := newReader(t, server.Addr())
 	defer reader.close()
 
-	victim := newRunning(t, server.Addr(), 0)
+	victim := newProgram(t, server.Addr(), 0)
+	victim.Session = patientSession
 	victim.start(t)
 	kept := &standing{behind: -1}
 	stop := survive(t, server.Addr(), kept)
@@ -48,22 +53,25 @@ func TestASurvivorWithAStandbyReadsTheEndAlone(t *testing.T) {
 		counts <- n
 		close(counts)
 		must(t, in.write(t.Context(), client, counts))
-		if !within(time.Minute, func() bool { return isSettled(t.Context(), adm, group) }) {
+		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
 			t.Fatal("the group did not commit all of the input")
 		}
 	}
-	if !within(time.Minute, func() bool { return kept.has(0) }) {
+	if !within(settleFor, func() bool { return kept.has(0) }) {
 		t.Fatal("the partitions are not shared out")
 	}
 	write(before)
-	if !within(time.Minute, func() bool { return kept.has(before / 4) }) {
+	if !within(settleFor, func() bool { return kept.has(before / 4) }) {
 		t.Fatal("the standby does not follow")
 	}
 	kept.restored()
 	victim.end(t, syscall.SIGKILL)
+	left, err := adm.LeaveGroup(t.Context(), kadm.LeaveGroup(group).InstanceIDs("program-0-0")) // before its session ends
+	must(t, err)
+	must(t, left.Error())
 	keys := in.keys
 	write(after)
-	if !within(time.Minute, func() bool { return reader.read() >= in.keys }) {
+	if !within(settleFor, func() bool { return reader.read() >= in.keys }) {
 		t.Errorf("a reader has %d of %d keys", reader.read(), in.keys)
 	}
 	compare(t, "a reader", reader, in.keys)
@@ -83,7 +91,7 @@ func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()
 	tr, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Instance: "survivor", Inputs: []string{"in"}, Output: "out",
 		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: t.TempDir(), Sessions: 1, Standby: true,
-		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: time.Second, Observer: observer,
+		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: patientSession, Observer: observer,
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -49,6 +49,7 @@ type settings struct {
 	Brokers  []string
 	Instance string
 	StateDir string
+	Session  time.Duration // when the group takes it for dead
 }
 
 const childVariable = "SEMEL_TEST_KAFKA_PROGRAM"
@@ -76,7 +77,7 @@ func program(text string) int {
 	t, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Instance: s.Instance, Inputs: []string{"in"}, Output: "out",
 		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: s.StateDir, Sessions: 1,
-		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: time.Second, Observer: logged{},
+		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: s.Session, Observer: logged{},
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -217,10 +218,12 @@ type process interface {
 	end(t *testing.T, s syscall.Signal)
 }
 
-func newRunning(t *testing.T, addr string, i int) process {
+func newRunning(t *testing.T, addr string, i int) process { return newProgram(t, addr, i) }
+
+func newProgram(t *testing.T, addr string, i int) *running {
 	t.Helper()
 	name, dir := "program-"+strconv.Itoa(i), t.TempDir()
-	r := &running{settings: settings{[]string{addr}, name, filepath.Join(dir, name)}, logs: filepath.Join(dir, "log")}
+	r := &running{settings: settings{[]string{addr}, name, filepath.Join(dir, name), time.Second}, logs: filepath.Join(dir, "log")}
 	t.Cleanup(func() {
 		if r.cmd != nil && r.cmd.ProcessState == nil {
 			r.end(t, syscall.SIGKILL)
@@ -277,7 +280,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 3))
 	server := servicestest.StartKafka(t, nil)
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"),
+	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr()), kgo.DefaultProduceTopic("in"), kgo.UnknownTopicRetries(-1),
 		kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }), kgo.MaxBufferedRecords(5000))
 	must(t, err)
 	defer client.Close()
@@ -312,7 +315,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	close(written)
 	must(t, <-failed)
 	began, settled := time.Now(), false
-	within(10*time.Minute, func() bool {
+	within(settleFor, func() bool {
 		settled = isSettled(t.Context(), adm, group)
 		return settled || time.Since(began) > 30*time.Second && lostMarkers(t, server).unsettle()
 	})
@@ -333,7 +336,7 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	defer after.close()
 	for _, r := range []*reader{during, after} {
 		had, since := -1, time.Now()
-		within(10*time.Minute, func() bool {
+		within(settleFor, func() bool {
 			if n := r.read(); n != had {
 				had, since = n, time.Now()
 			}
