@@ -219,7 +219,7 @@ func TestSentinelsFailOver(t *testing.T) {
 	if current, err := sentinel.Current(t.Context()); err != nil || current != sentinel.Master {
 		t.Fatalf("before: %v, %v", current, err)
 	}
-	if err := sentinel.Master.Kill(); err != nil {
+	if err := sentinel.KillMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the replica", func() (string, bool) {

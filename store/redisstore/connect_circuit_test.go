@@ -99,7 +99,9 @@ func TestPausedServerCostsOneTimeOut(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			if err := ping(t.Context(), client); semel.Classify(err) != semel.ClassUnknown {
+			late := time.Since(began) > timeout/2 // the circuit may be open when it comes
+			err := ping(t.Context(), client)
+			if semel.Classify(err) != semel.ClassUnknown && !(late && errors.Is(err, semel.ErrStoreUnavailable)) {
 				t.Errorf("got %v of class %v; want an unknown outcome", err, semel.Classify(err))
 			}
 		})

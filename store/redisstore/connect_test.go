@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,20 @@ func TestAllBadConnectOptionsAreNamedAtOnce(t *testing.T) {
 }
 
 // connect connects to a server of the test.
+// unhurried has a server answer within a minute where the options do not say
+// otherwise: one that is there may be slow to.
+func unhurried(opts *ConnectOptions) *ConnectOptions {
+	var o ConnectOptions
+	if opts != nil {
+		o = *opts
+	}
+	o.Timeout, o.ConnectTimeout = cmp.Or(o.Timeout, time.Minute), cmp.Or(o.ConnectTimeout, time.Minute)
+	return &o
+}
+
 func connect(t testing.TB, url string, opts *ConnectOptions) *Client {
 	t.Helper()
-	client, err := Connect(t.Context(), url, opts)
+	client, err := Connect(t.Context(), url, unhurried(opts))
 	if err != nil {
 		t.Fatal(err)
 	}

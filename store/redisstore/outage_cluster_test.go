@@ -165,7 +165,7 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 func TestSlotsMoveUnderWork(t *testing.T) {
 	t.Parallel()
 	m := newMigration(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w := newWork(t, m.store, 1000)
 	ended := make(chan struct{})
@@ -200,12 +200,12 @@ func TestSlotsMoveUnderWork(t *testing.T) {
 func TestClusterWithADeadMasterRefusesAndRecovers(t *testing.T) {
 	t.Parallel()
 	cluster := servicestest.StartRedisCluster(t, nil)
-	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), &ConnectOptions{Timeout: time.Second, ConnectTimeout: time.Second})
+	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), nil)
 	store, err := New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 1000)
 	ended := make(chan struct{})

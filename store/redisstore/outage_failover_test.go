@@ -14,9 +14,7 @@ import (
 // sentinelStore opens a store under Sentinels.
 func sentinelStore(t *testing.T, s *services.RedisSentinel) (*Client, *Store) {
 	t.Helper()
-	client := connect(t, "redis://"+strings.Join(s.Addrs(), ","), &ConnectOptions{
-		Master: services.MasterName, Timeout: time.Second, ConnectTimeout: time.Second,
-	})
+	client := connect(t, "redis://"+strings.Join(s.Addrs(), ","), &ConnectOptions{Master: services.MasterName})
 	store, err := New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +35,7 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 3000)
 	ended := make(chan struct{})
@@ -46,7 +44,7 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 		w.run(ctx)
 	}()
 	w.waitFor(ctx, 500)
-	if err := s.Master.Kill(); err != nil {
+	if err := s.KillMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waitForFailover(t, s)
@@ -68,7 +66,7 @@ func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
 	_, store := sentinelStore(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w := newWork(t, store, 3000)
 	ended := make(chan struct{})
@@ -133,7 +131,7 @@ func TestFailoverToADetachedReplicaForgetsWhatItMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	completed(missed)
-	if err := s.LoseMaster(t.Context()); err != nil {
+	if err := s.KillMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waitForFailover(t, s)
@@ -174,7 +172,7 @@ func TestTokensGrowOverAFailoverThatForgetsThem(t *testing.T) {
 	if err != nil || old.Decision != semel.Fresh {
 		t.Fatalf("%v, %v; want it fresh", old.Decision, err)
 	}
-	if err := s.LoseMaster(t.Context()); err != nil {
+	if err := s.KillMaster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	waitForFailover(t, s)

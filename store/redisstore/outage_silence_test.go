@@ -322,8 +322,8 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 
 func TestKilledServerWithSyncedLogLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	o := newOutage(t, &ConnectOptions{Timeout: time.Second}, "--appendfsync", "always")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	o := newOutage(t, nil, "--appendfsync", "always")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w := newWork(t, o.store, 1500)
 	killed := make(chan error, 1)

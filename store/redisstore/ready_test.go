@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -17,7 +16,7 @@ type readier interface {
 
 func TestReadySaysThatTheServerIsAway(t *testing.T) {
 	t.Parallel()
-	o := newOutage(t, &ConnectOptions{Timeout: time.Second, ConnectTimeout: time.Second})
+	o := newOutage(t, nil)
 	ready, ok := semel.Ability[readier](semel.Join(o.store, 0))
 	if !ok {
 		t.Fatal("a joined store does not say whether it is ready")
@@ -49,7 +48,7 @@ func TestReadySaysThatTheServerIsAway(t *testing.T) {
 func TestReadySaysThatAClusterIsNotWhole(t *testing.T) {
 	t.Parallel()
 	cluster := servicestest.StartRedisCluster(t, nil)
-	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), &ConnectOptions{Timeout: time.Second, ConnectTimeout: time.Second})
+	client := connect(t, "redis://"+strings.Join(cluster.Addrs(), ","), nil)
 	store, err := New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)

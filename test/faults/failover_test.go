@@ -64,7 +64,7 @@ func redisPair(t *testing.T) *pair {
 			if role() != "slave" {
 				t.Fatalf("the replica is a %s before the failover", role())
 			}
-			if err := s.LoseMaster(t.Context()); err != nil {
+			if err := s.KillMaster(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// Sentinels that were kept from running do nothing for 30 seconds.
