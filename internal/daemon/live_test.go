@@ -196,7 +196,7 @@ func waitFor(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(2 * time.Minute)
+	late := time.After(5 * time.Minute)
 	for !so() {
 		select {
 		case <-tick.C:

@@ -167,7 +167,7 @@ func TestKeyHeldByATransactionIsInFlightAndHoldsUpNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took < wait || took > 20*wait {
+	if took := time.Since(began); took < wait || took > 2*time.Minute {
 		t.Errorf("the call took %v with a lock wait of %v", took, wait)
 	}
 	for i, a := range answers {

@@ -178,7 +178,7 @@ func TestAKeyThatIsHeldDoesNotHoldABatch(t *testing.T) {
 // order, whose effects lock rows in that order.
 func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, &Options{Retries: 50, LockWait: 10 * time.Second}, nil)
+	d := newDesk(t, &Options{Retries: 50, LockWait: mostLockWait}, nil)
 	start := seed(t)
 	const messages, workers = 60, 8
 	for name, do := range batchWays {

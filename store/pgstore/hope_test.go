@@ -133,7 +133,7 @@ func claimed(t *testing.T, s semel.Store, reqs []semel.ClaimRequest, want semel.
 func TestCrossedHopesDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
-	b := opened(t, nil)
+	b := opened(t, &Options{LockWait: mostLockWait})
 	h := newHoper(b.Store)
 	var mu sync.Mutex // guards winners
 	winners := make(map[int]int)

@@ -69,7 +69,7 @@ func TestAnUpsertKeepsTheNewestVersionAndTellsTheOthers(t *testing.T) {
 
 func TestConcurrentUpsertsLeaveTheNewest(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, nil, nil)
+	d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
 	u := accounts(t, d)
 	const versions = 200
 	order := rand.Perm(versions)

@@ -50,7 +50,7 @@ func newEnv(tb testing.TB, h Harness) *env {
 		e.clock = newClock()
 		now = e.clock.Now
 	case Wall:
-		e.short = 250 * time.Millisecond
+		e.lease, e.short = 30*time.Minute, 250*time.Millisecond
 	}
 	e.nonces.Store(rand.Uint64()) // a server may remember those of an earlier run
 	e.open = h.New(tb, now)

@@ -47,7 +47,7 @@ const (
 func newSite(t testing.TB, opts tiered.Options) *site {
 	t.Helper()
 	s := &site{
-		TB: t, lease: 2 * time.Second, timeout: 2 * time.Minute,
+		TB: t, lease: 2 * time.Second, timeout: 5 * time.Minute,
 		redis:    servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no", "--save", ""}}),
 		postgres: servicestest.StartPostgres(t, nil),
 	}

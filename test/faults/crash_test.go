@@ -217,7 +217,7 @@ func crash(t *testing.T, s setting, modes []mode, workers int, grow order) ([]en
 		Seed: random(t).Uint64(), Deaths: 0.02,
 	}}
 	touch(t, file)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	stop := keepCleaning(t, s, strict)
 	c.run(ctx)
