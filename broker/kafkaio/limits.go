@@ -57,7 +57,7 @@ func readLimits(ctx context.Context, adm *kadm.Client, topics ...string) (limits
 }
 
 // limitsWithin is for how long a broker may not know a topic that was just made, or
-// what its settings are.
+// what its settings and offsets are.
 const limitsWithin = 3 * time.Second
 
 // topicSettings returns the settings of a topic, or none if they may not be seen.
@@ -87,11 +87,17 @@ func askSettings(ctx context.Context, adm *kadm.Client, topic string) (kadm.Reso
 		if err == nil {
 			return configs, nil
 		}
-		refused, ok := errors.AsType[*kerr.Error](err)
-		if !ok || !refused.Retriable || time.Since(began) >= limitsWithin || !pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5))) {
+		if !asksAgain(ctx, began, tries, err) {
 			return nil, err
 		}
 	}
+}
+
+// asksAgain waits, and reports whether brokers that did not know what they were asked
+// may know it by now.
+func asksAgain(ctx context.Context, began time.Time, tries int, err error) bool {
+	refused, ok := errors.AsType[*kerr.Error](err)
+	return ok && refused.Retriable && time.Since(began) < limitsWithin && pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5)))
 }
 
 // of returns the largest batch for a topic.

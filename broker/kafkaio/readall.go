@@ -35,9 +35,8 @@ func ReadAll(ctx context.Context, client []kgo.Opt, topics []string, fn func(*kg
 		return err
 	}
 	adm := kadm.NewClient(c)
-	first, err := adm.ListStartOffsets(ctx, topics...)
-	last, err2 := adm.ListCommittedOffsets(ctx, topics...)
-	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+	first, last, err := committedOffsets(ctx, adm, topics...)
+	if err != nil {
 		return fmt.Errorf("kafkaio: offsets of %s: %w", strings.Join(topics, ", "), err)
 	}
 	ends, from := extent{}, map[string]map[int32]kgo.Offset{}
@@ -48,6 +47,20 @@ func ReadAll(ctx context.Context, client []kgo.Opt, topics []string, fn func(*kg
 	})
 	c.AddConsumePartitions(from)
 	return ends.read(ctx, c, func(r *kgo.Record) (bool, error) { return fn(r), nil })
+}
+
+// committedOffsets returns where the committed records of topics begin and end. It
+// asks again while brokers may not know of topics that were just made.
+func committedOffsets(ctx context.Context, adm *kadm.Client, topics ...string) (first, last kadm.ListedOffsets, err error) {
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		first, err = adm.ListStartOffsets(ctx, topics...)
+		var err2 error
+		last, err2 = adm.ListCommittedOffsets(ctx, topics...)
+		if err = errors.Join(err, err2, first.Error(), last.Error()); err == nil || !asksAgain(ctx, began, tries, err) {
+			return first, last, err
+		}
+	}
 }
 
 func readOptions() []kgo.Opt {

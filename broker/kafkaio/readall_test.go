@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -21,6 +23,17 @@ func (b *bubble) readAll(topics ...string) []string {
 	}))
 	slices.Sort(keys)
 	return keys
+}
+
+func TestAllIsReadOfATopicThatWasJustMade(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(b *bubble) {
+		b.write(numbered(0, 20, 3)...)
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "in", Err: kerr.UnknownTopicOrPartition, Count: 6})
+		if got := len(b.readAll("in")); got != 20 {
+			b.Errorf("%d records were read, want 20", got)
+		}
+	})
 }
 
 // TestAllIsReadFromASlowBroker holds back each request for records.

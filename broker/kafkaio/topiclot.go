@@ -174,9 +174,8 @@ func (l *TopicLot) Get(ctx context.Context, id string) (*pipeline.Parked, error)
 	if p := l.found[id]; p != nil {
 		return p, nil
 	}
-	first, err := l.adm.ListStartOffsets(ctx, l.opts.Topic)
-	last, err2 := l.adm.ListCommittedOffsets(ctx, l.opts.Topic)
-	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+	first, last, err := committedOffsets(ctx, l.adm, l.opts.Topic)
+	if err != nil {
 		return nil, fmt.Errorf("kafkaio: offsets of %s: %w", l.opts.Topic, err)
 	}
 	start, ok := first.Lookup(l.opts.Topic, partition)

@@ -90,9 +90,8 @@ func (s *settledLog) refresh(ctx context.Context) error {
 	if ok, err := s.exists(ctx); err != nil || !ok {
 		return err
 	}
-	first, err := s.adm.ListStartOffsets(ctx, s.topic)
-	last, err2 := s.adm.ListCommittedOffsets(ctx, s.topic)
-	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+	first, last, err := committedOffsets(ctx, s.adm, s.topic)
+	if err != nil {
 		return fmt.Errorf("kafkaio: offsets of %s: %w", s.topic, s.allow(err))
 	}
 	more, from := extent{}, map[string]map[int32]kgo.Offset{}

@@ -103,9 +103,8 @@ func (l *looking) extent(ctx context.Context, adm *kadm.Client) (map[string]map[
 			return nil, fmt.Errorf("kafkaio: changelog %s: %w", name, err)
 		}
 	}
-	first, err := adm.ListStartOffsets(ctx, names...)
-	last, err2 := adm.ListCommittedOffsets(ctx, names...)
-	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+	first, last, err := committedOffsets(ctx, adm, names...)
+	if err != nil {
 		return nil, fmt.Errorf("kafkaio: changelog: %w", err)
 	}
 	var live kadm.ListedOffsets
