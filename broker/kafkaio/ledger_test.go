@@ -80,7 +80,7 @@ func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o 
 			})
 			opts := &SourceOptions{
 				Client: quick(addr), Group: topic, Topics: []string{topic}, CommitEvery: 20 * time.Millisecond, MaxPoll: 100,
-				SessionTimeout: 2 * time.Second, Observer: seen,
+				SessionTimeout: 30 * time.Second, Observer: seen,
 			}
 			change(opts)
 			return OpenSource(ctx, opts)

@@ -78,7 +78,7 @@ func (b *bubble) drained(group, topic string) {
 	b.Helper()
 	last := b.lastRecords(topic)
 	var waits time.Time
-	if !within(5*time.Minute, func() bool {
+	if !within(10*time.Minute, func() bool {
 		info := b.cluster.GroupInfo(group)
 		switch {
 		case info == nil || info.State != "PreparingRebalance":

@@ -53,6 +53,10 @@ func (b *bubble) join(change func(o *SourceOptions)) *member {
 	return m
 }
 
+// patiently has a member in real time not be taken for dead while the machine is
+// busy elsewhere.
+func patiently(o *SourceOptions) { o.SessionTimeout = 30 * time.Second }
+
 // get reads until n items have come.
 func (m *member) get(n int) []*pipeline.Item {
 	m.b.Helper()
@@ -220,7 +224,7 @@ func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 2, func(b *bubble) {
 		b.write(numbered(0, 20, 2)...)
-		first := b.join(nil)
+		first := b.join(patiently)
 		started, finish := make(chan struct{}), make(chan struct{})
 		var once sync.Once
 		var delivered sync.Map
@@ -234,7 +238,7 @@ func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
 			return semel.Result{}, nil
 		})
 		<-started
-		second := b.join(nil)
+		second := b.join(patiently)
 		time.AfterFunc(500*time.Millisecond, func() { close(finish) })
 		rest := make(chan []*pipeline.Item)
 		reading, stopReading := context.WithCancel(b.Context())

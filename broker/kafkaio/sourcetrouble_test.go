@@ -175,7 +175,7 @@ func TestAMemberEndsWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	inRealTime(t, 1, func(b *bubble) {
 		b.write(numbered(0, 5, 1)...)
-		m := b.join(nil)
+		m := b.join(patiently)
 		m.ack(m.get(5)...)
 		m.line.sever(true)
 		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
