@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -191,12 +193,13 @@ func TestSchemaIsJSON(t *testing.T) {
 
 func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	t.Parallel()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "clean"))
+	addr := servicestest.FreeAddr(t) // which nobody else has once it is closed
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "clean"),
+		kfake.ListenFn(func(network, _ string) (net.Listener, error) { return net.Listen(network, addr) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	addr := cluster.ListenAddrs()[0]
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", addr))
 	ask := func(more ...string) outcome {
 		return run(t, "", append([]string{"explain", "--config", file, "--key", "order-7"}, more...)...)
@@ -216,7 +219,7 @@ func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	}
 	stop := background(t, "run", file, "--admin", "off")
 	var got outcome
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(got.stdout, "state        done") && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(got.stdout, "state        done") && time.Now().Before(deadline); {
 		got = ask()
 	}
 	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "first in     orders, partition 0, offset 1\n", "next time    it is a duplicate: it is acknowledged without effect, until "} {

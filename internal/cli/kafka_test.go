@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -34,7 +35,8 @@ func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	}
 	t.Cleanup(cluster.Close)
 	addr := cluster.ListenAddrs()[0]
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once/orders.web-1.1-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once/orders.web-1.1-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.TransactionTimeout(15*time.Minute)) // the broker's longest
 	if err != nil {
 		t.Fatal(err)
 	}

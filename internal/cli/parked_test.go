@@ -331,7 +331,7 @@ func TestRetryIsLeftToWhoRunsThePipeline(t *testing.T) {
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
 	w.accept()
-	got := run(t, "", "parked", "retry", "--key", "m1", "--config", file)
+	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
 	got.check(t, exitDone, "hooks: the store is in use by ", ": waiting for it to redrive them\n")
 	if !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
@@ -362,7 +362,7 @@ func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
 	w.accept()
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
-	if got = run(t, "", "parked", "retry", "--key", "m1", "--config", file); got.status != exitDone {
+	if got = run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file); got.status != exitDone {
 		t.Errorf("%+v", got)
 	}
 	stop().check(t, exitDone, "running")
@@ -377,13 +377,13 @@ func TestParkedMessagesInADatabase(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 	w.accept()
-	got := run(t, "", "parked", "retry", "--key", "m1", "--config", file)
+	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
 	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
 		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.seen())
 	}
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
-	got = run(t, "", "parked", "retry", "--key", "m3", "--config", file)
+	got = run(t, "", "parked", "retry", "--key", "m3", "--wait", "5m", "--config", file)
 	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
 		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.seen())
 	}

@@ -78,7 +78,7 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	got.check(t, exitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
 	const want = "{\"id\":1}\n{\"id\":2}\n"
 	var text string
-	for deadline := time.Now().Add(time.Minute); text != want && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Minute); text != want && time.Now().Before(deadline); {
 		<-time.After(10 * time.Millisecond)
 		text = readFile(t, filepath.Join(filepath.Dir(file), "out.jsonl"))
 	}

@@ -89,7 +89,7 @@ func (s *stage) until(results func() []string, want []string) {
 	stop := backgroundIn(s.T, s.getenv, "run", s.file, "--admin", "off")
 	slices.Sort(want)
 	var got []string
-	for deadline := time.Now().Add(time.Minute); len(got) < len(want) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Minute); len(got) < len(want) && time.Now().Before(deadline); {
 		<-time.After(100 * time.Millisecond)
 		got = results()
 	}
@@ -123,7 +123,7 @@ func everyText() (list []string) {
 func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 	t.Parallel()
 	brokers := servicestest.StartKafka(t, nil).Addr()
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

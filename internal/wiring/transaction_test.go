@@ -2,6 +2,7 @@ package wiring_test
 
 import (
 	"context"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -20,12 +22,14 @@ import (
 // returns it with its address.
 func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "in", "out", "in-parked"))
+	address := servicestest.FreeAddr(t) // which nobody else has once it is closed
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "in", "out", "in-parked"),
+		kfake.ListenFn(func(network, _ string) (net.Listener, error) { return net.Listen(network, address) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	return cluster, cluster.ListenAddrs()[0]
+	return cluster, address
 }
 
 // transaction is a pipeline from Kafka to Kafka that runs.
