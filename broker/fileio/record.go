@@ -19,6 +19,10 @@ type outputState struct {
 	Length int64 `json:"length"`
 	// Print is made of the last bytes.
 	Print string `json:"print"`
+	// Ended says that nothing was being written when this was: what is behind
+	// the length came from elsewhere. Else it is what a crash left of a unit.
+	// Values of versions that did not know it say nothing, which is the latter.
+	Ended bool `json:"ended,omitempty"`
 }
 
 // Names of the values in the store: and the path, and of a position the file.
@@ -34,21 +38,57 @@ const reserved = 64 << 10
 // room is a value of that length.
 var room [reserved]byte
 
-func (s *Session) outputName() string { return outputValue + s.out.path }
+func (o *output) name() string { return outputValue + o.path }
 
 func (s *Session) positionsPrefix() string { return positionValue + s.out.path + "\n" }
 
+// note sets what a record knows of the output.
+func (o *output) note(tx *logstore.Tx, ended bool) error {
+	end, err := o.end()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(outputState{o.length, end, ended})
+	if err != nil {
+		return err
+	}
+	tx.Set(o.name(), data)
+	return nil
+}
+
+// mark has the store know where the output ends, and whether more is coming that
+// a crash may cut short. Both are durable when it returns, whatever the store
+// leaves to the system otherwise.
+func (o *output) mark(ctx context.Context, store *logstore.Store, ended bool) error {
+	if err := o.cut(); err != nil {
+		return err
+	}
+	if err := o.sync(); err != nil {
+		return err
+	}
+	tx, err := store.Begin(ctx)
+	if err == nil {
+		if err = o.note(tx, ended); err == nil {
+			err = tx.Commit(ctx)
+		}
+		tx.Abort()
+	}
+	if err == nil {
+		err = store.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("fileio: record the length of %s: %w", o.path, err)
+	}
+	return nil
+}
+
 // note sets the values of a record.
 func (s *Session) note(tx *logstore.Tx, changed []entry) error {
-	end, err := s.out.end()
+	err := s.out.note(tx, false)
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(outputState{s.out.length, end})
-	if err != nil {
-		return err
-	}
-	tx.Set(s.outputName(), data)
+	var data []byte
 	for i := range changed {
 		e := &changed[i]
 		name := s.positionsPrefix() + e.name()
@@ -85,12 +125,8 @@ func (o *output) end() (string, error) {
 
 // resume brings output and source to where the store knows them.
 func (s *Session) resume(ctx context.Context) error {
-	data, known := s.store.Value(s.outputName())
-	if known {
-		if err := s.resumeOutput(data); err != nil {
-			return err
-		}
-	} else if err := s.out.endLine(); err != nil {
+	known, err := s.out.resume(s.store)
+	if err != nil {
 		return err
 	}
 	if s.source != nil {
@@ -104,19 +140,8 @@ func (s *Session) resume(ctx context.Context) error {
 	}
 	// From here on the store knows where the output ends, so that what is
 	// written behind can be told from what was there.
-	if err := s.out.sync(); err != nil {
+	if err := s.out.mark(ctx, s.store, false); err != nil {
 		return err
-	}
-	tx, err := s.store.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("fileio: %w", err)
-	}
-	defer tx.Abort()
-	if err := s.note(tx, nil); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("fileio: %w", err)
 	}
 	if s.source == nil {
 		return nil
@@ -124,31 +149,39 @@ func (s *Session) resume(ctx context.Context) error {
 	return s.last(ctx)
 }
 
-// resumeOutput cuts the output to what the store knows of it.
-func (s *Session) resumeOutput(data []byte) error {
+// resume brings the output to where the store knows it, if it does: what a crash
+// left of a unit is cut off, what came from elsewhere is kept.
+func (o *output) resume(store *logstore.Store) (known bool, err error) {
+	data, known := store.Value(o.name())
+	if !known {
+		return false, o.endLine()
+	}
 	var was outputState
 	if err := json.Unmarshal(data, &was); err != nil {
-		return fmt.Errorf("fileio: the store's value %s: %w", s.outputName(), err)
+		return true, fmt.Errorf("fileio: the store's value %s: %w", o.name(), err)
 	}
-	size := s.out.length
+	size := o.length
 	if size == 0 {
-		return nil // it was moved away, or nothing was written
+		return true, nil // it was moved away, or nothing was written
 	}
 	refused := func() error {
-		return fmt.Errorf("fileio: %s was changed since it was written (it had %d bytes, now %d): move it away, and a new one is begun: %w", s.out.path, was.Length, size, semel.ErrInvalidRequest)
+		return fmt.Errorf("fileio: %s was changed since it was written (it had %d bytes, now %d): move it away, and a new one is begun: %w", o.path, was.Length, size, semel.ErrInvalidRequest)
 	}
 	if size < was.Length {
-		return refused()
+		return true, refused()
 	}
-	s.out.length = was.Length
-	end, err := s.out.end()
+	o.length = was.Length
+	end, err := o.end()
 	switch {
 	case err != nil:
-		return err
+		return true, err
 	case end != was.Print:
-		return refused()
+		return true, refused()
+	case was.Ended:
+		o.length = size
+		return true, o.endLine()
 	}
-	return s.out.cut()
+	return true, o.cut()
 }
 
 // positions returns what the store knows of the source.

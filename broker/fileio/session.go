@@ -39,9 +39,9 @@ type SessionOptions struct {
 
 // Session is the session of a pipeline whose keys are in an embedded store and
 // whose sink is a file. Keys, the length of the file and the positions of the
-// source become durable as one record; when the session is opened the file is
-// cut to the length that the store knows. So each line is there once, whatever
-// ends the process, power included.
+// source become durable as one record; when the session is opened after one that
+// was not closed, the file is cut to the length that the store knows. So each line
+// is there once, whatever ends the process, power included.
 //
 // What comes while a record is being written shares the next one. A batch is
 // taken in parts, and the next batch is begun meanwhile, so that the disk writes one
@@ -91,11 +91,15 @@ const maxUnit = 1 << 17
 // its sync, and few enough that they stay in the processor's cache.
 const partItems = 2048
 
-// OpenSession opens the output, or makes it, and cuts away what the store does
-// not know of. What an output holds that the store never wrote to is kept, and
-// lines are appended to it. An output that was changed since the store wrote to
-// it is refused with an error that wraps semel.ErrInvalidRequest: move it away.
-// The store is not closed by the session.
+// OpenSession opens the output, or makes it. If the session before was not
+// closed, what is behind the length that the store knows is cut away: its end did
+// not become durable, and comes again. So open the output with this store before
+// anything else writes to it then; a Sink that is to write beside needs
+// SinkOptions.Beside. What an output holds that the store never wrote to is kept,
+// and so is what others appended after the session was closed: lines are appended
+// to it. An output in which something else has changed is refused with an error
+// that wraps semel.ErrInvalidRequest: move it away. The store is not closed by the
+// session.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}
@@ -220,7 +224,7 @@ func (s *Session) begin(ctx context.Context) error {
 	if err != nil {
 		return &pipeline.StoreError{Err: fmt.Errorf("fileio: %w", err)}
 	}
-	tx.Set(s.outputName(), room[:])
+	tx.Set(s.out.name(), room[:])
 	s.open = &unit{tx: tx, from: s.out.length, items: s.settled[:0], lead: make(chan struct{}, 1), done: make(chan struct{})}
 	s.settled = nil
 	return nil
@@ -399,7 +403,7 @@ func (s *Session) Ready(context.Context) error {
 }
 
 // Close implements pipeline.Session. It records what the source was told since
-// the last record.
+// the last record, and that nothing more is being written.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,7 +415,12 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.failed == nil && s.source != nil {
 		errs = append(errs, s.last(ctx))
 	}
-	return errors.Join(append(errs, s.failed, s.out.cut(), s.out.file.Close(), s.unlock.Close())...)
+	if s.failed == nil && s.open == nil && s.sealing == nil {
+		errs = append(errs, s.out.mark(ctx, s.store, true))
+	} else {
+		errs = append(errs, s.failed, s.out.cut())
+	}
+	return errors.Join(append(errs, s.out.file.Close(), s.unlock.Close())...)
 }
 
 // last records the positions that changed and that no unit has.

@@ -108,7 +108,7 @@ func TestSessionWaitsForAKeyThatIsInFlightElsewhere(t *testing.T) {
 	}
 }
 
-func TestSessionKeepsWhatOthersWroteBeforeIt(t *testing.T) {
+func TestSessionKeepsWhatOthersWroteWhileItWasClosed(t *testing.T) {
 	t.Parallel()
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	if err := os.WriteFile(path, []byte("foreign"), 0o600); err != nil {
@@ -117,13 +117,13 @@ func TestSessionKeepsWhatOthersWroteBeforeIt(t *testing.T) {
 	s := openSession(t, store, path, nil)
 	process(t, s, itemsOf("one"))
 	closeSession(t, s)
-	if err := appendTo(path, []byte("behind what the store knows\n")); err != nil {
+	if err := appendTo(path, []byte("between two sessions\nwithout a line end")); err != nil {
 		t.Fatal(err)
 	}
 	s = openSession(t, store, path, nil)
 	process(t, s, itemsOf("one", "two"))
 	closeSession(t, s)
-	if got := contentOf(t, path); got != "foreign\none\ntwo\n" {
+	if got := contentOf(t, path); got != "foreign\none\nbetween two sessions\nwithout a line end\ntwo\n" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -14,10 +14,15 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
 )
 
 // SinkOptions are the options of OpenSink. The zero value is valid.
 type SinkOptions struct {
+	// Beside is a store whose Session writes to the file at other times. What
+	// that did not end is cut off first, and what the sink appends is kept when
+	// the session is opened again. Defaults to none.
+	Beside *logstore.Store
 	// FS is the file layer, for tests. Defaults to the operating system's.
 	FS vfs.FS
 }
@@ -56,11 +61,20 @@ var (
 )
 
 // OpenSink opens a file to be appended to, or makes it. The error is a
-// *vfs.LockedError if another process has it open.
+// *vfs.LockedError if another process has it open, and wraps
+// semel.ErrInvalidRequest if the store beside it knows the file otherwise.
 func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
+	var o SinkOptions
+	if opts != nil {
+		o = *opts
+	}
 	var fsys vfs.FS = vfs.OS{}
-	if opts != nil && opts.FS != nil {
-		fsys = opts.FS
+	if o.FS != nil {
+		fsys = o.FS
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("fileio: %w", err)
 	}
 	unlock, err := lockFile(fsys, path)
 	if err != nil {
@@ -68,12 +82,12 @@ func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	}
 	out, err := openOutput(fsys, path)
 	if err == nil {
-		err = out.endLine()
-	}
-	if err == nil {
-		err = out.sync()
+		err = out.begin(o.Beside)
 	}
 	if err != nil {
+		if out != nil {
+			err = errors.Join(err, out.file.Close())
+		}
 		return nil, errors.Join(err, unlock.Close())
 	}
 	return &Sink{out: out, unlock: unlock}, nil
@@ -201,6 +215,24 @@ func openOutput(fsys vfs.FS, path string) (*output, error) {
 		return nil, fmt.Errorf("fileio: %w", errors.Join(err, file.Close()))
 	}
 	return &output{fs: fsys, path: path, file: file, length: size, written: size}, nil
+}
+
+// begin makes the file ready for whole lines, beside a store that may know it.
+func (o *output) begin(beside *logstore.Store) error {
+	known := false
+	var err error
+	if beside != nil {
+		known, err = o.resume(beside)
+	} else {
+		err = o.endLine()
+	}
+	switch {
+	case err != nil:
+		return err
+	case known: // it waits for the disk alone, as the rest of this
+		return o.mark(context.Background(), beside, true)
+	}
+	return o.sync()
 }
 
 // endLine ends a last line that has no line end.

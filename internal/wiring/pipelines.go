@@ -111,7 +111,7 @@ func (b *building) twoPhase(ctx context.Context) (Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", b.spec.Store.Name, err)
 	}
-	sink, err := b.sink(ctx)
+	sink, err := b.sink(ctx, store)
 	if err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
@@ -134,7 +134,7 @@ func (b *building) lossy(ctx context.Context) (Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", name, err)
 	}
-	sink, err := b.sink(ctx)
+	sink, err := b.sink(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}

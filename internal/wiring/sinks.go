@@ -11,13 +11,20 @@ import (
 	"github.com/semel-dev/semel/broker/webhook"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
 )
 
-// sink opens the sink of a pipeline. Every kind is here.
-func (b *building) sink(ctx context.Context) (pipeline.Sink, error) {
+// sink opens the sink of a pipeline, whose keys are in store; nil if a filter
+// decides. Every kind is here.
+func (b *building) sink(ctx context.Context, store semel.Store) (pipeline.Sink, error) {
 	switch spec := b.spec.Sink.(type) {
 	case *config.FileSink:
-		sink, err := fileio.OpenSink(spec.Path, nil)
+		opts := &fileio.SinkOptions{}
+		if store != nil {
+			// The same pipeline may write checkpoints when it does not observe.
+			opts.Beside, _ = semel.Ability[*logstore.Store](store) // nil if the keys are elsewhere
+		}
+		sink, err := fileio.OpenSink(spec.Path, opts)
 		if err != nil {
 			return nil, err // not sink: a nil *Sink in an interface is no nil
 		}

@@ -225,11 +225,26 @@ func (s *Store) syncSegment(g *segment, upTo int) error {
 	return nil
 }
 
-// syncAll makes durable what was written under Interval and Never. What is
-// written in older segments was synced when they were sealed.
-func (s *Store) syncAll() error {
+// Sync makes what was answered safe against loss of power, as every answer is
+// under Always. It blocks until the disk has it.
+func (s *Store) Sync() error {
 	s.mu.Lock()
-	g, upTo, dirty, err := s.writing, s.writing.written, s.dirty, s.failed
+	if err := s.usable(); err != nil || s.opts.Fsync == Always {
+		s.mu.Unlock()
+		return err
+	}
+	s.background.Add(1) // Close waits for it
+	s.mu.Unlock()
+	defer s.background.Done()
+	return s.syncAll(true)
+}
+
+// syncAll makes durable what was written under Interval and Never, also what
+// another may be syncing just now if it must. What is written in older segments
+// was synced when they were sealed.
+func (s *Store) syncAll(must bool) error {
+	s.mu.Lock()
+	g, upTo, dirty, err := s.writing, s.writing.written, s.dirty || must, s.failed
 	s.dirty = false
 	g.pin()
 	s.mu.Unlock()
@@ -254,7 +269,7 @@ func (s *Store) syncPeriodically(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			if s.syncAll() != nil {
+			if s.syncAll(false) != nil {
 				return
 			}
 		case <-ctx.Done():

@@ -234,3 +234,34 @@ func TestRotFoundOnAHitIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestSyncMakesSafeWhatWasAnswered loses power under each setting after a call
+// of Sync.
+func TestSyncMakesSafeWhatWasAnswered(t *testing.T) {
+	t.Parallel()
+	for fsync := Always; fsync <= Never; fsync++ {
+		fs := faultfs.New()
+		s, err := Open("/d/store", &Options{FS: fs, Fsync: fsync, FsyncInterval: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(t, claimDone(t, s, 0, 3, time.Hour), semel.Fresh)
+		if err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		left, err := openFault(t, fs.Survive(faultfs.OnlySynced, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantAll(t, claimDone(t, left, 0, 3, time.Hour), semel.Duplicate)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Sync(); !errors.Is(err, semel.ErrClosed) {
+			t.Errorf("%s: Sync of a closed store says %v", fsync, err)
+		}
+		if err := left.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

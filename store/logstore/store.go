@@ -209,7 +209,7 @@ func (s *Store) shutDown() error {
 	if failed != nil {
 		return failed
 	}
-	if err := s.syncAll(); err != nil {
+	if err := s.syncAll(false); err != nil {
 		return err
 	}
 	if spare != nil {

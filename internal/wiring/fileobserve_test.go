@@ -1,0 +1,103 @@
+package wiring_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// files is a directory with a pipeline from files to a file.
+type files struct{ dir string }
+
+// add gives the source a file with the keys k1 to k<upTo>.
+func (d files) add(t *testing.T, name string, upTo int) {
+	t.Helper()
+	var text strings.Builder
+	for i := range upTo {
+		fmt.Fprintf(&text, "{\"id\":\"k%d\"}\n", i+1)
+	}
+	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs the pipeline until the source has no more, and returns how many lines
+// the output has.
+func (d files) run(t *testing.T, store string, observe bool) int {
+	t.Helper()
+	out := filepath.Join(d.dir, "out.jsonl")
+	f := parse(t, `stores:
+  a: { embedded: { path: %q } }
+  b: { embedded: { path: %q } }
+  seen: { memory: {} }
+  stack: { tiered: [seen, a] }
+pipelines:
+  p:
+    source: { file: { paths: [%q], state: %q } }
+    key: { id: .id }
+    store: %s
+    window: 1h
+    observe: %v
+    sink: { file: { path: %q } }
+    parked: { path: %q }
+`, filepath.Join(d.dir, "a"), filepath.Join(d.dir, "b"), filepath.Join(d.dir, "in*.jsonl"), filepath.Join(d.dir, "state"), store, observe, out, filepath.Join(d.dir, "parked"))
+	stores := wiring.NewStores(f, nil)
+	p, err := wiring.OpenPipeline(t.Context(), f, f.Pipelines[0], stores, nil)
+	if err == nil {
+		err = p.Run(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stores.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(data, []byte("\n"))
+}
+
+// TestWhatOtherwiseWroteTheOutputStays has a pipeline to a file observe for a
+// while, or use another store or a stack: no line that it delivered is cut off
+// when it is as it was before.
+func TestWhatOtherwiseWroteTheOutputStays(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string]struct {
+		store   string
+		observe bool
+		lines   int // that the second run adds
+	}{
+		"observe":       {"a", true, 100 + 150}, // it has positions of its own
+		"another store": {"b", false, 150},
+		"a stack":       {"stack", false, 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := files{t.TempDir()}
+			d.add(t, "in1.jsonl", 100)
+			if got := d.run(t, "a", false); got != 100 {
+				t.Fatalf("at first it has %d lines", got)
+			}
+			d.add(t, "in2.jsonl", 150)
+			if got := d.run(t, between.store, between.observe); got != 100+between.lines {
+				t.Fatalf("then it has %d lines", got)
+			}
+			d.add(t, "in3.jsonl", 160)
+			got := d.run(t, "a", false)
+			want := 100 + between.lines + 10
+			if name == "another store" {
+				want += 50 // that this store does not know
+			}
+			if got != want {
+				t.Errorf("at last it has %d lines, want %d", got, want)
+			}
+		})
+	}
+}
