@@ -25,7 +25,8 @@ type LossyOptions struct {
 	// Pass delivers undecided what comes while the filter does not answer: an
 	// effect may repeat. By default nothing is delivered then.
 	Pass bool
-	// Observe decides and counts, and delivers every message all the same.
+	// Observe decides and counts, and delivers every message whatever the
+	// decision is, also while the filter does not answer.
 	Observe bool
 	// Observer is told of decisions, and of what could not be remembered.
 	// Defaults to none.

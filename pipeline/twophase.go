@@ -19,7 +19,8 @@ type TwoPhaseOptions struct {
 	// Pass delivers without a claim while the store does not answer: an effect
 	// may repeat. By default nothing is delivered then.
 	Pass bool
-	// Observe decides and counts, and delivers every message all the same.
+	// Observe decides and counts, and delivers every message whatever the
+	// decision is, also while the store does not answer.
 	Observe bool
 	// Observer is told of what Pass let through. Defaults to none.
 	Observer Observer

@@ -128,6 +128,15 @@ func (l *linter) add(severity semel.Severity, risk Risk, path, found, cost, reme
 	l.found = append(l.found, finding)
 }
 
+// deciding adds what a decision on a key costs. A pipeline that observes decides
+// and loses nothing by it, yet.
+func (l *linter) deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
+	if l.pipeline.Observe && risk&Loss != 0 {
+		risk, cost = risk&^Loss, "once it does not observe: "+cost
+	}
+	l.add(severity, risk, path, found, cost, remedy)
+}
+
 func (l *linter) notice(path, found, cost, remedy string) {
 	l.add(semel.Notice, NoRisk, path, found, cost, remedy)
 }

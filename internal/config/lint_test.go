@@ -96,6 +96,7 @@ pipelines:
 		{file + "    key: { id: .a, on_missing: pass }\n" + keys + webhook, "warning repeat pipelines.p.key.on_missing: pass"},
 		{file + "    key: { id: .a, fingerprint: true }\n    on_mismatch: drop\n" + keys + webhook, "warning loss pipelines.p.on_mismatch: drop"},
 		{file + id + keys + webhook + "    on_late: drop\n", "warning loss pipelines.p.on_late: drop"},
+		{file + id + keys + webhook + "    on_late: drop\n    observe: true\n", "warning  pipelines.p.on_late: drop"},
 		{file + id + keys + webhook + "    on_failure: { then: drop }\n", "warning loss pipelines.p.on_failure.then: drop"},
 		{file + id + keys + webhook + "    on_store_error: pass\n", "warning repeat pipelines.p.on_store_error: pass"},
 		{file + id + "    store: mem\n" + webhook, "warning repeat pipelines.p.store: mem is memory"},

@@ -21,7 +21,7 @@ func (l *linter) policies() {
 		l.add(semel.Warning, Repeat, l.at("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "on_store_error: stop")
 	}
 	if p.Observe {
-		l.add(semel.Notice, Repeat, l.at("observe"), "true", "nothing is dropped: every repeat has its effect again", "none while you watch; then take it out")
+		l.add(semel.Notice, Repeat, l.at("observe"), "true", "what is a duplicate, late or a mismatch is delivered all the same: every repeat has its effect again", "none while you watch; then take it out")
 	}
 }
 

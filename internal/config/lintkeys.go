@@ -27,13 +27,13 @@ func (l *linter) key() {
 		}) {
 			risk = Loss | Repeat // two messages may share one
 		}
-		l.add(severity, risk, path, k.Rule.String()+" is not stable", why, remedy)
+		l.deciding(severity, risk, path, k.Rule.String()+" is not stable", why, remedy)
 	}
 	for _, r := range alternatives(k.Rule) {
 		switch r.Form() {
 		case key.FormPath, key.FormHeader:
 			if looksLikeTime(r) {
-				l.add(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have one key, and the second is dropped; a time set anew on sending makes a repeat look new",
+				l.deciding(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have one key, and the second is dropped; a time set anew on sending makes a repeat look new",
 					"an id, or { all: [.id, "+r.String()+"] }")
 			}
 		case key.FormRecordKey:
@@ -56,7 +56,7 @@ func (l *linter) key() {
 		l.notice(path, "fail", "one message without a key ends the pipeline", "on_missing: park keeps it going")
 	}
 	if k.Fingerprint && l.pipeline.OnMismatch == "drop" {
-		l.add(semel.Warning, Loss, l.at("on_mismatch"), "drop", "a message that uses the key of another is given up", "on_mismatch: park")
+		l.deciding(semel.Warning, Loss, l.at("on_mismatch"), "drop", "a message that uses the key of another is given up", "on_mismatch: park")
 	}
 }
 
@@ -100,7 +100,7 @@ func (l *linter) window() {
 		l.add(semel.Warning, Repeat, path, Duration(p.Window), "hardly any redelivery comes within it", "a window longer than a message can come again, such as 7d")
 	}
 	if p.OnLate == "drop" {
-		l.add(semel.Warning, Loss, l.at("on_late"), "drop", "a message that is older than the window is given up, also if it never had its effect", "on_late: park")
+		l.deciding(semel.Warning, Loss, l.at("on_late"), "drop", "a message that is older than the window is given up, also if it never had its effect", "on_late: park")
 	}
 	for _, s := range l.file.Stack(p.Store.Name) {
 		kept, field := time.Duration(0), ""
@@ -197,7 +197,7 @@ func (l *linter) filterAlone(s *Store, spec *Filter) {
 		severity, found = semel.Broken, found+", and lossy is not set"
 		remedy = "an exact store; or lossy: true, where some loss is borne"
 	}
-	l.add(severity, Loss, l.at("store"), found, fmt.Sprintf("about %g of the new messages are dropped", spec.Rate), remedy)
+	l.deciding(severity, Loss, l.at("store"), found, fmt.Sprintf("about %g of the new messages are dropped", spec.Rate), remedy)
 	if l.pipeline.OnLeaseExpired == "hold" {
 		l.add(semel.Broken, Repeat, l.at("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "an exact store")
 	}

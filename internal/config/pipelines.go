@@ -33,7 +33,7 @@ type Pipeline struct {
 	OnFailure Failure
 	// OnStoreError is stop or pass.
 	OnStoreError string
-	// Observe decides and counts, and drops nothing.
+	// Observe decides and counts, and delivers whatever the decision is.
 	Observe bool
 	// Order is key or lane.
 	Order string

@@ -58,7 +58,7 @@ func pipelineMapping(p *Pipeline) mapping {
 			oneKindField("sink", func() mapping { return sinkMapping(&p.Sink) }, "sink", "{ stdout: {} }", "Where messages go to: one kind.").need(),
 			partField("on_failure", func() mapping { return failureMapping(&p.OnFailure) }, "What follows a delivery that failed.").always(),
 			choiceField("on_store_error", &p.OnStoreError, "While the store does not answer: stand still, or deliver without a decision.", "stop", "pass").or("stop"),
-			truthField("observe", &p.Observe, "Decide and count, and deliver all the same: to see what would be dropped.").or("false"),
+			truthField("observe", &p.Observe, "Decide and count, and deliver whatever the decision is: to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` have no effect then; what has no key, or cannot be delivered, is treated as `on_missing` and `on_failure` say.").or("false"),
 			choiceField("order", &p.Order, "What is delivered in order: messages of one record key (or key), or all of a lane (a partition, a file).", "key", "lane").means("key; from files to a file or stdout lane"),
 			numberField("parallel", &p.Parallel, 1, 10_000, "How many batches are under way at once.").means("what the sink wants"),
 			limitField("batch", &p.Batch, "Bounds of what is decided and delivered together.", "what the sink wants: to Kafka 2,000, otherwise 500", "`in_flight.bytes` divided by `parallel`, and never more"),

@@ -23,6 +23,9 @@ func (e *explainer) crashes() []Crash {
 		add("at the checkpoint", "key, line and position are one record: all of it is there, or none")
 		add("after the checkpoint, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
 	case config.Lossy:
+		if e.observes(add) {
+			break
+		}
 		add("before the effect", e.again()+"; nothing has happened")
 		add("after the effect, before the filter has the key", e.again()+" and has its effect again")
 		add("after that, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
@@ -48,22 +51,34 @@ func (e *explainer) again() string {
 }
 
 func (e *explainer) acknowledged() string {
-	switch e.pipeline.Source.(type) {
-	case *config.HTTPSource:
-		return "the answer may not have arrived: a request that is sent again is a duplicate, and gets the same answer"
-	default:
-		return "the position may not be durable yet: what is read again is a duplicate, and is acknowledged without effect"
+	at, what, then := "the position may not be durable yet", "what is read again", ", and is acknowledged without effect"
+	if _, ok := e.pipeline.Source.(*config.HTTPSource); ok {
+		at, what, then = "the answer may not have arrived", "a request that is sent again", ", and gets the same answer"
 	}
+	if e.pipeline.Observe {
+		then = ", and has its effect again all the same"
+	}
+	return at + ": " + what + " is a duplicate" + then
+}
+
+// observes says what becomes of a message whatever was decided on it, if the
+// pipeline only observes.
+func (e *explainer) observes(add func(at, then string)) bool {
+	if !e.pipeline.Observe {
+		return false
+	}
+	add("before the effect", e.again()+"; nothing has happened")
+	add("after the effect, before the acknowledgement", e.again()+" and has its effect again: the pipeline observes, and no decision keeps a message from its sink")
+	return true
 }
 
 func (e *explainer) twoPhase(add func(at, then string)) {
 	p := e.pipeline
 	lease := config.Duration(p.Lease)
-	add("before the claim", e.again()+"; nothing has happened")
-	if p.Observe {
-		add("at any later moment before the acknowledgement", e.again()+" and has its effect again: the pipeline observes, and drops nothing")
+	if e.observes(add) {
 		return
 	}
+	add("before the claim", e.again()+"; nothing has happened")
 	switch {
 	case p.OnLeaseExpired == "hold":
 		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until somebody resolves it: semel keys resolve --as done or absent"
@@ -102,7 +117,7 @@ func (e *explainer) failures(add func(at, then string)) {
 	p := e.pipeline
 	if e.mode == config.TwoPhase {
 		switch {
-		case p.OnStoreError == "pass":
+		case p.Observe || p.OnStoreError == "pass":
 			add("the store does not answer", "messages are delivered without a decision: a repeat has its effect again")
 		default:
 			add("the store does not answer", "the pipeline stands still; nothing is dropped and nothing is acknowledged")

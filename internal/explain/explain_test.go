@@ -65,7 +65,7 @@ func TestEachModeHasItsPromise(t *testing.T) {
 		{fromKafka + "    store: cache\n" + toWebhook, "claim, deliver, complete", Yes, BestEffort, "failover, eviction and restart may forget keys", ""},
 		{fromKafka + "    store: cache\n    on_lease_expired: hold\n" + toWebhook, "claim, deliver, complete", Yes, BestEffort, "may be forgotten", ""},
 		{fromFile + "    store: seen\n    lossy: true\n" + toStdout, "filter alone", No, Unless, "about 0.01 of the new messages are dropped", "before the filter has the key"},
-		{fromFile + "    store: keys\n    observe: true\n" + toFile, "claim, deliver, complete", Yes, No, "nothing is dropped", "the pipeline observes"},
+		{fromFile + "    store: keys\n    observe: true\n" + toFile, "claim, deliver, complete", Yes, No, "is delivered all the same", "the pipeline observes"},
 		{fromFile + "    store: keys\n    on_failure: { then: drop }\n" + toFile, "one checkpoint on the disk", Unless, Yes, "whose last attempt failed is lost", "it is given up after its last attempt"},
 		{fromFile + "    store: keys\n    on_failure: { then: stop }\n" + toStdout, "claim, deliver, complete", Yes, Unless, "", "the pipeline ends at it"},
 		{fromFile + "    store: keys\n    on_store_error: pass\n" + toStdout, "claim, deliver, complete", Yes, Unless, "every repeat has its effect again", "delivered without a decision"},
@@ -133,6 +133,50 @@ func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
 		for _, part := range slices.Concat(c.not...) {
 			if strings.Contains(text, part) {
 				t.Errorf("store %s, %s: it says %q", c.store, c.policy, part)
+			}
+		}
+	}
+}
+
+// TestAPipelineThatObservesDeliversWhateverIsDecided: what it would drop is not
+// lost, what stands between a repeat and its effect without it does not, and what
+// has no key is treated as ever.
+func TestAPipelineThatObservesDeliversWhateverIsDecided(t *testing.T) {
+	t.Parallel()
+	drops := "    on_late: drop\n    on_mismatch: drop\n"
+	id := "    key: { id: .id, fingerprint: true, on_missing: %s }\n"
+	for _, c := range []struct{ text, missing, lost string }{
+		{fromFile + "    store: keys\n" + drops + toFile, "park", Yes},
+		{fromFile + "    store: keys\n    on_lease_expired: hold\n" + toFile, "drop", Unless},
+		{fromHTTP + "    store: db\n" + drops + toWebhook, "fail", Yes},
+		{fromKafka + "    store: cache\n" + toRows, "pass", Yes},
+		{fromFile + "    store: seen\n    lossy: true\n" + toFile, "hash", Yes},
+	} {
+		text := strings.Replace(stores, "    key: { id: .id }\n", fmt.Sprintf(id, c.missing), 1)
+		f, err := config.Parse("c.yaml", []byte(text+c.text+"    observe: true\n"), func(string) string { return "" })
+		if err != nil {
+			t.Fatalf("%v\nin:\n%s", err, c.text)
+		}
+		p := Explain(f, f.Pipelines[0])
+		said := strings.Join(strings.Fields(p.Text()), " ")
+		if p.NothingLost.Holds != c.lost || p.NoSecondEffect.Holds != No {
+			t.Errorf("%s\nlost %+v, second %+v", c.text, p.NothingLost, p.NoSecondEffect)
+		}
+		wants := []string{"is a duplicate, and has its effect again all the same", "what is a duplicate, late or a mismatch is delivered all the same"}
+		if !strings.Contains(c.text, "lossy") {
+			wants = append(wants, "the store does not answer: messages are delivered without a decision")
+		}
+		if c.missing == "park" || c.missing == "drop" || c.missing == "fail" {
+			wants = append(wants, "a message without a key is not delivered, although the pipeline observes: on_missing: "+c.missing)
+		}
+		for _, want := range wants {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s\ndoes not say %q:\n%s", c.text, want, said)
+			}
+		}
+		for _, wrong := range []string{"stands still; nothing", "acknowledged without effect", "until somebody resolves it: semel", "that uses the key of another is given up", "older than the window is given up", "are dropped", "is dropped too", "gets the same answer"} {
+			if strings.Contains(said, wrong) {
+				t.Errorf("%s\nsays %q:\n%s", c.text, wrong, said)
 			}
 		}
 	}

@@ -151,7 +151,7 @@ func (e *explainer) nothingLost() Answer {
 	switch {
 	case list == nil:
 		return Answer{Holds: Yes}
-	case e.mode == config.Lossy || worst == semel.Broken:
+	case e.mode == config.Lossy && !e.pipeline.Observe || worst == semel.Broken:
 		return Answer{No, list}
 	}
 	return Answer{Unless, list}
@@ -179,6 +179,8 @@ func (e *explainer) onRedis() bool {
 // gap is what the way of committing leaves open.
 func (e *explainer) gap() []string {
 	switch {
+	case e.pipeline.Observe:
+		return nil // every repeat is one: the lint says so
 	case e.mode == config.Lossy:
 		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, for a filter keeps no claims"}
 		if f, ok := e.filter(); ok {
@@ -267,12 +269,16 @@ func (e *explainer) exceptions() []string {
 			list = append(list, "copies of a key in several partitions never meet: the start looks for such in a sample; a repartition stage, repartition: {} of the source, has them meet")
 		}
 	case config.Lossy:
+		if e.pipeline.Observe {
+			break
+		}
 		list = []string{"which messages are dropped nobody can tell: a filter does not know what it mistakes, and the metrics count a loss as a duplicate", "the filter remembers a key for up to half of its window longer than that: what comes then is dropped too"}
 	case config.TwoPhase:
 		switch {
+		case e.pipeline.Observe:
 		case e.pipeline.OnLeaseExpired == "hold":
 			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")
-		case !e.pipeline.Observe:
+		default:
 			list = append(list, e.forgets())
 		}
 		if d := e.file.Decider(e.pipeline.Store.Name); d != nil {
@@ -283,6 +289,9 @@ func (e *explainer) exceptions() []string {
 				list = append(list, "loss of the disk forgets the keys")
 			}
 		}
+	}
+	if missing := e.pipeline.Key.OnMissing; e.pipeline.Observe && missing != "pass" && missing != "hash" {
+		list = append(list, "a message without a key is not delivered, although the pipeline observes: on_missing: "+missing)
 	}
 	if _, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
 		list = append(list, "a target that has the effect and answers 5xx or another status of those that are tried again gets the request again, with the same key")
