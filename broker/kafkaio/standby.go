@@ -77,7 +77,7 @@ func (b *standby) live(ctx context.Context) error {
 		if b.asked() {
 			return nil
 		}
-		if err := b.hold(id); err != nil {
+		if err := b.hold(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -110,13 +110,13 @@ func (b *standby) live(ctx context.Context) error {
 }
 
 // hold takes a partition, if it still is free, and what the local copy has of it.
-func (b *standby) hold(id partitionID) (err error) {
+func (b *standby) hold(ctx context.Context, id partitionID) (err error) {
 	at := b.t.takeFree(id, b)
 	if at == nil {
 		return nil
 	}
 	if at.state == nil {
-		if at.state, err = b.t.load(id); err != nil {
+		if at.state, err = b.t.load(ctx, id); err != nil {
 			b.t.release(id, b)
 			return err
 		}
@@ -132,7 +132,7 @@ func (b *standby) follow(ctx context.Context, client *kgo.Client) error {
 		soon, cancel := b.until(ctx, standbyScan)
 		fetches := client.PollFetches(soon)
 		cancel()
-		if err := b.applyAll(fetches); err != nil {
+		if err := b.applyAll(ctx, fetches); err != nil {
 			return err
 		}
 		if b.giveBack(client); len(b.parts) == 0 {
@@ -149,7 +149,7 @@ func (b *standby) follow(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-func (b *standby) applyAll(fetches kgo.Fetches) (err error) {
+func (b *standby) applyAll(ctx context.Context, fetches kgo.Fetches) (err error) {
 	now := b.t.now()
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		if f.Err != nil && !errors.Is(f.Err, context.DeadlineExceeded) && !errors.Is(f.Err, context.Canceled) {
@@ -162,7 +162,7 @@ func (b *standby) applyAll(fetches kgo.Fetches) (err error) {
 		next := f.Records[len(f.Records)-1].Offset + 1
 		records := slices.DeleteFunc(f.Records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 		// No barrier has the zero nonce: everything is read.
-		n, _, failed := b.t.applyAll(&p.part, records, digest.Secret{}, now)
+		n, _, failed := b.t.applyAll(ctx, &p.part, records, digest.Secret{}, now)
 		b.keys += n
 		p.next, err = next, failed
 	})

@@ -41,12 +41,14 @@ type Transactor struct {
 
 	// copyPartitions is how many partitions the topic between the stages has.
 	copyPartitions int32
+	byID           bool                   // brokers tell of a topic by its id
 	limits         atomic.Pointer[limits] // of the topics that are written
 	health         health
 
 	mu      sync.Mutex // guards what follows
 	slots   map[partitionID]*slot
 	copying map[partitionID]*copier // partitions of the first stage
+	gone    map[topicID]bool        // topics that are no more
 }
 
 // NewTransactor returns a Transactor. Nothing is connected before Run. The error

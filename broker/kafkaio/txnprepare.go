@@ -177,6 +177,9 @@ func (t *Transactor) checkBrokers(ctx context.Context) error {
 	if fencing(answer).Severity != semel.Fine {
 		return fmt.Errorf("kafkaio: the brokers are older than Kafka 2.5: they do not stop a member that was replaced from committing: %w", semel.ErrInvalidRequest)
 	}
+	for _, k := range answer.ApiKeys {
+		t.byID = t.byID || k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= metadataByID
+	}
 	if f := transactionVersion(answer); f.Severity != semel.Fine {
 		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: f.Subject + " is " + f.Found + ": " + f.Cost})
 	}

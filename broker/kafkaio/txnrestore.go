@@ -94,7 +94,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 		}
 		p.slot = at
 		if at.state == nil {
-			if at.state, err = t.load(p.id); err != nil {
+			if at.state, err = t.load(ctx, p.id); err != nil {
 				return err
 			}
 		}
@@ -123,7 +123,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 }
 
 // load returns the state of a partition as the local copy has it.
-func (t *Transactor) load(id partitionID) (*state, error) {
+func (t *Transactor) load(ctx context.Context, id partitionID) (*state, error) {
 	st, err := newState(id, t.topics[id.topic], &t.windows)
 	if err != nil || t.opts.StateDir == "" {
 		return st, err
@@ -131,16 +131,21 @@ func (t *Transactor) load(id partitionID) (*state, error) {
 	now := t.now()
 	dir := filepath.Join(t.opts.StateDir, t.opts.changelogOf(id.topic)+"-"+strconv.Itoa(int(id.number)))
 	st.log, err = openStateLog(t.opts.files, dir, t.changelog[id.topic], st.expect, func(value []byte, position int64) error {
-		return t.apply(st, value, position, now)
+		return t.apply(ctx, st, value, position, now)
 	})
 	return st, err
 }
 
 // apply adds a record of the changelog to a state.
-func (t *Transactor) apply(st *state, value []byte, position, now int64) error {
+func (t *Transactor) apply(ctx context.Context, st *state, value []byte, position, now int64) error {
 	c, err := parseChangelog(value)
 	if err != nil || c.kind == kindBarrier {
 		return err
+	}
+	if c.topic != st.topic {
+		if err := t.checkKeysOf(ctx, st.id.topic, c.topic); err != nil {
+			return err
+		}
 	}
 	if !st.secured {
 		st.secure(c.secret, t.opts.Scope)
@@ -269,7 +274,7 @@ func (t *Transactor) readChangelog(ctx context.Context, parts []*part, from map[
 			if p := behind[id]; p != nil && err == nil {
 				var reached bool
 				var n int
-				n, reached, err = t.applyAll(p, f.Records, nonce, now)
+				n, reached, err = t.applyAll(ctx, p, f.Records, nonce, now)
 				keys += n
 				if reached {
 					delete(behind, id)
@@ -286,7 +291,7 @@ func (t *Transactor) readChangelog(ctx context.Context, parts []*part, from map[
 // applyAll applies records of the changelog up to the barrier, and reports
 // whether that was reached. A state of which the changelog knows nothing any
 // more is dropped: brokers may lose what they said they had.
-func (t *Transactor) applyAll(p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
+func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
 	st := p.slot.state
 	for _, r := range records {
 		if p.verify && (r.Offset != st.position-1 || st.last != crc32.Checksum(r.Value, castagnoli)) {
@@ -307,7 +312,7 @@ func (t *Transactor) applyAll(p *part, records []*kgo.Record, nonce digest.Secre
 			}
 			continue
 		}
-		if err := t.apply(st, r.Value, r.Offset+1, now); err != nil {
+		if err := t.apply(ctx, st, r.Value, r.Offset+1, now); err != nil {
 			return keys, false, err
 		}
 		keys += c.len()

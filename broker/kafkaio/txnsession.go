@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -103,7 +104,7 @@ func fatal(err error) bool {
 	for _, refused := range []error{
 		kerr.TransactionalIDAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
 		kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTransactionTimeout,
-		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, errOutOfRange, ErrFenced,
+		kerr.InvalidSessionTimeout, kerr.InconsistentGroupProtocol, kerr.InvalidGroupID, pipeline.ErrStopped, errOutOfRange, ErrFenced, semel.ErrInvalidRequest,
 	} {
 		if errors.Is(err, refused) {
 			return true

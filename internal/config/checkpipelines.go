@@ -30,6 +30,7 @@ func checkPipelines(r *reader, f *File) {
 		}
 		c.topics(p, path)
 	}
+	c.changelogs()
 }
 
 // defaultParked is where messages are put aside if the file does not say.

@@ -58,16 +58,48 @@ func (f *File) topicUses(p *Pipeline) []topicUse {
 		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, "parked.topic", "where messages are parked", "what is parked would come back, or pass for delivered"})
 	}
 	if f.Mode(p) == SourceIsSink && fromKafka && toKafka {
-		changelog := topicUse{sink.Brokers, nil, "transaction.changelog", "which holds the keys", "keys would pass for messages"}
-		name := cmp.Or(p.Transaction.Changelog, source.Group+"-keys")
-		if len(source.Topics) == 1 || source.Repartition != nil {
-			changelog.topics = []string{name}
-		} else {
-			for _, topic := range source.Topics {
-				changelog.topics = append(changelog.topics, name+"-"+topic)
-			}
-		}
-		uses = append(uses, changelog)
+		uses = append(uses, topicUse{sink.Brokers, p.Changelogs(), "transaction.changelog", "which holds the keys", "keys would pass for messages"})
 	}
 	return uses
+}
+
+// changelogs refuses a topic that holds the keys of two pipelines.
+func (c *checker) changelogs() {
+	for i, p := range c.file.Pipelines {
+		if c.file.Mode(p) != SourceIsSink {
+			continue
+		}
+		for _, other := range c.file.Pipelines[:i] {
+			twice := slices.IndexFunc(p.Changelogs(), func(topic string) bool { return slices.Contains(other.Changelogs(), topic) })
+			if twice < 0 || c.file.Mode(other) != SourceIsSink || !sameBrokers(p.Source.(*KafkaSource).Brokers, other.Source.(*KafkaSource).Brokers) {
+				continue
+			}
+			path := "pipelines." + p.Name
+			at := p.At
+			if named, written := c.places[path+".transaction.changelog"]; written {
+				at, path = named, path+".transaction.changelog"
+			}
+			c.at(at, path, "the keys are in the topic of those of %s, %s (line %d): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own",
+				other.Name, p.Changelogs()[twice], other.At.Line)
+			break
+		}
+	}
+}
+
+// Changelogs returns the topics that hold the keys of a pipeline from Kafka to
+// Kafka without a store, nil for one that does not read Kafka.
+func (p *Pipeline) Changelogs() []string {
+	source, ok := p.Source.(*KafkaSource)
+	if !ok {
+		return nil
+	}
+	name := cmp.Or(p.Transaction.Changelog, source.Group+"-keys")
+	if len(source.Topics) == 1 || source.Repartition != nil {
+		return []string{name}
+	}
+	var list []string
+	for _, topic := range source.Topics {
+		list = append(list, name+"-"+topic)
+	}
+	return list
 }

@@ -299,6 +299,8 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: { username: a }", "admin.auth: username and password belong together: name both"},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: {}", "admin.auth: it is empty: name username and password, or token"},
 		{id + "," + file + "," + stdout + ", store: keys }\nlog: { level: loud", `log.level: "loud": write one of debug, info, warn, error`},
+		{id + "," + kafka + "," + topic + " }\n  q: { " + id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: out2 } }", "c.yaml:9:3: pipelines.q: the keys are in the topic of those of p, g-keys (line 8): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own"},
+		{id + "," + kafka + "," + topic + ", transaction: { changelog: k } }\n  q: { " + id + ", source: { kafka: { brokers: ['h:1'], topics: [b], group: h } }, sink: { kafka: { brokers: ['h:1'], topic: out2 } }, transaction: { changelog: k }", "pipelines.q.transaction.changelog: the keys are in the topic of those of p, k (line 8)"},
 		{id + "," + file + ", store: keys, sink: { file: { path: out } } }\n  q: { " + id + "," + file + ", store: keys, sink: { file: { path: ./out } }", "c.yaml:9:3: pipelines.q: its sink is the file that p writes (line 8): give it one of its own"},
 	} {
 		_, err := Parse("c.yaml", []byte(someStores+"pipelines:\n  p: { "+c.parts+" }\n"), noEnv)
