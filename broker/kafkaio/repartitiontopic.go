@@ -27,12 +27,12 @@ func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, top
 		return fmt.Errorf("kafkaio: list topics: %w", err)
 	}
 	topic, keys := found[name], len(found[changelog].Partitions)
-	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup())
+	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup(), t.opts.Inputs...)
 	if err != nil {
 		return err
 	}
 	if copied == "" {
-		if before, err := t.hasRead(ctx, adm, t.opts.Group); err != nil {
+		if before, err := t.hasRead(ctx, adm, t.opts.Group, t.opts.Inputs...); err != nil {
 			return err
 		} else if before != "" {
 			return fmt.Errorf("kafkaio: group %s has read %s without a repartition stage: its keys would be looked for where they are not, and %s read from the start; give the pipeline a new group, and its first stage, the new group's name with %q behind it, the offsets of the old one: %w",
@@ -65,7 +65,7 @@ func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, top
 
 // checkWithout refuses to go on without the stage where it was.
 func (t *Transactor) checkWithout(ctx context.Context, adm *kadm.Client) error {
-	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup())
+	copied, err := t.hasRead(ctx, adm, t.opts.copyGroup(), t.opts.Inputs...)
 	if errors.Is(err, kerr.GroupAuthorizationFailed) || copied == "" && err == nil {
 		return nil
 	}
@@ -76,8 +76,8 @@ func (t *Transactor) checkWithout(ctx context.Context, adm *kadm.Client) error {
 		t.opts.copyGroup(), copied, copied, semel.ErrInvalidRequest)
 }
 
-// hasRead returns an input of which a group has committed an offset, or "".
-func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string) (string, error) {
+// hasRead returns the first of topics of which a group has committed an offset, or "".
+func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string, topics ...string) (string, error) {
 	committed, err := adm.FetchOffsets(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return "", nil
@@ -85,10 +85,10 @@ func (t *Transactor) hasRead(ctx context.Context, adm *kadm.Client, group string
 	if err != nil {
 		return "", fmt.Errorf("kafkaio: offsets of group %s: %w", group, err)
 	}
-	for _, input := range t.opts.Inputs {
-		for _, o := range committed[input] {
+	for _, topic := range topics {
+		for _, o := range committed[topic] {
 			if o.Err == nil && o.At >= 0 {
-				return input, nil
+				return topic, nil
 			}
 		}
 	}

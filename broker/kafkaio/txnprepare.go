@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -200,6 +201,9 @@ func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input
 			"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
 			"retention.ms": kadm.StringPtr(strconv.FormatInt(t.changelogRetention(), 10)),
 		}
+		if err := t.checkUnread(ctx, adm, input, partitions, settings); err != nil {
+			return topicID{}, err
+		}
 		_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
 		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 			return topicID{}, fmt.Errorf("kafkaio: make changelog %s: %w", name, err)
@@ -214,6 +218,38 @@ func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input
 			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
 	}
 	return topic.ID, t.checkSettings(ctx, adm, name)
+}
+
+// checkUnread refuses to make the changelog of an input that the group has read:
+// what is remembered of it was there, or is in another topic.
+func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input string, partitions int, settings map[string]*string) error {
+	read, err := t.hasRead(ctx, adm, t.opts.Group, input)
+	if err != nil || read == "" {
+		return err
+	}
+	name, one, several := t.opts.changelogOf(input), t.opts.Changelog, t.opts.Changelog+"-"+input
+	other := several
+	if name == several {
+		other = one
+	}
+	topics, err := adm.ListTopics(ctx, other)
+	if err != nil {
+		return fmt.Errorf("kafkaio: list topics: %w", err)
+	}
+	hint := ""
+	switch {
+	case topics[other].Err != nil: // not there, or not to be seen
+	case other == one:
+		hint = fmt.Sprintf("with one input its keys were in %s: give what is new a pipeline of its own, in another group; ", one)
+	default:
+		hint = fmt.Sprintf("with several inputs its keys were in %s: name that one (transaction.changelog: %s); ", several, several)
+	}
+	create := fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", name, partitions)
+	for _, setting := range slices.Sorted(maps.Keys(settings)) {
+		create += " --config " + setting + "=" + *settings[setting]
+	}
+	return fmt.Errorf("kafkaio: group %s has read %s, and changelog %s, which holds its keys, %w: what comes again would have its effect again; %sto begin without keys of what was read, make it: %s",
+		t.opts.Group, input, name, errNoTopic, hint, create)
 }
 
 // changelogRetention returns for how many milliseconds the changelog keeps its

@@ -130,7 +130,7 @@ func transactionMapping(t *Transaction) mapping {
 			countField("max_records", &t.MaxRecords, "Records that end it earlier.").means("100,000"),
 			sizeField("max_bytes", &t.MaxBytes, "Bytes that end it earlier.").means("64MiB"),
 			textField("id", &t.ID, "What transactional ids begin with. A slash, the name of the member (`instance`), a dash and a number come behind it, so ACLs for them need a prefix.").means("the group"),
-			textField("changelog", &t.Changelog, "Topic that holds the keys.").means("the group with `-keys` behind it"),
+			textField("changelog", &t.Changelog, "Topic that holds the keys. With several `topics` and no `repartition` each has one, with a dash and its name behind this one.").means("the group with `-keys` behind it"),
 			pathField("state", &t.State, "Directory of the local copy of the keys.").or("semel-state"),
 			choiceField("time", &t.Time, "By which time keys expire: the clock's, or the records' own.", "processing", "event").or("processing"),
 			pauseField("grace", &t.Grace, "With `time: event`, how much older than the newest record of its partition a record may be before it is late.").or("0s"),

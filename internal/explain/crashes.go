@@ -103,7 +103,7 @@ func (e *explainer) inKafka(add func(at, then string)) {
 	add("before the transaction", e.again()+"; nothing has happened")
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.again()+" and is fresh")
 	add("at the commit, its answer lost", "the state is built anew from what the broker has committed: outputs, keys and offsets are there together, or not at all")
-	add("after the commit, before the local copy of the keys has it", "the copy is brought up from the topic "+changelog(e.pipeline)+" before anything is decided")
+	add("after the commit, before the local copy of the keys has it", "the copy is brought up from the "+changelogs(e.pipeline)+" before anything is decided")
 	reads := "the other reads the keys up to its end before it decides"
 	if e.pipeline.Transaction.Standby {
 		reads = "the other has a copy of the keys, and reads what is missing up to its end before it decides"

@@ -233,6 +233,7 @@ func TestTextNamesEndsAndKeys(t *testing.T) {
 		fromHTTP + "    store: db\n" + toRows:                                                "p: http 127.0.0.1:80/ → postgres table t\n",
 		fromFile + "    store: keys\n" + toFile:                                              "p: file in → file out\n",
 		strings.Replace(fromKafka, "group", "repartition: { topic: b }, group", 1) + toKafka: "p: kafka in as g, by key through b → kafka out\n",
+		strings.Replace(fromKafka, "[in]", "[in, on]", 1) + toKafka:                          "p: kafka in, on as g → kafka out\n  commits by        one transaction in Kafka\n  keys              .id, scope p, in Kafka, topics g-keys-in, g-keys-on, remembered for 7d\n",
 		fromKafka + toKafka: "p: kafka in as g → kafka out\n  commits by        one transaction in Kafka\n  keys              .id, scope p, in Kafka, topic g-keys, remembered for 7d\n",
 	} {
 		if got := promise(t, text).Text(); !strings.HasPrefix(got, want) {

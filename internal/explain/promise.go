@@ -106,7 +106,7 @@ func (e *explainer) keys() string {
 	p := e.pipeline
 	where := "in Kafka"
 	if e.mode == config.SourceIsSink {
-		where += ", topic " + changelog(p)
+		where += ", " + changelogs(p)
 	}
 	if s, ok := e.file.Store(p.Store.Name); ok {
 		where = "in " + s.Name + " (" + s.Spec.Kind() + ")"
@@ -117,12 +117,13 @@ func (e *explainer) keys() string {
 	return p.Key.Rule.String() + ", scope " + p.Key.Scope + ", " + where
 }
 
-// changelog is the topic of the keys of a pipeline from Kafka to Kafka.
-func changelog(p *config.Pipeline) string {
-	if source, ok := p.Source.(*config.KafkaSource); ok && p.Transaction.Changelog == "" {
-		return source.Group + "-keys"
+// changelogs names the topics of the keys of a pipeline from Kafka to Kafka.
+func changelogs(p *config.Pipeline) string {
+	names := p.Changelogs()
+	if len(names) == 1 {
+		return "topic " + names[0]
 	}
-	return p.Transaction.Changelog
+	return "topics " + strings.Join(names, ", ")
 }
 
 // repartition is the topic between two stages, "" if there is one stage.

@@ -88,7 +88,7 @@ func OpenKafkaAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*k
 	if source, reads := p.Source.(*config.KafkaSource); reads && (!writes || slices.Equal(source.Brokers, sink.Brokers)) {
 		add(source.Topics...)
 		if f.Mode(p) == config.SourceIsSink {
-			add(changelog(p, source), source.RepartitionTopic())
+			add(append(p.Changelogs(), source.RepartitionTopic())...)
 		}
 	}
 	if writes {
