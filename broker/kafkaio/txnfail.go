@@ -52,7 +52,7 @@ func (w *worker) putAside(ctx context.Context, r *kgo.Record, then pipeline.Then
 			return err
 		}
 		w.asides.add(pipeline.EventParked, reason, itemOf(r, k, attempts, cause))
-		w.s.client.Produce(ctx, out, w.promise)
+		w.produce(out)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type session struct {
 	cut    context.CancelFunc // ends the client at once
 	limits limits             // that the client has
 	tooBig int                // transactions in a row that brokers refused for a size
+	aborts int                // transactions in a row that were aborted for an error
 	parts  map[partitionID]*part
 	work   worker
 	// restoring is the goroutine that brings parts up to date, if one runs.
@@ -188,6 +189,9 @@ func (s *session) live(ctx context.Context) error {
 
 // loop works until ctx ends or the client is of no more use.
 func (s *session) loop(ctx, last context.Context) error {
+	calls, cancel := lasting(ctx, s.t.opts.Shutdown/2) // the rest of the time is for the commit
+	defer cancel()
+	s.work.produce = func(r *kgo.Record) { s.client.Produce(last, r, s.work.promise) }
 	for {
 		if err := s.settle(ctx); err != nil {
 			return err
@@ -207,11 +211,11 @@ func (s *session) loop(ctx, last context.Context) error {
 		}
 		if fetches.NumRecords() == 0 {
 			if s.restoring == nil && !s.pending() && joined(s.client) {
-				s.t.health.works(s.name)
+				s.works()
 			}
 			continue
 		}
-		if err := s.transact(ctx, last, fetches); err != nil {
+		if err := s.transact(ctx, calls, last, fetches); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package kafkaio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,13 @@ type worker struct {
 	began   time.Time // of the last transaction
 	records int
 	bytes   int64
+	pace    int // how many records are read at once beside a Transform
+	// transformed is how many records the open transaction gave to the Transform, and
+	// inTime how many of them within the interval.
+	transformed, inTime int
+	limit               int // of the records of a transaction, after one that took too long; or 0
+	// produce gives a record to the client, as part of the open transaction.
+	produce func(*kgo.Record)
 	// promise is called for each record that was written or failed.
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
@@ -54,6 +62,7 @@ const (
 func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Reader(nil)
+	w.pace = firstPace
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
@@ -62,15 +71,10 @@ func (w *worker) init(s *session) {
 	}
 }
 
-// room returns how many records may be read at once.
-func (w *worker) room() int {
-	const most = 10_000
-	return max(min(most, w.opts.MaxRecords-w.records), 1)
-}
-
 // transact begins a transaction with what was read, reads on until it is due, and
-// ends it. After an error the session begins anew.
-func (s *session) transact(ctx, last context.Context, fetches kgo.Fetches) error {
+// ends it. No Transform is called when calls has ended. After an error the session
+// begins anew.
+func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
 	w := &s.work
 	w.reset()
 	w.began = time.Now()
@@ -78,12 +82,18 @@ func (s *session) transact(ctx, last context.Context, fetches kgo.Fetches) error
 		return fmt.Errorf("kafkaio: begin: %w", err)
 	}
 	for {
-		if err := w.process(last, fetches); err != nil {
+		if err := w.process(calls, fetches); errors.Is(err, errSlow) {
+			if err := s.abort(last); err != nil {
+				return err
+			}
+			s.retried(err)
+			return nil
+		} else if err != nil {
 			s.abort(last)
 			return err
 		}
 		left := s.t.opts.Interval - time.Since(w.began)
-		if left <= 0 || w.records >= s.t.opts.MaxRecords || w.bytes >= s.t.opts.MaxBytes || ctx.Err() != nil || w.failed.Load() != nil {
+		if left <= 0 || w.records >= w.most() || w.bytes >= s.t.opts.MaxBytes || ctx.Err() != nil || w.failed.Load() != nil {
 			break
 		}
 		fetches = s.poll(ctx, left)
@@ -105,6 +115,7 @@ func (w *worker) reset() {
 	w.counts = counts{}
 	w.asides.reset()
 	w.records, w.bytes = 0, 0
+	w.transformed, w.inTime = 0, 0
 	w.failed.Store(nil)
 	for _, p := range w.touched {
 		p.touched = false
@@ -120,23 +131,27 @@ func (s *session) abort(last context.Context) error {
 		p.slot.state.drop()
 	}
 	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
-	return s.rewind(last)
+	return s.work.overdue(s.rewind(last))
 }
 
 // finish writes the changelog and commits. An error means that it is not known
 // what the brokers have: the session begins anew.
 func (s *session) finish(last context.Context) error {
 	w := &s.work
-	w.writeChangelog(last)
+	w.writeChangelog()
 	if err := s.client.Client().Flush(last); err != nil {
 		return fmt.Errorf("kafkaio: flush: %w", err)
 	}
 	if failed := w.failed.Load(); failed != nil || s.interrupted() {
+		var cause error
+		if failed != nil {
+			cause = w.overdue(*failed)
+		}
 		if err := s.abort(last); err != nil {
 			return err
 		}
 		if failed != nil {
-			s.t.observe(pipeline.Event{Kind: pipeline.EventRetried, Count: w.records, Err: *failed})
+			s.retried(cause)
 			return s.t.refusedSize(last, s.limits, &s.tooBig, *failed)
 		}
 		return nil
@@ -150,10 +165,10 @@ func (s *session) finish(last context.Context) error {
 		if err == nil {
 			err = errAgain // it may have committed, though the client says no
 		}
-		return fmt.Errorf("kafkaio: commit: %w", err)
+		return fmt.Errorf("kafkaio: commit: %w", w.overdue(err))
 	}
-	s.tooBig = 0
-	s.t.health.works(s.name)
+	s.tooBig, w.limit = 0, 0
+	s.works()
 	for _, p := range w.touched {
 		s.applied(p)
 	}
@@ -206,12 +221,12 @@ func (t *Transactor) writeLog(st *state) {
 }
 
 // writeChangelog writes what the transaction learned of keys.
-func (w *worker) writeChangelog(last context.Context) {
+func (w *worker) writeChangelog() {
 	for _, p := range w.touched {
 		for _, value := range p.slot.state.records() {
 			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.topic), Partition: p.id.number, Value: value}
 			p.changes = append(p.changes, r)
-			w.s.client.Produce(last, r, w.promise)
+			w.produce(r)
 		}
 	}
 }
@@ -239,6 +254,7 @@ func (w *worker) report() {
 // process decides what was read. The records of a partition come in their order.
 func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 	var failed error
+	start, before, transformed := time.Now(), w.records, w.transformed
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		if failed != nil || len(f.Records) == 0 {
 			return
@@ -256,6 +272,11 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 		w.records += len(f.Records)
 		failed = w.partition(ctx, p, f.Records)
 	})
+	decided := w.records - before
+	if errors.Is(failed, errSlow) {
+		decided = w.transformed - transformed
+	}
+	w.paced(decided, time.Since(start))
 	return failed
 }
 
@@ -361,25 +382,32 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 		return false, w.fail(ctx, r, 1, err)
 	}
 	w.counts.delivered++
-	w.write(ctx, r, r.Partition)
+	w.write(r, r.Partition)
 	return true, nil
 }
 
 // write writes an output. The record may be one that was read: its key, value,
 // headers and time stay.
-func (w *worker) write(ctx context.Context, r *kgo.Record, partition int32) {
+func (w *worker) write(r *kgo.Record, partition int32) {
 	if r.Topic == "" || w.opts.Transform == nil {
 		r.Topic = w.opts.Output
 	}
 	if w.opts.SamePartition {
 		r.Partition = partition
 	}
-	w.s.client.Produce(ctx, r, w.promise)
+	w.produce(r)
 }
 
-// transform calls the caller's function until it succeeds or is given up.
+// transform calls the caller's function until it succeeds or is given up, or the
+// context ends: what failed then may have failed for that.
 func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 	f := &w.opts.Failure
+	if ctx.Err() != nil {
+		return false, errAgain // the transaction is aborted, and this drains
+	}
+	if err := w.begins(); err != nil {
+		return false, err
+	}
 	for attempt := 1; ; attempt++ {
 		outputs, err := w.call(ctx, r, attempt)
 		if err == nil {
@@ -387,16 +415,19 @@ func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 		}
 		if err == nil {
 			for _, out := range outputs {
-				w.write(ctx, out, r.Partition)
+				w.write(out, r.Partition)
 			}
 			w.counts.delivered++
 			return true, nil
+		}
+		if ctx.Err() != nil {
+			return false, errAgain
 		}
 		if semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
 			return false, w.fail(ctx, r, attempt, err)
 		}
 		if !pause(ctx, f.Pause(attempt)) {
-			return false, errAgain // the transaction is aborted, and this drains
+			return false, errAgain
 		}
 	}
 }
