@@ -57,6 +57,7 @@ type SourceOptions struct {
 type Source struct {
 	opts   SourceOptions
 	client *kgo.Client
+	cut    context.CancelFunc // ends all that the client does, also what it waits for
 	stop   context.CancelFunc // ends the commits now and then
 	give   context.CancelFunc // gives up the one that is on its way
 	done   chan struct{}      // closed behind the last
@@ -96,8 +97,11 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	living, cut := context.WithCancel(context.Background())
+	s.cut = cut
 	all := append([]kgo.Opt{kgo.FetchMaxWait(500 * time.Millisecond)}, o.Client...) // a partition that is added waits as long
 	all = append(all,
+		kgo.WithContext(living),
 		kgo.ConsumerGroup(o.Group), kgo.ConsumeTopics(o.Topics...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
@@ -115,10 +119,11 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	}
 	var err error
 	if s.client, err = kgo.NewClient(all...); err != nil {
+		cut()
 		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	if err := reach(ctx, s.client); err != nil {
-		s.client.CloseAllowingRebalance()
+		s.close(ctx)
 		return nil, err
 	}
 	var sending, committing context.Context
@@ -330,8 +335,16 @@ func (s *Source) Close(ctx context.Context) error {
 	if ctx.Err() == nil {
 		_ = s.client.LeaveGroupContext(ctx) // the group notices without it
 	}
-	s.client.CloseAllowingRebalance()
+	s.close(ctx)
 	return err
+}
+
+// close closes the client. When ctx ends it is cut off, also where it has taken
+// partitions away and waits for a broker to commit what is settled in them.
+func (s *Source) close(ctx context.Context) {
+	defer s.cut()
+	defer context.AfterFunc(ctx, s.cut)()
+	s.client.CloseAllowingRebalance()
 }
 
 func (s *Source) tell(count int, reason string, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,4 +220,43 @@ func TestWhoIsRefusedIsToldSo(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestCloseEndsWithItsContextWhileBrokersStandStill: nothing that was sent is
+// answered, as of a broker that was stopped, and what is settled cannot be
+// committed.
+func TestCloseEndsWithItsContextWhileBrokersStandStill(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []bool{false, true} {
+		inBubble(t, 2, func(b *bubble) {
+			b.write(numbered(0, 10, 2)...)
+			m := b.join(func(o *SourceOptions) { o.SessionTimeout = 30 * time.Second })
+			items := m.get(10)
+			if !busy {
+				m.ack(items...)
+				b.becomes(0, 5)
+				b.becomes(1, 5)
+			}
+			var still atomic.Bool
+			still.Store(true)
+			b.cluster.ControlKey(-1, func(kmsg.Request) (kmsg.Response, error, bool) {
+				b.cluster.KeepControl()
+				return nil, nil, still.Load()
+			})
+			if busy {
+				m.ack(items...)
+			}
+			ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+			defer cancel()
+			begun := time.Now()
+			err := m.Close(ctx)
+			if took := time.Since(begun); took > 4*time.Second {
+				b.Errorf("busy %v: Close took %v with a context of 3 s", busy, took)
+			}
+			if busy && err == nil {
+				b.Error("Close told nothing of offsets that are not committed")
+			}
+			still.Store(false)
+		})
+	}
 }
