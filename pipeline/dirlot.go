@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // DirLot is a Lot in a directory: a file of JSON for each message, in a
@@ -33,6 +35,9 @@ const AuditName = "audit.jsonl"
 
 // OpenDirLot returns the lot in a directory, which is made if there is none.
 func OpenDirLot(dir string) (*DirLot, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("pipeline: open the lot: no directory is named: %w", semel.ErrInvalidRequest)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("pipeline: open the lot: %w", err)
 	}

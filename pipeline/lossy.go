@@ -50,8 +50,12 @@ type Lossy struct {
 	busy map[semel.Key]*Item
 }
 
-// NewLossy returns a session. The sink is closed by Close, the filter is not.
+// NewLossy returns a session. The sink is closed by Close, the filter is not. It
+// panics if one of them is nil.
 func NewLossy(filter KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
+	if err := missing("NewLossy", argument{"filter", filter == nil}, argument{"sink", sink == nil}); err != nil {
+		panic(err)
+	}
 	l := &Lossy{filter: filter, sink: sink, busy: map[semel.Key]*Item{}}
 	if opts != nil {
 		l.opts = *opts

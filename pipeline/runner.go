@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/semel-dev/semel"
 )
 
 // Runner moves messages from a source through a session. It is made by New and
@@ -25,6 +28,7 @@ type Runner struct {
 	seed      maphash.Seed
 	lanes     atomic.Uint64
 	delivered atomic.Uint64
+	ran       atomic.Bool
 
 	hard  context.Context // of deliveries: ends when Shutdown is over
 	kill  context.CancelFunc
@@ -48,6 +52,9 @@ type feed struct {
 // error, which wraps semel.ErrInvalidRequest. The runner closes source and
 // session when it has run.
 func New(source Source, session Session, opts *Options) (*Runner, error) {
+	if err := missing("New", argument{"source", source == nil}, argument{"session", session == nil}); err != nil {
+		return nil, err
+	}
 	r := &Runner{session: session, traits: session.Traits(), seed: maphash.MakeSeed()}
 	if opts != nil {
 		r.opts = *opts
@@ -87,7 +94,13 @@ func (r *Runner) feed(source Source) {
 // Shutdown, and returns the rest to the source; its error is then nil. Nothing
 // is acknowledged that was not settled. Any other error is what the pipeline
 // cannot go on with; one that wraps ErrStopped names the message it stopped at.
+//
+// A second call, also during the first, does nothing and returns an error that
+// wraps semel.ErrInvalidRequest.
 func (r *Runner) Run(ctx context.Context) error {
+	if r.ran.Swap(true) {
+		return fmt.Errorf("pipeline %s: Run was called before and a runner runs once; make another one, with a source and a session that are not closed: %w", r.opts.Name, semel.ErrInvalidRequest)
+	}
 	r.hard, r.kill = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.kill()
 	reading, stopReading := context.WithCancel(ctx)
@@ -138,6 +151,10 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 	p := newPreparer(r, f)
 	for r.sched.wait(ctx) {
 		items, err := f.source.Read(ctx)
+		if at := withoutLane(items); at >= 0 {
+			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Lane: a source must set that of each, made by NewLane: %w", at, len(items), f.source, semel.ErrInvalidRequest))
+			return
+		}
 		if len(items) > 0 {
 			r.sched.add(p.prepare(items))
 		}
@@ -150,6 +167,11 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 			return
 		}
 	}
+}
+
+// withoutLane returns the place of an item that belongs to no lane, or -1.
+func withoutLane(items []*Item) int {
+	return slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Lane == nil })
 }
 
 // finish gives back what is left and closes everything.

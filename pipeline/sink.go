@@ -147,8 +147,12 @@ type HandlerOptions struct {
 	Parallel int
 }
 
-// NewHandler returns a sink that calls a function, once for each item.
+// NewHandler returns a sink that calls a function, once for each item. It panics
+// if there is none.
 func NewHandler(fn Handler, opts *HandlerOptions) Sink {
+	if err := missing("NewHandler", argument{"function", fn == nil}); err != nil {
+		panic(err)
+	}
 	h := &handler{fn: fn, parallel: 16}
 	if opts != nil && opts.Parallel > 0 {
 		h.parallel = opts.Parallel

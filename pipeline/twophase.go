@@ -43,6 +43,9 @@ type TwoPhase struct {
 // NewTwoPhase returns a session. Errors are those of semel.NewGuard. The sink is
 // closed by Close, the store is not.
 func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase, error) {
+	if err := missing("NewTwoPhase", argument{"store", store == nil}, argument{"sink", sink == nil}); err != nil {
+		return nil, err
+	}
 	t := &TwoPhase{sink: sink}
 	if opts != nil {
 		t.opts = *opts

@@ -1,0 +1,140 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// counted counts how often a source is closed.
+type counted struct {
+	*listSource
+	mu     sync.Mutex
+	closes int
+}
+
+func (c *counted) Close(ctx context.Context) error {
+	c.mu.Lock()
+	c.closes++
+	c.mu.Unlock()
+	return c.listSource.Close(ctx)
+}
+
+func discard(context.Context, pipeline.Message) (semel.Result, error) { return semel.Result{}, nil }
+
+func phases(t *testing.T) *pipeline.TwoPhase {
+	t.Helper()
+	s, err := pipeline.NewTwoPhase(newStore(t), pipeline.NewHandler(discard, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func stopping(t *testing.T) *pipeline.Options {
+	return &pipeline.Options{Key: rule(t), OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop}}
+}
+
+// refused checks that an error says that a call was wrong, and in which words.
+func refused(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("got %v, want a refused request", err)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not say %q", err, word)
+		}
+	}
+}
+
+func TestARunnerRunsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := &counted{listSource: newListSource(message(pipeline.NewLane("a"), 0, "x", ""))}
+		source.endless = true
+		r, err := pipeline.New(source, phases(t), stopping(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		synctest.Wait()
+		refused(t, r.Run(ctx), "once")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		refused(t, r.Run(t.Context()), "once")
+		if source.closes != 1 || len(source.acked) != 1 {
+			t.Errorf("the source was closed %d times, and %d messages were acknowledged; want 1 and 1", source.closes, len(source.acked))
+		}
+	})
+}
+
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	t.Parallel()
+	sink := pipeline.NewHandler(discard, nil)
+	_, err := pipeline.New(nil, nil, stopping(t))
+	refused(t, err, "source is nil", "session is nil")
+	_, err = pipeline.New(newListSource(), nil, stopping(t))
+	refused(t, err, "session is nil")
+	_, err = pipeline.NewTwoPhase(nil, nil, nil)
+	refused(t, err, "store is nil", "sink is nil")
+	_, err = pipeline.NewTwoPhase(newStore(t), nil, nil)
+	refused(t, err, "sink is nil")
+	_, err = pipeline.OpenDirLot("")
+	refused(t, err, "no directory")
+	for word, construct := range map[string]func(){
+		"function is nil": func() { pipeline.NewHandler(nil, nil) },
+		"filter is nil":   func() { pipeline.NewLossy(nil, sink, nil) },
+	} {
+		func() {
+			defer func() {
+				err, _ := recover().(error)
+				refused(t, err, word)
+			}()
+			construct()
+		}()
+	}
+}
+
+// laneless is a source that gives an item which belongs to no lane.
+type laneless struct{ *listSource }
+
+func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	items, err := s.listSource.Read(ctx)
+	if errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return append(items, &pipeline.Item{}), err
+}
+
+// TestAnItemWithoutLaneEndsThePipelineAlone: the process goes on, and the source
+// is closed.
+func TestAnItemWithoutLaneEndsThePipelineAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := &laneless{newListSource(message(pipeline.NewLane("a"), 0, "x", ""))}
+		r, err := pipeline.New(source, phases(t), stopping(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		refused(t, r.Run(ctx), "source: item 1 of the 2", "laneless.Read", "no Lane")
+		if !source.closed || len(source.acked) > 0 {
+			t.Errorf("closed %v, %d acknowledged", source.closed, len(source.acked))
+		}
+	})
+}
