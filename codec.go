@@ -41,6 +41,9 @@ func DoCodec[T any](ctx context.Context, g *Guard, call Call, codec Codec[T], fn
 		value     T
 		encodeErr error
 	)
+	if fn == nil {
+		return value, errNoEffect
+	}
 	out, err := g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
 		var err error
 		if value, err = fn(ctx, claim); err != nil {

@@ -27,8 +27,14 @@ func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
 	return g.DoCall(ctx, Call{Key: key}, fn)
 }
 
+// errNoEffect is the error of a call whose function is nil. No key is claimed.
+var errNoEffect = fmt.Errorf("semel: the function that takes the effect is nil: %w", ErrInvalidRequest)
+
 // DoCall is Do for a call with a fingerprint, a window or a time of its own.
 func (g *Guard) DoCall(ctx context.Context, call Call, fn Func) (Outcome, error) {
+	if fn == nil {
+		return Outcome{}, errNoEffect
+	}
 	return g.doResult(ctx, call, func(ctx context.Context, claim Claim) (Result, error) {
 		data, err := fn(ctx, claim)
 		if data == nil {

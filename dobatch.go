@@ -43,7 +43,11 @@ func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []Batch
 	outcomes := make([]BatchOutcome, len(calls))
 	todo := make([]int, 0, len(calls))
 	for i := range calls {
-		if err := calls[i].Key.Validate(); err != nil {
+		err := calls[i].Key.Validate()
+		if err == nil && fn == nil {
+			err = errNoEffect
+		}
+		if err != nil {
 			outcomes[i].Err = err
 			continue
 		}

@@ -34,6 +34,9 @@ var (
 // NewSession returns a session that writes what opts say. The guard's Wait is
 // best 0: the runner waits.
 func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
+	if guard == nil {
+		return nil, fmt.Errorf("pgsink: NewSession: the guard is nil: %w", semel.ErrInvalidRequest)
+	}
 	w, err := newWriter(opts)
 	if err != nil {
 		return nil, err
@@ -48,8 +51,11 @@ func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
 type Handler func(ctx context.Context, tx pgx.Tx, m pipeline.Message) (semel.Result, error)
 
 // NewHandler returns a session whose effect is a function, called for each
-// message behind a savepoint.
+// message behind a savepoint. It panics if guard or function is nil.
 func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
+	if guard == nil || fn == nil {
+		panic("pgsink: NewHandler: the guard or the function is nil")
+	}
 	return &Session{guard: guard, handle: fn, traits: pipeline.SinkTraits{Parallel: 4}}
 }
 
