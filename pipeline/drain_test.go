@@ -82,31 +82,6 @@ func TestADrainEndsEffectsWhenShutdownIsOver(t *testing.T) {
 	})
 }
 
-func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.opts.Failure.Then = pipeline.Stop
-		r.source.endless = true
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
-			if m.Key.ID == "bad" {
-				return semel.Result{}, semel.Permanent(errors.New("never"))
-			}
-			return semel.Result{}, nil
-		}
-		r.add(1, "a", "")
-		r.add(42, "bad", "")
-		err := r.start(t.Context())()
-		const want = `stopped at a message of a, partition 0, offset 42, key ""/"bad", for "permanent": never: mend the cause and start again, or write then: park`
-		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v", err)
-		}
-		if _, acked := r.source.acked[42]; acked {
-			t.Error("the message was acknowledged")
-		}
-	})
-}
-
 func TestWhatHasNoKeyFollowsItsPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -232,9 +232,19 @@ func (r *Runner) giveUp(it *Item, reason string, then Then, v *verdicts) {
 		r.observe(Event{Kind: EventDropped, Count: 1, Reason: reason, Err: it.Err, Item: it})
 		v.settled = append(v.settled, it)
 	default:
-		r.fail(fmt.Errorf("%w of %s, key %s, for %q: %w: mend the cause and start again, or write %s",
-			ErrStopped, it.source.at(it.Message.Origin), it.Call.Key, reason, it.Err, instead(reason)))
+		r.fail(fmt.Errorf("%w%s, for %q: %w: mend the cause and start again, or write %s", ErrStopped, it.named(), reason, it.Err, instead(reason)))
 	}
+}
+
+// named says which message of the source an item is, by what is known of it.
+func (it *Item) named() string {
+	text := ""
+	if o := it.Message.Origin; o != (semel.Origin{Delivery: o.Delivery}) {
+		text = " of " + it.source.at(o)
+	} else if it.Message.ID != "" {
+		text = fmt.Sprintf(" with the id %q", it.Message.ID)
+	}
+	return text + ", key " + it.Call.Key.String()
 }
 
 // at says where a message of the source stands.
