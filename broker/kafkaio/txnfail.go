@@ -19,12 +19,13 @@ func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err erro
 	return w.putAside(ctx, r, w.opts.Failure.Then, reason, attempts, err)
 }
 
-// fit reports as an error that an output is larger than its topic takes.
-func (w *worker) fit(outputs []*kgo.Record) error {
+// fit reports as an error that an output is larger than its topic takes, or that the topic
+// cannot be written.
+func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 	for _, out := range outputs {
-		topic := out.Topic
-		if topic == "" {
-			topic = w.opts.Output
+		topic := w.topicOf(out)
+		if err := w.refused(ctx, topic); err != nil {
+			return err
 		}
 		if err := w.s.limits.check(topic, out); err != nil {
 			return err

@@ -109,7 +109,7 @@ func TestATransactorWhoseTransactionsAllFailIsNotReady(t *testing.T) {
 			if !refuse.Load() || req.(*kmsg.ProduceRequest).TransactionID == nil {
 				return nil, nil, false
 			}
-			return refusal(req.(*kmsg.ProduceRequest), kerr.InvalidRecord), nil, true
+			return refuseAll(req.(*kmsg.ProduceRequest), kerr.InvalidRecord), nil, true
 		})
 		b.write(numbered(0, 10, 1)...)
 		p := b.start(b.options())
@@ -123,8 +123,8 @@ func TestATransactorWhoseTransactionsAllFailIsNotReady(t *testing.T) {
 	})
 }
 
-// refusal is the answer to a request of a producer that refuses all of it.
-func refusal(req *kmsg.ProduceRequest, why *kerr.Error) *kmsg.ProduceResponse {
+// refuseAll is the answer to a request of a producer that refuses all of it.
+func refuseAll(req *kmsg.ProduceRequest, why *kerr.Error) *kmsg.ProduceResponse {
 	answer := req.ResponseKind().(*kmsg.ProduceResponse)
 	for _, topic := range req.Topics {
 		t := kmsg.NewProduceResponseTopic()

@@ -43,6 +43,8 @@ type worker struct {
 	// promise is called for each record that was written or failed.
 	promise func(*kgo.Record, error)
 	failed  atomic.Pointer[error]
+	// refusals are the topics to which a Transform cannot write.
+	refusals refusals
 }
 
 // counts is what a transaction did.
@@ -65,6 +67,9 @@ func (w *worker) init(s *session) {
 	w.pace = firstPace
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
+			if w.opts.Transform != nil {
+				w.refusals.hear(r.Topic, err)
+			}
 			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
 			w.failed.CompareAndSwap(nil, &err)
 		}
@@ -152,6 +157,7 @@ func (s *session) finish(last context.Context) error {
 		}
 		if failed != nil {
 			s.retried(cause)
+			w.learn(last)
 			return s.t.refusedSize(last, s.limits, &s.tooBig, *failed)
 		}
 		return nil
@@ -411,7 +417,7 @@ func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 	for attempt := 1; ; attempt++ {
 		outputs, err := w.call(ctx, r, attempt)
 		if err == nil {
-			err = w.fit(outputs)
+			err = w.fit(ctx, outputs)
 		}
 		if err == nil {
 			for _, out := range outputs {

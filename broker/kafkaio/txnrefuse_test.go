@@ -1,0 +1,134 @@
+package kafkaio
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// to is a Transform that passes records on, some of them to topics of their own by key.
+func to(topics map[string]string) Transform {
+	return func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+		return []*kgo.Record{{Topic: topics[string(m.RecordKey)], Key: m.RecordKey, Value: m.Body}}, nil
+	}
+}
+
+// parkedWhy returns why records were put aside, by key.
+func (b *bubble) parkedWhy() map[string]string {
+	why := map[string]string{}
+	for _, r := range b.read("aside") {
+		for _, h := range r.Headers {
+			if h.Key == headerError {
+				why[string(r.Key)] = string(h.Value)
+			}
+		}
+	}
+	return why
+}
+
+// refuseTopic has brokers answer for a topic what they say of one that may not be
+// written, or is none.
+func (b *bubble) refuseTopic(topic string, why *kerr.Error) {
+	b.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		asked := req.(*kmsg.MetadataRequest)
+		if len(asked.Topics) != 1 || asked.Topics[0].Topic == nil || *asked.Topics[0].Topic != topic {
+			return nil, nil, false
+		}
+		answer := req.ResponseKind().(*kmsg.MetadataResponse)
+		answer.Brokers = append(answer.Brokers, kmsg.MetadataResponseBroker{Host: "127.0.0.1", Port: 9092})
+		t := kmsg.NewMetadataResponseTopic()
+		t.Topic, t.ErrorCode = &topic, why.Code
+		answer.Topics = append(answer.Topics, t)
+		return answer, nil, true
+	})
+}
+
+// TestAnOutputForATopicThatIsMissingFailsItsMessageAlone makes the topic later, and
+// then what is for it is written.
+func TestAnOutputForATopicThatIsMissingFailsItsMessageAlone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		opts.Transform = to(map[string]string{"7": "later", "8": "never", "107": "later", "108": "never", "207": "later"})
+		p := b.start(opts)
+		for i, want := range []string{"7 8", "7 8 107 108"} {
+			b.write(numbered(100*i, 100, 1)...)
+			began := time.Now()
+			p.wait(100*(i+1), settled)
+			if took := time.Since(began); took > 10*time.Second || i > 0 && took > time.Second {
+				t.Errorf("it took %v", took)
+			}
+			why := b.parkedWhy()
+			for id := range strings.FieldsSeq(want) {
+				if err := why[id]; !strings.Contains(err, "does not host") || !strings.Contains(err, "make it, or mend the Transform") {
+					t.Errorf("%s was put aside for %q", id, err)
+				}
+			}
+			if n := len(strings.Fields(want)); len(why) != n || len(b.read("out")) != 100*(i+1)-n {
+				t.Errorf("%d were put aside and %d written, want %s put aside", len(why), len(b.read("out")), want)
+			}
+		}
+		must(t, b.cluster.CreateTopic("later", 1, nil))
+		b.write(numbered(200, 100, 1)...)
+		p.wait(300, settled)
+		p.becomesReady()
+		p.stop()
+		if got := len(b.read("later")); got != 1 || len(b.parkedWhy()) != 4 {
+			t.Errorf("%d were written to the topic when it was there, and %d put aside", got, len(b.parkedWhy()))
+		}
+	})
+}
+
+// TestATopicThatIsJustMadeIsNotRefused makes the topic when something was to be
+// written to it.
+func TestATopicThatIsJustMadeIsNotRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		opts.Transform = to(map[string]string{"7": "soon"})
+		b.write(numbered(0, 10, 1)...)
+		p := b.start(opts)
+		p.wait(1, func(e *events) int { return e.count(pipeline.EventRetried) })
+		pause(b.Context(), limitsWithin/2)
+		must(t, b.cluster.CreateTopic("soon", 1, nil))
+		p.wait(10, settled)
+		p.stop()
+		if got, aside := len(b.read("soon")), b.parkedWhy(); got != 1 || len(aside) != 0 {
+			t.Errorf("%d were written and %v put aside", got, aside)
+		}
+	})
+}
+
+func TestAnOutputForATopicThatBrokersRefuseFailsItsMessageAlone(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]*kerr.Error{"bad topic/name": kerr.InvalidTopicException, "secret": kerr.TopicAuthorizationFailed} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.refuseTopic(name, why)
+				opts := b.options()
+				opts.Transform = to(map[string]string{"7": name})
+				b.write(numbered(0, 100, 1)...)
+				p := b.start(opts)
+				p.wait(100, settled)
+				p.becomesReady()
+				p.stop()
+				if got := len(b.read("out")); got != 99 {
+					t.Errorf("%d were written, want 99", got)
+				}
+				if err := b.parkedWhy()["7"]; !strings.Contains(err, strconv.Quote(name)) || !strings.Contains(err, why.Message) {
+					t.Errorf("it was put aside for %q", err)
+				}
+			})
+		})
+	}
+}
