@@ -132,3 +132,32 @@ func TestAnOutputForATopicThatBrokersRefuseFailsItsMessageAlone(t *testing.T) {
 		})
 	}
 }
+
+func TestAnOutputThatIsNilFailsItsMessage(t *testing.T) {
+	t.Parallel()
+	for _, headers := range []bool{false, true} {
+		t.Run(strconv.FormatBool(headers), func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				opts := b.options()
+				opts.KeyHeaders = headers
+				opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+					if string(m.RecordKey) == "7" {
+						return []*kgo.Record{{Value: m.Body}, nil}, nil
+					}
+					return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
+				}
+				b.write(numbered(0, 10, 1)...)
+				p := b.start(opts)
+				p.wait(10, settled)
+				p.stop()
+				if got := len(b.read("out")); got != 9 {
+					t.Errorf("%d were written, want 9", got)
+				}
+				if err := b.parkedWhy()["7"]; !strings.Contains(err, "output 1 of the Transform is nil") {
+					t.Errorf("it was put aside for %q", err)
+				}
+			})
+		})
+	}
+}

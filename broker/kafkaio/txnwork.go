@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -447,7 +448,10 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 	fill(&w.message, r)
 	k, ok := w.keyOf()
 	outputs, err = w.opts.Transform(ctx, pipeline.Message{Message: w.message, Key: k, Attempt: attempt, Redrive: redrivesOf(&w.message)})
-	if ok && w.opts.KeyHeaders {
+	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
+		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
+	}
+	if ok && w.opts.KeyHeaders && err == nil {
 		for _, out := range outputs {
 			out.Headers = appendKeyHeaders(out.Headers, k, w.opts.Name)
 		}
