@@ -53,8 +53,10 @@ func (f *refusals) hear(topic string, err error) {
 }
 
 // learn asks about the topics that were heard of, but for those that the Transactor
-// writes itself: without these nothing goes on.
-func (w *worker) learn(ctx context.Context) {
+// writes itself: without these nothing goes on. The error has the session begin anew:
+// older brokers refuse a whole transaction for a topic that may not be written, and
+// its producer is of no more use.
+func (w *worker) learn(ctx context.Context) (again error) {
 	f := &w.refusals
 	f.mu.Lock()
 	heard := f.heard
@@ -75,7 +77,11 @@ func (w *worker) learn(ctx context.Context) {
 		if _, answered := errors.AsType[*kerr.Error](err); answered {
 			f.topics[topic] = refusal{err, time.Now()}
 		}
+		if errors.Is(err, kerr.TopicAuthorizationFailed) {
+			again = fmt.Errorf("%w: topic %s: %v", errAgain, topic, err) // the cause would end all
+		}
 	}
+	return again
 }
 
 // askTopic returns nil if a topic may be written, what brokers say against it, or why

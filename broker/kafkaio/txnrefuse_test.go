@@ -2,14 +2,17 @@ package kafkaio
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -131,6 +134,69 @@ func TestAnOutputForATopicThatBrokersRefuseFailsItsMessageAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnOutputForATopicThatMayOnlyBeSeenFailsItsMessageAlone has brokers that take
+// topics into a transaction before they are written.
+func TestAnOutputForATopicThatMayOnlyBeSeenFailsItsMessageAlone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		must(t, b.cluster.CreateTopic("secret", 1, nil))
+		must(t, b.cluster.CreateTopic("open", 1, nil))
+		b.denyWrites("secret")
+		opts := b.options()
+		opts.Transform = to(map[string]string{"6": "open", "7": "secret", "8": "open"})
+		b.write(numbered(0, 100, 1)...)
+		p := b.start(opts)
+		p.wait(100, settled)
+		p.becomesReady()
+		p.stop()
+		if out, open := len(b.read("out")), len(b.read("open")); out != 97 || open != 2 {
+			t.Errorf("%d were written to the output and %d to the topic that may be written, want 97 and 2", out, open)
+		}
+		if why := b.parkedWhy(); len(why) != 1 || !strings.Contains(why["7"], "allow Write on it") {
+			t.Errorf("put aside: %v", why)
+		}
+	}, kfake.MaxVersions(kversion.V3_9_0()))
+}
+
+// denyWrites has brokers let a topic be seen and not be written.
+func (b *bubble) denyWrites(topic string) {
+	b.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		asked := req.(*kmsg.MetadataRequest)
+		if !asked.IncludeTopicAuthorizedOperations || len(asked.Topics) != 1 || *asked.Topics[0].Topic != topic {
+			return nil, nil, false
+		}
+		answer := req.ResponseKind().(*kmsg.MetadataResponse)
+		answer.Brokers = append(answer.Brokers, kmsg.MetadataResponseBroker{Host: "127.0.0.1", Port: 9092})
+		t := kmsg.NewMetadataResponseTopic()
+		t.Topic, t.AuthorizedOperations = &topic, 1<<kmsg.ACLOperationDescribe|1<<kmsg.ACLOperationRead
+		answer.Topics = append(answer.Topics, t)
+		return answer, nil, true
+	})
+	b.cluster.ControlKey(int16(kmsg.AddPartitionsToTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		b.cluster.KeepControl()
+		asked := req.(*kmsg.AddPartitionsToTxnRequest)
+		if !slices.ContainsFunc(asked.Topics, func(t kmsg.AddPartitionsToTxnRequestTopic) bool { return t.Topic == topic }) {
+			return nil, nil, false
+		}
+		answer := req.ResponseKind().(*kmsg.AddPartitionsToTxnResponse)
+		for _, of := range asked.Topics {
+			t := kmsg.NewAddPartitionsToTxnResponseTopic()
+			t.Topic = of.Topic
+			for _, number := range of.Partitions {
+				p := kmsg.NewAddPartitionsToTxnResponseTopicPartition()
+				p.Partition, p.ErrorCode = number, kerr.OperationNotAttempted.Code
+				if of.Topic == topic {
+					p.ErrorCode = kerr.TopicAuthorizationFailed.Code
+				}
+				t.Partitions = append(t.Partitions, p)
+			}
+			answer.Topics = append(answer.Topics, t)
+		}
+		return answer, nil, true
+	})
 }
 
 func TestAnOutputThatIsNilFailsItsMessage(t *testing.T) {

@@ -158,7 +158,9 @@ func (s *session) finish(last context.Context) error {
 		}
 		if failed != nil {
 			s.retried(cause)
-			w.learn(last)
+			if err := w.learn(last); err != nil {
+				return err
+			}
 			return s.t.refusedSize(last, s.limits, &s.tooBig, *failed)
 		}
 		return nil
