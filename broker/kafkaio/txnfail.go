@@ -19,8 +19,8 @@ func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err erro
 	return w.putAside(ctx, r, w.opts.Failure.Then, reason, attempts, err)
 }
 
-// fit reports as an error that an output is larger than its topic takes, or that the topic
-// cannot be written.
+// fit reports as an error that an output is larger than its topic takes, or that its
+// topic cannot be written.
 func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 	for _, out := range outputs {
 		topic := w.topicOf(out)

@@ -73,7 +73,7 @@ func (w *worker) begins() error {
 func (w *worker) shorten() { w.limit = max(w.inTime, 1) }
 
 // overdue says so if an error is the answer to a transaction that was open for too
-// long, as nil is not.
+// long. Nil stays nil.
 func (w *worker) overdue(err error) error {
 	took := time.Since(w.began)
 	if w.opts.Transform == nil || took < w.opts.TransactionTimeout || !isEnded(err) {
