@@ -134,6 +134,7 @@ func (f *parkedFlags) list(cmd *cobra.Command, shelves []shelf) error {
 		return err
 	}
 	f.note("%s put aside", plural(int(count), "message"))
+	f.noteStrangers(cmd.Context(), shelves)
 	return nil
 }
 

@@ -110,6 +110,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 				}
 				if count == 0 {
 					f.note("no message was chosen")
+					f.noteStrangers(cmd.Context(), shelves)
 				}
 				return err
 			})

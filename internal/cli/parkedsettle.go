@@ -74,6 +74,7 @@ func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, 
 			}
 			if count == 0 {
 				f.note("no message was chosen")
+				f.noteStrangers(cmd.Context(), shelves)
 			}
 			return err
 		})
