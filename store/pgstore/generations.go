@@ -115,7 +115,7 @@ func ringStatements(n Names, ids bool, p phase) statements {
 		// hope stays empty: one statement cannot fail for a key in either table.
 		insert: guarded(insert), read: guarded(readBothSQL), put: guarded(putSQL), lift: guarded(lift),
 		carry: guarded(carrySQL), complete: guarded(completeSQL), release: guarded(releaseSQL), extend: guarded(extendSQL), resolve: guarded(resolveSQL),
-		keep: plain(keep), remove: plain(remove),
+		keep: plain(keep), held: plain(heldBothSQL), remove: plain(remove),
 		list:  guarded(strings.Replace(listSQL, "{keys}", bothTables, 1)),
 		count: guarded(strings.Replace(countSQL, "{keys} AS t TABLESAMPLE SYSTEM ($2)", bothSampled, 1)),
 		turn:  plain(turnSQL), cleaned: plain(cleanedSQL),

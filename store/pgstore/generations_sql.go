@@ -95,6 +95,12 @@ const keepBothSQL = clock + `, above AS (
 	RETURNING t.key)
 SELECT true FROM above UNION ALL SELECT true FROM below`
 
+// heldBothSQL is heldSQL, likewise. A mark is written by who claims.
+const heldBothSQL = clock + `
+SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid
+UNION ALL
+SELECT true FROM clock, {lower} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid`
+
 // removeBothSQL is removeSQL, likewise. A record that is lifted meanwhile is
 // found by the next call.
 const removeBothSQL = clock + `, was AS MATERIALIZED (

@@ -179,9 +179,10 @@ func (b *batch) effect(ctx context.Context, u *unit, fresh []*semel.Item, asked 
 	s := &setback{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
+		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
 	}
 	all, err := b.run(ctx, u, fresh)
-	if err = u.verdict(err); err != nil {
+	if err = u.verdict(ctx, err); err != nil {
 		s.err = err
 		s.again = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
 		s.whole = u.lost() || u.ended() || ctx.Err() != nil

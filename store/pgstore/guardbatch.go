@@ -91,7 +91,7 @@ func together(fn TxBatchFunc) effect {
 		all := make([]kept, len(fresh))
 		for i, item := range fresh {
 			if item.Err != nil {
-				item.Err = u.verdict(item.Err)
+				item.Err = u.verdict(ctx, item.Err)
 				failed = append(failed, item)
 			}
 			all[i] = kept{item, valueOf(item.Data)}
@@ -131,7 +131,7 @@ func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, err
 			}
 			u.seen.cause = nil
 			item.Data, item.Err = fn(ctx, &effectTx{Tx: savepoint, watch: &u.seen}, item.Call)
-			item.Err = u.verdict(item.Err)
+			item.Err = u.verdict(ctx, item.Err)
 			switch {
 			case item.Err == nil:
 				err = savepoint.Commit(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +20,8 @@ type queueFunc func(b *pgx.Batch, fresh []*semel.Item)
 // round trip.
 //
 // queue is called again, with another batch, where the transaction is done
-// again. The batch must not begin or end a transaction. Where its queries have
+// again. The batch must not begin or end a transaction: one whose text has a word
+// for that is sent as by DoTx, where it is found out. Where its queries have
 // callbacks, an error of theirs rolls back, which takes two round trips more.
 // There is no result to store. What else is said of DoTx holds; where key and
 // effect went together, the end of ctx does not call them back, and they are
@@ -46,6 +46,7 @@ func queued(queue queueFunc) effect {
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		var b pgx.Batch
 		queue(&b, fresh)
+		u.seen.sentAll(&b)
 		if err := u.seen.note(u.tx.SendBatch(ctx, &b).Close()); err != nil {
 			return nil, fmt.Errorf("pgstore: statements: %w", rolledBack(err))
 		}
@@ -63,7 +64,8 @@ func withoutResults(fresh []*semel.Item) []kept {
 
 // quick sends claims and statements as one transaction, which the server begins
 // and commits by itself. It is not decided if a key was not new, or if callbacks
-// must see the answers before the commit.
+// must see the answers before the commit, or if a statement may end what the
+// server began.
 func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *setback, decided bool) {
 	sql, args := u.hopes(reqs)
 	if sql == "" {
@@ -80,7 +82,7 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 		return b.unclaimed(todo, err), true
 	}
 	b.queue(&statements, fresh)
-	if slices.ContainsFunc(statements.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil }) {
+	if needsTransaction(statements.QueuedQueries[1:]) {
 		return nil, false
 	}
 	if ctx.Err() != nil {
@@ -114,6 +116,19 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	}
 	b.committed(fresh, withoutResults(fresh), asked)
 	return nil, true
+}
+
+// needsTransaction reports whether statements cannot do without one that was
+// begun before.
+func needsTransaction(statements []*pgx.QueuedQuery) bool {
+	last := ""
+	for _, q := range statements {
+		if q.Fn != nil || q.SQL != last && mayEnd(q.SQL) {
+			return true
+		}
+		last = q.SQL
+	}
+	return false
 }
 
 // outlasting returns a context that ends so long after ctx does. The caller must

@@ -60,7 +60,7 @@ func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
 		everLate, fmt.Sprintf(notEarly, reach),
 	)
 	for _, sql := range []*string{
-		&s.insert, &s.read, &s.put, &s.keep, &s.complete, &s.release, &s.extend, &s.resolve, &s.remove, &s.list, &s.count, &s.turn, &s.cleaned,
+		&s.insert, &s.read, &s.put, &s.keep, &s.held, &s.complete, &s.release, &s.extend, &s.resolve, &s.remove, &s.list, &s.count, &s.turn, &s.cleaned,
 	} {
 		*sql = changed.Replace(*sql)
 	}

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, lift, carry, keep, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, lift, carry, keep, held, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -67,6 +67,11 @@ const keepSQL = clock + `
 UPDATE {keys} AS t SET result = r.result
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key
 RETURNING true`
+
+// heldSQL has a row if one of the keys has a row that this transaction wrote
+// itself, outside of savepoints: as it has when it claimed them.
+const heldSQL = clock + `
+SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid LIMIT 1`
 
 // hopeSQL makes the rows of keys that are expected to be new, and fails whole if
 // one of them is not or its message is late: it is refused as a second row of
@@ -168,7 +173,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

@@ -28,6 +28,7 @@ type unit struct {
 	conn *pgxpool.Conn
 	tx   pgx.Tx // nil until it is begun
 	seen watch
+	keys pgtype.FlatArray[[16]byte] // that it claimed, once that is known
 }
 
 // unit takes a connection. The caller must call end.
@@ -121,7 +122,8 @@ func (r *lastRows) Err() error {
 
 // verdict says why the transaction cannot be committed after its effect, which
 // returned err.
-func (u *unit) verdict(err error) error {
+func (u *unit) verdict(ctx context.Context, err error) error {
+	u.verify(ctx)
 	switch {
 	case u.ended():
 		return fmt.Errorf("pgstore: the effect ended the transaction, with what it had written and perhaps the key (%v): %w", err, semel.ErrOutcomeUnknown)
@@ -141,6 +143,24 @@ func (u *unit) verdict(err error) error {
 	return nil
 }
 
+// verify finds out, where it is in doubt, whether the transaction is still the
+// one that claimed the keys: their rows are then its own. It asks nothing where
+// the server would not answer.
+func (u *unit) verify(ctx context.Context) {
+	c := u.conn.Conn().PgConn()
+	if !u.seen.doubtful || len(u.keys) == 0 || c.IsClosed() || c.IsBusy() || c.TxStatus() != 'T' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
+	defer cancel()
+	own, err := collect(ctx, u.session, u.sql().held, []any{u.keys}, pgx.RowTo[bool])
+	if err != nil {
+		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is seen
+		return
+	}
+	u.seen.doubtful, u.seen.commits, u.seen.ended = false, false, u.seen.ended || len(own) == 0
+}
+
 // lost reports that the connection is gone. The server rolls back what was not
 // committed.
 func (u *unit) lost() bool { return u.conn.Conn().IsClosed() }
@@ -148,8 +168,11 @@ func (u *unit) lost() bool { return u.conn.Conn().IsClosed() }
 // aborted reports that the server refuses everything but a rollback.
 func (u *unit) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
 
-// ended reports that the effect sent COMMIT or ROLLBACK past us.
-func (u *unit) ended() bool { return u.seen.ended || idle(u.seen.conn) }
+// ended reports that the effect sent COMMIT or ROLLBACK past us. One that may
+// have is taken for it where nothing can be asked any more.
+func (u *unit) ended() bool {
+	return u.seen.ended || idle(u.seen.conn) || u.seen.commits && (u.aborted() || u.lost())
+}
 
 // broken says why nothing can go on in the transaction, whatever its effect
 // returned.

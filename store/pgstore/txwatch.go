@@ -24,6 +24,11 @@ type watch struct {
 	// ended says that a statement of the effect ended it, also if another was
 	// begun since.
 	ended bool
+	// doubtful says that the effect may have ended it and begun another, between
+	// which nothing was seen: the key's row tells.
+	doubtful bool
+	// commits says that it may have ended it with a commit.
+	commits bool
 }
 
 // note looks at the transaction after a statement, and returns the error it is
@@ -34,6 +39,25 @@ func (w *watch) note(err error) error {
 		w.cause = err
 	}
 	return err
+}
+
+// sent looks at the text of a statement before it goes.
+func (w *watch) sent(sql string) {
+	if mayBegin(sql) {
+		w.doubtful = true
+		w.commits = w.commits || mayCommit(sql)
+	}
+}
+
+// sentAll does so for those of a batch.
+func (w *watch) sentAll(b *pgx.Batch) {
+	last := ""
+	for _, q := range b.QueuedQueries {
+		if q.SQL != last { // most are the same
+			w.sent(q.SQL)
+		}
+		last = q.SQL
+	}
 }
 
 // idle reports that no transaction is open.
@@ -74,25 +98,35 @@ func (t *effectTx) Rollback(ctx context.Context) error {
 	return t.watch.note(t.Tx.Rollback(ctx))
 }
 
+// Conn implements pgx.Tx. What is sent on it is not seen.
+func (t *effectTx) Conn() *pgx.Conn {
+	t.watch.doubtful = true
+	return t.Tx.Conn()
+}
+
 // Exec implements pgx.Tx.
 func (t *effectTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	t.watch.sent(sql)
 	tag, err := t.Tx.Exec(ctx, sql, args...)
 	return tag, t.watch.note(err)
 }
 
 // Query implements pgx.Tx.
 func (t *effectTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	t.watch.sent(sql)
 	rows, err := t.Tx.Query(ctx, sql, args...)
 	return &watchedRows{rows, t.watch}, t.watch.note(err)
 }
 
 // QueryRow implements pgx.Tx.
 func (t *effectTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	t.watch.sent(sql)
 	return &watchedRow{t.Tx.QueryRow(ctx, sql, args...), t.watch}
 }
 
 // Prepare implements pgx.Tx.
 func (t *effectTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	t.watch.sent(sql)
 	described, err := t.Tx.Prepare(ctx, name, sql)
 	return described, t.watch.note(err)
 }
@@ -105,6 +139,7 @@ func (t *effectTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns [
 
 // SendBatch implements pgx.Tx.
 func (t *effectTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	t.watch.sentAll(b)
 	return &watchedBatch{t.Tx.SendBatch(ctx, b), t.watch}
 }
 
