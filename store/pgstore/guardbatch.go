@@ -75,7 +75,16 @@ func (e itemErrors) Unwrap() []error {
 	return errs
 }
 
+// noEffect is the effect where the caller gave none: it is refused, and its keys
+// stay free.
+func noEffect(context.Context, *unit, []*semel.Item) ([]kept, error) {
+	return nil, fmt.Errorf("pgstore: the function that takes the effect is nil: %w", semel.ErrInvalidRequest)
+}
+
 func oneByOne(fn TxFunc) effect {
+	if fn == nil {
+		return noEffect
+	}
 	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 		fresh[0].Data, fresh[0].Err = fn(ctx, tx)
 		return nil
@@ -83,6 +92,9 @@ func oneByOne(fn TxFunc) effect {
 }
 
 func together(fn TxBatchFunc) effect {
+	if fn == nil {
+		return noEffect
+	}
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		if err := fn(ctx, &effectTx{Tx: u.tx, watch: &u.seen}, fresh); err != nil {
 			return nil, err
@@ -122,6 +134,9 @@ func isPermanent(err error) bool {
 }
 
 func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, error)) effect {
+	if fn == nil {
+		return noEffect
+	}
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		var all []kept
 		for _, item := range fresh {

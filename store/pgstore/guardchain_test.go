@@ -201,3 +201,24 @@ func deskWith(t testing.TB, address string, migrate *MigrateOptions, opts *Optio
 	}
 	return openDesk(t, p, opts, nil)
 }
+
+func TestACallWithoutFunctionIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	ctx, calls := t.Context(), []semel.Call{{Key: key("a")}, {Key: key("b")}}
+	var errs []error
+	_, err := d.DoTx(ctx, key("a"), nil)
+	errs = append(errs, err)
+	_, err = d.DoStatements(ctx, calls[0], nil)
+	errs = append(errs, err)
+	for _, outcomes := range [][]semel.BatchOutcome{d.DoTxBatch(ctx, calls, nil), d.DoTxEach(ctx, calls, nil), d.DoBatchStatements(ctx, calls, nil)} {
+		errs = append(errs, outcomes[0].Err, outcomes[1].Err)
+	}
+	for i, err := range errs {
+		if !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	out, err := d.DoTx(ctx, key("a"), counting("a"))
+	want(t, out, err, semel.Fresh, "result of a", nil)
+}

@@ -27,6 +27,9 @@ type queueFunc func(b *pgx.Batch, fresh []*semel.Item)
 // effect went together, the end of ctx does not call them back, and they are
 // waited for as a commit is.
 func (g *Guard) DoStatements(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
+	if queue == nil {
+		return g.one(ctx, call, noEffect, nil)
+	}
 	all := func(b *pgx.Batch, _ []*semel.Item) { queue(b) }
 	return g.one(ctx, call, queued(all), all)
 }
@@ -43,6 +46,9 @@ func (g *Guard) DoBatchStatements(ctx context.Context, calls []semel.Call, queue
 
 // queued is the effect in a transaction that has claimed its keys.
 func queued(queue queueFunc) effect {
+	if queue == nil {
+		return noEffect
+	}
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		var b pgx.Batch
 		queue(&b, fresh)
