@@ -78,10 +78,12 @@ func TestRepartitionTopicsThatDoNotFitAreRefused(t *testing.T) {
 			p.wait(10, settled)
 			_, err := kadm.NewClient(b.client).CreatePartitions(b.Context(), 2, "g-repartition")
 			must(b.T, err)
-			time.Sleep(10 * time.Minute) // in a bubble: it knows, and copies go where they did
 			b.write(scattered(3, 5, 2)...)
-			time.Sleep(time.Minute) // in a bubble
-			p.stop()
+			time.Sleep(10 * time.Minute) // in a bubble: it knows, and ends
+			p.cancel()
+			if <-p.done; p.err == nil || !strings.Contains(p.err.Error(), "has 4 partitions, and the keys in g-keys were remembered with 2") {
+				b.Errorf("it ended with %v", p.err)
+			}
 			for _, part := range b.cluster.PartitionInfos("g-repartition")[2:] {
 				if part.HighWatermark > 0 {
 					b.Errorf("something was copied to the new partition %d", part.Partition)

@@ -55,12 +55,18 @@ func (t *Transactor) checkRepartition(ctx context.Context, adm *kadm.Client, top
 			name, partitions, want, partitions, semel.ErrInvalidRequest)
 	}
 	if found[changelog].Err == nil && keys != partitions {
-		return fmt.Errorf("kafkaio: repartition topic %s has %d partitions, and the keys in %s were remembered with %d: they would be looked for where they are not; begin with a new group, repartition topic and changelog: %w",
-			name, partitions, changelog, keys, semel.ErrInvalidRequest)
+		return stageDiffers(name, partitions, changelog, keys)
 	}
 	topics[name] = topic
 	t.copyPartitions = int32(partitions)
 	return t.checkRepartitionSettings(ctx, adm, name)
+}
+
+// stageDiffers is the error of a topic between the stages that has other
+// partitions than its keys.
+func stageDiffers(topic string, partitions int, changelog string, keys int) error {
+	return fmt.Errorf("kafkaio: repartition topic %s has %d partitions, and the keys in %s were remembered with %d: they would be looked for where they are not; begin with a new group, repartition topic and changelog: %w",
+		topic, partitions, changelog, keys, semel.ErrInvalidRequest)
 }
 
 // checkWithout refuses to go on without the stage where it was.

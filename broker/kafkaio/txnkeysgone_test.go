@@ -1,9 +1,14 @@
 package kafkaio
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/semel-dev/semel"
 )
 
 // commits has a group that has read a topic up to its end.
@@ -126,4 +131,28 @@ func TestAFirstStartMakesItsChangelog(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnInputThatGrowsEndsTheProgram has partitions added while it runs.
+func TestAnInputThatGrowsEndsTheProgram(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		opts := b.options()
+		b.to("in")
+		p := b.start(opts)
+		p.wait(10, settled)
+		_, err := kadm.NewClient(b.client).CreatePartitions(b.Context(), 2, "in")
+		must(t, err)
+		const want = "in has 4 partitions and its changelog g-keys 2: keys would be looked for where they are not"
+		select {
+		case <-p.done:
+			if p.err == nil || !strings.Contains(p.err.Error(), want) || !errors.Is(p.err, semel.ErrInvalidRequest) {
+				t.Errorf("it ended with %v, want %q", p.err, want)
+			}
+		case <-time.After(time.Hour): // in a bubble: until it has heard of them
+			t.Error("it goes on")
+			p.kill()
+		}
+		b.exactly(10)
+	})
 }

@@ -214,10 +214,32 @@ func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input
 		return topicID{}, fmt.Errorf("kafkaio: changelog %s: %w", name, topic.Err)
 	}
 	if len(topic.Partitions) != partitions {
-		return topicID{}, fmt.Errorf("kafkaio: %s has %d partitions and its changelog %s %d: keys would be looked for where they are not; begin with a new changelog, or with a new input of the old count: %w",
-			input, partitions, name, len(topic.Partitions), semel.ErrInvalidRequest)
+		return topicID{}, changelogDiffers(input, partitions, name, len(topic.Partitions))
 	}
 	return topic.ID, t.checkSettings(ctx, adm, name)
+}
+
+// grown says what it means that a topic has more partitions than when this began:
+// what would be refused at a start ends the work.
+func (t *Transactor) grown(ctx context.Context, topic string) error {
+	topics, err := t.adm().ListTopics(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("kafkaio: list topics: %w", err)
+	}
+	partitions, had := len(topics[topic].Partitions), int(t.sizes[topic])
+	if partitions <= had {
+		return fmt.Errorf("kafkaio: brokers do not agree on the partitions of %s: %w", topic, errAgain)
+	}
+	if t.opts.Repartition != nil {
+		return stageDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	}
+	return changelogDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+}
+
+// changelogDiffers is the error of an input that has other partitions than its keys.
+func changelogDiffers(input string, partitions int, changelog string, keys int) error {
+	return fmt.Errorf("kafkaio: %s has %d partitions and its changelog %s %d: keys would be looked for where they are not; begin with a new changelog, or with a new input of the old count: %w",
+		input, partitions, changelog, keys, semel.ErrInvalidRequest)
 }
 
 // checkUnread refuses to make the changelog of an input that the group has read:

@@ -50,6 +50,9 @@ func (s *session) restore(ctx context.Context) error {
 	var behind []*part
 	for _, p := range s.parts {
 		if p.given && !p.ready {
+			if p.id.number >= s.t.sizes[p.id.topic] {
+				return s.t.grown(ctx, p.id.topic)
+			}
 			behind = append(behind, p)
 		}
 	}
