@@ -133,6 +133,31 @@ func TestAFirstStartMakesItsChangelog(t *testing.T) {
 	}
 }
 
+func TestAChangelogIsNoOtherTopicOfThePipeline(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		for _, c := range []struct {
+			set func(*TransactorOptions)
+			bad string
+		}{
+			{func(o *TransactorOptions) { o.Changelog = "out" }, "out"},
+			{func(o *TransactorOptions) { o.Changelog = "in" }, "in"},
+			{func(o *TransactorOptions) { o.Changelog = "aside" }, "aside"},
+			{func(o *TransactorOptions) { o.Parked = "g-keys" }, "g-keys"},
+			{func(o *TransactorOptions) { o.Output, o.Inputs = "g-keys-in", []string{"in", "on"} }, "g-keys-in"},
+			{func(o *TransactorOptions) { o.Changelog, o.Inputs = "on", []string{"in", "on"} }, ""},
+			{func(*TransactorOptions) {}, ""},
+		} {
+			opts := b.options()
+			c.set(&opts)
+			want := "TransactorOptions.Changelog: " + c.bad + " is another topic of the pipeline; it needs one of its own"
+			if _, err := NewTransactor(&opts); c.bad == "" && err != nil || c.bad != "" && (err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, semel.ErrInvalidRequest)) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+	})
+}
+
 // TestAnInputThatGrowsEndsTheProgram has partitions added while it runs.
 func TestAnInputThatGrowsEndsTheProgram(t *testing.T) {
 	t.Parallel()

@@ -231,6 +231,11 @@ func (o *TransactorOptions) validate() error {
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
 		bad("Inputs, Output, Parked: one topic cannot be two of them")
 	}
+	for _, topic := range o.reads() {
+		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output, o.Parked}, o.Inputs...), name) {
+			bad("Changelog: %s is another topic of the pipeline; it needs one of its own", name)
+		}
+	}
 	return errors.Join(errs...)
 }
 
