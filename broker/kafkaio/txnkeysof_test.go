@@ -1,13 +1,21 @@
 package kafkaio
 
 import (
+	"context"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // to writes the keys 0 to 9 to a topic.
@@ -103,4 +111,54 @@ func TestKeysOfAnInputThatIsMadeAnewStay(t *testing.T) {
 		p.stop()
 		b.exactly(20)
 	})
+}
+
+// TestKeysOnARealBrokerAreThoseOfTheirInput has what a fake may see otherwise:
+// topics that are asked for by id, deleted, and made again.
+func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartKafka(t, nil)
+	reach := append(quick(server.Addr()), kgo.UnknownTopicRetries(-1))
+	client := largeClient(t, reach)
+	takes(t, client, megabyte, "in", "in2", "out")
+	rule, err := key.ParseRule("record-key")
+	must(t, err)
+	// run has a Transactor read an input until a number of messages are settled, or
+	// it ends.
+	run := func(input string, n int) error {
+		events := &events{}
+		tr, err := NewTransactor(&TransactorOptions{
+			Client: reach, Group: "g", Inputs: []string{input}, Output: "out", OnMissing: pipeline.MissingHash, Key: rule, Window: time.Hour, SkipSample: true, Observer: events,
+		})
+		must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- tr.Run(ctx) }()
+		if !within(time.Minute, func() bool { return settled(events) >= n || len(ended) > 0 }) {
+			t.Errorf("%d messages of %s are settled, want %d", settled(events), input, n)
+		}
+		stop()
+		return <-ended
+	}
+	write := func(topic string) {
+		r := record(0, "k", "v")
+		r.Topic = topic
+		must(t, client.ProduceSync(t.Context(), r).FirstErr())
+	}
+	write("in")
+	write("in2")
+	must(t, run("in", 1))
+	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "changelog g-keys holds keys of topic in:") {
+		t.Errorf("it ended with %v", err)
+	}
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "in")
+	must(t, err)
+	must(t, run("in2", 1)) // whose keys nobody can tell from its own before
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "g-keys")
+	must(t, err)
+	write("in2")
+	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "group g has read in2, and changelog g-keys, which holds its keys, does not exist") {
+		t.Errorf("it ended with %v", err)
+	}
 }

@@ -50,10 +50,14 @@ func (s *session) restore(ctx context.Context) error {
 	var behind []*part
 	for _, p := range s.parts {
 		if p.given && !p.ready {
-			if p.id.number >= s.t.sizes[p.id.topic] {
+			size, known := s.t.sizes[p.id.topic]
+			switch {
+			case !known: // its predecessor read it: the group takes it away again
+			case p.id.number >= size:
 				return s.t.grown(ctx, p.id.topic)
+			default:
+				behind = append(behind, p)
 			}
-			behind = append(behind, p)
 		}
 	}
 	if len(behind) == 0 {
