@@ -59,8 +59,9 @@ type TransactorOptions struct {
 	SamePartition bool
 	// Changelog is the topic that holds what is remembered of the keys; with
 	// several Inputs each has one, whose name is this, a dash and the input's.
-	// It is made if it is missing, and has as many partitions as the input, or as
-	// the topic of Repartition.
+	// It is made if it is missing and the group has read nothing yet, and has as
+	// many partitions as the input, or as the topic of Repartition. Keys of another
+	// topic in it are refused: no two inputs can share one.
 	// Defaults to Group and "-keys".
 	Changelog string
 	// Parked is the topic for messages that are put aside. It is made if it is
