@@ -21,7 +21,9 @@ import (
 // RecordKey, Body and values of headers, may be used in the outputs. What it
 // does outside of its outputs may happen more than once.
 //
-// An error that [semel.Permanent] made gives the message up at once.
+// An error that [semel.Permanent] made gives the message up at once. The context
+// ends when half of Shutdown has passed since that of Run did; what fails then is
+// done again by the next run.
 type Transform func(ctx context.Context, m pipeline.Message) ([]*kgo.Record, error)
 
 // TransactorOptions are the options of NewTransactor. Client, Group, Inputs,
@@ -97,14 +99,16 @@ type TransactorOptions struct {
 	DeliverLate bool
 	// Transform makes the outputs. Defaults to passing records on.
 	Transform Transform
-	// Failure says what becomes of messages whose Transform failed or whose output
-	// is larger than its topic takes. Its pauses pass inside the transaction, so
+	// Failure says what becomes of messages whose Transform failed, or whose output
+	// is larger than its topic takes or has a topic that does not exist or may not
+	// be written. Its pauses pass inside the transaction, so
 	// they are short: Attempts defaults to 3, From and To to 10 ms and 100 ms.
 	// What is to be parked where there is no Parked, or is larger than that takes,
 	// stops the Transactor: nothing is lost.
 	Failure pipeline.Failure
 	// Interval, MaxRecords and MaxBytes end a transaction: what comes first.
-	// They default to 100 ms, 100,000 and 64 MiB.
+	// Beside a Transform it ends after the record that passes Interval, or the few
+	// that were read with it. They default to 100 ms, 100,000 and 64 MiB.
 	Interval   time.Duration
 	MaxRecords int
 	MaxBytes   int64
