@@ -270,7 +270,7 @@ func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input st
 	for _, setting := range slices.Sorted(maps.Keys(settings)) {
 		create += " --config " + setting + "=" + *settings[setting]
 	}
-	return fmt.Errorf("kafkaio: group %s has read %s, and changelog %s, which holds its keys, %w: what comes again would have its effect again; %sto begin without keys of what was read, make it: %s",
+	return fmt.Errorf("kafkaio: group %s has read %s, and changelog %s, which holds its keys, %w: what comes again would have its effect again; %sif there were none, for the offsets are another consumer's or were set by hand, or to begin without them, make it: %s",
 		t.opts.Group, input, name, errNoTopic, hint, create)
 }
 

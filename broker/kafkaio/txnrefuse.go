@@ -41,7 +41,7 @@ const (
 
 // hear notes that a record could not be written for its topic. The client calls it.
 func (f *refusals) hear(topic string, err error) {
-	if !errors.Is(err, kerr.UnknownTopicOrPartition) && !errors.Is(err, kerr.InvalidTopicException) && !errors.Is(err, kerr.TopicAuthorizationFailed) {
+	if !saysTopic(err) {
 		return
 	}
 	f.mu.Lock()
@@ -50,6 +50,12 @@ func (f *refusals) hear(topic string, err error) {
 		f.heard = map[string]error{}
 	}
 	f.heard[topic] = err
+}
+
+// saysTopic reports whether an error is what brokers have against a topic, and not why
+// they cannot say.
+func saysTopic(err error) bool {
+	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.InvalidTopicException) || errors.Is(err, kerr.TopicAuthorizationFailed)
 }
 
 // learn asks about the topics that were heard of, but for those that the Transactor
@@ -74,7 +80,7 @@ func (w *worker) learn(ctx context.Context) (again error) {
 				break
 			}
 		}
-		if _, answered := errors.AsType[*kerr.Error](err); answered {
+		if saysTopic(err) {
 			f.topics[topic] = refusal{err, time.Now()}
 		}
 		if errors.Is(err, kerr.TopicAuthorizationFailed) {
@@ -102,7 +108,8 @@ func askTopic(ctx context.Context, adm *kadm.Client, topic string, cause error) 
 }
 
 // refused returns the permanent error of an output whose topic cannot be written, or
-// nil. A topic may have come to be there.
+// nil. A topic may have come to be there: where brokers cannot say, the error has the
+// session begin anew, and the message waits for them.
 func (w *worker) refused(ctx context.Context, topic string) error {
 	why, ok := w.refusals.topics[topic]
 	if !ok {
@@ -111,9 +118,12 @@ func (w *worker) refused(ctx context.Context, topic string) error {
 	remedy := "mend the Transform"
 	switch {
 	case errors.Is(why.err, kerr.UnknownTopicOrPartition):
-		if askTopic(ctx, w.s.t.adm(), topic, nil) == nil {
+		switch err := askTopic(ctx, w.s.t.adm(), topic, nil); {
+		case err == nil:
 			delete(w.refusals.topics, topic)
 			return nil
+		case !saysTopic(err):
+			return fmt.Errorf("%w: topic %s: %v", errAgain, topic, err) // not wrapped: it is not the end
 		}
 		remedy = "make it, or mend the Transform"
 	case errors.Is(why.err, kerr.TopicAuthorizationFailed):

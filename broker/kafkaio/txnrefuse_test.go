@@ -81,6 +81,8 @@ func TestAnOutputForATopicThatIsMissingFailsItsMessageAlone(t *testing.T) {
 			}
 		}
 		must(t, b.cluster.CreateTopic("later", 1, nil))
+		// A broker that cannot say is not one that says no.
+		b.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "later", Err: kerr.LeaderNotAvailable, Count: 1})
 		b.write(numbered(200, 100, 1)...)
 		p.wait(300, settled)
 		p.becomesReady()

@@ -93,7 +93,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 				return err
 			}
 			s.retried(err)
-			return nil
+			return w.learn(last)
 		} else if err != nil {
 			s.abort(last)
 			return err
@@ -104,7 +104,10 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 		}
 		fetches = s.poll(ctx, left)
 		if s.interrupted() {
-			return s.abort(last)
+			if err := s.abort(last); err != nil {
+				return err
+			}
+			return w.learn(last) // what brokers said of a topic meanwhile
 		}
 		if err := fetchError(fetches); err != nil {
 			s.abort(last)
@@ -431,6 +434,9 @@ func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
 		}
 		if ctx.Err() != nil {
 			return false, errAgain
+		}
+		if errors.Is(err, errAgain) { // nobody says whether it fails
+			return false, err
 		}
 		if semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
 			return false, w.fail(ctx, r, attempt, err)

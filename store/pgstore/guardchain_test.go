@@ -173,6 +173,15 @@ func TestWordsOfTransactionsAreNoReproach(t *testing.T) {
 	if !errors.Is(err, failed) || errors.Is(err, semel.ErrOutcomeUnknown) {
 		t.Errorf("got %v", err)
 	}
+	for _, sql := range []string{"SELECT 1/0 AS chain", "SELECT chain/0 FROM (SELECT 1 AS chain) AS transaction"} {
+		_, err := d.DoTx(t.Context(), key("failing "+sql), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			_, err := tx.Exec(ctx, sql)
+			return nil, errors.Join(failed, err)
+		})
+		if !errors.Is(err, failed) || errors.Is(err, semel.ErrOutcomeUnknown) {
+			t.Errorf("%s: got %v", sql, err)
+		}
+	}
 }
 
 func TestWordsThatEndATransactionAreFound(t *testing.T) {
@@ -181,6 +190,7 @@ func TestWordsThatEndATransactionAreFound(t *testing.T) {
 		"INSERT INTO commits (ended, beginning, chain_id) VALUES ($1, $2, 'x')":  {},
 		"UPDATE t SET a = CASE WHEN b THEN 1 ELSE 2 END WHERE id = $1;":          {},
 		"INSERT INTO transactions (start, recall, callback) VALUES ($1, $2, $3)": {},
+		"INSERT INTO transaction (chain, prepare, call) VALUES ($1, $2, $3)":     {},
 		"": {}, "e": {}, "END": {false, true}, "\tend ;": {false, true}, "SELECT 1;END": {false, true}, "/**/END": {false, true},
 		"CALL p()": {false, true}, "Rollback": {false, true}, "SELECT 1;COMMIT;": {false, true},
 		"COMMIT AND CHAIN": {true, true}, "ROLLBACK;BEGIN": {true, true}, "END;START TRANSACTION": {true, true}, "PREPARE TRANSACTION 'x'": {true, true},

@@ -8,23 +8,42 @@ import "strings"
 // one looks closer, and so nothing is refused for a word.
 
 // mayBegin reports whether a text may begin a transaction: BEGIN, START
-// TRANSACTION, or COMMIT AND CHAIN.
-func mayBegin(sql string) bool { return hasWord(sql, "begin", "chain", "transaction") }
+// TRANSACTION, or COMMIT AND CHAIN. Columns have such names too, which ends no
+// transaction.
+func mayBegin(sql string) bool {
+	return hasWord(sql, "begin") || hasWord(sql, "transaction") && commands(sql, "start", "prepare") ||
+		hasWord(sql, "chain") && commands(sql, "abort", "commit", "end", "rollback")
+}
 
 // mayCommit reports whether a text that may begin a transaction may commit one
 // before.
-func mayCommit(sql string) bool { return hasWord(sql, "chain", "commit", "prepare") }
+func mayCommit(sql string) bool {
+	return commands(sql, "commit", "prepare") || hasWord(sql, "chain") && commands(sql, "end")
+}
 
 // mayEnd reports whether a text may begin or end a transaction, or call what can
-// where the server has begun one by itself. END stands at the end of CASE as
-// well, where it neither begins a text nor has one behind it.
+// where the server has begun one by itself.
 func mayEnd(sql string) bool {
-	if hasWord(sql, "abort", "begin", "call", "commit", "rollback", "transaction") {
-		return true
+	return hasWord(sql, "abort", "begin", "commit", "rollback") || commands(sql, "call", "end", "prepare", "start")
+}
+
+// commands reports whether one of the words may be a command: it begins the text, or
+// stands in one of several statements or behind a comment. END, for one, stands at
+// the end of CASE as well.
+func commands(sql string, words ...string) bool {
+	if !hasWord(sql, words...) {
+		return false
 	}
 	sql = strings.Trim(sql, "; \t\r\n")
-	first := len(sql) >= len("end") && strings.EqualFold(sql[:len("end")], "end")
-	return (first || strings.ContainsAny(sql, ";") || strings.Contains(sql, "--") || strings.Contains(sql, "/*")) && hasWord(sql, "end")
+	if strings.Contains(sql, ";") || strings.Contains(sql, "--") || strings.Contains(sql, "/*") {
+		return true
+	}
+	for _, word := range words {
+		if n := len(word); len(sql) >= n && strings.EqualFold(sql[:n], word) && (len(sql) == n || !isLetter(sql[n])) {
+			return true
+		}
+	}
+	return false
 }
 
 // hasWord reports whether one of the words, which are in lower case, stands in a
