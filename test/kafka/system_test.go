@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 
 	"math/rand/v2"
 	"os"
@@ -85,6 +86,7 @@ func program(text string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	fmt.Fprintln(os.Stderr, "heeds signals")
 	if err := t.Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -107,8 +109,9 @@ func (logged) ObservePipeline(e pipeline.Event) {
 // running is a program that was started.
 type running struct {
 	settings
-	cmd  *exec.Cmd
-	logs string
+	cmd    *exec.Cmd
+	logs   string
+	logged int64 // how much of logs is of earlier starts
 }
 
 func (r *running) start(t *testing.T) {
@@ -120,6 +123,8 @@ func (r *running) start(t *testing.T) {
 	log, err := os.OpenFile(r.logs, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(t, err)
 	defer log.Close()
+	r.logged, err = log.Seek(0, io.SeekEnd)
+	must(t, err)
 	r.cmd.Stderr = log
 	must(t, r.cmd.Start())
 }
@@ -130,9 +135,17 @@ func (r *running) end(t *testing.T, s syscall.Signal) {
 	if err := r.cmd.Process.Signal(s); err != nil {
 		t.Errorf("%s had ended: %v", r.Instance, err)
 	}
-	if err := r.cmd.Wait(); s == syscall.SIGTERM && err != nil {
+	if err := r.cmd.Wait(); s == syscall.SIGTERM && err != nil && !neverBegan(r.cmd.ProcessState, r.logs, r.logged) {
 		t.Errorf("%s ended with %v", r.Instance, err)
 	}
+}
+
+// neverBegan reports whether SIGTERM ended a program before it heeded signals: it has
+// written nothing to its log since that had a length.
+func neverBegan(ended *os.ProcessState, log string, since int64) bool {
+	status, ok := ended.Sys().(syscall.WaitStatus)
+	info, err := os.Stat(log)
+	return ok && err == nil && status.Signaled() && status.Signal() == syscall.SIGTERM && info.Size() == since
 }
 
 func must(t *testing.T, err error) {
