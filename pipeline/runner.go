@@ -64,7 +64,9 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 		return nil, err
 	}
 	if r.traits.Ordered { // else a batch has one item of a chain
-		r.ahead, _ = session.(Ahead) // nil if it is none
+		if ahead, ok := session.(Ahead); ok {
+			r.ahead = ahead
+		}
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)

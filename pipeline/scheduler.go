@@ -265,7 +265,7 @@ func (s *scheduler) follow(into, batch []*Item, most int) []*Item {
 	if it == nil || it.waits() || !s.begin(it) {
 		return into
 	}
-	into, _ = s.behind(it, append(into, it), it.size, most) // its size matters to nobody any more
+	into, _ = s.behind(it, append(into, it), it.size, most) // the size bounds what is added, and that is all of the batch
 	return into
 }
 

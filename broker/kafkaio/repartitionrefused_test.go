@@ -79,7 +79,7 @@ func TestRepartitionTopicsThatDoNotFitAreRefused(t *testing.T) {
 			_, err := kadm.NewClient(b.client).CreatePartitions(b.Context(), 2, "g-repartition")
 			must(b.T, err)
 			b.write(scattered(3, 5, 2)...)
-			time.Sleep(10 * time.Minute) // in a bubble: it knows, and ends
+			pause(b.Context(), 10*time.Minute) // it knows by then, and ends
 			p.cancel()
 			if <-p.done; p.err == nil || !strings.Contains(p.err.Error(), "has 4 partitions, and the keys in g-keys were remembered with 2") {
 				b.Errorf("it ended with %v", p.err)

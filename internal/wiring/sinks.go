@@ -22,7 +22,9 @@ func (b *building) sink(ctx context.Context, store semel.Store) (pipeline.Sink, 
 		opts := &fileio.SinkOptions{}
 		if store != nil {
 			// The same pipeline may write checkpoints when it does not observe.
-			opts.Beside, _ = semel.Ability[*logstore.Store](store) // nil if the keys are elsewhere
+			if keys, ok := semel.Ability[*logstore.Store](store); ok {
+				opts.Beside = keys
+			}
 		}
 		sink, err := fileio.OpenSink(spec.Path, opts)
 		if err != nil {

@@ -11,6 +11,9 @@ import "strings"
 // TRANSACTION, or COMMIT AND CHAIN. Columns have such names too, which ends no
 // transaction.
 func mayBegin(sql string) bool {
+	if !hasWord(sql, "begin", "chain", "transaction") {
+		return false // as nearly all: one look
+	}
 	return hasWord(sql, "begin") || hasWord(sql, "transaction") && commands(sql, "start", "prepare") ||
 		hasWord(sql, "chain") && commands(sql, "abort", "commit", "end", "rollback")
 }
