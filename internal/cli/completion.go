@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // completeValues makes shells offer these values of a flag, and no files.
@@ -61,7 +61,7 @@ of $fpath, named _semel; fish: ~/.config/fish/completions/semel.fish.`,
 			case "fish":
 				return root.GenFishCompletion(a.stdout, true)
 			default:
-				if near, ok := config.Nearest(shell, cmd.ValidArgs); ok {
+				if near, ok := schema.Nearest(shell, cmd.ValidArgs); ok {
 					return usagef("unknown shell %q: did you mean %s?", shell, near)
 				}
 				return usagef("unknown shell %q: bash, zsh and fish are known", shell)

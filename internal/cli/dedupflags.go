@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -20,7 +20,7 @@ func likeRule(text string, p *problems) bool {
 	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
 		return true
 	}
-	if near, ok := config.Nearest(text, []string{"line", "hash(.)"}); ok {
+	if near, ok := schema.Nearest(text, []string{"line", "hash(.)"}); ok {
 		p.addf("--key %q: did you mean %s?", text, near)
 	} else if _, err := key.ParsePath("." + text); err == nil {
 		p.addf("--key %q: did you mean .%s?", text, text)
@@ -38,7 +38,7 @@ const (
 
 // parseExpect reads a number of keys for a filter.
 func parseExpect(text string) (int64, error) {
-	n, err := config.ParseCount(text)
+	n, err := schema.ParseCount(text)
 	if err == nil && (n == 0 || n > mostExpected) {
 		err = errors.New("a filter can be made for 1 to 6.8e10 keys")
 	}

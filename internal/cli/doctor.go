@@ -10,6 +10,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -80,7 +81,7 @@ func (a *app) toExamine(args []string, p *problems) ([]*config.Store, []*config.
 		return nil, []*config.Pipeline{pipeline}, conf
 	}
 	names := append(conf.StoreNames(), conf.PipelineNames()...)
-	p.addf("%s: %s has no such store: %s", args[1], conf.Name, config.OneOf(args[1], names))
+	p.addf("%s: %s has no such store: %s", args[1], conf.Name, schema.OneOf(args[1], names))
 	return nil, nil, conf
 }
 

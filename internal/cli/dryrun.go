@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -82,7 +83,7 @@ The exit status is 3 if a message would be dropped or put aside.`,
 	}
 	countVar(cmd.Flags(), &limit, "limit", "10000", "most messages to read of a pipeline")
 	countVar(cmd.Flags(), &samples, "samples", "5", "most messages to show of a kind")
-	addParsed(cmd.Flags(), &period, "for", "10s", "DUR", "how long to read at most", config.ParseDuration)
+	addParsed(cmd.Flags(), &period, "for", "10s", "DUR", "how long to read at most", schema.ParseDuration)
 	return cmd
 }
 

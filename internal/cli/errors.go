@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // UsageError says that the command line or a configuration is wrong. Nothing
@@ -251,7 +251,7 @@ func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 			names = append(names, flag.Name)
 		}
 	})
-	near, _ := config.Nearest(name, names)
+	near, _ := schema.Nearest(name, names)
 	return cmd.Flags().Lookup(near)
 }
 
@@ -263,7 +263,7 @@ func unknownVerb(cmd *cobra.Command, verb string) error {
 			names = append(names, child.Name())
 		}
 	}
-	if near, ok := config.Nearest(verb, names); ok {
+	if near, ok := schema.Nearest(verb, names); ok {
 		return usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), near)
 	}
 	return usagef("unknown verb %q: semel %s--help lists the verbs", verb, verbOf(cmd))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 func newExplainCommand(a *app) *cobra.Command {
@@ -89,7 +90,7 @@ func choosePipelines(conf *config.File, names []string, p *problems) []*config.P
 			list = append(list, found)
 			continue
 		}
-		p.addf("%s: %s has no such pipeline: %s", name, conf.Name, config.OneOf(name, conf.PipelineNames()))
+		p.addf("%s: %s has no such pipeline: %s", name, conf.Name, schema.OneOf(name, conf.PipelineNames()))
 	}
 	return list
 }

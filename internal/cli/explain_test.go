@@ -47,7 +47,7 @@ func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {
 
 	wrong := file("stores: { keys: { memroy: {} } }\npipelines: { p: { windwo: 1d } }\n")
 	got = run(t, "", "lint", wrong, weak)
-	got.check(t, exitUsage, wrong+":1:19: stores.keys.memroy is no field that is known: did you mean memory?\n", "did you mean window?\n")
+	got.check(t, exitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
 	if !strings.Contains(got.stdout, "on_failure") || strings.Count(got.stderr, "\n") != 6 {
 		t.Errorf("all that is wrong is reported at once: %+v", got)
 	}

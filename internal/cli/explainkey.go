@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -265,7 +266,7 @@ func nextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 		}
 		text := "it waits: " + displayText(r.Holder) + " has the key until " + displayTime(r.LeaseEnd) + " and may extend that"
 		if p != nil {
-			text += "; after " + config.Duration(p.Wait) + " it goes back to a source that can take it"
+			text += "; after " + schema.Duration(p.Wait) + " it goes back to a source that can take it"
 		}
 		return text
 	case semel.Unknown:
@@ -273,7 +274,7 @@ func nextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 	}
 	text := "it is processed: the store knows nothing of the key. It was never claimed under this scope, its claim was given back after a failure, or it was forgotten"
 	if p != nil {
-		text += " after its window of " + config.Duration(p.Window)
+		text += " after its window of " + schema.Duration(p.Window)
 	}
 	return text
 }

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // importLine is what import reads. It has the members that export writes, so
@@ -72,7 +72,7 @@ func decodeImportLine(text []byte, line *importLine) error {
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
 		name = strings.Trim(name, `"`)
-		return fmt.Errorf("unknown member %q: %s", name, config.OneOf(name, importLineFields()))
+		return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(name, importLineFields()))
 	}
 	return fmt.Errorf("not JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
@@ -88,7 +88,7 @@ func checkMembers(text []byte) error {
 	for name, value := range members {
 		switch {
 		case !slices.Contains(names, name):
-			return fmt.Errorf("unknown member %q: %s", name, config.OneOf(strings.ToLower(name), names))
+			return fmt.Errorf("unknown member %q: %s", name, schema.OneOf(strings.ToLower(name), names))
 		case string(value) == "null":
 			return fmt.Errorf("%s is null: give it a value, or leave it out", name)
 		case string(value) == `""` && name != "scope":

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 //go:embed scenarios/*.yaml
@@ -61,7 +61,7 @@ API_URL), and else are those of servers on this machine. The scenarios:
 				var err error
 				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
 				if err != nil {
-					wrong.addf("--scenario %s: %s", scenario, config.OneOf(scenario, names))
+					wrong.addf("--scenario %s: %s", scenario, schema.OneOf(scenario, names))
 				}
 			}
 			if err := wrong.err(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // defaultScope is the scope that dedup and keys use if none is named.
@@ -85,7 +85,7 @@ func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.Filter {
 	case names[2]:
 		filter.State = semel.Unknown
 	default:
-		p.addf("--state %q: %s", f.state, config.OneOf(f.state, names))
+		p.addf("--state %q: %s", f.state, schema.OneOf(f.state, names))
 	}
 	return filter
 }

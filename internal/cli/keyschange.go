@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
@@ -125,7 +126,7 @@ A key in any other state is left alone, with exit status 1.`,
 			case "":
 				wrong.addf("--as is missing: write --as done if the effect happened, --as absent if it did not")
 			default:
-				wrong.addf("--as %q: %s", as, config.OneOf(as, []string{"done", "absent"}))
+				wrong.addf("--as %q: %s", as, schema.OneOf(as, []string{"done", "absent"}))
 			}
 			checkReason(reason, &wrong)
 			k.check(k.app, &wrong)

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/dedup"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -251,7 +252,7 @@ func (im *importer) request(line *importLine) (semel.ClaimRequest, error) {
 	case line.Window != "" && line.Expires != "":
 		return request, errors.New("window and expires exclude each other")
 	case line.Window != "":
-		if request.Window, err = config.ParseWindow(line.Window); err != nil {
+		if request.Window, err = schema.ParseWindow(line.Window); err != nil {
 			return request, fmt.Errorf("window %q: %w", line.Window, err)
 		}
 	case line.Expires == "forever":

@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -81,7 +82,7 @@ func (f *parkedFlags) addFilters(cmd *cobra.Command, because string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.because, because, "", "only those put aside for `REASON`: "+strings.Join(parkedReasons(), ", "))
 	flags.StringArrayVar(&f.ids, "key", nil, "only those with the key `ID`; repeat it for a composite key")
-	addParsed(flags, &f.older, "older", "", "DUR", "only those put aside longer ago than this", config.ParseDuration)
+	addParsed(flags, &f.older, "older", "", "DUR", "only those put aside longer ago than this", schema.ParseDuration)
 	f.choice.add(cmd)
 	completeValues(cmd, because, parkedReasons()...)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -106,7 +107,7 @@ func (f *parkedFlags) check(ids []string, settles bool, p *problems) {
 		p.addf("which messages? Name their IDs, choose with --key, --older and the like, or say --all")
 	}
 	if f.because != "" && !slices.Contains(parkedReasons(), f.because) {
-		p.addf("the reason %q: %s", f.because, config.OneOf(f.because, parkedReasons()))
+		p.addf("the reason %q: %s", f.because, schema.OneOf(f.because, parkedReasons()))
 	}
 	if len(f.ids) > 0 {
 		f.keys = f.choice.keys("", f.ids, p)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -23,12 +24,12 @@ func (r *retry) leave(now time.Time, foretold bool) (rest []*pipeline.Parked, er
 			continue
 		}
 		old = how
-		reason := how + " than its key is remembered, which is " + config.Duration(window)
+		reason := how + " than its key is remembered, which is " + schema.Duration(window)
 		err = errors.Join(err, r.report(r.out(), m, outcomeLeft, reason, ""))
 	}
 	if n := len(r.list) - len(rest); n > 0 && !foretold {
 		err = errors.Join(err, fmt.Errorf("%s: not redriven: %d of %s, %s than keys are remembered (%s): had a copy its effect meanwhile, nobody knows it any more, and it would happen again. "+
-			"Look at the target: --past-window redrives them all the same, semel parked done and skip settle them", r.spec.Name, n, plural(len(r.list), "message"), old, config.Duration(window)))
+			"Look at the target: --past-window redrives them all the same, semel parked done and skip settle them", r.spec.Name, n, plural(len(r.list), "message"), old, schema.Duration(window)))
 	}
 	return rest, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -117,7 +118,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 		}),
 	}
 	f.addChoice(cmd, "reason")
-	addParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for what becomes of them", config.ParseDuration)
+	addParsed(cmd.Flags(), &wait, "wait", "30s", "DUR", "how long to wait for what becomes of them", schema.ParseDuration)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would become of them, and do nothing")
 	cmd.Flags().BoolVar(&past, "past-window", false, "redrive also what is of longer ago than keys are remembered")
 	return cmd

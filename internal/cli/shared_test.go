@@ -186,7 +186,7 @@ func TestConfigurationErrorsAreUsageErrorsWithTheirPlace(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
 	want := "semel doctor: " + file + ":2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing\n" +
-		"semel doctor: " + file + ":2:8: stores.a.memroy is no field that is known: did you mean memory?\n" +
+		"semel doctor: " + file + ":2:8: unknown field stores.a.memroy: did you mean memory?\n" +
 		"semel doctor: " + file + ":3:20: stores.b.tiered: there is no store \"c\": did you mean a?\n"
 	if got := run(t, "", "doctor", file); got.status != exitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
 		t.Errorf("got %+v, want %s", got, want)

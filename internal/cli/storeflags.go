@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -82,7 +83,7 @@ func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 	case name == "":
 		p.addf("--store-name NAME is missing: %s names %s", conf.Name, strings.Join(all, ", "))
 	default:
-		p.addf("--store-name %s: %s has no such store: %s", name, conf.Name, config.OneOf(name, all))
+		p.addf("--store-name %s: %s has no such store: %s", name, conf.Name, schema.OneOf(name, all))
 	}
 	return nil
 }
@@ -91,7 +92,7 @@ func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 // From then on its secrets are hidden in all that the program says.
 func (a *app) readConfig(name string, p *problems) *config.File {
 	conf, err := a.loadConfig(name)
-	var wrong *config.Error
+	var wrong *schema.Error
 	switch {
 	case errors.As(err, &wrong):
 		for _, problem := range wrong.Problems {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // parsedValue is a flag whose text a function reads.
@@ -32,12 +32,12 @@ func (v *parsedValue[T]) Set(text string) error {
 // windowVar adds a flag for a time to remember: a duration above 0, or
 // "forever", which is semel.Forever; initial is its default as a user writes it.
 func windowVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
-	addParsed(flags, target, name, initial, "DUR", usage, config.ParseWindow)
+	addParsed(flags, target, name, initial, "DUR", usage, schema.ParseWindow)
 }
 
 // countVar adds a flag for a number of things.
 func countVar(flags *pflag.FlagSet, target *int64, name, initial, usage string) {
-	addParsed(flags, target, name, initial, "N", usage, config.ParseCount)
+	addParsed(flags, target, name, initial, "N", usage, schema.ParseCount)
 }
 
 // addParsed panics if the default does not parse, which every run would show.

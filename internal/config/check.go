@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // checkStores finds what is wrong between stores that are each right.
-func checkStores(r *reader, f *File) {
-	c := &checker{reader: r, file: f, usedBy: map[string]string{}}
+func checkStores(r *schema.Document, f *File) {
+	c := &checker{Document: r, file: f, usedBy: map[string]string{}}
 	for _, s := range f.Stores {
 		switch spec := s.Spec.(type) {
 		case *Tiered:
@@ -21,22 +23,22 @@ func checkStores(r *reader, f *File) {
 }
 
 type checker struct {
-	*reader
+	*schema.Document
 	file   *File
 	usedBy map[string]string // upper layers, and the stack each one is in
 	looped string            // a store whose loop is reported
 }
 
-func (c *checker) at(p Place, path, format string, args ...any) {
-	c.wrong(p, "%s: %s", path, fmt.Sprintf(format, args...))
+func (c *checker) at(p schema.Place, path, format string, args ...any) {
+	c.WrongAt(p, "%s: %s", path, fmt.Sprintf(format, args...))
 }
 
 // find returns a store that something at a place refers to.
-func (c *checker) find(r Reference, path string) (*Store, bool) {
+func (c *checker) find(r schema.Reference, path string) (*Store, bool) {
 	s, ok := c.file.Store(r.Name)
 	if !ok {
 		hint := "the stores are " + strings.Join(c.file.StoreNames(), ", ")
-		if near, ok := Nearest(r.Name, c.file.StoreNames()); ok {
+		if near, ok := schema.Nearest(r.Name, c.file.StoreNames()); ok {
 			hint = "did you mean " + near + "?"
 		}
 		c.at(r.At, path, "there is no store %q: %s", r.Name, hint)
@@ -87,7 +89,7 @@ func (c *checker) stack(s *Store, spec *Tiered) {
 	}
 }
 
-func names(layers []Reference) []string {
+func names(layers []schema.Reference) []string {
 	list := make([]string, len(layers))
 	for i, l := range layers {
 		list[i] = l.Name
@@ -120,7 +122,7 @@ func (c *checker) loop(from *Store, name string, way []string) []string {
 }
 
 // decider checks the last layer, on which every answer rests.
-func (c *checker) decider(layer Reference, s *Store, path string) {
+func (c *checker) decider(layer schema.Reference, s *Store, path string) {
 	switch s.Spec.(type) {
 	case *Memory:
 		c.at(layer.At, path, "%s is the last layer, which decides, and memory forgets everything at its end: put a store that lasts behind it", layer.Name)
@@ -130,7 +132,7 @@ func (c *checker) decider(layer Reference, s *Store, path string) {
 }
 
 // upper checks a layer that answers for the ones below it.
-func (c *checker) upper(layer Reference, s *Store, stack, path string) {
+func (c *checker) upper(layer schema.Reference, s *Store, stack, path string) {
 	switch s.Spec.(type) {
 	case *Memory, *Redis, *Filter:
 	case invalid:

@@ -1,11 +1,15 @@
 package config
 
-import "path/filepath"
+import (
+	"path/filepath"
+
+	"github.com/semel-dev/semel/internal/schema"
+)
 
 // checkPipelines finds what is wrong between pipelines, and between a pipeline
 // and the stores.
-func checkPipelines(r *reader, f *File) {
-	c := &checker{reader: r, file: f}
+func checkPipelines(r *schema.Document, f *File) {
+	c := &checker{Document: r, file: f}
 	files := map[string]*Pipeline{}
 	for _, p := range f.Pipelines {
 		path := "pipelines." + p.Name
@@ -23,10 +27,10 @@ func checkPipelines(r *reader, f *File) {
 			files[sink.Path] = p
 		}
 		if mode := f.Mode(p); p.OnStoreError == "pass" && mode != TwoPhase && mode != Lossy {
-			c.at(c.places[path+".on_store_error"], path+".on_store_error", "pass cannot be: the store is where the effect goes (%s): write stop", mode)
+			c.at(c.Places[path+".on_store_error"], path+".on_store_error", "pass cannot be: the store is where the effect goes (%s): write stop", mode)
 		}
 		if p.Parked == (Parked{}) {
-			p.Parked = r.defaultParked(f, p)
+			p.Parked = defaultParked(r, f, p)
 		}
 		c.topics(p, path)
 	}
@@ -34,11 +38,11 @@ func checkPipelines(r *reader, f *File) {
 }
 
 // defaultParked is where messages are put aside if the file does not say.
-func (r *reader) defaultParked(f *File, p *Pipeline) Parked {
+func defaultParked(r *schema.Document, f *File, p *Pipeline) Parked {
 	if source, ok := p.Source.(*KafkaSource); ok && f.Mode(p) == SourceIsSink && len(source.Topics) > 0 {
 		return Parked{Topic: source.Topics[0] + "-parked"}
 	}
-	return Parked{Path: filepath.Join(r.dir, "semel-parked")}
+	return Parked{Path: filepath.Join(r.Dir, "semel-parked")}
 }
 
 // pipelineStore checks the store of a pipeline's keys.
@@ -56,7 +60,7 @@ func (c *checker) pipelineStore(p *Pipeline, path string) {
 }
 
 // database checks a reference to a store for its database.
-func (c *checker) database(r Reference, path string) {
+func (c *checker) database(r schema.Reference, path string) {
 	s, ok := c.find(r, path)
 	if !ok {
 		return

@@ -24,12 +24,12 @@ func (c *checker) topics(p *Pipeline, path string) {
 				continue
 			}
 			topic, field := second.topics[twice], path+"."+second.field
-			if at, written := c.places[field]; written {
+			if at, written := c.Places[field]; written {
 				c.at(at, field, "%s, %s already: %s: name another topic", topic, first.what, second.mixed)
 				break
 			}
 			field = path + "." + first.field
-			at, written := c.places[field]
+			at, written := c.Places[field]
 			if !written {
 				at = p.At
 			}
@@ -76,7 +76,7 @@ func (c *checker) changelogs() {
 			}
 			path := "pipelines." + p.Name
 			at := p.At
-			if named, written := c.places[path+".transaction.changelog"]; written {
+			if named, written := c.Places[path+".transaction.changelog"]; written {
 				at, path = named, path+".transaction.changelog"
 			}
 			c.at(at, path, "the keys are in the topic of those of %s, %s (line %d): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own",

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // File is a configuration that was read and whose parts fit together.
@@ -25,8 +23,8 @@ type File struct {
 	Shutdown time.Duration
 	Log      Log
 
-	hidden Redactor
-	places map[string]Place // of the values of fields, by their paths
+	hidden schema.Redactor
+	places map[string]schema.Place // of the values of fields, by their paths
 }
 
 // Read reads the file of this name. env looks environment variables up; "" is
@@ -35,7 +33,7 @@ type File struct {
 func Read(name string, env func(name string) string) (*File, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, cause(err))
+		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
 	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
 	return ReadFrom(name, file, env)
@@ -43,9 +41,9 @@ func Read(name string, env func(name string) string) (*File, error) {
 
 // ReadFrom is Read of a file that is open.
 func ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
-	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(file, schema.MaxBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, cause(err))
+		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
 	return Parse(name, data, env)
 }
@@ -53,77 +51,39 @@ func ReadFrom(name string, file io.Reader, env func(name string) string) (*File,
 // Parse reads a configuration from memory. Relative paths in it begin at the
 // directory of name.
 func Parse(name string, data []byte, env func(name string) string) (*File, error) {
-	root, problem := parseTree(data)
-	if problem != nil {
-		problem.Place.File = name
-		return nil, errorOf([]Problem{*problem})
+	d, err := schema.Parse(name, data, env)
+	if err != nil {
+		return nil, err
 	}
-	if root == nil {
-		return nil, errorOf([]Problem{{Place{File: name}, `the file is empty: name a store under "stores"`}})
-	}
-	r := &reader{name: name, dir: filepath.Dir(name), env: env, aliases: targets(root), places: map[string]Place{}}
 	f := &File{Name: name}
-	r.file(root, f)
-	f.hidden, f.places = r.hidden, r.places
-	checkStores(r, f)
-	checkPipelines(r, f)
-	if err := errorOf(r.problems); err != nil {
+	readFile(d.Root(), f)
+	f.hidden, f.places = d.Hidden, d.Places
+	checkStores(d, f)
+	checkPipelines(d, f)
+	if err := d.Err(); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
 // sections are the fields of a file.
-func sections(f *File) []field {
-	return []field{
-		{name: "stores", doc: "Stores by their names: what remembers keys.", form: form{named: &form{members: func() mapping { return storeMapping(new(Spec)) }}}, read: func(v value) { f.Stores = v.stores() }},
-		{name: "pipelines", doc: "Pipelines by their names: what moves messages.", form: form{named: &form{members: func() mapping { return pipelineMapping(&Pipeline{}) }}}, read: func(v value) { f.Pipelines = v.pipelines() }},
-		partField("admin", func() mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").always(),
-		durationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").or("25s"),
-		partField("log", func() mapping { return logMapping(&f.Log) }, "What a daemon logs.").always(),
+func sections(f *File) []schema.Field {
+	return []schema.Field{
+		{Name: "stores", Doc: "Stores by their names: what remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return storeMapping(new(Spec)) }}}, Read: func(v schema.Value) { f.Stores = readStores(v) }},
+		{Name: "pipelines", Doc: "Pipelines by their names: what moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = readPipelines(v) }},
+		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),
+		schema.DurationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").Or("25s"),
+		schema.PartField("log", func() schema.Mapping { return logMapping(&f.Log) }, "What a daemon logs.").Always(),
 	}
 }
 
-// file reads the sections. A section whose name begins with x- is the user's
+// readFile reads the sections. A section whose name begins with x- is the user's
 // own, for anchors.
-func (r *reader) file(root ast.Node, f *File) {
-	v := r.value(root, "")
-	entries, ok := v.topLevel()
-	m := mapping{fields: sections(f)}
-	there := map[string]bool{}
-	for _, e := range entries {
-		i := slices.Index(m.names(), e.name)
-		switch {
-		case strings.HasPrefix(e.name, "x-"):
-		case i >= 0:
-			there[e.name] = true
-			section := r.value(e.value, e.name)
-			r.places[e.name] = section.at
-			m.fields[i].read(section)
-		default:
-			r.wrong(e.at, "%s is no section that is known: %s", v.unknown(e, m.names()), OneOf(e.name, m.names()))
-		}
+func readFile(root schema.Value, f *File) {
+	there, ok := root.Sections(sections(f), "x-")
+	if ok && !slices.Contains(there, "stores") && !slices.Contains(there, "pipelines") {
+		root.WrongAt(schema.Place{}, `stores is missing: name a store, as in "stores: { keys: { embedded: { path: ./keys } } }"`)
 	}
-	if ok && !there["stores"] && !there["pipelines"] {
-		r.wrong(Place{}, `stores is missing: name a store, as in "stores: { keys: { embedded: { path: ./keys } } }"`)
-	}
-	for _, section := range m.fields {
-		if !there[section.name] {
-			section.fillIn(value{r, nil, Place{}, section.name})
-		}
-	}
-}
-
-// topLevel is entries with a message that needs no path.
-func (v value) topLevel() ([]entry, bool) {
-	switch v.node.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		return v.entries()
-	case nil:
-	default:
-		v.reader.wrong(v.at, "sections such as stores: are wanted, not %s", describe(v.node))
-	}
-	return nil, false
 }
 
 // Store returns the store of this name.
@@ -204,3 +164,10 @@ type redactedError struct {
 
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.err }
+
+// JSONSchema returns the JSON Schema (draft 2020-12) of a configuration, by
+// which editors complete and check it. What a schema cannot say, such as that a
+// store of some name is there, it accepts.
+func JSONSchema() ([]byte, error) {
+	return schema.JSONSchema("Configuration of semel", sections(&File{}), "stores", "pipelines")
+}

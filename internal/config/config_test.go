@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 func noEnv(string) string { return "" }
@@ -83,7 +85,7 @@ stores:
 		t.Errorf("sentinel: %+v", found)
 	}
 	db := spec[*Postgres](t, f, "db")
-	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.CleanupHours != (Hours{22, 6}) || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
+	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.CleanupHours != (schema.Hours{From: 22, To: 6}) || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
 		t.Errorf("postgres: %+v", db)
 	}
 	if ages := spec[*Postgres](t, f, "ages"); ages.Cleanup != "generations" || ages.Generation != 168*time.Hour {
@@ -134,7 +136,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"# nothing\n", `c.yaml: the file is empty: name a store under "stores"`},
 		{"stores: [", `c.yaml:1:9: not valid YAML: sequence end token ']' not found`},
 		{"- a\n", `c.yaml:1:1: sections such as stores: are wanted, not a list`},
-		{"storse: {}\n", "c.yaml: stores is missing: name a store, as in \"stores: { keys: { embedded: { path: ./keys } } }\"\nc.yaml:1:1: storse is no section that is known: did you mean stores?"},
+		{"storse: {}\n", "c.yaml: stores is missing: name a store, as in \"stores: { keys: { embedded: { path: ./keys } } }\"\nc.yaml:1:1: unknown section storse: did you mean stores?"},
 		{"stores: {}\n", "c.yaml:1:9: stores: it names no store"},
 		{"stores:\n  a: { memory: {} }\npipelines: {}\n", "c.yaml:3:12: pipelines: it names no pipeline"},
 		{"stores:\n  a: { memory: {} }\n  a: { memory: {} }\n", "c.yaml:3:3: stores.a is there twice"},
@@ -142,8 +144,8 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: memory\n", "c.yaml:2:6: stores.a: fields are wanted, not a text: write { memory: {} } with its settings between the inner braces"},
 		{"stores:\n  a: {}\n", "c.yaml:2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing"},
 		{"stores:\n  a: { memory: {}, embedded: { path: x } }\n", "c.yaml:2:30: stores.a.embedded: memory and embedded exclude each other: leave one"},
-		{"stores:\n  a: { memroy: {} }\n", "c.yaml:2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing\nc.yaml:2:8: stores.a.memroy is no field that is known: did you mean memory?"},
-		{"stores:\n  a: { memory: { max_keys: many, keep_id: true } }\n", "c.yaml:2:28: stores.a.memory.max_keys: \"many\": not a count: write it like 1000000 or 1e6\nc.yaml:2:34: stores.a.memory.keep_id is no field that is known: did you mean keep_ids?"},
+		{"stores:\n  a: { memroy: {} }\n", "c.yaml:2:8: unknown field stores.a.memroy: did you mean memory?"},
+		{"stores:\n  a: { memory: { max_keys: many, keep_id: true } }\n", "c.yaml:2:28: stores.a.memory.max_keys: \"many\": not a count: write it like 1000000 or 1e6\nc.yaml:2:34: unknown field stores.a.memory.keep_id: did you mean keep_ids?"},
 		{"stores:\n  a: { embedded: { fsync: sometimes } }\n", "c.yaml:2:18: stores.a.embedded: path is missing\nc.yaml:2:27: stores.a.embedded.fsync: \"sometimes\": write one of always, interval, never"},
 		{"stores:\n  a: { embedded: { path: 007 } }\n", "c.yaml:2:26: stores.a.embedded.path: a text is wanted, not a number: put it in quotes"},
 		{"stores:\n  a: { embedded: { path: [x] } }\n", "c.yaml:2:26: stores.a.embedded.path: a text is wanted, not a list"},
@@ -216,7 +218,7 @@ func TestStoresThatDoNotFitTogetherAreRefused(t *testing.T) {
 		{"s: { embedded: { path: ./x } }", "it has the directory of disk (line 4)"},
 	} {
 		_, err := Parse("c.yaml", []byte(some+"  "+c.text+"\n"), noEnv)
-		var wrong *Error
+		var wrong *schema.Error
 		if !errors.As(err, &wrong) || len(wrong.Problems) != 1 || !strings.Contains(wrong.Error(), c.want) {
 			t.Errorf("%s\ngot:\n%v\nwant one problem with:\n%s", c.text, err, c.want)
 		}
@@ -249,7 +251,7 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 	}
 	password := write("password", "from: a } file\r\n")
 	write("empty", "\n")
-	write("large", strings.Repeat("x", maxSecretBytes+1))
+	write("large", strings.Repeat("x", schema.MaxSecretBytes+1))
 	env := func(name string) string {
 		return map[string]string{"SET": "value", "YAML": "a\nb: {", "REF": "${env:SET}"}[name]
 	}
@@ -303,7 +305,7 @@ func TestEveryProblemIsReportedAtOnceInTheOrderOfTheFile(t *testing.T) {
   c: { embedded: { pth: y } }
 queues: {}
 `), noEnv)
-	var wrong *Error
+	var wrong *schema.Error
 	if !errors.As(err, &wrong) {
 		t.Fatal(err)
 	}
@@ -346,16 +348,16 @@ func TestTheDocumentedConfigurationIsRight(t *testing.T) {
 	if _, err := Parse("c.yaml", []byte(example), func(string) string { return "x" }); err != nil || len(example) < 100 {
 		t.Errorf("%v in:\n%s", err, example)
 	}
-	for _, k := range storeMapping(new(Spec)).fields {
-		_, row, _ := strings.Cut(string(text), "\n| `"+k.name+"` |")
+	for _, k := range storeMapping(new(Spec)).Fields {
+		_, row, _ := strings.Cut(string(text), "\n| `"+k.Name+"` |")
 		row, _, _ = strings.Cut(row, "|\n")
-		_, err := Parse("c.yaml", []byte("stores: { a: { "+k.name+": { zzzzzzzzz: 1 } } }"), noEnv)
+		_, err := Parse("c.yaml", []byte("stores: { a: { "+k.Name+": { zzzzzzzzz: 1 } } }"), noEnv)
 		_, list, _ := strings.Cut(fmt.Sprint(err), "write one of ")
 		list, _, _ = strings.Cut(list, "\n")
 		fields := strings.Split(list, ", ")
 		for _, field := range fields {
 			if !strings.Contains(row, field) || len(fields) < 3 {
-				t.Errorf("the row of %s lacks %q", k.name, field)
+				t.Errorf("the row of %s lacks %q", k.Name, field)
 			}
 		}
 	}

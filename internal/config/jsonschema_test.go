@@ -10,16 +10,20 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // validator checks a document against the part of JSON Schema that ours uses.
+type object = map[string]any
+
 type validator struct {
 	root object
 	used map[string]bool
 }
 
-func (v *validator) check(path string, schema any, value any) []string {
-	s, ok := schema.(object)
+func (v *validator) check(path string, wanted any, value any) []string {
+	s, ok := wanted.(object)
 	if !ok {
 		return nil // true
 	}
@@ -114,12 +118,12 @@ func (v *validator) several(path, keyword string, list []any, value any) []strin
 	return append(all, fmt.Sprintf("%s: %s has %d of %d", path, keyword, fits, len(list)))
 }
 
-func (v *validator) members(path, keyword string, schema, members object) (wrong []string) {
-	properties, _ := schema["properties"].(object)
-	patterns, _ := schema["patternProperties"].(object)
+func (v *validator) members(path, keyword string, wanted, members object) (wrong []string) {
+	properties, _ := wanted["properties"].(object)
+	patterns, _ := wanted["patternProperties"].(object)
 	switch keyword {
 	case "required":
-		for _, name := range schema["required"].([]any) {
+		for _, name := range wanted["required"].([]any) {
 			if _, ok := members[name.(string)]; !ok {
 				wrong = append(wrong, path+": "+name.(string)+" is missing")
 			}
@@ -132,7 +136,7 @@ func (v *validator) members(path, keyword string, schema, members object) (wrong
 		return wrong
 	}
 	for name, member := range members {
-		at := within(path, name)
+		at := schema.Within(path, name)
 		own, known := properties[name]
 		patterned := false
 		for pattern := range patterns {
@@ -140,15 +144,15 @@ func (v *validator) members(path, keyword string, schema, members object) (wrong
 		}
 		switch {
 		case keyword == "propertyNames":
-			wrong = append(wrong, v.check(at, schema[keyword], name)...)
+			wrong = append(wrong, v.check(at, wanted[keyword], name)...)
 		case keyword == "properties" && known:
 			wrong = append(wrong, v.check(at, own, member)...)
 		case keyword == "additionalProperties" && !known && !patterned:
-			if schema[keyword] == false {
+			if wanted[keyword] == false {
 				wrong = append(wrong, at+": not known")
 				continue
 			}
-			wrong = append(wrong, v.check(at, schema[keyword], member)...)
+			wrong = append(wrong, v.check(at, wanted[keyword], member)...)
 		}
 	}
 	return wrong

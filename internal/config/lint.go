@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // Risk is what a finding costs a pipeline's promise. Both may be.
@@ -30,7 +31,7 @@ func (r Risk) String() string {
 // is the path of the field.
 type Finding struct {
 	semel.Finding
-	Place Place
+	Place schema.Place
 	// Pipeline is the name of the pipeline it belongs to, "" if to none.
 	Pipeline string
 	Risk     Risk
@@ -60,18 +61,18 @@ func (f *File) Lint() []Finding {
 	l.between()
 	l.admin()
 	slices.SortStableFunc(l.found, func(a, b Finding) int {
-		return cmp.Or(a.Place.compare(b.Place), int(b.Severity)-int(a.Severity))
+		return cmp.Or(a.Place.Compare(b.Place), int(b.Severity)-int(a.Severity))
 	})
 	return l.found
 }
 
 // Refused returns what keeps a pipeline from running: findings that are Broken,
 // as problems of the file.
-func (f *File) Refused(pipeline string) []Problem {
-	var list []Problem
+func (f *File) Refused(pipeline string) []schema.Problem {
+	var list []schema.Problem
 	for _, x := range f.Lint() {
 		if x.Severity == semel.Broken && x.Pipeline == pipeline {
-			list = append(list, Problem{x.Place, x.Subject + ": " + x.Found + ": " + x.Cost + ": " + x.Remedy})
+			list = append(list, schema.Problem{Place: x.Place, Text: x.Subject + ": " + x.Found + ": " + x.Cost + ": " + x.Remedy})
 		}
 	}
 	return list
@@ -89,7 +90,7 @@ func (l *linter) at(name string) string {
 	if l.pipeline == nil {
 		return name
 	}
-	return within("pipelines."+l.pipeline.Name, name)
+	return schema.Within("pipelines."+l.pipeline.Name, name)
 }
 
 // given reports whether the file has a field.
@@ -99,13 +100,13 @@ func (l *linter) given(path string) bool {
 }
 
 // place is where a field stands, or the nearest thing around it.
-func (l *linter) place(path string) Place {
+func (l *linter) place(path string) schema.Place {
 	for {
 		if at, ok := l.file.places[path]; ok {
 			at.File = l.file.Name
 			return at
 		}
-		before, _, ok := cutLast(path, ".")
+		before, _, ok := schema.CutLast(path, ".")
 		if !ok {
 			break
 		}
@@ -114,7 +115,7 @@ func (l *linter) place(path string) Place {
 			return l.pipeline.At
 		}
 	}
-	return Place{File: l.file.Name}
+	return schema.Place{File: l.file.Name}
 }
 
 func (l *linter) add(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
@@ -151,19 +152,19 @@ func (l *linter) times() {
 	timeout := l.at("sink.webhook.timeout")
 	if p.Lease < w.Timeout {
 		l.add(semel.Warning, Repeat, l.at("lease"),
-			fmt.Sprintf("%s, and one request may take %s", Duration(p.Lease), Duration(w.Timeout)),
+			fmt.Sprintf("%s, and one request may take %s", schema.Duration(p.Lease), schema.Duration(w.Timeout)),
 			"a process that stalls, or does not reach the store, loses the key while its request is under way, and another sends it again",
-			fmt.Sprintf("lease: %s or more, or a shorter timeout", Duration(2*w.Timeout)))
+			fmt.Sprintf("lease: %s or more, or a shorter timeout", schema.Duration(2*w.Timeout)))
 	}
 	if l.file.Shutdown < w.Timeout {
 		l.add(semel.Warning, Repeat, timeout,
-			fmt.Sprintf("%s, and shutdown is %s", Duration(w.Timeout), Duration(l.file.Shutdown)),
+			fmt.Sprintf("%s, and shutdown is %s", schema.Duration(w.Timeout), schema.Duration(l.file.Shutdown)),
 			"a request that is under way at the end of a drain is cut off: its outcome is unknown",
-			fmt.Sprintf("shutdown: %s or more, or a shorter timeout", Duration(w.Timeout+5*time.Second)))
+			fmt.Sprintf("shutdown: %s or more, or a shorter timeout", schema.Duration(w.Timeout+5*time.Second)))
 	}
 	if s, ok := p.Source.(*HTTPSource); ok && s.Wait < w.Timeout {
-		l.notice(l.at("source.http.wait"), fmt.Sprintf("%s, and one request of the sink may take %s", Duration(s.Wait), Duration(w.Timeout)),
-			"who sent the message is told to come again while it is under way", fmt.Sprintf("wait: %s or more", Duration(w.Timeout)))
+		l.notice(l.at("source.http.wait"), fmt.Sprintf("%s, and one request of the sink may take %s", schema.Duration(s.Wait), schema.Duration(w.Timeout)),
+			"who sent the message is told to come again while it is under way", fmt.Sprintf("wait: %s or more", schema.Duration(w.Timeout)))
 	}
 }
 
@@ -248,25 +249,4 @@ func (l *linter) admin() {
 	case a.TLS == nil:
 		l.add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which others can reach, without tls", "passwords pass readable", "tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy that has it")
 	}
-}
-
-// Duration writes a duration as configurations do: 7d, 36h, 1m30s, forever.
-func Duration(d time.Duration) string {
-	if d == semel.Forever {
-		return "forever"
-	}
-	text := ""
-	for _, unit := range []struct {
-		name string
-		long time.Duration
-	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}} {
-		if n := d / unit.long; n > 0 && (unit.name != "d" || d%unit.long == 0 || n > 2) {
-			text += fmt.Sprint(int64(n)) + unit.name
-			d %= unit.long
-		}
-	}
-	if d > 0 || text == "" {
-		text += d.String()
-	}
-	return text
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // policies looks at what follows failures.
@@ -73,7 +74,7 @@ func (l *linter) repartition(s *KafkaSource) {
 		l.add(semel.Broken, NoRisk, path+".topic", topic+", which the pipeline uses otherwise", "what is in it would be taken for what it is not", "a topic of its own")
 	}
 	if p.Transaction.Time == "event" {
-		l.add(semel.Warning, NoRisk, l.at("transaction.grace"), Duration(p.Transaction.Grace)+", with a repartition stage", "it mixes the records of several partitions: one that is behind the others by more than the grace is late, and on_late decides what becomes of it", "a grace above what partitions are apart while a backlog is read, or time: processing")
+		l.add(semel.Warning, NoRisk, l.at("transaction.grace"), schema.Duration(p.Transaction.Grace)+", with a repartition stage", "it mixes the records of several partitions: one that is behind the others by more than the grace is late, and on_late decides what becomes of it", "a grace above what partitions are apart while a backlog is read, or time: processing")
 	}
 }
 
@@ -174,7 +175,7 @@ func (l *linter) postgresSink(s *PostgresSink) {
 
 // hostOf is the host of an address to listen on.
 func hostOf(listen string) string {
-	host, _, _ := cutLast(listen, ":")
+	host, _, _ := schema.CutLast(listen, ":")
 	return strings.Trim(host, "[]")
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -74,7 +75,7 @@ func alternatives(r *key.Rule) []*key.Rule {
 
 // looksLikeTime reports whether the last name of a rule is one that times have.
 func looksLikeTime(r *key.Rule) bool {
-	_, name, ok := cutLast(r.String(), ".")
+	_, name, ok := schema.CutLast(r.String(), ".")
 	if !ok {
 		name = strings.TrimPrefix(r.String(), "header:")
 	}
@@ -90,14 +91,14 @@ func (l *linter) window() {
 		retention := l.at("source.kafka.retention")
 		switch {
 		case s.Retention == 0 && p.Window != semel.Forever:
-			l.notice(retention, "not stated", "a record that is read again after the window of "+Duration(p.Window)+" has its effect again, and nothing here can tell whether the topics keep records that long", "retention: what the topics have, such as 7d")
+			l.notice(retention, "not stated", "a record that is read again after the window of "+schema.Duration(p.Window)+" has its effect again, and nothing here can tell whether the topics keep records that long", "retention: what the topics have, such as 7d")
 		case s.Retention > p.Window:
-			l.add(semel.Warning, Repeat, path, fmt.Sprintf("%s, and the topics keep records for %s", Duration(p.Window), Duration(s.Retention)),
+			l.add(semel.Warning, Repeat, path, fmt.Sprintf("%s, and the topics keep records for %s", schema.Duration(p.Window), schema.Duration(s.Retention)),
 				"a record that is read again after its key was forgotten, as after a reset of offsets or a redrive, has its effect again", "window: "+longer(s.Retention))
 		}
 	}
 	if p.Window < time.Minute {
-		l.add(semel.Warning, Repeat, path, Duration(p.Window), "hardly any redelivery comes within it", "a window longer than a message can come again, such as 7d")
+		l.add(semel.Warning, Repeat, path, schema.Duration(p.Window), "hardly any redelivery comes within it", "a window longer than a message can come again, such as 7d")
 	}
 	if p.OnLate == "drop" {
 		l.deciding(semel.Warning, Loss, l.at("on_late"), "drop", "a message that is older than the window is given up, also if it never had its effect", "on_late: park")
@@ -120,10 +121,10 @@ func (l *linter) window() {
 			if l.mode == Lossy {
 				risk, severity, cost = Repeat, semel.Warning, "the filter forgets a key earlier, and its message has its effect again"
 			}
-			l.add(severity, risk, path, fmt.Sprintf("%s, and that of %s is %s", Duration(p.Window), s.Name, Duration(kept)), cost, "the same window in both")
+			l.add(severity, risk, path, fmt.Sprintf("%s, and that of %s is %s", schema.Duration(p.Window), s.Name, schema.Duration(kept)), cost, "the same window in both")
 		}
 		if field == "redis.compact.window" {
-			l.notice(path, fmt.Sprintf("%s, and %s of %s is %s", Duration(p.Window), field, s.Name, Duration(kept)), "keys of another window keep their full records", "the same window in both")
+			l.notice(path, fmt.Sprintf("%s, and %s of %s is %s", schema.Duration(p.Window), field, s.Name, schema.Duration(kept)), "keys of another window keep their full records", "the same window in both")
 		}
 	}
 }
@@ -133,7 +134,7 @@ func longer(retention time.Duration) string {
 	if retention == semel.Forever {
 		return "forever"
 	}
-	return Duration(retention+retention/7) + " or more"
+	return schema.Duration(retention+retention/7) + " or more"
 }
 
 // keys looks at whether the store can do what is asked of it.

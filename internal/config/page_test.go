@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 var update = flag.Bool("update", false, "write the documents that are made of the schema")
@@ -48,37 +50,37 @@ func TestReferencePageIsCurrent(t *testing.T) {
 // TestEveryFieldIsExplained keeps the page and the editors' hints whole.
 func TestEveryFieldIsExplained(t *testing.T) {
 	t.Parallel()
-	var visit func(path string, m mapping)
-	visitForm := func(path string, f *form) {
-		if f.members != nil {
-			visit(path, f.members())
+	var visit func(path string, m schema.Mapping)
+	visitForm := func(path string, f *schema.Form) {
+		if f.Members != nil {
+			visit(path, f.Members())
 		}
 	}
-	visit = func(path string, m mapping) {
-		for _, f := range m.fields {
-			at := within(path, f.name)
-			if !strings.HasSuffix(f.doc, ".") || strings.Contains(f.doc, "|") {
-				t.Errorf("%s: its sentence is %q", at, f.doc)
+	visit = func(path string, m schema.Mapping) {
+		for _, f := range m.Fields {
+			at := schema.Within(path, f.Name)
+			if !strings.HasSuffix(f.Doc, ".") || strings.Contains(f.Doc, "|") {
+				t.Errorf("%s: its sentence is %q", at, f.Doc)
 			}
-			if f.required && f.fallback() != "" {
+			if f.Required && f.Fallback() != "" {
 				t.Errorf("%s is required and has a default", at)
 			}
-			visitForm(at, &f.form)
-			for _, inner := range append([]form{}, f.form.either...) {
+			visitForm(at, &f.Form)
+			for _, inner := range append([]schema.Form{}, f.Form.Either...) {
 				visitForm(at, &inner)
 			}
-			if f.form.named != nil {
-				visitForm(at+".NAME", f.form.named)
+			if f.Form.Named != nil {
+				visitForm(at+".NAME", f.Form.Named)
 			}
 		}
 	}
-	visit("", mapping{fields: sections(&File{})})
+	visit("", schema.Mapping{Fields: sections(&File{})})
 }
 
 // pageWriter writes the reference page.
 type pageWriter struct {
 	out    strings.Builder
-	shared []form // mappings with a title, to be described at the end
+	shared []schema.Form // mappings with a title, to be described at the end
 }
 
 const pageIntro = `# Configuration
@@ -119,80 +121,80 @@ func (w *pageWriter) page(examples map[string]string) string {
 		fmt.Fprintf(&w.out, "```yaml\n%s```\n\n", examples[name])
 	}
 	w.out.WriteString("## Sections\n\nA section whose name begins with `x-` is the user's own, for anchors.\n\n")
-	w.mapping("", mapping{fields: sections(&File{})}, "")
+	w.mapping("", schema.Mapping{Fields: sections(&File{})}, "")
 	for i := 0; i < len(w.shared); i++ {
-		w.section("", w.shared[i].title, w.shared[i].members())
+		w.section("", w.shared[i].Title, w.shared[i].Members())
 	}
 	return strings.TrimSuffix(w.out.String(), "\n")
 }
 
-func (w *pageWriter) section(path, title string, m mapping) {
+func (w *pageWriter) section(path, title string, m schema.Mapping) {
 	fmt.Fprintf(&w.out, "### %s\n\n", title)
 	w.mapping(path, m, title)
 }
 
 // mapping writes the table of a mapping and then what is in it.
-func (w *pageWriter) mapping(path string, m mapping, title string) {
-	for _, group := range m.oneOf {
+func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
+	for _, group := range m.OneOf {
 		fmt.Fprintf(&w.out, "Exactly one of `%s`.\n\n", strings.Join(group, "`, `"))
 	}
-	if len(m.fields) == 0 {
+	if len(m.Fields) == 0 {
 		w.out.WriteString("It has no fields.\n\n")
 		return
 	}
 	w.out.WriteString("| field | written as | default | |\n|---|---|---|---|\n")
-	for _, f := range m.fields {
-		fallback := f.fallback()
+	for _, f := range m.Fields {
+		fallback := f.Fallback()
 		switch {
-		case f.required:
+		case f.Required:
 			fallback = "**required**"
-		case f.initial != "":
+		case f.Initial != "":
 			fallback = "`" + fallback + "`"
 		}
-		fmt.Fprintf(&w.out, "| `%s` | %s | %s | %s |\n", f.name, w.form(within(path, f.name), &f.form), fallback, f.doc)
+		fmt.Fprintf(&w.out, "| `%s` | %s | %s | %s |\n", f.Name, w.form(schema.Within(path, f.Name), &f.Form), fallback, f.Doc)
 	}
 	w.out.WriteString("\n")
-	for _, f := range m.fields {
-		at := within(path, f.name)
-		w.inner(at, &f.form)
+	for _, f := range m.Fields {
+		at := schema.Within(path, f.Name)
+		w.inner(at, &f.Form)
 	}
 }
 
 // inner writes the sections of the mappings in a form.
-func (w *pageWriter) inner(path string, f *form) {
+func (w *pageWriter) inner(path string, f *schema.Form) {
 	switch {
-	case f.members != nil && f.title == "":
-		w.section(path, "`"+path+"`", f.members())
-	case f.members != nil:
-		if !slices.ContainsFunc(w.shared, func(s form) bool { return s.title == f.title }) {
+	case f.Members != nil && f.Title == "":
+		w.section(path, "`"+path+"`", f.Members())
+	case f.Members != nil:
+		if !slices.ContainsFunc(w.shared, func(s schema.Form) bool { return s.Title == f.Title }) {
 			w.shared = append(w.shared, *f)
 		}
-	case f.named != nil:
-		w.inner(path+".NAME", f.named)
+	case f.Named != nil:
+		w.inner(path+".NAME", f.Named)
 	}
-	for _, one := range f.either {
+	for _, one := range f.Either {
 		w.inner(path, &one)
 	}
 }
 
 // form is how a value is written.
-func (w *pageWriter) form(path string, f *form) string {
+func (w *pageWriter) form(path string, f *schema.Form) string {
 	switch {
-	case f.scalar != "":
-		return string(f.scalar)
-	case f.words != nil:
-		return "`" + strings.Join(f.words, "`, `") + "`"
-	case f.element != nil:
-		return "list of " + w.form(path, f.element)
-	case f.named != nil:
-		return "names and " + w.form(path+".NAME", f.named)
-	case f.title != "":
-		return link(f.title, f.title)
-	case f.members != nil:
+	case f.Scalar != "":
+		return string(f.Scalar)
+	case f.Words != nil:
+		return "`" + strings.Join(f.Words, "`, `") + "`"
+	case f.Element != nil:
+		return "list of " + w.form(path, f.Element)
+	case f.Named != nil:
+		return "names and " + w.form(path+".NAME", f.Named)
+	case f.Title != "":
+		return link(f.Title, f.Title)
+	case f.Members != nil:
 		return link("fields", path)
 	}
 	var list []string
-	for _, one := range f.either {
+	for _, one := range f.Either {
 		if text := w.form(path, &one); !slices.Contains(list, text) && !slices.ContainsFunc(list, func(said string) bool { return strings.HasSuffix(said, ", or "+text) }) {
 			list = append(list, text)
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -12,7 +13,7 @@ import (
 type Pipeline struct {
 	Name string
 	// At is where its name stands.
-	At Place
+	At schema.Place
 	// Source is *FileSource, *HTTPSource or *KafkaSource.
 	Source Source
 	// Sink is *FileSink, *StdoutSink, *WebhookSink, *PostgresSink or *KafkaSink.
@@ -29,7 +30,7 @@ type Pipeline struct {
 	OnMismatch string
 	// Store is the store of the keys. It has no name if the keys live in Kafka:
 	// see [File.Mode].
-	Store     Reference
+	Store     schema.Reference
 	OnFailure Failure
 	// OnStoreError is stop or pass.
 	OnStoreError string
@@ -85,7 +86,7 @@ type Parked struct {
 	// Path is a directory.
 	Path string
 	// Store is a store of the kind postgres, in whose database they are.
-	Store Reference
+	Store schema.Reference
 	// Topic is one of the Kafka that is source or sink.
 	Topic string
 }
@@ -144,7 +145,7 @@ type HTTPSource struct {
 	MaxBody int64
 	TLS     *ServerTLS
 	// Token is what requests must show as a bearer token; none if it is zero.
-	Token Secret
+	Token schema.Secret
 	// Wait is how long a request waits for its message's fate.
 	Wait time.Duration
 }
@@ -168,7 +169,7 @@ type SASL struct {
 	// Mechanism is plain, scram-sha-256 or scram-sha-512.
 	Mechanism string
 	Username  string
-	Password  Secret
+	Password  schema.Secret
 }
 
 // KafkaSource reads topics as a member of a group, always read_committed.
@@ -228,7 +229,7 @@ type StdoutSink struct{}
 // WebhookSink sends each message as a request.
 type WebhookSink struct {
 	// URL may hold a password.
-	URL     Secret
+	URL     schema.Secret
 	Method  string
 	Headers []Header
 	// Timeout bounds one request.
@@ -248,15 +249,15 @@ type WebhookSink struct {
 // Header is a header of a request.
 type Header struct {
 	Name  string
-	Value Secret
+	Value schema.Secret
 }
 
 // PostgresSink writes rows. One of Statement, Table and Upsert is set.
 type PostgresSink struct {
 	// Store is a store of the kind postgres, whose database it is; DSN is the
 	// address of another. One of them is set.
-	Store Reference
-	DSN   Secret
+	Store schema.Reference
+	DSN   schema.Secret
 	// Statement is executed with Args for each message.
 	Statement string
 	Args      []string
@@ -309,9 +310,9 @@ type Admin struct {
 // Auth says who may use the admin server.
 type Auth struct {
 	Username string
-	Password Secret
+	Password schema.Secret
 	// Token is accepted as a bearer token. It may be zero.
-	Token Secret
+	Token schema.Secret
 }
 
 // Log is how a daemon logs.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -37,12 +38,12 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
   copy: { source: { file: { paths: [in/*.jsonl] } }, key: { id: .id }, store: keys, sink: { stdout: } }
 `)
 	want := &Pipeline{
-		Name: "copy", At: Place{"dir/semel.yaml", 8, 3},
+		Name: "copy", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 3},
 		Source: &FileSource{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, Format: "jsonl", From: "beginning", State: filepath.Join("dir", "semel-state"), MaxLine: 16 << 20},
 		Sink:   &StdoutSink{},
 		Key:    Key{Rule: rule(t, ".id"), Scope: "copy", OnMissing: "park"},
 		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "park",
-		Store:     Reference{"keys", Place{"dir/semel.yaml", 8, 79}},
+		Store:     schema.Reference{Name: "keys", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 79}},
 		OnFailure: Failure{Attempts: 8, Backoff: Backoff{200 * time.Millisecond, 30 * time.Second}, Then: "park"}, OnStoreError: "stop",
 		Order: "lane", Wait: 5 * time.Second, Parked: Parked{Path: filepath.Join("dir", "semel-parked")},
 		Transaction: Transaction{Interval: 100 * time.Millisecond, State: filepath.Join("dir", "semel-state"), Time: "processing"},
@@ -144,11 +145,11 @@ log: { format: json, level: debug }
 	if got := p.Key.Rule.String(); got != "first of header:event-id, all of .a, header:b, hash(.x,.y), o-{.id}" || p.Key.Scope != "s" || p.Key.OnMissing != "hash" || !p.Key.Fingerprint {
 		t.Errorf("key: %s %+v", got, p.Key)
 	}
-	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, Key{}, Transaction{}, Place{}, Place{}, Place{}
+	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, Key{}, Transaction{}, schema.Place{}, schema.Place{}, schema.Place{}
 	want := &Pipeline{
-		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: Reference{Name: "both"},
+		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: schema.Reference{Name: "both"},
 		OnFailure: Failure{3, Backoff{time.Second, 2 * time.Second}, "stop"}, OnStoreError: "pass", Observe: true, Order: "lane", Parallel: 4,
-		Batch: Limit{10, 1 << 20}, InFlight: Limit{100, 2 << 20}, Wait: time.Second, Parked: Parked{Store: Reference{Name: "db"}}, Lossy: true,
+		Batch: Limit{10, 1 << 20}, InFlight: Limit{100, 2 << 20}, Wait: time.Second, Parked: Parked{Store: schema.Reference{Name: "db"}}, Lossy: true,
 	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", p, want)
@@ -221,7 +222,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['i:1'], topic: out } }", "store is missing: source and sink are two Kafka clusters"},
 		{id + "," + file + "," + stdout + ", store: kyes", `pipelines.p.store: there is no store "kyes": did you mean keys?`},
 		{id + "," + file + "," + stdout + ", store: cache", "pipelines.p.store: cache is a layer of both, which only copies what another store decided: name both"},
-		{id + "," + file + "," + stdout + ", store: keys, windwo: 1d", "pipelines.p.windwo is no field that is known: did you mean window?"},
+		{id + "," + file + "," + stdout + ", store: keys, windwo: 1d", "unknown field pipelines.p.windwo: did you mean window?"},
 		{id + "," + file + "," + stdout + ", store: keys, window: soon", `pipelines.p.window: "soon": not a duration: write it like 90s, 36h, 7d or 2w, or forever`},
 		{id + "," + file + "," + stdout + ", store: keys, on_lease_expired: ask", `pipelines.p.on_lease_expired: "ask": write one of retry, hold`},
 		{id + "," + file + "," + stdout + ", store: keys, on_mismatch: drop", "pipelines.p.on_mismatch: it means nothing without a fingerprint"},
@@ -250,10 +251,10 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + kafka + "," + topic + ", on_store_error: pass", "pipelines.p.on_store_error: pass cannot be: the store is where the effect goes (one transaction in Kafka): write stop"},
 		{id + "," + file + ", store: keys, sink: stdout", "pipelines.p.sink: fields are wanted, not a text: write { stdout: {} } with its settings between the inner braces"},
 		{id + "," + file + ", store: keys, sink: nothing", "pipelines.p.sink: fields are wanted, not a text: write the kind of the sink and its settings, as in { stdout: {} }"},
-		{id + "," + file + ", store: keys, sink: { rabbitmq: {} }", "pipelines.p.sink.rabbitmq: this version does not have it: there are file, stdout, webhook, postgres, kafka"},
-		{id + ", source: { sqs: {} }, store: keys, " + stdout, "pipelines.p.source.sqs: this version does not have it: there are file, http, kafka"},
-		{id + ", source: { postgres: { table: outbox } }, store: keys, " + stdout, "pipelines.p.source.postgres: this version does not have it"},
-		{id + ", source: { kafak: {} }, store: keys, " + stdout, "pipelines.p.source: one of file, http, kafka is missing\nc.yaml:8:36: pipelines.p.source.kafak is no field that is known: did you mean kafka?"},
+		{id + "," + file + ", store: keys, sink: { rabbitmq: {} }", "unknown field pipelines.p.sink.rabbitmq: write one of file, stdout, webhook, postgres, kafka"},
+		{id + ", source: { sqs: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.sqs: write one of file, http, kafka"},
+		{id + ", source: { postgres: { table: outbox } }, store: keys, " + stdout, "unknown field pipelines.p.source.postgres: write one of file, http, kafka"},
+		{id + ", source: { kafak: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.kafak: did you mean kafka?"},
 		{id + ", source: { file: { paths: ['a['] } }, store: keys, " + stdout, "pipelines.p.source.file.paths[0]: it is no pattern: a [ has no ]"},
 		{id + ", source: { http: { listen: here } }, store: keys, " + stdout, "pipelines.p.source.http.listen: it is no address to listen on: write it like 127.0.0.1:8080"},
 		{id + ", source: { http: { listen: ':1', path: in } }, store: keys, " + stdout, "pipelines.p.source.http.path: it must begin with /"},
@@ -269,7 +270,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{"key: { id: { hash: [a] } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.hash[0]: "a": `},
 		{"key: { id: { template: 'a{b}' } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.template: "a{b}": `},
 		{"key: { id: { template: 'a{.a}', all: [.a] } }," + file + "," + stdout + ", store: keys", `template and all exclude each other: leave one`},
-		{"key: { id: { cel: 'a + b' } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.cel: this version has no CEL: template, all and hash make keys of several values`},
+		{"key: { id: { cel: 'a + b' } }," + file + "," + stdout + ", store: keys", `unknown field pipelines.p.key.id.cel`},
 		{"key: { id: 7 }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "7": there is no such rule`},
 		{"key: { id: .a, on_missing: skip }," + file + "," + stdout + ", store: keys", `pipelines.p.key.on_missing: "skip": write one of fail, park, pass, hash, drop`},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'ftp://h' } }", "pipelines.p.sink.webhook.url: it is no address of a target: write https://host/path"},
@@ -304,7 +305,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + file + ", store: keys, sink: { file: { path: out } } }\n  q: { " + id + "," + file + ", store: keys, sink: { file: { path: ./out } }", "c.yaml:9:3: pipelines.q: its sink is the file that p writes (line 8): give it one of its own"},
 	} {
 		_, err := Parse("c.yaml", []byte(someStores+"pipelines:\n  p: { "+c.parts+" }\n"), noEnv)
-		var wrong *Error
+		var wrong *schema.Error
 		if !errors.As(err, &wrong) || !strings.Contains(wrong.Error(), c.want) || len(wrong.Problems) != 1+strings.Count(c.want, "\n") {
 			t.Errorf("%s\ngot:\n%v\nwant one problem with:\n%s", c.parts, err, c.want)
 		}

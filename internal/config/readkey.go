@@ -7,67 +7,68 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
-func keyMapping(k *Key) mapping {
-	return mapping{fields: []field{
-		{name: "id", doc: "Where a message has its id: a rule, or a list of which the first that is present counts.", required: true,
-			form: form{either: []form{{scalar: aRule}, {element: &form{either: ruleForms()}}, {members: ruleMapping}}},
-			read: func(v value) { k.Rule = v.rule() }},
-		textField("scope", &k.Scope, "What the id is unique within.").means("the pipeline's name"),
-		choiceField("on_missing", &k.OnMissing, "A message without an id: end the pipeline, put it aside, deliver it under a key made of its place, deliver it under a key made of its content, or give it up (it is lost).",
-			"fail", "park", "pass", "hash", "drop").or("park"),
-		truthField("fingerprint", &k.Fingerprint, "Notice one key used for two different bodies.").or("false"),
-		truthField("unstable", &k.Unstable, "A rule that tells deliveries apart instead of messages (`offset`, `timestamp`, `delivery-id`…) is meant.").or("false"),
+func keyMapping(k *Key) schema.Mapping {
+	return schema.Mapping{Fields: []schema.Field{
+		{Name: "id", Doc: "Where a message has its id: a rule, or a list of which the first that is present counts.", Required: true,
+			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, {Members: ruleMapping}}},
+			Read: func(v schema.Value) { k.Rule = readRule(v) }},
+		schema.TextField("scope", &k.Scope, "What the id is unique within.").Means("the pipeline's name"),
+		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: end the pipeline, put it aside, deliver it under a key made of its place, deliver it under a key made of its content, or give it up (it is lost).",
+			"fail", "park", "pass", "hash", "drop").Or("park"),
+		schema.TruthField("fingerprint", &k.Fingerprint, "Notice one key used for two different bodies.").Or("false"),
+		schema.TruthField("unstable", &k.Unstable, "A rule that tells deliveries apart instead of messages (`offset`, `timestamp`, `delivery-id`…) is meant.").Or("false"),
 	}}
 }
 
 // ruleForms are the forms of one rule.
-func ruleForms() []form { return []form{{scalar: aRule}, {members: ruleMapping}} }
+func ruleForms() []schema.Form {
+	return []schema.Form{{Scalar: schema.ScalarRule}, {Members: ruleMapping}}
+}
 
 // ruleMapping is what the schema says of a rule that has a name; rule reads it.
-func ruleMapping() mapping {
-	rules := func(name, doc string) field {
-		return listField(name, form{scalar: aRule}, nil, doc)
+func ruleMapping() schema.Mapping {
+	rules := func(name, doc string) schema.Field {
+		return schema.ListField(name, schema.Form{Scalar: schema.ScalarRule}, nil, doc)
 	}
-	m := kindsOf(
+	return schema.KindsOf(
 		rules("all", "A composite: all of these, none of which may be missing."),
 		rules("hash", "The canonical content of these places in a JSON body; `[.]` is the whole."),
-		field{name: "template", doc: "A text with values in it, as in `order-{.order_id}-placed`.", form: form{scalar: aText}},
+		schema.Field{Name: "template", Doc: "A text with values in it, as in `order-{.order_id}-placed`.", Form: schema.Form{Scalar: schema.ScalarText}},
 	)
-	m.planned = []string{"cel"}
-	return m
 }
 
 // rule reads a rule; nil if it is wrong.
-func (v value) rule() *key.Rule {
-	switch v.node.(type) {
+func readRule(v schema.Value) *key.Rule {
+	switch v.Node.(type) {
 	case nil:
 		return nil
 	case *ast.SequenceNode:
-		return combined(v.rules(value.oneRule), key.First)
+		return combined(readRules(v, oneRule), key.First)
 	}
-	return v.oneRule()
+	return oneRule(v)
 }
 
 // oneRule reads a rule that is no list.
-func (v value) oneRule() (rule *key.Rule) {
-	switch v.node.(type) {
+func oneRule(v schema.Value) (rule *key.Rule) {
+	switch v.Node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 	case *ast.SequenceNode:
-		v.wrong("a list in a list: write { all: […] } for a composite")
+		v.Wrong("a list in a list: write { all: […] } for a composite")
 		return nil
 	default:
-		return v.textRule("", "", key.ParseRuleForced)
+		return textRule(v, "", "", key.ParseRuleForced)
 	}
 	m := ruleMapping()
-	readers := map[string]func(v value){
-		"all": func(v value) { rule = combined(v.rules(value.oneRule), key.All) },
-		"hash": func(v value) {
+	readers := map[string]func(v schema.Value){
+		"all": func(v schema.Value) { rule = combined(readRules(v, oneRule), key.All) },
+		"hash": func(v schema.Value) {
 			var paths []string
-			v.list(func(element value) {
-				if path := element.textRule("hash(", ")", key.ParseRule); path != nil {
+			v.List(func(element schema.Value) {
+				if path := textRule(element, "hash(", ")", key.ParseRule); path != nil {
 					paths = append(paths, strings.TrimSuffix(strings.TrimPrefix(path.String(), "hash("), ")"))
 				}
 			})
@@ -76,23 +77,23 @@ func (v value) oneRule() (rule *key.Rule) {
 			}
 			var err error
 			if rule, err = key.ParseRule("hash(" + strings.Join(paths, ",") + ")"); err != nil {
-				v.wrong("%v", err)
+				v.Wrong("%v", err)
 			}
 		},
-		"template": func(v value) { rule = v.textRule("", "", key.Template) },
+		"template": func(v schema.Value) { rule = textRule(v, "", "", key.Template) },
 	}
-	for i := range m.fields {
-		m.fields[i].read = readers[m.fields[i].name]
+	for i := range m.Fields {
+		m.Fields[i].Read = readers[m.Fields[i].Name]
 	}
-	v.mapping(m)
+	v.Mapping(m)
 	return rule
 }
 
 // rules reads a list of rules; nil if one is wrong.
-func (v value) rules(read func(value) *key.Rule) []*key.Rule {
+func readRules(v schema.Value, read func(schema.Value) *key.Rule) []*key.Rule {
 	var list []*key.Rule
 	fine := true
-	v.list(func(element value) {
+	v.List(func(element schema.Value) {
 		rule := read(element)
 		fine = fine && rule != nil
 		list = append(list, rule)
@@ -115,8 +116,8 @@ func combined(rules []*key.Rule, combine func(...*key.Rule) (*key.Rule, error)) 
 }
 
 // textRule reads a rule of one text, with something before and behind it.
-func (v value) textRule(before, after string, parse func(string) (*key.Rule, error)) (rule *key.Rule) {
-	quantity(v, &rule, "a rule", func(text string) (*key.Rule, error) {
+func textRule(v schema.Value, before, after string, parse func(string) (*key.Rule, error)) (rule *key.Rule) {
+	schema.Quantity(v, &rule, "a rule", func(text string) (*key.Rule, error) {
 		rule, err := parse(before + text + after)
 		if err != nil {
 			return nil, ruleProblem(err)

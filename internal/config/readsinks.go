@@ -11,80 +11,79 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
 )
 
-func sinkMapping(target *Sink) mapping {
-	m := kindsOf(
-		kindField("file", target, func() (Sink, mapping) {
+func sinkMapping(target *Sink) schema.Mapping {
+	return schema.KindsOf(
+		schema.KindField("file", target, func() (Sink, schema.Mapping) {
 			s := &FileSink{}
-			return s, mapping{fields: []field{pathField("path", &s.Path, "File that lines are appended to.").need()}}
+			return s, schema.Mapping{Fields: []schema.Field{schema.PathField("path", &s.Path, "File that lines are appended to.").Need()}}
 		}, "Lines of a file: body and line end. With an `embedded` store, keys and lines become durable together."),
-		kindField("stdout", target, func() (Sink, mapping) { return &StdoutSink{}, mapping{} }, "Lines on standard output."),
-		kindField("webhook", target, webhookSink, "A request for each message, with the headers `Idempotency-Key`, `Semel-Attempt`, `Semel-Token`, `Semel-Scope` and `Semel-Redrive`. The response is kept as the key's result."),
-		kindField("postgres", target, postgresSink, "Rows: one of `statement`, `table` and `upsert`. In the database of the pipeline's store, keys and rows are one transaction."),
-		kindField("kafka", target, kafkaSink, "Records of a topic, with the headers of the message and those that name its key."),
+		schema.KindField("stdout", target, func() (Sink, schema.Mapping) { return &StdoutSink{}, schema.Mapping{} }, "Lines on standard output."),
+		schema.KindField("webhook", target, webhookSink, "A request for each message, with the headers `Idempotency-Key`, `Semel-Attempt`, `Semel-Token`, `Semel-Scope` and `Semel-Redrive`. The response is kept as the key's result."),
+		schema.KindField("postgres", target, postgresSink, "Rows: one of `statement`, `table` and `upsert`. In the database of the pipeline's store, keys and rows are one transaction."),
+		schema.KindField("kafka", target, kafkaSink, "Records of a topic, with the headers of the message and those that name its key."),
 	)
-	m.planned = []string{"rabbitmq", "sqs", "nats"}
-	return m
 }
 
-func webhookSink() (Sink, mapping) {
+func webhookSink() (Sink, schema.Mapping) {
 	w := &WebhookSink{}
-	return w, mapping{check: func(_ value, there members) { checkStatuses(w, there) }, fields: []field{
-		{name: "url", doc: "Address of the target, `https://…`.", form: form{scalar: aAddress}, required: true, read: func(v value) { v.webhookURL(&w.URL) }},
-		choiceField("method", &w.Method, "Method of the request.", "POST", "PUT", "PATCH").or("POST"),
-		{name: "headers", doc: "Headers to add. Their values are treated as secrets.", form: form{named: &form{scalar: aSecret}}, read: func(v value) { v.headers(&w.Headers) }},
-		durationField("timeout", &w.Timeout, "How long one request may take, with its answer.").or("10s"),
-		{name: "allow_private", doc: "Let it reach addresses that are not public: all with `true`, or those of networks such as `10.0.0.0/8`.", initial: "false",
-			form: form{either: []form{{scalar: aTruth}, {element: &form{scalar: aText}}}}, read: func(v value) { v.networks(&w.AllowPrivate) }},
+	return w, schema.Mapping{Check: func(_ schema.Value, there schema.Members) { checkStatuses(w, there) }, Fields: []schema.Field{
+		{Name: "url", Doc: "Address of the target, `https://…`.", Form: schema.Form{Scalar: schema.ScalarAddress}, Required: true, Read: func(v schema.Value) { webhookURL(v, &w.URL) }},
+		schema.ChoiceField("method", &w.Method, "Method of the request.", "POST", "PUT", "PATCH").Or("POST"),
+		{Name: "headers", Doc: "Headers to add. Their values are treated as secrets.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarSecret}}, Read: func(v schema.Value) { readHeaders(v, &w.Headers) }},
+		schema.DurationField("timeout", &w.Timeout, "How long one request may take, with its answer.").Or("10s"),
+		{Name: "allow_private", Doc: "Let it reach addresses that are not public: all with `true`, or those of networks such as `10.0.0.0/8`.", Initial: "false",
+			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarTruth}, {Element: &schema.Form{Scalar: schema.ScalarText}}}}, Read: func(v schema.Value) { networks(v, &w.AllowPrivate) }},
 		tlsField(&w.TLS),
-		sizeField("max_response", &w.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").or("64KiB"),
+		schema.SizeField("max_response", &w.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").Or("64KiB"),
 		statusesField("success", &w.Success, "Further statuses that mean that the effect is there, beside 2xx."),
 		statusesField("retry", &w.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent, unless the target goes on to take others and not this message. All others give the message up."),
-		listField("forward", form{scalar: aText}, func(v value) { v.list(func(element value) { element.forwarded(&w.Forward) }) }, "Headers of the message that are sent on."),
+		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &w.Forward) }) }, "Headers of the message that are sent on."),
 	}}
 }
 
-func (v value) webhookURL(target *Secret) {
-	v.address(target)
+func webhookURL(v schema.Value, target *schema.Secret) {
+	v.Address(target)
 	text := target.Reveal()
 	if text == "" {
 		return
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || strings.HasPrefix(target.String(), hiddenText) {
-		v.wrong("it is no address of a target: write https://host/path")
-		*target = Secret{}
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || strings.HasPrefix(target.String(), schema.HiddenText) {
+		v.Wrong("it is no address of a target: write https://host/path")
+		*target = schema.Secret{}
 	}
 }
 
 // headers reads names and secret values.
-func (v value) headers(target *[]Header) {
-	entries, _ := v.entries()
+func readHeaders(v schema.Value, target *[]Header) {
+	entries, _ := v.Entries()
 	for _, e := range entries {
-		if problem := ofHeaderName(e.name); problem != "" {
-			v.reader.wrong(e.at, "%s: %s", v.path, problem)
+		if problem := ofHeaderName(e.Name); problem != "" {
+			v.WrongAt(e.At, "%s: %s", v.Path, problem)
 			continue
 		}
-		h := Header{Name: e.name}
-		v.value(e.value, within(v.path, e.name)).secret(&h.Value)
+		h := Header{Name: e.Name}
+		v.Value(e.Value, schema.Within(v.Path, e.Name)).Secret(&h.Value)
 		if strings.ContainsAny(h.Value.Reveal(), "\r\n\x00") {
-			v.reader.wrong(e.at, "%s: a value of a header is one line", within(v.path, e.name))
+			v.WrongAt(e.At, "%s: a value of a header is one line", schema.Within(v.Path, e.Name))
 		}
 		*target = append(*target, h)
 	}
 }
 
 // forwarded reads the name of a header of messages that is sent on.
-func (v value) forwarded(target *[]string) {
+func forwarded(v schema.Value, target *[]string) {
 	var name string
-	v.text(&name)
+	v.Text(&name)
 	if name == "" {
 		return
 	}
 	if problem := ofHeaderName(name); problem != "" {
-		v.wrong("%s", problem)
+		v.Wrong("%s", problem)
 		return
 	}
 	*target = append(*target, name)
@@ -105,10 +104,10 @@ func ofHeaderName(name string) string {
 }
 
 // checkStatuses refuses to try again what had its effect.
-func checkStatuses(w *WebhookSink, there members) {
+func checkStatuses(w *WebhookSink, there schema.Members) {
 	for _, status := range w.Retry {
 		if status < 300 || slices.Contains(w.Success, status) {
-			there["retry"].wrong("%d means that the effect is there: leave it out", status)
+			there["retry"].Wrong("%d means that the effect is there: leave it out", status)
 			return
 		}
 	}
@@ -124,16 +123,16 @@ func isHeaderName(name string) bool {
 }
 
 // networks reads true, which is all networks, false, or a list.
-func (v value) networks(target *[]netip.Prefix) {
-	if _, ok := v.node.(*ast.SequenceNode); !ok {
+func networks(v schema.Value, target *[]netip.Prefix) {
+	if _, ok := v.Node.(*ast.SequenceNode); !ok {
 		all := false
-		if v.truth(&all); all {
+		if v.Truth(&all); all {
 			*target = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 		}
 		return
 	}
-	v.list(func(element value) {
-		quantity(element, new(netip.Prefix), "a network", func(text string) (netip.Prefix, error) {
+	v.List(func(element schema.Value) {
+		schema.Quantity(element, new(netip.Prefix), "a network", func(text string) (netip.Prefix, error) {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
 				address, addressErr := netip.ParseAddr(text)
@@ -152,11 +151,11 @@ func (v value) networks(target *[]netip.Prefix) {
 }
 
 // statusesField is a list of 404, 4xx and 400-409.
-func statusesField(name string, target *[]int, doc string) field {
-	return listField(name, form{scalar: aStatus}, func(v value) {
-		v.list(func(element value) {
+func statusesField(name string, target *[]int, doc string) schema.Field {
+	return schema.ListField(name, schema.Form{Scalar: schema.ScalarStatus}, func(v schema.Value) {
+		v.List(func(element schema.Value) {
 			var statuses []int
-			quantity(element, &statuses, "a status", parseStatuses)
+			schema.Quantity(element, &statuses, "a status", parseStatuses)
 			*target = append(*target, statuses...)
 		})
 	}, doc)
@@ -181,66 +180,66 @@ func parseStatuses(text string) ([]int, error) {
 	return list, nil
 }
 
-func postgresSink() (Sink, mapping) {
+func postgresSink() (Sink, schema.Mapping) {
 	s := &PostgresSink{}
-	args := form{scalar: aValue}
-	return s, mapping{
-		fields: []field{
-			storeField("store", &s.Store, "Store of the kind `postgres` in whose database the rows go. If it is the pipeline's, keys and rows are one transaction."),
+	args := schema.Form{Scalar: schema.ScalarValue}
+	return s, schema.Mapping{
+		Fields: []schema.Field{
+			schema.StoreField("store", &s.Store, "Store of the kind `postgres` in whose database the rows go. If it is the pipeline's, keys and rows are one transaction."),
 			dsnField(&s.DSN),
-			textField("statement", &s.Statement, "Statement to execute for each message, where `$1`, `$2`… stand for `args`."),
-			listField("args", args, func(v value) {
-				v.list(func(element value) {
+			schema.TextField("statement", &s.Statement, "Statement to execute for each message, where `$1`, `$2`… stand for `args`."),
+			schema.ListField("args", args, func(v schema.Value) {
+				v.List(func(element schema.Value) {
 					var from string
-					element.source(&from)
+					columnSource(element, &from)
 					s.Args = append(s.Args, from)
 				})
 			}, "What `$1`, `$2`… stand for."),
 			tableField(&s.Table, "Table that gets a row for each message."),
 			columnsField(&s.Columns, "Its columns, with `table`, and where their values come from."),
-			partField("upsert", func() mapping { s.Upsert = &Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
+			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
 		},
-		oneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
-		check: func(v value, there members) {
+		OneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
+		Check: func(v schema.Value, there schema.Members) {
 			args, hasArgs := there["args"]
 			columns, hasColumns := there["columns"]
 			_, hasTable := there["table"]
 			switch {
 			case hasArgs && s.Statement == "":
-				args.wrong("it is for a statement")
+				args.Wrong("it is for a statement")
 			case hasColumns && !hasTable:
-				columns.wrong("it is for a table; an upsert has its own")
+				columns.Wrong("it is for a table; an upsert has its own")
 			case hasTable && !hasColumns:
-				v.wrong("columns is missing")
+				v.Wrong("columns is missing")
 			}
 		},
 	}
 }
 
-func upsertMapping(u *Upsert) mapping {
-	return mapping{
-		fields: []field{
-			tableField(&u.Table, "Table.").need(),
-			columnsField(&u.Columns, "Columns, and where their values come from.").need(),
-			listField("key", form{scalar: aText}, func(v value) {
-				v.list(func(element value) {
+func upsertMapping(u *Upsert) schema.Mapping {
+	return schema.Mapping{
+		Fields: []schema.Field{
+			tableField(&u.Table, "Table.").Need(),
+			columnsField(&u.Columns, "Columns, and where their values come from.").Need(),
+			schema.ListField("key", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+				v.List(func(element schema.Value) {
 					var name string
-					if element.identifier(&name, 63); name != "" {
+					if element.Identifier(&name, 63); name != "" {
 						u.Key = append(u.Key, name)
 					}
 				})
-			}, "Columns that are unique together.").need(),
-			identifierField("version", &u.Version, 63, "Column that must grow for a row to be replaced: what is older changes nothing.").means("none: the last delivery wins"),
+			}, "Columns that are unique together.").Need(),
+			schema.IdentifierField("version", &u.Version, 63, "Column that must grow for a row to be replaced: what is older changes nothing.").Means("none: the last delivery wins"),
 		},
-		check: func(v value, there members) {
+		Check: func(v schema.Value, there schema.Members) {
 			names := columnNames(u.Columns)
 			for _, name := range u.Key {
 				if !slices.Contains(names, name) && names != nil {
-					there["key"].wrong("%s is not among the columns: %s", name, OneOf(name, names))
+					there["key"].Wrong("%s is not among the columns: %s", name, schema.OneOf(name, names))
 				}
 			}
 			if u.Version != "" && !slices.Contains(names, u.Version) && names != nil {
-				there["version"].wrong("%s is not among the columns: %s", u.Version, OneOf(u.Version, names))
+				there["version"].Wrong("%s is not among the columns: %s", u.Version, schema.OneOf(u.Version, names))
 			}
 		},
 	}
@@ -255,18 +254,18 @@ func columnNames(columns []Column) []string {
 }
 
 // tableField is the name of a table, which may have a schema before it.
-func tableField(target *string, doc string) field {
-	return field{name: "table", doc: doc, form: form{scalar: aText}, read: func(v value) {
+func tableField(target *string, doc string) schema.Field {
+	return schema.Field{Name: "table", Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
 		var whole string
-		if v.text(&whole); whole == "" {
+		if v.Text(&whole); whole == "" {
 			return
 		}
-		schema, table, ok := strings.Cut(whole, ".")
+		namespace, table, ok := strings.Cut(whole, ".")
 		if !ok {
-			table = schema
+			table = namespace
 		}
-		if !isIdentifier(schema, 63) || !isIdentifier(table, 63) {
-			v.wrong("it is no name of a table: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
+		if !schema.IsIdentifier(namespace, 63) || !schema.IsIdentifier(table, 63) {
+			v.Wrong("it is no name of a table: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
 			return
 		}
 		*target = whole
@@ -274,27 +273,27 @@ func tableField(target *string, doc string) field {
 }
 
 // columnsField is where the values of columns come from.
-func columnsField(target *[]Column, doc string) field {
-	return field{name: "columns", doc: doc, form: form{named: &form{scalar: aValue}}, read: func(v value) {
-		entries, ok := v.entries()
+func columnsField(target *[]Column, doc string) schema.Field {
+	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
+		entries, ok := v.Entries()
 		if ok && len(entries) == 0 {
-			v.wrong("it names no column: write { column: .member }")
+			v.Wrong("it names no column: write { column: .member }")
 		}
 		for _, e := range entries {
-			if !isIdentifier(e.name, 63) {
-				v.reader.wrong(e.at, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.path)
+			if !schema.IsIdentifier(e.Name, 63) {
+				v.WrongAt(e.At, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.Path)
 				continue
 			}
-			c := Column{Name: e.name}
-			v.value(e.value, within(v.path, e.name)).source(&c.From)
+			c := Column{Name: e.Name}
+			columnSource(v.Value(e.Value, schema.Within(v.Path, e.Name)), &c.From)
 			*target = append(*target, c)
 		}
 	}}
 }
 
 // source reads where in a message a value comes from.
-func (v value) source(target *string) {
-	quantity(v, target, "a text", func(text string) (string, error) {
+func columnSource(v schema.Value, target *string) {
+	schema.Quantity(v, target, "a text", func(text string) (string, error) {
 		words := []string{"record-key", "property:message-id", "body", "key", "scope", "time", "attempt", "token", "source", "partition", "offset"}
 		if name, ok := strings.CutPrefix(text, "header:"); ok && name != "" || slices.Contains(words, text) {
 			return text, nil
@@ -309,16 +308,16 @@ func (v value) source(target *string) {
 	})
 }
 
-func kafkaSink() (Sink, mapping) {
+func kafkaSink() (Sink, schema.Mapping) {
 	s := &KafkaSink{}
-	return s, mapping{
-		fields: append(kafkaFields(&s.KafkaClient),
-			textField("topic", &s.Topic, "Topic to write.").need(),
-			choiceField("partition", &s.Partition, "Which partition: by the hash of the record key, as Kafka's own clients do, or the one of the same number as the source's.", "record-key", "same").or("record-key"),
-			choiceField("acks", &s.Acks, "How many replicas have a record before it counts. Less than all loses it with a broker: a pipeline refuses to run with it.", "all", "1", "0").or("all"),
-			truthField("idempotent", &s.Idempotent, "Have the broker notice a record that is sent twice. A pipeline refuses to run without it.").or("true"),
-			choiceField("compression", &s.Compression, "Compression of what is sent.", "none", "gzip", "snappy", "lz4", "zstd").or("lz4"),
-			truthField("key_headers", &s.KeyHeaders, "Add headers that name the key and, outside of transactions, attempt and token. Who reads by the record key can do without: they cost this process and the brokers about as much as a small record does.").or("true"),
+	return s, schema.Mapping{
+		Fields: append(kafkaFields(&s.KafkaClient),
+			schema.TextField("topic", &s.Topic, "Topic to write.").Need(),
+			schema.ChoiceField("partition", &s.Partition, "Which partition: by the hash of the record key, as Kafka's own clients do, or the one of the same number as the source's.", "record-key", "same").Or("record-key"),
+			schema.ChoiceField("acks", &s.Acks, "How many replicas have a record before it counts. Less than all loses it with a broker: a pipeline refuses to run with it.", "all", "1", "0").Or("all"),
+			schema.TruthField("idempotent", &s.Idempotent, "Have the broker notice a record that is sent twice. A pipeline refuses to run without it.").Or("true"),
+			schema.ChoiceField("compression", &s.Compression, "Compression of what is sent.", "none", "gzip", "snappy", "lz4", "zstd").Or("lz4"),
+			schema.TruthField("key_headers", &s.KeyHeaders, "Add headers that name the key and, outside of transactions, attempt and token. Who reads by the record key can do without: they cost this process and the brokers about as much as a small record does.").Or("true"),
 		),
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 const canary = "canary-7f3a"
@@ -19,11 +21,11 @@ const canary = "canary-7f3a"
 func TestSecretIsNeverShown(t *testing.T) {
 	t.Parallel()
 	type hidden struct {
-		Public  Secret
-		private Secret
+		Public  schema.Secret
+		private schema.Secret
 	}
-	secret := NewSecret(canary)
-	if secret.Reveal() != canary || secret.IsZero() || !(Secret{}).IsZero() || (Secret{}).Reveal() != "" {
+	secret := schema.NewSecret(canary)
+	if secret.Reveal() != canary || secret.IsZero() || !(schema.Secret{}).IsZero() || (schema.Secret{}).Reveal() != "" {
 		t.Error("the secret itself is lost")
 	}
 	var log strings.Builder
@@ -39,7 +41,7 @@ func TestSecretIsNeverShown(t *testing.T) {
 	}
 	shown := []string{log.String(), string(asJSON), string(asYAML), secret.String(), errors.Join(fmt.Errorf("%w", errors.New(secret.String()))).Error()}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%T"} {
-		shown = append(shown, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, &secret), fmt.Sprintf(verb, hidden{secret, secret}), fmt.Sprintf(verb, []Secret{secret}), fmt.Sprintf(verb, map[string]any{"a": secret}))
+		shown = append(shown, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, &secret), fmt.Sprintf(verb, hidden{secret, secret}), fmt.Sprintf(verb, []schema.Secret{secret}), fmt.Sprintf(verb, map[string]any{"a": secret}))
 	}
 	for _, text := range shown {
 		if strings.Contains(text, canary) || strings.Contains(text, fmt.Sprintf("%x", canary)) {
@@ -68,7 +70,7 @@ func TestAddressesAreShownWithoutPasswords(t *testing.T) {
 		{canary, "[hidden]"},
 		{"host=h passfile=/x", "host=h passfile=/x"},
 	} {
-		secret := NewAddress(c.address)
+		secret := schema.NewAddress(c.address)
 		if secret.String() != c.shown || secret.Reveal() != c.address {
 			t.Errorf("%s is shown as %s, want %s", c.address, secret, c.shown)
 		}

@@ -2,13 +2,15 @@ package config
 
 import (
 	"time"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // Store is one member of "stores".
 type Store struct {
 	Name string
 	// At is where its name stands.
-	At Place
+	At schema.Place
 	// Spec is what the store is: *Memory, *Embedded, *Redis, *Postgres, *Tiered
 	// or *Filter.
 	Spec Spec
@@ -42,13 +44,13 @@ type Embedded struct {
 
 // Redis is a store in Redis or Valkey. One of URL, Cluster and Sentinel is set.
 type Redis struct {
-	URL      Secret
+	URL      schema.Secret
 	Cluster  []string
 	Sentinel *Sentinel
 	// Username, Password, Database and TLS are for Cluster and Sentinel; a URL
 	// has its own.
 	Username string
-	Password Secret
+	Password schema.Secret
 	Database int
 	TLS      *TLS
 	// ConnectTimeout and Timeout bound making a connection, and one call. 0 is
@@ -72,7 +74,7 @@ type Sentinel struct {
 	Addresses []string
 	Master    string
 	Username  string
-	Password  Secret
+	Password  schema.Secret
 }
 
 // Compact keeps keys that are done in few bytes each.
@@ -92,7 +94,7 @@ type TLS struct {
 
 // Postgres is a store in PostgreSQL.
 type Postgres struct {
-	DSN Secret
+	DSN schema.Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
 	// Cleanup is the form in which expired keys are taken away: delete,
@@ -103,7 +105,7 @@ type Postgres struct {
 	CleanupRate int
 	// CleanupHours are the hours in which keys are cleaned up. The zero value is
 	// all day.
-	CleanupHours Hours
+	CleanupHours schema.Hours
 	// Generation is how long a generation lasts. 0 is the store's default.
 	Generation time.Duration
 	// MessageAge is how old a message may be by the time inside its id. 0 is
@@ -119,7 +121,7 @@ type Postgres struct {
 // Tiered is layers above one durable store.
 type Tiered struct {
 	// Layers are the names of the stores, from the top; the last one decides.
-	Layers []Reference
+	Layers []schema.Reference
 	// OnStoreError is what happens while the last one is down: stop, wait or
 	// pass.
 	OnStoreError string
@@ -134,17 +136,11 @@ type Tiered struct {
 	SeesEveryWriter bool
 }
 
-// Reference is the name of a store where it is used.
-type Reference struct {
-	Name string
-	At   Place
-}
-
 // Filter remembers keys in a few bits each, with an error.
 type Filter struct {
 	// Redis is the name of the Redis store whose server holds it; without a
 	// name it is in the memory of the process.
-	Redis Reference
+	Redis schema.Reference
 	Rate  float64
 	// Expect is how many keys there are in a window.
 	Expect int64

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // TestTextsThatExplodeAreRefusedSoon would not end if one of them exploded.
@@ -20,21 +22,21 @@ func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"aliases of lists":  {laughs.String() + "stores: { a: { tiered: *a11 } }", "a text is wanted, not a list"},
 		"aliases of merges": {merges.String() + "stores: { a: { memory: { <<: *m11 } } }", "the aliases of this file stand for too much"},
-		"brackets":          {strings.Repeat("[", maxFileBytes), "nested too deeply"},
-		"braces":            {strings.Repeat("{a: ", maxFileBytes/4), "nested too deeply"},
-		"dashes":            {strings.Repeat("- ", maxFileBytes/2), "nested too deeply"},
-		"questions":         {strings.Repeat("? ", maxFileBytes/2), "nested too deeply"},
-		"anchors":           {strings.Repeat("&a ", maxFileBytes/3), "nested too deeply"},
-		"tags":              {strings.Repeat("!a ", maxFileBytes/3), "nested too deeply"},
-		"lines":             {strings.Repeat("a: b\n", maxFileBytes/5), "too many values"},
-		"flow":              {"a: {" + strings.Repeat("b: c, ", maxFileBytes/6-2) + "}", "too many values"},
-		"one byte too many": {strings.Repeat("#", maxFileBytes+1), "larger than 1 MiB"},
-		"only comments":     {strings.Repeat("# a\n", maxFileBytes/4), "the file is empty"},
+		"brackets":          {strings.Repeat("[", schema.MaxBytes), "nested too deeply"},
+		"braces":            {strings.Repeat("{a: ", schema.MaxBytes/4), "nested too deeply"},
+		"dashes":            {strings.Repeat("- ", schema.MaxBytes/2), "nested too deeply"},
+		"questions":         {strings.Repeat("? ", schema.MaxBytes/2), "nested too deeply"},
+		"anchors":           {strings.Repeat("&a ", schema.MaxBytes/3), "nested too deeply"},
+		"tags":              {strings.Repeat("!a ", schema.MaxBytes/3), "nested too deeply"},
+		"lines":             {strings.Repeat("a: b\n", schema.MaxBytes/5), "too many values"},
+		"flow":              {"a: {" + strings.Repeat("b: c, ", schema.MaxBytes/6-2) + "}", "too many values"},
+		"one byte too many": {strings.Repeat("#", schema.MaxBytes+1), "larger than 1 MiB"},
+		"only comments":     {strings.Repeat("# a\n", schema.MaxBytes/4), "the file is empty"},
 		"no text":           {"a: \xff", "not valid UTF-8"},
 		"itself":            {"stores: &s { a: &a { tiered: [*s] } }", "there is no such anchor before this alias"},
 	} {
 		_, err := Parse("c.yaml", []byte(c.text), noEnv)
-		var wrong *Error
+		var wrong *schema.Error
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 4<<10 {
 			t.Errorf("%s: got %.500v, want %s", name, err, c.want)
 		}
@@ -59,7 +61,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file, err := Parse("c.yaml", text, func(name string) string { return name })
-		var wrong *Error
+		var wrong *schema.Error
 		switch {
 		case err == nil && len(file.Stores)+len(file.Pipelines) == 0:
 			t.Error("a configuration of nothing was accepted")

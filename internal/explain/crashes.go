@@ -2,6 +2,7 @@ package explain
 
 import (
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // crashes lists the moments in the life of a message at which the process can
@@ -74,7 +75,7 @@ func (e *explainer) observes(add func(at, then string)) bool {
 
 func (e *explainer) twoPhase(add func(at, then string)) {
 	p := e.pipeline
-	lease := config.Duration(p.Lease)
+	lease := schema.Duration(p.Lease)
 	if e.observes(add) {
 		return
 	}
@@ -127,7 +128,7 @@ func (e *explainer) failures(add func(at, then string)) {
 			if p.OnLeaseExpired == "hold" {
 				then = "the key becomes unknown, and the message is parked until somebody resolves it"
 			}
-			add("the target does not answer within "+config.Duration(w.Timeout), "the outcome is unknown: "+then)
+			add("the target does not answer within "+schema.Duration(w.Timeout), "the outcome is unknown: "+then)
 		}
 	}
 	add("the sink cannot be reached", "the pipeline stands still, and no attempt counts")
@@ -147,7 +148,7 @@ func (e *explainer) held(add func(at, then string)) {
 		return
 	}
 	const at = "another delivery holds the key, and does not end"
-	wait, behind := config.Duration(p.Wait), "no offset behind it is committed"
+	wait, behind := schema.Duration(p.Wait), "no offset behind it is committed"
 	switch p.Source.(type) {
 	case *config.HTTPSource:
 		add(at, "after "+wait+" its sender is told to come again")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // Promise is what one pipeline keeps.
@@ -54,7 +55,7 @@ type Crash struct {
 func Explain(f *config.File, p *config.Pipeline) *Promise {
 	e := &explainer{file: f, pipeline: p, mode: f.Mode(p)}
 	return &Promise{
-		Pipeline: p.Name, From: from(p.Source), To: to(p.Sink), Keys: e.keys(), Mode: e.mode.String(), Window: config.Duration(p.Window),
+		Pipeline: p.Name, From: from(p.Source), To: to(p.Sink), Keys: e.keys(), Mode: e.mode.String(), Window: schema.Duration(p.Window),
 		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
 	}
 }
@@ -193,7 +194,7 @@ func (e *explainer) gap() []string {
 	}
 	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + e.handed()}
 	if w, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
-		list = append(list, "the target has the effect and its answer does not come within "+config.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
+		list = append(list, "the target has the effect and its answer does not come within "+schema.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
 	}
 	return list
 }
@@ -249,7 +250,7 @@ func (e *explainer) handed() string {
 
 // exceptions are what no setting of the pipeline changes.
 func (e *explainer) exceptions() []string {
-	window := "a message that comes again after its key was forgotten has its effect again: the window is " + config.Duration(e.pipeline.Window)
+	window := "a message that comes again after its key was forgotten has its effect again: the window is " + schema.Duration(e.pipeline.Window)
 	if e.pipeline.Window == semel.Forever {
 		window = ""
 	}
@@ -262,7 +263,7 @@ func (e *explainer) exceptions() []string {
 	case config.SourceIsSink:
 		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
-			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+config.Duration(t.Grace)+" is late, and is delivered all the same (on_late: run): a late copy may be delivered again, where it is behind by more than window and grace, so that its key was forgotten")
+			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered all the same (on_late: run): a late copy may be delivered again, where it is behind by more than window and grace, so that its key was forgotten")
 		}
 		if e.repartition() != "" {
 			list = append(list, "records keep their order by key, not by record key: the stage puts those of one record key with several keys into several partitions")

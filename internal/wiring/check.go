@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/redisstore"
 )
 
@@ -13,8 +14,8 @@ import (
 // connecting: a port that is none, a setting that there is not, a file of
 // certificates that cannot be read. It names the store, and of the address
 // nothing but what the driver says of it.
-func Check(f *config.File) []config.Problem {
-	var problems []config.Problem
+func Check(f *config.File) []schema.Problem {
+	var problems []schema.Problem
 	for _, s := range f.Stores {
 		var field string
 		var err error
@@ -37,7 +38,7 @@ func Check(f *config.File) []config.Problem {
 			// A driver shows the address before the reason.
 			text = text[strings.LastIndex(text, "`: ")+1:]
 			text = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(text, ": "), "redisstore: "), ": invalid request")
-			problems = append(problems, config.Problem{Place: s.At, Text: "stores." + s.Name + "." + field + ": " + text})
+			problems = append(problems, schema.Problem{Place: s.At, Text: "stores." + s.Name + "." + field + ": " + text})
 		}
 	}
 	return problems

@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 )
 
 // maxSecretBytes is the longest file that ${file:…} reads.
-const maxSecretBytes = 64 << 10
+const MaxSecretBytes = 64 << 10
 
 // resolved is a text with its references replaced.
 type resolved struct {
@@ -24,7 +24,7 @@ type resolved struct {
 // resolve replaces ${env:NAME}, ${env:NAME:-default} and ${file:PATH} in a text
 // of the configuration. $${ stands for ${ itself. Nothing is looked for in what
 // a reference gave.
-func (v value) resolve(written string) (resolved, bool) {
+func (v Value) resolve(written string) (resolved, bool) {
 	var (
 		out  strings.Builder
 		done resolved
@@ -45,16 +45,16 @@ func (v value) resolve(written string) (resolved, bool) {
 		out.WriteString(rest[:i])
 		reference, after, closed := strings.Cut(rest[i+2:], "}")
 		if !closed {
-			v.wrong("a reference ${… has no }: write $${ for the text itself")
+			v.Wrong("a reference ${… has no }: write $${ for the text itself")
 			return done, false
 		}
 		part, secret, err := v.lookUp(reference)
 		if err != nil {
-			v.wrong("%v", err)
+			v.Wrong("%v", err)
 			fine = false
 		}
 		if secret {
-			v.hidden.hide(part)
+			v.Hidden.hide(part)
 		}
 		if part != "" {
 			done.parts = append(done.parts, part)
@@ -66,7 +66,7 @@ func (v value) resolve(written string) (resolved, bool) {
 
 // lookUp returns what a reference stands for, and whether that is a secret
 // wherever it is used: what somebody put in a file of its own.
-func (v value) lookUp(reference string) (part string, secret bool, err error) {
+func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 	kind, name, ok := strings.Cut(reference, ":")
 	switch {
 	case ok && kind == "env":
@@ -101,23 +101,23 @@ func isVariable(name string) bool {
 }
 
 // readSecret returns a file's content without the line end that editors add.
-func (v value) readSecret(name string) (string, error) {
+func (v Value) readSecret(name string) (string, error) {
 	if name == "" {
 		return "", errors.New("${file:} names no file: write ${file:/path}")
 	}
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(v.dir, name)
+		name = filepath.Join(v.Dir, name)
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, cause(err))
+		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxSecretBytes+1))
+	data, err := io.ReadAll(io.LimitReader(file, MaxSecretBytes+1))
 	_ = file.Close() // it was only read: there is nothing to lose
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, cause(err))
-	case len(data) > maxSecretBytes:
+		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
+	case len(data) > MaxSecretBytes:
 		return "", fmt.Errorf("${file:%s} is larger than 64 KiB: it is no secret's file", name)
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
@@ -128,7 +128,7 @@ func (v value) readSecret(name string) (string, error) {
 }
 
 // cause leaves out what the system did and to which file: the message says so.
-func cause(err error) error {
+func Cause(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
 		return path.Err

@@ -1,8 +1,11 @@
-package config
+package schema
 
 import (
 	"bytes"
 	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -15,16 +18,16 @@ import (
 // The parser takes quadratic time for some inputs and goes one call deeper for
 // each level, so it is given no more than a configuration can need.
 const (
-	maxFileBytes = 1 << 20
-	maxTokens    = 50_000
-	maxDepth     = 64
+	MaxBytes  = 1 << 20
+	maxTokens = 50_000
+	maxDepth  = 64
 )
 
 // parseTree returns the root of the one document there is, nil if the file is
 // empty. What it reports never quotes the file: there may be a secret.
 func parseTree(data []byte) (ast.Node, *Problem) {
 	switch data = bytes.TrimPrefix(data, []byte("\ufeff")); {
-	case len(data) > maxFileBytes:
+	case len(data) > MaxBytes:
 		return nil, &Problem{Text: "the file is larger than 1 MiB: a configuration is not read beyond that"}
 	case !utf8.Valid(data):
 		return nil, &Problem{Text: "the file is not valid UTF-8"}
@@ -166,4 +169,62 @@ func unsplit(node ast.Node, n *ast.MappingValueNode) ast.Node {
 		return node
 	}
 	return &ast.StringNode{BaseNode: &ast.BaseNode{}, Token: name.Token, Value: name.Value + ":" + behind.Value}
+}
+
+// parseDocument parses a file, whose values are read from its root. Relative
+// paths in it begin at the directory of name. The error is an [*Error].
+func Parse(name string, data []byte, env func(name string) string) (*Document, error) {
+	root, problem := parseTree(data)
+	if problem != nil {
+		problem.Place.File = name
+		return nil, errorOf([]Problem{*problem})
+	}
+	if root == nil {
+		return nil, errorOf([]Problem{{Place{File: name}, `the file is empty: name a store under "stores"`}})
+	}
+	return &Document{Name: name, Dir: filepath.Dir(name), env: env, tree: root, aliases: targets(root), Places: map[string]Place{}}, nil
+}
+
+// root is the value of the whole document.
+func (d *Document) Root() Value { return d.Value(d.tree, "") }
+
+// err returns all that was found wrong, an [*Error]; nil if nothing was.
+func (d *Document) Err() error { return errorOf(d.Problems) }
+
+// sections reads the members of the root and returns the names of those that
+// are there. A name that begins with own is the user's.
+func (v Value) Sections(fields []Field, own string) (there []string, ok bool) {
+	entries, ok := v.topLevel()
+	m := Mapping{Fields: fields}
+	for _, e := range entries {
+		i := slices.Index(m.names(), e.Name)
+		switch {
+		case strings.HasPrefix(e.Name, own):
+		case i >= 0:
+			there = append(there, e.Name)
+			section := v.Value(e.Value, e.Name)
+			v.Places[e.Name] = section.at
+			m.Fields[i].Read(section)
+		default:
+			v.WrongAt(e.At, "unknown section %s: %s", v.unknown(e, m.names()), OneOf(e.Name, m.names()))
+		}
+	}
+	for _, section := range m.Fields {
+		if !slices.Contains(there, section.Name) {
+			section.fillIn(Value{v.Document, nil, Place{}, section.Name})
+		}
+	}
+	return there, ok
+}
+
+// topLevel is entries with a message that needs no path.
+func (v Value) topLevel() ([]Entry, bool) {
+	switch v.Node.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return v.Entries()
+	case nil:
+	default:
+		v.WrongAt(v.at, "sections such as stores: are wanted, not %s", describe(v.Node))
+	}
+	return nil, false
 }

@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 )
 
 // hiddenText stands where a secret was.
-const hiddenText = "[hidden]"
+const HiddenText = "[hidden]"
 
 // minHidden is the shortest text that a Redactor looks for. A shorter one is
 // part of too many words.
@@ -26,7 +26,7 @@ type Secret struct {
 }
 
 // NewSecret returns a secret of which nothing may be shown.
-func NewSecret(value string) Secret { return Secret{&value, hiddenText} }
+func NewSecret(value string) Secret { return Secret{&value, HiddenText} }
 
 // NewAddress returns a secret that is a URL or a list of settings such as
 // "host=db password=x": all of it may be shown but for its passwords.
@@ -84,7 +84,7 @@ func (r *Redactor) Text(text string) string {
 }
 
 // hide adds a secret, in all the forms in which a message may show it.
-func (r *Redactor) hide(secret string) { r.replace(secret, hiddenText) }
+func (r *Redactor) hide(secret string) { r.replace(secret, HiddenText) }
 
 // replace has shown stand for a secret.
 func (r *Redactor) replace(secret, shown string) {
@@ -117,40 +117,40 @@ func (r *Redactor) replace(secret, shown string) {
 }
 
 // secret reads a text that is never shown.
-func (v value) secret(target *Secret) {
+func (v Value) Secret(target *Secret) {
 	if r, ok := v.secretText(); ok {
-		v.hidden.hide(r.text)
+		v.Hidden.hide(r.text)
 		*target = NewSecret(r.text)
 	}
 }
 
 // address reads a URL or a list of settings, in which passwords may stand.
-func (v value) address(target *Secret) {
+func (v Value) Address(target *Secret) {
 	r, ok := v.secretText()
 	if !ok {
 		return
 	}
 	shown, passwords := hidePasswords(r.text)
-	v.hidden.replace(r.text, shown)
+	v.Hidden.replace(r.text, shown)
 	for _, password := range passwords {
-		v.hidden.hide(password)
+		v.Hidden.hide(password)
 	}
 	for _, part := range r.parts {
 		if !strings.Contains(shown, part) && part != r.text {
-			v.hidden.hide(part)
+			v.Hidden.hide(part)
 		}
 	}
 	*target = Secret{&r.text, shown}
 }
 
-func (v value) secretText() (resolved, bool) {
+func (v Value) secretText() (resolved, bool) {
 	written, ok := v.written("a text")
 	if !ok {
 		return resolved{}, false
 	}
 	r, ok := v.resolve(written)
 	if ok && r.text == "" {
-		v.wrong("it is empty: write a value, or leave the field out")
+		v.Wrong("it is empty: write a value, or leave the field out")
 	}
 	return r, ok && r.text != ""
 }
@@ -172,10 +172,10 @@ func hidePasswords(address string) (shown string, passwords []string) {
 	if strings.Contains(tail, "@") { // an unescaped / or ? in the password
 		last := strings.LastIndexByte(rest, '@')
 		_, password, _ := strings.Cut(rest[:last], ":")
-		return hiddenText, []string{password}
+		return HiddenText, []string{password}
 	}
 	if user, password, ok := strings.Cut(authority[:max(at, 0)], ":"); ok {
-		authority = user + ":" + hiddenText + authority[at:]
+		authority = user + ":" + HiddenText + authority[at:]
 		passwords = appendPassword(passwords, password)
 	}
 	query := strings.IndexByte(tail, '?')
@@ -185,7 +185,7 @@ func hidePasswords(address string) (shown string, passwords []string) {
 	settings := strings.Split(tail[query+1:], "&")
 	for i, setting := range settings {
 		if name, password, ok := strings.Cut(setting, "="); ok && isPassword(name) {
-			settings[i] = name + "=" + hiddenText
+			settings[i] = name + "=" + HiddenText
 			passwords = appendPassword(passwords, password)
 		}
 	}
@@ -216,17 +216,17 @@ func hideSettings(text string) (shown string, passwords []string) {
 		}
 		name, after, ok := strings.Cut(rest, "=")
 		if !ok || strings.ContainsAny(strings.TrimSpace(name), " \t\r\n'") {
-			return hiddenText, append(passwords, text)
+			return HiddenText, append(passwords, text)
 		}
 		name += "=" + after[:len(after)-len(strings.TrimLeft(after, " \t\r\n"))]
 		after = strings.TrimLeft(after, " \t\r\n")
 		plain, length, ok := settingValue(after)
 		if !ok {
-			return hiddenText, append(passwords, text)
+			return HiddenText, append(passwords, text)
 		}
 		out.WriteString(name)
 		if isPassword(name) {
-			out.WriteString(hiddenText)
+			out.WriteString(HiddenText)
 			passwords = append(passwords, plain, strings.Trim(after[:length], "'"))
 		} else {
 			out.WriteString(after[:length])

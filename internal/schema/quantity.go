@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"errors"
@@ -161,4 +161,25 @@ func sizeOf(unit string) float64 {
 		return 1 << 40
 	}
 	return 0
+}
+
+// Duration writes a duration as configurations do: 7d, 36h, 1m30s, forever.
+func Duration(d time.Duration) string {
+	if d == semel.Forever {
+		return "forever"
+	}
+	text := ""
+	for _, unit := range []struct {
+		name string
+		long time.Duration
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}} {
+		if n := d / unit.long; n > 0 && (unit.name != "d" || d%unit.long == 0 || n > 2) {
+			text += fmt.Sprint(int64(n)) + unit.name
+			d %= unit.long
+		}
+	}
+	if d > 0 || text == "" {
+		text += d.String()
+	}
+	return text
 }

@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ func (p Place) String() string {
 }
 
 // compare orders places of one file.
-func (p Place) compare(q Place) int {
+func (p Place) Compare(q Place) int {
 	return cmp.Or(p.Line-q.Line, p.Column-q.Column)
 }
 
@@ -55,6 +55,6 @@ func errorOf(problems []Problem) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Place.compare(b.Place) })
+	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Place.Compare(b.Place) })
 	return &Error{slices.Compact(problems)}
 }

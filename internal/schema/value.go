@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"fmt"
@@ -14,64 +14,66 @@ import (
 // a long one.
 const maxVisits = 100_000
 
-// reader reads the values of one file and gathers what is wrong with them.
-type reader struct {
-	name     string
-	dir      string // of the file: what relative paths begin at
+// document is one file while its values are read: it gathers what is wrong with
+// them.
+type Document struct {
+	Name     string
+	Dir      string // of the file: what relative paths begin at
 	env      func(name string) string
+	tree     ast.Node
 	aliases  map[*ast.AliasNode]ast.Node
 	visits   int
-	places   map[string]Place // of the values of fields, by their paths
-	problems []Problem
-	hidden   Redactor
+	Places   map[string]Place // of the values of fields, by their paths
+	Problems []Problem
+	Hidden   Redactor
 }
 
-func (r *reader) wrong(at Place, format string, args ...any) {
-	at.File = r.name
-	r.problems = append(r.problems, Problem{at, fmt.Sprintf(format, args...)})
+func (r *Document) WrongAt(at Place, format string, args ...any) {
+	at.File = r.Name
+	r.Problems = append(r.Problems, Problem{at, fmt.Sprintf(format, args...)})
 }
 
 // value is a node with its way from the root, for messages.
-type value struct {
-	*reader
-	node ast.Node // with anchors and aliases resolved; nil if nothing was readable
+type Value struct {
+	*Document
+	Node ast.Node // with anchors and aliases resolved; nil if nothing was readable
 	at   Place    // in the file, of the alias if there is one
-	path string
+	Path string
 }
 
 // value returns what a node stands for.
-func (r *reader) value(node ast.Node, path string) value {
-	v := value{r, node, placeOfNode(node), path}
+func (r *Document) Value(node ast.Node, path string) Value {
+	v := Value{r, node, placeOfNode(node), path}
 	for {
 		if r.visits++; r.visits > maxVisits {
 			if r.visits == maxVisits+1 {
-				r.wrong(v.at, "%s: the aliases of this file stand for too much", path)
+				r.WrongAt(v.at, "%s: the aliases of this file stand for too much", path)
 			}
-			v.node = nil
+			v.Node = nil
 			return v
 		}
-		switch n := v.node.(type) {
+		switch n := v.Node.(type) {
 		case *ast.AnchorNode:
-			v.node = n.Value
+			v.Node = n.Value
 			v.at = placeOfNode(n.Value)
 		case *ast.AliasNode:
 			target, ok := r.aliases[n]
 			if !ok {
-				v.wrong("there is no such anchor before this alias: put a text that begins with * in quotes")
-				v.node = nil
+				v.Wrong("there is no such anchor before this alias: put a text that begins with * in quotes")
+				v.Node = nil
 				return v
 			}
-			v.node = target
+			v.Node = target
 		case *ast.TagNode:
-			v.wrong("a tag such as !!str has no meaning here: leave it out")
-			v.node = nil
+			v.Wrong("a tag such as !!str has no meaning here: leave it out")
+			v.Node = nil
 			return v
 		case *ast.MappingValueNode:
-			v.node = unsplit(n, n)
+			v.Node = unsplit(n, n)
 			return v
 		case *ast.MappingNode:
 			if len(n.Values) == 1 && !n.IsFlowStyle {
-				v.node = unsplit(n, n.Values[0])
+				v.Node = unsplit(n, n.Values[0])
 			}
 			return v
 		default:
@@ -80,12 +82,12 @@ func (r *reader) value(node ast.Node, path string) value {
 	}
 }
 
-func (v value) wrong(format string, args ...any) {
-	v.reader.wrong(v.at, "%s: %s", v.path, fmt.Sprintf(format, args...))
+func (v Value) Wrong(format string, args ...any) {
+	v.WrongAt(v.at, "%s: %s", v.Path, fmt.Sprintf(format, args...))
 }
 
 // within names a member of the value at path.
-func within(path, name string) string {
+func Within(path, name string) string {
 	if path == "" {
 		return name
 	}
@@ -93,17 +95,17 @@ func within(path, name string) string {
 }
 
 // entry is a member of a mapping.
-type entry struct {
-	name  string
-	at    Place // of the name
-	value ast.Node
+type Entry struct {
+	Name  string
+	At    Place // of the name
+	Value ast.Node
 }
 
 // entries returns the members of a mapping in their order: its own, and then
 // what it merges and has not itself. An empty value is an empty mapping.
-func (v value) entries() (list []entry, ok bool) {
+func (v Value) Entries() (list []Entry, ok bool) {
 	var members []*ast.MappingValueNode
-	switch n := v.node.(type) {
+	switch n := v.Node.(type) {
 	case nil:
 		return nil, false
 	case *ast.MappingNode:
@@ -112,7 +114,7 @@ func (v value) entries() (list []entry, ok bool) {
 		members = []*ast.MappingValueNode{n}
 	case *ast.NullNode:
 	default:
-		v.wrong("fields are wanted, not %s", describe(n))
+		v.Wrong("fields are wanted, not %s", describe(n))
 		return nil, false
 	}
 	known := map[string]bool{}
@@ -126,18 +128,18 @@ func (v value) entries() (list []entry, ok bool) {
 		name, ok := member.Key.(*ast.StringNode)
 		switch {
 		case !ok:
-			v.reader.wrong(at, "%s: this is no name of a field: put it in quotes if it is one", v.path)
+			v.WrongAt(at, "%s: this is no name of a field: put it in quotes if it is one", v.Path)
 		case known[name.Value]:
-			v.reader.wrong(at, "%s is there twice", within(v.path, name.Value))
+			v.WrongAt(at, "%s is there twice", Within(v.Path, name.Value))
 		default:
 			known[name.Value] = true
-			list = append(list, entry{name.Value, at, member.Value})
+			list = append(list, Entry{name.Value, at, member.Value})
 		}
 	}
 	for _, node := range merged {
 		for _, e := range v.merge(node) {
-			if !known[e.name] {
-				known[e.name] = true
+			if !known[e.Name] {
+				known[e.Name] = true
 				list = append(list, e)
 			}
 		}
@@ -147,17 +149,17 @@ func (v value) entries() (list []entry, ok bool) {
 
 // merge returns what the value of a merge key adds: the members of a mapping,
 // or of several, the first of which wins.
-func (v value) merge(node ast.Node) (list []entry) {
-	merged := v.value(node, within(v.path, "<<"))
-	mappings := []value{merged}
-	if sequence, ok := merged.node.(*ast.SequenceNode); ok {
+func (v Value) merge(node ast.Node) (list []Entry) {
+	merged := v.Value(node, Within(v.Path, "<<"))
+	mappings := []Value{merged}
+	if sequence, ok := merged.Node.(*ast.SequenceNode); ok {
 		mappings = nil
 		for _, element := range sequence.Values {
-			mappings = append(mappings, v.value(element, merged.path))
+			mappings = append(mappings, v.Value(element, merged.Path))
 		}
 	}
 	for _, mapping := range mappings {
-		members, _ := mapping.entries()
+		members, _ := mapping.Entries()
 		list = append(list, members...)
 	}
 	return list
@@ -165,36 +167,36 @@ func (v value) merge(node ast.Node) (list []entry) {
 
 // unknown names a field that is not known, unless it may be a value that lost
 // its name, as a password of two words does: values are not shown.
-func (v value) unknown(e entry, known []string) string {
-	_, near := Nearest(e.name, known)
-	_, empty := e.value.(*ast.NullNode)
-	if isName(e.name) && (near || !empty) {
-		return within(v.path, e.name)
+func (v Value) unknown(e Entry, known []string) string {
+	_, near := Nearest(e.Name, known)
+	_, empty := e.Value.(*ast.NullNode)
+	if IsName(e.Name) && (near || !empty) {
+		return Within(v.Path, e.Name)
 	}
-	return within(v.path, "…")
+	return Within(v.Path, "…")
 }
 
 // list calls read for each element.
-func (v value) list(read func(element value)) {
-	switch n := v.node.(type) {
+func (v Value) List(read func(element Value)) {
+	switch n := v.Node.(type) {
 	case nil:
 	case *ast.SequenceNode:
 		if len(n.Values) == 0 {
-			v.wrong("the list is empty")
+			v.Wrong("the list is empty")
 		}
 		for i, element := range n.Values {
-			if e := v.value(element, fmt.Sprintf("%s[%d]", v.path, i)); v.visits <= maxVisits {
+			if e := v.Value(element, fmt.Sprintf("%s[%d]", v.Path, i)); v.visits <= maxVisits {
 				read(e)
 			}
 		}
 	default:
-		v.wrong("a list is wanted, not %s: write [a, b]", describe(n))
+		v.Wrong("a list is wanted, not %s: write [a, b]", describe(n))
 	}
 }
 
 // written returns a scalar as it stands in the file.
-func (v value) written(wanted string) (string, bool) {
-	switch n := v.node.(type) {
+func (v Value) written(wanted string) (string, bool) {
+	switch n := v.Node.(type) {
 	case nil:
 		return "", false
 	case *ast.StringNode:
@@ -204,16 +206,16 @@ func (v value) written(wanted string) (string, bool) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value, true
 	}
-	v.wrong("%s is wanted, not %s", wanted, describe(v.node))
+	v.Wrong("%s is wanted, not %s", wanted, describe(v.Node))
 	return "", false
 }
 
 // text reads a text. A number or truth value that is not in quotes is refused:
 // YAML would have it lose zeros and signs.
-func (v value) text(target *string) {
-	switch n := v.node.(type) {
+func (v Value) Text(target *string) {
+	switch n := v.Node.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		v.wrong("a text is wanted, not %s: put it in quotes", describe(n))
+		v.Wrong("a text is wanted, not %s: put it in quotes", describe(n))
 		return
 	}
 	written, ok := v.written("a text")
@@ -222,22 +224,22 @@ func (v value) text(target *string) {
 	}
 	if resolved, ok := v.resolve(written); ok {
 		if resolved.text == "" {
-			v.wrong("it is empty: write a value, or leave the field out")
+			v.Wrong("it is empty: write a value, or leave the field out")
 		}
 		*target = resolved.text
 	}
 }
 
 // filePath reads a path. A relative one begins at the directory of the file.
-func (v value) filePath(target *string) {
-	v.text(target)
+func (v Value) FilePath(target *string) {
+	v.Text(target)
 	if *target != "" && !filepath.IsAbs(*target) {
-		*target = filepath.Join(v.dir, *target)
+		*target = filepath.Join(v.Dir, *target)
 	}
 }
 
 // quantity reads a value that parse understands.
-func quantity[T any](v value, target *T, wanted string, parse func(string) (T, error)) {
+func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, error)) {
 	written, ok := v.written(wanted)
 	if !ok {
 		return
@@ -248,14 +250,14 @@ func quantity[T any](v value, target *T, wanted string, parse func(string) (T, e
 	}
 	parsed, err := parse(resolved.text)
 	if err != nil {
-		v.wrong("%q: %v", written, err) // as written: what it stands for may be secret
+		v.Wrong("%q: %v", written, err) // as written: what it stands for may be secret
 		return
 	}
 	*target = parsed
 }
 
-func (v value) duration(target *time.Duration) {
-	quantity(v, target, "a duration", func(text string) (time.Duration, error) {
+func (v Value) duration(target *time.Duration) {
+	Quantity(v, target, "a duration", func(text string) (time.Duration, error) {
 		d, err := ParseDuration(text)
 		if err == nil && d <= 0 {
 			err = fmt.Errorf("must be above 0")
@@ -265,8 +267,8 @@ func (v value) duration(target *time.Duration) {
 }
 
 // pause reads a duration that may be 0.
-func (v value) pause(target *time.Duration) {
-	quantity(v, target, "a duration", func(text string) (time.Duration, error) {
+func (v Value) pause(target *time.Duration) {
+	Quantity(v, target, "a duration", func(text string) (time.Duration, error) {
 		d, err := ParseDuration(text)
 		if err == nil && d < 0 {
 			err = fmt.Errorf("must not be below 0")
@@ -275,11 +277,11 @@ func (v value) pause(target *time.Duration) {
 	})
 }
 
-func (v value) window(target *time.Duration) { quantity(v, target, "a duration", ParseWindow) }
+func (v Value) window(target *time.Duration) { Quantity(v, target, "a duration", ParseWindow) }
 
-func (v value) size(target *int64) { quantity(v, target, "a size", atLeast1(ParseSize)) }
+func (v Value) size(target *int64) { Quantity(v, target, "a size", atLeast1(ParseSize)) }
 
-func (v value) count(target *int64) { quantity(v, target, "a number", atLeast1(ParseCount)) }
+func (v Value) count(target *int64) { Quantity(v, target, "a number", atLeast1(ParseCount)) }
 
 func atLeast1(parse func(string) (int64, error)) func(string) (int64, error) {
 	return func(text string) (int64, error) {
@@ -292,8 +294,8 @@ func atLeast1(parse func(string) (int64, error)) func(string) (int64, error) {
 }
 
 // number reads a whole number between two bounds.
-func (v value) number(target *int, least, most int64) {
-	quantity(v, target, "a number", func(text string) (int, error) {
+func (v Value) number(target *int, least, most int64) {
+	Quantity(v, target, "a number", func(text string) (int, error) {
 		n, err := ParseCount(text)
 		if err == nil && (n < least || n > most) {
 			err = fmt.Errorf("must be between %d and %d", least, most)
@@ -302,8 +304,8 @@ func (v value) number(target *int, least, most int64) {
 	})
 }
 
-func (v value) rate(target *float64) {
-	quantity(v, target, "a rate", func(text string) (float64, error) {
+func (v Value) rate(target *float64) {
+	Quantity(v, target, "a rate", func(text string) (float64, error) {
 		rate, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(rate > 0 && rate < 1) {
 			return 0, fmt.Errorf("not a rate: write a number above 0 and below 1, like 0.001")
@@ -312,8 +314,8 @@ func (v value) rate(target *float64) {
 	})
 }
 
-func (v value) truth(target *bool) {
-	quantity(v, target, "true or false", func(text string) (bool, error) {
+func (v Value) Truth(target *bool) {
+	Quantity(v, target, "true or false", func(text string) (bool, error) {
 		if text != "true" && text != "false" {
 			return false, fmt.Errorf("write true or false")
 		}
@@ -321,8 +323,8 @@ func (v value) truth(target *bool) {
 	})
 }
 
-func (v value) choice(target *string, allowed ...string) {
-	quantity(v, target, "a word", func(text string) (string, error) {
+func (v Value) choice(target *string, allowed ...string) {
+	Quantity(v, target, "a word", func(text string) (string, error) {
 		if !slices.Contains(allowed, text) {
 			return "", fmt.Errorf("%s", OneOf(text, allowed))
 		}

@@ -1,4 +1,4 @@
-package config
+package schema
 
 import (
 	"encoding/json"
@@ -6,26 +6,30 @@ import (
 	"strings"
 )
 
-// JSONSchema returns the JSON Schema (draft 2020-12) of a configuration, by
-// which editors complete and check it. What a schema cannot say, such as that a
+// jsonSchema returns the JSON Schema (draft 2020-12) of a configuration, by
+// which editors complete and check it. One of the needed sections must be there. What a schema cannot say, such as that a
 // store of some name is there, it accepts.
-func JSONSchema() ([]byte, error) {
+func JSONSchema(title string, sections []Field, needed ...string) ([]byte, error) {
 	s := &schemaWriter{defs: object{}}
 	for name, form := range scalars() {
 		s.defs[refName(string(name))] = form
 	}
+	var oneNeeded []object
+	for _, name := range needed {
+		oneNeeded = append(oneNeeded, object{"required": []string{name}})
+	}
 	properties := object{}
-	for _, section := range sections(&File{}) {
-		properties[section.name] = s.field(&section)
+	for _, section := range sections {
+		properties[section.Name] = s.field(&section)
 	}
 	return json.MarshalIndent(object{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",
-		"title":                "Configuration of semel",
+		"title":                title,
 		"type":                 "object",
 		"properties":           properties,
 		"patternProperties":    object{"^x-": true},
 		"additionalProperties": false,
-		"anyOf":                []object{{"required": []string{"stores"}}, {"required": []string{"pipelines"}}},
+		"anyOf":                oneNeeded,
 		"$defs":                s.defs,
 	}, "", "  ")
 }
@@ -41,25 +45,25 @@ const namePattern = "^[A-Za-z0-9_-]{1,64}$"
 const reference = `\$\{`
 
 // scalars are the forms that are written as one word.
-func scalars() map[scalar]object {
+func scalars() map[Scalar]object {
 	const duration = `[0-9.]+(ns|us|µs|ms|s|m|h|d|w)`
 	text := object{"type": "string", "minLength": 1}
 	either := func(pattern string, other object) object {
 		return object{"anyOf": []object{other, {"type": "string", "pattern": pattern + "|" + reference}}}
 	}
 	durations := object{"type": "string", "pattern": `^(` + duration + `)+$|` + reference}
-	return map[scalar]object{
-		aText: text, aSecret: text, aPath: text, aAddress: text, aRule: text, aValue: text,
-		aStoreName: {"type": "string", "pattern": namePattern + "|" + reference},
-		aDuration:  {"anyOf": []object{{"const": 0}, durations}},
-		aWindow:    {"type": "string", "pattern": `^forever$|^(` + duration + `)+$|` + reference},
-		aSize:      either(`^[0-9.]+([kKMGT]?B|[KMGT]iB)?$`, object{"type": "integer", "minimum": 1}),
-		aCount:     either(`^[0-9.]+([eE][+]?[0-9]+)?$`, object{"type": "number", "minimum": 1}),
-		aNumber:    either(`^[0-9]+$`, object{"type": "number", "minimum": 0}),
-		aRate:      either(`^[0-9.eE-]+$`, object{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
-		aHours:     {"type": "string", "pattern": `^([01][0-9]|2[0-3]):00-([01][0-9]|2[0-4]):00$|` + reference},
-		aTruth:     either(`^(true|false)$`, object{"type": "boolean"}),
-		aStatus:    either(`^[2-5]([xX]{2}|[0-9]{2}(-[2-5][0-9]{2})?)$`, object{"type": "integer", "minimum": 200, "maximum": 599}),
+	return map[Scalar]object{
+		ScalarText: text, ScalarSecret: text, ScalarPath: text, ScalarAddress: text, ScalarRule: text, ScalarValue: text,
+		ScalarStoreName: {"type": "string", "pattern": namePattern + "|" + reference},
+		ScalarDuration:  {"anyOf": []object{{"const": 0}, durations}},
+		ScalarWindow:    {"type": "string", "pattern": `^forever$|^(` + duration + `)+$|` + reference},
+		ScalarSize:      either(`^[0-9.]+([kKMGT]?B|[KMGT]iB)?$`, object{"type": "integer", "minimum": 1}),
+		ScalarCount:     either(`^[0-9.]+([eE][+]?[0-9]+)?$`, object{"type": "number", "minimum": 1}),
+		ScalarNumber:    either(`^[0-9]+$`, object{"type": "number", "minimum": 0}),
+		ScalarRate:      either(`^[0-9.eE-]+$`, object{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+		ScalarHours:     {"type": "string", "pattern": `^([01][0-9]|2[0-3]):00-([01][0-9]|2[0-4]):00$|` + reference},
+		ScalarTruth:     either(`^(true|false)$`, object{"type": "boolean"}),
+		ScalarStatus:    either(`^[2-5]([xX]{2}|[0-9]{2}(-[2-5][0-9]{2})?)$`, object{"type": "integer", "minimum": 200, "maximum": 599}),
 	}
 }
 
@@ -69,46 +73,46 @@ func refName(title string) string {
 }
 
 // field describes a field with what it is for.
-func (s *schemaWriter) field(f *field) object {
-	described := s.form(&f.form)
-	described["description"] = f.doc
-	if fallback := f.fallback(); fallback != "" {
-		described["description"] = f.doc + " Default: " + fallback + "."
+func (s *schemaWriter) field(f *Field) object {
+	described := s.form(&f.Form)
+	described["description"] = f.Doc
+	if fallback := f.Fallback(); fallback != "" {
+		described["description"] = f.Doc + " Default: " + fallback + "."
 	}
 	return described
 }
 
-func (s *schemaWriter) form(f *form) object {
+func (s *schemaWriter) form(f *Form) object {
 	switch {
-	case f.scalar != "":
-		return object{"$ref": "#/$defs/" + refName(string(f.scalar))}
-	case f.words != nil:
-		return choiceSchema(f.words)
-	case f.element != nil:
-		return object{"type": "array", "minItems": 1, "items": s.form(f.element)}
-	case f.named != nil:
-		return s.named(f.named)
-	case f.either != nil:
+	case f.Scalar != "":
+		return object{"$ref": "#/$defs/" + refName(string(f.Scalar))}
+	case f.Words != nil:
+		return choiceSchema(f.Words)
+	case f.Element != nil:
+		return object{"type": "array", "minItems": 1, "items": s.form(f.Element)}
+	case f.Named != nil:
+		return s.named(f.Named)
+	case f.Either != nil:
 		var list []object
-		for _, form := range f.either {
+		for _, form := range f.Either {
 			list = append(list, s.form(&form))
 		}
 		return object{"anyOf": list}
-	case f.title == "":
-		return s.mapping(f.members())
+	case f.Title == "":
+		return s.mapping(f.Members())
 	}
-	name := refName(f.title)
+	name := refName(f.Title)
 	if _, ok := s.defs[name]; !ok {
-		s.defs[name] = s.mapping(f.members())
+		s.defs[name] = s.mapping(f.Members())
 	}
 	return object{"$ref": "#/$defs/" + name}
 }
 
 // named describes a mapping whose names are the user's: those of stores and
 // pipelines are bound, others are free.
-func (s *schemaWriter) named(f *form) object {
+func (s *schemaWriter) named(f *Form) object {
 	described := object{"type": "object", "additionalProperties": s.form(f)}
-	if f.members != nil {
+	if f.Members != nil {
 		described["propertyNames"] = object{"pattern": namePattern}
 		described["minProperties"] = 1
 	}
@@ -128,24 +132,24 @@ func choiceSchema(words []string) object {
 	return object{"anyOf": []object{{"enum": values}, {"type": "string", "pattern": reference}}}
 }
 
-func (s *schemaWriter) mapping(m mapping) object {
+func (s *schemaWriter) mapping(m Mapping) object {
 	properties := object{}
 	var required []string
-	for _, f := range m.fields {
-		properties[f.name] = s.field(&f)
-		if f.required {
-			required = append(required, f.name)
+	for _, f := range m.Fields {
+		properties[f.Name] = s.field(&f)
+		if f.Required {
+			required = append(required, f.Name)
 		}
 	}
 	described := object{"type": "object", "properties": properties, "additionalProperties": false}
 	if required != nil {
 		described["required"] = required
 	}
-	if required == nil && m.oneOf == nil {
+	if required == nil && m.OneOf == nil {
 		described["type"] = []string{"object", "null"}
 	}
 	var groups []object
-	for _, group := range m.oneOf {
+	for _, group := range m.OneOf {
 		var one []object
 		for _, name := range group {
 			one = append(one, object{"required": []string{name}})
