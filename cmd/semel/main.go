@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/semel-dev/semel/internal/cli"
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 func main() { os.Exit(run()) }
@@ -21,5 +22,5 @@ func run() int {
 	// The first signal drains; from then on signals act as if nobody had asked
 	// for them, so that a second one ends the process at once.
 	context.AfterFunc(ctx, stop)
-	return cli.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	return cli.Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 }

@@ -65,23 +65,9 @@ func advised(ctx context.Context, stores []*config.Store, err error) error {
 func addresses(stores []*config.Store) string {
 	var list []string
 	for _, s := range stores {
-		address := ""
-		switch spec := s.Spec.(type) {
-		case *config.Redis:
-			switch {
-			case spec.Sentinel != nil:
-				address = fmt.Sprintf("Redis, the master %s of the Sentinels %s", spec.Sentinel.Master, strings.Join(spec.Sentinel.Addresses, ", "))
-			case spec.Cluster != nil:
-				address = "Redis, the cluster " + strings.Join(spec.Cluster, ", ")
-			default:
-				address = "Redis, " + spec.URL.String()
-			}
-		case *config.Postgres:
-			address = "PostgreSQL, " + spec.DSN.String()
-		default:
-			continue
+		if address := s.Spec.About().Address; address != "" {
+			list = append(list, s.Name+" is "+address)
 		}
-		list = append(list, s.Name+" is "+address)
 	}
 	return strings.Join(list, "; ")
 }

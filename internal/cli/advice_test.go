@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -54,7 +55,7 @@ stores:
 	} {
 		for _, words := range []string{"keys ls --config " + file + " --store-name " + store, "doctor " + file + " " + store} {
 			var stderr strings.Builder
-			a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: patience(store), redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+			a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: patience(store), redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
 			root := newRootCommand(a)
 			root.SetArgs(strings.Fields(words))
 			status := a.report(t.Context(), "semel", root.ExecuteContext(t.Context()))
@@ -69,7 +70,7 @@ func TestServerThatStallsIsNamed(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 2s } } }", redis.URL()))
-	a := &app{env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
+	a := &app{kinds: kind.All(), env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
 	f := storeFlags{file: file}
 	if wrong := (problems{}); !f.find(a, &wrong) {
 		t.Fatal(wrong)

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/dedup"
 )
 
@@ -33,6 +34,7 @@ const (
 
 // app is one run of the program: its streams and what the global flags say.
 type app struct {
+	kinds          *config.Kinds
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	env            func(name string) string
@@ -60,9 +62,11 @@ type app struct {
 // Main runs the program with the arguments that follow its name and returns
 // its exit status. It blocks until the verb is done; when ctx ends the verb
 // drains and the status says that it was interrupted. Messages go to stderr,
-// data alone goes to stdout. env looks environment variables up.
-func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
+// data alone goes to stdout. env looks environment variables up. kinds are the
+// kinds of sources, sinks and stores that a configuration can name.
+func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
 	a := &app{
+		kinds: kinds,
 		stdin: stdin, stdout: pipeWriter{stdout}, stderr: stderr, env: env,
 		args: args, columns: terminalColumns(stderr), patience: 30 * time.Second, redact: func(text string) string { return text },
 		interruptible: func(r io.Reader) io.Reader { return dedup.Interruptible(ctx, r) },

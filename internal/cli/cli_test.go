@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -20,7 +21,7 @@ const programVariable = "SEMEL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
-		os.Exit(Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+		os.Exit(Main(context.Background(), kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 	}
 	os.Exit(servers.Run(m))
 }
@@ -40,7 +41,7 @@ func noEnv(string) string { return "" }
 func run(t *testing.T, input string, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	status := Main(t.Context(), args, strings.NewReader(input), &stdout, &stderr, noEnv)
+	status := Main(t.Context(), kind.All(), args, strings.NewReader(input), &stdout, &stderr, noEnv)
 	return outcome{status, stdout.String(), stderr.String()}
 }
 
@@ -171,7 +172,7 @@ func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
 			}
 			return ""
 		}
-		status := Main(t.Context(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
+		status := Main(t.Context(), kind.All(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
 		lines := strings.Count(stderr.String(), "\n")
 		if status != exitFailed || !strings.HasPrefix(stderr.String(), "semel: internal error: the screen fell off: please report") || (lines == 1) != (debugging == "") {
 			t.Errorf("SEMEL_DEBUG=%q: status %d, stderr %s", debugging, status, &stderr)
@@ -186,7 +187,7 @@ func TestClosedPipeEndsQuietly(t *testing.T) {
 	})
 	for _, args := range []string{"version", "--help", "completion bash"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != exitDone || stderr.Len() > 0 {
+		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != exitDone || stderr.Len() > 0 {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -197,7 +198,7 @@ func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
 	full := writerFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
 	for _, args := range []string{"version", "--help", "dedup -h", "help keys", "keys", "completion zsh"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -218,7 +219,7 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 		{columns: 80, env: map[string]string{"TERM": "dumb"}},
 	} {
 		var stderr bytes.Buffer
-		a := &app{redact: strings.Clone, stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
+		a := &app{kinds: kind.All(), redact: strings.Clone, stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
 		a.complain("semel", "it broke")
 		if got := strings.Contains(stderr.String(), "\x1b["); got != c.want {
 			t.Errorf("%+v: %q", c, &stderr)

@@ -20,5 +20,5 @@ func (a *app) loadConfig(name string) (*config.File, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
-	return config.ReadFrom(name, a.interruptible(file), a.env)
+	return a.kinds.ReadFrom(name, a.interruptible(file), a.env)
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
@@ -23,7 +25,7 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 		ended = make(chan outcome, 1)
 		go func() {
 			var stdout, stderr bytes.Buffer
-			status := Main(ctx, []string{"doctor", pipe}, strings.NewReader(""), &stdout, &stderr, noEnv)
+			status := Main(ctx, kind.All(), []string{"doctor", pipe}, strings.NewReader(""), &stdout, &stderr, noEnv)
 			ended <- outcome{status, stdout.String(), stderr.String()}
 		}()
 		return ended

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 // summaryLine is the last line on stderr, as scripts read it.
@@ -139,7 +141,7 @@ func TestDedupIsInterruptedWithItsOwnStatus(t *testing.T) {
 	defer feed.Close()
 	defer stdin.Close()
 	var stdout, stderr bytes.Buffer
-	status := Main(ctx, []string{"dedup"}, stdin, &stdout, &stderr, noEnv)
+	status := Main(ctx, kind.All(), []string{"dedup"}, stdin, &stdout, &stderr, noEnv)
 	if status != exitInterrupted || !strings.Contains(stderr.String(), "run the same command again to go on") {
 		t.Errorf("status %d: %s", status, stderr.String())
 	}
@@ -165,7 +167,7 @@ func TestDedupEndsQuietlyWhenItsReaderLeaves(t *testing.T) {
 		head <- line
 	}()
 	var stderr bytes.Buffer
-	status := Main(t.Context(), []string{"dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in}, nil, writer, &stderr, noEnv)
+	status := Main(t.Context(), kind.All(), []string{"dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in}, nil, writer, &stderr, noEnv)
 	if line := <-head; status != exitDone || line != "{\"id\":0}\n" || stderr.Len() > 0 {
 		t.Fatalf("status %d, stdout %q, stderr %q", status, line, stderr.String())
 	}

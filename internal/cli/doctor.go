@@ -94,7 +94,7 @@ func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.S
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		var report wiring.Report
+		var report *config.Examination
 		if i < len(stores) {
 			report = a.examineOne(ctx, conf, stores[i])
 		} else {
@@ -125,7 +125,7 @@ func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.S
 	return nil
 }
 
-func (a *app) examineOne(ctx context.Context, conf *config.File, s *config.Store) wiring.Report {
+func (a *app) examineOne(ctx context.Context, conf *config.File, s *config.Store) *config.Examination {
 	patient, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	report := wiring.Examine(patient, conf, s)
@@ -133,7 +133,7 @@ func (a *app) examineOne(ctx context.Context, conf *config.File, s *config.Store
 	return report
 }
 
-func (a *app) examinePipeline(ctx context.Context, conf *config.File, p *config.Pipeline) wiring.Report {
+func (a *app) examinePipeline(ctx context.Context, conf *config.File, p *config.Pipeline) *config.Examination {
 	patient, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	return wiring.ExaminePipeline(patient, conf, p)
@@ -141,10 +141,8 @@ func (a *app) examinePipeline(ctx context.Context, conf *config.File, p *config.
 
 // serverOf returns the store whose server a store is on.
 func serverOf(conf *config.File, s *config.Store) []*config.Store {
-	if filter, ok := s.Spec.(*config.Filter); ok {
-		if server, ok := conf.Store(filter.Redis.Name); ok {
-			return []*config.Store{server}
-		}
+	if server, ok := conf.Store(s.Spec.About().Server.Name); ok {
+		return []*config.Store{server}
 	}
 	return []*config.Store{s}
 }
@@ -156,7 +154,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (a *app) printReport(r wiring.Report) error {
+func (a *app) printReport(r *config.Examination) error {
 	if a.asJSON {
 		return a.printReportJSON(r)
 	}
@@ -178,7 +176,7 @@ func (a *app) printReport(r wiring.Report) error {
 	return err
 }
 
-func (a *app) printReportJSON(r wiring.Report) error {
+func (a *app) printReportJSON(r *config.Examination) error {
 	line := findingLine{Kind: r.Kind()}
 	if r.Pipeline != nil {
 		line.Pipeline = r.Name()

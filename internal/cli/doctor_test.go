@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -216,7 +217,7 @@ func TestNothingShowsASecret(t *testing.T) {
 			}
 			var stdout, stderr strings.Builder
 			env := func(name string) string { return map[string]string{"CANARY": canary}[name] }
-			status := Main(t.Context(), words, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, env)
+			status := Main(t.Context(), kind.All(), words, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, env)
 			if said := stdout.String() + stderr.String(); strings.Contains(said, canary) {
 				t.Errorf("%s with %s shows the secret: %s", args, store, said)
 			}
@@ -240,7 +241,7 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://u@%s/x?sslmode=disable\" } } }", silent.Addr()))
 	for words, want := range map[string]string{"keys ls --config " + file: "semel: open the store db: no answer in 0.2 s: ", "doctor " + file: "semel: db: "} {
 		var stderr strings.Builder
-		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs(strings.Fields(words))
 		err := root.ExecuteContext(t.Context())

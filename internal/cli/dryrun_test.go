@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -124,7 +125,7 @@ func TestDryRunJoinsNoGroup(t *testing.T) {
 	}
 	s := openScenario(t, "kafka-to-kafka", map[string]string{"KAFKA_BROKERS": brokers})
 	var stdout, stderr strings.Builder
-	status := Main(t.Context(), []string{"dry-run", s.file, "--json", "--for", "5m"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
+	status := Main(t.Context(), kind.All(), []string{"dry-run", s.file, "--json", "--for", "5m"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
 	got := outcome{status, stdout.String(), stderr.String()}
 	// A key in a transaction is its partition's own.
 	if d := dryLines(t, got); got.status != exitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "live in Kafka") {

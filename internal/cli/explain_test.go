@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -48,7 +48,7 @@ func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {
 	wrong := file("stores: { keys: { memroy: {} } }\npipelines: { p: { windwo: 1d } }\n")
 	got = run(t, "", "lint", wrong, weak)
 	got.check(t, exitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
-	if !strings.Contains(got.stdout, "on_failure") || strings.Count(got.stderr, "\n") != 6 {
+	if !strings.Contains(got.stdout, "on_failure") || strings.Count(got.stderr, "\n") != 5 {
 		t.Errorf("all that is wrong is reported at once: %+v", got)
 	}
 	run(t, "", "lint").check(t, exitUsage, "semel lint: FILE is missing: name the configuration\n")
@@ -161,7 +161,7 @@ pipelines:
 	ask("--key", "a", "file.yaml").check(t, exitUsage, `unexpected argument "file.yaml": with --key this verb takes flags only`)
 	ask("--key", "a", "--store-name", "legder").check(t, exitUsage, "has no such store: did you mean ledger?")
 
-	held, err := config.Read(file, noEnv)
+	held, err := kind.All().Read(file, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

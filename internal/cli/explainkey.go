@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -200,7 +201,7 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 // lookInKafka returns what the changelog of a pipeline knows of the keys. The
 // first answer has what is in first.
 func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key, first keyAnswer) ([]keyAnswer, error) {
-	known, err := wiring.LookInKafka(ctx, conf, p, keys)
+	known, err := kafka.Look(ctx, conf, p, keys)
 	switch {
 	case errors.Is(err, kafkaio.ErrNoChangelog):
 		first.Unseen = "nobody has run " + p.Name + " yet: " + err.Error()

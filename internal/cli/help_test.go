@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -152,7 +153,7 @@ func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
 			walk(child)
 		}
 	}
-	walk(newRootCommand(&app{}))
+	walk(newRootCommand(&app{kinds: kind.All()}))
 }
 
 func checkExamples(t *testing.T, path, examples string) {

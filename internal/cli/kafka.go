@@ -12,7 +12,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/internal/kind/kafka"
 )
 
 // kafkaFlags say which Kafka, and which of its topics.
@@ -88,7 +88,7 @@ func (f *kafkaFlags) check(p *problems) {
 	}
 	for _, spec := range choosePipelines(f.conf, names, p) {
 		switch {
-		case !wiring.HasKafka(spec):
+		case !kafka.Uses(spec):
 		case f.spec != nil:
 			p.addf("several pipelines have Kafka: say which with --pipeline")
 			return
@@ -108,9 +108,9 @@ func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *
 	var admin *kafkaio.Admin
 	var topics []string
 	if f.spec != nil {
-		admin, topics, err = wiring.OpenKafkaAdmin(patient, f.conf, f.spec)
+		admin, topics, err = kafka.OpenAdmin(patient, f.conf, f.spec)
 	} else {
-		admin, err = wiring.OpenKafkaBrokers(patient, f.brokers)
+		admin, err = kafka.OpenBrokers(patient, f.brokers)
 	}
 	if err != nil {
 		return inOneLine(err)

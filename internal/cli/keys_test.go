@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -340,7 +341,7 @@ func TestImportIsInterrupted(t *testing.T) {
 	cancel(fmt.Errorf("terminated"))
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
-	status := Main(ctx, []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, noEnv)
+	status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, noEnv)
 	if status != exitInterrupted || !strings.Contains(stderr.String(), "interrupted: run the same command again to go on") {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
@@ -361,7 +362,7 @@ func TestImportFromASilentPipeIsInterrupted(t *testing.T) {
 	cancel(fmt.Errorf("terminated"))
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
-	if status := Main(ctx, []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != exitInterrupted {
+	if status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != exitInterrupted {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
 	run(t, "", "keys", "show", "x", "--store", dir).check(t, exitDone)

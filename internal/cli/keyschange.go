@@ -78,7 +78,7 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 // forgetAbove has the layers of a stack forget keys of which the one that
 // decides knows nothing: they may have a copy of what was removed past them.
 func (k *keysFlags) forgetAbove(ctx context.Context, store changer, keys []semel.Key) error {
-	if _, ok := k.found.Spec.(*config.Tiered); !ok {
+	if k.found.Spec.About().Layers == nil {
 		return nil
 	}
 	for _, key := range keys {

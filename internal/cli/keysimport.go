@@ -15,10 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/dedup"
+	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 const (
@@ -108,17 +107,17 @@ func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
 	if !k.find(k.app, p) {
 		return
 	}
-	switch spec := k.found.Spec.(type) {
-	case *config.Memory, *config.Filter:
-		p.addf("%s is of the kind %s: what is imported there would be gone at once", k.shown(), spec.Kind())
-	case *config.Embedded:
-		if _, err := wiring.EmbeddedExists(spec.Path); err != nil {
-			p.addf("--store %s: %s", spec.Path, fileReason(err))
+	about := k.found.Spec.About()
+	if about.NoRecords != "" {
+		p.addf("%s is of the kind %s: what is imported there would be gone at once", k.shown(), k.found.Spec.Kind())
+	}
+	if about.Directory != "" {
+		if _, err := embedded.Exists(about.Directory); err != nil {
+			p.addf("--store %s: %s", about.Directory, fileReason(err))
 		}
-	case *config.Redis:
-		if stack, ok := k.conf.LayerOf(k.found.Name); ok {
-			p.addf("%s is a layer of %s, which would drop messages on its word alone: write --store-name %s", k.shown(), stack.Name, stack.Name)
-		}
+	}
+	if stack, ok := k.conf.LayerOf(k.found.Name); ok && about.NoRecords == "" {
+		p.addf("%s is a layer of %s, which would drop messages on its word alone: write --store-name %s", k.shown(), stack.Name, stack.Name)
 	}
 	if keepIDs && k.file != "" {
 		p.addf("--keep-ids is for --store: in a configuration the store says keep_ids: true")

@@ -94,7 +94,7 @@ check a file by it that begins with
   # yaml-language-server: $schema=./semel.schema.json`,
 		Args: noArguments,
 		RunE: a.plain(func(*cobra.Command, []string) error {
-			schema, err := config.JSONSchema()
+			schema, err := a.kinds.JSONSchema()
 			if err != nil {
 				return err
 			}

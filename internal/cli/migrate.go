@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -62,16 +62,16 @@ fails as a whole and changes nothing.`,
 }
 
 // verb completes a verb that works on the schema of the named store.
-func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *wiring.Schema) error) *cobra.Command {
+func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgres.Schema) error) *cobra.Command {
 	cmd.Args = noArguments
 	cmd.RunE = m.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
-		var schema *wiring.Schema
+		var schema *postgres.Schema
 		switch {
 		case m.file == "" && m.name == "" && len(wrong) == 0:
 			wrong.addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
 		case m.find(m.app, &wrong):
 			var err error
-			if schema, err = wiring.NewSchema(m.conf, m.found.Name); err != nil {
+			if schema, err = postgres.NewSchema(m.conf, m.found.Name); err != nil {
 				wrong.addf("--store-name %v", err)
 			} else {
 				schema.Patience = m.patience
@@ -92,7 +92,7 @@ type stepLine struct {
 	Applied string `json:"applied,omitempty"`
 }
 
-func (m *migrateFlags) up(cmd *cobra.Command, schema *wiring.Schema) error {
+func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
 	applied, err := schema.Migrate(cmd.Context())
 	for _, step := range applied {
 		if m.asJSON {
@@ -117,7 +117,7 @@ func (m *migrateFlags) failed(ctx context.Context, format string, err error) err
 	return advised(ctx, m.conf.Stack(m.found.Name), fmt.Errorf(format, m.shown(), inOneLine(err)))
 }
 
-func (m *migrateFlags) status(cmd *cobra.Command, schema *wiring.Schema) error {
+func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error {
 	steps, err := schema.Status(cmd.Context())
 	if err != nil {
 		return m.failed(cmd.Context(), "status of %s: %w", err)
@@ -158,7 +158,7 @@ func newStepLine(step pgstore.Migration) stepLine {
 	return line
 }
 
-func (m *migrateFlags) sql(_ *cobra.Command, schema *wiring.Schema) error {
+func (m *migrateFlags) sql(_ *cobra.Command, schema *postgres.Schema) error {
 	script, err := schema.SQL()
 	if err != nil {
 		return err

@@ -140,7 +140,7 @@ func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 // shelf is what one pipeline put aside.
 type shelf struct {
 	spec *config.Pipeline
-	lot  wiring.Lot
+	lot  config.Parking
 }
 
 // withShelves opens what the chosen pipelines put aside, where there is

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -226,7 +226,7 @@ func TestAParkedFileThatCannotBeReadKeepsNobodyFromTheRest(t *testing.T) {
 // park puts a message aside where the first pipeline of a configuration does.
 func park(t *testing.T, file string, list ...pipeline.Parked) {
 	t.Helper()
-	conf, err := config.Read(file, noEnv)
+	conf, err := kind.All().Read(file, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func backgroundUntil(t *testing.T, word string, env func(string) string, args ..
 	stderr := &lineWatch{lines: make(chan string, 10_000)}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- Main(ctx, args, strings.NewReader(""), &stdout, stderr, env)
+		ended <- Main(ctx, kind.All(), args, strings.NewReader(""), &stdout, stderr, env)
 		close(stderr.lines)
 	}()
 	stop = sync.OnceValue(func() outcome {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/file"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -86,8 +88,8 @@ func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
 			m := &pipeline.Parked{ID: "dead/0/1", Pipeline: "orders", At: ago(one.aside), Message: semel.Message{Time: ago(one.message)}}
 			var stdout strings.Builder
 			r := &retry{
-				parkedFlags: &parkedFlags{app: &app{stdout: &stdout, redact: func(text string) string { return text }}}, list: []*pipeline.Parked{m},
-				shelf: shelf{spec: &config.Pipeline{Name: "orders", Window: 7 * day, Transaction: config.Transaction{Time: one.time}}},
+				parkedFlags: &parkedFlags{app: &app{kinds: kind.All(), stdout: &stdout, redact: func(text string) string { return text }}}, list: []*pipeline.Parked{m},
+				shelf: shelf{spec: &config.Pipeline{Name: "orders", Window: 7 * day, Sink: &file.Sink{}, Transaction: config.Transaction{Time: one.time}}},
 			}
 			rest, err := r.leave(now, false)
 			if one.want == "" {

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -209,7 +210,7 @@ func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string
 		}
 		return nil
 	})
-	if holder, held := wiring.Holder(err); held {
+	if holder, held := embedded.Holder(err); held {
 		return nil, "the store " + f.shown() + " is in use by " + holder, nil
 	}
 	return records, "", err
@@ -238,7 +239,7 @@ func (r *retry) do(ctx context.Context) error {
 	case "embedded":
 		// Who has the directory open runs the pipeline, and nobody else can.
 		failed = r.here(limit, true)
-		if holder, held := wiring.Holder(failed); held {
+		if holder, held := embedded.Holder(failed); held {
 			r.note("%s: the store is in use by %s: waiting for it to redrive them", r.spec.Name, holder)
 			if failed = r.queue(ctx); failed == nil {
 				r.watch(limit)
@@ -373,7 +374,7 @@ func (r *retry) watch(ctx context.Context) (taken bool) {
 
 // out is where it is said what became of messages.
 func (r *retry) out() io.Writer {
-	if _, ok := r.spec.Sink.(*config.StdoutSink); ok {
+	if r.spec.Sink.About().Stdout {
 		return r.stderr // stdout has the messages
 	}
 	return r.stdout

@@ -8,8 +8,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
-	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -69,19 +68,18 @@ func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
 		}
 	}
 	records := make([]semel.Record, len(r.list))
-	known, err := wiring.LookInKafka(ctx, r.conf, r.spec, keys)
+	known, err := kafka.Look(ctx, r.conf, r.spec, keys)
 	if errors.Is(err, kafkaio.ErrNoChangelog) {
 		return records, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look into the changelog of %s: %w", r.spec.Name, inOneLine(err))
 	}
-	source := r.spec.Source.(*config.KafkaSource) // keys are in Kafka only from there
 	for i, m := range r.list {
 		o := &m.Message.Origin
 		for _, k := range known {
 			// Behind a repartition stage a key has one partition, whatever its records had.
-			here := source.Repartition != nil || k.Topic == o.Source && k.Partition == o.Partition
+			here := kafka.OnePartition(r.spec) || k.Topic == o.Source && k.Partition == o.Partition
 			if k.Key == m.Key && here {
 				records[i] = semel.Record{Key: k.Key, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
 			}

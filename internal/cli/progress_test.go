@@ -6,13 +6,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 func TestProgressIsALineEveryTenSecondsOffTerminals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
-		a := &app{stderr: &stderr}
+		a := &app{kinds: kind.All(), stderr: &stderr}
 		begin := time.Now()
 		stop := a.startProgress(func() progress {
 			seconds := int64(time.Since(begin) / time.Second)
@@ -32,7 +34,7 @@ func TestProgressOverwritesItsLineOnTerminals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
-		a := &app{stderr: &stderr, columns: 20}
+		a := &app{kinds: kind.All(), stderr: &stderr, columns: 20}
 		stop := a.startProgress(func() progress { return progress{Done: 123456, Unit: "lines", Share: -1} })
 		time.Sleep(time.Second + time.Millisecond)
 		stop()

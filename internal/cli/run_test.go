@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -108,7 +109,7 @@ func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
 		writeFile(t, file, strings.Replace(readFile(t, file), c.old, c.new, 1))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var stdout, stderr bytes.Buffer
-		status := Main(ctx, []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, noEnv)
+		status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off", "-q"}, strings.NewReader(""), &stdout, &stderr, noEnv)
 		if status != c.status || ctx.Err() != nil || !strings.HasSuffix(stderr.String(), c.want) {
 			t.Errorf("%s: status %d, %v, stderr %s", c.new, status, ctx.Err(), &stderr)
 		}
@@ -140,7 +141,7 @@ func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if status := Main(ctx, []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != exitDone || ctx.Err() != nil {
+	if status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != exitDone || ctx.Err() != nil {
 		t.Fatalf("status %d, %v, stderr %s", status, ctx.Err(), &stderr)
 	}
 	if got := readFile(t, filepath.Join(dir, "out.jsonl")); got != "{\"id\":1}\n{\"id\":2}\n" {

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -55,7 +56,7 @@ func openScenario(t *testing.T, name string, env map[string]string) *stage {
 func (s *stage) semel(args ...string) outcome {
 	s.Helper()
 	var stdout, stderr bytes.Buffer
-	got := outcome{status: Main(s.Context(), args, strings.NewReader(""), &stdout, &stderr, s.getenv)}
+	got := outcome{status: Main(s.Context(), kind.All(), args, strings.NewReader(""), &stdout, &stderr, s.getenv)}
 	got.stdout, got.stderr = stdout.String(), stderr.String()
 	if got.status != exitDone {
 		s.Fatalf("semel %v: %+v", args, got)

@@ -13,7 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/internal/kind/redis"
+	"github.com/semel-dev/semel/internal/kind/tiered"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
@@ -42,7 +45,7 @@ stores:
 // leaveUnknown leaves a key whose outcome is unknown in a store.
 func leaveUnknown(t *testing.T, file, store, id string) {
 	t.Helper()
-	conf, err := config.Read(file, noEnv)
+	conf, err := kind.All().Read(file, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +119,7 @@ func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
 func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	t.Parallel()
 	file := sharedConfig(t)
-	conf, err := config.Read(file, noEnv)
+	conf, err := kind.All().Read(file, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +129,7 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	}
 	cache, _ := conf.Store("cache")
 	address := strings.TrimPrefix(servers.Redis(t), "redis://")
-	log, err := services.RedisDo(t.Context(), address, "LRANGE", cache.Spec.(*config.Redis).Prefix+"audit", "0", "-1")
+	log, err := services.RedisDo(t.Context(), address, "LRANGE", cache.Spec.(*redis.Store).Prefix+"audit", "0", "-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +138,7 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	}
 	db, _ := conf.Store("db")
 	var reasons []string
-	queryRow(t, db.Spec.(*config.Postgres).DSN.Reveal(), &reasons, `SELECT array_agg(line->>'reason' ORDER BY number) FILTER (WHERE line->>'verb' = 'rm') FROM semel_audit`)
+	queryRow(t, db.Spec.(*postgres.Store).DSN.Reveal(), &reasons, `SELECT array_agg(line->>'reason' ORDER BY number) FILTER (WHERE line->>'verb' = 'rm') FROM semel_audit`)
 	if strings.Join(reasons, "; ") != "in db; in both" {
 		t.Errorf("the log in PostgreSQL has %q", reasons)
 	}
@@ -185,8 +188,7 @@ stores:
 func TestConfigurationErrorsAreUsageErrorsWithTheirPlace(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
-	want := "semel doctor: " + file + ":2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing\n" +
-		"semel doctor: " + file + ":2:8: unknown field stores.a.memroy: did you mean memory?\n" +
+	want := "semel doctor: " + file + ":2:8: unknown field stores.a.memroy: did you mean memory?\n" +
 		"semel doctor: " + file + ":3:20: stores.b.tiered: there is no store \"c\": did you mean a?\n"
 	if got := run(t, "", "doctor", file); got.status != exitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
 		t.Errorf("got %+v, want %s", got, want)
@@ -241,7 +243,7 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 		"redis": "is it such a server that listens there? (redis is PostgreSQL, ",
 	} {
 		var stderr strings.Builder
-		a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 5 * time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 5 * time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs([]string{"migrate", "up", "--config", file, "--store-name", store})
 		err := root.ExecuteContext(t.Context())
@@ -310,7 +312,7 @@ stores:
   stack: { tiered: { layers: [mem, files], on_store_error: pass } }
 `, dir+"/files"))
 	var wrong problems
-	a := &app{env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
+	a := &app{kinds: kind.All(), env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
 	f := storeFlags{file: file, name: "stack"}
 	if !f.find(a, &wrong) {
 		t.Fatal(wrong)
@@ -320,7 +322,7 @@ stores:
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	if spec := f.found.Spec.(*config.Tiered); spec.OnStoreError != "stop" {
+	if spec := f.found.Spec.(*tiered.Store); spec.OnStoreError != "stop" {
 		t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/kind/tiered"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/internal/wiring"
 )
@@ -55,7 +57,7 @@ func (f *storeFlags) find(a *app, p *problems) bool {
 	case f.dir != "" && (f.file != "" || f.name != ""):
 		p.addf("--store and --config exclude each other: name the store one way")
 	case f.dir != "":
-		f.found = &config.Store{Name: f.dir, Spec: &config.Embedded{Path: f.dir, Fsync: "always"}}
+		f.found = &config.Store{Name: f.dir, Spec: embedded.At(f.dir)}
 		f.conf = &config.File{Stores: []*config.Store{f.found}}
 	case f.file != "":
 		if f.conf = a.readConfig(f.file, p); f.conf != nil {
@@ -105,7 +107,7 @@ func (a *app) readConfig(name string, p *problems) *config.File {
 		return nil
 	}
 	a.redact = conf.Redact
-	if problems := wiring.Check(conf); len(problems) > 0 {
+	if problems := wiring.CheckAddresses(conf); len(problems) > 0 {
 		for _, problem := range problems {
 			*p = append(*p, problem.String())
 		}
@@ -120,22 +122,19 @@ func (f *storeFlags) check(a *app, p *problems) {
 	if !f.find(a, p) {
 		return
 	}
-	switch f.found.Spec.(type) {
-	case *config.Memory:
-		p.addf("%s lives in the memory of the process that uses it: there is nothing to look into from here", f.shown())
-	case *config.Filter:
-		p.addf("%s is a filter, which keeps no records: there is nothing to look into", f.shown())
+	if why := f.found.Spec.About().NoRecords; why != "" {
+		p.addf("%s %s", f.shown(), why)
 	}
 	for _, s := range f.conf.Stack(f.found.Name) {
-		spec, ok := s.Spec.(*config.Embedded)
-		if !ok {
+		dir := s.Spec.About().Directory
+		if dir == "" {
 			continue
 		}
-		where := "--store " + spec.Path
+		where := "--store " + dir
 		if f.file != "" {
-			where = "store " + s.Name + ": " + spec.Path
+			where = "store " + s.Name + ": " + dir
 		}
-		switch exists, err := wiring.EmbeddedExists(spec.Path); {
+		switch exists, err := embedded.Exists(dir); {
 		case err != nil:
 			p.addf("%s: %s", where, fileReason(err))
 		case !exists:
@@ -147,7 +146,7 @@ func (f *storeFlags) check(a *app, p *problems) {
 // keepIDs has an embedded store keep what is written readable.
 func (f *storeFlags) keepIDs() {
 	for _, s := range f.conf.Stack(f.found.Name) {
-		if spec, ok := s.Spec.(*config.Embedded); ok {
+		if spec, ok := s.Spec.(*embedded.Store); ok {
 			spec.KeepIDs = true
 		}
 	}
@@ -168,7 +167,7 @@ func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store
 
 func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
 	for _, s := range f.conf.Stack(f.found.Name) {
-		if spec, ok := s.Spec.(*config.Tiered); ok && spec.OnStoreError == "pass" {
+		if spec, ok := s.Spec.(*tiered.Store); ok && spec.OnStoreError == "pass" {
 			// Messages may pass unremembered. Who marks keys must hear of it.
 			spec.OnStoreError = "stop"
 		}
@@ -176,7 +175,7 @@ func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
 	patient, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	opened, err := wiring.Open(patient, f.conf, f.found.Name, nil)
-	holder, held := wiring.Holder(err)
+	holder, held := embedded.Holder(err)
 	switch {
 	case err == nil:
 		return opened, nil

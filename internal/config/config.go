@@ -30,33 +30,33 @@ type File struct {
 // Read reads the file of this name. env looks environment variables up; "" is
 // one that is not set. The error is an [*Error] if the file is wrong, and
 // otherwise says why it could not be read.
-func Read(name string, env func(name string) string) (*File, error) {
+func (k *Kinds) Read(name string, env func(name string) string) (*File, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
 	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
-	return ReadFrom(name, file, env)
+	return k.ReadFrom(name, file, env)
 }
 
 // ReadFrom is Read of a file that is open.
-func ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
+func (k *Kinds) ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
 	data, err := io.ReadAll(io.LimitReader(file, schema.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
-	return Parse(name, data, env)
+	return k.Parse(name, data, env)
 }
 
 // Parse reads a configuration from memory. Relative paths in it begin at the
 // directory of name.
-func Parse(name string, data []byte, env func(name string) string) (*File, error) {
+func (k *Kinds) Parse(name string, data []byte, env func(name string) string) (*File, error) {
 	d, err := schema.Parse(name, data, env)
 	if err != nil {
 		return nil, err
 	}
 	f := &File{Name: name}
-	readFile(d.Root(), f)
+	k.readFile(d.Root(), f)
 	f.hidden, f.places = d.Hidden, d.Places
 	checkStores(d, f)
 	checkPipelines(d, f)
@@ -66,11 +66,11 @@ func Parse(name string, data []byte, env func(name string) string) (*File, error
 	return f, nil
 }
 
-// sections are the fields of a file.
-func sections(f *File) []schema.Field {
+// Sections are the fields of a file, which reading fills in.
+func (k *Kinds) Sections(f *File) []schema.Field {
 	return []schema.Field{
-		{Name: "stores", Doc: "Stores by their names: what remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return storeMapping(new(Spec)) }}}, Read: func(v schema.Value) { f.Stores = readStores(v) }},
-		{Name: "pipelines", Doc: "Pipelines by their names: what moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = readPipelines(v) }},
+		{Name: "stores", Doc: "Stores by their names: what remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
+		{Name: "pipelines", Doc: "Pipelines by their names: what moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
 		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),
 		schema.DurationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").Or("25s"),
 		schema.PartField("log", func() schema.Mapping { return logMapping(&f.Log) }, "What a daemon logs.").Always(),
@@ -79,8 +79,8 @@ func sections(f *File) []schema.Field {
 
 // readFile reads the sections. A section whose name begins with x- is the user's
 // own, for anchors.
-func readFile(root schema.Value, f *File) {
-	there, ok := root.Sections(sections(f), "x-")
+func (k *Kinds) readFile(root schema.Value, f *File) {
+	there, ok := root.Sections(k.Sections(f), "x-")
 	if ok && !slices.Contains(there, "stores") && !slices.Contains(there, "pipelines") {
 		root.WrongAt(schema.Place{}, `stores is missing: name a store, as in "stores: { keys: { embedded: { path: ./keys } } }"`)
 	}
@@ -112,10 +112,8 @@ func (f *File) Stack(name string) []*Store {
 		return nil
 	}
 	list := []*Store{s}
-	if spec, ok := s.Spec.(*Tiered); ok {
-		for _, layer := range spec.Layers {
-			list = append(list, f.Stack(layer.Name)...)
-		}
+	for _, layer := range s.Spec.About().Layers {
+		list = append(list, f.Stack(layer.Name)...)
 	}
 	return list
 }
@@ -123,8 +121,9 @@ func (f *File) Stack(name string) []*Store {
 // LayerOf returns the stack in which a store stands above the one that decides.
 func (f *File) LayerOf(name string) (*Store, bool) {
 	for _, s := range f.Stores {
-		if spec, ok := s.Spec.(*Tiered); ok {
-			for _, layer := range spec.Layers[:max(len(spec.Layers)-1, 0)] {
+		layers := s.Spec.About().Layers
+		if len(layers) > 0 {
+			for _, layer := range layers[:len(layers)-1] {
 				if layer.Name == name {
 					return s, true
 				}
@@ -137,7 +136,8 @@ func (f *File) LayerOf(name string) (*Store, bool) {
 // Above returns the stack in which a store is the one that decides.
 func (f *File) Above(name string) (*Store, bool) {
 	for _, s := range f.Stores {
-		if spec, ok := s.Spec.(*Tiered); ok && len(spec.Layers) > 0 && spec.Layers[len(spec.Layers)-1].Name == name {
+		layers := s.Spec.About().Layers
+		if len(layers) > 0 && layers[len(layers)-1].Name == name {
 			return s, true
 		}
 	}
@@ -168,6 +168,6 @@ func (e *redactedError) Unwrap() error { return e.err }
 // JSONSchema returns the JSON Schema (draft 2020-12) of a configuration, by
 // which editors complete and check it. What a schema cannot say, such as that a
 // store of some name is there, it accepts.
-func JSONSchema() ([]byte, error) {
-	return schema.JSONSchema("Configuration of semel", sections(&File{}), "stores", "pipelines")
+func (k *Kinds) JSONSchema() ([]byte, error) {
+	return schema.JSONSchema("Configuration of semel", k.Sections(&File{}), "stores", "pipelines")
 }

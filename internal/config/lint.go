@@ -3,8 +3,9 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/schema"
@@ -41,23 +42,22 @@ type Finding struct {
 // connecting, in the order of the file. Where one is Broken the pipeline cannot
 // keep what it promises, and should not run.
 func (f *File) Lint() []Finding {
-	l := &linter{file: f}
+	l := &Linter{File: f}
 	for _, s := range f.Stores {
-		l.storeTLS(s)
+		s.Spec.Lint(l, s)
 	}
 	for _, p := range f.Pipelines {
-		l.pipeline = p
-		l.mode = f.Mode(p)
+		l.Pipeline = p
+		l.Mode = f.Mode(p)
 		l.key()
 		l.window()
 		l.keys()
 		l.policies()
-		l.source()
-		l.sink()
-		l.times()
+		p.Source.Lint(l)
+		p.Sink.Lint(l)
 		l.ignored()
 	}
-	l.pipeline = nil
+	l.Pipeline = nil
 	l.between()
 	l.admin()
 	slices.SortStableFunc(l.found, func(a, b Finding) int {
@@ -78,32 +78,34 @@ func (f *File) Refused(pipeline string) []schema.Problem {
 	return list
 }
 
-type linter struct {
-	file     *File
-	pipeline *Pipeline // nil between pipelines
-	mode     Mode
+// Linter gathers findings. While it looks at a pipeline, Pipeline and Mode are
+// that pipeline's; between pipelines Pipeline is nil.
+type Linter struct {
+	File     *File
+	Pipeline *Pipeline
+	Mode     Mode
 	found    []Finding
 }
 
-// at is a field of the pipeline that is looked at, or of the file.
-func (l *linter) at(name string) string {
-	if l.pipeline == nil {
+// At is a field of the pipeline that is looked at, or of the file.
+func (l *Linter) At(name string) string {
+	if l.Pipeline == nil {
 		return name
 	}
-	return schema.Within("pipelines."+l.pipeline.Name, name)
+	return schema.Within("pipelines."+l.Pipeline.Name, name)
 }
 
-// given reports whether the file has a field.
-func (l *linter) given(path string) bool {
-	_, ok := l.file.places[path]
+// Given reports whether the file has a field.
+func (l *Linter) Given(path string) bool {
+	_, ok := l.File.places[path]
 	return ok
 }
 
 // place is where a field stands, or the nearest thing around it.
-func (l *linter) place(path string) schema.Place {
+func (l *Linter) place(path string) schema.Place {
 	for {
-		if at, ok := l.file.places[path]; ok {
-			at.File = l.file.Name
+		if at, ok := l.File.places[path]; ok {
+			at.File = l.File.Name
 			return at
 		}
 		before, _, ok := schema.CutLast(path, ".")
@@ -111,142 +113,128 @@ func (l *linter) place(path string) schema.Place {
 			break
 		}
 		path = before
-		if l.pipeline != nil && path == "pipelines."+l.pipeline.Name {
-			return l.pipeline.At
+		if l.Pipeline != nil && path == "pipelines."+l.Pipeline.Name {
+			return l.Pipeline.At
 		}
 	}
-	return schema.Place{File: l.file.Name}
+	return schema.Place{File: l.File.Name}
 }
 
-func (l *linter) add(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
+// Add adds a finding about the field at path.
+func (l *Linter) Add(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
 	finding := Finding{
 		Finding: semel.Finding{Severity: severity, Subject: path, Found: found, Cost: cost, Remedy: remedy},
 		Place:   l.place(path), Risk: risk,
 	}
-	if l.pipeline != nil {
-		finding.Pipeline = l.pipeline.Name
+	if l.Pipeline != nil {
+		finding.Pipeline = l.Pipeline.Name
 	}
 	l.found = append(l.found, finding)
 }
 
-// deciding adds what a decision on a key costs. A pipeline that observes decides
+// Deciding adds what a decision on a key costs. A pipeline that observes decides
 // and loses nothing by it, yet.
-func (l *linter) deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
-	if l.pipeline.Observe && risk&Loss != 0 {
+func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
+	if l.Pipeline.Observe && risk&Loss != 0 {
 		risk, cost = risk&^Loss, "once it does not observe: "+cost
 	}
-	l.add(severity, risk, path, found, cost, remedy)
+	l.Add(severity, risk, path, found, cost, remedy)
 }
 
-func (l *linter) notice(path, found, cost, remedy string) {
-	l.add(semel.Notice, NoRisk, path, found, cost, remedy)
-}
-
-// times compares how long things may take.
-func (l *linter) times() {
-	p := l.pipeline
-	w, ok := p.Sink.(*WebhookSink)
-	if !ok {
-		return
-	}
-	timeout := l.at("sink.webhook.timeout")
-	if p.Lease < w.Timeout {
-		l.add(semel.Warning, Repeat, l.at("lease"),
-			fmt.Sprintf("%s, and one request may take %s", schema.Duration(p.Lease), schema.Duration(w.Timeout)),
-			"a process that stalls, or does not reach the store, loses the key while its request is under way, and another sends it again",
-			fmt.Sprintf("lease: %s or more, or a shorter timeout", schema.Duration(2*w.Timeout)))
-	}
-	if l.file.Shutdown < w.Timeout {
-		l.add(semel.Warning, Repeat, timeout,
-			fmt.Sprintf("%s, and shutdown is %s", schema.Duration(w.Timeout), schema.Duration(l.file.Shutdown)),
-			"a request that is under way at the end of a drain is cut off: its outcome is unknown",
-			fmt.Sprintf("shutdown: %s or more, or a shorter timeout", schema.Duration(w.Timeout+5*time.Second)))
-	}
-	if s, ok := p.Source.(*HTTPSource); ok && s.Wait < w.Timeout {
-		l.notice(l.at("source.http.wait"), fmt.Sprintf("%s, and one request of the sink may take %s", schema.Duration(s.Wait), schema.Duration(w.Timeout)),
-			"who sent the message is told to come again while it is under way", fmt.Sprintf("wait: %s or more", schema.Duration(w.Timeout)))
-	}
+// Notice adds a finding that costs nothing of the promise.
+func (l *Linter) Notice(path, found, cost, remedy string) {
+	l.Add(semel.Notice, NoRisk, path, found, cost, remedy)
 }
 
 // ignored names fields that mean nothing in the mode.
-func (l *linter) ignored() {
+func (l *Linter) ignored() {
 	var names []string
-	switch l.mode {
+	switch l.Mode {
 	case SourceIsSink:
-		names = []string{"source.kafka.protocol", "source.kafka.max_poll", "key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
+		names = []string{"key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
 	case SameTransaction, Checkpointed:
 		names = []string{"lease", "on_lease_expired"}
 	case Lossy:
 		names = []string{"key.fingerprint", "lease", "on_late", "on_mismatch"}
 	}
-	if l.pipeline.Lossy && l.mode != Lossy {
-		l.notice(l.at("lossy"), "true, and the store is no filter", "nothing is lost by it", "leave it out")
+	if l.Pipeline.Lossy && l.Mode != Lossy {
+		l.Notice(l.At("lossy"), "true, and the store is no filter", "nothing is lost by it", "leave it out")
 	}
 	for _, name := range names {
-		if l.given(l.at(name)) {
-			l.notice(l.at(name), "it means nothing here", "the pipeline commits in "+l.mode.String()+", which needs no such setting", "leave it out")
-		}
-	}
-	source, ok := l.pipeline.Source.(*KafkaSource)
-	if at := l.at("source.kafka.session_timeout"); ok && l.mode != SourceIsSink && source.Protocol == "consumer" && l.given(at) {
-		l.notice(at, "it means nothing here", "the broker divides the group, and says by its group.consumer.session.timeout.ms when a member is dead", "leave it out")
+		l.Ignored(name)
 	}
 }
 
+// Ignored notes a field of the pipeline that means nothing in its mode, if the file
+// has it.
+func (l *Linter) Ignored(name string) {
+	if l.Given(l.At(name)) {
+		l.Notice(l.At(name), "it means nothing here", "the pipeline commits in "+l.Mode.String()+", which needs no such setting", "leave it out")
+	}
+}
+
+// Unverified notes a connection that believes any certificate.
+func (l *Linter) Unverified(path string) {
+	l.Add(semel.Warning, NoRisk, path, "true", "whoever stands between can read, and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
+}
+
 // between looks at what pipelines have in common.
-func (l *linter) between() {
+func (l *Linter) between() {
 	type space struct{ store, scope string }
 	spaces := map[space]*Pipeline{}
-	type member struct{ brokers, group, topic string }
-	members := map[member]*Pipeline{}
-	between := map[member]*Pipeline{} // without a group
-	for _, p := range l.file.Pipelines {
-		l.pipeline = p
+	for _, p := range l.File.Pipelines {
+		l.Pipeline = p
 		if p.Store.Name != "" {
 			in := space{p.Store.Name, p.Key.Scope}
 			if other, ok := spaces[in]; ok {
-				l.add(semel.Warning, Loss, l.at("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
+				l.Add(semel.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other", "another scope, unless they are to share their keys")
 			}
 			spaces[in] = p
 		}
-		source, ok := p.Source.(*KafkaSource)
-		if !ok {
-			continue
-		}
-		for _, broker := range source.Brokers {
-			m := member{broker, "", source.RepartitionTopic()}
-			if other, ok := between[m]; ok && m.topic != "" && other != p {
-				l.add(semel.Broken, Repeat, l.at("source.kafka.repartition"), m.topic+", as in pipeline "+other.Name, "each of the two decides what the other copied", "a topic of its own")
-				break
-			}
-			between[m] = p
-		}
-		for _, topic := range source.Topics {
-			for _, broker := range source.Brokers {
-				m := member{broker, source.Group, topic}
-				if other, ok := members[m]; ok && other != p {
-					l.add(semel.Warning, Loss, l.at("source.kafka.group"), fmt.Sprintf("%s, which reads %s in pipeline %s too", m.group, m.topic, other.Name),
-						"each of the two gets a part of the messages", "a group of its own")
-					break
-				}
-				members[m] = p
-			}
-		}
 	}
-	l.pipeline = nil
+	l.Pipeline = nil
 }
 
 // admin looks at the admin server.
-func (l *linter) admin() {
-	a := &l.file.Admin
-	if a.Listen == "off" || isLoopback(hostOf(a.Listen)) {
+func (l *Linter) admin() {
+	a := &l.File.Admin
+	if a.Listen == "off" || IsLoopback(HostOf(a.Listen)) {
 		return
 	}
 	switch {
 	case a.Auth == nil:
-		l.add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which others can reach, without auth", "whoever reaches it reads metrics, and what keeps pipelines from their work", "auth: { username, password }, or listen: 127.0.0.1:4195")
+		l.Add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which others can reach, without auth", "whoever reaches it reads metrics, and what keeps pipelines from their work", "auth: { username, password }, or listen: 127.0.0.1:4195")
 	case a.TLS == nil:
-		l.add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which others can reach, without tls", "passwords pass readable", "tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy that has it")
+		l.Add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which others can reach, without tls", "passwords pass readable", "tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy that has it")
 	}
+}
+
+// policies looks at what follows failures.
+func (l *Linter) policies() {
+	p := l.Pipeline
+	if p.OnFailure.Then == "drop" {
+		l.Add(semel.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "then: park")
+	}
+	if p.OnStoreError == "pass" {
+		l.Add(semel.Warning, Repeat, l.At("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "on_store_error: stop")
+	}
+	if p.Observe {
+		l.Add(semel.Notice, Repeat, l.At("observe"), "true", "what is a duplicate, late or a mismatch is delivered all the same: every repeat has its effect again", "none while you watch; then take it out")
+	}
+}
+
+// HostOf is the host of an address to listen on.
+func HostOf(listen string) string {
+	host, _, _ := schema.CutLast(listen, ":")
+	return strings.Trim(host, "[]")
+}
+
+// IsLoopback reports whether a host is this machine, which others cannot reach.
+func IsLoopback(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	address, err := netip.ParseAddr(host)
+	return err == nil && address.Unmap().IsLoopback()
 }

@@ -26,6 +26,16 @@ func (m Mode) String() string {
 	return "invalid"
 }
 
+// pairs are the kinds of store and sink whose keys and effects become durable
+// together.
+var pairs = [...]struct {
+	store, sink string
+	mode        Mode
+}{
+	{"postgres", "postgres", SameTransaction},
+	{"embedded", "file", Checkpointed},
+}
+
 // Mode says how a pipeline of the file commits. It is the one place that
 // decides it.
 func (f *File) Mode(p *Pipeline) Mode {
@@ -36,23 +46,32 @@ func (f *File) Mode(p *Pipeline) Mode {
 	if !ok {
 		return TwoPhase
 	}
-	if _, ok := store.Spec.(*Filter); ok {
+	if store.Spec.About().Filter != nil {
 		return Lossy
 	}
 	if p.Observe {
 		return TwoPhase
 	}
-	switch store.Spec.(type) {
-	case *Postgres:
-		if sink, ok := p.Sink.(*PostgresSink); ok && sink.Store.Name == store.Name {
-			return SameTransaction
-		}
-	case *Embedded:
-		if _, ok := p.Sink.(*FileSink); ok {
-			return Checkpointed
+	for _, pair := range pairs {
+		sink := p.Sink.About().Store // a sink that names a store must name this one
+		if pair.store == store.Spec.Kind() && pair.sink == p.Sink.Kind() && (sink.Name == store.Name || pair.mode != SameTransaction) {
+			return pair.mode
 		}
 	}
 	return TwoPhase
+}
+
+// Decider returns the store on which every answer of a store rests: itself, or
+// the lowest of its stack; nil if there is none.
+func (f *File) Decider(name string) *Store {
+	s, ok := f.Store(name)
+	if !ok {
+		return nil
+	}
+	if layers := s.Spec.About().Layers; len(layers) > 0 {
+		return f.Decider(layers[len(layers)-1].Name)
+	}
+	return s
 }
 
 // Pipeline returns the pipeline of this name.

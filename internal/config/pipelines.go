@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
@@ -13,12 +12,10 @@ import (
 type Pipeline struct {
 	Name string
 	// At is where its name stands.
-	At schema.Place
-	// Source is *FileSource, *HTTPSource or *KafkaSource.
+	At     schema.Place
 	Source Source
-	// Sink is *FileSink, *StdoutSink, *WebhookSink, *PostgresSink or *KafkaSink.
-	Sink Sink
-	Key  Key
+	Sink   Sink
+	Key    Key
 	// Window is how long a key is remembered, Lease how long a claim lasts
 	// without being extended.
 	Window, Lease time.Duration
@@ -115,190 +112,6 @@ type Transaction struct {
 	Standby bool
 }
 
-// Source is the description of one kind of source.
-type Source interface {
-	// Kind is the name of the kind in a configuration.
-	Kind() string
-}
-
-// FileSource reads lines of files.
-type FileSource struct {
-	// Paths are names of files, with *, ? and […] as in a shell.
-	Paths []string
-	// Follow goes on reading what is added.
-	Follow bool
-	// Format is jsonl, whose blank lines are no messages, or text.
-	Format string
-	// From is beginning or end: where a file that is met first is read from.
-	From string
-	// State is the directory in which positions are kept.
-	State string
-	// MaxLine is the longest line in bytes.
-	MaxLine int64
-}
-
-// HTTPSource takes messages as requests and answers when their fate is durable.
-type HTTPSource struct {
-	Listen string
-	Path   string
-	// MaxBody is the longest body in bytes.
-	MaxBody int64
-	TLS     *ServerTLS
-	// Token is what requests must show as a bearer token; none if it is zero.
-	Token schema.Secret
-	// Wait is how long a request waits for its message's fate.
-	Wait time.Duration
-}
-
-// ServerTLS is how a server secures its connections.
-type ServerTLS struct {
-	Certificate, Key string
-	// ClientCA has clients show a certificate of these authorities.
-	ClientCA string
-}
-
-// KafkaClient is how Kafka is reached.
-type KafkaClient struct {
-	Brokers []string
-	TLS     *TLS
-	SASL    *SASL
-}
-
-// SASL is how a client proves to Kafka who it is.
-type SASL struct {
-	// Mechanism is plain, scram-sha-256 or scram-sha-512.
-	Mechanism string
-	Username  string
-	Password  schema.Secret
-}
-
-// KafkaSource reads topics as a member of a group, always read_committed.
-type KafkaSource struct {
-	KafkaClient
-	Topics []string
-	Group  string
-	// Instance is the name of the member. "" is one made from pipeline and host.
-	Instance       string
-	SessionTimeout time.Duration
-	// Start is earliest or latest: where a group without offsets begins.
-	Start string
-	// Repartition has all copies of a key meet in one partition of a topic, before
-	// they are decided. nil is none.
-	Repartition *Repartition
-	// Protocol is classic or consumer.
-	Protocol string
-	// MaxPoll is the most messages that one read returns.
-	MaxPoll int64
-	// Retention is how long the topics keep a record; it is not asked, only
-	// compared. 0 is unknown.
-	Retention time.Duration
-}
-
-// Repartition is a stage before the transaction.
-type Repartition struct {
-	// Topic is "" for the group with "-repartition" behind it: see
-	// KafkaSource.RepartitionTopic.
-	Topic string
-	// Partitions is how many the topic has. 0 is as many as the input.
-	Partitions int
-}
-
-// RepartitionTopic returns the topic between the stages, "" if there is one stage.
-func (s *KafkaSource) RepartitionTopic() string {
-	switch {
-	case s.Repartition == nil:
-		return ""
-	case s.Repartition.Topic == "":
-		return s.Group + "-repartition"
-	}
-	return s.Repartition.Topic
-}
-
-// Sink is the description of one kind of sink.
-type Sink interface {
-	// Kind is the name of the kind in a configuration.
-	Kind() string
-}
-
-// FileSink appends lines to a file.
-type FileSink struct{ Path string }
-
-// StdoutSink writes lines to standard output.
-type StdoutSink struct{}
-
-// WebhookSink sends each message as a request.
-type WebhookSink struct {
-	// URL may hold a password.
-	URL     schema.Secret
-	Method  string
-	Headers []Header
-	// Timeout bounds one request.
-	Timeout time.Duration
-	// AllowPrivate are the networks of private addresses that may be reached.
-	AllowPrivate []netip.Prefix
-	TLS          *TLS
-	// MaxResponse is the longest response in bytes that is kept.
-	MaxResponse int64
-	// Success and Retry are statuses beside the usual ones that mean that the
-	// effect is there, and that another attempt may succeed.
-	Success, Retry []int
-	// Forward are the names of headers of the message that are sent on.
-	Forward []string
-}
-
-// Header is a header of a request.
-type Header struct {
-	Name  string
-	Value schema.Secret
-}
-
-// PostgresSink writes rows. One of Statement, Table and Upsert is set.
-type PostgresSink struct {
-	// Store is a store of the kind postgres, whose database it is; DSN is the
-	// address of another. One of them is set.
-	Store schema.Reference
-	DSN   schema.Secret
-	// Statement is executed with Args for each message.
-	Statement string
-	Args      []string
-	// Table gets a row of Columns for each message.
-	Table   string
-	Columns []Column
-	Upsert  *Upsert
-}
-
-// Column is a column and where its value comes from: ".a.b", "header:NAME",
-// "record-key", "property:message-id", "body", "key", "scope", "time",
-// "attempt", "token", "source", "partition" or "offset".
-type Column struct{ Name, From string }
-
-// Upsert keeps one row for each value of the columns Key.
-type Upsert struct {
-	Table   string
-	Columns []Column
-	// Key are the columns that are unique together.
-	Key []string
-	// Version is the column that must grow for a row to be replaced; "" is none.
-	Version string
-}
-
-// KafkaSink produces to a topic, always idempotent and with acks=all unless
-// the file asks for less, which [File.Lint] reports as broken.
-type KafkaSink struct {
-	KafkaClient
-	Topic string
-	// Partition is record-key (by the hash of the record key) or same (the
-	// number of the source's partition).
-	Partition string
-	// Acks is all, 1 or 0.
-	Acks       string
-	Idempotent bool
-	// Compression is none, gzip, snappy, lz4 or zstd.
-	Compression string
-	// KeyHeaders adds headers that name the key and the attempt.
-	KeyHeaders bool
-}
-
 // Admin is the server for probes and metrics.
 type Admin struct {
 	// Listen is an address, or off.
@@ -322,27 +135,3 @@ type Log struct {
 	// Level is debug, info, warn or error.
 	Level string
 }
-
-// Kind implements Source.
-func (*FileSource) Kind() string { return "file" }
-
-// Kind implements Source.
-func (*HTTPSource) Kind() string { return "http" }
-
-// Kind implements Source.
-func (*KafkaSource) Kind() string { return "kafka" }
-
-// Kind implements Sink.
-func (*FileSink) Kind() string { return "file" }
-
-// Kind implements Sink.
-func (*StdoutSink) Kind() string { return "stdout" }
-
-// Kind implements Sink.
-func (*WebhookSink) Kind() string { return "webhook" }
-
-// Kind implements Sink.
-func (*PostgresSink) Kind() string { return "postgres" }
-
-// Kind implements Sink.
-func (*KafkaSink) Kind() string { return "kafka" }

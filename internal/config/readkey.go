@@ -120,16 +120,16 @@ func textRule(v schema.Value, before, after string, parse func(string) (*key.Rul
 	schema.Quantity(v, &rule, "a rule", func(text string) (*key.Rule, error) {
 		rule, err := parse(before + text + after)
 		if err != nil {
-			return nil, ruleProblem(err)
+			return nil, RuleProblem(err)
 		}
 		return rule, nil
 	})
 	return rule
 }
 
-// ruleProblem is what is wrong with a rule without its text, which a reference
+// RuleProblem is what is wrong with a rule without its text, which a reference
 // may have given.
-func ruleProblem(err error) error {
+func RuleProblem(err error) error {
 	var wrong *key.RuleError
 	if errors.As(err, &wrong) {
 		return fmt.Errorf("%s", wrong.Problem)

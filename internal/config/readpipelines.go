@@ -1,14 +1,13 @@
 package config
 
 import (
-	"slices"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
 )
 
 // pipelines reads the section of that name.
-func readPipelines(v schema.Value) []*Pipeline {
+func (k *Kinds) readPipelines(v schema.Value) []*Pipeline {
 	var list []*Pipeline
 	before := len(v.Problems)
 	entries, ok := v.Entries()
@@ -22,8 +21,8 @@ func readPipelines(v schema.Value) []*Pipeline {
 		}
 		at := e.At
 		at.File = v.Name
-		p := &Pipeline{Name: e.Name, At: at, Source: invalid{}, Sink: invalid{}}
-		v.Value(e.Value, schema.Within(v.Path, e.Name)).Mapping(pipelineMapping(p))
+		p := &Pipeline{Name: e.Name, At: at, Source: invalidSource{}, Sink: invalidSink{}}
+		v.Value(e.Value, schema.Within(v.Path, e.Name)).Mapping(k.pipelineMapping(p))
 		if p.Key.Scope == "" {
 			p.Key.Scope = p.Name
 		}
@@ -38,16 +37,16 @@ func readPipelines(v schema.Value) []*Pipeline {
 // defaultOrder keeps lines in the order of their file where they become lines
 // again. Elsewhere only what has one key has an order.
 func defaultOrder(p *Pipeline) string {
-	if p.Source.Kind() == "file" && (p.Sink.Kind() == "file" || p.Sink.Kind() == "stdout") {
+	if p.Source.About(p).Lines && p.Sink.About().Lines {
 		return "lane"
 	}
 	return "key"
 }
 
-func pipelineMapping(p *Pipeline) schema.Mapping {
+func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			oneKindField("source", func() schema.Mapping { return sourceMapping(&p.Source) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from: one kind.").Need(),
+			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from: one kind.").Need(),
 			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "What makes two deliveries the same.").Need(),
 			schema.WindowField("window", &p.Window, "How long a key is remembered, from completion. It should be longer than a message can come again: what the broker keeps, redelivers or redrives.").Or("7d"),
 			schema.DurationField("lease", &p.Lease, "How long a claim lasts without being extended, which happens every third of it: after a crash a message waits that long, unless the store is of the process itself.").Or("30s"),
@@ -56,7 +55,7 @@ func pipelineMapping(p *Pipeline) schema.Mapping {
 			schema.ChoiceField("on_late", &p.OnLate, "A message whose own time is longer ago than the window, and of whose key nothing is known. From Kafka to Kafka in a transaction it is with `time: event` a record that is behind the newest of its partition by more than `grace`, and otherwise none.", "run", "park", "drop").Or("run"),
 			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A key that was used with another body. It needs `fingerprint: true`.", "park", "drop", "stop").Or("park"),
 			schema.StoreField("store", &p.Store, "Store of the keys. From Kafka to Kafka it may be left out: keys, outputs and offsets are then one transaction."),
-			oneKindField("sink", func() schema.Mapping { return sinkMapping(&p.Sink) }, "sink", "{ stdout: {} }", "Where messages go to: one kind.").Need(),
+			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go to: one kind.").Need(),
 			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What follows a delivery that failed.").Always(),
 			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: stand still, or deliver without a decision.", "stop", "pass").Or("stop"),
 			schema.TruthField("observe", &p.Observe, "Decide and count, and deliver whatever the decision is: to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` have no effect then; what has no key, or cannot be delivered, is treated as `on_missing` and `on_failure` say.").Or("false"),
@@ -158,41 +157,40 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	if p.InFlight.Max > 0 && p.Batch.Max > p.InFlight.Max || p.InFlight.Bytes > 0 && p.Batch.Bytes > p.InFlight.Bytes {
 		there["batch"].Wrong("a batch is larger than all that may be in flight")
 	}
-	source, fromKafka := p.Source.(*KafkaSource)
-	sink, toKafka := p.Sink.(*KafkaSink)
-	if p.Parked.Topic != "" && !fromKafka && !toKafka {
+	_, reads := p.Source.(Topics)
+	_, writes := p.Sink.(Topics)
+	if p.Parked.Topic != "" && !reads && !writes {
 		there["parked"].Wrong("topic: neither source nor sink is kafka: name a path or a store")
 	}
-	inKafka := p.Store.Name == ""
-	if inKafka && there["store"].Node == nil && v.Node != nil && !invalidKind(p) {
-		switch {
-		case !fromKafka || !toKafka:
-			v.Wrong("store is missing: name the store that remembers the keys")
-		case !sameBrokers(source.Brokers, sink.Brokers):
-			v.Wrong("store is missing: source and sink are two Kafka clusters, which have no transaction in common: name the store that remembers the keys")
+	if p.Store.Name != "" {
+		if t, ok := there["transaction"]; ok {
+			t.Wrong("it is for Kafka to Kafka with the keys in Kafka: leave store out, or this")
 		}
+		return
 	}
-	if inKafka && fromKafka && toKafka {
-		if p.Observe {
-			there["observe"].Wrong("what a transaction of Kafka would drop cannot be observed: name a store to observe with")
-		}
-		if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
-			parked.Wrong("what is put aside is part of the transaction: name a topic")
-		}
+	if there["store"].Node != nil || v.Node == nil || invalidKind(p) {
+		return
 	}
-	if t, ok := there["transaction"]; ok && !inKafka {
-		t.Wrong("it is for Kafka to Kafka with the keys in Kafka: leave store out, or this")
+	why := "name the store that remembers the keys"
+	source, transactional := p.Source.(TransactionalSource)
+	if transactional {
+		why = source.Joins(p.Sink)
+	}
+	if why != "" {
+		v.Wrong("store is missing: %s", why)
+		return
+	}
+	if p.Observe {
+		there["observe"].Wrong("what a transaction of Kafka would drop cannot be observed: name a store to observe with")
+	}
+	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
+		parked.Wrong("what is put aside is part of the transaction: name a topic")
 	}
 }
 
 // invalidKind reports whether source or sink could not be read.
 func invalidKind(p *Pipeline) bool {
 	return p.Source.Kind() == "" || p.Sink.Kind() == ""
-}
-
-// sameBrokers reports whether two lists have a broker in common.
-func sameBrokers(a, b []string) bool {
-	return slices.ContainsFunc(a, func(broker string) bool { return slices.Contains(b, broker) })
 }
 
 func adminMapping(a *Admin) schema.Mapping {
@@ -223,21 +221,8 @@ func adminMapping(a *Admin) schema.Mapping {
 				},
 			}
 		}, "Who may use it. An address that others can reach needs it.").Means("nobody is asked"),
-		serverTLSField(&a.TLS),
+		ServerTLSField(&a.TLS),
 	}}
-}
-
-// serverTLSField is how a server secures its connections.
-func serverTLSField(target **ServerTLS) schema.Field {
-	return schema.PartField("tls", func() schema.Mapping {
-		t := &ServerTLS{}
-		*target = t
-		return schema.Mapping{Fields: []schema.Field{
-			schema.PathField("certificate", &t.Certificate, "Certificate of the server.").Need(),
-			schema.PathField("key", &t.Key, "Its key.").Need(),
-			schema.PathField("client_ca", &t.ClientCA, "Certificates of the authorities of which clients must show one.").Means("clients show none"),
-		}}
-	}, "TLS from clients.").Means("off").Titled("TLS of a server")
 }
 
 func logMapping(l *Log) schema.Mapping {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // Off is the admin address that means none.
@@ -31,7 +30,7 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	if d.file.Admin.Auth == nil && !d.opts.InsecureNoAuth && !isLoopback(address) {
 		return nil, fmt.Errorf("admin address %s can be reached from other machines and there is no auth: write admin.auth, listen on 127.0.0.1, or pass --insecure-no-auth: %w", address, semel.ErrInvalidRequest)
 	}
-	secure, err := wiring.ServerTLS(d.file.Admin.TLS)
+	secure, err := d.file.Admin.TLS.Config()
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}

@@ -66,7 +66,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d.lint(specs)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.stores = wiring.NewStores(f, &wiring.Options{Observe: d.layer})
+	d.stores = wiring.NewStores(f, &wiring.Options{OnLayer: d.layer})
 	errs := make([]error, len(specs))
 	d.states = make([]state, len(specs))
 	var running, serving sync.WaitGroup
@@ -114,7 +114,7 @@ type state struct {
 	name string
 
 	mu       sync.Mutex
-	pipeline wiring.Pipeline // nil until it is open
+	pipeline config.Runnable // nil until it is open
 	waiting  error           // what it waits for before
 	ended    bool
 }
@@ -223,18 +223,17 @@ func (p pipeEnd) Write(data []byte) (int, error) {
 }
 
 // filter returns the filter that decides alone in a pipeline, if one does.
-func (d *daemon) filter(spec *config.Pipeline) (*config.Filter, bool) {
+func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	if d.file.Mode(spec) != config.Lossy {
 		return nil, false
 	}
 	s, _ := d.file.Store(spec.Store.Name)
-	f, ok := s.Spec.(*config.Filter)
-	return f, ok
+	return s.Spec.About().Filter, true
 }
 
 // open opens a pipeline; while its servers do not answer it tries again. It
 // returns none if ctx ended before.
-func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (wiring.Pipeline, error) {
+func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (config.Runnable, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	for n := 1; ; n++ {
 		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)

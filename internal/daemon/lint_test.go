@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 func TestTheStartLogsWhatLintWarnsOf(t *testing.T) {
@@ -26,7 +26,7 @@ pipelines:
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, err := config.Read(name, func(string) string { return "" })
+	file, err := kind.All().Read(name, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

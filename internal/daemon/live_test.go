@@ -21,7 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -128,7 +128,7 @@ pipelines:
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, err := config.Read(name, func(string) string { return "" })
+	file, err := kind.All().Read(name, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -23,7 +24,7 @@ const (
 // look shows how far the source of a pipeline is behind, how many of its messages
 // are parked, and at which rate a filter that decides alone drops new ones, until
 // stop is called. What the pipeline cannot tell is not shown.
-func (d *daemon) look(ctx context.Context, name string, p wiring.Pipeline, log *slog.Logger) (stop func()) {
+func (d *daemon) look(ctx context.Context, name string, p config.Runnable, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	asks := []*asking{
 		{what: "how far the source is behind is not known", ask: func(ctx context.Context) error {

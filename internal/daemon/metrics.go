@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe/promobserve"
 	"github.com/semel-dev/semel/store/tiered"
@@ -79,11 +78,11 @@ func (d *daemon) showLayers(name string) {
 	if !ok {
 		return
 	}
-	stack, ok := s.Spec.(*config.Tiered)
-	if !ok {
+	layers := s.Spec.About().Layers
+	if layers == nil {
 		return
 	}
-	for _, layer := range stack.Layers[:len(stack.Layers)-1] {
+	for _, layer := range layers[:len(layers)-1] {
 		d.metrics.Layer(name, layer.Name, false)
 	}
 	d.metrics.Layer(name, durable, false)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/store/tiered"
 )
@@ -45,7 +45,7 @@ func TestStacksTellOfTheirLayers(t *testing.T) {
 	if err := os.WriteFile(name, []byte("stores: { mem: { memory: {} }, disk: { embedded: { path: ./d } }, stack: { tiered: { layers: [mem, disk], sees_every_writer: true } } }"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, err := config.Read(name, func(string) string { return "" })
+	file, err := kind.All().Read(name, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"fmt"
+
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -15,21 +17,21 @@ func (e *explainer) crashes() []Crash {
 		e.inKafka(add)
 		return list
 	case config.SameTransaction:
-		add("before the transaction", e.again()+"; nothing has happened")
-		add("in the transaction", "the database rolls back key and row; "+e.again()+" and is fresh")
+		add("before the transaction", e.source.Again+"; nothing has happened")
+		add("in the transaction", "the database rolls back key and row; "+e.source.Again+" and is fresh")
 		add("at the commit, its answer lost", "the key is asked for on another connection: its row tells whether the commit happened")
-		add("after the commit, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+		add("after the commit, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Checkpointed:
-		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint, and what came after it is read again: "+e.again()+" and is fresh")
+		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint, and what came after it is read again: "+e.source.Again+" and is fresh")
 		add("at the checkpoint", "key, line and position are one record: all of it is there, or none")
-		add("after the checkpoint, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+		add("after the checkpoint, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Lossy:
 		if e.observes(add) {
 			break
 		}
-		add("before the effect", e.again()+"; nothing has happened")
-		add("after the effect, before the filter has the key", e.again()+" and has its effect again")
-		add("after that, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+		add("before the effect", e.source.Again+"; nothing has happened")
+		add("after the effect, before the filter has the key", e.source.Again+" and has its effect again")
+		add("after that, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.TwoPhase:
 		e.twoPhase(add)
 	}
@@ -38,28 +40,14 @@ func (e *explainer) crashes() []Crash {
 	return list
 }
 
-// again says how the source delivers a message anew.
-func (e *explainer) again() string {
-	switch e.pipeline.Source.(type) {
-	case *config.FileSource:
-		return "the line is read again from the last position that was kept"
-	case *config.HTTPSource:
-		return "the request gets no answer, and its sender sends it again"
-	case *config.KafkaSource:
-		return "the record is read again from the last committed offset"
-	}
-	return "the message is delivered again"
-}
-
+// acknowledged says what a crash after the acknowledgement leaves open.
 func (e *explainer) acknowledged() string {
-	at, what, then := "the position may not be durable yet", "what is read again", ", and is acknowledged without effect"
-	if _, ok := e.pipeline.Source.(*config.HTTPSource); ok {
-		at, what, then = "the answer may not have arrived", "a request that is sent again", ", and gets the same answer"
-	}
+	after := e.source.AfterAck
+	gets := after.Gets
 	if e.pipeline.Observe {
-		then = ", and has its effect again all the same"
+		gets = "has its effect again all the same"
 	}
-	return at + ": " + what + " is a duplicate" + then
+	return after.Unsure + ": " + after.Again + " is a duplicate, and " + gets
 }
 
 // observes says what becomes of a message whatever was decided on it, if the
@@ -68,8 +56,8 @@ func (e *explainer) observes(add func(at, then string)) bool {
 	if !e.pipeline.Observe {
 		return false
 	}
-	add("before the effect", e.again()+"; nothing has happened")
-	add("after the effect, before the acknowledgement", e.again()+" and has its effect again: the pipeline observes, and no decision keeps a message from its sink")
+	add("before the effect", e.source.Again+"; nothing has happened")
+	add("after the effect, before the acknowledgement", e.source.Again+" and has its effect again: the pipeline observes, and no decision keeps a message from its sink")
 	return true
 }
 
@@ -79,30 +67,30 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 	if e.observes(add) {
 		return
 	}
-	add("before the claim", e.again()+"; nothing has happened")
+	add("before the claim", e.source.Again+"; nothing has happened")
 	switch {
 	case p.OnLeaseExpired == "hold":
 		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until somebody resolves it: semel keys resolve --as done or absent"
 		add("after the claim, before the effect", "after at most "+lease+" "+held)
 		add("after the effect, before the completion", "the same, and no second effect by itself: after at most "+lease+" "+held)
-	case e.claimsInProcess():
-		add("after the claim, before the effect", e.again()+"; its claim ended with the process, so that it is claimed anew at once, as attempt 1 with a higher token")
+	case e.decider.ClaimsEnd:
+		add("after the claim, before the effect", e.source.Again+"; its claim ended with the process, so that it is claimed anew at once, as attempt 1 with a higher token")
 		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 1 and a higher token")
 	default:
-		add("after the claim, before the effect", e.again()+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, as attempt 2 with a higher token")
+		add("after the claim, before the effect", e.source.Again+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, as attempt 2 with a higher token")
 		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 2 and a higher token")
 	}
-	add("after the completion, before the acknowledgement", e.again()+"; it is a duplicate, and is acknowledged without effect")
+	add("after the completion, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 }
 
 // inKafka is the life of a record in a transaction.
 func (e *explainer) inKafka(add func(at, then string)) {
-	if topic := e.repartition(); topic != "" {
-		add("before or in the transaction that copies to "+topic, e.again()+"; no copy is read that was not committed together with its offset")
+	if topic := e.source.Repartition; topic != "" {
+		add("before or in the transaction that copies to "+topic, e.source.Again+"; no copy is read that was not committed together with its offset")
 		add("between the stages", "the copy is in "+topic+" with its origin, and is decided when the second stage reads it; nothing is deleted there before")
 	}
-	add("before the transaction", e.again()+"; nothing has happened")
-	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.again()+" and is fresh")
+	add("before the transaction", e.source.Again+"; nothing has happened")
+	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
 	add("at the commit, its answer lost", "the state is built anew from what the broker has committed: outputs, keys and offsets are there together, or not at all")
 	add("after the commit, before the local copy of the keys has it", "the copy is brought up from the "+changelogs(e.pipeline)+" before anything is decided")
 	reads := "the other reads the keys up to its end before it decides"
@@ -123,21 +111,19 @@ func (e *explainer) failures(add func(at, then string)) {
 		default:
 			add("the store does not answer", "the pipeline stands still; nothing is dropped and nothing is acknowledged")
 		}
-		if w, ok := p.Sink.(*config.WebhookSink); ok {
+		if e.sink.Answer > 0 {
 			then := "the request is sent again, with the same key and a higher attempt"
 			if p.OnLeaseExpired == "hold" {
 				then = "the key becomes unknown, and the message is parked until somebody resolves it"
 			}
-			add("the target does not answer within "+schema.Duration(w.Timeout), "the outcome is unknown: "+then)
+			add("the target does not answer within "+schema.Duration(e.sink.Answer), "the outcome is unknown: "+then)
 		}
 	}
 	add("the sink cannot be reached", "the pipeline stands still, and no attempt counts")
 	e.held(add)
 	e.parked(add)
-	if s, ok := e.file.Store(p.Store.Name); ok && e.mode == config.TwoPhase {
-		if _, stack := s.Spec.(*config.Tiered); stack {
-			add("an upper layer of "+s.Name+" fails", "the stack goes on without it: slower, with the same answers")
-		}
+	if e.store.Layers != nil && e.mode == config.TwoPhase {
+		add("an upper layer of "+p.Store.Name+" fails", "the stack goes on without it: slower, with the same answers")
 	}
 }
 
@@ -148,13 +134,10 @@ func (e *explainer) held(add func(at, then string)) {
 		return
 	}
 	const at = "another delivery holds the key, and does not end"
-	wait, behind := schema.Duration(p.Wait), "no offset behind it is committed"
-	switch p.Source.(type) {
-	case *config.HTTPSource:
-		add(at, "after "+wait+" its sender is told to come again")
+	wait, behind := schema.Duration(p.Wait), e.source.Behind
+	if e.source.TakesBack != "" {
+		add(at, fmt.Sprintf(e.source.TakesBack, wait))
 		return
-	case *config.FileSource:
-		behind = "no position behind it is kept"
 	}
 	add(at, "the message waits until the key is done or free, without end: it is not put aside, for its effect may be happening. Other keys go on, but "+behind+
 		". After "+wait+" the log names the key and its holder, and dedup_messages_retried_total counts it, reason in flight elsewhere")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 const stores = `stores:
@@ -36,7 +36,7 @@ const (
 
 func promise(t *testing.T, text string) *Promise {
 	t.Helper()
-	f, err := config.Parse("c.yaml", []byte(stores+text), func(string) string { return "" })
+	f, err := kind.All().Parse("c.yaml", []byte(stores+text), func(string) string { return "" })
 	if err != nil {
 		t.Fatalf("%v\nin:\n%s", err, text)
 	}
@@ -153,7 +153,7 @@ func TestAPipelineThatObservesDeliversWhateverIsDecided(t *testing.T) {
 		{fromFile + "    store: seen\n    lossy: true\n" + toFile, "hash", Yes},
 	} {
 		text := strings.Replace(stores, "    key: { id: .id }\n", fmt.Sprintf(id, c.missing), 1)
-		f, err := config.Parse("c.yaml", []byte(text+c.text+"    observe: true\n"), func(string) string { return "" })
+		f, err := kind.All().Parse("c.yaml", []byte(text+c.text+"    observe: true\n"), func(string) string { return "" })
 		if err != nil {
 			t.Fatalf("%v\nin:\n%s", err, c.text)
 		}

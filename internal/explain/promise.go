@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -53,53 +52,29 @@ type Crash struct {
 
 // Explain returns the promise of a pipeline of the file.
 func Explain(f *config.File, p *config.Pipeline) *Promise {
-	e := &explainer{file: f, pipeline: p, mode: f.Mode(p)}
+	e := &explainer{file: f, pipeline: p, mode: f.Mode(p), source: p.Source.About(p), sink: p.Sink.About()}
+	if s, ok := f.Store(p.Store.Name); ok {
+		e.store = s.Spec.About()
+	}
+	if d := f.Decider(p.Store.Name); d != nil {
+		e.decider = d.Spec.About()
+	}
 	return &Promise{
-		Pipeline: p.Name, From: from(p.Source), To: to(p.Sink), Keys: e.keys(), Mode: e.mode.String(), Window: schema.Duration(p.Window),
+		Pipeline: p.Name, From: e.source.Name, To: e.sink.Name, Keys: e.keys(), Mode: e.mode.String(), Window: schema.Duration(p.Window),
 		NothingLost: e.nothingLost(), NoSecondEffect: e.noSecondEffect(), Exceptions: e.exceptions(), Crashes: e.crashes(),
 	}
 }
 
+// explainer composes a promise of what the kinds say of themselves and of the mode
+// in which they commit.
 type explainer struct {
 	file     *config.File
 	pipeline *config.Pipeline
 	mode     config.Mode
-}
-
-func from(source config.Source) string {
-	switch s := source.(type) {
-	case *config.FileSource:
-		return "file " + strings.Join(s.Paths, ", ")
-	case *config.HTTPSource:
-		return "http " + s.Listen + s.Path
-	case *config.KafkaSource:
-		text := "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group
-		if topic := s.RepartitionTopic(); topic != "" {
-			text += ", by key through " + topic
-		}
-		return text
-	}
-	return source.Kind()
-}
-
-func to(sink config.Sink) string {
-	switch s := sink.(type) {
-	case *config.FileSink:
-		return "file " + s.Path
-	case *config.WebhookSink:
-		return "webhook " + s.Method + " " + s.URL.String()
-	case *config.KafkaSink:
-		return "kafka " + s.Topic
-	case *config.PostgresSink:
-		switch {
-		case s.Upsert != nil:
-			return "postgres upsert into " + s.Upsert.Table
-		case s.Table != "":
-			return "postgres table " + s.Table
-		}
-		return "postgres statement"
-	}
-	return sink.Kind()
+	source   config.SourceAbout
+	sink     config.SinkAbout
+	// store is the pipeline's store, decider the one below it that decides.
+	store, decider config.StoreAbout
 }
 
 // keys says where keys are, and for how long.
@@ -125,14 +100,6 @@ func changelogs(p *config.Pipeline) string {
 		return "topic " + names[0]
 	}
 	return "topics " + strings.Join(names, ", ")
-}
-
-// repartition is the topic between two stages, "" if there is one stage.
-func (e *explainer) repartition() string {
-	if source, ok := e.pipeline.Source.(*config.KafkaSource); ok && e.mode == config.SourceIsSink {
-		return source.RepartitionTopic()
-	}
-	return ""
 }
 
 // because are the findings of the lint that put a promise at risk.
@@ -167,15 +134,10 @@ func (e *explainer) noSecondEffect() Answer {
 		return Answer{No, list}
 	case list == nil:
 		return Answer{Holds: Yes}
-	case e.onRedis():
+	case e.decider.BestEffort:
 		return Answer{BestEffort, list}
 	}
 	return Answer{Unless, list}
-}
-
-func (e *explainer) onRedis() bool {
-	d := e.file.Decider(e.pipeline.Store.Name)
-	return d != nil && d.Spec.Kind() == "redis"
 }
 
 // gap is what the way of committing leaves open.
@@ -185,67 +147,31 @@ func (e *explainer) gap() []string {
 		return nil // every repeat is one: the lint says so
 	case e.mode == config.Lossy:
 		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, for a filter keeps no claims"}
-		if f, ok := e.filter(); ok {
-			list = append(list, fmt.Sprintf("more than %d keys come within the window: those beyond are delivered and not remembered, so that no more of the new ones are dropped", f.Expect))
-		}
-		return list
+		return append(list, e.decider.Gaps...)
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
 	}
-	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + e.handed()}
-	if w, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
-		list = append(list, "the target has the effect and its answer does not come within "+schema.Duration(w.Timeout)+": the effect repeats, with the same key and a higher attempt")
+	list := []string{"the process dies, or loses the store for longer than the lease, between the effect and the completion of its key: the effect repeats, with the same key and a higher " + e.grows() + e.sink.Handed}
+	if e.sink.Answer > 0 {
+		list = append(list, "the target has the effect and its answer does not come within "+schema.Duration(e.sink.Answer)+": the effect repeats, with the same key and a higher attempt")
 	}
 	return list
 }
 
 // grows is what a repetition after a crash has higher than what it repeats.
 func (e *explainer) grows() string {
-	if e.claimsInProcess() {
+	if e.decider.ClaimsEnd {
 		return "token"
 	}
 	return "attempt and token"
 }
 
-// claimsInProcess reports whether claims under retry are in the memory of the
-// process, and end with it.
-func (e *explainer) claimsInProcess() bool {
-	d := e.file.Decider(e.pipeline.Store.Name)
-	return d != nil && (d.Spec.Kind() == "embedded" || d.Spec.Kind() == "memory")
-}
-
 // forgets says for how long the store knows how often a key was tried.
 func (e *explainer) forgets() string {
-	if e.claimsInProcess() {
+	if e.decider.ClaimsEnd {
 		return "claims end with the process: a repeat after its crash is attempt 1 again, and only its token tells it from the first"
 	}
 	return "how often a key was tried is remembered for an hour after its lease ended: a repeat that comes later may be attempt 1 again, and only its token tells it from the first"
-}
-
-// filter returns the filter that decides alone.
-func (e *explainer) filter() (*config.Filter, bool) {
-	s, ok := e.file.Store(e.pipeline.Store.Name)
-	if !ok {
-		return nil, false
-	}
-	f, ok := s.Spec.(*config.Filter)
-	return f, ok
-}
-
-// handed says by what a target can refuse a repetition.
-func (e *explainer) handed() string {
-	switch sink := e.pipeline.Sink.(type) {
-	case *config.WebhookSink:
-		return ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by"
-	case *config.KafkaSink:
-		if !sink.KeyHeaders {
-			return ", of which the record says nothing (key_headers: false)"
-		}
-		return ", which stand in the record's headers semel-key, semel-token and, from the second attempt on, semel-attempt"
-	case *config.PostgresSink:
-		return ", which a statement gets as key, attempt and token"
-	}
-	return ""
 }
 
 // exceptions are what no setting of the pipeline changes.
@@ -265,7 +191,7 @@ func (e *explainer) exceptions() []string {
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
 			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered all the same (on_late: run): a late copy may be delivered again, where it is behind by more than window and grace, so that its key was forgotten")
 		}
-		if e.repartition() != "" {
+		if e.source.Repartition != "" {
 			list = append(list, "records keep their order by key, not by record key: the stage puts those of one record key with several keys into several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {
 			list = append(list, "copies of a key in several partitions never meet: the start looks for such in a sample; a repartition stage, repartition: {} of the source, has them meet")
@@ -283,27 +209,13 @@ func (e *explainer) exceptions() []string {
 		default:
 			list = append(list, e.forgets())
 		}
-		if d := e.file.Decider(e.pipeline.Store.Name); d != nil {
-			switch d.Spec.Kind() {
-			case "postgres":
-				list = append(list, "failover to an asynchronous replica forgets keys that were not yet copied")
-			case "embedded":
-				list = append(list, "loss of the disk forgets the keys")
-			}
-		}
+		list = append(list, e.decider.Exceptions...)
 	}
 	if missing := e.pipeline.Key.OnMissing; e.pipeline.Observe && missing != "pass" && missing != "hash" {
 		list = append(list, "a message without a key is not delivered, although the pipeline observes: on_missing: "+missing)
 	}
-	if _, ok := e.pipeline.Sink.(*config.WebhookSink); ok {
-		list = append(list, "a target that has the effect and answers 5xx or another status of those that are tried again gets the request again, with the same key")
-	}
-	if s, ok := e.pipeline.Source.(*config.FileSource); ok && s.Follow {
-		list = append(list, "lines of a file that is truncated or deleted before they are read")
-	}
-	if _, ok := e.pipeline.Source.(*config.HTTPSource); ok {
-		list = append(list, "a request that got no answer with success may have been taken or not: its sender sends it again, under the same key")
-	}
+	list = append(list, e.sink.Exceptions...)
+	list = append(list, e.source.Exceptions...)
 	if window != "" {
 		list = append(list, window)
 	}

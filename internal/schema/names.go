@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -113,4 +114,10 @@ func CutLast(text, separator string) (before, after string, ok bool) {
 func isPort(text string) bool {
 	_, err := strconv.ParseUint(text, 10, 16)
 	return err == nil
+}
+
+// HasScheme reports whether a text is a URL with one of the schemes.
+func HasScheme(text string, schemes ...string) bool {
+	scheme, _, ok := strings.Cut(text, "://")
+	return ok && slices.Contains(schemes, scheme)
 }

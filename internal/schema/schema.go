@@ -13,6 +13,8 @@ import (
 // what may stand there: values are read by it, and the JSON Schema and the
 // reference page are made of it.
 type Mapping struct {
+	// Doc says in a sentence what the mapping is, where it is one of several kinds.
+	Doc    string
 	Fields []Field
 	// oneOf are groups of fields, of each of which exactly one must be there.
 	OneOf [][]string
@@ -24,8 +26,8 @@ type Mapping struct {
 
 // shorthand is a list that says the same as the fields of a kind.
 type Shorthand struct {
-	form Form
-	read func(v Value)
+	Form Form
+	Read func(v Value)
 }
 
 // members are the fields of a mapping that are there.
@@ -198,14 +200,14 @@ func KindField[T any](name string, target *T, make func() (T, Mapping), doc stri
 			made, m := make()
 			*target = made
 			if _, short := v.Node.(*ast.SequenceNode); short && m.Short != nil {
-				m.Short.read(v)
+				m.Short.Read(v)
 				return
 			}
 			v.Mapping(m)
 		},
 	}
 	if shown.Short != nil {
-		f.Form = Form{Either: []Form{shown.Short.form, f.Form}}
+		f.Form = Form{Either: []Form{shown.Short.Form, f.Form}}
 	}
 	return f
 }

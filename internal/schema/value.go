@@ -332,6 +332,12 @@ func (v Value) choice(target *string, allowed ...string) {
 	})
 }
 
+// IsList reports whether a list stands there.
+func (v Value) IsList() bool {
+	_, ok := v.Node.(*ast.SequenceNode)
+	return ok
+}
+
 // describe names what a node is, never what it holds.
 func describe(node ast.Node) string {
 	switch node.(type) {

@@ -13,15 +13,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
 // examined returns the findings about the only pipeline of a configuration, as
 // "severity subject: found" each.
-func examined(t *testing.T, dir, text string) (lines string, report wiring.Report) {
+func examined(t *testing.T, dir, text string) (lines string, report *config.Examination) {
 	t.Helper()
-	f, err := config.Parse(filepath.Join(dir, "semel.yaml"), []byte(text), func(string) string { return "" })
+	f, err := kind.All().Parse(filepath.Join(dir, "semel.yaml"), []byte(text), func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,37 +7,26 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/pgstore"
 )
-
-// maintainer is a store whose expired keys go only where somebody cleans up.
-type maintainer interface {
-	Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
-}
 
 // Maintain returns what cleans the store of this name up until its context ends,
 // as the configuration says, and tells of each clean-up how many keys are gone and
 // why it ended early; nil if the store forgets by itself.
 func Maintain(f *config.File, name string, store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
-	of, ok := semel.Ability[maintainer](store)
+	s := f.Decider(name)
+	if s == nil {
+		return nil
+	}
+	cleaner, ok := s.Spec.(config.Cleaner)
 	if !ok {
 		return nil
 	}
-	var opts pgstore.MaintainOptions
-	if s := f.Decider(name); s != nil {
-		if spec, ok := s.Spec.(*config.Postgres); ok {
-			opts.Rate, opts.Hours = spec.CleanupRate, pgstore.Hours(spec.CleanupHours)
-		}
-	}
-	return func(ctx context.Context, pass func(gone int64, err error)) error {
-		opts.OnPass = pass
-		return of.Maintain(ctx, &opts)
-	}
+	return cleaner.Clean(store)
 }
 
 // UnderWay returns what tells how much a pipeline has under way, which is nothing
 // where the pipeline does not know.
-func UnderWay(p Pipeline) Amount {
+func UnderWay(p config.Runnable) Amount {
 	if of, ok := bare(p).(Amount); ok {
 		return of
 	}
@@ -45,16 +34,16 @@ func UnderWay(p Pipeline) Amount {
 }
 
 // bare returns what runs.
-func bare(p Pipeline) any {
+func bare(p config.Runnable) any {
 	if r, ok := p.(*redacted); ok {
-		p = r.Pipeline
+		p = r.Runnable
 	}
 	return p
 }
 
 // Lag returns how far the source of a pipeline is behind: see pipeline.Lagger. The
 // error wraps errors.ErrUnsupported if that is not known.
-func Lag(ctx context.Context, p Pipeline) ([]pipeline.Lag, error) {
+func Lag(ctx context.Context, p config.Runnable) ([]pipeline.Lag, error) {
 	of, ok := bare(p).(pipeline.Lagger)
 	if !ok {
 		return nil, errors.ErrUnsupported
@@ -65,7 +54,7 @@ func Lag(ctx context.Context, p Pipeline) ([]pipeline.Lag, error) {
 
 // Waiting returns how many messages of a pipeline are parked: see
 // pipeline.Runner. The error wraps errors.ErrUnsupported if that is not known.
-func Waiting(ctx context.Context, p Pipeline) (int64, error) {
+func Waiting(ctx context.Context, p config.Runnable) (int64, error) {
 	of, ok := bare(p).(interface {
 		Waiting(ctx context.Context) (int64, error)
 	})
@@ -78,7 +67,7 @@ func Waiting(ctx context.Context, p Pipeline) (int64, error) {
 
 // Loss returns what tells the share of new messages that a pipeline drops now, or
 // nil if it drops none: see pipeline.KeyFilter.
-func Loss(p Pipeline) (ratio func() float64) {
+func Loss(p config.Runnable) (ratio func() float64) {
 	if of, ok := bare(p).(lossy); ok {
 		return of.filter.Rate
 	}
@@ -91,7 +80,7 @@ type lossy struct {
 	filter pipeline.KeyFilter
 }
 
-func hide(p Pipeline, err error) error {
+func hide(p config.Runnable, err error) error {
 	if r, ok := p.(*redacted); ok {
 		return r.file.RedactError(err)
 	}

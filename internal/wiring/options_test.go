@@ -3,18 +3,17 @@ package wiring
 import (
 	"context"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // buildingOf reads a configuration with one pipeline that is to be opened.
 func buildingOf(t *testing.T, text string) *building {
 	t.Helper()
-	f, err := config.Parse(filepath.Join(t.TempDir(), "semel.yaml"), []byte(text), func(string) string { return "" })
+	f, err := kind.All().Parse(filepath.Join(t.TempDir(), "semel.yaml"), []byte(text), func(string) string { return "" })
 	if err != nil {
 		t.Fatalf("%s:\n%v", text, err)
 	}
@@ -23,29 +22,14 @@ func buildingOf(t *testing.T, text string) *building {
 
 func TestBoundsReachThePipeline(t *testing.T) {
 	t.Parallel()
-	o := buildingOf(t, `
+	b := buildingOf(t, `
 stores: { keys: { memory: {} } }
 pipelines:
   p: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { stdout: {} }, parallel: 3, batch: { max: 10, bytes: 1MiB }, in_flight: { max: 100, bytes: 4MiB } }
-`).options()
+`)
+	o := b.file.Options(b.spec, nil)
 	if o.Workers != 3 || o.Batch != 10 || o.BatchBytes != 1<<20 || o.MaxItems != 100 || o.MaxBytes != 4<<20 {
 		t.Errorf("%+v", o)
-	}
-}
-
-// What a configuration may say of a transaction, the transaction takes.
-func TestWhatIsReadOfATransactionIsTaken(t *testing.T) {
-	t.Parallel()
-	for _, transaction := range []string{
-		"{}", "{ interval: 4999ms }", "{ grace: 0s }", "{ time: event, grace: 1h }", "{ changelog: c, sessions: 64, standby: true }",
-	} {
-		b := buildingOf(t, strings.Replace(`
-pipelines:
-  p: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: .id }, sink: { kafka: { brokers: ["h:1"], topic: out } }, transaction: TRANSACTION }
-`, "TRANSACTION", transaction, 1))
-		if _, err := b.newTransactor("instance"); err != nil {
-			t.Errorf("%s: %v", transaction, err)
-		}
 	}
 }
 

@@ -1,30 +1,17 @@
 package wiring
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/broker/kafkaio"
-	"github.com/semel-dev/semel/broker/pgsink"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/logstore"
-	"github.com/semel-dev/semel/store/pgstore"
 )
-
-// Pipeline is a pipeline that can run.
-type Pipeline interface {
-	// Run moves messages until the source has no more or ctx ends, and then
-	// drains: see pipeline.Runner.
-	Run(ctx context.Context) error
-	// Ready returns nil, or what keeps the pipeline from its work.
-	Ready(ctx context.Context) error
-}
 
 // PipelineOptions are the options of OpenPipeline. The zero value is valid.
 type PipelineOptions struct {
@@ -40,7 +27,7 @@ type PipelineOptions struct {
 // OpenPipeline opens source, store, sink and lot of a pipeline. It blocks until
 // their servers have answered. Its stores belong to stores, all else is closed
 // when the pipeline has run.
-func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (Pipeline, error) {
+func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (config.Runnable, error) {
 	var o PipelineOptions
 	if opts != nil {
 		o = *opts
@@ -56,19 +43,15 @@ func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, store
 
 // redacted hides secrets in what a pipeline reports.
 type redacted struct {
-	Pipeline
+	config.Runnable
 	file *config.File
 }
 
 func (r *redacted) Run(ctx context.Context) error {
-	err := r.Pipeline.Run(ctx)
-	if errors.Is(err, kafkaio.ErrFenced) {
-		err = fmt.Errorf("%w: give each process a name of its own with source.kafka.instance", err)
-	}
-	return r.file.RedactError(err)
+	return r.file.RedactError(r.Runnable.Run(ctx))
 }
 
-func (r *redacted) Ready(ctx context.Context) error { return r.file.RedactError(r.Pipeline.Ready(ctx)) }
+func (r *redacted) Ready(ctx context.Context) error { return r.file.RedactError(r.Runnable.Ready(ctx)) }
 
 // building is one call of OpenPipeline.
 type building struct {
@@ -88,35 +71,37 @@ func (b *building) close(ctx context.Context) error {
 }
 
 // pipeline opens what the mode of the pipeline needs. Every mode is here.
-func (b *building) pipeline(ctx context.Context) (Pipeline, error) {
+func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 	switch mode := b.file.Mode(b.spec); mode {
 	case config.TwoPhase:
 		return b.twoPhase(ctx)
-	case config.SameTransaction:
-		return b.sameTransaction(ctx)
-	case config.Checkpointed:
-		return b.checkpointed(ctx)
+	case config.SameTransaction, config.Checkpointed:
+		return b.together(ctx)
 	case config.Lossy:
 		return b.lossy(ctx)
 	case config.SourceIsSink:
-		return b.transactor()
+		source, ok := b.spec.Source.(config.TransactionalSource)
+		if !ok {
+			return nil, fmt.Errorf("source %s has no transactions: %w", b.spec.Source.Kind(), semel.ErrInvalidRequest)
+		}
+		return source.OpenTransaction(b.env(nil))
 	default:
 		return nil, fmt.Errorf("this version cannot commit by %s: %w", mode, semel.ErrInvalidRequest)
 	}
 }
 
 // twoPhase is claim, deliver, complete.
-func (b *building) twoPhase(ctx context.Context) (Pipeline, error) {
+func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 	store, err := b.stores.Get(ctx, b.spec.Store.Name)
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", b.spec.Store.Name, err)
 	}
-	sink, err := b.sink(ctx, store)
+	sink, err := b.spec.Sink.Open(ctx, b.env(store))
 	if err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
 	session, err := pipeline.NewTwoPhase(store, sink, &pipeline.TwoPhaseOptions{
-		Guard: b.guard(), Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
+		Guard: b.env(nil).Guard(), Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
 	})
 	if err != nil {
 		return nil, err
@@ -125,7 +110,7 @@ func (b *building) twoPhase(ctx context.Context) (Pipeline, error) {
 }
 
 // lossy is a filter that decides alone.
-func (b *building) lossy(ctx context.Context) (Pipeline, error) {
+func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	if !b.spec.Lossy {
 		return nil, fmt.Errorf("store %s is a filter, which drops new messages at its rate: name an exact store, or write lossy: true if that loss is borne: %w", name, semel.ErrInvalidRequest)
@@ -134,7 +119,7 @@ func (b *building) lossy(ctx context.Context) (Pipeline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", name, err)
 	}
-	sink, err := b.sink(ctx, nil)
+	sink, err := b.spec.Sink.Open(ctx, b.env(nil))
 	if err != nil {
 		return nil, fmt.Errorf("sink: %w", err)
 	}
@@ -148,83 +133,47 @@ func (b *building) lossy(ctx context.Context) (Pipeline, error) {
 	return lossy{runner, filter}, nil
 }
 
-// checkpointed is keys, the length of the output and, where the source is files,
-// positions in one record of an embedded store.
-func (b *building) checkpointed(ctx context.Context) (Pipeline, error) {
+// together is a session of the sink in which keys and effects become durable at one
+// moment.
+func (b *building) together(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	store, err := b.stores.Get(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", name, err)
 	}
-	keys, ok := store.(*logstore.Store)
+	sink, ok := b.spec.Sink.(config.SessionSink)
 	if !ok {
-		return nil, fmt.Errorf("store %s is not of the kind embedded: %w", name, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("sink %s cannot commit with a store: %w", b.spec.Sink.Kind(), semel.ErrInvalidRequest)
 	}
-	opts := &fileio.SessionOptions{Window: b.spec.Window}
-	if b.spec.OnLate == "run" {
-		opts.OnLate = semel.LateRun
-	}
-	var source pipeline.Source
-	if files, ok := b.spec.Source.(*config.FileSource); ok && !b.opts.Redrive {
-		if opts.Source, err = fileSource(files, ""); err != nil {
-			return nil, fmt.Errorf("source: %w", err)
-		}
-		source = opts.Source
+	session, source, err := sink.OpenSession(ctx, b.env(store))
+	if source != nil {
 		b.closes = append(b.closes, source.Close)
 	}
-	session, err := fileio.OpenSession(ctx, keys, b.spec.Sink.(*config.FileSink).Path, opts)
 	if err != nil {
-		return nil, fmt.Errorf("sink: %w", err)
+		return nil, err
 	}
 	return b.runner(ctx, session, source)
 }
 
-// sameTransaction is keys and rows in one transaction of PostgreSQL.
-func (b *building) sameTransaction(ctx context.Context) (Pipeline, error) {
-	name := b.spec.Store.Name
-	store, err := b.stores.Get(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", name, err)
+// env is what a kind has at hand while it opens.
+func (b *building) env(keys semel.Store) *config.Env {
+	return &config.Env{
+		File: b.file, Pipeline: b.spec, Keys: keys, Observer: b.opts.Observer, Stdout: b.opts.Stdout, Redrive: b.opts.Redrive,
 	}
-	keys, ok := store.(*pgstore.Store)
-	if !ok {
-		return nil, fmt.Errorf("store %s is not of the kind postgres: %w", name, semel.ErrInvalidRequest)
-	}
-	opts := b.guard()
-	guard, err := pgstore.NewGuard(keys, &opts)
-	if err != nil {
-		return nil, err
-	}
-	session, err := pgsink.NewSession(guard, postgresOptions(b.spec.Sink.(*config.PostgresSink)))
-	if err != nil {
-		return nil, fmt.Errorf("sink: %w", err)
-	}
-	return b.runner(ctx, session, nil)
-}
-
-// guard is the policy of the claims.
-func (b *building) guard() semel.GuardOptions {
-	g := semel.GuardOptions{Lease: b.spec.Lease, Window: b.spec.Window}
-	if b.opts.Observer != nil {
-		g.Observer = b.opts.Observer
-	}
-	if b.spec.OnLeaseExpired == "hold" {
-		g.OnLeaseExpired = semel.Hold
-	}
-	if b.spec.OnLate == "run" {
-		g.OnLate = semel.LateRun
-	}
-	return g
 }
 
 // runner puts a session behind the source, which is opened if it is nil.
 func (b *building) runner(ctx context.Context, session pipeline.Session, source pipeline.Source) (*pipeline.Runner, error) {
 	b.closes = append(b.closes, session.Close)
-	opts := b.options()
+	opts := b.file.Options(b.spec, b.opts.Observer)
 	var lot pipeline.Lot
 	var err error
 	if b.spec.Parked.Topic != "" {
-		parker, err := openParker(ctx, b.spec)
+		end, err := topicsOf(b.spec)
+		if err != nil {
+			return nil, fmt.Errorf("parked: %w", err)
+		}
+		parker, err := end.OpenParker(ctx, b.spec)
 		if err != nil {
 			return nil, fmt.Errorf("parked: %w", err)
 		}
@@ -243,55 +192,12 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 	case b.opts.Redrive:
 		source = pipeline.NewRedriven(lot, b.spec.Name, &pipeline.RedrivenOptions{Once: true})
 	case source == nil:
-		if source, err = b.source(ctx); err != nil {
+		if source, err = b.spec.Source.Open(ctx, b.env(nil)); err != nil {
 			return nil, fmt.Errorf("source: %w", err)
 		}
 		b.closes = append(b.closes, source.Close)
 	}
 	return pipeline.New(source, session, opts)
-}
-
-func (b *building) options() *pipeline.Options {
-	s := b.spec
-	o := &pipeline.Options{
-		Name: s.Name, Key: s.Key.Rule, Scope: s.Key.Scope, Fingerprint: s.Key.Fingerprint,
-		Window: s.Window, EventTime: s.OnLate != "run",
-		OnLate: then(s.OnLate), OnMismatch: then(s.OnMismatch),
-		Failure: pipeline.Failure{
-			Attempts: s.OnFailure.Attempts, From: s.OnFailure.Backoff.From, To: s.OnFailure.Backoff.To, Then: then(s.OnFailure.Then),
-		},
-		Workers: s.Parallel, Batch: int(s.Batch.Max), BatchBytes: s.Batch.Bytes, MaxItems: int(s.InFlight.Max), MaxBytes: s.InFlight.Bytes,
-		Wait: s.Wait, Shutdown: b.file.Shutdown, Observer: b.opts.Observer,
-	}
-	if s.Order == "lane" {
-		o.Order = pipeline.OrderLane
-	}
-	switch s.Key.OnMissing {
-	case "fail":
-		o.OnMissing = pipeline.MissingStop
-	case "drop":
-		o.OnMissing = pipeline.MissingDrop
-	case "pass":
-		o.OnMissing = pipeline.MissingPass
-	case "hash":
-		o.OnMissing = pipeline.MissingHash
-	}
-	if b.file.Mode(s) == config.Checkpointed {
-		// A record of the store is a sync of the disk, so batches are large.
-		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
-	}
-	return o
-}
-
-// then reads a policy; what is none of its words is decided elsewhere.
-func then(word string) pipeline.Then {
-	switch word {
-	case "drop":
-		return pipeline.Drop
-	case "stop":
-		return pipeline.Stop
-	}
-	return pipeline.Park
 }
 
 // OpenLot opens where a pipeline puts messages aside.
@@ -304,15 +210,58 @@ func OpenLot(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.
 		if !ok {
 			return nil, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)
 		}
-		spec, ok := s.Spec.(*config.Postgres)
+		database, ok := s.Spec.(config.Database)
 		if !ok {
 			return nil, fmt.Errorf("store %s is not of the kind postgres: %w", name, semel.ErrInvalidRequest)
 		}
-		lot, err := pgsink.OpenLot(ctx, spec.DSN.Reveal(), names(spec))
-		if err != nil {
-			return nil, err // not lot: a nil *Lot in an interface is no nil
-		}
-		return lot, nil
+		return database.OpenLot(ctx)
 	}
 	return nil, fmt.Errorf("no place to put messages aside: write parked: { path: … }: %w", semel.ErrInvalidRequest)
+}
+
+// topicsOf returns the sink or source of a pipeline in whose server messages can be
+// parked.
+func topicsOf(p *config.Pipeline) (config.Topics, error) {
+	if end, ok := p.Sink.(config.Topics); ok {
+		return end, nil
+	}
+	if end, ok := p.Source.(config.Topics); ok {
+		return end, nil
+	}
+	return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
+}
+
+// ExistingLot opens what a pipeline put aside for who looks and settles: it makes
+// no directory and no topic, and reports whether there is one. It is a pipeline.Lot
+// where messages can be queued for a redrive.
+func ExistingLot(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, bool, error) {
+	switch {
+	case p.Parked.Topic != "":
+		end, err := topicsOf(p)
+		if err != nil {
+			return nil, false, err
+		}
+		lot, err := end.OpenParked(ctx, f, p)
+		if errors.Is(err, config.ErrNoTopic) {
+			return nil, false, nil
+		}
+		return lot, err == nil, f.RedactError(err)
+	case p.Parked.Path != "":
+		if _, err := os.Stat(p.Parked.Path); errors.Is(err, fs.ErrNotExist) {
+			return nil, false, nil
+		}
+	}
+	lot, err := OpenLot(ctx, f, p)
+	return lot, err == nil, f.RedactError(err)
+}
+
+// Sample hands what a pipeline's source holds to fn: see config.Source. A source to
+// which messages come by themselves cannot be sampled: the error then wraps
+// semel.ErrInvalidRequest.
+func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
+	err := p.Source.Sample(ctx, fn)
+	if errors.Is(err, config.ErrNoSample) {
+		err = fmt.Errorf("messages come to a source of the kind %s by themselves: there is nothing to read beforehand: %w", p.Source.Kind(), semel.ErrInvalidRequest)
+	}
+	return f.RedactError(err)
 }

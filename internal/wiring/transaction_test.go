@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -34,7 +35,7 @@ func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 
 // transaction is a pipeline from Kafka to Kafka that runs.
 type transaction struct {
-	wiring.Pipeline
+	config.Runnable
 	settled chan struct{} // has one for each message
 	mu      sync.Mutex
 	decided map[semel.Decision]int
@@ -73,7 +74,7 @@ func transact(t *testing.T, address, more string) *transaction {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Pipeline = p
+	r.Runnable = p
 	ctx, cancel := context.WithCancel(t.Context())
 	r.end = cancel
 	go func() { r.ended <- p.Run(ctx) }()

@@ -11,6 +11,9 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/store/tiered"
@@ -24,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 // test's own.
 func parse(t *testing.T, text string, values ...any) *config.File {
 	t.Helper()
-	f, err := config.Parse(filepath.Join(t.TempDir(), "semel.yaml"), fmt.Appendf(nil, text, values...), func(string) string { return "" })
+	f, err := kind.All().Parse(filepath.Join(t.TempDir(), "semel.yaml"), fmt.Appendf(nil, text, values...), func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +82,7 @@ stores:
   stack:    { tiered: { layers: [mem, files], on_store_error: wait, max_age: 1m, layer_timeout: 1s } }
 `, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t), servers.Database(t))
 	for _, name := range []string{"db", "ages"} {
-		schema, err := wiring.NewSchema(f, name)
+		schema, err := postgres.NewSchema(f, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +137,7 @@ stores:
   both:  { tiered: [cache, db] }
 `, cache.URL())
 	events := make(chan tiered.Event, 100)
-	opened := open(t, f, "both", &wiring.Options{Observe: func(stack string, event tiered.Event) {
+	opened := open(t, f, "both", &wiring.Options{OnLayer: func(stack string, event tiered.Event) {
 		if stack == "both" {
 			events <- event
 		}
@@ -180,7 +183,7 @@ stores:
   db:     { postgres: { dsn: %q } }
   stack:  { tiered: { layers: [seen, cache, db], sees_every_writer: true } }
 `, upper.Addr(), upper.Addr(), servers.Database(t))
-	schema, err := wiring.NewSchema(f, "stack")
+	schema, err := postgres.NewSchema(f, "stack")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +191,7 @@ stores:
 		t.Fatal(err)
 	}
 	events := make(chan tiered.Event, 100)
-	opened := open(t, f, "stack", &wiring.Options{Observe: func(_ string, event tiered.Event) { events <- event }})
+	opened := open(t, f, "stack", &wiring.Options{OnLayer: func(_ string, event tiered.Event) { events <- event }})
 	for _, layer := range []string{"seen", "cache"} {
 		event := <-events
 		if event.Layer != layer || event.Kind != tiered.Down || !errors.Is(event.Err, semel.ErrStoreUnavailable) || strings.Contains(event.Err.Error(), "hidden-") {
@@ -299,13 +302,13 @@ stores:
 	for range 2 {
 		if _, err := wiring.Open(t.Context(), f, "stack", nil); !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Fatalf("a stack whose filter has no such rate: %v", err)
-		} else if holder, held := wiring.Holder(err); held {
+		} else if holder, held := embedded.Holder(err); held {
 			t.Fatalf("the store below is still open, by %s", holder)
 		}
 	}
 	open(t, f, "files", nil)
 	_, err := wiring.Open(t.Context(), f, "files", nil)
-	if holder, held := wiring.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
+	if holder, held := embedded.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
 		t.Errorf("a store in use: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 // promiseConfig has the stores of the tests here by their kinds.
@@ -27,7 +28,7 @@ pipelines:
 
 // promised returns what `semel explain` says of a pipeline whose keys are in a
 // store of a kind, and tied to its effects as the mode says.
-func promised(t *testing.T, kind string, m mode) *explain.Promise {
+func promised(t *testing.T, store string, m mode) *explain.Promise {
 	t.Helper()
 	sink, expired := `{ webhook: { url: "https://host/" } }`, "retry"
 	switch m {
@@ -36,13 +37,13 @@ func promised(t *testing.T, kind string, m mode) *explain.Promise {
 	case sameTx:
 		sink = `{ postgres: { store: postgres, table: effects, columns: { key: .id } } }`
 	}
-	file, err := config.Parse("semel.yaml", fmt.Appendf(nil, promiseConfig, kind, sink, expired), func(string) string { return "" })
+	file, err := kind.All().Parse("semel.yaml", fmt.Appendf(nil, promiseConfig, store, sink, expired), func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	p, ok := file.Pipeline("p")
 	if !ok || (file.Mode(p) == config.SameTransaction) != (m == sameTx) {
-		t.Fatalf("%s on %s: it is no such pipeline", m, kind)
+		t.Fatalf("%s on %s: it is no such pipeline", m, store)
 	}
 	return explain.Explain(file, p)
 }
@@ -56,18 +57,18 @@ func failovers(p *explain.Promise) []string {
 // wantException fails the test unless explain says what a failover to a replica
 // that lagged has cost: keys were forgotten and their effects happened again, or
 // keys and effects were forgotten together.
-func wantException(t *testing.T, kind string, m mode, forgotten int) {
+func wantException(t *testing.T, store string, m mode, forgotten int) {
 	t.Helper()
 	if forgotten == 0 {
 		return
 	}
-	p := promised(t, kind, m)
+	p := promised(t, store, m)
 	said := strings.Join(failovers(p), "\n")
 	switch {
 	case m == sameTx && !strings.Contains(said, "failover to an asynchronous replica forgets what was not yet copied, key and row together"),
-		m != sameTx && kind == onPostgres && !strings.Contains(said, "failover to an asynchronous replica forgets keys that were not yet copied"),
-		m != sameTx && kind == onRedis && (!strings.Contains(said, "failover to a replica may forget keys: what comes again has its effect again") || p.NoSecondEffect.Holds != explain.BestEffort):
-		t.Errorf("%s on %s: a failover forgot %d keys, and explain says of it %q; no second effect: %s", m, kind, forgotten, said, p.NoSecondEffect.Holds)
+		m != sameTx && store == onPostgres && !strings.Contains(said, "failover to an asynchronous replica forgets keys that were not yet copied"),
+		m != sameTx && store == onRedis && (!strings.Contains(said, "failover to a replica may forget keys: what comes again has its effect again") || p.NoSecondEffect.Holds != explain.BestEffort):
+		t.Errorf("%s on %s: a failover forgot %d keys, and explain says of it %q; no second effect: %s", m, store, forgotten, said, p.NoSecondEffect.Holds)
 	}
 }
 

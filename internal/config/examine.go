@@ -1,0 +1,112 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/semel-dev/semel"
+)
+
+// Examination gathers what a look at one store or pipeline finds.
+type Examination struct {
+	File *File
+	// Store or Pipeline is what is examined; the other is nil.
+	Store    *Store
+	Pipeline *Pipeline
+	Findings []semel.Finding
+	// Err says why something could not be looked at, or not in full. Its secrets
+	// are hidden.
+	Err error
+}
+
+// Name returns the name of what is examined.
+func (x *Examination) Name() string {
+	if x.Pipeline != nil {
+		return x.Pipeline.Name
+	}
+	return x.Store.Name
+}
+
+// Kind returns what kind of thing is examined.
+func (x *Examination) Kind() string {
+	if x.Pipeline != nil {
+		return "pipeline"
+	}
+	return x.Store.Spec.Kind()
+}
+
+// Note adds a finding.
+func (x *Examination) Note(severity semel.Severity, subject, found, cost, remedy string) {
+	x.Findings = append(x.Findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// Add adds the findings of a server, without secrets.
+func (x *Examination) Add(findings []semel.Finding) {
+	for i := range findings {
+		findings[i].Found = x.File.Redact(findings[i].Found)
+	}
+	x.Findings = append(x.Findings, findings...)
+}
+
+// Fail adds why something could not be looked at.
+func (x *Examination) Fail(what string, err error) {
+	if err == nil {
+		return
+	}
+	if what != "" {
+		err = fmt.Errorf("%s: %w", what, err)
+	}
+	x.Err = errors.Join(x.Err, x.File.RedactError(err))
+}
+
+// Refused makes a finding of an error that will not pass by itself: the store was
+// looked at, and cannot work as it is set up.
+func (x *Examination) Refused(err error, remedy string) {
+	x.Note(semel.Broken, "open", x.File.Redact(err.Error()), "nothing is processed", remedy)
+}
+
+// TLS finds fault with a connection that believes any certificate.
+func (x *Examination) TLS(t *TLS) {
+	if t != nil && t.InsecureSkipVerify {
+		x.Note(semel.Warning, "tls", "insecure_skip_verify", "whoever stands between can read the password and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
+	}
+}
+
+// IsFile finds fault with what is there and no regular file.
+func (x *Examination) IsFile(subject, path, cost string) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().IsRegular() {
+		return true
+	}
+	x.Note(semel.Broken, subject, path+" is not a regular file", cost, "another path")
+	return false
+}
+
+// Directory looks whether files can be made in a directory, or where it is to be
+// made. What it makes for that is gone when it returns.
+func (x *Examination) Directory(subject, dir, cost string) {
+	at := dir
+	for {
+		info, err := os.Stat(at)
+		if err == nil && !info.IsDir() {
+			x.Note(semel.Broken, subject, at+" is not a directory", cost, "another path")
+			return
+		}
+		if parent := filepath.Dir(at); err != nil && errors.Is(err, os.ErrNotExist) && parent != at {
+			at = parent
+			continue
+		}
+		break
+	}
+	file, err := os.CreateTemp(at, ".semel-doctor-*")
+	if err == nil {
+		err = errors.Join(file.Close(), os.Remove(file.Name()))
+	}
+	if err != nil {
+		x.Note(semel.Broken, subject, err.Error(), cost, "let the program write there, or name another path")
+		return
+	}
+	x.Note(semel.Fine, subject, dir+" can be written", "", "")
+}

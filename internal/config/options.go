@@ -1,0 +1,66 @@
+package config
+
+import (
+	"cmp"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Guard returns the policy of the claims. The observer may be nil.
+func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
+	g := semel.GuardOptions{Lease: p.Lease, Window: p.Window}
+	if observer != nil {
+		g.Observer = observer
+	}
+	if p.OnLeaseExpired == "hold" {
+		g.OnLeaseExpired = semel.Hold
+	}
+	if p.OnLate == "run" {
+		g.OnLate = semel.LateRun
+	}
+	return g
+}
+
+// Options returns the policy of a pipeline of the file. The observer may be nil.
+func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Options {
+	o := &pipeline.Options{
+		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, Fingerprint: p.Key.Fingerprint,
+		Window: p.Window, EventTime: p.OnLate != "run",
+		OnLate: then(p.OnLate), OnMismatch: then(p.OnMismatch),
+		Failure: pipeline.Failure{
+			Attempts: p.OnFailure.Attempts, From: p.OnFailure.Backoff.From, To: p.OnFailure.Backoff.To, Then: then(p.OnFailure.Then),
+		},
+		Workers: p.Parallel, Batch: int(p.Batch.Max), BatchBytes: p.Batch.Bytes, MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
+		Wait: p.Wait, Shutdown: f.Shutdown, Observer: observer,
+	}
+	if p.Order == "lane" {
+		o.Order = pipeline.OrderLane
+	}
+	switch p.Key.OnMissing {
+	case "fail":
+		o.OnMissing = pipeline.MissingStop
+	case "drop":
+		o.OnMissing = pipeline.MissingDrop
+	case "pass":
+		o.OnMissing = pipeline.MissingPass
+	case "hash":
+		o.OnMissing = pipeline.MissingHash
+	}
+	if f.Mode(p) == Checkpointed {
+		// A record of the store is a sync of the disk, so batches are large.
+		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
+	}
+	return o
+}
+
+// then reads a policy; what is none of its words is decided elsewhere.
+func then(word string) pipeline.Then {
+	switch word {
+	case "drop":
+		return pipeline.Drop
+	case "stop":
+		return pipeline.Stop
+	}
+	return pipeline.Park
+}

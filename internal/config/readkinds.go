@@ -1,0 +1,84 @@
+package config
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// kindsMapping is a mapping that names one of several kinds.
+func kindsMapping[T Kind](target *T, kinds []func() T) schema.Mapping {
+	var fields []schema.Field
+	for _, empty := range kinds {
+		shown := empty()
+		fields = append(fields, schema.KindField(shown.Kind(), target, func() (T, schema.Mapping) {
+			kind := empty()
+			return kind, kind.Fields()
+		}, shown.Fields().Doc))
+	}
+	return schema.KindsOf(fields...)
+}
+
+// readStores reads the section of that name.
+func (k *Kinds) readStores(v schema.Value) []*Store {
+	var list []*Store
+	before := len(v.Problems)
+	entries, ok := v.Entries()
+	if ok && len(entries) == 0 && len(v.Problems) == before {
+		v.Wrong("it names no store")
+	}
+	for _, e := range entries {
+		path := schema.Within(v.Path, e.Name)
+		if !schema.IsName(e.Name) {
+			v.WrongAt(e.At, "%s: this is no name for a store: write letters, digits, - and _, at most 64", v.Path)
+			continue
+		}
+		at := e.At
+		at.File = v.Name
+		s := &Store{Name: e.Name, At: at, Spec: invalidStore{}}
+		v.Value(e.Value, path).Kind(kindsMapping(&s.Spec, k.Stores), "store", "{ embedded: { path: ./keys } }")
+		list = append(list, s)
+	}
+	return list
+}
+
+// A file that has something which could not be read is refused. Until then the
+// values below stand in its place, so that the names of stores are known to
+// whatever refers to them.
+type (
+	invalidSource struct{ SourceBase }
+	invalidSink   struct{ SinkBase }
+	invalidStore  struct{ StoreBase }
+)
+
+var errInvalid = fmt.Errorf("it could not be read: %w", semel.ErrInvalidRequest)
+
+func (invalidSource) Kind() string                { return "" }
+func (invalidSink) Kind() string                  { return "" }
+func (invalidStore) Kind() string                 { return "" }
+func (invalidSource) Fields() schema.Mapping      { return schema.Mapping{} }
+func (invalidSink) Fields() schema.Mapping        { return schema.Mapping{} }
+func (invalidStore) Fields() schema.Mapping       { return schema.Mapping{} }
+func (invalidSource) About(*Pipeline) SourceAbout { return SourceAbout{} }
+func (invalidSink) About() SinkAbout              { return SinkAbout{} }
+func (invalidStore) About() StoreAbout            { return StoreAbout{} }
+func (invalidSource) Open(context.Context, *Env) (pipeline.Source, error) {
+	return nil, errInvalid
+}
+func (invalidSink) Open(context.Context, *Env) (pipeline.Sink, error) { return nil, errInvalid }
+func (invalidStore) Open(context.Context, *StoreEnv) (semel.Store, error) {
+	return nil, errInvalid
+}
+
+// KeepIDsField keeps ids of a store readable.
+func KeepIDsField(target *bool) schema.Field {
+	return schema.TruthField("keep_ids", target, "Keep scope and id of each key readable, beside its digest.").Means("false")
+}
+
+// MaxResultField bounds the results that a store keeps.
+func MaxResultField(target *int64) schema.Field {
+	return schema.SizeField("max_result", target, "The longest result that is kept for duplicates.")
+}

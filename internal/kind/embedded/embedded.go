@@ -1,0 +1,151 @@
+// Package embedded is the kind of store that keeps keys in a directory.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// Store is a durable store in a directory.
+type Store struct {
+	config.StoreBase
+	Path string
+	// Fsync is always, interval or never.
+	Fsync         string
+	FsyncInterval time.Duration // 0 is the store's default
+	KeepIDs       bool
+	MaxResult     int64 // 0 is the store's default
+}
+
+// NewStore returns an empty Store.
+func NewStore() config.Spec { return &Store{} }
+
+// At returns the store in a directory, with the defaults of a configuration.
+func At(dir string) *Store { return &Store{Path: dir, Fsync: "always"} }
+
+// Kind implements config.Kind.
+func (*Store) Kind() string { return "embedded" }
+
+// Fields implements config.Kind.
+func (s *Store) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Keys in a directory, durable, for one process at a time.",
+		Fields: []schema.Field{
+			schema.PathField("path", &s.Path, "Directory of the store. It is made if it is not there.").Need(),
+			schema.ChoiceField("fsync", &s.Fsync, "When what was answered is on the disk: before the answer, every `fsync_interval`, or when the system pleases. Only `always` survives loss of power whole.",
+				"always", "interval", "never").Or("always"),
+			schema.DurationField("fsync_interval", &s.FsyncInterval, "How often to sync with `fsync: interval`.").Means("100ms"),
+			config.KeepIDsField(&s.KeepIDs),
+			config.MaxResultField(&s.MaxResult).Means("1MiB"),
+		},
+		Check: func(_ schema.Value, there schema.Members) {
+			if interval, ok := there["fsync_interval"]; ok && s.Fsync != "interval" {
+				interval.Wrong("it means nothing with fsync: %s: write fsync: interval, or leave it out", s.Fsync)
+			}
+		},
+	}
+}
+
+// About implements config.Spec.
+func (s *Store) About() config.StoreAbout {
+	return config.StoreAbout{
+		Directory: s.Path, Place: s.Path, PlaceName: "directory", ClaimsEnd: true,
+		Exceptions: []string{"loss of the disk forgets the keys"},
+	}
+}
+
+// Lint implements config.Spec.
+func (s *Store) Lint(l *config.Linter, of *config.Store) {
+	if !l.Decides(of) {
+		return
+	}
+	path := l.At("store")
+	if s.Fsync != "always" {
+		l.Add(semel.Warning, config.Repeat, path, of.Name+" has fsync: "+s.Fsync, "loss of power forgets keys since the last sync: what comes again has its effect again", "fsync: always")
+	}
+	if _, shared := l.Pipeline.Source.(config.Topics); shared {
+		l.Notice(path, of.Name+" is embedded", "it is open in one process: a second member of the group would have keys of its own, and not know those of a partition it takes over", "none for one process; redis or postgres for several")
+	}
+}
+
+// Open implements config.Spec.
+func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, error) {
+	fsync, err := logstore.ParseFsync(s.Fsync)
+	if err != nil {
+		return nil, err
+	}
+	store, err := logstore.Open(s.Path, &logstore.Options{
+		Fsync: fsync, FsyncInterval: s.FsyncInterval, KeepIDs: s.KeepIDs, MaxResult: s.MaxResult,
+	})
+	if err != nil {
+		return nil, err
+	}
+	env.OnClose(store.Close)
+	return store, nil
+}
+
+// Examine implements config.Kind: it opens the directory, which checks every
+// record in it. A store that is not there yet is not made.
+func (s *Store) Examine(_ context.Context, x *config.Examination) {
+	switch s.Fsync {
+	case "always":
+		x.Note(semel.Fine, "fsync", s.Fsync, "", "")
+	default:
+		x.Note(semel.Warning, "fsync", s.Fsync, "loss of power forgets what was answered since the last sync: those messages take effect again", "fsync: always")
+	}
+	x.Fail("", s.examine(x))
+}
+
+func (s *Store) examine(x *config.Examination) error {
+	exists, err := Exists(s.Path)
+	switch {
+	case err != nil:
+		return err
+	case !exists:
+		if err := logstore.CheckNew(s.Path); err != nil {
+			return err
+		}
+		x.Note(semel.Notice, "directory", s.Path+" holds no store yet", "", "none: the first run makes it")
+		return nil
+	}
+	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs, MaxResult: s.MaxResult})
+	if holder, ok := Holder(err); ok {
+		x.Note(semel.Notice, "directory", "in use by "+holder, "", "none: it was not opened for this")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	x.Note(semel.Fine, "directory", s.Path+" was read, every record of it", "", "")
+	return store.Close()
+}
+
+// Exists reports whether a directory holds an embedded store, by the
+// file that docs/format.md names.
+func Exists(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(dir, "STORE"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Holder returns who has an embedded store open, if that is why it could not be
+// opened.
+func Holder(err error) (string, bool) {
+	var locked *vfs.LockedError
+	if !errors.As(err, &locked) {
+		return "", false
+	}
+	return locked.Holder, true
+}

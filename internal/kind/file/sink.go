@@ -1,0 +1,88 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+// Sink appends lines to a file.
+type Sink struct {
+	config.SinkBase
+	Path string
+}
+
+// NewSink returns an empty Sink.
+func NewSink() config.Sink { return &Sink{} }
+
+// Kind implements config.Kind.
+func (*Sink) Kind() string { return "file" }
+
+// Fields implements config.Kind.
+func (s *Sink) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc:    "Lines of a file: body and line end. With an `embedded` store, keys and lines become durable together.",
+		Fields: []schema.Field{schema.PathField("path", &s.Path, "File that lines are appended to.").Need()},
+	}
+}
+
+// About implements config.Sink.
+func (s *Sink) About() config.SinkAbout {
+	return config.SinkAbout{Name: "file " + s.Path, Lines: true, Place: s.Path, PlaceName: "file"}
+}
+
+// Open implements config.Sink.
+func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
+	opts := &fileio.SinkOptions{}
+	if env.Keys != nil {
+		// The same pipeline may write checkpoints when it does not observe.
+		if keys, ok := semel.Ability[*logstore.Store](env.Keys); ok {
+			opts.Beside = keys
+		}
+	}
+	sink, err := fileio.OpenSink(s.Path, opts)
+	if err != nil {
+		return nil, err // not sink: a nil *Sink in an interface is no nil
+	}
+	return sink, nil
+}
+
+// OpenSession implements config.SessionSink: keys, the length of the output and,
+// where the source is files, positions are one record of an embedded store.
+func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Session, pipeline.Source, error) {
+	keys, ok := env.Keys.(*logstore.Store)
+	if !ok {
+		return nil, nil, fmt.Errorf("store %s is not of the kind embedded: %w", env.Pipeline.Store.Name, semel.ErrInvalidRequest)
+	}
+	policy := env.Guard()
+	opts := &fileio.SessionOptions{Window: policy.Window, OnLate: policy.OnLate}
+	var source pipeline.Source
+	if files, ok := env.Pipeline.Source.(*Source); ok && !env.Redrive {
+		opened, err := files.open("")
+		if err != nil {
+			return nil, nil, fmt.Errorf("source: %w", err)
+		}
+		source, opts.Source = opened, opened
+	}
+	session, err := fileio.OpenSession(ctx, keys, s.Path, opts)
+	if err != nil {
+		return nil, source, fmt.Errorf("sink: %w", err)
+	}
+	return session, source, nil
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(_ context.Context, x *config.Examination) {
+	if x.IsFile("sink.file.path", s.Path, "nothing can be written") {
+		x.Directory("sink.file.path", filepath.Dir(s.Path), "nothing can be written")
+	}
+}
+
+var _ config.SessionSink = (*Sink)(nil)

@@ -1,0 +1,170 @@
+// Package file is the kind of source that reads lines of files, and the kind of
+// sink that appends lines to a file.
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Source reads lines of files.
+type Source struct {
+	config.SourceBase
+	// Paths are names of files, with *, ? and […] as in a shell.
+	Paths []string
+	// Follow goes on reading what is added.
+	Follow bool
+	// Format is jsonl, whose blank lines are no messages, or text.
+	Format string
+	// From is beginning or end: where a file that is met first is read from.
+	From string
+	// State is the directory in which positions are kept.
+	State string
+	// MaxLine is the longest line in bytes.
+	MaxLine int64
+}
+
+// NewSource returns an empty Source.
+func NewSource() config.Source { return &Source{} }
+
+// Kind implements config.Kind.
+func (*Source) Kind() string { return "file" }
+
+// Fields implements config.Kind.
+func (s *Source) Fields() schema.Mapping {
+	return schema.Mapping{Doc: "Lines of files.", Fields: []schema.Field{
+		schema.ListField("paths", schema.Form{Scalar: schema.ScalarPath}, func(v schema.Value) {
+			v.List(func(element schema.Value) {
+				var path string
+				element.FilePath(&path)
+				if _, err := filepath.Match(path, "x"); err != nil {
+					element.Wrong("it is no pattern: a [ has no ]")
+				} else if path != "" {
+					s.Paths = append(s.Paths, path)
+				}
+			})
+		}, "Names of files, with `*`, `?` and `[…]` as in a shell.").Need(),
+		schema.TruthField("follow", &s.Follow, "Go on with what is added, over rotation. Without it the pipeline ends at the end of the files.").Or("false"),
+		schema.ChoiceField("format", &s.Format, "`jsonl` skips blank lines, `text` takes them for messages.", "jsonl", "text").Or("jsonl"),
+		schema.ChoiceField("from", &s.From, "Where a file that is met first is read from.", "beginning", "end").Or("beginning"),
+		schema.PathField("state", &s.State, "Directory in which positions are kept, for each pipeline its own.").Or("semel-state"),
+		schema.SizeField("max_line", &s.MaxLine, "Longest line.").Or("16MiB"),
+	}}
+}
+
+// About implements config.Source.
+func (s *Source) About(*config.Pipeline) config.SourceAbout {
+	about := config.SourceAbout{
+		Name: "file " + strings.Join(s.Paths, ", "), Lines: true,
+		Again:    "the line is read again from the last position that was kept",
+		AfterAck: config.ReadAgain(), Behind: "no position behind it is kept",
+	}
+	if s.Follow {
+		about.Exceptions = []string{"lines of a file that is truncated or deleted before they are read"}
+	}
+	return about
+}
+
+// Lint implements config.Source.
+func (s *Source) Lint(l *config.Linter) {
+	if s.From == "end" {
+		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "what a file holds when it is met first is never read", "from: beginning")
+	}
+	if sink, ok := l.Pipeline.Sink.(*Sink); ok && slices.ContainsFunc(s.Paths, func(glob string) bool {
+		matched, err := filepath.Match(filepath.Clean(glob), filepath.Clean(sink.Path))
+		return matched && err == nil
+	}) {
+		l.Add(semel.Broken, config.NoRisk, l.At("sink.file.path"), sink.Path+" is one of the source's files", "the pipeline reads what it writes", "a path that no pattern of the source matches")
+	}
+}
+
+// Open implements config.Source.
+func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
+	source, err := s.open(filepath.Join(s.State, env.Pipeline.Name+".positions"))
+	if err != nil {
+		return nil, err // not source: a nil *Source in an interface is no nil
+	}
+	return source, nil
+}
+
+// open opens the files. With a state of "" the positions belong to a session.
+func (s *Source) open(state string) (*fileio.Source, error) {
+	return fileio.OpenSource(s.Paths, &fileio.SourceOptions{
+		State: state, Follow: s.Follow, FromEnd: s.From == "end", MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text",
+	})
+}
+
+// Sample implements config.Source.
+func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) (err error) {
+	source, err := fileio.OpenSource(s.Paths, &fileio.SourceOptions{MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, source.Close(context.WithoutCancel(ctx))) }()
+	for {
+		items, err := source.Read(ctx)
+		for _, it := range items {
+			if !fn(&it.Message) {
+				return nil
+			}
+		}
+		switch {
+		case err == nil:
+		case ctx.Err() != nil, errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// Examine implements config.Kind.
+func (s *Source) Examine(_ context.Context, x *config.Examination) {
+	s.filesToRead(x)
+	x.Directory("source.file.state", s.State, "positions cannot be kept")
+}
+
+// filesToRead looks for files that can be read.
+func (s *Source) filesToRead(x *config.Examination) {
+	for _, pattern := range s.Paths {
+		names, _ := filepath.Glob(pattern) // that it is a pattern was checked
+		names = slices.DeleteFunc(names, func(name string) bool {
+			info, err := os.Stat(name)
+			return err == nil && !info.Mode().IsRegular() && name != pattern // the source passes over it
+		})
+		unread := 0
+		for _, name := range names {
+			if !x.IsFile("source.file.paths", name, "the pipeline does not start") {
+				unread++
+				continue
+			}
+			file, err := os.Open(name)
+			if err != nil {
+				unread++
+				x.Note(semel.Broken, "source.file.paths", err.Error(), "its lines are not read", "let the program read it")
+				continue
+			}
+			_ = file.Close() // nothing was done with it
+		}
+		switch {
+		case len(names) == 0 && s.Follow:
+			x.Note(semel.Notice, "source.file.paths", pattern+" matches no file yet", "", "none if one is to come")
+		case len(names) == 0:
+			x.Note(semel.Broken, "source.file.paths", pattern+" matches no file", "the pipeline does not start", "the right path, or follow: true")
+		case unread == 0:
+			x.Note(semel.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
+		}
+	}
+}

@@ -1,0 +1,231 @@
+// Package filter is the kind of store that remembers keys in a few bits each, with
+// an error.
+package filter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/redis"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/redisstore"
+	"github.com/semel-dev/semel/store/tiered"
+)
+
+// Store remembers keys in a few bits each, with an error.
+type Store struct {
+	config.StoreBase
+	// Redis is the name of the Redis store whose server holds it; without a
+	// name it is in the memory of the process.
+	Redis schema.Reference
+	Rate  float64
+	// Expect is how many keys there are in a window.
+	Expect int64
+	Window time.Duration
+}
+
+// NewStore returns an empty Store.
+func NewStore() config.Spec { return &Store{} }
+
+// Kind implements config.Kind.
+func (*Store) Kind() string { return "filter" }
+
+// Fields implements config.Kind.
+func (s *Store) Fields() schema.Mapping {
+	return schema.Mapping{Doc: "Keys in a few bits each, with a stated error: as a layer above an exact store, or alone under a pipeline with `lossy: true`.", Fields: []schema.Field{
+		schema.StoreField("redis", &s.Redis, "Store of the kind `redis` on whose server it is.").Means("in memory"),
+		schema.RateField("rate", &s.Rate, "How many of the new keys it takes for known, above 0 and below 1.").Need(),
+		schema.CountField("expect", &s.Expect, "How many keys a window has.").Need(),
+		schema.DurationField("window", &s.Window, "How long keys are remembered.").Need(),
+	}}
+}
+
+// About implements config.Spec.
+func (s *Store) About() config.StoreAbout {
+	return config.StoreAbout{
+		Upper: true, NotLast: "a filter takes some new messages for old: put an exact store behind it",
+		Filter:    &config.FilterAbout{Rate: s.Rate, Expect: s.Expect},
+		NoRecords: "is a filter, which keeps no records: there is nothing to look into",
+		Server:    s.Redis,
+		Gaps:      []string{fmt.Sprintf("more than %d keys come within the window: those beyond are delivered and not remembered, so that no more of the new ones are dropped", s.Expect)},
+	}
+}
+
+// Check implements config.Spec: the server of the filter is a store in Redis.
+func (s *Store) Check(c *config.Checker, of *config.Store) {
+	if s.Redis.Name == "" {
+		return
+	}
+	path := "stores." + of.Name + ".filter.redis"
+	server, ok := c.Find(s.Redis, path)
+	if !ok {
+		return
+	}
+	if _, ok := server.Spec.(*redis.Store); !ok && server.Spec.Kind() != "" {
+		c.Report(s.Redis.At, path, "%s is %s: name a store of the kind redis, on whose server the filter is to be", s.Redis.Name, server.Spec.Kind())
+	}
+}
+
+// Lint implements config.Spec.
+func (s *Store) Lint(l *config.Linter, of *config.Store) {
+	if l.Pipeline == nil {
+		return
+	}
+	if l.Decides(of) {
+		s.lintAlone(l, of)
+	}
+	if window := l.Pipeline.Window; s.Window < window {
+		risk, severity, cost := config.NoRisk, semel.Notice, "the filter forgets keys that the store below still has: it then saves no work"
+		if l.Mode == config.Lossy {
+			risk, severity, cost = config.Repeat, semel.Warning, "the filter forgets a key earlier, and its message has its effect again"
+		}
+		l.Add(severity, risk, l.At("window"), fmt.Sprintf("%s, and that of %s is %s", schema.Duration(window), of.Name, schema.Duration(s.Window)), cost, "the same window in both")
+	}
+}
+
+// lintAlone looks at a filter that decides.
+func (s *Store) lintAlone(l *config.Linter, of *config.Store) {
+	severity, found := semel.Warning, fmt.Sprintf("%s is a filter with rate %g", of.Name, s.Rate)
+	remedy := "an exact store; or nothing, where some loss is borne"
+	if !l.Pipeline.Lossy {
+		severity, found = semel.Broken, found+", and lossy is not set"
+		remedy = "an exact store; or lossy: true, where some loss is borne"
+	}
+	l.Deciding(severity, config.Loss, l.At("store"), found, fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
+	if l.Pipeline.OnLeaseExpired == "hold" {
+		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "an exact store")
+	}
+	if s.Redis.Name == "" {
+		l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is in memory", "the end of the process forgets every key", "redis: the name of a store on whose server it is")
+	}
+}
+
+// Open implements config.Spec.
+func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, error) {
+	return nil, fmt.Errorf("%s is a filter, which keeps no records: it stands above an exact store, in a tiered one: %w", env.Name, semel.ErrInvalidRequest)
+}
+
+// OpenLayer opens the filter for a layer of a stack, or has it opened when its
+// server answers.
+func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tiered.Layer, err error) {
+	if s.Redis.Name == "" {
+		layer.Filter, err = s.inMemory(false)
+		return layer, err
+	}
+	server, err := s.server(env.File)
+	if err != nil {
+		return layer, err
+	}
+	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (tiered.Filter, func() error, error) {
+		return s.inRedis(ctx, env.Name, server)
+	})
+	if err != nil {
+		return layer, err
+	}
+	env.OnClose(filter.Close)
+	layer.Filter = filter
+	return layer, nil
+}
+
+// OpenFilter implements config.FilterSpec: the filter decides alone.
+func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (pipeline.KeyFilter, error) {
+	if s.Redis.Name == "" {
+		return s.inMemory(true)
+	}
+	server, err := s.server(env.File)
+	if err != nil {
+		return nil, err
+	}
+	filter, closing, err := s.inRedis(ctx, env.Name, server)
+	if err != nil {
+		return nil, err
+	}
+	env.OnClose(closing)
+	return filter, nil
+}
+
+func (s *Store) inMemory(alone bool) (tiered.Filter, error) {
+	return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: s.Window, Capacity: int(s.Expect), ErrorRate: s.Rate, Alone: alone})
+}
+
+func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (tiered.Filter, func() error, error) {
+	client, err := server.Connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	filter, err := redisstore.NewFilter(ctx, client, s.options(name, server))
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return filter, func() error { client.Close(); return nil }, nil
+}
+
+// server finds the store on whose server the filter is.
+func (s *Store) server(f *config.File) (*redis.Store, error) {
+	of, ok := f.Store(s.Redis.Name)
+	if !ok {
+		return nil, fmt.Errorf("there is no store %q: %w", s.Redis.Name, semel.ErrInvalidRequest)
+	}
+	server, ok := of.Spec.(*redis.Store)
+	if !ok {
+		return nil, fmt.Errorf("%s is no store of the kind redis: %w", s.Redis.Name, semel.ErrInvalidRequest)
+	}
+	return server, nil
+}
+
+// options keeps the filters of one server apart by their names.
+func (s *Store) options(name string, server *redis.Store) *redisstore.FilterOptions {
+	prefix := server.Prefix
+	if prefix == "" {
+		prefix = redisstore.DefaultPrefix
+	}
+	return &redisstore.FilterOptions{
+		Prefix: prefix + "filter:" + name + ":", Rate: s.Rate, Window: s.Window,
+		// A slice is half a window; twice the even pace may fall into one.
+		Capacity: s.Expect,
+	}
+}
+
+// Examine implements config.Kind. It does not make a filter that is not there.
+func (s *Store) Examine(ctx context.Context, x *config.Examination) {
+	x.Fail("", s.examine(ctx, x))
+	for _, p := range x.File.Pipelines {
+		if p.Store.Name != x.Store.Name {
+			continue
+		}
+		severity, remedy := semel.Warning, "an exact store; or nothing, where that loss is borne"
+		if !p.Lossy {
+			severity, remedy = semel.Broken, "an exact store; or lossy: true, where some loss is borne"
+		}
+		x.Note(severity, "pipelines."+p.Name, "the filter decides alone", fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
+	}
+}
+
+func (s *Store) examine(ctx context.Context, x *config.Examination) error {
+	if s.Redis.Name == "" {
+		_, err := s.inMemory(false)
+		if err == nil {
+			x.Note(semel.Fine, "rate", fmt.Sprintf("%g", s.Rate), "", "")
+		}
+		return err
+	}
+	server, err := s.server(x.File)
+	if err != nil {
+		return err
+	}
+	client, err := server.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	findings, err := redisstore.ExamineFilter(ctx, client, s.options(x.Store.Name, server))
+	x.Add(findings)
+	return err
+}
+
+var _ config.FilterSpec = (*Store)(nil)

@@ -1,0 +1,108 @@
+// Package http is the kind of source that takes messages as requests.
+package http
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/httpsrc"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Source takes messages as requests and answers when their fate is durable.
+type Source struct {
+	config.SourceBase
+	Listen string
+	Path   string
+	// MaxBody is the longest body in bytes.
+	MaxBody int64
+	TLS     *config.ServerTLS
+	// Token is what requests must show as a bearer token; none if it is zero.
+	Token schema.Secret
+	// Wait is how long a request waits for its message's fate.
+	Wait time.Duration
+}
+
+// NewSource returns an empty Source.
+func NewSource() config.Source { return &Source{} }
+
+// Kind implements config.Kind.
+func (*Source) Kind() string { return "http" }
+
+// Fields implements config.Kind.
+func (s *Source) Fields() schema.Mapping {
+	return schema.Mapping{Doc: "Bodies of requests, each answered when its fate is durable.", Fields: []schema.Field{
+		{Name: "listen", Doc: "Address to listen on.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
+			v.Text(&s.Listen)
+			v.CheckListen(s.Listen)
+		}},
+		{Name: "path", Doc: "Path that takes messages; others are not found.", Form: schema.Form{Scalar: schema.ScalarText}, Initial: "/", Read: func(v schema.Value) {
+			if v.Text(&s.Path); s.Path != "" && !strings.HasPrefix(s.Path, "/") {
+				v.Wrong("it must begin with /")
+			}
+		}},
+		schema.SizeField("max_body", &s.MaxBody, "Longest body.").Or("1MiB"),
+		schema.SecretField("token", &s.Token, "Bearer token that requests must show.").Means("none"),
+		schema.DurationField("wait", &s.Wait, "How long a request waits for its message's fate. After that it is answered with 503 and may come again.").Or("30s"),
+		config.ServerTLSField(&s.TLS),
+	}}
+}
+
+// About implements config.Source.
+func (s *Source) About(*config.Pipeline) config.SourceAbout {
+	return config.SourceAbout{
+		Name:       "http " + s.Listen + s.Path,
+		Again:      "the request gets no answer, and its sender sends it again",
+		AfterAck:   config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
+		TakesBack:  "after %s its sender is told to come again",
+		Exceptions: []string{"a request that got no answer with success may have been taken or not: its sender sends it again, under the same key"},
+	}
+}
+
+// Lint implements config.Source.
+func (s *Source) Lint(l *config.Linter) {
+	if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
+		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which others can reach, without token", "whoever reaches it can send messages", "token, or tls with client_ca; or a loopback address")
+	}
+	if s.TLS == nil && !s.Token.IsZero() && !config.IsLoopback(config.HostOf(s.Listen)) {
+		l.Add(semel.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it passes readable", "tls: { certificate, key }, or a proxy that has it")
+	}
+	if answer := l.Pipeline.Sink.About().Answer; s.Wait < answer {
+		l.Notice(l.At("source.http.wait"), schema.Duration(s.Wait)+", and one request of the sink may take "+schema.Duration(answer),
+			"who sent the message is told to come again while it is under way", "wait: "+schema.Duration(answer)+" or more")
+	}
+}
+
+// Open implements config.Source.
+func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
+	opts := &httpsrc.Options{Listen: s.Listen, Path: s.Path, MaxBody: s.MaxBody, Wait: s.Wait}
+	if !s.Token.IsZero() {
+		opts.Authorization = "Bearer " + s.Token.Reveal()
+	}
+	var err error
+	if opts.TLS, err = s.TLS.Config(); err != nil {
+		return nil, err
+	}
+	source, err := httpsrc.Open(opts)
+	if err != nil {
+		return nil, err // not source: a nil *Source in an interface is no nil
+	}
+	return source, nil
+}
+
+// Examine implements config.Kind: it looks whether the address is free.
+func (s *Source) Examine(_ context.Context, x *config.Examination) {
+	listener, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "none if the pipeline runs; else another address")
+		return
+	}
+	_ = listener.Close() // nobody has come
+	x.Note(semel.Fine, "source.http.listen", s.Listen+" is free", "", "")
+}

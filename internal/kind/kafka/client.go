@@ -1,0 +1,139 @@
+// Package kafka is the kind of source that reads topics of Kafka, the kind of sink
+// that writes one, and the transaction in which both commit together.
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+// Client is how Kafka is reached.
+type Client struct {
+	Brokers []string
+	TLS     *config.TLS
+	SASL    *SASL
+}
+
+// SASL is how a client proves to Kafka who it is.
+type SASL struct {
+	// Mechanism is plain, scram-sha-256 or scram-sha-512.
+	Mechanism string
+	Username  string
+	Password  schema.Secret
+}
+
+// fields are how Kafka is reached.
+func (c *Client) fields() []schema.Field {
+	return []schema.Field{
+		schema.AddressesField("brokers", &c.Brokers, "Addresses of some brokers, `host:port`.").Need(),
+		config.TLSField(&c.TLS),
+		schema.PartField("sasl", func() schema.Mapping {
+			c.SASL = &SASL{}
+			return schema.Mapping{Fields: []schema.Field{
+				schema.ChoiceField("mechanism", &c.SASL.Mechanism, "How.", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512").Need(),
+				schema.TextField("username", &c.SASL.Username, "User name.").Need(),
+				schema.SecretField("password", &c.SASL.Password, "Password.").Need(),
+			}}
+		}, "Prove to the brokers who this is.").Means("off").Titled("SASL"),
+	}
+}
+
+// options say how Kafka is reached.
+func (c *Client) options() ([]kgo.Opt, error) {
+	opts := []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.ClientID("semel")}
+	if c.TLS != nil {
+		secured, err := c.TLS.Config()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, kgo.DialTLSConfig(secured))
+	}
+	if s := c.SASL; s != nil {
+		switch strings.ToLower(s.Mechanism) {
+		case "plain":
+			opts = append(opts, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsMechanism()))
+		case "scram-sha-256":
+			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha256Mechanism()))
+		case "scram-sha-512":
+			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha512Mechanism()))
+		default:
+			return nil, fmt.Errorf("sasl mechanism %q is not plain, scram-sha-256 or scram-sha-512: %w", s.Mechanism, semel.ErrInvalidRequest)
+		}
+	}
+	return opts, nil
+}
+
+func compression(name string) kgo.CompressionCodec {
+	codec := kgo.NoCompression()
+	switch name {
+	case "gzip":
+		codec = kgo.GzipCompression()
+	case "snappy":
+		codec = kgo.SnappyCompression()
+	case "lz4":
+		codec = kgo.Lz4Compression()
+	case "zstd":
+		codec = kgo.ZstdCompression()
+	}
+	return codec
+}
+
+func reset(start string) kafkaio.Reset {
+	if start == "latest" {
+		return kafkaio.ResetEnd
+	}
+	return kafkaio.ResetStart
+}
+
+// lint looks at how the client proves who it is; path is its source or sink.
+func (c *Client) lint(l *config.Linter, path string) {
+	if c.TLS != nil && c.TLS.InsecureSkipVerify {
+		l.Unverified(l.At(path + ".tls.insecure_skip_verify"))
+	}
+	if c.SASL != nil && c.TLS == nil && c.SASL.Mechanism == "PLAIN" {
+		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password passes readable", "tls: {}, or SCRAM-SHA-512")
+	}
+}
+
+// sameBrokers reports whether two lists have a broker in common.
+func sameBrokers(a, b []string) bool {
+	return slices.ContainsFunc(a, func(broker string) bool { return slices.Contains(b, broker) })
+}
+
+// endOf is the Kafka that is source or sink of a pipeline; nil if there is none.
+func endOf(p *config.Pipeline) *Client {
+	if s, ok := p.Sink.(*Sink); ok {
+		return &s.Client
+	}
+	if s, ok := p.Source.(*Source); ok {
+		return &s.Client
+	}
+	return nil
+}
+
+// Uses reports whether a pipeline reads from Kafka or writes to it.
+func Uses(p *config.Pipeline) bool { return endOf(p) != nil }
+
+// fenced adds to the error of a member that another process replaced what to do.
+func fenced(err error) error {
+	if errors.Is(err, kafkaio.ErrFenced) {
+		err = fmt.Errorf("%w: give each process a name of its own with source.kafka.instance", err)
+	}
+	return err
+}
+
+var (
+	_ config.TransactionalSource = (*Source)(nil)
+	_ config.Topics              = (*Source)(nil)
+	_ config.Topics              = (*Sink)(nil)
+)

@@ -1,0 +1,103 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// Examine implements config.Kind. A sink in the same Kafka is examined with it.
+func (s *Source) Examine(ctx context.Context, x *config.Examination) {
+	p := x.Pipeline
+	opts := &kafkaio.ExamineOptions{
+		Group: s.Group, Inputs: s.Topics, Latest: s.Start == "latest",
+		Parked: p.Parked.Topic, Window: p.Window, Transactional: x.File.Mode(p) == config.SourceIsSink,
+	}
+	if opts.Transactional {
+		opts.Changelog, opts.Repartition = cmp.Or(p.Transaction.Changelog, s.Group+"-keys"), s.RepartitionTopic()
+	}
+	if sink, ok := p.Sink.(*Sink); ok && sink.with(p) {
+		opts.Output = sink.Topic
+	} else if ok {
+		opts.Parked = "" // it is where the sink is
+	}
+	s.examine(ctx, x, opts)
+}
+
+// with reports whether the sink is in the Kafka that the pipeline reads.
+func (s *Sink) with(p *config.Pipeline) bool {
+	source, ok := p.Source.(*Source)
+	return ok && slices.Equal(source.Brokers, s.Brokers)
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
+	if !s.with(x.Pipeline) {
+		s.examine(ctx, x, &kafkaio.ExamineOptions{Output: s.Topic, Parked: x.Pipeline.Parked.Topic})
+	}
+}
+
+func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafkaio.ExamineOptions) {
+	if c.TLS != nil {
+		x.TLS(c.TLS)
+	}
+	reach, err := c.options()
+	if err == nil {
+		var findings []semel.Finding
+		findings, err = kafkaio.Examine(ctx, reach, opts)
+		x.Add(findings)
+	}
+	if semel.Classify(err) == semel.ClassPermanent {
+		x.Note(semel.Broken, "brokers", x.File.Redact(err.Error()), "nothing is read or written", "what it says")
+		err = nil
+	}
+	x.Fail("", err)
+}
+
+// OpenAdmin connects to the Kafka of a pipeline, to look at its
+// transactions. It also returns the topics that the pipeline reads and writes.
+func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkaio.Admin, []string, error) {
+	end := endOf(p)
+	if end == nil {
+		return nil, nil, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
+	}
+	var topics []string
+	add := func(list ...string) {
+		for _, topic := range list {
+			if topic != "" && !slices.Contains(topics, topic) {
+				topics = append(topics, topic)
+			}
+		}
+	}
+	sink, writes := p.Sink.(*Sink)
+	if source, reads := p.Source.(*Source); reads && (!writes || slices.Equal(source.Brokers, sink.Brokers)) {
+		add(source.Topics...)
+		if f.Mode(p) == config.SourceIsSink {
+			add(append(source.Changelogs(p), source.RepartitionTopic())...)
+		}
+	}
+	if writes {
+		add(sink.Topic)
+	}
+	add(p.Parked.Topic)
+	client, err := end.options()
+	if err != nil {
+		return nil, nil, f.RedactError(err)
+	}
+	admin, err := kafkaio.OpenAdmin(ctx, client)
+	return admin, topics, f.RedactError(err)
+}
+
+// OpenBrokers connects to brokers that no configuration names.
+func OpenBrokers(ctx context.Context, brokers []string) (*kafkaio.Admin, error) {
+	client, err := (&Client{Brokers: brokers}).options()
+	if err != nil {
+		return nil, err
+	}
+	return kafkaio.OpenAdmin(ctx, client)
+}

@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/vfs"
+)
+
+// mostMembers is how many processes of one pipeline find a name by themselves on
+// one machine.
+const mostMembers = 64
+
+// member takes a name in a group for as long as the lock is held, so that two
+// processes of this machine do not push each other out under one name. The name
+// that the configuration has must be free. Otherwise it is the first free one of
+// pipeline and host, and of those with a number behind it: a process that starts
+// again gets the name that it had.
+func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err error) {
+	if s.Instance != "" {
+		lock, err := s.lockMember(dir, s.Instance)
+		if holder, ok := holderOf(err); ok {
+			return "", nil, fmt.Errorf("instance %s of group %s is in use by %s: give each process an instance of its own, or leave it out: %w", s.Instance, s.Group, holder, semel.ErrInvalidRequest)
+		}
+		return s.Instance, lock, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", nil, fmt.Errorf("no name for this member, write instance: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	for n := 1; n <= mostMembers; n++ {
+		name = pipeline + "." + host + "." + strconv.Itoa(n)
+		lock, err := s.lockMember(dir, name)
+		if _, held := holderOf(err); !held {
+			return name, lock, err
+		}
+	}
+	return "", nil, fmt.Errorf("%d processes of this machine are members of group %s already: write instance: %w", mostMembers, s.Group, semel.ErrInvalidRequest)
+}
+
+// lockMember locks the name of a member. Where no directory can be written there
+// is no lock, and the name is taken as it is.
+func (s *Source) lockMember(dir, name string) (io.Closer, error) {
+	if dir == "" {
+		return io.NopCloser(nil), nil
+	}
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{s.Group, name}, s.Brokers...), "\x00")))
+	lock, err := vfs.OS{}.Lock(filepath.Join(dir, fmt.Sprintf("%x.member", sum[:12])), "process "+strconv.Itoa(os.Getpid()))
+	if _, held := holderOf(err); held {
+		return nil, err
+	}
+	if err != nil {
+		return io.NopCloser(nil), nil
+	}
+	return lock, nil
+}
+
+// membersDir is where the locks of names are: one place for all processes of a
+// user, whatever directory they run in; "" if there is none.
+func membersDir() string {
+	dir, err := os.UserCacheDir()
+	if err == nil {
+		dir = filepath.Join(dir, "semel", "members")
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+// holderOf returns who has a lock, if that is why it could not be taken.
+func holderOf(err error) (string, bool) {
+	var locked *vfs.LockedError
+	if !errors.As(err, &locked) {
+		return "", false
+	}
+	return locked.Holder, true
+}
+
+// lockedSource is a source that has a name of its own while it is open.
+type lockedSource struct {
+	*kafkaio.Source
+	lock io.Closer
+}
+
+// Close implements pipeline.Source.
+func (s *lockedSource) Close(ctx context.Context) error {
+	return errors.Join(s.Source.Close(ctx), s.lock.Close())
+}

@@ -1,0 +1,51 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// OpenParker implements config.Topics.
+func (c *Client) OpenParker(ctx context.Context, p *config.Pipeline) (config.ClosingParker, error) {
+	opts, err := endOf(p).options()
+	if err != nil {
+		return nil, err
+	}
+	parker, err := kafkaio.OpenParker(ctx, opts, p.Parked.Topic)
+	if err != nil {
+		return nil, err // not parker: a nil *Parker in an interface is no nil
+	}
+	return parker, nil
+}
+
+// OpenParked implements config.Topics.
+func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, error) {
+	client, err := endOf(p).options()
+	if err != nil {
+		return nil, err
+	}
+	policy := f.Options(p, nil)
+	opts := &kafkaio.TopicLotOptions{
+		Client: client, Topic: p.Parked.Topic, Name: p.Name, Key: policy.Key, Scope: policy.Scope, OnMissing: policy.OnMissing,
+		Transactional: f.Mode(p) == config.SourceIsSink,
+	}
+	if source, ok := p.Source.(*Source); ok {
+		opts.Group, opts.Inputs = source.Group, source.Topics
+		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition != nil
+		if opts.Source, err = source.options(); err != nil {
+			return nil, err
+		}
+	}
+	lot, err := kafkaio.OpenTopicLot(ctx, opts)
+	switch {
+	case errors.Is(err, kafkaio.ErrNoTopic):
+		return nil, fmt.Errorf("%w: %w", config.ErrNoTopic, err)
+	case err != nil:
+		return nil, err // not lot: a nil *TopicLot in an interface is no nil
+	}
+	return lot, nil
+}

@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// topicUse is one of the things that a pipeline has topics of Kafka for.
+type topicUse struct {
+	brokers, topics []string
+	field           string // of the pipeline, which names them
+	what            string // happens to them
+	mixed           string // what follows if such a topic is used otherwise too
+}
+
+// Check implements config.Source.
+func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
+	checkUses(c, p)
+	s.checkChangelogs(c, p)
+}
+
+// Check implements config.Sink. A source of this kind has checked both.
+func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
+	if _, ok := p.Source.(*Source); !ok {
+		checkUses(c, p)
+	}
+}
+
+// checkUses refuses a topic that a pipeline uses for two things, where the file
+// names the second one.
+func checkUses(c *config.Checker, p *config.Pipeline) {
+	path := "pipelines." + p.Name
+	uses := topicUses(c.File, p)
+	for i, second := range uses {
+		for _, first := range uses[:i] {
+			twice := slices.IndexFunc(second.topics, func(topic string) bool { return slices.Contains(first.topics, topic) })
+			if twice < 0 || !sameBrokers(first.brokers, second.brokers) {
+				continue
+			}
+			topic, field := second.topics[twice], path+"."+second.field
+			if at, written := c.Places[field]; written {
+				c.Report(at, field, "%s, %s already: %s: name another topic", topic, first.what, second.mixed)
+				break
+			}
+			field = path + "." + first.field
+			at, written := c.Places[field]
+			if !written {
+				at = p.At
+			}
+			c.Report(at, field, "%s, %s too unless %s names another topic: %s: name another topic in one of the two", topic, second.what, second.field, second.mixed)
+			break
+		}
+	}
+}
+
+// topicUses returns what a pipeline has topics for. That of its repartition stage
+// is for Lint.
+func topicUses(f *config.File, p *config.Pipeline) []topicUse {
+	source, fromKafka := p.Source.(*Source)
+	sink, toKafka := p.Sink.(*Sink)
+	var uses []topicUse
+	var end []string // brokers of the Kafka in which messages are parked
+	if fromKafka {
+		uses = append(uses, topicUse{source.Brokers, source.Topics, "source.kafka.topics", "which the pipeline reads", ""})
+		end = source.Brokers
+	}
+	if toKafka {
+		uses = append(uses, topicUse{sink.Brokers, []string{sink.Topic}, "sink.kafka.topic", "which the sink writes", "the pipeline would read what it wrote"})
+		end = sink.Brokers
+	}
+	if p.Parked.Topic != "" {
+		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, "parked.topic", "where messages are parked", "what is parked would come back, or pass for delivered"})
+	}
+	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
+		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "which holds the keys", "keys would pass for messages"})
+	}
+	return uses
+}
+
+// checkChangelogs refuses a topic that holds the keys of an earlier pipeline too.
+func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
+	if c.File.Mode(p) != config.SourceIsSink {
+		return
+	}
+	for _, other := range c.File.Pipelines {
+		if other == p {
+			return
+		}
+		first, ok := other.Source.(*Source)
+		if !ok || c.File.Mode(other) != config.SourceIsSink || !sameBrokers(s.Brokers, first.Brokers) {
+			continue
+		}
+		twice := slices.IndexFunc(s.Changelogs(p), func(topic string) bool { return slices.Contains(first.Changelogs(other), topic) })
+		if twice < 0 {
+			continue
+		}
+		path := "pipelines." + p.Name
+		at := p.At
+		if named, written := c.Places[path+".transaction.changelog"]; written {
+			at, path = named, path+".transaction.changelog"
+		}
+		c.Report(at, path, "the keys are in the topic of those of %s, %s (line %d): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own",
+			other.Name, s.Changelogs(p)[twice], other.At.Line)
+		return
+	}
+}
+
+// Joins implements config.TransactionalSource.
+func (s *Source) Joins(sink config.Sink) (why string) {
+	switch to, ok := sink.(*Sink); {
+	case !ok:
+		return "name the store that remembers the keys"
+	case !sameBrokers(s.Brokers, to.Brokers):
+		return "source and sink are two Kafka clusters, which have no transaction in common: name the store that remembers the keys"
+	}
+	return ""
+}
+
+// ParkedTopic implements config.TransactionalSource.
+func (s *Source) ParkedTopic() string {
+	if len(s.Topics) == 0 {
+		return "" // which was reported
+	}
+	return s.Topics[0] + "-parked"
+}
+
+// Changelogs implements config.TransactionalSource.
+func (s *Source) Changelogs(p *config.Pipeline) []string {
+	name := cmp.Or(p.Transaction.Changelog, s.Group+"-keys")
+	if len(s.Topics) == 1 || s.Repartition != nil {
+		return []string{name}
+	}
+	var list []string
+	for _, topic := range s.Topics {
+		list = append(list, name+"-"+topic)
+	}
+	return list
+}

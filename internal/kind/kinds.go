@@ -1,0 +1,27 @@
+// Package kind lists the kinds of sources, sinks and stores that the program has.
+// Each is a package below this one; see docs/extending.md.
+package kind
+
+import (
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/kind/file"
+	"github.com/semel-dev/semel/internal/kind/filter"
+	"github.com/semel-dev/semel/internal/kind/http"
+	"github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/kind/memory"
+	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/internal/kind/redis"
+	"github.com/semel-dev/semel/internal/kind/stdout"
+	"github.com/semel-dev/semel/internal/kind/tiered"
+	"github.com/semel-dev/semel/internal/kind/webhook"
+)
+
+// All returns every kind, in the order in which people are told of them.
+func All() *config.Kinds {
+	return &config.Kinds{
+		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource},
+		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink},
+		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
+	}
+}

@@ -1,0 +1,227 @@
+package kind_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// findings returns what Lint finds, a line each: severity, risk, path, found.
+func findings(f *config.File) []string {
+	var lines []string
+	for _, x := range f.Lint() {
+		lines = append(lines, fmt.Sprintf("%d:%d %s %s %s: %s", x.Place.Line, x.Place.Column, x.Severity, x.Risk, x.Subject, x.Found))
+	}
+	return lines
+}
+
+// TestLintNamesWhatWeakensThePromise has one change of a pipeline that is right
+// a case, and the one finding there is beside notices.
+func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{
+		"[::ffff:127.0.0.1]": "[127.0.0.1/32]", "localhost": "[127.0.0.1/32]", "10.1.2.3": "[10.1.2.3/32]", "[fd00::1]": "[fd00::1/128]",
+	} {
+		text := "stores: { a: { embedded: { path: k } } }\npipelines: { p: { key: { id: .a }, store: a, source: { file: { paths: [a] } }, sink: { webhook: { url: 'https://" + host + "/' } } } }"
+		f, err := kind.All().Parse("c.yaml", []byte(text), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		remedies := ""
+		for _, x := range f.Lint() {
+			if strings.Contains(x.Found, "private address") {
+				remedies += x.Remedy
+			}
+		}
+		if remedies != "allow_private: "+want {
+			t.Errorf("%s: %s, want %s", host, remedies, want)
+		}
+	}
+}
+
+func TestLintNamesWhatWeakensThePromise(t *testing.T) {
+	t.Parallel()
+	const (
+		stores = `stores:
+  keys: { embedded: { path: a } }
+  fast: { embedded: { path: b, fsync: interval } }
+  mem: { memory: {} }
+  cache: { redis: { url: "redis://h" } }
+  logged: { redis: { url: "redis://l", persistence: logged } }
+  synced: { redis: { url: "redis://s", persistence: synced } }
+  db: { postgres: { dsn: "host=h dbname=d" } }
+  other: { postgres: { dsn: "host=h dbname=other" } }
+  seen: { filter: { rate: 0.01, expect: 10, window: 7d, redis: cache } }
+  seen2: { filter: { rate: 0.01, expect: 10, window: 7d } }
+  top: { memory: {} }
+  both: { tiered: [top, db] }
+  open: { tiered: { layers: [front, other2], on_store_error: pass } }
+  front: { memory: {} }
+  other2: { postgres: { dsn: "host=h dbname=other2" } }
+  sole: { tiered: { layers: [seen2, third], sees_every_writer: true } }
+  third: { postgres: { dsn: "host=h dbname=third" } }
+pipelines:
+  p:
+`
+		file    = "    source: { file: { paths: [in/*] } }\n"
+		kafka   = "    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d } }\n"
+		id      = "    key: { id: .event_id }\n"
+		keys    = "    store: keys\n"
+		out     = "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n"
+		webhook = "    sink: { webhook: { url: 'https://example.com/x' } }\n"
+	)
+	between := func(stage string) string {
+		return strings.Replace(kafka, "retention: 3d", "retention: 3d, repartition: "+stage, 1)
+	}
+	for _, c := range []struct{ parts, want string }{
+		{file + id + keys + webhook, ""},
+		{kafka + id + keys + webhook, ""},
+		{kafka + id + "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n", ""},
+		{kafka + id + keys + webhook + "    window: 2d\n", "25:13 warning repeat pipelines.p.window: 2d, and the topics keep records for 3d"},
+		{strings.Replace(kafka, "3d", "forever", 1) + id + keys + webhook, "20:3 warning repeat pipelines.p.window: 7d, and the topics keep records for forever"},
+		{file + id + keys + webhook + "    window: 10s\n", "25:13 warning repeat pipelines.p.window: 10s"},
+		{strings.Replace(kafka, "group", "start: latest, group", 1) + id + keys + webhook, "warning loss pipelines.p.source.kafka.start: latest"},
+		{strings.Replace(file, "paths", "from: end, paths", 1) + id + keys + webhook, "warning loss pipelines.p.source.file.from: end"},
+		{file + "    key: { id: offset }\n" + keys + webhook, "22:16 broken repeat pipelines.p.key.id: offset is not stable"},
+		{file + "    key: { id: timestamp }\n" + keys + webhook, "broken loss and repeat pipelines.p.key.id: timestamp is not stable"},
+		{file + "    key: { id: [.a, delivery-id] }\n" + keys + webhook, "broken repeat pipelines.p.key.id: first of .a, delivery-id is not stable"},
+		{file + "    key: { id: offset, unstable: true }\n" + keys + webhook, "warning repeat pipelines.p.key.id: offset is not stable"},
+		{file + "    key: { id: .meta.created_at }\n" + keys + webhook, "warning loss and repeat pipelines.p.key.id: .meta.created_at looks like a time"},
+		{file + "    key: { id: [.id, \"header:timestamp\"] }\n" + keys + webhook, "warning loss and repeat pipelines.p.key.id: header:timestamp looks like a time"},
+		{file + "    key: { id: { all: [.id, .created_at] } }\n" + keys + webhook, ""},
+		{file + "    key: { id: .a, on_missing: drop }\n" + keys + webhook, "warning loss pipelines.p.key.on_missing: drop"},
+		{file + "    key: { id: .a, on_missing: pass }\n" + keys + webhook, "warning repeat pipelines.p.key.on_missing: pass"},
+		{file + "    key: { id: .a, fingerprint: true }\n    on_mismatch: drop\n" + keys + webhook, "warning loss pipelines.p.on_mismatch: drop"},
+		{file + id + keys + webhook + "    on_late: drop\n", "warning loss pipelines.p.on_late: drop"},
+		{file + id + keys + webhook + "    on_late: drop\n    observe: true\n", "warning  pipelines.p.on_late: drop"},
+		{file + id + keys + webhook + "    on_failure: { then: drop }\n", "warning loss pipelines.p.on_failure.then: drop"},
+		{file + id + keys + webhook + "    on_store_error: pass\n", "warning repeat pipelines.p.on_store_error: pass"},
+		{file + id + "    store: mem\n" + webhook, "warning repeat pipelines.p.store: mem is memory"},
+		{file + id + "    store: fast\n" + webhook, "warning repeat pipelines.p.store: fast has fsync: interval"},
+		{file + id + "    store: cache\n" + webhook, "warning repeat pipelines.p.store: cache is Redis with persistence: volatile"},
+		{file + id + "    store: logged\n" + webhook, "warning repeat pipelines.p.store: logged is Redis with persistence: logged"},
+		{file + id + "    store: synced\n" + webhook, ""},
+		{file + id + "    store: db\n" + webhook, ""},
+		{file + id + "    store: open\n" + webhook, "warning repeat pipelines.p.store: open has on_store_error: pass"},
+		{file + id + "    store: third\n" + webhook, "broken repeat pipelines.p.store: third, on which sole stands with sees_every_writer"},
+		{file + id + "    store: seen\n" + webhook, "broken loss pipelines.p.store: seen is a filter with rate 0.01, and lossy is not set"},
+		{file + id + "    store: seen\n    lossy: true\n" + webhook, "warning loss pipelines.p.store: seen is a filter with rate 0.01"},
+		{file + id + keys + "    on_lease_expired: hold\n" + webhook, ""},
+		{file + id + keys + "    sink: { webhook: { url: 'http://example.com/x' } }\n", "24:29 warning  pipelines.p.sink.webhook.url: http://"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://10.1.2.3/x' } }\n", "broken  pipelines.p.sink.webhook.url: 10.1.2.3 is a private address"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://10.1.2.3/x', allow_private: [10.0.0.0/8] } }\n", ""},
+		{file + id + keys + "    sink: { webhook: { url: 'http://localhost:8080/x' } }\n", "broken  pipelines.p.sink.webhook.url: localhost is a private address"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:169.254.169.254]/' } }\n", "broken  pipelines.p.sink.webhook.url: ::ffff:169.254.169.254 is a private address"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['::ffff:10.0.0.0/104'] } }\n", ""},
+		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['10.1.2.3'] } }\n", ""},
+		{file + id + keys + "    sink: { webhook: { url: 'http://127.0.0.1:9/x', allow_private: true } }\n", ""},
+		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', tls: { insecure_skip_verify: true } } }\n", "warning  pipelines.p.sink.webhook.tls.insecure_skip_verify: true"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 31s } }\n    lease: 10s\nshutdown: 1m\n", "25:12 warning repeat pipelines.p.lease: 10s, and one request may take 31s"},
+		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 30s } }\n", "24:59 warning repeat pipelines.p.sink.webhook.timeout: 30s, and shutdown is 25s"},
+		{file + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: t, acks: 1 } }\n", "broken loss pipelines.p.sink.kafka.acks: 1"},
+		{file + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: t, idempotent: false } }\n", "broken repeat pipelines.p.sink.kafka.idempotent: false"},
+		{file + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: t, sasl: { mechanism: PLAIN, username: u, password: p } } }\n", "warning  pipelines.p.sink.kafka.sasl.mechanism: PLAIN without tls"},
+		{kafka + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: out } }\n", "warning repeat pipelines.p.store: keys beside Kafka, from Kafka to Kafka"},
+		{kafka + id + keys + "    sink: { kafka: { brokers: ['i:1'], topic: out } }\n", ""},
+		{file + id + keys + "    sink: { file: { path: in/out } }\n", "broken  pipelines.p.sink.file.path: in/out is one of the source's files"},
+		{file + id + "    store: both\n    sink: { postgres: { store: db, statement: x } }\n", "warning repeat pipelines.p.store: both, a stack above db"},
+		{file + id + "    store: db\n    sink: { postgres: { dsn: 'host=h dbname=d', statement: x } }\n", "warning repeat pipelines.p.sink.postgres.dsn: the database of store db"},
+		{file + id + "    store: db\n    sink: { postgres: { store: db, statement: x } }\n", ""},
+		{"    source: { http: { listen: ':80' } }\n" + id + keys + webhook, "21:31 warning  pipelines.p.source.http.listen: :80, which others can reach, without token"},
+		{"    source: { http: { listen: '127.0.0.1:80' } }\n" + id + keys + webhook, ""},
+		{"    source: { http: { listen: ':80', token: abcd } }\n" + id + keys + webhook, "warning  pipelines.p.source.http.token: a token without tls"},
+		{file + id + keys + webhook + "admin: { listen: ':4195' }\n", "25:18 broken  admin.listen: :4195, which others can reach, without auth"},
+		{file + id + keys + webhook + "admin: { listen: ':4195', auth: { token: t } }\n", "warning  admin.listen: :4195, which others can reach, without tls"},
+		{file + id + keys + webhook + "admin: { listen: off }\n", ""},
+		{file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook + "  q:\n" + file + strings.Replace(id, "key: {", "key: { scope: s,", 1) + keys + webhook, "27:19 warning loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
+		{between("{}") + id + out, ""},
+		{between("{ topic: x, partitions: 7 }") + id + out, ""},
+		{between("{}") + id + keys + webhook, "21:94 broken  pipelines.p.source.kafka.repartition: a stage for keys in Kafka, and the keys are in the store keys"},
+		{between("{ topic: out }") + id + out, "broken  pipelines.p.source.kafka.repartition.topic: out, which the pipeline uses otherwise"},
+		{between("{ topic: g-keys }") + id + out, "broken  pipelines.p.source.kafka.repartition.topic: g-keys, which the pipeline uses otherwise"},
+		{between("{}") + id + out + "    transaction: { time: event, grace: 5m }\n", "24:40 warning  pipelines.p.transaction.grace: 5m, with a repartition stage"},
+		{between("{ topic: x }") + id + out + "  q:\n" + strings.Replace(between("{ topic: x }"), "group: g", "group: h", 1) + id + out, "broken repeat pipelines.q.source.kafka.repartition: x, as in pipeline p"},
+		{kafka + id + keys + webhook + "  q:\n" + kafka + id + keys + webhook, "26:63 warning loss pipelines.q.source.kafka.group: g, which reads in in pipeline p too"},
+	} {
+		f, err := kind.All().Parse("c.yaml", []byte(stores+c.parts), noEnv)
+		if err != nil {
+			t.Errorf("%s%v", c.parts, err)
+			continue
+		}
+		var serious []string
+		for _, line := range findings(f) {
+			if !strings.Contains(line, " notice ") {
+				serious = append(serious, line)
+			}
+		}
+		if c.want == "" && serious != nil || c.want != "" && (len(serious) != 1 || !strings.HasSuffix(serious[0], c.want)) {
+			t.Errorf("%s\ngot  %q\nwant %q", c.parts, serious, c.want)
+		}
+		for _, x := range f.Lint() {
+			if x.Cost == "" || x.Remedy == "" || x.Place.File != "c.yaml" || x.Severity == semel.Fine {
+				t.Errorf("%s\nincomplete: %+v", c.parts, x)
+			}
+		}
+	}
+}
+
+func TestBrokenPipelinesAreRefused(t *testing.T) {
+	t.Parallel()
+	f := parse(t, someStores+`pipelines:
+  p: { source: { file: { paths: [in] } }, key: { id: random }, store: keys, sink: { stdout: {} }, on_failure: { then: drop } }
+  q: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { stdout: {} }, on_failure: { then: drop } }
+admin: { listen: ":1" }
+`)
+	const want = "dir/semel.yaml:8:54: pipelines.p.key.id: random is not stable: a value drawn on receipt differs on every delivery: the id that"
+	if got := f.Refused("p"); len(got) != 1 || !strings.HasPrefix(got[0].String(), want) {
+		t.Errorf("%v", got)
+	}
+	if got := f.Refused("q"); got != nil {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestNoticesDoNotDisturb(t *testing.T) {
+	t.Parallel()
+	const start = someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g } }, "
+	for _, c := range []struct{ text, want string }{
+		{start + "key: { id: .id }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.source.kafka.retention: not stated"},
+		{start + "key: { id: .id }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.store: keys is embedded"},
+		{start + "key: { id: .id }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.sink.stdout: standard output"},
+		{start + "key: { id: record-key }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.id: record-key"},
+		{start + "key: { id: hash(.) }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.id: hash(.)"},
+		{start + "key: { id: .id, on_missing: fail }, store: keys, sink: { stdout: {} } }", "notice  pipelines.p.key.on_missing: fail"},
+		{start + "key: { id: .id }, observe: true, store: keys, sink: { stdout: {} } }", "notice repeat pipelines.p.observe: true"},
+		{start + "key: { id: .id }, lease: 1m, sink: { kafka: { brokers: ['h:1'], topic: o } } }", "notice  pipelines.p.lease: it means nothing here"},
+		{start + "key: { id: .id }, lease: 1m, store: keys, sink: { file: { path: o } } }", "notice  pipelines.p.lease: it means nothing here"},
+		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer } }, key: { id: .id }, sink: { kafka: { brokers: ['h:1'], topic: o } } }",
+			"notice  pipelines.p.source.kafka.protocol: it means nothing here"},
+		{someStores + "pipelines:\n  p: { source: { kafka: { brokers: ['h:1'], topics: [in], group: g, protocol: consumer, session_timeout: 5s } }, key: { id: .id }, store: keys, sink: { stdout: {} } }",
+			"notice  pipelines.p.source.kafka.session_timeout: it means nothing here"},
+		{start + "key: { id: .id }, store: keys, sink: { webhook: { url: 'https://pay.internal' } } }", "notice  pipelines.p.sink.webhook.url: pay.internal is the name of an inner service"},
+	} {
+		lines := strings.Join(findings(parse(t, c.text+"\n")), "\n")
+		if !strings.Contains(lines, c.want) || strings.Contains(lines, "warning") || strings.Contains(lines, "broken") {
+			t.Errorf("%s\ngot:\n%s\nwant %s", c.text, lines, c.want)
+		}
+	}
+}
+
+func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		semel.Forever: "forever", 0: "0s", 100 * time.Millisecond: "100ms", 90 * time.Second: "1m30s", time.Hour: "1h", 36 * time.Hour: "36h",
+		24 * time.Hour: "1d", 7 * 24 * time.Hour: "7d", 8*24*time.Hour + time.Hour: "8d1h", 25 * time.Second: "25s", 10*time.Minute + time.Second/2: "10m500ms",
+	} {
+		got := schema.Duration(d)
+		if back, err := schema.ParseWindow(got); got != want || d > 0 && (err != nil || back != d) {
+			t.Errorf("%v: %s, want %s (back: %v %v)", d, got, want, back, err)
+		}
+	}
+}

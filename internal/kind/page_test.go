@@ -1,0 +1,211 @@
+package kind_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+var update = flag.Bool("update", false, "write the documents that are made of the schema")
+
+// examples are the configurations that the reference page shows.
+func examples(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(names) < 4 {
+		t.Fatal(names, err)
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(name), ".yaml")] = string(text)
+	}
+	return all
+}
+
+func TestReferencePageIsCurrent(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join("..", "..", "docs", "configuration.md")
+	w := &pageWriter{}
+	page := w.page(examples(t))
+	if *update {
+		if err := os.WriteFile(name, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != page {
+		t.Errorf("%s is not what the schema says (%v): go test ./internal/config -run ReferencePage -update", name, err)
+	}
+}
+
+// TestEveryFieldIsExplained keeps the page and the editors' hints whole.
+func TestEveryFieldIsExplained(t *testing.T) {
+	t.Parallel()
+	var visit func(path string, m schema.Mapping)
+	visitForm := func(path string, f *schema.Form) {
+		if f.Members != nil {
+			visit(path, f.Members())
+		}
+	}
+	visit = func(path string, m schema.Mapping) {
+		for _, f := range m.Fields {
+			at := schema.Within(path, f.Name)
+			if !strings.HasSuffix(f.Doc, ".") || strings.Contains(f.Doc, "|") {
+				t.Errorf("%s: its sentence is %q", at, f.Doc)
+			}
+			if f.Required && f.Fallback() != "" {
+				t.Errorf("%s is required and has a default", at)
+			}
+			visitForm(at, &f.Form)
+			for _, inner := range append([]schema.Form{}, f.Form.Either...) {
+				visitForm(at, &inner)
+			}
+			if f.Form.Named != nil {
+				visitForm(at+".NAME", f.Form.Named)
+			}
+		}
+	}
+	visit("", schema.Mapping{Fields: kind.All().Sections(&config.File{})})
+}
+
+// pageWriter writes the reference page.
+type pageWriter struct {
+	out    strings.Builder
+	shared []schema.Form // mappings with a title, to be described at the end
+}
+
+const pageIntro = `# Configuration
+
+Every field there is, with its default. This page is made of the schema that reads configurations; ` + "`semel schema`" + ` prints the same as JSON Schema, for editors. What holds for all of a file, secrets and references among it, is in [the contract of the program](cli.md#4-configuration).
+
+For completion and checks while writing, begin a file with
+
+` + "```yaml\n# yaml-language-server: $schema=./semel.schema.json\n```" + `
+
+after ` + "`semel schema > semel.schema.json`" + `.
+
+## Values
+
+| written as | is |
+|---|---|
+| text, path, address, secret | a text. One that looks like a number or a truth value needs quotes. A relative path begins at the directory of the file. A secret is never shown, and an address without its password |
+| duration | ` + "`90s`, `36h`, `7d`, `2w`, `1h30m`" + ` |
+| size | bytes: ` + "`4096`, `64KiB`, `10MB`" + ` |
+| count, number | ` + "`10000`, `1e6`" + ` |
+| rate | a number above 0 and below 1 |
+| hours | whole hours of a day, over midnight too: ` + "`22:00-06:00`" + ` |
+| rule | where a message has a value: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (places in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `header:NAME`, `record-key`, `property:message-id`" + ` |
+| value | what a column or argument gets: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
+| status | of HTTP: ` + "`404`, `400-409`, `4xx`" + ` |
+
+`
+
+func (w *pageWriter) page(examples map[string]string) string {
+	w.out.WriteString(pageIntro)
+	w.out.WriteString("## Examples\n\n")
+	names := make([]string, 0, len(examples))
+	for name := range examples {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintf(&w.out, "```yaml\n%s```\n\n", examples[name])
+	}
+	w.out.WriteString("## Sections\n\nA section whose name begins with `x-` is the user's own, for anchors.\n\n")
+	w.mapping("", schema.Mapping{Fields: kind.All().Sections(&config.File{})}, "")
+	for i := 0; i < len(w.shared); i++ {
+		w.section("", w.shared[i].Title, w.shared[i].Members())
+	}
+	return strings.TrimSuffix(w.out.String(), "\n")
+}
+
+func (w *pageWriter) section(path, title string, m schema.Mapping) {
+	fmt.Fprintf(&w.out, "### %s\n\n", title)
+	w.mapping(path, m, title)
+}
+
+// mapping writes the table of a mapping and then what is in it.
+func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
+	for _, group := range m.OneOf {
+		fmt.Fprintf(&w.out, "Exactly one of `%s`.\n\n", strings.Join(group, "`, `"))
+	}
+	if len(m.Fields) == 0 {
+		w.out.WriteString("It has no fields.\n\n")
+		return
+	}
+	w.out.WriteString("| field | written as | default | |\n|---|---|---|---|\n")
+	for _, f := range m.Fields {
+		fallback := f.Fallback()
+		switch {
+		case f.Required:
+			fallback = "**required**"
+		case f.Initial != "":
+			fallback = "`" + fallback + "`"
+		}
+		fmt.Fprintf(&w.out, "| `%s` | %s | %s | %s |\n", f.Name, w.form(schema.Within(path, f.Name), &f.Form), fallback, f.Doc)
+	}
+	w.out.WriteString("\n")
+	for _, f := range m.Fields {
+		at := schema.Within(path, f.Name)
+		w.inner(at, &f.Form)
+	}
+}
+
+// inner writes the sections of the mappings in a form.
+func (w *pageWriter) inner(path string, f *schema.Form) {
+	switch {
+	case f.Members != nil && f.Title == "":
+		w.section(path, "`"+path+"`", f.Members())
+	case f.Members != nil:
+		if !slices.ContainsFunc(w.shared, func(s schema.Form) bool { return s.Title == f.Title }) {
+			w.shared = append(w.shared, *f)
+		}
+	case f.Named != nil:
+		w.inner(path+".NAME", f.Named)
+	}
+	for _, one := range f.Either {
+		w.inner(path, &one)
+	}
+}
+
+// form is how a value is written.
+func (w *pageWriter) form(path string, f *schema.Form) string {
+	switch {
+	case f.Scalar != "":
+		return string(f.Scalar)
+	case f.Words != nil:
+		return "`" + strings.Join(f.Words, "`, `") + "`"
+	case f.Element != nil:
+		return "list of " + w.form(path, f.Element)
+	case f.Named != nil:
+		return "names and " + w.form(path+".NAME", f.Named)
+	case f.Title != "":
+		return link(f.Title, f.Title)
+	case f.Members != nil:
+		return link("fields", path)
+	}
+	var list []string
+	for _, one := range f.Either {
+		if text := w.form(path, &one); !slices.Contains(list, text) && !slices.ContainsFunc(list, func(said string) bool { return strings.HasSuffix(said, ", or "+text) }) {
+			list = append(list, text)
+		}
+	}
+	return strings.Join(list, ", or ")
+}
+
+// link refers to a section by the name that its title gives it.
+func link(text, title string) string {
+	anchor := strings.ToLower(strings.NewReplacer(".", "", " ", "-").Replace(title))
+	return "[" + text + "](#" + anchor + ")"
+}

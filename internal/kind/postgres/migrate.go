@@ -1,0 +1,106 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Schema is the schema of a store in PostgreSQL.
+type Schema struct {
+	// Patience is how long to wait for the first answer of the server, and for
+	// each lock. Defaults to 30 s.
+	Patience time.Duration
+
+	file  *config.File
+	store *Store
+}
+
+const defaultPatience = 30 * time.Second
+
+// NewSchema finds the schema that a store of a configuration needs: its own, or
+// that of the PostgreSQL store at the bottom of its stack.
+func NewSchema(f *config.File, name string) (*Schema, error) {
+	for _, s := range f.Stack(name) {
+		if spec, ok := s.Spec.(*Store); ok {
+			return &Schema{defaultPatience, f, spec}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no schema: only a store of the kind postgres has one: %w", name, semel.ErrInvalidRequest)
+}
+
+// Migrate applies the steps that are missing and returns them. It may be killed
+// and run again.
+func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
+	err = s.connected(ctx, func(db pgstore.Beginner) error {
+		applied, err = pgstore.Migrate(ctx, db, s.options())
+		return err
+	})
+	return applied, err
+}
+
+// Status returns every step, and when it was applied.
+func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err error) {
+	err = s.connected(ctx, func(db pgstore.Beginner) error {
+		steps, err = pgstore.Status(ctx, db, s.options())
+		return err
+	})
+	return steps, err
+}
+
+// SQL returns all steps as a script. It connects to nothing.
+func (s *Schema) SQL() (string, error) { return pgstore.SQL(s.options()) }
+
+func (s *Schema) options() *pgstore.MigrateOptions {
+	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs}
+}
+
+// lockNotAvailable is what PostgreSQL says at the end of lock_timeout.
+const lockNotAvailable = "55P03"
+
+func (s *Schema) connected(ctx context.Context, use func(pgstore.Beginner) error) error {
+	pool, err := pgxpool.New(ctx, s.store.DSN.Reveal())
+	if err != nil {
+		return s.file.RedactError(fmt.Errorf("dsn: %w: %w", semel.ErrInvalidRequest, err))
+	}
+	defer pool.Close()
+	patient, cancel := context.WithTimeout(ctx, s.Patience)
+	defer cancel()
+	if err := pool.Ping(patient); err != nil {
+		return s.file.RedactError(fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err))
+	}
+	err = use(impatient{pool, s.Patience})
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == lockNotAvailable {
+		err = fmt.Errorf("waited %v for a lock that another migration, or a transaction that uses these tables, has; the view pg_locks shows which: %w", s.Patience, err)
+	}
+	return s.file.RedactError(err)
+}
+
+// impatient begins transactions that do not wait for locks forever.
+type impatient struct {
+	*pgxpool.Pool
+	wait time.Duration
+}
+
+// Begin implements pgstore.Beginner. The limit is that of the transaction: a
+// pooler gives the connection to others.
+func (p impatient) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := p.Pool.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", p.wait.Milliseconds())); err != nil {
+		return nil, errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
+	}
+	return tx, nil
+}

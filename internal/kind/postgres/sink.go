@@ -1,0 +1,345 @@
+// Package postgres is the kind of store that keeps keys in PostgreSQL, and the kind
+// of sink that writes rows.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Sink writes rows. One of Statement, Table and Upsert is set.
+type Sink struct {
+	config.SinkBase
+	// Store is a store of the kind postgres, whose database it is; DSN is the
+	// address of another. One of them is set.
+	Store schema.Reference
+	DSN   schema.Secret
+	// Statement is executed with Args for each message.
+	Statement string
+	Args      []string
+	// Table gets a row of Columns for each message.
+	Table   string
+	Columns []Column
+	Upsert  *Upsert
+}
+
+// Column is a column and where its value comes from: ".a.b", "header:NAME",
+// "record-key", "property:message-id", "body", "key", "scope", "time",
+// "attempt", "token", "source", "partition" or "offset".
+type Column struct{ Name, From string }
+
+// Upsert keeps one row for each value of the columns Key.
+type Upsert struct {
+	Table   string
+	Columns []Column
+	// Key are the columns that are unique together.
+	Key []string
+	// Version is the column that must grow for a row to be replaced; "" is none.
+	Version string
+}
+
+// NewSink returns an empty Sink.
+func NewSink() config.Sink { return &Sink{} }
+
+// Kind implements config.Kind.
+func (*Sink) Kind() string { return "postgres" }
+
+// Fields implements config.Kind.
+func (s *Sink) Fields() schema.Mapping {
+	args := schema.Form{Scalar: schema.ScalarValue}
+	return schema.Mapping{
+		Doc: "Rows: one of `statement`, `table` and `upsert`. In the database of the pipeline's store, keys and rows are one transaction.",
+		Fields: []schema.Field{
+			schema.StoreField("store", &s.Store, "Store of the kind `postgres` in whose database the rows go. If it is the pipeline's, keys and rows are one transaction."),
+			dsnField(&s.DSN),
+			schema.TextField("statement", &s.Statement, "Statement to execute for each message, where `$1`, `$2`… stand for `args`."),
+			schema.ListField("args", args, func(v schema.Value) {
+				v.List(func(element schema.Value) {
+					var from string
+					columnSource(element, &from)
+					s.Args = append(s.Args, from)
+				})
+			}, "What `$1`, `$2`… stand for."),
+			tableField(&s.Table, "Table that gets a row for each message."),
+			columnsField(&s.Columns, "Its columns, with `table`, and where their values come from."),
+			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
+		},
+		OneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
+		Check: func(v schema.Value, there schema.Members) {
+			args, hasArgs := there["args"]
+			columns, hasColumns := there["columns"]
+			_, hasTable := there["table"]
+			switch {
+			case hasArgs && s.Statement == "":
+				args.Wrong("it is for a statement")
+			case hasColumns && !hasTable:
+				columns.Wrong("it is for a table; an upsert has its own")
+			case hasTable && !hasColumns:
+				v.Wrong("columns is missing")
+			}
+		},
+	}
+}
+
+func upsertMapping(u *Upsert) schema.Mapping {
+	return schema.Mapping{
+		Fields: []schema.Field{
+			tableField(&u.Table, "Table.").Need(),
+			columnsField(&u.Columns, "Columns, and where their values come from.").Need(),
+			schema.ListField("key", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
+				v.List(func(element schema.Value) {
+					var name string
+					if element.Identifier(&name, 63); name != "" {
+						u.Key = append(u.Key, name)
+					}
+				})
+			}, "Columns that are unique together.").Need(),
+			schema.IdentifierField("version", &u.Version, 63, "Column that must grow for a row to be replaced: what is older changes nothing.").Means("none: the last delivery wins"),
+		},
+		Check: func(v schema.Value, there schema.Members) {
+			names := columnNames(u.Columns)
+			for _, name := range u.Key {
+				if !slices.Contains(names, name) && names != nil {
+					there["key"].Wrong("%s is not among the columns: %s", name, schema.OneOf(name, names))
+				}
+			}
+			if u.Version != "" && !slices.Contains(names, u.Version) && names != nil {
+				there["version"].Wrong("%s is not among the columns: %s", u.Version, schema.OneOf(u.Version, names))
+			}
+		},
+	}
+}
+
+func columnNames(columns []Column) []string {
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// tableField is the name of a table, which may have a schema before it.
+func tableField(target *string, doc string) schema.Field {
+	return schema.Field{Name: "table", Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+		var whole string
+		if v.Text(&whole); whole == "" {
+			return
+		}
+		namespace, table, ok := strings.Cut(whole, ".")
+		if !ok {
+			table = namespace
+		}
+		if !schema.IsIdentifier(namespace, 63) || !schema.IsIdentifier(table, 63) {
+			v.Wrong("it is no name of a table: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
+			return
+		}
+		*target = whole
+	}}
+}
+
+// columnsField is where the values of columns come from.
+func columnsField(target *[]Column, doc string) schema.Field {
+	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
+		entries, ok := v.Entries()
+		if ok && len(entries) == 0 {
+			v.Wrong("it names no column: write { column: .member }")
+		}
+		for _, e := range entries {
+			if !schema.IsIdentifier(e.Name, 63) {
+				v.WrongAt(e.At, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.Path)
+				continue
+			}
+			c := Column{Name: e.Name}
+			columnSource(v.Value(e.Value, schema.Within(v.Path, e.Name)), &c.From)
+			*target = append(*target, c)
+		}
+	}}
+}
+
+// source reads where in a message a value comes from.
+func columnSource(v schema.Value, target *string) {
+	schema.Quantity(v, target, "a text", func(text string) (string, error) {
+		words := []string{"record-key", "property:message-id", "body", "key", "scope", "time", "attempt", "token", "source", "partition", "offset"}
+		if name, ok := strings.CutPrefix(text, "header:"); ok && name != "" || slices.Contains(words, text) {
+			return text, nil
+		}
+		if strings.HasPrefix(text, ".") {
+			if _, err := key.ParsePath(text); err != nil {
+				return "", config.RuleProblem(err)
+			}
+			return text, nil
+		}
+		return "", fmt.Errorf("write a path such as .amount, header:NAME, or %s", strings.Join(words, ", "))
+	})
+}
+
+// About implements config.Sink.
+func (s *Sink) About() config.SinkAbout {
+	name := "postgres statement"
+	switch {
+	case s.Upsert != nil:
+		name = "postgres upsert into " + s.Upsert.Table
+	case s.Table != "":
+		name = "postgres table " + s.Table
+	}
+	return config.SinkAbout{Name: name, Store: s.Store, Handed: ", which a statement gets as key, attempt and token"}
+}
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) {
+	p := l.Pipeline
+	decider := l.File.Decider(p.Store.Name)
+	if decider == nil || l.Mode == config.SameTransaction || p.Observe {
+		return
+	}
+	spec, ok := decider.Spec.(*Store)
+	if !ok {
+		return
+	}
+	const cost = "keys and rows are two transactions: a crash between them repeats the row"
+	switch {
+	case s.Store.Name == decider.Name:
+		l.Add(semel.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "store: "+decider.Name+", so that keys and rows are one transaction")
+	case s.DSN.Reveal() != "" && s.DSN.Reveal() == spec.DSN.Reveal():
+		l.Add(semel.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "store: "+decider.Name+" in place of dsn, so that keys and rows are one transaction")
+	}
+}
+
+// database returns the address of the database, which may be that of a store.
+func (s *Sink) database(f *config.File) (schema.Secret, error) {
+	if s.Store.Name == "" {
+		return s.DSN, nil
+	}
+	store, err := find(f, s.Store.Name)
+	if err != nil {
+		return schema.Secret{}, err
+	}
+	return store.DSN, nil
+}
+
+// find returns the store of this kind that has a name.
+func find(f *config.File, name string) (*Store, error) {
+	s, ok := f.Store(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)
+	}
+	store, ok := s.Spec.(*Store)
+	if !ok {
+		return nil, fmt.Errorf("store %s is not of the kind postgres: %w", name, semel.ErrInvalidRequest)
+	}
+	return store, nil
+}
+
+// Open implements config.Sink.
+func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
+	dsn, err := s.database(env.File)
+	if err != nil {
+		return nil, err
+	}
+	sink, err := pgsink.Open(ctx, dsn.Reveal(), s.options())
+	if err != nil {
+		return nil, err // not sink: a nil *Sink in an interface is no nil
+	}
+	return sink, nil
+}
+
+// OpenSession implements config.SessionSink: keys and rows are one transaction.
+func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session, pipeline.Source, error) {
+	keys, ok := env.Keys.(*pgstore.Store)
+	if !ok {
+		return nil, nil, fmt.Errorf("store %s is not of the kind postgres: %w", env.Pipeline.Store.Name, semel.ErrInvalidRequest)
+	}
+	policy := env.Guard()
+	guard, err := pgstore.NewGuard(keys, &policy)
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := pgsink.NewSession(guard, s.options())
+	if err != nil {
+		return nil, nil, fmt.Errorf("sink: %w", err)
+	}
+	return session, nil, nil
+}
+
+func (s *Sink) options() *pgsink.Options {
+	columns := func(list []Column) []pgsink.Column {
+		var all []pgsink.Column
+		for _, c := range list {
+			all = append(all, pgsink.Column{Name: c.Name, From: c.From})
+		}
+		return all
+	}
+	opts := &pgsink.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: columns(s.Columns)}
+	if u := s.Upsert; u != nil {
+		opts.Upsert = &pgsink.Upsert{Table: u.Table, Columns: columns(u.Columns), Key: u.Key, Version: u.Version}
+	}
+	return opts
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
+	x.Fail("sink", s.plan(ctx, x))
+}
+
+// plan has the server plan what a sink writes, which checks tables, columns,
+// the unique key of an upsert and the right to write, and executes nothing.
+func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
+	dsn, err := s.database(x.File)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, dsn.Reveal())
+	if err != nil {
+		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	subject := "sink.postgres.table"
+	switch {
+	case s.Statement != "":
+		subject = "sink.postgres.statement"
+		_, err = conn.Prepare(ctx, "", s.Statement)
+	case s.Upsert != nil:
+		subject = "sink.postgres.upsert"
+		_, err = conn.Exec(ctx, planOf(s.Upsert.Table, s.Upsert.Columns, s.Upsert.Key), pgx.QueryExecModeExec)
+	default:
+		_, err = conn.Exec(ctx, planOf(s.Table, s.Columns, nil), pgx.QueryExecModeExec)
+	}
+	if err != nil && conn.IsClosed() {
+		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+	}
+	if err != nil {
+		x.Note(semel.Broken, subject, x.File.Redact(err.Error()), "no row is written", "what it says")
+		return nil
+	}
+	x.Note(semel.Fine, subject, "the server plans what is written", "", "")
+	return nil
+}
+
+// planOf asks how a row would be written. With key there must be a unique index.
+func planOf(table string, columns []Column, key []string) string {
+	names, values := make([]string, len(columns)), make([]string, len(columns))
+	for i, c := range columns {
+		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"
+	}
+	text := fmt.Sprintf("EXPLAIN INSERT INTO %s (%s) VALUES (%s)", pgx.Identifier(strings.Split(table, ".")).Sanitize(), strings.Join(names, ", "), strings.Join(values, ", "))
+	if len(key) == 0 {
+		return text
+	}
+	unique := make([]string, len(key))
+	for i, name := range key {
+		unique[i] = pgx.Identifier{name}.Sanitize()
+	}
+	return text + " ON CONFLICT (" + strings.Join(unique, ", ") + ") DO NOTHING"
+}

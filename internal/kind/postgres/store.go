@@ -1,0 +1,194 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Store is a store in PostgreSQL.
+type Store struct {
+	config.StoreBase
+	DSN schema.Secret
+	// Schema and Prefix name its tables.
+	Schema, Prefix string
+	// Cleanup is the form in which expired keys are taken away: delete,
+	// generations or message-time; "" is what the tables were made for.
+	Cleanup string
+	// CleanupRate is the most rows a second that a clean-up deletes or moves. 0 is
+	// the store's default.
+	CleanupRate int
+	// CleanupHours are the hours in which keys are cleaned up. The zero value is
+	// all day.
+	CleanupHours schema.Hours
+	// Generation is how long a generation lasts. 0 is the store's default.
+	Generation time.Duration
+	// MessageAge is how old a message may be by the time inside its id. 0 is
+	// the store's default.
+	MessageAge time.Duration
+	Partitions int // 0 is the store's default
+	// Prepare has statements prepared by name.
+	Prepare   bool
+	KeepIDs   bool
+	MaxResult int64 // 0 is the store's default
+}
+
+// NewStore returns an empty Store.
+func NewStore() config.Spec { return &Store{} }
+
+// Kind implements config.Kind.
+func (*Store) Kind() string { return "postgres" }
+
+// Fields implements config.Kind.
+func (s *Store) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Keys in PostgreSQL, shared by processes, and in one transaction with the effects of a `postgres` sink where that is wanted.",
+		Fields: []schema.Field{
+			dsnField(&s.DSN).Need(),
+			schema.IdentifierField("schema", &s.Schema, 63, "Schema of its tables.").Means("public"),
+			schema.IdentifierField("prefix", &s.Prefix, 40, "What the names of its tables begin with.").Means("semel_"),
+			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys go. It counts when the tables are made, and cannot be changed later.",
+				"delete", "generations", "message-time").Means("what the tables were made for; `delete` when they are made"),
+			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The most rows a second that a clean-up deletes or moves.").Means("no limit but that it works a fifth of the time"),
+			schema.HoursField("cleanup_hours", &s.CleanupHours, "Hours of the day, by UTC, in which keys are cleaned up, such as those of little load.").Means("all day"),
+			schema.DurationField("generation", &s.Generation, "How long a generation lasts, with `cleanup: generations`.").Means("24h"),
+			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It counts when the tables are made.").Means("7d"),
+			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Into how many parts the table is divided. It counts when the tables are made.").Means("none with `delete`, 32 with `message-time`"),
+			schema.TruthField("prepare", &s.Prepare, "Have statements prepared by name, which not every pooler bears.").Means("false"),
+			config.KeepIDsField(&s.KeepIDs),
+			config.MaxResultField(&s.MaxResult).Means("1MiB"),
+		},
+		Check: func(_ schema.Value, there schema.Members) {
+			if generation, ok := there["generation"]; ok && s.Cleanup != "generations" {
+				generation.Wrong("it is for cleanup: generations: write that too, or leave it out")
+			}
+			if age, ok := there["message_age"]; ok && s.Cleanup != "message-time" {
+				age.Wrong("it is for cleanup: message-time: write that too, or leave it out")
+			}
+			if partitions, ok := there["partitions"]; ok && s.Cleanup == "generations" {
+				partitions.Wrong("generations have tables of their own: leave it out")
+			}
+		},
+	}
+}
+
+// dsnField is the address of a PostgreSQL database.
+func dsnField(target *schema.Secret) schema.Field {
+	return schema.Field{
+		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. In it `pool_max_conns` is the most connections.",
+		Form: schema.Form{Scalar: schema.ScalarAddress}, Read: func(v schema.Value) { postgresDSN(v, target) },
+	}
+}
+
+func postgresDSN(v schema.Value, target *schema.Secret) {
+	v.Address(target)
+	text := target.Reveal()
+	switch {
+	case text == "":
+	case strings.HasPrefix(target.String(), schema.HiddenText), twoAts(text):
+		v.Wrong("it cannot be understood: in the password of a URL write %%2F for /, %%3F for ?, %%23 for # and %%40 for @; elsewhere put a value with blanks in single quotes")
+	case strings.Contains(text, "://") && !schema.HasScheme(text, "postgres", "postgresql"):
+		v.Wrong("it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database")
+	}
+}
+
+// twoAts reports whether a URL has an @ in its password that is not written as
+// %40. The driver ends the password at the first one, and looks up what is
+// behind it as the name of a host.
+func twoAts(text string) bool {
+	_, rest, _ := strings.Cut(text, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	return strings.Count(authority, "@") > 1
+}
+
+// About implements config.Spec.
+func (s *Store) About() config.StoreAbout {
+	return config.StoreAbout{
+		Address:    "PostgreSQL, " + s.DSN.String(),
+		Exceptions: []string{"failover to an asynchronous replica forgets keys that were not yet copied"},
+	}
+}
+
+// CheckAddress implements config.AddressChecker.
+func (s *Store) CheckAddress() (field string, err error) {
+	_, err = pgxpool.ParseConfig(s.DSN.Reveal())
+	return "dsn", err
+}
+
+// Open implements config.Spec.
+func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
+	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
+		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), Generation: s.Generation,
+		KeepIDs: s.KeepIDs, MaxResult: s.MaxResult, Prepare: s.Prepare,
+	})
+	if err != nil {
+		return nil, err
+	}
+	env.OnClose(store.Close)
+	return store, nil
+}
+
+func (s *Store) names() pgstore.Names { return pgstore.Names{Schema: s.Schema, Prefix: s.Prefix} }
+
+// OpenLot implements config.Database.
+func (s *Store) OpenLot(ctx context.Context) (pipeline.Lot, error) {
+	lot, err := pgsink.OpenLot(ctx, s.DSN.Reveal(), s.names())
+	if err != nil {
+		return nil, err // not lot: a nil *Lot in an interface is no nil
+	}
+	return lot, nil
+}
+
+// maintainer is a store whose expired keys go only where a process cleans up.
+type maintainer interface {
+	Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
+}
+
+// Clean implements config.Cleaner.
+func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
+	of, ok := semel.Ability[maintainer](store)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context, pass func(gone int64, err error)) error {
+		return of.Maintain(ctx, &pgstore.MaintainOptions{Rate: s.CleanupRate, Hours: pgstore.Hours(s.CleanupHours), OnPass: pass})
+	}
+}
+
+// Examine implements config.Kind.
+func (s *Store) Examine(ctx context.Context, x *config.Examination) {
+	err := s.examine(ctx, x)
+	if errors.Is(err, pgstore.ErrSchema) {
+		x.Refused(err, "semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name)
+		return
+	}
+	x.Fail("", err)
+}
+
+func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) {
+	var closing func() error
+	opened, err := s.Open(ctx, &config.StoreEnv{File: x.File, Name: x.Store.Name, OnClose: func(c func() error) { closing = c }})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closing()) }()
+	findings, err := opened.(semel.Doctor).Examine(ctx)
+	x.Add(findings)
+	return err
+}
+
+var (
+	_ config.SessionSink    = (*Sink)(nil)
+	_ config.Database       = (*Store)(nil)
+	_ config.Cleaner        = (*Store)(nil)
+	_ config.AddressChecker = (*Store)(nil)
+)

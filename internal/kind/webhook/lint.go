@@ -1,0 +1,108 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) {
+	s.lintAddress(l)
+	p, timeout := l.Pipeline, l.At("sink.webhook.timeout")
+	if p.Lease < s.Timeout {
+		l.Add(semel.Warning, config.Repeat, l.At("lease"),
+			fmt.Sprintf("%s, and one request may take %s", schema.Duration(p.Lease), schema.Duration(s.Timeout)),
+			"a process that stalls, or does not reach the store, loses the key while its request is under way, and another sends it again",
+			fmt.Sprintf("lease: %s or more, or a shorter timeout", schema.Duration(2*s.Timeout)))
+	}
+	if l.File.Shutdown < s.Timeout {
+		l.Add(semel.Warning, config.Repeat, timeout,
+			fmt.Sprintf("%s, and shutdown is %s", schema.Duration(s.Timeout), schema.Duration(l.File.Shutdown)),
+			"a request that is under way at the end of a drain is cut off: its outcome is unknown",
+			fmt.Sprintf("shutdown: %s or more, or a shorter timeout", schema.Duration(s.Timeout+5*time.Second)))
+	}
+}
+
+// lintAddress looks at a target's address. Names are not looked up.
+func (s *Sink) lintAddress(l *config.Linter) {
+	u, err := url.Parse(s.URL.Reveal())
+	if err != nil {
+		return // it was read
+	}
+	path := l.At("sink.webhook.url")
+	host := u.Hostname()
+	if u.Scheme == "http" && !config.IsLoopback(host) {
+		l.Add(semel.Warning, config.NoRisk, path, "http://", "whoever stands between can read and change messages, and answer for the target", "https://")
+	}
+	if s.TLS != nil && s.TLS.InsecureSkipVerify {
+		l.Unverified(l.At("sink.webhook.tls.insecure_skip_verify"))
+	}
+	address, err := netip.ParseAddr(host)
+	if config.IsLoopback(host) && err != nil {
+		address, err = netip.MustParseAddr("127.0.0.1"), nil
+	}
+	address = address.Unmap().WithZone("") // as the sink compares it
+	switch {
+	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address) }):
+		l.Add(semel.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, so that no message can reach inner services", "allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
+	case err != nil && len(s.AllowPrivate) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc([]string{".internal", ".local", ".lan", ".home.arpa", ".svc"}, func(end string) bool { return strings.HasSuffix(host, end) })):
+		l.Notice(path, host+" is the name of an inner service", "if it has a private address, the sink refuses to connect there", "allow_private: the network, such as [10.0.0.0/8]")
+	}
+}
+
+// isPublic reports whether an address is one that anybody may be sent to.
+func isPublic(address netip.Addr) bool {
+	address = address.Unmap()
+	shared := netip.MustParsePrefix("100.64.0.0/10")
+	return address.IsGlobalUnicast() && !address.IsPrivate() && !shared.Contains(address)
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
+	err := s.reach(ctx)
+	x.Fail("sink", err)
+	if err == nil {
+		x.Note(semel.Fine, "sink.webhook.url", "the target takes connections", "", "")
+	}
+}
+
+// reach connects to a target, and sends nothing.
+func (s *Sink) reach(ctx context.Context) error {
+	u, err := url.Parse(s.URL.Reveal())
+	if err != nil {
+		return fmt.Errorf("the address cannot be read: %w", semel.ErrInvalidRequest)
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 10*time.Second))
+	defer cancel()
+	address := net.JoinHostPort(u.Hostname(), port)
+	var conn io.Closer
+	if u.Scheme == "https" {
+		c, tlsErr := s.TLS.Config()
+		if tlsErr != nil {
+			return tlsErr
+		}
+		conn, err = (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
+	}
+	return conn.Close()
+}

@@ -1,0 +1,234 @@
+// Package webhook is the kind of sink that sends each message as a request.
+package webhook
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel/broker/webhook"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Sink sends each message as a request.
+type Sink struct {
+	config.SinkBase
+	// URL may hold a password.
+	URL     schema.Secret
+	Method  string
+	Headers []Header
+	// Timeout bounds one request.
+	Timeout time.Duration
+	// AllowPrivate are the networks of private addresses that may be reached.
+	AllowPrivate []netip.Prefix
+	TLS          *config.TLS
+	// MaxResponse is the longest response in bytes that is kept.
+	MaxResponse int64
+	// Success and Retry are statuses beside the usual ones that mean that the
+	// effect is there, and that another attempt may succeed.
+	Success, Retry []int
+	// Forward are the names of headers of the message that are sent on.
+	Forward []string
+}
+
+// Header is a header of a request.
+type Header struct {
+	Name  string
+	Value schema.Secret
+}
+
+// NewSink returns an empty Sink.
+func NewSink() config.Sink { return &Sink{} }
+
+// Kind implements config.Kind.
+func (*Sink) Kind() string { return "webhook" }
+
+// Fields implements config.Kind.
+func (s *Sink) Fields() schema.Mapping {
+	return schema.Mapping{Doc: "A request for each message, with the headers `Idempotency-Key`, `Semel-Attempt`, `Semel-Token`, `Semel-Scope` and `Semel-Redrive`. The response is kept as the key's result.", Check: func(_ schema.Value, there schema.Members) { s.checkStatuses(there) }, Fields: []schema.Field{
+		{Name: "url", Doc: "Address of the target, `https://…`.", Form: schema.Form{Scalar: schema.ScalarAddress}, Required: true, Read: func(v schema.Value) { webhookURL(v, &s.URL) }},
+		schema.ChoiceField("method", &s.Method, "Method of the request.", "POST", "PUT", "PATCH").Or("POST"),
+		{Name: "headers", Doc: "Headers to add. Their values are treated as secrets.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarSecret}}, Read: func(v schema.Value) { readHeaders(v, &s.Headers) }},
+		schema.DurationField("timeout", &s.Timeout, "How long one request may take, with its answer.").Or("10s"),
+		{Name: "allow_private", Doc: "Let it reach addresses that are not public: all with `true`, or those of networks such as `10.0.0.0/8`.", Initial: "false",
+			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarTruth}, {Element: &schema.Form{Scalar: schema.ScalarText}}}}, Read: func(v schema.Value) { networks(v, &s.AllowPrivate) }},
+		config.TLSField(&s.TLS),
+		schema.SizeField("max_response", &s.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").Or("64KiB"),
+		statusesField("success", &s.Success, "Further statuses that mean that the effect is there, beside 2xx."),
+		statusesField("retry", &s.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent, unless the target goes on to take others and not this message. All others give the message up."),
+		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Headers of the message that are sent on."),
+	}}
+}
+
+// About implements config.Sink.
+func (s *Sink) About() config.SinkAbout {
+	return config.SinkAbout{
+		Name: "webhook " + s.Method + " " + s.URL.String(), Answer: s.Timeout,
+		Handed:     ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by",
+		Exceptions: []string{"a target that has the effect and answers 5xx or another status of those that are tried again gets the request again, with the same key"},
+	}
+}
+
+// Open implements config.Sink.
+func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
+	opts := &webhook.Options{
+		URL: s.URL.Reveal(), Method: s.Method, Headers: http.Header{}, Timeout: s.Timeout,
+		Allowed: s.AllowPrivate, MaxResponse: s.MaxResponse, Parallel: env.Pipeline.Parallel, Pipeline: env.Pipeline.Name,
+		Success: s.Success, Retry: s.Retry, Forward: s.Forward,
+	}
+	for _, h := range s.Headers {
+		opts.Headers.Add(h.Name, h.Value.Reveal())
+	}
+	var err error
+	if opts.TLS, err = s.TLS.Config(); err != nil {
+		return nil, err
+	}
+	sink, err := webhook.New(opts)
+	if err != nil {
+		return nil, err // not sink: a nil *Sink in an interface is no nil
+	}
+	return sink, nil
+}
+
+func webhookURL(v schema.Value, target *schema.Secret) {
+	v.Address(target)
+	text := target.Reveal()
+	if text == "" {
+		return
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || strings.HasPrefix(target.String(), schema.HiddenText) {
+		v.Wrong("it is no address of a target: write https://host/path")
+		*target = schema.Secret{}
+	}
+}
+
+// headers reads names and secret values.
+func readHeaders(v schema.Value, target *[]Header) {
+	entries, _ := v.Entries()
+	for _, e := range entries {
+		if problem := ofHeaderName(e.Name); problem != "" {
+			v.WrongAt(e.At, "%s: %s", v.Path, problem)
+			continue
+		}
+		h := Header{Name: e.Name}
+		v.Value(e.Value, schema.Within(v.Path, e.Name)).Secret(&h.Value)
+		if strings.ContainsAny(h.Value.Reveal(), "\r\n\x00") {
+			v.WrongAt(e.At, "%s: a value of a header is one line", schema.Within(v.Path, e.Name))
+		}
+		*target = append(*target, h)
+	}
+}
+
+// forwarded reads the name of a header of messages that is sent on.
+func forwarded(v schema.Value, target *[]string) {
+	var name string
+	v.Text(&name)
+	if name == "" {
+		return
+	}
+	if problem := ofHeaderName(name); problem != "" {
+		v.Wrong("%s", problem)
+		return
+	}
+	*target = append(*target, name)
+}
+
+// ofHeaderName says why a header cannot be set; "" is that it can.
+func ofHeaderName(name string) string {
+	switch strings.ToLower(name) {
+	case "connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade":
+		return name + " belongs to the connection: leave it out"
+	case "idempotency-key", "semel-attempt", "semel-token", "semel-scope", "semel-redrive", "semel-pipeline":
+		return name + " is written by the sink itself: leave it out"
+	}
+	if !isHeaderName(name) {
+		return "this is no name of a header"
+	}
+	return ""
+}
+
+// checkStatuses refuses to try again what had its effect.
+func (s *Sink) checkStatuses(there schema.Members) {
+	for _, status := range s.Retry {
+		if status < 300 || slices.Contains(s.Success, status) {
+			there["retry"].Wrong("%d means that the effect is there: leave it out", status)
+			return
+		}
+	}
+}
+
+func isHeaderName(name string) bool {
+	for _, c := range []byte(name) {
+		if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// networks reads true, which is all networks, false, or a list.
+func networks(v schema.Value, target *[]netip.Prefix) {
+	if !v.IsList() {
+		all := false
+		if v.Truth(&all); all {
+			*target = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+		}
+		return
+	}
+	v.List(func(element schema.Value) {
+		schema.Quantity(element, new(netip.Prefix), "a network", func(text string) (netip.Prefix, error) {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil {
+				address, addressErr := netip.ParseAddr(text)
+				if addressErr != nil {
+					return prefix, errors.New("not a network: write it like 10.0.0.0/8")
+				}
+				prefix = netip.PrefixFrom(address, address.BitLen())
+			}
+			if a := prefix.Addr(); a.Is4In6() && prefix.Bits() >= 96 { // addresses of IPv4 are compared as such
+				prefix = netip.PrefixFrom(a.Unmap(), prefix.Bits()-96)
+			}
+			*target = append(*target, prefix.Masked())
+			return prefix, nil
+		})
+	})
+}
+
+// statusesField is a list of 404, 4xx and 400-409.
+func statusesField(name string, target *[]int, doc string) schema.Field {
+	return schema.ListField(name, schema.Form{Scalar: schema.ScalarStatus}, func(v schema.Value) {
+		v.List(func(element schema.Value) {
+			var statuses []int
+			schema.Quantity(element, &statuses, "a status", parseStatuses)
+			*target = append(*target, statuses...)
+		})
+	}, doc)
+}
+
+func parseStatuses(text string) ([]int, error) {
+	low, high := text, text
+	if class, ok := strings.CutSuffix(strings.ToLower(text), "xx"); ok && len(class) == 1 {
+		low, high = class+"00", class+"99"
+	} else if from, to, ok := strings.Cut(text, "-"); ok {
+		low, high = from, to
+	}
+	l, lowErr := strconv.Atoi(low)
+	h, highErr := strconv.Atoi(high)
+	if lowErr != nil || highErr != nil || l < 200 || h > 599 || l > h {
+		return nil, errors.New("not a status: write 404, 400-409 or 4xx")
+	}
+	var list []int
+	for status := l; status <= h; status++ {
+		list = append(list, status)
+	}
+	return list, nil
+}
