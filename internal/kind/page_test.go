@@ -11,6 +11,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/kindtest/toy"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -38,7 +39,7 @@ func TestReferencePageIsCurrent(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join("..", "..", "docs", "configuration.md")
 	w := &pageWriter{}
-	page := w.page(examples(t))
+	page := w.page(kind.All(), examples(t))
 	if *update {
 		if err := os.WriteFile(name, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
@@ -46,6 +47,19 @@ func TestReferencePageIsCurrent(t *testing.T) {
 	}
 	if got, err := os.ReadFile(name); err != nil || string(got) != page {
 		t.Errorf("%s is not what the schema says (%v): go test ./internal/config -run ReferencePage -update", name, err)
+	}
+}
+
+// TestReferencePageHasKindsFromOutside adds a kind to the list.
+func TestReferencePageHasKindsFromOutside(t *testing.T) {
+	t.Parallel()
+	kinds := kind.All()
+	kinds.Sources = append(kinds.Sources, toy.NewSource)
+	page := (&pageWriter{}).page(kinds, nil)
+	for _, want := range []string{"Numbers, each twice.", "| `last` | number | `3` | The last number. |"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is missing", want)
+		}
 	}
 }
 
@@ -111,7 +125,7 @@ after ` + "`semel schema > semel.schema.json`" + `.
 
 `
 
-func (w *pageWriter) page(examples map[string]string) string {
+func (w *pageWriter) page(kinds *config.Kinds, examples map[string]string) string {
 	w.out.WriteString(pageIntro)
 	w.out.WriteString("## Examples\n\n")
 	names := make([]string, 0, len(examples))
@@ -123,7 +137,7 @@ func (w *pageWriter) page(examples map[string]string) string {
 		fmt.Fprintf(&w.out, "```yaml\n%s```\n\n", examples[name])
 	}
 	w.out.WriteString("## Sections\n\nA section whose name begins with `x-` is the user's own, for anchors.\n\n")
-	w.mapping("", schema.Mapping{Fields: kind.All().Sections(&config.File{})}, "")
+	w.mapping("", schema.Mapping{Fields: kinds.Sections(&config.File{})}, "")
 	for i := 0; i < len(w.shared); i++ {
 		w.section("", w.shared[i].Title, w.shared[i].Members())
 	}

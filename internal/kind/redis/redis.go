@@ -3,6 +3,7 @@ package redis
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"time"
@@ -180,7 +181,8 @@ func (s *Store) place() string {
 	if len(parts) == 2 && parts[1] == "" {
 		return ""
 	}
-	return strings.Join(parts, "\x00")
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00"))) // there may be a password among them
+	return string(sum[:])
 }
 
 // Lint implements config.Spec.

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/kindtest/toy"
+)
+
+// TestAKindIsOnePackageAndOneLineInAList has every verb work with kinds of which the
+// program knows no more than that.
+func TestAKindIsOnePackageAndOneLineInAList(t *testing.T) {
+	t.Parallel()
+	kinds := kind.All()
+	kinds.Sources = append(kinds.Sources, toy.NewSource)
+	kinds.Sinks = append(kinds.Sinks, toy.NewSink)
+	toyRun := func(args ...string) outcome {
+		var stdout, stderr bytes.Buffer
+		status := Main(t.Context(), kinds, args, strings.NewReader(""), &stdout, &stderr, noEnv)
+		return outcome{status, stdout.String(), stderr.String()}
+	}
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  count: { source: { toy: { last: 101 } }, key: { id: .id }, store: keys, sink: { toy: { before: number } } }
+`)
+	for _, one := range []struct {
+		args   []string
+		status int
+		want   []string
+	}{
+		{[]string{"lint", file}, exitDone, []string{"source.toy.last: 101: it takes long"}},
+		{[]string{"explain", file}, exitDone, []string{"count: toy up to 101 → toy", "the source counts from the beginning again"}},
+		{[]string{"doctor", file}, exitDone, []string{"it can count"}},
+		{[]string{"dry-run", file}, exitFound, []string{"202"}},
+		{[]string{"schema"}, exitDone, []string{`"toy"`, "The last number."}},
+		{[]string{"run", file, "--admin", "off"}, exitDone, []string{"number {\"id\":1}\n", "number {\"id\":101}\n"}},
+	} {
+		got := toyRun(one.args...)
+		if got.status != one.status {
+			t.Errorf("%v: exit status %d: %s%s", one.args, got.status, got.stdout, got.stderr)
+		}
+		for _, want := range one.want {
+			if !strings.Contains(got.stdout, want) {
+				t.Errorf("%v: %q is missing in:\n%s%s", one.args, want, got.stdout, got.stderr)
+			}
+		}
+		if one.args[0] == "run" && strings.Count(got.stdout, "number ") != 101 {
+			t.Errorf("each number once: %s", got.stdout)
+		}
+	}
+	wrong := writeFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(must(os.ReadFile(file)), "toy: { last", "toi: { last", 1))
+	if got := toyRun("lint", wrong); got.status != exitUsage || !strings.Contains(got.stderr, "did you mean toy?") {
+		t.Errorf("a typo: %+v", got)
+	}
+}
+
+func must(data []byte, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return string(data)
+}

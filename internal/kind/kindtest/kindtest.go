@@ -1,0 +1,265 @@
+// Package kindtest is the suite that every kind of source, sink and store passes.
+// A kind's test is one call of it.
+package kindtest
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Case says how a kind is written in a configuration.
+type Case struct {
+	// Least is the least that must be written, as in "{ path: out.jsonl }".
+	Least string
+	// Secrets, if the kind has any, is written so that every secret in it contains
+	// [Secret]. The suite fails if a field for secrets is left out.
+	Secrets string
+}
+
+// Secret is the text that a Case has in place of secrets.
+const Secret = "correct-horse-battery"
+
+// Source checks one kind of source.
+func Source(t *testing.T, empty func() config.Source, c Case) {
+	t.Helper()
+	kinds := kind.All()
+	kinds.Sources = with(kinds.Sources, empty)
+	s := &suite{kinds: kinds, name: empty().Kind(), section: "source", c: c, fields: func() schema.Mapping { return empty().Fields() }}
+	s.run(t, func(t *testing.T, p *config.Pipeline) {
+		about := p.Source.About(p)
+		s.words(t, map[string]string{
+			"Name": about.Name, "Again": about.Again, "AfterAck.Unsure": about.AfterAck.Unsure, "AfterAck.Again": about.AfterAck.Again, "AfterAck.Gets": about.AfterAck.Gets,
+		})
+		if (about.Behind == "") == (about.TakesBack == "") {
+			t.Errorf("one of Behind %q and TakesBack %q must be empty", about.Behind, about.TakesBack)
+		}
+		if about.TakesBack != "" && strings.Count(about.TakesBack, "%s") != 1 {
+			t.Errorf("TakesBack %q has no place for the time", about.TakesBack)
+		}
+	})
+}
+
+// Sink checks one kind of sink.
+func Sink(t *testing.T, empty func() config.Sink, c Case) {
+	t.Helper()
+	kinds := kind.All()
+	kinds.Sinks = with(kinds.Sinks, empty)
+	s := &suite{kinds: kinds, name: empty().Kind(), section: "sink", c: c, fields: func() schema.Mapping { return empty().Fields() }}
+	s.run(t, func(t *testing.T, p *config.Pipeline) {
+		about := p.Sink.About()
+		s.words(t, map[string]string{"Name": about.Name})
+		if (about.Place == "") != (about.PlaceName == "") {
+			t.Errorf("Place %q is called %q", about.Place, about.PlaceName)
+		}
+	})
+}
+
+// Store checks one kind of store.
+func Store(t *testing.T, empty func() config.Spec, c Case) {
+	t.Helper()
+	kinds := kind.All()
+	kinds.Stores = with(kinds.Stores, empty)
+	s := &suite{kinds: kinds, name: empty().Kind(), section: "store", c: c, fields: func() schema.Mapping { return empty().Fields() }}
+	s.run(t, func(t *testing.T, p *config.Pipeline) {
+		about := empty().About()
+		if (about.Place == "") != (about.PlaceName == "") && about.PlaceName == "" {
+			t.Errorf("Place %q is called %q", about.Place, about.PlaceName)
+		}
+		if about.Filter == nil && about.NoRecords != "" && about.NotLast == "" {
+			t.Error("a store into which nobody can look cannot decide for others: say why in NotLast")
+		}
+	})
+}
+
+// with returns a list of kinds that has this one once.
+func with[T config.Kind](list []func() T, empty func() T) []func() T {
+	list = slices.DeleteFunc(list, func(other func() T) bool { return other().Kind() == empty().Kind() })
+	return append(list, empty)
+}
+
+type suite struct {
+	kinds         *config.Kinds
+	name, section string
+	c             Case
+	fields        func() schema.Mapping
+}
+
+// run runs the cases that all kinds have in common, and those of the section.
+func (s *suite) run(t *testing.T, about func(*testing.T, *config.Pipeline)) {
+	t.Run("fields_are_explained", s.fieldsAreExplained)
+	t.Run("an_unknown_field_is_named", s.unknownFields)
+	t.Run("the_least_is_read_and_in_the_json_schema", s.least)
+	t.Run("the_defaults_are_not_broken", s.defaults)
+	t.Run("explain_has_words_for_every_mode", func(t *testing.T) { s.explained(t, about) })
+	t.Run("secrets_are_hidden", s.secrets)
+}
+
+// file is a configuration with one pipeline in which the kind stands; more are
+// further fields of the pipeline.
+func (s *suite) file(written, more string) string {
+	ends := map[string]string{
+		"source": `{ file: { paths: [in.jsonl] } }`, "sink": `{ stdout: {} }`, "store": `{ embedded: { path: keys } }`,
+	}
+	ends[s.section] = "{ " + s.name + ": " + written + " }"
+	return fmt.Sprintf(`stores:
+  beside: { redis: { url: "redis://127.0.0.1:6379" } }
+  rows: { postgres: { dsn: "host=127.0.0.1" } }
+  keys: %s
+pipelines:
+  p: { source: %s, key: { id: .id }, window: 7d, store: %s, sink: %s%s }
+`, ends["store"], ends["source"], "keys", ends["sink"], more)
+}
+
+func (s *suite) parse(t *testing.T, written, more string) (*config.File, *config.Pipeline) {
+	t.Helper()
+	text := s.file(written, more)
+	f, err := s.kinds.Parse(filepath.Join(t.TempDir(), "semel.yaml"), []byte(text), func(string) string { return "" })
+	if err != nil {
+		t.Fatalf("%v\nin:\n%s", err, text)
+	}
+	return f, f.Pipelines[0]
+}
+
+// fieldsAreExplained keeps the reference page whole.
+func (s *suite) fieldsAreExplained(t *testing.T) {
+	m := s.fields()
+	if !strings.HasSuffix(m.Doc, ".") {
+		t.Errorf("Doc of the kind is %q: it is a sentence", m.Doc)
+	}
+	walk("", m, func(path string, f *schema.Field) {
+		if !strings.HasSuffix(f.Doc, ".") || strings.Contains(f.Doc, "|") {
+			t.Errorf("%s: its sentence is %q", path, f.Doc)
+		}
+		if f.Required && f.Fallback() != "" {
+			t.Errorf("%s is required and has a default", path)
+		}
+	})
+}
+
+func (s *suite) unknownFields(t *testing.T) {
+	text := s.file("{ no_such_field: 1 }", "")
+	_, err := s.kinds.Parse("semel.yaml", []byte(text), func(string) string { return "" })
+	if err == nil || !strings.Contains(err.Error(), "no_such_field") || !strings.Contains(err.Error(), s.name) {
+		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+// least reads the least there is: what is bound to fields gets their defaults.
+func (s *suite) least(t *testing.T) {
+	s.parse(t, s.c.Least, s.lossy())
+	page, err := s.kinds.JSONSchema()
+	if err != nil || !strings.Contains(string(page), `"`+s.name+`"`) {
+		t.Errorf("the JSON Schema does not know %s: %v", s.name, err)
+	}
+}
+
+// lossy is what a pipeline must say whose store drops new messages.
+func (s *suite) lossy() string {
+	if s.section == "store" {
+		for _, empty := range s.kinds.Stores {
+			if k := empty(); k.Kind() == s.name && k.About().Filter != nil {
+				return ", lossy: true"
+			}
+		}
+	}
+	return ""
+}
+
+func (s *suite) defaults(t *testing.T) {
+	f, _ := s.parse(t, s.c.Least, s.lossy())
+	for _, x := range f.Lint() {
+		if x.Severity == semel.Broken {
+			t.Errorf("%s: %s: %s: %s", x.Subject, x.Found, x.Cost, x.Remedy)
+		}
+		if x.Subject == "" || x.Found == "" || x.Remedy == "" {
+			t.Errorf("a finding says too little: %+v", x)
+		}
+	}
+}
+
+// explained has the promise of every mode in which the kind takes part rendered.
+func (s *suite) explained(t *testing.T, about func(*testing.T, *config.Pipeline)) {
+	for _, more := range []string{"", ", on_lease_expired: hold", ", observe: true"} {
+		f, p := s.parse(t, s.c.Least, more+s.lossy())
+		about(t, p)
+		promise := explain.Explain(f, p)
+		text := strings.Join(strings.Fields(promise.Text()), " ")
+		for _, hole := range []string{"%!", " ,", " ;", " :", ", ,", "()"} {
+			if strings.Contains(text, hole) {
+				t.Errorf("mode %s%s: the promise has a hole %q:\n%s", promise.Mode, more, hole, text)
+			}
+		}
+		if promise.From == "" || promise.To == "" || promise.Keys == "" || len(promise.Crashes) < 2 {
+			t.Errorf("mode %s%s: the promise says too little:\n%s", promise.Mode, more, text)
+		}
+		for _, c := range promise.Crashes {
+			if c.At == "" || strings.TrimSpace(c.Then) == "" || strings.HasPrefix(c.Then, ";") || strings.HasPrefix(c.Then, ":") {
+				t.Errorf("mode %s%s: a crash is not explained: %+v", promise.Mode, more, c)
+			}
+		}
+	}
+}
+
+// words must be there, begin in lower case or with a name, and have no full stop.
+func (s *suite) words(t *testing.T, words map[string]string) {
+	t.Helper()
+	for name, text := range words {
+		if text == "" || strings.HasSuffix(text, ".") || strings.TrimSpace(text) != text {
+			t.Errorf("%s is %q: it is part of a sentence", name, text)
+		}
+	}
+}
+
+// secrets must not be shown by anything that is made of a configuration.
+func (s *suite) secrets(t *testing.T) {
+	var fields []string
+	walk("", s.fields(), func(path string, f *schema.Field) {
+		if hasSecret(&f.Form) {
+			fields = append(fields, path)
+		}
+	})
+	if len(fields) == 0 {
+		return
+	}
+	if n := strings.Count(s.c.Secrets, Secret); n == 0 {
+		t.Fatalf("%v hold secrets: write Case.Secrets", fields)
+	}
+	f, p := s.parse(t, s.c.Secrets, s.lossy())
+	said := []string{fmt.Sprintf("%+v %+v", p.Source, p.Sink), explain.Explain(f, p).Text(), f.Redact("a driver says " + Secret)}
+	for _, store := range f.Stores {
+		said = append(said, fmt.Sprintf("%+v %+v", store.Spec, store.Spec.About()))
+	}
+	for _, x := range f.Lint() {
+		said = append(said, fmt.Sprintf("%+v", x))
+	}
+	for _, text := range said {
+		if strings.Contains(text, Secret) {
+			t.Errorf("a secret is shown: %s", text)
+		}
+	}
+}
+
+func hasSecret(f *schema.Form) bool {
+	return f.Scalar == schema.ScalarSecret || f.Scalar == schema.ScalarAddress || f.Named != nil && hasSecret(f.Named)
+}
+
+// walk visits every field below a mapping.
+func walk(path string, m schema.Mapping, visit func(path string, f *schema.Field)) {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		at := schema.Within(path, f.Name)
+		visit(at, f)
+		if f.Form.Members != nil {
+			walk(at, f.Form.Members(), visit)
+		}
+	}
+}
