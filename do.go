@@ -142,7 +142,7 @@ func (g *Guard) Settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome
 		return Outcome{Decision: Mismatch}, fmt.Errorf("semel: %s: %w", call.Key, ErrMismatch)
 	case InDoubt:
 		return Outcome{Decision: InDoubt}, fmt.Errorf("semel: %s was last held by %s, attempt %d: resolve the key: %w",
-			call.Key, a.Holder, a.Claim.Attempt, ErrOutcomeUnknown)
+			call.Key, named(a.Holder), a.Claim.Attempt, ErrOutcomeUnknown)
 	case Late:
 		err := fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)
 		if g.opts.OnLate == LatePark {

@@ -1,6 +1,7 @@
 package semel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,10 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 
 // InFlightError says who holds a key and until when.
 type InFlightError struct {
-	Key    Key
+	Key Key
+	// Holder is the name of the holder, or says what it is where it has no name:
+	// a transaction that has not committed, for instance. It is empty if the
+	// holder claimed without a name.
 	Holder string
 	// LeaseEnd is zero where the key is held without a lease: by a transaction.
 	LeaseEnd time.Time
@@ -80,14 +84,17 @@ type InFlightError struct {
 // Error implements error.
 func (e *InFlightError) Error() string {
 	if e.LeaseEnd.IsZero() {
-		return fmt.Sprintf("semel: key %s is in flight, held by %s: deliver the message again later", e.Key, e.Holder)
+		return fmt.Sprintf("semel: key %s is in flight, held by %s: deliver the message again later", e.Key, named(e.Holder))
 	}
 	return fmt.Sprintf("semel: key %s is in flight, held by %s until %s: deliver the message again later",
-		e.Key, e.Holder, e.LeaseEnd.UTC().Format(time.RFC3339Nano))
+		e.Key, named(e.Holder), e.LeaseEnd.UTC().Format(time.RFC3339Nano))
 }
 
 // Is reports that the error is an ErrInFlight.
 func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
+
+// named returns the name of a holder, or words for one without a name.
+func named(holder string) string { return cmp.Or(holder, "a holder without a name") }
 
 // PermanentError marks an effect's error as one that no retry will mend. A
 // Guard records it as the key's result: the effect does not run again, and a

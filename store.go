@@ -73,7 +73,9 @@ type ClaimAnswer struct {
 	// with Done it has the attempt alone, or nothing if the claim was sent twice
 	// and granted before.
 	Claim Claim
-	// Holder is the name of the present holder when InFlight or InDoubt.
+	// Holder is the name of the present holder when InFlight or InDoubt. It is
+	// empty if the holder claimed without a name. A key may be held by a
+	// transaction that has not committed: then Holder says so, and Claim is empty.
 	Holder string
 	// Result is the stored result when Duplicate.
 	Result Result

@@ -96,7 +96,9 @@ func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 			want: semel.ErrLeaseLost, class: semel.ClassUnknown},
 		"the delivery stops because the store is away": {
 			before: func(r *rig, _ *semel.Call) {
-				r.store.extend = func(context.Context, []semel.ExtendRequest, []semel.ExtendAnswer) error { return semel.ErrStoreUnavailable }
+				r.store.extend = func(context.Context, []semel.ExtendRequest, []semel.ExtendAnswer) error {
+					return semel.ErrStoreUnavailable
+				}
 			},
 			deliver: func(_ *rig, ctx context.Context) error {
 				<-ctx.Done()

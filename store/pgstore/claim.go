@@ -137,6 +137,10 @@ func find(all []asked, key semel.Digest) *asked {
 	return &all[i]
 }
 
+// openTransaction stands for the holder of a key that a transaction has claimed:
+// nobody can read what that transaction wrote before it commits.
+const openTransaction = "a transaction that has not committed"
+
 // decide answers all requests for some keys. Where another transaction holds
 // one of them for longer than we wait, the others must not wait for it too: the
 // keys are tried in ever smaller parts, until that one is alone and in flight.
@@ -147,7 +151,7 @@ func (c *claims) decide(ctx context.Context, keys []asked) error {
 		return err
 	case len(keys) == 1:
 		for _, i := range keys[0].which {
-			c.answers[i].Decision = semel.InFlight
+			c.answers[i].Decision, c.answers[i].Holder = semel.InFlight, openTransaction
 		}
 		return nil
 	}
