@@ -59,6 +59,14 @@ type ClaimRequest struct {
 	// for effects that commit together with the claim, for filling a store
 	// from another, and for those who would rather lose a message than repeat
 	// it. A Done claim that is granted is answered with Fresh and token 0.
+	//
+	// The store keeps enough of the Owner to recognise a Done claim that is
+	// repeated after a lost answer. The repetition is Fresh again, and its Claim
+	// is empty. Another Owner gets Duplicate, and so does one who repeats the
+	// request without Done. A store with a compact form may forget the Owner
+	// after a while. Its documentation says when. In a transaction the effect
+	// commits with the claim: repeated after the commit, the claim is a
+	// Duplicate.
 	Done bool
 	// Time is the message's own time, or zero. A key without record is Late
 	// when its message is older than Window.
@@ -69,9 +77,8 @@ type ClaimRequest struct {
 type ClaimAnswer struct {
 	Decision Decision
 	// Claim is what was granted when Fresh, and the present holder's claim
-	// when InFlight or InDoubt (of a Mismatch, what the record has). Of a claim
-	// with Done it has the attempt alone, or nothing if the claim was sent twice
-	// and granted before.
+	// when InFlight or InDoubt (of a Mismatch, what the record has). A claim with
+	// Done gets the attempt alone, and nothing if it repeats itself.
 	Claim Claim
 	// Holder is the name of the present holder when InFlight or InDoubt. It is
 	// empty if the holder claimed without a name. A key may be held by a

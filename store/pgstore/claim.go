@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
 // maxStatement is the most keys that one statement decides. A call with more
@@ -77,12 +78,13 @@ type claims struct {
 	session
 	reqs    []semel.ClaimRequest
 	answers []semel.ClaimAnswer
+	owners  digest.Owners
 }
 
 // claim decides the requests of one call. Requests for one key are decided in
 // their order: the first by the table, the others by the row that it left.
 func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	c := &claims{s, reqs, answers}
+	c := s.claims(reqs, answers)
 	all := c.sorted()
 	for part := range slices.Chunk(all, maxStatement) {
 		if err := c.decide(ctx, part); err != nil {
@@ -90,6 +92,10 @@ func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers [
 		}
 	}
 	return nil
+}
+
+func (s session) claims(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) *claims {
+	return &claims{s, reqs, answers, digest.Owners{Hasher: s.hasher.Hasher}}
 }
 
 // sorted returns the keys of valid requests in order, and answers the others.
@@ -224,7 +230,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		return err
 	}
 	p := c.params(keys)
-	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines}
+	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines, p.makers}
 	if c.opts.KeepIDs {
 		scopes, ids := c.readable(keys)
 		args = append(args, scopes, ids)
@@ -241,7 +247,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 	}
 	for i := range made {
 		if k := find(keys, made[i].key); k != nil {
-			r := newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
+			r := c.newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
 			r.token = made[i].token
 			c.grant(k, &r)
 			c.settle(k, &r, r.seen.Time)
@@ -282,7 +288,7 @@ func (c *claims) grant(k *asked, r *row) {
 func (c *claims) settle(k *asked, r *row, now time.Time) {
 	for len(k.which) > 0 {
 		req, a := &c.reqs[k.which[0]], &c.answers[k.which[0]]
-		if !c.hasher.outside(r, req, a, now) && !r.answer(req, a, now) {
+		if !c.hasher.outside(r, req, a, now) && !c.answer(r, req, a, now) {
 			return
 		}
 		k.which = k.which[1:]
@@ -304,7 +310,7 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 		if r.until.Valid {
 			known++
 			if len(k.which) > 0 {
-				changes = append(changes, r.changed(&c.reqs[k.which[0]], now))
+				changes = append(changes, c.changed(r, &c.reqs[k.which[0]], now))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -10,7 +11,7 @@ import (
 
 // answer decides a request by a row. It returns false, and answers nothing, if
 // the row must be changed for it: see changed.
-func (r *row) answer(req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
+func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
 	state := r.state(now)
 	switch {
 	case state == semel.Absent && req.Late(now):
@@ -19,6 +20,8 @@ func (r *row) answer(req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Tim
 		return false
 	case r.mismatches(req.Fingerprint):
 		a.Decision, a.Claim = semel.Mismatch, r.claim()
+	case state == semel.Done && r.made() && r.token == c.maker(req):
+		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
 	case state == semel.Done:
 		a.Decision, a.Result = semel.Duplicate, decodeResult(r.result)
 	case state == semel.Unknown:
@@ -42,6 +45,18 @@ func (r *row) repeats(req *semel.ClaimRequest) bool {
 	return r.owned && !req.Done && req.Owner == r.owner && req.Owner != semel.Owner{}
 }
 
+// maker is what is kept of who makes a key done in one step, so that a claim that
+// repeats itself is recognised: a number below 0, which is no token. It is null
+// for a claim without an owner. It is null in a transaction, too: there the effect
+// commits with the claim, so that a repetition after the commit is a duplicate.
+func (c *claims) maker(req *semel.ClaimRequest) pgtype.Int8 {
+	if !req.Done || !c.alone || req.Owner == (semel.Owner{}) {
+		return pgtype.Int8{}
+	}
+	d := c.owners.Of(&req.Owner)
+	return pgtype.Int8{Int64: int64(binary.BigEndian.Uint64(d[:]) | 1<<63), Valid: true}
+}
+
 // change is a row that goes to a new owner: the row as it was read, and as it
 // shall be but for its token and times.
 type change struct {
@@ -51,23 +66,23 @@ type change struct {
 }
 
 // changed returns how a row must change for a request that answer left open.
-func (r *row) changed(req *semel.ClaimRequest, now time.Time) change {
-	c := change{was: *r, next: newRow(r.key, req, now), span: spanOf(req)}
+func (c *claims) changed(r *row, req *semel.ClaimRequest, now time.Time) change {
+	ch := change{was: *r, next: c.newRow(r.key, req, now), span: spanOf(req)}
 	if r.state(now) == semel.Absent {
-		c.next.seen = pgtype.Timestamptz{} // the record begins anew
-		return c
+		ch.next.seen = pgtype.Timestamptz{} // the record begins anew
+		return ch
 	}
-	c.next.seen = r.seen
-	c.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
-	if !c.next.fingerprint.Valid {
+	ch.next.seen = r.seen
+	ch.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
+	if !ch.next.fingerprint.Valid {
 		// A take-over without fingerprint does not make the key fit for
 		// another payload.
-		c.next.fingerprint = r.fingerprint
+		ch.next.fingerprint = r.fingerprint
 	}
 	if r.repeats(req) {
-		c.keep, c.next.hold, c.next.attempt = true, r.hold, r.attempt
+		ch.keep, ch.next.hold, ch.next.attempt = true, r.hold, r.attempt
 	}
-	return c
+	return ch
 }
 
 // spanOf is how long the row of a request lasts.
@@ -78,10 +93,10 @@ func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 	return microseconds(req.Lease)
 }
 
-// newRow is the row that an insert at a moment of the server makes, but for its
-// token.
-func newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
-	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), fingerprint: fingerprint(req.Fingerprint)}
+// newRow is the row that an insert at a moment of the server makes, but for the
+// token of a claim.
+func (c *claims) newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
+	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), token: c.maker(req), fingerprint: fingerprint(req.Fingerprint)}
 	if !req.Done {
 		r.owned, r.hold, r.owner = true, req.Hold, req.Owner
 	}

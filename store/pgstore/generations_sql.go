@@ -22,15 +22,12 @@ const record = `t.owner IS DISTINCT FROM ` + markOwner
 // frozen, and a look at it is enough.
 const insertAboveSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
-SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) END, r.fingerprint, r.owner{+, r.scope, r.id}
+SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}
 FROM clock, ` + insertParams + `
 WHERE (r.deadline IS NULL OR r.deadline >= clock.now) AND NOT EXISTS (SELECT FROM {lower} AS t WHERE t.key = r.key)
 ORDER BY r.key
 ON CONFLICT (key) DO NOTHING
 RETURNING key, token, seen`
-
-const insertParams = `unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
-	AS r (key, span, fingerprint, owner, deadline{+, scope, id})`
 
 // insertMarkedSQL is insertSQL for a phase in which generations overlap: the
 // marks first, in the order of keys, then the records of those that were new
@@ -44,7 +41,7 @@ const insertMarkedSQL = clock + `, below AS (
 	ON CONFLICT (key) DO NOTHING
 	RETURNING key)
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
-SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) END, r.fingerprint, r.owner{+, r.scope, r.id}
+SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}
 FROM clock, ` + insertParams + `
 WHERE CASE WHEN clock.now IS NULL THEN false ELSE r.key IN (SELECT key FROM below) END
 ORDER BY r.key

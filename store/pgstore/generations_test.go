@@ -67,7 +67,7 @@ func statementCalls(t *testing.T) map[string]func(on session) error {
 	key := semel.Key{ID: "nobody's"}
 	return map[string]func(on session) error{
 		"insert": func(on session) error {
-			c := &claims{on, []semel.ClaimRequest{doneRequest("1")}, make([]semel.ClaimAnswer, 1)}
+			c := on.claims([]semel.ClaimRequest{doneRequest("1")}, make([]semel.ClaimAnswer, 1))
 			return c.insert(ctx, c.sorted())
 		},
 		"read": func(on session) error {

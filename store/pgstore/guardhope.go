@@ -38,7 +38,7 @@ func (u *unit) decide(ctx context.Context, reqs []semel.ClaimRequest, answers []
 // hopes returns the hopeful statement for requests with different keys, with
 // its arguments, or none if there are requests that are not valid.
 func (u *unit) hopes(reqs []semel.ClaimRequest) (sql string, args []any) {
-	c := claims{u.session, reqs, make([]semel.ClaimAnswer, len(reqs))}
+	c := u.claims(reqs, make([]semel.ClaimAnswer, len(reqs)))
 	keys := c.sorted()
 	if len(keys) < len(reqs) {
 		return "", nil

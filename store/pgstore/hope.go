@@ -91,16 +91,16 @@ func (c *claims) hopes(keys []asked) (sql string, args []any) {
 	case len(keys) == 1 && !c.hasher.deadline(first).Valid:
 		span := spanOf(first)
 		sql = c.sql().hopeOne
-		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint)}
+		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint), c.maker(first)}
 		if c.opts.KeepIDs {
 			args = append(args, []byte(first.Key.Scope), []byte(first.Key.ID))
 		}
 		return sql, args
 	case same:
-		sql, args = c.sql().hopeSame, []any{c.lockWait, digestsOf(keys), spanOf(first)}
+		sql, args = c.sql().hopeSame, []any{c.lockWait, digestsOf(keys), spanOf(first), c.makersOf(keys)}
 	default:
 		p := c.params(keys)
-		sql, args = c.sql().hope, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
+		sql, args = c.sql().hope, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines, p.makers}
 	}
 	if c.opts.KeepIDs {
 		scopes, ids := c.readable(keys)

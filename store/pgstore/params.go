@@ -10,6 +10,7 @@ type params struct {
 	fingerprints pgtype.FlatArray[pgtype.Int8]
 	owners       pgtype.FlatArray[[]byte]
 	deadlines    pgtype.FlatArray[pgtype.Timestamptz]
+	makers       pgtype.FlatArray[pgtype.Int8] // empty if there are none
 }
 
 func (c *claims) params(keys []asked) *params {
@@ -29,7 +30,23 @@ func (c *claims) params(keys []asked) *params {
 			p.owners[i] = encodeOwner(req.Owner, req.Hold)
 		}
 	}
+	p.makers = c.makersOf(keys)
 	return p
+}
+
+// makersOf returns the column of makers, empty if there are none.
+func (c *claims) makersOf(keys []asked) pgtype.FlatArray[pgtype.Int8] {
+	makers := pgtype.FlatArray[pgtype.Int8]{}
+	for i := range keys {
+		maker := c.maker(&c.reqs[keys[i].which[0]])
+		if maker.Valid && len(makers) == 0 {
+			makers = make(pgtype.FlatArray[pgtype.Int8], len(keys))
+		}
+		if len(makers) > 0 {
+			makers[i] = maker
+		}
+	}
+	return makers
 }
 
 // readable returns the columns of readable keys.
@@ -62,6 +79,7 @@ type putParams struct {
 	wasTokens    pgtype.FlatArray[pgtype.Int8]
 	wasUntil     pgtype.FlatArray[pgtype.Timestamptz]
 	wasOwned     pgtype.FlatArray[bool]
+	makers       pgtype.FlatArray[pgtype.Int8]
 }
 
 func (p *putParams) add(c *change) {
@@ -79,8 +97,9 @@ func (p *putParams) add(c *change) {
 	p.wasTokens = append(p.wasTokens, c.was.token)
 	p.wasUntil = append(p.wasUntil, c.was.until)
 	p.wasOwned = append(p.wasOwned, c.was.owned)
+	p.makers = append(p.makers, c.next.token)
 }
 
 func (p *putParams) args() []any {
-	return []any{p.keys, p.spans, p.fingerprints, p.owners, p.attempts, p.seen, p.keep, p.wasTokens, p.wasUntil, p.wasOwned}
+	return []any{p.keys, p.spans, p.fingerprints, p.owners, p.attempts, p.seen, p.keep, p.wasTokens, p.wasUntil, p.wasOwned, p.makers}
 }

@@ -15,7 +15,7 @@ type row struct {
 	key         semel.Digest
 	until       pgtype.Timestamptz // not valid where there is no row
 	seen        pgtype.Timestamptz
-	token       pgtype.Int8
+	token       pgtype.Int8 // or, below 0, who made the key done in one step
 	fingerprint pgtype.Int8
 	attempt     pgtype.Int4
 	owned       bool
@@ -54,11 +54,22 @@ func (r *row) endsBy(now time.Time) bool {
 // claim returns the claim of a row that is claimed or unknown, and what is left
 // of it of another.
 func (r *row) claim() semel.Claim {
-	c := semel.Claim{Token: semel.Token(r.token.Int64), Attempt: r.attempts()}
+	c := semel.Claim{Token: r.fence(), Attempt: r.attempts()}
 	if r.owned {
 		c.LeaseEnd = r.until.Time
 	}
 	return c
+}
+
+// made reports whether the key was done in one step by somebody who is known.
+func (r *row) made() bool { return r.token.Int64 < 0 }
+
+// fence returns the fencing token; 0 is none.
+func (r *row) fence() semel.Token {
+	if r.made() {
+		return 0
+	}
+	return semel.Token(r.token.Int64)
 }
 
 // attempts is how many claims the record had.
@@ -82,7 +93,7 @@ func (r *row) record(now time.Time) semel.Record {
 	}
 	shown := semel.Record{
 		Key: semel.Key{Scope: string(r.scope), ID: string(r.id)}, Digest: r.key,
-		State: state, Token: semel.Token(r.token.Int64), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
+		State: state, Token: r.fence(), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
 	}
 	if r.fingerprint.Valid {
 		binary.BigEndian.PutUint64(shown.Fingerprint[:], uint64(r.fingerprint.Int64))

@@ -44,8 +44,9 @@ func (s *Store) inTx(q querier) *Tx {
 
 // Claim claims keys that become done with the transaction. All requests must
 // have Done set. Answers are as in [semel.Store]; one that is Fresh tells the
-// caller to write what belongs to the key into the same transaction. It blocks
-// for a round trip, for one more at the first call, and while another
+// caller to write what belongs to the key into the same transaction. A claim that
+// is repeated after the commit is a Duplicate, because its effect has committed
+// with it. Claim blocks for a round trip, for one more at the first call, and while another
 // transaction holds one of the keys.
 func (t *Tx) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if err := t.on.enter("claim", len(reqs), len(answers)); err != nil {

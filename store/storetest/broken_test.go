@@ -26,6 +26,9 @@ func brokenCases() map[bug]struct {
 		ignoresTokenOnExtend:    {volatile, "a stale token changes nothing after take-over"},
 		losesAttempt:            {volatile, "an ended lease is taken over with attempt and token grown"},
 		forgetsOwner:            {volatile, "a claim repeated after a lost reply recognises itself"},
+		forgetsDoneOwner:        {volatile, "a done claim repeated after a lost reply recognises itself"},
+		comparesNonces:          {volatile, "a done claim of another owner does not pass for a repetition"},
+		keepsOwnerInTransaction: {full, "transactions are atomic if and only if transactional"},
 		ownsNobodys:             {volatile, "a claim without an owner is nobody's again"},
 		grantsTwiceInBatch:      {volatile, "keys that occur twice in a claim are decided in order"},
 		forgetsEarly:            {volatile, "a key is remembered for its window and forgotten a tick later"},
@@ -68,7 +71,7 @@ func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
 	for name, bugs := range map[string][]bug{
 		"random calls are answered as the model says": {
 			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, ignoresTokenOnExtend, losesAttempt,
-			forgetsOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
+			forgetsOwner, forgetsDoneOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
 			ignoresMismatchInFlight, retriesHold, unknownExpires, reusesTokens, neverLate, losesOnReopen,
 		},
 		"histories of one key are linearizable": {

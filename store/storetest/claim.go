@@ -18,8 +18,6 @@ var claimCases = []testCase{
 	{"a claim repeated after take-over is in flight", repeatedClaimAfterTakeOver},
 	{"owners of one name are told apart", ownersOfOneName},
 	{"a claim without an owner is nobody's again", claimWithoutOwner},
-	{"a done claim completes in one step", doneClaim},
-	{"a done claim respects a holder and takes over an ended lease", doneClaimAndLease},
 	{"an old message without record is late", oldMessageIsLate},
 	{"an old message with a record is decided by the record", oldMessageWithRecord},
 }
@@ -213,44 +211,6 @@ func claimWithoutOwner(e *env) {
 	if err := e.store.Claim(context.Background(), batch, answers); err != nil || answers[0].Decision != semel.Fresh || answers[1].Decision != semel.InFlight {
 		e.Errorf("twice in a call without an owner: %s and %s, %v", answers[0].Decision, answers[1].Decision, err)
 	}
-}
-
-func doneClaim(e *env) {
-	key := e.key()
-	req := e.request(key)
-	req.Done, req.Lease = true, 0
-	if c := e.fresh(req); c != (semel.Claim{Attempt: 1}) {
-		e.Errorf("a done claim has %+v, want the first attempt alone", c)
-	}
-	e.wantResult(key, semel.Result{})
-	again := e.request(key)
-	again.Done, again.Lease = true, 0
-	e.want(semel.Duplicate, again)
-
-	// Asking again, as after a lost reply, may be recognised or not; it must
-	// not make the key claimable, nor look like the first time.
-	if a := e.claim(req); a.Decision != semel.Fresh && a.Decision != semel.Duplicate || a.Claim != (semel.Claim{}) {
-		e.Errorf("a done claim that is repeated is answered %s with %+v", a.Decision, a.Claim)
-	}
-	e.wantResult(key, semel.Result{})
-}
-
-func doneClaimAndLease(e *env) {
-	key := e.key()
-	held := e.fresh(e.shortly(key))
-	req := e.request(key)
-	req.Done = true
-	if e.movable() {
-		if a := e.want(semel.InFlight, req); a.Claim.Token != held.Token {
-			e.Errorf("in flight shows token %d, want %d", a.Claim.Token, held.Token)
-		}
-	}
-	a := e.claimAfter(e.short, req, semel.InFlight)
-	if a.Decision != semel.Fresh {
-		e.Fatalf("a done claim after the lease is answered %s, want fresh", a.Decision)
-	}
-	e.wantStale("complete", key, held.Token, e.complete(key, held.Token, text("late"), e.window))
-	e.wantResult(key, semel.Result{})
 }
 
 func oldMessageIsLate(e *env) {

@@ -145,8 +145,11 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	case semel.Unknown:
 		return sameAs(a, semel.InDoubt, x)
 	}
-	if x.inOne && x.owner == req.Owner && a.Decision == semel.Fresh && a.Claim.Token == 0 {
-		return "" // it recognises itself
+	if x.inOne && req.Done && x.owner == req.Owner {
+		if a.Claim != (semel.Claim{}) {
+			return fmt.Sprintf("a done claim that is repeated is answered with %+v", a.Claim)
+		}
+		return want(a, semel.Fresh)
 	}
 	if wrong := want(a, semel.Duplicate); wrong != "" {
 		return wrong

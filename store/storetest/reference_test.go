@@ -32,6 +32,7 @@ type record struct {
 	semel.Record
 	owner semel.Owner
 	hold  bool
+	inOne bool // done in one step, by owner
 }
 
 // reference is the store that the suite takes for right.
@@ -201,6 +202,8 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 		}
 	case !rec.Fingerprint.Matches(req.Fingerprint) && !(p.bug == ignoresMismatchInFlight && rec.State == semel.Claimed):
 		return semel.ClaimAnswer{Decision: semel.Mismatch, Claim: held.Claim}
+	case rec.State == semel.Done && rec.inOne && req.Done && p.same(rec.owner, req.Owner):
+		return semel.ClaimAnswer{Decision: semel.Fresh}
 	case rec.State == semel.Done:
 		return semel.ClaimAnswer{Decision: semel.Duplicate, Result: p.replay(req.Key, rec.Result)}
 	case rec.State == semel.Unknown:
@@ -214,6 +217,17 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 		return held
 	}
 	return p.grant(req, rec)
+}
+
+// same reports whether two owners are one that asked twice.
+func (p *place) same(first, second semel.Owner) bool {
+	switch p.bug {
+	case forgetsDoneOwner:
+		return false
+	case comparesNonces:
+		return first.Nonce == second.Nonce
+	}
+	return first == second && (first != semel.Owner{} || p.bug == ownsNobodys)
 }
 
 func (p *place) validate(req semel.ClaimRequest) error {
@@ -232,7 +246,7 @@ func (rec record) answer() semel.ClaimAnswer {
 }
 
 func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
-	rec := record{owner: req.Owner, hold: req.Hold, Record: semel.Record{
+	rec := record{owner: req.Owner, hold: req.Hold, inOne: req.Done, Record: semel.Record{
 		Key: req.Key, State: semel.Claimed, Attempt: before.Attempt + 1, Holder: req.Owner.Name,
 		Fingerprint: req.Fingerprint, FirstSeen: p.now, LeaseEnd: p.now.Add(req.Lease),
 	}}
@@ -387,6 +401,9 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 		saved[key] = rec
 	}
 	for i, req := range reqs {
+		if r.bug != keepsOwnerInTransaction {
+			req.Owner = semel.Owner{} // the effect commits with the claim
+		}
 		answers[i] = r.claim(req)
 	}
 	if !commit && r.bug != commitsAlways {

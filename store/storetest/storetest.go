@@ -83,7 +83,7 @@ type testCase struct {
 func allCases() []testCase {
 	var all []testCase
 	for _, group := range [][]testCase{
-		claimCases, leaseCases, tokenCases, holdCases, batchCases, windowCases,
+		claimCases, doneCases, leaseCases, tokenCases, holdCases, batchCases, windowCases,
 		resultCases, keyCases, lifeCases, traitCases, abilityCases, randomCases,
 	} {
 		all = append(all, group...)
