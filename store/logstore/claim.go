@@ -190,12 +190,12 @@ func (e *entry) result() semel.Result {
 func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
 	state := c.state(now)
 	switch {
+	case !c.fingerprint.Matches(r.Fingerprint):
+		a.Decision, a.Claim = semel.Mismatch, c.grant()
 	case state == semel.Claimed && !r.Done && c.owned(r.Owner):
 		c.leaseEnd = max(c.leaseEnd, after(now, int64(r.Lease)))
 		a.Decision, a.Claim = semel.Fresh, c.grant()
 		s.waitForClaim(o, c)
-	case !c.fingerprint.Matches(r.Fingerprint):
-		a.Decision, a.Claim = semel.Mismatch, c.grant()
 	case state == semel.Unknown:
 		a.Decision, a.Claim, a.Holder = semel.InDoubt, c.grant(), c.name
 	case now < c.leaseEnd:

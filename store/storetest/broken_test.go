@@ -43,6 +43,8 @@ func brokenCases() map[bug]struct {
 		unknownExpires:          {volatile, "unknown does not end by itself"},
 		checksThenInserts:       {volatile, "of many racers one wins"},
 		reusesTokens:            {volatile, "release makes the key fresh with a higher token"},
+		extendsUnknown:          {volatile, "an unknown key is not extended"},
+		keepsFirstLease:         {volatile, "a repeated claim has the later of both lease ends"},
 		neverLate:               {volatile, "an old message without record is late"},
 		keepsCancelledClaims:    {volatile, "a claim that was cancelled does not stay for ever"},
 		followsWall:             {volatile, "a clock that steps back neither ends nor prolongs"},
@@ -72,7 +74,7 @@ func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
 		"random calls are answered as the model says": {
 			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, ignoresTokenOnExtend, losesAttempt,
 			forgetsOwner, forgetsDoneOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
-			ignoresMismatchInFlight, retriesHold, unknownExpires, reusesTokens, neverLate, losesOnReopen,
+			ignoresMismatchInFlight, retriesHold, unknownExpires, extendsUnknown, reusesTokens, neverLate, losesOnReopen,
 		},
 		"histories of one key are linearizable": {
 			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, losesAttempt, forgetsOwner,

@@ -35,6 +35,8 @@ const (
 	unknownExpires          bug = "forgets unknown keys"
 	checksThenInserts       bug = "checks first and inserts later"
 	reusesTokens            bug = "begins tokens anew after release"
+	extendsUnknown          bug = "extends the lease of an unknown key"
+	keepsFirstLease         bug = "answers a repeated claim with its first lease"
 	neverLate               bug = "is never late"
 	keepsCancelledClaims    bug = "keeps a claim that was cancelled for ever"
 	followsWall             bug = "follows the wall clock back"

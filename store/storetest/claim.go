@@ -14,6 +14,7 @@ var claimCases = []testCase{
 	{"a first claim is granted", firstClaimIsGranted},
 	{"while a lease runs the key is in flight", runningLeaseIsInFlight},
 	{"a claim repeated after a lost reply recognises itself", repeatedClaimRecognisesItself},
+	{"a repeated claim has the later of both lease ends", repeatedClaimAndLease},
 	{"a claim repeated after completion is a duplicate", repeatedClaimAfterCompletion},
 	{"a claim repeated after take-over is in flight", repeatedClaimAfterTakeOver},
 	{"owners of one name are told apart", ownersOfOneName},
@@ -148,6 +149,55 @@ func repeatedClaimRecognisesItself(e *env) {
 	e.want(semel.InFlight, e.request(key))
 	e.mustComplete(key, first.Token, text("done once"))
 	e.wantResult(key, text("done once"))
+
+	// Another payload is another message, whoever sends it.
+	req = e.with(e.key(), print('1'))
+	e.fresh(req)
+	req.Fingerprint = print('2')
+	e.want(semel.Mismatch, req)
+}
+
+func repeatedClaimAndLease(e *env) {
+	for _, hold := range []bool{false, true} {
+		req := e.request(e.key())
+		req.Hold = hold
+		first := e.fresh(req)
+		again := func(lease time.Duration) semel.Claim {
+			e.Helper()
+			repeated := req
+			repeated.Lease = lease
+			c := e.fresh(repeated)
+			if c.Token != first.Token || c.Attempt != first.Attempt {
+				e.Errorf("the claim %+v (hold: %t) is repeated as %+v: token and attempt must be the same", first, hold, c)
+			}
+			return c
+		}
+		if c := again(e.lease / 2); !c.LeaseEnd.Equal(first.LeaseEnd) {
+			e.Errorf("a claim repeated with a shorter lease ends at %v, want %v as before", c.LeaseEnd, first.LeaseEnd)
+		}
+		longer := again(2 * e.lease)
+		if d := longer.LeaseEnd.Sub(first.LeaseEnd); d < e.lease-slack {
+			e.Errorf("a claim repeated with twice the lease of %v ends %v later", e.lease, d)
+		}
+		if a := e.want(semel.InFlight, e.request(req.Key)); !sameClaim(a.Claim, longer) {
+			e.Errorf("after a repeated claim in flight shows %+v, want %+v", a.Claim, longer)
+		}
+		if e.movable() {
+			e.wantLeaseEnd("a repeated claim", longer.LeaseEnd, e.now().Add(2*e.lease))
+			e.advance(e.lease)
+			e.wantLeaseEnd("a claim repeated later", again(2*e.lease).LeaseEnd, e.now().Add(2*e.lease))
+		}
+	}
+	// It is still the same claim after its lease, if nobody took it over.
+	req, probe := e.shortly(e.key()), e.key()
+	e.fresh(e.shortly(probe))
+	first := e.fresh(req)
+	e.awaitLease(first, probe)
+	req.Lease = e.lease
+	if c := e.fresh(req); c.Token != first.Token || c.Attempt != first.Attempt || !c.LeaseEnd.After(first.LeaseEnd) {
+		e.Errorf("the claim %+v is repeated after its lease as %+v, want the same token and attempt and a later end", first, c)
+	}
+	e.want(semel.InFlight, e.request(req.Key))
 }
 
 func repeatedClaimAfterCompletion(e *env) {

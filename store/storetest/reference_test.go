@@ -210,6 +210,11 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 		held.Decision = semel.InDoubt
 		return held
 	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner && (req.Owner != semel.Owner{} || p.bug == ownsNobodys):
+		if end := p.now.Add(req.Lease); end.After(rec.LeaseEnd) && p.bug != keepsFirstLease {
+			rec.LeaseEnd = end
+			p.records[p.key(req.Key)] = rec
+		}
+		held = rec.answer()
 		held.Decision, held.Holder = semel.Fresh, ""
 		return held
 	case !ended:
@@ -377,10 +382,11 @@ func (p *place) extend(req semel.ExtendRequest) semel.ExtendAnswer {
 		return semel.ExtendAnswer{Err: fmt.Errorf("reference: lease %v: %w", req.Lease, semel.ErrInvalidRequest)}
 	}
 	rec := p.get(req.Key)
-	if rec.State != semel.Claimed || rec.Token != req.Token && p.bug != ignoresTokenOnExtend {
+	claimed := rec.State == semel.Claimed || rec.State == semel.Unknown && p.bug == extendsUnknown
+	if !claimed || rec.Token != req.Token && p.bug != ignoresTokenOnExtend {
 		return semel.ExtendAnswer{Err: p.stale(req.Key, req.Token)}
 	}
-	rec.LeaseEnd = p.now.Add(req.Lease)
+	rec.State, rec.LeaseEnd = semel.Claimed, p.now.Add(req.Lease)
 	p.records[p.key(req.Key)] = rec
 	return semel.ExtendAnswer{LeaseEnd: rec.LeaseEnd}
 }
