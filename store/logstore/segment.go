@@ -15,7 +15,7 @@ import (
 // sealed.
 const (
 	segmentMagic = "SEMELSEG"
-	version      = 1
+	version      = 1 // of segments
 	headerSize   = 64
 
 	// Positions in the index count units of 4 bytes in a ring of segments, of

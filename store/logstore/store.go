@@ -150,8 +150,14 @@ func (s *Store) start() error {
 		return err
 	}
 	s.hasher = digest.New(s.id.secret)
+	if err := s.recover(names); err != nil {
+		return err
+	}
+	if err := s.countOpen(); err != nil {
+		return err
+	}
 	s.token = semel.Token(s.id.opens << tokenBits)
-	return s.recover(names)
+	return nil
 }
 
 // Traits implements semel.Store.
@@ -173,7 +179,9 @@ func (s *Store) Dir() string { return s.dir }
 
 // Close finishes what was begun, makes it durable and gives the directory up.
 // Calls that run are finished first; later ones get semel.ErrClosed. It returns
-// the error that stopped the store, if one did. A second Close does nothing.
+// the error that stopped the store, if one did. If the disk is too full to note
+// where the log ends, the error wraps semel.ErrStoreFull and nothing is lost. A
+// second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -198,7 +206,8 @@ func (s *Store) Close() error {
 }
 
 // shutDown ends the log with an empty record, which says that everything before
-// it is durable, and cuts the file to its length.
+// it is durable, cuts the file to its length, and notes that the log reaches
+// that far.
 func (s *Store) shutDown() error {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
@@ -227,6 +236,14 @@ func (s *Store) shutDown() error {
 	}
 	if err != nil {
 		return fmt.Errorf("logstore: close segment %d: %w", g.num, err)
+	}
+	end := logEnd{g.num, g.next}
+	if end == s.id.reached {
+		return nil
+	}
+	s.id.reached = end
+	if err := s.saveIdentity(); err != nil {
+		return fmt.Errorf("logstore: close: all answers are durable, but a loss of the log's end would not be noticed: %w", err)
 	}
 	return nil
 }
