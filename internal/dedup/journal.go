@@ -90,11 +90,11 @@ func openStore(dir string) (*logstore.Store, error) {
 func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
 	for from := 0; from < len(digests); from += maxTxKeys {
 		to := min(from+maxTxKeys, len(digests))
-		p := prints
+		keys := logstore.TxKeys{Digests: digests[from:to]}
 		if prints != nil {
-			p = prints[from:to]
+			keys.Prints = prints[from:to]
 		}
-		if err := j.tx.Claim(digests[from:to], p, j.window, out[from:to]); err != nil {
+		if err := j.tx.Claim(keys, j.window, out[from:to]); err != nil {
 			return j.explain(err)
 		}
 		for _, d := range out[from:to] {

@@ -203,7 +203,7 @@ func TestTransactionIsAllOrNothing(t *testing.T) {
 	claim := func(tx *Tx, d []semel.Digest, want semel.Decision) {
 		t.Helper()
 		out := make([]semel.Decision, len(d))
-		if err := tx.Claim(d, nil, semel.Forever, out); err != nil {
+		if err := tx.Claim(TxKeys{Digests: d}, semel.Forever, out); err != nil {
 			t.Fatal(err)
 		}
 		wantAll(t, out, want)

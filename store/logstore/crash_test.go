@@ -138,7 +138,7 @@ func crashTx(ctx context.Context, s *Store, h *history, seal bool) error {
 		keys = append(keys, d.String(key(txBase+h.txTried*keysPerTx+i).ID))
 	}
 	out := make([]semel.Decision, len(keys))
-	if err := tx.Claim(keys, nil, semel.Forever, out); err != nil {
+	if err := tx.Claim(TxKeys{Digests: keys}, semel.Forever, out); err != nil {
 		return err
 	}
 	h.txTried++

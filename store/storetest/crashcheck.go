@@ -27,6 +27,7 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 		}
 		return
 	}
+	e.wantAlikeReadable(r, store)
 	for _, key := range r.order {
 		a, err := e.claimAgain(store, key)
 		if err != nil {
@@ -55,6 +56,33 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 	}
 	if err := store.(io.Closer).Close(); err != nil {
 		e.Errorf("%s: close: %v", next.where, err)
+	}
+}
+
+// wantAlikeReadable wants a store that lists keys readably to list all of them
+// so, whatever made them done.
+func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
+	e.Helper()
+	lister, ok := store.(semel.Lister)
+	if !ok {
+		return
+	}
+	readable, unreadable := 0, 0
+	for rec, err := range lister.List(context.Background(), semel.Filter{State: semel.Done}) {
+		switch {
+		case err != nil:
+			e.Errorf("%s: list: %v", r.where, err)
+			return
+		case rec.Key == (semel.Key{}):
+			unreadable++
+		case r.fates[rec.Key] == nil:
+			e.Errorf("%s: list shows %s, which nobody completed", r.where, rec.Key)
+		default:
+			readable++
+		}
+	}
+	if readable > 0 && unreadable > 0 {
+		e.Errorf("%s: list shows %d done keys readable and %d not", r.where, readable, unreadable)
 	}
 }
 
