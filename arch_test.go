@@ -74,7 +74,7 @@ var packageMap = map[string][]string{
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/postgres", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
-	"internal/kind/embedded": {".", "internal/config", "internal/schema", "internal/vfs", "store/logstore"},
+	"internal/kind/embedded": {".", "broker/fileio", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "pipeline", "broker/fileio", "store/logstore", "internal/config", "internal/schema"},
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
@@ -103,7 +103,7 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/metric",
 	},
 	"internal/daemon": {
-		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/config", "internal/wiring",
+		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/config", "internal/kind/embedded", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},

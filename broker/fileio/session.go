@@ -103,8 +103,8 @@ const partItems = 2048
 // SinkOptions.Beside. What an output holds that the store never wrote to is kept,
 // and so is what others appended after the session was closed: lines are appended
 // to it. An output in which something else has changed is refused with an error
-// that wraps semel.ErrInvalidRequest: move it away. The store is not closed by the
-// session.
+// that wraps semel.ErrInvalidRequest: move it away. One that is open already is
+// refused with a [*LockedError]. The store is not closed by the session.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}

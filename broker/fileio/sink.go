@@ -61,8 +61,8 @@ var (
 )
 
 // OpenSink opens a file to be appended to, or makes it. The error is a
-// *vfs.LockedError if another process has it open, and wraps
-// semel.ErrInvalidRequest if the store beside it knows the file otherwise.
+// [*LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
+// if the store beside the file knows it otherwise.
 func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	var o SinkOptions
 	if opts != nil {

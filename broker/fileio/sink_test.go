@@ -91,8 +91,8 @@ func TestSinkEndsALineThatWasCutShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var locked *vfs.LockedError
-	if _, err := fileio.OpenSink(path, nil); !errors.As(err, &locked) {
+	var locked *fileio.LockedError
+	if _, err := fileio.OpenSink(path, nil); !errors.As(err, &locked) || locked.Path != path || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("a second sink: %v", err)
 	}
 	deliver(t, s, "half")

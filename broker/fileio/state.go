@@ -117,6 +117,9 @@ func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
 		return nil, fmt.Errorf("fileio: %w", err)
 	}
 	unlock, err := fsys.Lock(name+".lock", fmt.Sprintf("process %d", os.Getpid()))
+	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
+		return nil, &LockedError{Path: name, Holder: locked.Holder}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fileio: %w", err)
 	}

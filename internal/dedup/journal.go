@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -75,7 +74,7 @@ func openStore(dir string) (*logstore.Store, error) {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file: name a directory", dir)}}
 	}
 	store, err := logstore.Open(dir, nil)
-	var locked *vfs.LockedError
+	var locked *logstore.LockedError
 	switch {
 	case errors.As(err, &locked):
 		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -212,7 +214,10 @@ func (s *Store) saveIdentity() error {
 		err = s.fs.SyncDir(s.dir)
 	}
 	if err != nil {
-		return fmt.Errorf("logstore: write %s: %w", s.identityFile(), refusal(err))
+		if errors.Is(err, syscall.ENOSPC) {
+			err = refusal(err)
+		}
+		return fmt.Errorf("logstore: write %s: %w", s.identityFile(), err)
 	}
 	return nil
 }
@@ -235,6 +240,29 @@ func (s *Store) removeIfThere(name string) error {
 	return nil
 }
 
+// takeLock takes the lock of the directory for this process.
+func (s *Store) takeLock() (io.Closer, error) {
+	lock, err := s.fs.Lock(filepath.Join(s.dir, lockName), holder(time.Now()))
+	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
+		return nil, &LockedError{Dir: s.dir, PID: pidOf(locked.Holder), Holder: locked.Holder}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("logstore: lock: %w", err)
+	}
+	return lock, nil
+}
+
+// holderPID is how the text in the lock file begins.
+const holderPID = "process %d"
+
+// pidOf returns the process id in a holder's text, or 0.
+func pidOf(holder string) (pid int) {
+	if n, _ := fmt.Sscanf(holder, holderPID, &pid); n != 1 {
+		return 0
+	}
+	return pid
+}
+
 // holder describes this process for the lock file.
 func holder(now time.Time) string {
 	host, err := os.Hostname()
@@ -246,5 +274,5 @@ func holder(now time.Time) string {
 	if len(command) > most {
 		command = command[:most] + "…"
 	}
-	return fmt.Sprintf("process %d on %s since %s (%s)", os.Getpid(), host, now.UTC().Format(time.RFC3339), command)
+	return fmt.Sprintf(holderPID+" on %s since %s (%s)", os.Getpid(), host, now.UTC().Format(time.RFC3339), command)
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
@@ -77,10 +76,11 @@ var (
 
 // Open opens the store in a directory, or makes one there if the directory is
 // empty or missing. It reads the whole log, and verifies it, before it returns:
-// about a second for each few million keys. It returns a *vfs.LockedError that
-// names the holder if another process has the store open, a *CorruptError if
-// the log is damaged anywhere but in a last write that was cut short, and
-// semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
+// about a second for each few million keys. It returns
+//   - a [*LockedError] that names the holder if the store is open already;
+//   - a [*CorruptError] if the log is damaged, except in a last write that a
+//     crash cut short, or if it ends before the place that it had reached;
+//   - semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
 func Open(dir string, opts *Options) (*Store, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -98,9 +98,8 @@ func Open(dir string, opts *Options) (*Store, error) {
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("logstore: make directory: %w", err)
 	}
-	s.lock, err = s.fs.Lock(filepath.Join(dir, lockName), holder(time.Now()))
-	if err != nil {
-		return nil, fmt.Errorf("logstore: lock: %w", err)
+	if s.lock, err = s.takeLock(); err != nil {
+		return nil, err
 	}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.closeFiles(), s.lock.Close())

@@ -51,6 +51,8 @@ func brokenCases() map[bug]struct {
 		losesOnReopen:           {full, "completions survive if and only if durable"},
 		purgesClaims:            {volatile, "purge under load forgets no live key"},
 		commitsAlways:           {full, "transactions are atomic if and only if transactional"},
+		hidesTransacted:         {full, "list yields what is there, by state and scope"},
+		refusesWithoutClass:     {alone, "a second opener shares if and only if shared"},
 	}
 }
 

@@ -43,6 +43,8 @@ const (
 	losesOnReopen           bug = "says durable and is not"
 	purgesClaims            bug = "purges claims"
 	commitsAlways           bug = "commits what is rolled back"
+	hidesTransacted         bug = "lists a key of a transaction without its id"
+	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 
 // claimBroken makes a claim as the bug has it, if it is one of claims.

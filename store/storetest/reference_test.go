@@ -33,6 +33,8 @@ type record struct {
 	owner semel.Owner
 	hold  bool
 	inOne bool // done in one step, by owner
+	// unlisted: the bug hidesTransacted keeps the id out of lists.
+	unlisted bool
 }
 
 // reference is the store that the suite takes for right.
@@ -73,8 +75,10 @@ func (p *place) open() (semel.Store, error) {
 	switch {
 	case !p.keeps():
 		p = &place{traits: p.traits, bug: p.bug, wall: p.wall, records: make(map[semel.Key]record), now: p.wall(), seen: p.wall(), last: p.firstToken()}
-	case p.opened > 0 && !p.traits.Shared:
+	case p.opened > 0 && !p.traits.Shared && p.bug == refusesWithoutClass:
 		return nil, errors.New("open elsewhere")
+	case p.opened > 0 && !p.traits.Shared:
+		return nil, fmt.Errorf("open elsewhere: %w", semel.ErrStoreUnavailable)
 	}
 	p.opened++
 	return &reference{place: p}, nil
@@ -411,6 +415,10 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 			req.Owner = semel.Owner{} // the effect commits with the claim
 		}
 		answers[i] = r.claim(req)
+		if rec, ok := r.records[r.key(req.Key)]; ok && r.bug == hidesTransacted {
+			rec.unlisted = true
+			r.records[r.key(req.Key)] = rec
+		}
 	}
 	if !commit && r.bug != commitsAlways {
 		r.records = saved

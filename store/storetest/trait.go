@@ -213,6 +213,9 @@ func shared(e *env) {
 		if e.traits.Shared {
 			e.Fatalf("the traits say Shared, but a second opener is refused: %v", err)
 		}
+		if class := semel.Classify(err); class != semel.ClassRetryable {
+			e.Errorf("a second opener is refused with an error of class %s (%v), want %s: nothing was changed, and later it may be let in", class, err, semel.ClassRetryable)
+		}
 		e.wantResult(done, text("r")) // the first goes on
 		e.mustComplete(held, c.Token, text("held"))
 		return
