@@ -17,11 +17,11 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // childOf is set in a process that is to run a pipeline in that directory.

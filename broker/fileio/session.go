@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // SessionOptions are the options of OpenSession. The zero value is valid.
@@ -33,7 +33,7 @@ type SessionOptions struct {
 	// writes them, those behind are decided. Defaults to 2048. Must not be
 	// negative.
 	Part int
-	// FS is the file layer, for tests. Defaults to the operating system's.
+	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
 

@@ -15,10 +15,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 func itemsOf(list ...string) (items []*pipeline.Item) {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // entry says how far a file is settled, and recognises it. It is JSON so that a

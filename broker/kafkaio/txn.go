@@ -16,8 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/clock"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // ErrFenced says that another process runs under this one's names: the later

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // id returns the n-th of a sequence of random 16-byte ids.

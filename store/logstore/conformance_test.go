@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/vfs"
 )
 
 func TestConformance(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // seed returns the seed of a random test and prints it; SEMEL_SEED repeats one.

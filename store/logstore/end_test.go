@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // TestLostEndOfAClosedStoreIsRefused takes away the end of the log of a store

@@ -17,7 +17,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // storeID ties segments to their store.

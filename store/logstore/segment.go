@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 	"path/filepath"
 
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // A segment is one file of the log: a header of headerSize bytes, then records.

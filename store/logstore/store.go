@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // Store is an embedded, durable store for one process. Its methods may be
@@ -298,8 +298,18 @@ func (s *Store) fail(cause error) {
 	}
 }
 
-// Digester returns the digests of ids in one scope, for Tx.Claim.
-func (s *Store) Digester(scope string) digest.Scoped { return s.hasher.Scope(scope) }
+// Digester returns the digester of ids in one scope, for [Tx.Claim].
+func (s *Store) Digester(scope string) Digester { return Digester{s.hasher.Scope(scope)} }
+
+// Digester digests the ids of one scope with the secret of a store. It is a
+// value, and safe for concurrent use.
+type Digester struct{ scoped digest.Scoped }
+
+// String returns the digest of an id.
+func (d Digester) String(id string) semel.Digest { return d.scoped.String(id) }
+
+// Bytes returns the digest of an id, which it does not keep.
+func (d Digester) Bytes(id []byte) semel.Digest { return d.scoped.Bytes(id) }
 
 // Seed returns a secret number that belongs to the store, for fingerprints of
 // content that are kept in it.

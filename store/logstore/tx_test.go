@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 func begin(t testing.TB, s *Store) *Tx {

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
-// CrashHarness tells RunCrash how to make a durable store on a file system.
+// CrashHarness tells RunCrash how to make a durable store on a file system. The
+// store must do all its file work through that file system.
 type CrashHarness struct {
 	// Open opens the store in a directory, or makes a new one there. The
 	// directory may be missing; its parent is there. Sizes of files and caches

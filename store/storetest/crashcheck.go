@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // verify opens the store on what is left and holds it against the book. strong

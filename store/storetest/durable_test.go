@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // logged is the reference store with a log: each call writes the records it
