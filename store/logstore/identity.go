@@ -143,6 +143,11 @@ func (s *Store) countOpen() error {
 	if s.id.opens >= 1<<(64-tokenBits) {
 		return fmt.Errorf("logstore: %s was opened %d times, which is all it can count: %w", s.dir, s.id.opens, semel.ErrStoreFull)
 	}
+	// A sync of the directory may have failed before. The names of the segments
+	// must last before anything says that the log reaches into them.
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return fmt.Errorf("logstore: sync %s: %w", s.dir, err)
+	}
 	s.id.reached = logEnd{s.active.num, s.active.next}
 	return s.saveIdentity()
 }
