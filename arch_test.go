@@ -42,7 +42,7 @@ var packageMap = map[string][]string{
 	"pipeline":     {".", "key"},
 	"broker/kafkaio": {
 		".", "key", "pipeline", "internal/clock", "internal/digest", "internal/table", "vfs",
-		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
+		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
 	},
 	"broker/brokertest": {".", "key", "pipeline", "store/memstore"},
 	"broker/webhook":    {".", "pipeline"},

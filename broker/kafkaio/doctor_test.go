@@ -50,7 +50,7 @@ func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
 		m.ack(of(m.get(20), 0)...)
 		b.becomes(0, 10)
 		findings, err := Examine(b.Context(), b.reach(), &ExamineOptions{
-			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelog: "keys", Transactional: true, Window: time.Hour, Latest: true,
+			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelogs: []string{"keys"}, Transactional: true, Window: time.Hour, Latest: true,
 		})
 		must(t, err)
 		has(t, found(findings), "fine brokers: 1, ", "broken none: is not there", "warning in retention.ms: 168h0m0s", "fine short retention.ms: 1m0s",
@@ -84,7 +84,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	must(t, err)
 	look := func() []string {
 		findings, err := Examine(t.Context(), quick(server.Addr()), &ExamineOptions{
-			Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Changelog: "keys", Transactional: true, Window: time.Hour,
+			Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Changelogs: []string{"keys"}, Transactional: true, Window: time.Hour,
 		})
 		must(t, err)
 		return found(findings)
