@@ -116,6 +116,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 			}
 		})
 	}
+	running.Go(func() { t.watchStalls(ctx) })
 	if t.opts.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}

@@ -333,6 +333,10 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 		return settled || time.Since(began) > 30*time.Second && lostMarkers(t, server).unsettle()
 	})
 	if !settled && lostMarkers(t, server).unsettle() {
+		endHanging(t, server.Addr())
+		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+			t.Error("the group did not commit all of the input, though no transaction hangs")
+		}
 		for _, p := range programs {
 			p.end(t, syscall.SIGKILL)
 		}
