@@ -220,20 +220,26 @@ func TestALimitThatFallsWhileItRunsIsNoticed(t *testing.T) {
 // little.
 func TestManyKeysOfOneTransactionFitIntoASmallChangelog(t *testing.T) {
 	t.Parallel()
-	inBubble(t, 1, func(b *bubble) {
-		t := b.T
-		must(t, b.cluster.CreateTopic("g-keys", 1, map[string]string{"max.message.bytes": "2000"}))
-		opts := b.options()
-		b.write(numbered(0, 1000, 1)...)
-		p := b.start(opts)
-		p.wait(1000, settled)
-		p.stop()
-		p = b.start(opts)
-		b.write(numbered(500, 1000, 1)...)
-		p.wait(1000, settled)
-		p.stop()
-		b.exactly(1500)
-	})
+	for name, repartition := range map[string]*Repartition{"one stage": nil, "two stages": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				t := b.T
+				must(t, b.cluster.CreateTopic("g-keys", 1, map[string]string{"max.message.bytes": "2000"}))
+				opts := b.options()
+				opts.Repartition = repartition
+				b.write(numbered(0, 1000, 1)...)
+				p := b.start(opts)
+				p.wait(1000, settled)
+				p.stop()
+				p = b.start(opts)
+				b.write(numbered(500, 1000, 1)...)
+				p.wait(1000, settled)
+				p.stop()
+				b.exactly(1500)
+			})
+		})
+	}
 }
 
 func TestTheClientTakesWhatTheLimitsTake(t *testing.T) {

@@ -28,6 +28,7 @@ type worker struct {
 	states  []keyState
 	offsets []int64 // in the topic that was read
 	origins origins
+	inputs  []byte // with which headerOrigins begins; nil without Repartition
 	touched []*part
 	counts  counts
 	asides  asides
@@ -66,6 +67,9 @@ func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Reader(nil)
 	w.pace = firstPace
+	if w.opts.Repartition != nil {
+		w.inputs = appendInputs(nil, w.opts.Inputs)
+	}
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			if w.opts.Transform != nil {
@@ -235,8 +239,12 @@ func (t *Transactor) writeLog(st *state) {
 // writeChangelog writes what the transaction learned of keys.
 func (w *worker) writeChangelog() {
 	for _, p := range w.touched {
-		for _, value := range p.slot.state.records() {
+		st := p.slot.state
+		for i, value := range st.records() {
 			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.topic), Partition: p.id.number, Value: value}
+			if origins := st.overlay.originsOf(i); len(origins) > 0 {
+				r.Headers = []kgo.RecordHeader{{Key: headerOrigins, Value: slices.Concat(w.inputs, origins)}}
+			}
 			p.changes = append(p.changes, r)
 			w.produce(r)
 		}
@@ -278,7 +286,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 		}
 		if !p.touched {
 			p.touched = true
-			p.slot.state.most = changelogEntries(w.s.limits.of(w.opts.changelogOf(f.Topic)))
+			p.slot.state.most = changelogEntries(w.s.limits.of(w.opts.changelogOf(f.Topic)), w.inputs)
 			w.touched = append(w.touched, p)
 		}
 		w.records += len(f.Records)
@@ -357,9 +365,13 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	default:
 		w.counts.fresh++
 	}
+	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
 	delivered, err := w.deliver(ctx, r)
 	if delivered {
 		st.learn(d, when, offset)
+		if w.inputs != nil {
+			st.overlay.from(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
+		}
 	}
 	return err
 }
