@@ -40,6 +40,8 @@ type worker struct {
 	// inTime how many of them within the interval.
 	transformed, inTime int
 	limit               int // of the records of a transaction, after one that took too long; or 0
+	// askedLimits: in the open transaction the topics were asked what they take by now.
+	askedLimits bool
 	// produce gives a record to the client, as part of the open transaction.
 	produce func(*kgo.Record)
 	// promise is called for each record that was written or failed.
@@ -127,6 +129,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 func (w *worker) reset() {
 	w.counts = counts{}
 	w.asides.reset()
+	w.askedLimits = false
 	w.records, w.bytes = 0, 0
 	w.transformed, w.inTime = 0, 0
 	w.failed.Store(nil)
@@ -401,7 +404,9 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 			r.Headers = appendKeyHeaders(r.Headers, k, w.opts.Name)
 		}
 	}
-	if err := w.s.limits.check(w.opts.Output, r); err != nil {
+	if err := w.check(ctx, w.opts.Output, r); errors.Is(err, errAgain) {
+		return false, err
+	} else if err != nil {
 		r.Headers = headers
 		return false, w.fail(ctx, r, 1, err)
 	}
