@@ -23,9 +23,6 @@ func benchFilters(b *testing.B) map[string]func() anyFilter {
 		"Rotating": func() anyFilter {
 			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, Seed: seed}))(b)
 		},
-		"Table": func() anyFilter {
-			return must(NewTable(&TableOptions{Capacity: benchIDs, Seed: seed, WhenFull: Report}))(b)
-		},
 	}
 }
 
@@ -82,28 +79,22 @@ func BenchmarkHas(b *testing.B) {
 // BenchmarkChurn is a full window of which each new id lets an old one expire.
 func BenchmarkChurn(b *testing.B) {
 	const window = 47 * time.Second
-	for name, f := range map[string]windowed{
-		"Rotating": must(NewRotating(&RotatingOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b),
-		"Table":    must(NewTable(&TableOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b),
-	} {
-		b.Run(name, func(b *testing.B) {
-			now, next := time.Unix(1_700_000_000, 0), 0
-			step := window / benchIDs
-			pass := func() {
-				for range benchIDs {
-					if next%64 == 0 { // a batch
-						f.Advance(now.Add(time.Duration(next) * step))
-					}
-					f.Add(id(next))
-					next++
-				}
+	f := must(NewRotating(&RotatingOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b)
+	now, next := time.Unix(1_700_000_000, 0), 0
+	step := window / benchIDs
+	pass := func() {
+		for range benchIDs {
+			if next%64 == 0 { // a batch
+				f.Advance(now.Add(time.Duration(next) * step))
 			}
-			pass()
-			b.ResetTimer()
-			for b.Loop() {
-				pass()
-			}
-			perID(b, benchIDs)
-		})
+			f.Add(id(next))
+			next++
+		}
 	}
+	pass()
+	b.ResetTimer()
+	for b.Loop() {
+		pass()
+	}
+	perID(b, benchIDs)
 }

@@ -7,24 +7,17 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Blocked is a Bloom filter whose ids each live in one block of 512 bits, so
-// that an operation costs one cache miss (Putze, Sanders and Singler, "Cache-,
-// Hash- and Space-Efficient Bloom Filters", 2007). It takes more bits than
-// [Bloom] for the same error rate and is several times faster when it is larger
-// than the processor's cache. The zero Blocked is good for UnmarshalBinary only.
+// Blocked is a Bloom filter that keeps all bits of an id in one block of 512
+// bits, so that an operation costs one cache miss (Putze, Sanders and Singler,
+// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). It takes more bits
+// than [Bloom] for the same error rate. It is several times faster when it is
+// larger than the processor's cache.
 type Blocked struct {
-	hasher   hasher
-	seed     Seed
-	blocks   [][blockBits / 64]uint64
-	probes   int
-	capacity int
-	rate     float64
-	full     WhenFull
-	length   int
-	ones     int
+	fixed
+	blocks [][blockBits / 64]uint64
 }
 
-// NewBlocked returns an empty filter. A nil opts asks for the defaults. The
+// NewBlocked returns an empty filter. Nil options ask for the defaults. The
 // error wraps [semel.ErrInvalidRequest] and names each field that is out of
 // bounds.
 func NewBlocked(opts *Options) (*Blocked, error) {
@@ -33,28 +26,24 @@ func NewBlocked(opts *Options) (*Blocked, error) {
 		return nil, err
 	}
 	blocks, k := blockedSize(o.Capacity, o.ErrorRate)
-	return &Blocked{
-		hasher: newHasher(o.Seed), seed: o.Seed,
-		blocks: make([][blockBits / 64]uint64, blocks), probes: k,
-		capacity: o.Capacity, rate: o.ErrorRate, full: o.WhenFull,
-	}, nil
+	return &Blocked{fixed: newFixed(o, k, blocks*blockBits), blocks: make([][blockBits / 64]uint64, blocks)}, nil
 }
 
-// Add adds an id and reports whether it may have been added before: false is
-// certain. At capacity it returns [ErrFull], or goes on, as [WhenFull] says.
+// Add adds an id and reports whether the id may have been added before. False
+// is certain. At capacity Add returns [ErrFull] or continues, as [WhenFull] says.
 func (b *Blocked) Add(id []byte) (maybeSeen bool, err error) {
 	x, y := b.hasher.id(id)
 	return b.add(x, y)
 }
 
-// AddDigest is Add for a digest. One filter takes either ids or digests: it
-// does not know the digest of an id.
+// AddDigest is Add for a digest. Use either ids or digests with one filter: the
+// filter does not know which digest belongs to which id.
 func (b *Blocked) AddDigest(d semel.Digest) (maybeSeen bool, err error) {
 	x, y := b.hasher.digest(d)
 	return b.add(x, y)
 }
 
-// Has reports whether an id may have been added: false is certain.
+// Has reports whether an id may have been added. False is certain.
 func (b *Blocked) Has(id []byte) bool {
 	x, y := b.hasher.id(id)
 	return b.has(x, y)
@@ -65,22 +54,6 @@ func (b *Blocked) HasDigest(d semel.Digest) bool {
 	x, y := b.hasher.digest(d)
 	return b.has(x, y)
 }
-
-// Len returns how many ids were added that were not seen before. False
-// positives are not among them.
-func (b *Blocked) Len() int { return b.length }
-
-// Capacity returns how many distinct ids the filter was made for.
-func (b *Blocked) Capacity() int { return b.capacity }
-
-// Over reports whether more ids were added than the filter was made for.
-func (b *Blocked) Over() bool { return b.length > b.capacity }
-
-// Bytes returns the size of the filter's bits in memory.
-func (b *Blocked) Bytes() int { return len(b.blocks) * blockBits / 8 }
-
-// Fill returns the share of bits that are set.
-func (b *Blocked) Fill() float64 { return float64(b.ones) / float64(len(b.blocks)*blockBits) }
 
 // ErrorRate returns the probability with which an id that was not added is now
 // called seen. It follows from the bits that are set, not from Len, and reads
@@ -126,11 +99,8 @@ func (b *Blocked) has(x, y uint64) bool {
 }
 
 func (b *Blocked) add(x, y uint64) (bool, error) {
-	if b.full == Refuse && b.length >= b.capacity {
-		if b.has(x, y) {
-			return true, nil
-		}
-		return false, ErrFull
+	if b.refuses() {
+		return refused(b.has(x, y))
 	}
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
@@ -144,10 +114,5 @@ func (b *Blocked) add(x, y uint64) (bool, error) {
 		fresh += int(^*word >> (y & 63) & 1)
 		*word |= 1 << (y & 63)
 	}
-	if fresh == 0 {
-		return true, nil
-	}
-	b.ones += fresh
-	b.length++
-	return false, nil
+	return b.count(fresh), nil
 }

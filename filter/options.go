@@ -22,7 +22,7 @@ const (
 	// asked for.
 	Refuse WhenFull = iota
 	// Report lets Add go on while the error rate grows; Over and ErrorRate
-	// tell. A Table still refuses an id for which it finds no slot.
+	// tell.
 	Report
 )
 
@@ -39,8 +39,7 @@ func (w WhenFull) String() string {
 
 // Seed is the secret that keys the hash of a filter. Who does not know it can
 // neither find ids that collide nor aim at one part of the filter (Naor and
-// Yogev, "Bloom Filters in Adversarial Environments", 2015). It is part of the
-// serialised form.
+// Yogev, "Bloom Filters in Adversarial Environments", 2015).
 type Seed [16]byte
 
 // NewSeed returns a random seed.
@@ -89,22 +88,6 @@ type RotatingOptions struct {
 	Seed Seed
 	// WhenFull says what Add does when the current generation of a window by
 	// time is full. A window by count is never full. Defaults to Refuse.
-	WhenFull WhenFull
-}
-
-// TableOptions of [NewTable]. The zero value is valid.
-type TableOptions struct {
-	// Capacity is how many ids are live within a window. Must be between 1
-	// and 2^36. Defaults to 1,000,000.
-	Capacity int
-	// Window is how long an id is remembered since it was last added: at
-	// least that, at most one part in 47 longer. Must be between 1 millisecond
-	// and 100 years. Defaults to 24 hours.
-	Window time.Duration
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
-	// random seed.
-	Seed Seed
-	// WhenFull says what Add does at capacity. Defaults to Refuse.
 	WhenFull WhenFull
 }
 
@@ -159,21 +142,6 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 		generations,
 		checkErrorRate("RotatingOptions", c.ErrorRate, minRotating),
 		checkWhenFull("RotatingOptions", c.WhenFull),
-	)
-}
-
-func (o *TableOptions) withDefaults() (TableOptions, error) {
-	var c TableOptions
-	if o != nil {
-		c = *o
-	}
-	fill(&c.Capacity, defaultCount)
-	fill(&c.Window, 24*time.Hour)
-	fill(&c.Seed, NewSeed())
-	return c, invalid(
-		checkCapacity("TableOptions", c.Capacity),
-		checkWindow("TableOptions", c.Window),
-		checkWhenFull("TableOptions", c.WhenFull),
 	)
 }
 

@@ -222,7 +222,6 @@ func TestBitsPerIDAreThoseStated(t *testing.T) {
 		{must(NewBloom(nil))(t), 14.4},
 		{must(NewBlocked(nil))(t), 15.6},
 		{must(NewRotating(nil))(t), 24.9},
-		{must(NewTable(nil))(t), 46.1},
 	} {
 		if got := float64(c.f.Bytes()) * 8 / float64(c.f.Capacity()); math.Abs(got-c.bits) > 0.06 {
 			t.Errorf("%T takes %.2f bits for each id, not %g", c.f, got, c.bits)

@@ -22,10 +22,9 @@ import (
 // The generations lie bit by bit next to each other, so that one look at the
 // probes of an id answers for all of them, and a block is cleared of forgotten
 // generations when an id next falls into it: there is no pause when the
-// window moves. The zero Rotating is good for UnmarshalBinary only.
+// window moves.
 type Rotating struct {
 	hasher hasher
-	seed   Seed
 	// words holds the groups of lanes. A group is a block of 512 positions; a
 	// position is a lane of one bit for each generation.
 	words []uint64
@@ -38,7 +37,6 @@ type Rotating struct {
 	capacity    int
 	share       int // ids in one generation
 	window      time.Duration
-	rate        float64
 	full        WhenFull
 	time        timeline // counts generations, also where they go by count
 	lengths     [maxGenerations]int
@@ -57,20 +55,16 @@ func NewRotating(opts *RotatingOptions) (*Rotating, error) {
 	}
 	share := shareOf(o.Capacity, o.Generations)
 	groups, k := blockedSize(share, rateOf(o.ErrorRate, o.Generations))
-	return newRotating(o, groups, k), nil
-}
-
-func newRotating(o RotatingOptions, groups, probes int) *Rotating {
 	return &Rotating{
-		hasher: newHasher(o.Seed), seed: o.Seed,
+		hasher: newHasher(o.Seed),
 		words:  make([]uint64, groups*blockBits/64*o.Generations),
 		stamps: make([]int64, groups),
 
 		generations: o.Generations, logLanes: uint(bits.TrailingZeros(uint(o.Generations))),
-		probes: probes, capacity: o.Capacity, share: shareOf(o.Capacity, o.Generations),
-		window: o.Window, rate: o.ErrorRate, full: o.WhenFull,
+		probes: k, capacity: o.Capacity, share: share,
+		window: o.Window, full: o.WhenFull,
 		time: timeline{slice: sliceOf(o.Window, o.Generations-1)},
-	}
+	}, nil
 }
 
 // shareOf is how many ids one generation holds.
@@ -195,6 +189,26 @@ func (r *Rotating) ErrorRate() float64 {
 		none *= 1 - s/float64(read)
 	}
 	return 1 - none
+}
+
+// timeline counts slices of time of one length, from the first time it is
+// given.
+type timeline struct {
+	slice   int64 // nanoseconds
+	origin  int64 // Unix nanoseconds at which slice 0 starts
+	current int64 // number of the current slice
+	started bool
+}
+
+// advance moves to the slice of now and returns its number. The first call
+// fixes the origin; a time before the current slice changes nothing.
+func (t *timeline) advance(now time.Time) int64 {
+	at := max(0, now.UnixNano())
+	if !t.started {
+		t.origin, t.started = at, true
+	}
+	t.current = max(t.current, (at-t.origin)/t.slice)
+	return t.current
 }
 
 // forget empties the counters of the generations in (before, now].
