@@ -59,7 +59,6 @@ stores:
       connect_timeout: 2s
       timeout: 500ms
       prefix: "cache:"
-      legacy_prefix: "dedup:"
       persistence: synced
       compact: { window: 7d, slices: 8, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
@@ -81,7 +80,7 @@ stores:
 	}
 	cache := spec[*redis.Store](t, f, "cache")
 	if cache.URL.Reveal() != "redis://app:pa%2Fss@localhost:6379/3" || cache.URL.String() != "redis://app:[hidden]@localhost:6379/3" ||
-		cache.Prefix != "cache:" || cache.LegacyPrefix != "dedup:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
+		cache.Prefix != "cache:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
 		cache.Timeout != 500*time.Millisecond || *cache.Compact != (redis.Compact{Window: 168 * time.Hour, Slices: 8, Expect: 1e7, Grace: 0}) {
 		t.Errorf("redis: %+v", cache)
 	}
@@ -102,7 +101,7 @@ stores:
 	if seen := spec[*filter.Store](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
 		t.Errorf("filter: %+v", seen)
 	}
-	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:21:28" {
+	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:20:28" {
 		t.Errorf("tiered: %+v", both)
 	}
 	three := spec[*tiered.Store](t, f, "three")

@@ -15,11 +15,9 @@ const (
 	flagDone = 1 << iota
 	flagHold
 	flagCompact
-	flagLegacy
 )
 
-// Claim implements [semel.Store]. It blocks for one round trip, with
-// LegacyPrefix for two.
+// Claim implements [semel.Store]. It blocks for one round trip.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if err := s.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
 		return err
@@ -49,18 +47,7 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			answers[i].Err = err
 			continue
 		}
-		units = append(units, unit{at: i, digest: memo.Key(reqs[i].Key)})
-	}
-	if len(units) == 0 {
-		return nil
-	}
-	legacy, err := s.legacy(ctx, reqs, units)
-	if err != nil {
-		return err
-	}
-	for j := range units {
-		u := &units[j]
-		u.packed = s.packClaim(&reqs[u.at], legacy != nil && legacy[j], memo.Hasher)
+		units = append(units, unit{i, memo.Key(reqs[i].Key), s.packClaim(&reqs[i], memo.Hasher)})
 	}
 	return s.run(ctx, s.scripts.claim, units, func(at int, answer string) error {
 		return readClaim(&reqs[at], answer, &answers[at])
@@ -77,7 +64,7 @@ func distinct(owner semel.Owner) semel.Owner {
 }
 
 // packClaim packs a request for claim.lua.
-func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher) string {
+func (s *Store) packClaim(req *semel.ClaimRequest, h digest.Hasher) string {
 	var room [160]byte
 	owner := distinct(req.Owner)
 	var flags byte
@@ -93,9 +80,6 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher)
 	}
 	if req.Hold {
 		flags |= flagHold
-	}
-	if legacy {
-		flags |= flagLegacy
 	}
 	b := append(room[:0], flags)
 	b = binary.LittleEndian.AppendUint64(b, span)
@@ -133,7 +117,7 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 	case 'F':
 		return readGranted(req, rec, to)
 	case 'D', 'I', 'U':
-		if rec == "" && kind == 'D' { // the compact form, or another scheme's mark
+		if rec == "" && kind == 'D' { // the compact form
 			to.Decision = semel.Duplicate
 			return nil
 		}

@@ -61,7 +61,6 @@ func TestConformance(t *testing.T) {
 		"plain":   {},
 		"ids":     {KeepIDs: true, MaxResult: 1000},
 		"compact": {Compact: compactForm()},
-		"legacy":  {LegacyPrefix: "dedup:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

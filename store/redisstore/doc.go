@@ -33,17 +33,7 @@
 // a filter kept by a module, +cluster only in a cluster, +select only for a
 // database other than 0. With +config|get the doctor sees more.
 //
-//	ACL SETUSER semel on >PASSWORD ~semel:* ~dedup:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +exists +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
+//	ACL SETUSER semel on >PASSWORD ~semel:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
 //
-// The patterns are the prefix of the store and, if there is one, of the other
-// scheme.
-//
-// # The keys of another scheme
-//
-// Who comes from SET dedup:<id> NX EX sets [Options.LegacyPrefix]. A key that
-// has no record but such a mark is a duplicate. Marks are only read, and end
-// when their time is over. They prove what the old scheme proved, which is that
-// somebody began: a message that was lost under it stays lost. While old
-// processes still write marks, a message that an old and a new process get at
-// the same moment may have its effect in both.
+// The pattern is the prefix of the store.
 package redisstore

@@ -239,7 +239,7 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 	do(t, server.Addr(), append([]string{"ACL", "SETUSER", "semel"}, rules...)...)
 	url := "redis://semel:" + canary + "@" + server.Addr() + "/1"
 	client := connect(t, url, nil)
-	opts := &Options{Compact: compactForm(), LegacyPrefix: "dedup:"}
+	opts := &Options{Compact: compactForm()}
 	store, err := New(t.Context(), client, opts)
 	if err != nil {
 		t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 
 // inOneStep reports whether a call can do without a script: each request
 // records its key as done, and neither the server's time nor the compact form
-// nor another scheme's marks count.
+// counts.
 func (s *Store) inOneStep(reqs []semel.ClaimRequest) bool {
-	if !s.setGet || s.ring != nil || s.opts.LegacyPrefix != "" {
+	if !s.setGet || s.ring != nil {
 		return false
 	}
 	for i := range reqs {

@@ -62,10 +62,6 @@ type Options struct {
 	// Compact keeps what is done and has neither a result nor a fingerprint in
 	// a fraction of the memory. Defaults to none.
 	Compact *Compact
-	// LegacyPrefix makes a key whose id, after this prefix, is the name of
-	// anything in Redis a duplicate, unless it has a record. Each claim then
-	// costs a second round trip. Defaults to none.
-	LegacyPrefix string
 }
 
 // Compact describes the compact form: half of the digest in a set of whole
@@ -211,9 +207,6 @@ func (o *Options) validate() error {
 	}
 	if o.MaxResult < 0 {
 		bad("MaxResult: %d is negative", o.MaxResult)
-	}
-	if o.LegacyPrefix != "" && strings.HasPrefix(o.Prefix, o.LegacyPrefix) {
-		bad("LegacyPrefix: the names of Prefix %q begin with %q too", o.Prefix, o.LegacyPrefix)
 	}
 	if c := o.Compact; c != nil {
 		if c.Window <= 0 || c.Window == semel.Forever {

@@ -2,7 +2,7 @@
 -- milliseconds; the moment after which the message is late; fingerprint; ids,
 -- owner or, for a claim with Done, the record to write.
 
-local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG, LEGACY_FLAG = 1, 2, 4, 8
+local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG = 1, 2, 4
 local counter = tonumber(redis.call('GET', KEYS[1])) or 0
 local last = counter
 
@@ -71,8 +71,6 @@ local answers = each(function(first, rec, state, req, member)
     elseif lease_end(rec) > now then
       return 'I' .. rec
     end
-  elseif has(flags, LEGACY_FLAG) then
-    return 'D'
   else
     local answer = marked(first, member)
     if answer then
