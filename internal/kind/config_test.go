@@ -275,12 +275,12 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:" + password + "}", "from: a } file"},
 		{"${file:password}", "from: a } file"},
 	} {
-		f, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
+		f, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { cluster: ['h:1'], password: p, username: '"+c.written+"' } } }"), env)
 		if err != nil {
 			t.Errorf("%s: %v", c.written, err)
 			continue
 		}
-		if got := spec[*redis.Store](t, f, "a").LegacyPrefix; got != c.want {
+		if got := spec[*redis.Store](t, f, "a").Username; got != c.want {
 			t.Errorf("%s: got %q, want %q", c.written, got, c.want)
 		}
 	}
@@ -297,8 +297,8 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:large}", "is larger than 64 KiB"},
 		{"${file:}", "names no file"},
 	} {
-		_, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:58: stores.a.redis.legacy_prefix: ") {
+		_, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { cluster: ['h:1'], password: p, username: '"+c.written+"' } } }"), env)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:66: stores.a.redis.username: ") {
 			t.Errorf("%s: got %v, want %s", c.written, err, c.want)
 		}
 	}

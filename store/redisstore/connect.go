@@ -34,27 +34,23 @@ type Client struct {
 
 var _ rueidis.Client = (*Client)(nil)
 
-// Connect connects to the servers that a URL names:
+// NewClient connects to the servers that a URL names:
 //
 //	redis://[user[:password]@]host[:port][,host[:port]…][/database]
 //
-// rediss:// is the same over TLS. One host may be a single server or a node of
-// a cluster, which it tells; several are nodes of one cluster or, with
-// [ConnectOptions.Master], Sentinels. Special characters in user and password
-// are written as %XX. Nil options are valid.
+// rediss:// is the same over TLS. A single host is a server or a node of a
+// cluster; the client asks it which. Several hosts are nodes of one cluster. With
+// [ClientOptions.Master] all hosts are Sentinels. Write special characters in
+// user and password as %XX. Nil options are valid. The caller closes the client.
 //
-// Connect blocks until a server answered. The end of ctx ends dialling; after
-// that each server has ConnectTimeout to answer. Errors wrap
-// [semel.ErrInvalidRequest] if they are about URL or options, and
-// [semel.ErrStoreUnavailable] if no server let us in. None holds the password.
-// The caller closes the client.
-func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, error) {
-	var o ConnectOptions
-	if opts != nil {
-		o = *opts
-	}
-	target, err := parseURL(url)
-	if err := errors.Join(err, o.complete(target)); err != nil {
+// NewClient blocks until a server has answered. When ctx ends, NewClient stops
+// dialling; a server that is connected still has ConnectTimeout to answer. Errors
+// about URL or options wrap [semel.ErrInvalidRequest]. If no server accepts the
+// client, the error wraps [semel.ErrStoreUnavailable]. No error contains the
+// password.
+func NewClient(ctx context.Context, url string, opts *ClientOptions) (*Client, error) {
+	o, target, err := opts.resolve(url)
+	if err != nil {
 		return nil, err
 	}
 	dialing, cancel := context.WithCancel(context.Background())
@@ -74,7 +70,7 @@ func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, er
 
 // client returns the options of the client library. Dialling ends with dialing
 // as well as with the context of the command that needs the connection.
-func (o *ConnectOptions) client(hosts []string, dialing context.Context) rueidis.ClientOption {
+func (o *ClientOptions) client(hosts []string, dialing context.Context) rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress: hosts,
 		Username:    o.Username,

@@ -16,15 +16,15 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Defaults of [ConnectOptions].
+// Defaults of [ClientOptions].
 const (
 	DefaultConnectTimeout = 2 * time.Second
 	DefaultTimeout        = 3 * time.Second
 	DefaultClientName     = "semel"
 )
 
-// ConnectOptions are the options of [Connect]. The zero value is valid.
-type ConnectOptions struct {
+// ClientOptions are the options of [NewClient]. The zero value is valid.
+type ClientOptions struct {
 	// Username and Password are those of an ACL user, or Password alone that of
 	// the default user. They replace what the URL has. Default to the URL's.
 	Username, Password string
@@ -90,9 +90,19 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 	return config, nil
 }
 
+// resolve returns a copy that is completed from a URL, and the parts of the URL.
+func (o *ClientOptions) resolve(url string) (ClientOptions, target, error) {
+	var filled ClientOptions
+	if o != nil {
+		filled = *o
+	}
+	t, err := parseURL(url)
+	return filled, t, errors.Join(err, filled.complete(t))
+}
+
 // complete fills in what the URL and the defaults say, and names every field
 // that is out of its bounds.
-func (o *ConnectOptions) complete(t target) error {
+func (o *ClientOptions) complete(t target) error {
 	o.Username = cmp.Or(o.Username, t.username)
 	o.Password = cmp.Or(o.Password, t.password)
 	o.Database = cmp.Or(o.Database, t.database)
@@ -104,7 +114,7 @@ func (o *ConnectOptions) complete(t target) error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("redisstore: ConnectOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+		errs = append(errs, fmt.Errorf("redisstore: ClientOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
 	}
 	if o.Database < 0 {
 		bad("Database: %d is negative", o.Database)
@@ -132,7 +142,7 @@ type target struct {
 	secure             bool
 }
 
-// CheckURL returns what is wrong with a URL for Connect, as an error that wraps
+// CheckURL returns what is wrong with a URL for NewClient, as an error that wraps
 // ErrInvalidRequest and quotes nothing of it. It connects to nothing.
 func CheckURL(url string) error {
 	_, err := parseURL(url)

@@ -304,7 +304,7 @@ func TestDoctorNamesTheCommandsThatTheUserMayNotRun(t *testing.T) {
 
 // everything does what a user of the store may do, and returns the first error.
 func everything(ctx context.Context, url string, opts *Options) error {
-	client, err := Connect(ctx, url, unhurried(nil))
+	client, err := NewClient(ctx, url, unhurried(nil))
 	if err != nil {
 		return err
 	}

@@ -391,7 +391,7 @@ func TestBlockedFilterHasItsRate(t *testing.T) {
 
 func ExampleFilter() {
 	ctx := context.Background()
-	client, err := Connect(ctx, "redis://localhost:6379", nil)
+	client, err := NewClient(ctx, "redis://localhost:6379", nil)
 	if err != nil {
 		fmt.Println(err)
 		return

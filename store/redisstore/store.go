@@ -62,6 +62,9 @@ type Options struct {
 	// Compact keeps what is done and has neither a result nor a fingerprint in
 	// a fraction of the memory. Defaults to none.
 	Compact *Compact
+	// Client has the options with which Connect connects. Defaults to the zero
+	// ClientOptions. Must be nil for New, which takes a client.
+	Client *ClientOptions
 }
 
 // Compact describes the compact form: half of the digest in a set of whole
@@ -96,11 +99,12 @@ type Compact struct {
 	Grace time.Duration
 }
 
-// Store is a [semel.Store] in Redis. Its methods may be called at once from
-// many goroutines. It starts none and has nothing to close: the client belongs
-// to whoever made it.
+// Store is a [semel.Store] in Redis. Its methods may be called concurrently. It
+// starts no goroutine.
 type Store struct {
 	client  rueidis.Client
+	owned   *Client // nil unless Connect made the client
+	closed  atomic.Bool
 	opts    Options
 	scripts scripts
 	// cluster: what a script touches must be in one slot.
@@ -125,6 +129,34 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
+// Connect connects to the servers that a URL names and opens the store of a
+// prefix on them. [NewClient] describes the URL and the errors about it;
+// Options.Client has the options of the connection. Nil options are the zero
+// options. Connect blocks for a few round trips. The caller closes the store,
+// which closes its connections.
+//
+// Use [NewClient] and [New] instead if several stores or filters share one client.
+func Connect(ctx context.Context, url string, opts *Options) (*Store, error) {
+	o := opts.withDefaults()
+	connection := o.Client
+	o.Client = nil
+	_, _, err := connection.resolve(url)
+	if err := errors.Join(o.validate(), err); err != nil {
+		return nil, err
+	}
+	client, err := NewClient(ctx, url, connection)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(ctx, client, &o)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned = client
+	return s, nil
+}
+
 // New opens the store of a prefix. It asks the server, Redis from 6.2 on or
 // Valkey, for its version and for what the stores of this prefix have agreed
 // on, and blocks for that. Nil options are the zero options. All options that
@@ -134,6 +166,9 @@ var (
 func New(ctx context.Context, client rueidis.Client, opts *Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("redisstore: New: the client is nil: %w", semel.ErrInvalidRequest)
+	}
+	if opts != nil && opts.Client != nil {
+		return nil, fmt.Errorf("redisstore: Options.Client: it is for Connect, and New takes a client: %w", semel.ErrInvalidRequest)
 	}
 	o := opts.withDefaults()
 	if err := o.validate(); err != nil {
@@ -286,6 +321,17 @@ func (s *Store) newRing(ctx context.Context, c *Compact) (*ring, error) {
 	return r, nil
 }
 
+// Close refuses later calls with [semel.ErrClosed]. If [Connect] made the store,
+// Close waits for the running calls and closes the connections; a client that was
+// given to [New] stays open. A second Close does nothing.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	if s.owned != nil {
+		s.owned.Close()
+	}
+	return nil
+}
+
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits { return s.opts.traits() }
 
@@ -330,6 +376,8 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	switch {
 	case requests != answers:
 		return fmt.Errorf("redisstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
+	case s.closed.Load():
+		return fmt.Errorf("redisstore: %s: %w", verb, semel.ErrClosed)
 	case s.failed.Load():
 		return fmt.Errorf("redisstore: %s: the server has lost its data and was begun anew with other options: %w", verb, semel.ErrStoreFailed)
 	}

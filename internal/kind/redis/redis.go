@@ -288,7 +288,7 @@ func persistence(name string) (redisstore.Persistence, error) {
 
 // Connect connects to the servers of a store. The caller closes the client.
 func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
-	opts := &redisstore.ConnectOptions{
+	opts := &redisstore.ClientOptions{
 		Username: s.Username, Password: s.Password.Reveal(), Database: s.Database,
 		ConnectTimeout: s.ConnectTimeout, Timeout: s.Timeout,
 	}
@@ -308,7 +308,7 @@ func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 	case s.Cluster != nil:
 		url = "redis://" + strings.Join(s.Cluster, ",")
 	}
-	return redisstore.Connect(ctx, url, opts)
+	return redisstore.NewClient(ctx, url, opts)
 }
 
 // OpenLayer opens the store for a layer of a stack, or has it opened when its
