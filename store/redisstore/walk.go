@@ -37,6 +37,8 @@ const (
 	// pageCut is how many bytes are read of a record at first: results may be
 	// long and are not wanted.
 	pageCut = 1024
+	// noSuchName is the answer of PTTL for a name that the server does not have.
+	noSuchName = -2
 )
 
 // walk visits all names of the store on all masters.
@@ -89,39 +91,55 @@ func (s *Store) walkNode(ctx context.Context, verb string, node rueidis.Client, 
 	}
 }
 
+// query sends, in one pipeline, the commands that ask returns for each name, and
+// returns a page with the server's time and the answers to these commands.
+func query(ctx context.Context, node rueidis.Client, names []string, ask func(b rueidis.Builder, name string) []rueidis.Completed) (p *page, now int64, answers []rueidis.RedisResult, err error) {
+	commands := rueidis.Commands{node.B().Time().Build()}
+	for _, name := range names {
+		commands = append(commands, ask(node.B(), name)...)
+	}
+	if len(names) > 0 {
+		commands = append(commands, node.B().MemoryUsage().Key(names[0]).Build())
+	}
+	answers = node.DoMulti(ctx, commands...)
+	if now, err = serverTime(answers[0]); err != nil {
+		return nil, 0, nil, err
+	}
+	p = &page{now: instant(now)}
+	answers = answers[1:]
+	if n := len(answers) - 1; n >= 0 {
+		err = p.sample(answers[n])
+		answers = answers[:n]
+	}
+	return p, now, answers, err
+}
+
 // readRecords reads the records with these names.
 func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
-	commands := rueidis.Commands{node.B().Time().Build()}
 	digests := make([]semel.Digest, 0, len(names))
 	kept := names[:0]
 	for _, name := range names {
 		if d, ok := s.digestOf(name); ok {
 			kept, digests = append(kept, name), append(digests, d)
-			commands = append(commands,
-				node.B().Getrange().Key(name).Start(0).End(pageCut-1).Build(),
-				node.B().Strlen().Key(name).Build(),
-				node.B().Pttl().Key(name).Build())
 		}
 	}
-	if len(kept) > 0 {
-		commands = append(commands, node.B().MemoryUsage().Key(kept[0]).Build())
-	}
-	results := node.DoMulti(ctx, commands...)
-	p := new(page)
-	now, err := serverTime(results[0])
+	p, now, answers, err := query(ctx, node, kept, func(b rueidis.Builder, name string) []rueidis.Completed {
+		return []rueidis.Completed{
+			b.Getrange().Key(name).Start(0).End(pageCut - 1).Build(), b.Strlen().Key(name).Build(), b.Pttl().Key(name).Build(),
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	p.now = instant(now)
 	for i, name := range kept {
-		head, err1 := results[3*i+1].ToString()
-		length, err2 := results[3*i+2].AsInt64()
-		lasts, err3 := results[3*i+3].AsInt64()
+		head, err1 := answers[3*i].ToString()
+		length, err2 := answers[3*i+1].AsInt64()
+		lasts, err3 := answers[3*i+2].AsInt64()
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return nil, err
 		}
-		if head == "" {
-			continue // it has expired meanwhile
+		if head == "" || lasts == noSuchName {
+			continue // it expired before one of the three commands
 		}
 		r, ok := decode(head)
 		if !ok && length > int64(len(head)) {
@@ -150,7 +168,7 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 		shown.ResultSize += int(length) - len(head)
 		p.records = append(p.records, shown)
 	}
-	return p, p.sample(results[1+3*len(kept):])
+	return p, nil
 }
 
 // inGrace reports whether a record only stands beside the compact form.
@@ -161,45 +179,37 @@ func (s *Store) inGrace(r *record, lasts int64) bool {
 
 // readSets reads the sizes of the sets with these names.
 func (s *Store) readSets(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
-	commands := rueidis.Commands{node.B().Time().Build()}
-	for _, name := range names {
-		commands = append(commands, node.B().Scard().Key(name).Build(), node.B().Pttl().Key(name).Build())
-	}
-	commands = append(commands, node.B().MemoryUsage().Key(names[0]).Build())
-	results := node.DoMulti(ctx, commands...)
-	p := new(page)
-	now, err := serverTime(results[0])
+	p, now, answers, err := query(ctx, node, names, func(b rueidis.Builder, name string) []rueidis.Completed {
+		return []rueidis.Completed{b.Scard().Key(name).Build(), b.Pttl().Key(name).Build()}
+	})
 	if err != nil {
 		return nil, err
 	}
-	p.now = instant(now)
 	for i, name := range names {
-		members, err1 := results[2*i+1].AsInt64()
-		lasts, err2 := results[2*i+2].AsInt64()
+		members, err1 := answers[2*i].AsInt64()
+		lasts, err2 := answers[2*i+1].AsInt64()
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
-		if members == 0 {
+		if members == 0 || lasts == noSuchName {
 			continue
 		}
 		p.sets = append(p.sets, markedSet{members, instant(now + lasts*1000)})
 		p.bytes += int64(len(name)) + 8*members
 	}
-	return p, p.sample(results[1+2*len(names):])
+	return p, nil
 }
 
-// sample notes the memory of a name, if there is an answer.
-func (p *page) sample(results []rueidis.RedisResult) error {
-	for _, result := range results {
-		n, err := result.AsInt64()
-		if rueidis.IsRedisNil(err) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		p.sampled++
-		p.sampledBytes += n
+// sample notes the memory of a name. A name that has expired has none.
+func (p *page) sample(result rueidis.RedisResult) error {
+	n, err := result.AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return nil
+	} else if err != nil {
+		return err
 	}
+	p.sampled++
+	p.sampledBytes += n
 	return nil
 }
 
