@@ -109,12 +109,9 @@ func isLine(rules []*key.Rule) bool { return len(rules) == 1 && rules[0].Form() 
 // parseJSON is the hot path: of a line with a key it calls the finder, the
 // digest and nothing else.
 func (w *worker) parseJSON(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		err := w.finder.Find(line)
 		if err == nil {
 			w.id, err = w.finder.AppendID(w.id[:0])
@@ -132,12 +129,9 @@ func (w *worker) parseJSON(b *block) {
 
 // parseContent is parseJSON for keys with a hash in them.
 func (w *worker) parseContent(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		w.message.Body = line
 		id, err := w.reader.AppendID(w.id[:0], &w.message)
 		if err != nil {
@@ -154,12 +148,9 @@ func (w *worker) parseContent(b *block) {
 
 // parseLines takes each line for its own key, in text and in JSON lines.
 func (w *worker) parseLines(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		if w.format == JSONL && isBlank(line) {
 			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
 			continue
@@ -167,6 +158,14 @@ func (w *worker) parseLines(b *block) {
 		w.id = key.AppendLine(w.id[:0], line)
 		b.digests = append(b.digests, w.digester.Bytes(w.id))
 	}
+}
+
+// next notes the end of the line that begins at start, and returns the line and
+// the start of the following one.
+func (b *block) next(start int) (line []byte, following int) {
+	end := start + bytes.IndexByte(b.data[start:], '\n') + 1
+	b.ends = append(b.ends, int32(end))
+	return trimEnd(b.data[start:end]), end
 }
 
 // withoutKey decides between blank lines, lines whose content is their key, and
