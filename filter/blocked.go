@@ -55,9 +55,10 @@ func (b *Blocked) HasDigest(d semel.Digest) bool {
 	return b.has(x, y)
 }
 
-// ErrorRate returns the probability with which an id that was not added is now
-// called seen. It follows from the bits that are set, not from Len, and reads
-// up to 65,536 blocks, evenly spread: well under a millisecond from cache.
+// ErrorRate returns the probability that the filter now reports an absent id as
+// seen. It is computed from the bits that are set, not from Len. It reads at
+// most 65,536 evenly spread blocks, which takes well under a millisecond from
+// cache.
 func (b *Blocked) ErrorRate() float64 {
 	step := (len(b.blocks) + sampleBlocks - 1) / sampleBlocks
 	var sum float64
@@ -73,20 +74,21 @@ func (b *Blocked) ErrorRate() float64 {
 	return sum / float64(read)
 }
 
-// sampleBlocks bounds the work of an estimate; the estimate's own error at
-// this number is about one percent.
+// sampleBlocks bounds the work of an estimate. With this number the estimate is
+// off by about one percent.
 const sampleBlocks = 1 << 16
 
-// An id's block is the high word of x times the number of blocks. Its probes
-// are groups of 9 bits: seven from y, seven more from the low word of that
-// product, which is x's position inside the block's share of the range and so
-// independent of the block. Probes are independent of each other, unlike those
-// of double hashing, which in 512 bits would have 2^17 patterns for all ids.
+// The block of an id is the high word of x times the number of blocks. The
+// probes of an id are groups of 9 bits. Seven groups come from y. Seven more
+// come from the low word of the product, which is the position of x inside the
+// block's share of the range and so independent of the block. The probes are
+// independent of each other. Double hashing would give only 2^17 patterns for
+// all ids in 512 bits.
 func (b *Blocked) has(x, y uint64) bool {
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
-	// All probes are looked at, because they cost less than a branch that is
-	// guessed wrongly.
+	// The loop looks at all probes, because they cost less than a mispredicted
+	// branch.
 	seen := uint64(1)
 	for i := range b.probes {
 		if i == maxProbes/2 {

@@ -57,11 +57,11 @@ func (b *Bloom) HasDigest(d semel.Digest) bool {
 func (b *Bloom) ErrorRate() float64 { return math.Pow(b.Fill(), float64(b.probes)) }
 
 // The probes are x, x+y, x+2y, … (Kirsch and Mitzenmacher, "Less Hashing, Same
-// Performance", 2006), where y grows by golden at each step: "enhanced double
-// hashing" of Dillinger and Manolios, "Bloom Filters in Probabilistic
-// Verification", 2004. It costs one addition and keeps two ids with one y, or
-// with opposite ones, from sharing most of their probes, which shows at error
-// rates near 1e-6. A multiplication maps a probe to a bit without division.
+// Performance", 2006), and y grows by golden at each step. This is the
+// "enhanced double hashing" of Dillinger and Manolios, "Bloom Filters in
+// Probabilistic Verification", 2004. It costs one addition. Without it, two ids
+// with equal or opposite y share most of their probes, which shows at error
+// rates near 1e-6. A multiplication maps a probe to a bit without a division.
 const golden = 0x9E3779B97F4A7C15
 
 func (b *Bloom) has(x, y uint64) bool {

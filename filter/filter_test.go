@@ -16,9 +16,9 @@ import (
 
 var seedFlag = flag.Uint64("filter.seed", 1, "seed of the filters and ids in tests")
 
-// testSeed prints the seed with which a test can be repeated. It is fixed
-// unless the flag changes it, so that a bound of six standard deviations is
-// not met by chance one day.
+// testSeed prints the seed with which a test can be repeated. The seed is fixed
+// unless the flag changes it, so that no run exceeds a bound of six standard
+// deviations by chance.
 func testSeed(t testing.TB) Seed {
 	t.Helper()
 	t.Logf("-filter.seed=%d", *seedFlag)
@@ -35,7 +35,7 @@ func id(i int) []byte {
 	return b[:]
 }
 
-// anyFilter is what all kinds have in common.
+// anyFilter has the methods that all kinds of filter share.
 type anyFilter interface {
 	Add(id []byte) (maybeSeen bool, err error)
 	AddDigest(d semel.Digest) (maybeSeen bool, err error)
@@ -49,8 +49,8 @@ type anyFilter interface {
 	ErrorRate() float64
 }
 
-// kinds makes one filter of each kind. A Rotating is a window by time whose
-// current generation has the given capacity.
+// kinds makes one filter of each kind. A Rotating filter gets a window by time,
+// and its current generation has the given capacity.
 var kinds = []struct {
 	name string
 	make func(t testing.TB, capacity int, seed Seed, full WhenFull) anyFilter
@@ -67,7 +67,7 @@ var kinds = []struct {
 	}},
 }
 
-// snapshot returns all that a filter holds, to compare it with itself later.
+// snapshot returns the whole state of a filter as text, for comparison.
 func snapshot(f anyFilter) string { return fmt.Sprintf("%+v", f) }
 
 // words returns the bits of a filter.
@@ -222,7 +222,8 @@ func TestReportingFilterGoesOnAndTells(t *testing.T) {
 	}
 }
 
-// A store shards by some bits of its digests and gives each shard a filter.
+// A store may choose a shard by some bits of a digest and give each shard a
+// filter.
 func TestDigestsThatShareBitsFillAFilterEvenly(t *testing.T) {
 	t.Parallel()
 	masks := map[string]func(d *semel.Digest){

@@ -10,19 +10,19 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ErrFull is the error of an Add that would take a filter beyond its capacity
-// and therefore changed nothing. See [WhenFull].
+// ErrFull is the error of an Add that would exceed the capacity of the filter.
+// The filter is unchanged. See [WhenFull].
 var ErrFull = errors.New("filter: at capacity")
 
-// WhenFull says what an Add of an unseen id does once the capacity is used.
+// WhenFull says what Add does with an unseen id at capacity.
 type WhenFull uint8
 
 const (
-	// Refuse makes Add return ErrFull, so that the error rate stays what was
-	// asked for.
+	// Refuse makes Add return ErrFull, which keeps the error rate below the
+	// rate in the options.
 	Refuse WhenFull = iota
-	// Report lets Add go on while the error rate grows; Over and ErrorRate
-	// tell.
+	// Report makes Add continue while the error rate grows. Over and ErrorRate
+	// show by how much.
 	Report
 )
 
@@ -37,9 +37,9 @@ func (w WhenFull) String() string {
 	return "invalid"
 }
 
-// Seed is the secret that keys the hash of a filter. Who does not know it can
-// neither find ids that collide nor aim at one part of the filter (Naor and
-// Yogev, "Bloom Filters in Adversarial Environments", 2015).
+// Seed is the secret that keys the hash of a filter. Without the seed an
+// attacker cannot find ids that collide and cannot aim at one part of the
+// filter (Naor and Yogev, "Bloom Filters in Adversarial Environments", 2015).
 type Seed [16]byte
 
 // NewSeed returns a random seed.
@@ -49,31 +49,34 @@ func NewSeed() Seed {
 	return s
 }
 
-// Options of [NewBloom] and [NewBlocked]. The zero value is valid.
+// Options are the options of [NewBloom] and [NewBlocked]. The zero value is
+// valid.
 type Options struct {
-	// Capacity is how many distinct ids the filter is to hold. Must be between
-	// 1 and 2^36. Defaults to 1,000,000.
+	// Capacity is the number of distinct ids that the filter holds. Must be
+	// between 1 and 2^36. Defaults to 1,000,000.
 	Capacity int
-	// ErrorRate is the probability with which an id that was never added is
-	// called seen when the filter is at capacity. Must be between 1e-9 (for
-	// Blocked, 1e-6) and 0.5. Defaults to 0.001.
+	// ErrorRate is the probability that a filter at capacity reports an absent
+	// id as seen. Must be between 1e-9 (for Blocked, 1e-6) and 0.5. Defaults to
+	// 0.001.
 	ErrorRate float64
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
+	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
 	Seed Seed
 	// WhenFull says what Add does at capacity. Defaults to Refuse.
 	WhenFull WhenFull
 }
 
-// RotatingOptions of [NewRotating]. The zero value is valid.
+// RotatingOptions are the options of [NewRotating]. The zero value is valid.
 type RotatingOptions struct {
-	// Capacity is how many ids a window holds: of a window by count its
-	// length, of a window by time the most that are expected at an even pace.
-	// Must be between 1 and 2^36. Defaults to 1,000,000.
+	// Capacity is the number of ids in a window. For a window by count it is
+	// the length of the window. For a window by time it is the highest number
+	// of ids expected in the window, at an even rate. Must be between 1 and
+	// 2^36. Defaults to 1,000,000.
 	Capacity int
-	// Window is how long an id is remembered, at least, since it was last
-	// added. 0 remembers the last Capacity ids instead, for any time. Must be
-	// 0 or at least 1 millisecond. Defaults to 0.
+	// Window is the time for which the filter remembers an id after its last
+	// Add; the id may stay a little longer. 0 remembers the last Capacity ids
+	// instead, however old they are. Must be 0 or at least 1 millisecond.
+	// Defaults to 0.
 	Window time.Duration
 	// Generations is in how many parts the window is forgotten. More parts
 	// overshoot the window less, by one part in Generations-1, and share the
@@ -153,7 +156,7 @@ func fill[T comparable](field *T, value T) {
 	}
 }
 
-// invalid joins what is wrong with the fields into one error.
+// invalid joins the errors of fields into one error.
 func invalid(fields ...error) error {
 	if err := errors.Join(fields...); err != nil {
 		return fmt.Errorf("%w: %w", semel.ErrInvalidRequest, err)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// windows makes filters of one window that hold n ids with hardly an error.
+// windows makes filters that hold n ids of one window with hardly an error.
 func windows(t testing.TB, n int, window time.Duration) map[string]*Rotating {
 	seed := testSeed(t)
 	fs := map[string]*Rotating{}
@@ -20,12 +20,13 @@ func windows(t testing.TB, n int, window time.Duration) map[string]*Rotating {
 	return fs
 }
 
-// overshoot is how much longer than its window a filter may remember an id.
+// overshoot returns how much longer than its window a filter may remember an
+// id.
 func overshoot(f *Rotating) time.Duration {
 	return time.Duration(f.time.slice)*time.Duration(f.generations) - f.window
 }
 
-// Random adds and pauses against a map.
+// The test compares random adds and pauses with a map.
 func TestIDsAreSeenForTheWindowAndForgottenAfterIt(t *testing.T) {
 	t.Parallel()
 	const universe, window = 400, time.Hour
@@ -38,8 +39,8 @@ func TestIDsAreSeenForTheWindowAndForgottenAfterIt(t *testing.T) {
 			wrong, checks := 0, 0
 			f.Advance(now)
 			for range 3000 {
-				// Mostly small steps, some pauses of a part of the window, a
-				// few of many windows.
+				// Most steps are small. Some skip a part of the window, and a
+				// few skip many windows.
 				switch n := random.IntN(1000); {
 				case n < 3:
 					now = now.Add(time.Duration(random.Int64N(int64(1000 * window))))
@@ -146,11 +147,11 @@ func TestAddsBeforeTheFirstAdvanceCountFromThere(t *testing.T) {
 	}
 }
 
-// At an even pace neither the number of ids nor the error grows.
+// At an even rate neither the number of ids nor the error rate grows.
 func TestSteadyTrafficNeitherFillsNorDegrades(t *testing.T) {
 	t.Parallel()
 	const seconds, perSecond = 47, 200
-	// Seven seconds' ids fall into one generation of 47/7 s now and then.
+	// Sometimes the ids of seven seconds fall into one generation of 47/7 s.
 	f := must(NewRotating(&RotatingOptions{Capacity: 7 * 7 * perSecond, Window: seconds * time.Second, Seed: testSeed(t)}))(t)
 	now, next := time.Unix(1_700_000_000, 0), 0
 	for second := range 20 * seconds {
@@ -178,7 +179,7 @@ func TestWindowByCountHoldsTheLastIDs(t *testing.T) {
 		if _, err := r.Add(id(i)); err != nil {
 			t.Fatalf("a window by count refuses: %v", err)
 		}
-		r.Advance(time.Unix(int64(i)*1e6, 0)) // nothing to it
+		r.Advance(time.Unix(int64(i)*1e6, 0)) // changes nothing in a window by count
 		if i >= n-1 && !r.Has(id(i-n+1)) {
 			t.Fatalf("id %d is not seen after %d others", i-n+1, n-1)
 		}
