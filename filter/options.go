@@ -78,15 +78,16 @@ type RotatingOptions struct {
 	// instead, however old they are. Must be 0 or at least 1 millisecond.
 	// Defaults to 0.
 	Window time.Duration
-	// Generations is in how many parts the window is forgotten. More parts
-	// overshoot the window less, by one part in Generations-1, and share the
-	// error among more. Must be 2, 4, 8 or 16. Defaults to 8.
+	// Generations is the number of parts in which the filter forgets the
+	// window. With more parts the filter remembers ids for less time beyond the
+	// window, which is one part in Generations-1. More parts also share the
+	// error rate among more generations. Must be 2, 4, 8 or 16. Defaults to 8.
 	Generations int
-	// ErrorRate is the probability with which an id that was not added within
-	// the window is called seen, over all generations together, when they are
-	// full. Must be between 1e-5 and 0.5. Defaults to 0.001.
+	// ErrorRate is the probability that the filter reports an id as seen that
+	// was not added within the window, over all generations together, when they
+	// are full. Must be between 1e-5 and 0.5. Defaults to 0.001.
 	ErrorRate float64
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
+	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
 	Seed Seed
 	// WhenFull says what Add does when the current generation of a window by

@@ -261,7 +261,7 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 		t.Errorf("with %v: %+v", rules, f)
 	}
 	for _, subject := range []string{"appendfsync", "min-replicas-to-write", "set-max-intset-entries"} {
-		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "could not look") {
+		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "not checked") {
 			t.Errorf("without CONFIG: %+v", f)
 		}
 	}

@@ -21,22 +21,23 @@ const (
 	bitsPerBlock  = 512
 	bytesPerBlock = bitsPerBlock / 8
 	maxBlocks     = 512 << 20 / bytesPerBlock // the longest string of a server
-	// probesPerWord is how many positions of 9 bits a word has.
+	// probesPerWord is the number of positions of 9 bits in a word.
 	probesPerWord = 7
 	maxProbes     = 4 * probesPerWord
 )
 
-// bitsForm keeps a filter in a string. GETRANGE fetches the block of a key,
-// BITFIELD sets its bits and tells what they were, in one step.
+// bitsForm keeps a filter in a string. GETRANGE reads the block of a key.
+// BITFIELD sets the bits of a key and returns their previous values, in one
+// step.
 type bitsForm struct {
 	capacity int64
 	blocks   uint64
 	probes   int
 
 	mu sync.Mutex // guards the fields below
-	// current is the filter that was last added to, count how many keys it
-	// holds as far as is known, and untold how many of them this process added
-	// since it told the server.
+	// current is the filter that was added to last. count is how many keys it
+	// holds, as far as is known. untold is how many of these keys this process
+	// has not yet added to the counter on the server.
 	current       string
 	count, untold int64
 }
@@ -44,14 +45,15 @@ type bitsForm struct {
 func newBitsForm(o *FilterOptions) (*bitsForm, error) {
 	blocks, probes := blockedSize(float64(o.Capacity), o.sliceRate())
 	if blocks > maxBlocks {
-		return nil, fmt.Errorf("redisstore: FilterOptions.Capacity: %d keys at the rate %g take %.0f MiB for a slice, a string has room for %d: %w",
+		return nil, fmt.Errorf("redisstore: FilterOptions.Capacity: %d keys at the rate %g take %.0f MiB for a slice, but a string holds at most %d MiB: %w",
 			o.Capacity, o.Rate, blocks*bytesPerBlock/(1<<20), maxBlocks*bytesPerBlock>>20, semel.ErrInvalidRequest)
 	}
 	return &bitsForm{capacity: o.Capacity, blocks: uint64(blocks), probes: probes}, nil
 }
 
-// blockedSize returns the number of blocks, and of bits for each key, that keep
-// n keys at a rate: for each number of bits, halving finds the highest load.
+// blockedSize returns the number of blocks, and the number of bits for each
+// key, with which n keys keep a rate. For each number of bits, bisection finds
+// the highest load.
 func blockedSize(n, rate float64) (blocks float64, probes int) {
 	blocks = math.Inf(1)
 	for k := 1; k <= maxProbes; k++ {
@@ -70,9 +72,10 @@ func blockedSize(n, rate float64) (blocks float64, probes int) {
 	return max(1, blocks), probes
 }
 
-// blockedRate is the rate of a filter whose blocks hold load keys on average:
-// that of a block with i keys, over the Poisson distribution of i (Putze,
-// Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007).
+// blockedRate returns the rate of a filter whose blocks hold load keys on
+// average. It is the mean rate of a block with i keys over the Poisson
+// distribution of i (Putze, Sanders and Singler, "Cache-, Hash- and
+// Space-Efficient Bloom Filters", 2007).
 func blockedRate(load float64, probes int) float64 {
 	k := float64(probes)
 	chance, sum := math.Exp(-load), 0.0
@@ -83,13 +86,14 @@ func blockedRate(load float64, probes int) float64 {
 	return sum
 }
 
-// place returns the block of a digest, in bits from the beginning.
+// place returns the offset of the block of a digest, in bits.
 func (f *bitsForm) place(d *semel.Digest) uint64 {
 	block, _ := bits.Mul64(binary.LittleEndian.Uint64(d[:8]), f.blocks)
 	return block * bitsPerBlock
 }
 
-// positions returns where in its block a digest has its bits, in room.
+// positions writes the positions of a digest's bits in its block into room, and
+// returns them.
 func (f *bitsForm) positions(d *semel.Digest, room *[maxProbes]uint64) []uint64 {
 	seed := binary.LittleEndian.Uint64(d[8:])
 	word := seed
@@ -103,7 +107,7 @@ func (f *bitsForm) positions(d *semel.Digest, room *[maxProbes]uint64) []uint64 
 	return room[:f.probes]
 }
 
-// mix spreads one word into another one (the finalizer of SplitMix64).
+// mix derives a word from another one (the finalizer of SplitMix64).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -158,8 +162,9 @@ func (f *bitsForm) add(b rueidis.Builder, key string, digests []semel.Digest, un
 	), nil
 }
 
-// begin takes what the server is to be told, and refuses where the filter is
-// full: unlike the module's, a string would take more at a growing rate.
+// begin takes the keys that are not yet counted on the server, and refuses if
+// the filter is full. A module refuses by itself, but a string would accept
+// more keys at a growing rate.
 func (f *bitsForm) begin(key string) (untold int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +172,7 @@ func (f *bitsForm) begin(key string) (untold int64, err error) {
 		f.current, f.count, f.untold = key, 0, 0
 	}
 	if f.count+f.untold >= f.capacity {
-		return 0, fmt.Errorf("redisstore: filter: the slice has its %d keys: %w", f.capacity, semel.ErrStoreFull)
+		return 0, fmt.Errorf("redisstore: filter: the slice is full with %d keys: %w", f.capacity, semel.ErrStoreFull)
 	}
 	untold, f.untold = f.untold, 0
 	return untold, nil
@@ -200,10 +205,10 @@ func (f *bitsForm) added(key string, results []rueidis.RedisResult, seen []bool)
 	return last, nil
 }
 
-// check finds what it needs in the settings.
+// check does nothing: the settings say all about a filter in this form.
 func (f *bitsForm) check(context.Context, rueidis.Client, string) error { return nil }
 
-// moduleForm keeps a filter by the BF commands of a module.
+// moduleForm keeps a filter with the BF commands of a module.
 type moduleForm struct {
 	capacity int64
 	rate     float64
@@ -241,8 +246,8 @@ func (f *moduleForm) looked(results []rueidis.RedisResult, digests []semel.Diges
 	return nil
 }
 
-// add makes the filter if it is not there: never a scaling one, as BF.MADD
-// would.
+// add creates the filter if it does not exist. The filter is never a scaling
+// one, which BF.MADD would create.
 func (f *moduleForm) add(b rueidis.Builder, key string, digests []semel.Digest, until time.Time) ([]rueidis.Completed, error) {
 	return []rueidis.Completed{
 		b.BfInsert().Key(key).Capacity(f.capacity).Error(f.rate).Nonscaling().Items().Item(items(digests)...).Build(),
@@ -250,9 +255,10 @@ func (f *moduleForm) add(b rueidis.Builder, key string, digests []semel.Digest, 
 	}, nil
 }
 
-// added reads an answer that a full filter cuts short: it has true where a key
-// was not there before, then one error, and nothing for the rest, which was not
-// added. That nothing must not be read as "there before".
+// added reads an answer that a full filter cuts short. The answer has true for
+// each key that was not there before, then one error, and nothing for the
+// remaining keys, which were not added. A missing answer must not be read as
+// "there before".
 func (f *moduleForm) added(_ string, results []rueidis.RedisResult, seen []bool) (int, error) {
 	answers, err := results[0].ToArray()
 	if err != nil {
@@ -280,8 +286,8 @@ func fullError(err error) error {
 	return storeError("filter", err)
 }
 
-// check refuses a filter that grows by itself, which has no rate, and one of
-// another size or rate, as a filter made by hand may be.
+// check refuses a scaling filter, which has no fixed rate, and a filter of
+// another size or rate. Someone may have made such a filter by hand.
 func (f *moduleForm) check(ctx context.Context, client rueidis.Client, key string) error {
 	info, err := client.Do(ctx, client.B().BfInfo().Key(key).Build()).AsMap()
 	if answer, ok := rueidis.IsRedisErr(err); ok && strings.Contains(strings.ToLower(answer.Error()), "not found") {
@@ -305,13 +311,13 @@ func (f *moduleForm) check(ctx context.Context, client rueidis.Client, key strin
 		return n
 	}
 	if n := number("Expansion rate"); n > 0 || number("Number of filters") != 1 {
-		return refuse("grows, so that its rate is not bounded: it should be NONSCALING")
+		return refuse("is a scaling filter, whose rate has no bound; make it NONSCALING")
 	}
 	if n := number("Capacity"); n != f.capacity {
 		return refuse("has a capacity of %d keys, not %d", n, f.capacity)
 	}
-	// The module does not tell the rate, but the size follows from it: a tenth
-	// more or less is the rate halved or doubled.
+	// The module does not report the rate, but the rate follows from the size.
+	// A tenth more or less is half or twice the rate.
 	bytes := float64(f.capacity) * -math.Log(f.rate) / (math.Ln2 * math.Ln2) / 8
 	if n := float64(number("Size")); math.Abs(n-bytes) > bytes/30+512 {
 		return refuse("takes %.0f bytes, at the rate %.2g it would take %.0f", n, f.rate, bytes)

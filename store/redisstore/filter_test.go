@@ -277,7 +277,7 @@ func TestFilterMadeByHandIsChecked(t *testing.T) {
 	client := filterClient(t)
 	for want, command := range map[string][]string{
 		"":            {"20000", "NONSCALING"},
-		"grows":       {"20000"},
+		"scaling":      {"20000"},
 		"capacity":    {"21000", "NONSCALING"},
 		"at the rate": {"20000", "NONSCALING"},
 	} {

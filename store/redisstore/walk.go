@@ -12,20 +12,20 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// errStopped says that the caller of a listing wants no more.
+// errStopped means that the caller of a listing wants no more records.
 var errStopped = errors.New("stopped")
 
-// page is what one round trip of a walk has found.
+// page has the records and sets that one round trip of a walk found.
 type page struct {
-	now     time.Time // of the server
+	now     time.Time // time of the server
 	records []semel.Record
 	sets    []markedSet
-	bytes   int64 // of names and values
-	// sampled is of how many names sampledBytes is the memory.
+	bytes   int64 // size of names and values
+	// sampledBytes is the memory of sampled names.
 	sampled, sampledBytes int64
 }
 
-// markedSet is a set of the compact form.
+// markedSet is the size and expiry of a set of the compact form.
 type markedSet struct {
 	members int64
 	expires time.Time
@@ -34,8 +34,8 @@ type markedSet struct {
 const (
 	// pageNames is about how many names are read in one round trip.
 	pageNames = 256
-	// pageCut is how many bytes are read of a record at first: results may be
-	// long and are not wanted.
+	// pageCut is how many bytes of a record are read at first. Results may be
+	// long and are not needed.
 	pageCut = 1024
 	// noSuchName is the answer of PTTL for a name that the server does not have.
 	noSuchName = -2
@@ -139,7 +139,7 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 			return nil, err
 		}
 		if head == "" || lasts == noSuchName {
-			continue // it expired before one of the three commands
+			continue // the record expired before one of the three commands
 		}
 		r, ok := decode(head)
 		if !ok && length > int64(len(head)) {
@@ -158,7 +158,7 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 		}
 		p.bytes += int64(len(name)) + length
 		if s.inGrace(&r, lasts) {
-			continue // the set has it
+			continue // the set counts this key
 		}
 		if r.state == stateHeld && r.leaseEnd <= now {
 			r.state = stateUnknown
@@ -171,7 +171,8 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 	return p, nil
 }
 
-// inGrace reports whether a record only stands beside the compact form.
+// inGrace reports whether a key is in the compact form and has its record only
+// for the grace.
 func (s *Store) inGrace(r *record, lasts int64) bool {
 	return s.ring != nil && r.publicState() == semel.Done && r.result.Kind == semel.NoResult && r.print.IsZero() &&
 		lasts >= 0 && lasts <= s.opts.Compact.Grace.Milliseconds()+1
