@@ -144,7 +144,7 @@ func (p *parser) bracket() (step, error) {
 		index, err := strconv.ParseInt(digits, 10, 31)
 		switch {
 		case digits == "":
-			return s, p.errorf(`an index from 0 or a name in double quotes is wanted after '[', not %s`, p.here())
+			return s, p.errorf(`expected an index from 0 or a name in double quotes after '[', found %s`, p.here())
 		case err != nil || len(digits) > 1 && digits[0] == '0':
 			p.pos = start
 			return s, p.errorf("%q is not an index: use digits without leading zeros, up to %d", digits, 1<<30)
