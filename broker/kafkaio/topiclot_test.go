@@ -128,8 +128,8 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 		if _, errs = lot.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
 			t.Errorf("once more: %v", errs[0])
 		}
-		must(t, lot.Remove(b.Context(), list[2].ID, "skipped", "bob", "a test"))
-		if err := lot.Remove(b.Context(), list[2].ID, "skipped", "bob", "a test"); !errors.Is(err, pipeline.ErrNotParked) {
+		must(t, lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
+		if err := lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}); !errors.Is(err, pipeline.ErrNotParked) {
 			t.Errorf("skipped twice: %v", err)
 		}
 		want := list[0].ID + " bad redriven ann written back to its topic permanent\n" + list[1].ID + " bad redriven ann written back to its topic permanent\n" + list[2].ID + "  skipped bob a test key-missing"
@@ -332,7 +332,7 @@ func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
 			if len(list) != 1 || list[0].ID != "made/0/0" {
 				t.Fatalf("round %d: %+v", n, list)
 			}
-			must(t, lot.Remove(b.Context(), list[0].ID, "skipped", "bob", "a test"))
+			must(t, lot.Settle(b.Context(), list[0], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
 			if left := b.listed(lot); len(left) != 0 {
 				t.Errorf("round %d: %d are left", n, len(left))
 			}
