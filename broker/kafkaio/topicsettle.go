@@ -64,7 +64,9 @@ type settlement struct {
 
 // exists reports whether the log's topic is there.
 func (s *settledLog) exists(ctx context.Context) (bool, error) {
-	topics, err := s.adm.ListTopics(ctx, s.topic)
+	// The client remembers for seconds that a topic is missing, also when another
+	// process has created it since. A request with authorized operations asks anew.
+	topics, err := s.adm.ListTopics(kadm.WithAuthorizedOps(ctx), s.topic)
 	if err == nil {
 		err = topics[s.topic].Err
 	}

@@ -14,13 +14,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
 // parkedPlaces are the settings of where messages are parked that wait there for a
-// redrive.
+// redrive. Those in a Kafka topic are written back: see
+// TestRetryTellsWhoSettledAMessageInATopic.
 func parkedPlaces() map[string]string {
 	return map[string]string{"directory": "{ path: aside }", "database": "{ store: db }"}
 }
@@ -224,6 +228,57 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 }
 
 func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }
+
+// TestRetryTellsWhoSettledAMessageInATopic skips a message between the moment at
+// which a retry lists it and the one at which it writes it back.
+func TestRetryTellsWhoSettledAMessageInATopic(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "events", "dead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	addr := cluster.ListenAddrs()[0]
+	w := newTarget(t, "m1")
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
+stores: { keys: { embedded: { path: keys } } }
+admin: { listen: "off" }
+pipelines:
+  hooks:
+    source: { kafka: { brokers: [%q], topics: [events], group: hooks-once } }
+    key: { id: .id }
+    store: keys
+    sink: { webhook: { url: %q, allow_private: true } }
+    on_failure: { attempts: 1 }
+    parked: { topic: dead }
+`, addr, w.URL))
+	if err := produceTo(t, addr, &kgo.Record{Topic: "events", Value: []byte(`{"id":"m1"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	k := &kafkaTopics{T: t, addr: addr}
+	stop := background(t, "run", file)
+	k.becomes("a message is parked", func() bool { return len(asides(t, file)) == 1 })
+	stop().check(t, exitDone, `"ended"`)
+
+	conf, err := config.Read(file, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout strings.Builder
+	f := &parkedFlags{app: &app{stdout: &stdout, stderr: io.Discard, patience: time.Minute, redact: strings.Clone}, conf: conf, chosen: conf.Pipelines}
+	err = f.withShelves(t.Context(), func(shelves []shelf) error {
+		list, err := f.chosenOn(t.Context(), shelves, nil)
+		if err != nil {
+			return err
+		}
+		run(t, "", "parked", "skip", "--all", "--reason", "no", "--config", file).check(t, exitDone)
+		r := &retry{parkedFlags: f, shelf: shelves[0], list: list[0], wait: time.Minute}
+		return r.giveBack(t.Context(), r.lot.(*kafkaio.TopicLot))
+	})
+	if want := []string{"m1: settled by another: skipped by " + actor()}; err != nil || !slices.Equal(outcomes(t, stdout.String()), want) {
+		t.Errorf("%v, %q, want %q", err, stdout.String(), want)
+	}
+}
 
 // execute runs a statement in a database.
 func execute(t *testing.T, address, sql string) {
