@@ -140,7 +140,7 @@ func takeAway(t *testing.T, file, id string) {
 		return
 	}
 	store, _ := conf.Store("db")
-	execute(t, store.Spec.(*config.Postgres).DSN.Reveal(), "DELETE FROM semel_parked WHERE id = '"+id+"'")
+	execute(t, store.Spec.(*postgres.Store).DSN.Reveal(), "DELETE FROM semel_parked WHERE id = '"+id+"'")
 }
 
 // TestRetryTellsOfAnEffectThatASkipCameTooLateFor skips a message while the
@@ -197,7 +197,7 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 			}
 			store, _ := conf.Store("db")
 			var n int
-			queryRow(t, store.Spec.(*config.Postgres).DSN.Reveal(), &n, "SELECT count(*) FROM effects")
+			queryRow(t, store.Spec.(*postgres.Store).DSN.Reveal(), &n, "SELECT count(*) FROM effects")
 			return n
 		}, []string{"m1: done before", "m1: redriven"}},
 		"one checkpoint": {"store: keys\n    sink: { file: { path: out.jsonl } }\n    #%s", func(t *testing.T, file string, _ *target) int {

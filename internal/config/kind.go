@@ -93,6 +93,8 @@ type SourceAbout struct {
 	// Lines says that a message is a line of a file, so that the order of the file
 	// is kept where messages become lines again.
 	Lines bool
+	// Shared says that several processes can take messages from it.
+	Shared bool
 	// Again says how a message is delivered again after a crash, as in "the line
 	// is read again from the last position that was kept".
 	Again string
@@ -151,6 +153,8 @@ type StoreAbout struct {
 	// NoRecords says why another process cannot look into it; it is empty if one
 	// can.
 	NoRecords string
+	// Shared says that several processes can use it.
+	Shared bool
 	// Directory is where an embedded store is.
 	Directory string
 	// Place is what two stores must not share, and what messages call it, as in

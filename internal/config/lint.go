@@ -53,6 +53,7 @@ func (f *File) Lint() []Finding {
 		l.window()
 		l.keys()
 		l.policies()
+		l.parked()
 		p.Source.Lint(l)
 		p.Sink.Lint(l)
 		l.ignored()
@@ -222,6 +223,19 @@ func (l *Linter) policies() {
 	if p.Observe {
 		l.Add(semel.Notice, Repeat, l.At("observe"), "true", "what is a duplicate, late or a mismatch is delivered all the same: every repeat has its effect again", "none while you watch; then take it out")
 	}
+}
+
+// parked looks at whether instances that share a source and the keys share what is
+// parked too.
+func (l *Linter) parked() {
+	p := l.Pipeline
+	decider := l.File.Decider(p.Store.Name)
+	if p.Parked.Path == "" || decider == nil || !p.Source.About(p).Shared || !decider.Spec.About().Shared {
+		return
+	}
+	l.Notice(l.At("parked"), "the directory "+p.Parked.Path,
+		"if one of several instances dies after it parked a message, another instance does not see that directory: it processes the message, and may park it a second time",
+		"none for one instance, or if all instances share the directory on one machine; else parked: { store: NAME }, a store in PostgreSQL, or parked: { topic: NAME }")
 }
 
 // HostOf is the host of an address to listen on.

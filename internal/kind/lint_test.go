@@ -2,6 +2,7 @@ package kind_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,54 @@ pipelines:
 		for _, x := range f.Lint() {
 			if x.Cost == "" || x.Remedy == "" || x.Place.File != "c.yaml" || x.Severity == semel.Fine {
 				t.Errorf("%s\nincomplete: %+v", c.parts, x)
+			}
+		}
+	}
+}
+
+// TestAValueThatLintProposesMendsWhatItFound writes each value that a remedy names
+// into the file, which then has no such finding.
+func TestAValueThatLintProposesMendsWhatItFound(t *testing.T) {
+	t.Parallel()
+	proposed := regexp.MustCompile(`^(\w+): (forever|\S+ or more)`)
+	for field, values := range map[string]map[string]string{ // by the value that is found the one that is proposed
+		"retention": {"30d": "35d", "8d": "10d", "169h": "9d", "36500d": "41715d", "90000d": "102858d", "100000d": "forever", "forever": "forever", "8d1ns": "10d"},
+		"timeout":   {"31s": "1m2s", "40s": "1m20s"},
+	} {
+		for value, want := range values {
+			retention, timeout := "3d", "10s"
+			if field == "retention" {
+				retention = value
+			} else {
+				timeout = value
+			}
+			lint := func(settings string) (remedies map[string]string) {
+				t.Helper()
+				remedies = map[string]string{}
+				f := parse(t, someStores+"pipelines:\n  p:\n    source: { kafka: { brokers: ['h:1'], topics: [in], group: g, retention: "+retention+" } }\n    key: { id: .id }\n    store: keys\n"+
+					"    sink: { webhook: { url: 'https://example.com', timeout: "+timeout+" } }\n"+settings)
+				for _, x := range f.Lint() {
+					if found := proposed.FindStringSubmatch(x.Remedy); found != nil && x.Severity == semel.Warning {
+						remedies[found[1]] = strings.TrimSuffix(found[2], " or more")
+					}
+				}
+				return remedies
+			}
+			remedies := lint("    lease: 10s\n")
+			settings := ""
+			for field, remedy := range remedies {
+				if field != "shutdown" { // which stands beside the pipelines
+					settings += "    " + field + ": " + remedy + "\n"
+				}
+			}
+			if shutdown, ok := remedies["shutdown"]; ok {
+				settings += "shutdown: " + shutdown + "\n"
+			}
+			if remedies["window"] != want && remedies["lease"] != want {
+				t.Errorf("%s %s: %v, want %s", field, value, remedies, want)
+			}
+			if left := lint(settings); len(left) != 0 {
+				t.Errorf("%s %s: with %q it still says %v", field, value, settings, left)
 			}
 		}
 	}

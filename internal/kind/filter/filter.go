@@ -51,6 +51,7 @@ func (s *Store) About() config.StoreAbout {
 		Filter:    &config.FilterAbout{Rate: s.Rate, Expect: s.Expect},
 		NoRecords: "is a filter, which keeps no records: there is nothing to look into",
 		Server:    s.Redis,
+		Shared:    s.Redis.Name != "",
 		Gaps:      []string{fmt.Sprintf("more than %d keys come within the window: those beyond are delivered and not remembered, so that no more of the new ones are dropped", s.Expect)},
 	}
 }

@@ -60,6 +60,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Name:       "http " + s.Listen + s.Path,
 		Again:      "the request gets no answer, and its sender sends it again",
 		AfterAck:   config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
+		Shared:     true,
 		TakesBack:  "after %s its sender is told to come again",
 		Exceptions: []string{"a request that got no answer with success may have been taken or not: its sender sends it again, under the same key"},
 	}

@@ -95,7 +95,7 @@ func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 	about := config.SourceAbout{
 		Name:     "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group,
 		Again:    "the record is read again from the last committed offset",
-		AfterAck: config.ReadAgain(), Behind: "no offset behind it is committed",
+		Shared: true, AfterAck: config.ReadAgain(), Behind: "no offset behind it is committed",
 	}
 	topic := s.RepartitionTopic()
 	if topic != "" {
@@ -134,12 +134,14 @@ func (s *Source) lintWindow(l *config.Linter) {
 	}
 }
 
-// longer is a window with some room behind a retention.
+// longer is a window with a seventh of room behind a retention, in whole days.
 func longer(retention time.Duration) string {
-	if retention == semel.Forever {
+	const day = 24 * time.Hour
+	if retention > semel.Forever-retention/7-day {
 		return "forever"
 	}
-	return schema.Duration(retention+retention/7) + " or more"
+	window := retention + retention/7 + day - 1
+	return schema.Duration(window-window%day) + " or more"
 }
 
 // lintRepartition looks at a stage that has copies of a key meet.

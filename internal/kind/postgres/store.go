@@ -113,6 +113,7 @@ func twoAts(text string) bool {
 // About implements config.Spec.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
+		Shared:     true,
 		Address:    "PostgreSQL, " + s.DSN.String(),
 		Exceptions: []string{"failover to an asynchronous replica forgets keys that were not yet copied"},
 	}

@@ -163,7 +163,7 @@ func (s *Store) About() config.StoreAbout {
 	case s.Cluster != nil:
 		address = "Redis, the cluster " + strings.Join(s.Cluster, ", ")
 	}
-	return config.StoreAbout{Upper: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true}
+	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true}
 }
 
 // place tells where a store keeps its keys, as far as its words tell.
