@@ -262,6 +262,38 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 	}
 }
 
+// TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare has each source with each
+// store, and each place for parked messages.
+func TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
+	t.Parallel()
+	sources := map[string]bool{ // whether instances share it
+		"kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d }": true,
+		"http: { listen: '127.0.0.1:80' }":                                   true,
+		"file: { paths: [in] }":                                              false,
+	}
+	stores := map[string]bool{"keys": false, "db": true, "own": true, "both": true, "seen": false, "shared": true, "mem": false}
+	places := map[string]bool{"": true, "    parked: { path: aside }\n": true, "    parked: { store: db }\n": false, "    parked: { topic: dead }\n": false}
+	for source, sharedSource := range sources {
+		for store, sharedStore := range stores {
+			for place, directory := range places {
+				if strings.Contains(place, "topic") && !strings.HasPrefix(source, "kafka") {
+					continue // there is no Kafka for it
+				}
+				lossy := ""
+				if store == "seen" || store == "shared" {
+					lossy = "    lossy: true\n"
+				}
+				f := parse(t, someStores+"  mem: { memory: {} }\n  own: { redis: { url: redis://own } }\n  shared: { filter: { rate: 0.01, expect: 1, window: 7d, redis: cache } }\n"+
+					"pipelines:\n  p:\n    source: { "+source+" }\n    key: { id: .id }\n    store: "+store+"\n    sink: { webhook: { url: 'https://example.com' } }\n"+lossy+place)
+				found := strings.Contains(strings.Join(findings(f), "\n"), "notice  pipelines.p.parked: the directory ")
+				if want := sharedSource && sharedStore && directory; found != want {
+					t.Errorf("%s, store %s, %q: told %v, want %v", source, store, place, found, want)
+				}
+			}
+		}
+	}
+}
+
 func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{

@@ -93,8 +93,8 @@ func (s *Source) Fields() schema.Mapping {
 // About implements config.Source.
 func (s *Source) About(p *config.Pipeline) config.SourceAbout {
 	about := config.SourceAbout{
-		Name:     "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group,
-		Again:    "the record is read again from the last committed offset",
+		Name:   "kafka " + strings.Join(s.Topics, ", ") + " as " + s.Group,
+		Again:  "the record is read again from the last committed offset",
 		Shared: true, AfterAck: config.ReadAgain(), Behind: "no offset behind it is committed",
 	}
 	topic := s.RepartitionTopic()
