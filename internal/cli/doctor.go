@@ -67,7 +67,13 @@ func (a *app) toExamine(args []string, p *problems) ([]*config.Store, []*config.
 	if len(args) == 0 {
 		return nil, nil, nil // a flag was wrong as well, and the parser has said so
 	}
-	conf := a.readConfig(args[0], p)
+	conf := a.readConfigFor(args[0], func(conf *config.File) (string, bool) {
+		if len(args) == 1 {
+			return "", false
+		}
+		_, store := conf.Store(args[1])
+		return args[1], store
+	}, p)
 	if conf == nil {
 		return nil, nil, nil
 	}

@@ -96,7 +96,7 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong problems) 
 	var places []keyPlace
 	if q.file == "" {
 		wrong.addf("--config FILE is missing: name the configuration")
-	} else if conf = q.readConfig(q.file, &wrong); conf != nil {
+	} else if conf = q.readNeeded(&wrong); conf != nil {
 		places = q.places(cmd, conf, &wrong)
 	}
 	if err := wrong.err(); err != nil {
@@ -120,6 +120,14 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong problems) 
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// readNeeded reads the configuration, and of it only what a named store needs.
+func (q *keyQuestion) readNeeded(p *problems) *config.File {
+	if q.storeName == "" {
+		return q.readConfig(q.file, p)
+	}
+	return q.readConfigFor(q.file, onlyStore(q.storeName), p)
 }
 
 // places are the stores to look into.

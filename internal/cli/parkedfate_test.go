@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 // parkedPlaces are the settings of where messages are parked that wait there for a

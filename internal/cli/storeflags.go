@@ -60,7 +60,7 @@ func (f *storeFlags) find(a *app, p *problems) bool {
 		f.found = &config.Store{Name: f.dir, Spec: embedded.At(f.dir)}
 		f.conf = &config.File{Stores: []*config.Store{f.found}}
 	case f.file != "":
-		if f.conf = a.readConfig(f.file, p); f.conf != nil {
+		if f.conf = a.readConfigFor(f.file, onlyStore(f.name), p); f.conf != nil {
 			f.found = chooseStore(f.conf, f.name, p)
 		}
 	case said:
@@ -93,7 +93,24 @@ func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 // readConfig reads a configuration; nil if there is something wrong with it.
 // From then on its secrets are hidden in all that the program says.
 func (a *app) readConfig(name string, p *problems) *config.File {
-	conf, err := a.loadConfig(name)
+	return a.readConfigFor(name, func(*config.File) (string, bool) { return "", false }, p)
+}
+
+// onlyStore chooses the store of a name, or the only one, as all that is needed of
+// a configuration.
+func onlyStore(name string) func(*config.File) (string, bool) {
+	return func(conf *config.File) (string, bool) {
+		if all := conf.StoreNames(); name == "" && len(all) == 1 {
+			return all[0], true
+		}
+		return name, true
+	}
+}
+
+// readConfigFor is readConfig for the sake of the store that choose names: see
+// config.ReadForStore.
+func (a *app) readConfigFor(name string, choose func(*config.File) (store string, only bool), p *problems) *config.File {
+	conf, err := a.loadConfig(name, choose)
 	var wrong *schema.Error
 	switch {
 	case errors.As(err, &wrong):

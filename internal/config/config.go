@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
@@ -25,6 +26,7 @@ type File struct {
 
 	hidden schema.Redactor
 	places map[string]schema.Place // of the values of fields, by their paths
+	needed map[string]bool         // the stores that it was read for; nil for all
 }
 
 // Read reads the file of this name. env looks environment variables up; "" is
@@ -41,16 +43,31 @@ func (k *Kinds) Read(name string, env func(name string) string) (*File, error) {
 
 // ReadFrom is Read of a file that is open.
 func (k *Kinds) ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
+	return k.ReadForStore(name, file, env, all)
+}
+
+// all needs all of a file.
+func all(*File) (store string, only bool) { return "", false }
+
+// ReadForStore is ReadFrom for the sake of one store. choose returns its name, or
+// false if all of the file is needed. A variable that is not set, or a secret's file
+// that cannot be read, is an error only in that store and in what it stands on. Any
+// other part in which one stands is incomplete, and not checked.
+func (k *Kinds) ReadForStore(name string, file io.Reader, env func(name string) string, choose func(*File) (store string, only bool)) (*File, error) {
 	data, err := io.ReadAll(io.LimitReader(file, schema.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
-	return k.Parse(name, data, env)
+	return k.parseFor(name, data, env, choose)
 }
 
 // Parse reads a configuration from memory. Relative paths in it begin at the
 // directory of name.
 func (k *Kinds) Parse(name string, data []byte, env func(name string) string) (*File, error) {
+	return k.parseFor(name, data, env, all)
+}
+
+func (k *Kinds) parseFor(name string, data []byte, env func(name string) string, choose func(*File) (store string, only bool)) (*File, error) {
 	d, err := schema.Parse(name, data, env)
 	if err != nil {
 		return nil, err
@@ -60,10 +77,42 @@ func (k *Kinds) Parse(name string, data []byte, env func(name string) string) (*
 	f.hidden, f.places = d.Hidden, d.Places
 	checkStores(d, f)
 	checkPipelines(d, f)
-	if err := d.Err(); err != nil {
+	if store, only := choose(f); only {
+		f.needed = f.standsOn(store)
+	}
+	if err := d.ErrWithout(f.part); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Needs reports whether the file was read for a store of this name, among others.
+func (f *File) Needs(store string) bool { return f.needed == nil || f.needed[store] }
+
+// standsOn returns the names of a store, of its layers and of the servers that they
+// use.
+func (f *File) standsOn(name string) map[string]bool {
+	names := map[string]bool{name: true}
+	for _, s := range f.Stack(name) {
+		names[s.Name] = true
+		if server := s.Spec.About().Server.Name; server != "" {
+			names[server] = true
+		}
+	}
+	return names
+}
+
+// part returns the store or pipeline to which the path of a field belongs, or else
+// the section, and whether it may lack values of this machine.
+func (f *File) part(path string) (name string, mayLack bool) {
+	section, rest, _ := strings.Cut(path, ".")
+	if section != "stores" && section != "pipelines" {
+		return section, f.needed != nil
+	}
+	member, _, _ := strings.Cut(rest, ".")
+	// What stands on a store decides what may be done to it.
+	needed := section == "stores" && (f.Needs(member) || strings.Contains(path, ".tiered"))
+	return schema.Within(section, member), f.needed != nil && !needed
 }
 
 // Sections are the fields of a file, which reading fills in.

@@ -50,7 +50,11 @@ func (v Value) resolve(written string) (resolved, bool) {
 		}
 		part, secret, err := v.lookUp(reference)
 		if err != nil {
-			v.Wrong("%v", err)
+			if missing, ok := errors.AsType[notHere](err); ok {
+				v.missing(missing)
+			} else {
+				v.Wrong("%v", err)
+			}
 			fine = false
 		}
 		if secret {
@@ -62,6 +66,48 @@ func (v Value) resolve(written string) (resolved, bool) {
 		out.WriteString(part)
 		rest = after
 	}
+}
+
+// notHere says that a reference is written well, and that this machine lacks what
+// it stands for.
+type notHere struct{ error }
+
+// unresolved is a reference in a field that this machine cannot resolve.
+type unresolved struct {
+	path    string
+	problem Problem
+}
+
+// missing notes a reference that cannot be resolved here.
+func (v Value) missing(err error) {
+	at := v.at
+	at.File = v.Name
+	v.unresolved = append(v.unresolved, unresolved{v.Path, Problem{at, fmt.Sprintf("%s: %v", v.Path, err)}})
+}
+
+// ErrWithout is Err for those who need only some parts of a file. part returns the
+// part to which a path belongs, and whether it may lack values. What such a part
+// lacks on this machine is no problem, and neither is anything else in it, which may
+// be wrong for that alone.
+func (d *Document) ErrWithout(part func(path string) (name string, mayLack bool)) error {
+	var list []Problem
+	incomplete := map[string]bool{}
+	for _, u := range d.unresolved {
+		if name, mayLack := part(u.path); mayLack {
+			incomplete[name] = true
+		} else {
+			list = append(list, u.problem)
+		}
+	}
+	for _, p := range d.Problems {
+		path := strings.TrimPrefix(p.Text, "unknown field ") // otherwise a text begins with its path
+		path, _, _ = strings.Cut(path, ":")
+		path, _, _ = strings.Cut(path, " ")
+		if name, _ := part(path); !incomplete[name] {
+			list = append(list, p)
+		}
+	}
+	return errorOf(list)
 }
 
 // lookUp returns what a reference stands for, and whether that is a secret
@@ -78,11 +124,17 @@ func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 			return set, false, nil
 		}
 		if !hasFallback {
-			return "", false, fmt.Errorf("the environment variable %s is not set, or empty: set it, or write ${env:%s:-default}", name, name)
+			return "", false, notHere{fmt.Errorf("the environment variable %s is not set, or empty: set it, or write ${env:%s:-default}", name, name)}
 		}
 		return fallback, false, nil
 	case ok && kind == "file":
+		if name == "" {
+			return "", false, errors.New("${file:} names no file: write ${file:/path}")
+		}
 		part, err := v.readSecret(name)
+		if err != nil {
+			err = notHere{err}
+		}
 		return part, true, err
 	case isVariable(reference):
 		return "", false, fmt.Errorf("${%s} is no reference: write ${env:%s} for the environment variable, or $${ for the text itself", reference, reference)
@@ -102,9 +154,6 @@ func isVariable(name string) bool {
 
 // readSecret returns a file's content without the line end that editors add.
 func (v Value) readSecret(name string) (string, error) {
-	if name == "" {
-		return "", errors.New("${file:} names no file: write ${file:/path}")
-	}
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(v.Dir, name)
 	}

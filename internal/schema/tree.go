@@ -188,8 +188,10 @@ func Parse(name string, data []byte, env func(name string) string) (*Document, e
 // root is the value of the whole document.
 func (d *Document) Root() Value { return d.Value(d.tree, "") }
 
-// err returns all that was found wrong, an [*Error]; nil if nothing was.
-func (d *Document) Err() error { return errorOf(d.Problems) }
+// Err returns all that was found wrong, an [*Error]; nil if nothing was.
+func (d *Document) Err() error {
+	return d.ErrWithout(func(string) (string, bool) { return "", false })
+}
 
 // sections reads the members of the root and returns the names of those that
 // are there. A name that begins with own is the user's.

@@ -25,7 +25,9 @@ type Document struct {
 	visits   int
 	Places   map[string]Place // of the values of fields, by their paths
 	Problems []Problem
-	Hidden   Redactor
+	// unresolved are references that this machine cannot resolve.
+	unresolved []unresolved
+	Hidden     Redactor
 }
 
 func (r *Document) WrongAt(at Place, format string, args ...any) {

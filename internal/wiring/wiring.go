@@ -166,7 +166,7 @@ func CheckAddresses(f *config.File) []schema.Problem {
 	var problems []schema.Problem
 	for _, s := range f.Stores {
 		checker, ok := s.Spec.(config.AddressChecker)
-		if !ok {
+		if !ok || !f.Needs(s.Name) {
 			continue
 		}
 		if field, err := checker.CheckAddress(); err != nil {

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestAVerbForOneStoreWantsNothingOfTheOthers runs each verb that names one store
+// on a machine that has the variables and files of that store alone.
+func TestAVerbForOneStoreWantsNothingOfTheOthers(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores:
+  db:    { postgres: { dsn: "${env:DATABASE}" } }
+  keys:  { embedded: { path: keys } }
+  other: { postgres: { dsn: "${file:/none/database}" } }
+  cache: { redis: { url: "rediss://h", tls: { ca: /none/ca.pem } } }
+admin: { auth: { token: "${env:ADMIN_TOKEN}" } }
+pipelines:
+  orders:
+    source: { kafka: { brokers: ["${env:KAFKA}"], topics: [in], group: g } }
+    key: { id: .id }
+    store: other
+    sink: { webhook: { url: "https://${env:TARGET}/", headers: { Authorization: "${env:TOKEN}" } } }
+`)
+	address := databaseFor(t, false)
+	env := func(name string) string { return map[string]string{"DATABASE": address}[name] }
+	with := func(words string) outcome {
+		t.Helper()
+		var stdout, stderr strings.Builder
+		status := Main(t.Context(), strings.Fields(strings.ReplaceAll(words, "FILE", file)), strings.NewReader(""), &stdout, &stderr, env)
+		return outcome{status, stdout.String(), stderr.String()}
+	}
+	for _, words := range []string{
+		"migrate sql --config FILE --store-name db",
+		"migrate up --config FILE --store-name db",
+		"migrate status --config FILE --store-name db",
+		"keys ls --config FILE --store-name db",
+		"keys stats --config FILE --store-name db",
+		"keys import /dev/null --config FILE --store-name keys",
+		"keys ls --config FILE --store-name keys",
+		"doctor FILE keys",
+		"explain --config FILE --key a --store-name db",
+		"explain --config FILE --key a --store-name keys",
+	} {
+		if got := with(words); got.status != exitDone {
+			t.Errorf("%s: %+v", words, got)
+		}
+	}
+	all := []string{"DATABASE", "/none/database", "ADMIN_TOKEN", "KAFKA", "TARGET", "TOKEN"}
+	for words, wants := range map[string][]string{
+		"keys ls --config FILE --store-name other":  {"/none/database"},
+		"keys ls --config FILE --store-name cache":  {"/none/ca.pem"},
+		"keys ls --config FILE --store-name orther": {"orther: FILE has no such store: did you mean other?"},
+		"keys ls --config FILE":                     {"--store-name NAME is missing: FILE names db, keys, other, cache"},
+		"migrate sql --config FILE --store-name db": {"DATABASE"},
+		"lint FILE":                     all,
+		"run FILE":                      all,
+		"doctor FILE":                   all,
+		"doctor FILE orders":            all,
+		"explain FILE":                  all,
+		"explain --config FILE --key a": all,
+		"parked ls --config FILE":       all,
+		"dry-run FILE":                  all,
+		"kafka txn ls --config FILE":    all,
+	} {
+		got := run(t, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
+		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+		if got.status != exitUsage || len(lines) != len(wants) {
+			t.Errorf("%s: %+v, want what it says of %v alone", words, got, wants)
+		}
+		for _, want := range wants {
+			if want = strings.ReplaceAll(want, "FILE", file); !strings.Contains(got.stderr, want) {
+				t.Errorf("%s: %+v, want %q", words, got, want)
+			}
+		}
+	}
+}
