@@ -234,6 +234,33 @@ func TestFileThatWasRenamedWhileNobodyReadIsReadToItsEnd(t *testing.T) {
 	})
 }
 
+// TestAFileThatCameAndWasRotatedWhileNobodyReadNeedsAPattern has two rotations
+// between two runs. The file between them was never known.
+func TestAFileThatCameAndWasRotatedWhileNobodyReadNeedsAPattern(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string][]string{"a.log": {"three", "two"}, "a.log*": {"between", "three", "two"}} {
+		t.Run(pattern, func(t *testing.T) {
+			following(t, fileio.SourceOptions{}, func(b *bundle) {
+				b.write("a.log", "one\ntwo\n")
+				b.open(pattern)
+				items := b.read()
+				b.ack(items[:1])
+				b.close()
+				b.rename("a.log", "a.log.2")
+				b.write("a.log.1", "between\n")
+				b.write("a.log", "three\n")
+				b.open(pattern)
+				got := bodies(b.read())
+				slices.Sort(got)
+				if !slices.Equal(got, want) {
+					b.Fatalf("got %q, want %q", got, want)
+				}
+				b.close()
+			})
+		})
+	}
+}
+
 func TestAnotherFileUnderTheNameIsReadFromItsBeginning(t *testing.T) {
 	following(t, fileio.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "same beginning\nold\n")
