@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/kind"
 )
 
 // TestAVerbForOneStoreWantsNothingOfTheOthers runs each verb that names one store
@@ -29,7 +31,7 @@ pipelines:
 	with := func(words string) outcome {
 		t.Helper()
 		var stdout, stderr strings.Builder
-		status := Main(t.Context(), strings.Fields(strings.ReplaceAll(words, "FILE", file)), strings.NewReader(""), &stdout, &stderr, env)
+		status := Main(t.Context(), kind.All(), strings.Fields(strings.ReplaceAll(words, "FILE", file)), strings.NewReader(""), &stdout, &stderr, env)
 		return outcome{status, stdout.String(), stderr.String()}
 	}
 	for _, words := range []string{

@@ -18,7 +18,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/broker/kafkaio"
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 )
@@ -261,7 +260,7 @@ pipelines:
 	k.becomes("a message is parked", func() bool { return len(asides(t, file)) == 1 })
 	stop().check(t, exitDone, `"ended"`)
 
-	conf, err := config.Read(file, noEnv)
+	conf, err := kind.All().Read(file, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
