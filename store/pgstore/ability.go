@@ -88,12 +88,7 @@ func (s *Store) listed(ctx context.Context, filter semel.Filter, last semel.Dige
 	case filter.Scope != nil:
 		return nil, nil
 	}
-	var page []semel.Record
-	err := s.steady(ctx, func(on session) (_ bool, err error) {
-		page, err = collect(ctx, on, s.sql().list, args, s.listedRow)
-		return false, err
-	})
-	return page, err
+	return collect(ctx, s.onPool(), s.sql.list, args, s.listedRow)
 }
 
 func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
@@ -128,15 +123,8 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		return err
 	}
 	digest := [16]byte(s.hasher.Key(key))
-	var resolved []bool
-	err := s.steady(ctx, func(on session) (done bool, err error) {
-		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
-			return false, err
-		}
-		resolved, err = collect(ctx, on, s.sql().resolve,
-			[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
-		return len(resolved) > 0, err
-	})
+	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
+		[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
 	if err == nil && len(resolved) == 0 {
 		err = semel.ErrNotUnknown
 	}
@@ -155,18 +143,9 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
 		return false, err
 	}
-	digest := [16]byte(s.hasher.Key(key))
-	was := false
-	err := s.steady(ctx, func(on session) (bool, error) {
-		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
-			return false, err
-		}
-		live, err := collect(ctx, on, s.sql().remove, []any{digest}, pgx.RowTo[bool])
-		was = was || slices.Contains(live, true)
-		return false, err
-	})
+	live, err := collect(ctx, s.onPool(), s.sql.remove, []any{[16]byte(s.hasher.Key(key))}, pgx.RowTo[bool])
 	if err != nil {
 		return false, fmt.Errorf("pgstore: remove %s: %w", key, err)
 	}
-	return was, nil
+	return slices.Contains(live, true), nil
 }

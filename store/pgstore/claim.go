@@ -178,9 +178,6 @@ func (c *claims) rounds(ctx context.Context, keys []asked) ([]asked, error) {
 		changes, err := c.read(ctx, keys, lookFirst)
 		lookFirst = false
 		if err == nil && len(changes) > 0 {
-			err = c.liftChanged(ctx, changes)
-		}
-		if err == nil && len(changes) > 0 {
 			err = c.put(ctx, keys, changes)
 		}
 		keys = open(keys)
@@ -225,7 +222,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		scopes, ids := c.readable(keys)
 		args = append(args, scopes, ids)
 	}
-	made, err := collect(ctx, c.session, c.sql().insert, args, func(rows pgx.CollectableRow) (r row, err error) {
+	made, err := collect(ctx, c.session, c.sql.insert, args, func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
 		return r, err
 	})
@@ -313,19 +310,12 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 // rows reads the rows of different keys, as of one moment of the server. There
 // is one for each key, in any order, also where the table has none.
 func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
-	for {
-		var now time.Time
-		rows, err := collect(ctx, s, s.sql().read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
-			err = scanRow(rows, &r, &now, s.opts.KeepIDs)
-			return r, err
-		})
-		if err != nil || len(rows) == len(keys) || s.ring == nil {
-			return rows, now, err
-		}
-		if err := s.learn(ctx); err != nil {
-			return nil, now, err
-		}
-	}
+	var now time.Time
+	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
+		err = scanRow(rows, &r, &now, s.opts.KeepIDs)
+		return r, err
+	})
+	return rows, now, err
 }
 
 // put makes changes to rows that are still as they were read, and answers what
@@ -339,7 +329,7 @@ func (c *claims) put(ctx context.Context, keys []asked, changes []change) error 
 		row
 		now time.Time
 	}
-	made, err := collect(ctx, c.session, c.sql().put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
+	made, err := collect(ctx, c.session, c.sql.put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
 		err = rows.Scan((*[16]byte)(&m.key), &m.token, &m.until, &m.seen, &m.now)
 		return m, err
 	})

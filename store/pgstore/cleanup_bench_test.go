@@ -18,7 +18,7 @@ import (
 // clean-up that goes on all the time. Windows are over soon, so that all of it
 // is to be forgotten. Each round of b.N is one call of each of 4 workers.
 func BenchmarkCleanup(b *testing.B) {
-	for _, form := range []Cleanup{CleanupDelete, CleanupGenerations, CleanupMessageTime} {
+	for _, form := range []Cleanup{CleanupDelete, CleanupMessageTime} {
 		for _, cleaning := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s/cleaning=%t", form, cleaning), func(b *testing.B) { benchmarkCleanup(b, form, cleaning) })
 		}
@@ -30,7 +30,7 @@ func benchmarkCleanup(b *testing.B, form Cleanup, cleaning bool) {
 	address := shared.Database(b)
 	migrated(b, address, &MigrateOptions{Cleanup: form})
 	now := time.Now().Truncate(time.Hour)
-	opts := &Options{Generation: window, MessageTime: func(semel.Key) (time.Time, bool) { return now, true }}
+	opts := &Options{MessageTime: func(semel.Key) (time.Time, bool) { return now, true }}
 	s, err := New(b.Context(), pool(b, address), opts)
 	if err != nil {
 		b.Fatal(err)

@@ -12,35 +12,10 @@ import (
 
 // form examines what there is of a form of clean-up beyond the table of keys.
 func (e *examination) form(ctx context.Context) error {
-	switch {
-	case e.ring != nil:
-		return e.generation(ctx)
-	case e.hasher.times != nil:
-		return e.floor(ctx)
+	if e.hasher.times == nil {
+		return nil
 	}
-	return nil
-}
-
-func (e *examination) generation(ctx context.Context) error {
-	var p phase
-	var since pgtype.Interval
-	if err := e.ask(ctx, "SELECT phase, clock_timestamp() - since FROM "+e.opts.quoted("phase"), nil, (*int64)(&p), &since); err != nil {
-		return err
-	}
-	e.judgeGeneration(p, duration(since))
-	return nil
-}
-
-func (e *examination) judgeGeneration(p phase, lasts time.Duration) {
-	found := fmt.Sprintf("number %d, for %v", p/2, lasts.Round(time.Second))
-	if p.overlap() {
-		e.judge(lasts > lag, semel.Notice, "generation", found+" in overlap with the next",
-			"the promise holds; each new key is inserted twice, and the oldest table stays",
-			"end old transactions; see that the maintenance of the store runs, and may truncate")
-		return
-	}
-	e.judge(lasts > 2*e.opts.Generation+lag, semel.Notice, "generation", found,
-		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
+	return e.floor(ctx)
 }
 
 func (e *examination) floor(ctx context.Context) error {

@@ -37,11 +37,7 @@ func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 		return semel.Counts{}, err
 	}
 	defer s.leave()
-	var c semel.Counts
-	err := s.steady(ctx, func(on session) (_ bool, err error) {
-		c, err = on.count(ctx)
-		return false, err
-	})
+	c, err := s.onPool().count(ctx)
 	if err != nil {
 		return semel.Counts{}, fmt.Errorf("pgstore: count: %w", err)
 	}
@@ -58,7 +54,7 @@ func (s session) count(ctx context.Context) (semel.Counts, error) {
 		return c, err
 	}
 	percent := min(100, 100*countPages/float64(max(pages, 1)))
-	_, err = collect(ctx, s, s.sql().count, []any{percent}, func(row pgx.CollectableRow) (struct{}, error) {
+	_, err = collect(ctx, s, s.sql.count, []any{percent}, func(row pgx.CollectableRow) (struct{}, error) {
 		var oldest pgtype.Interval
 		err := row.Scan(&c.Claimed, &c.Done, &c.Unknown, &oldest)
 		c.Oldest = duration(oldest)

@@ -9,13 +9,12 @@
 // The tables are made by [Migrate], or by the SQL that [SQL] prints, under a
 // role that may create them. The role of the store itself needs no more than
 // SELECT, INSERT, UPDATE and DELETE on the tables and USAGE on the schema and
-// on the sequence; who cleans up by generations or by message time needs
-// TRUNCATE on them as well.
+// on the sequence. Clean-up by message time also needs TRUNCATE on the partitions.
 //
-// Keys are forgotten in one of three forms, which is chosen when the tables are
-// made, [MigrateOptions].Cleanup: row by row, by generations, or by the time
-// inside their ids. A key is remembered for exactly its window in each of them;
-// they differ in what that costs. [Store.Maintain] does the work.
+// Keys are forgotten in one of two forms: row by row, or by the time inside their
+// ids. [MigrateOptions].Cleanup chooses the form when the tables are created. A
+// key is remembered for exactly its window in both; they differ in cost.
+// [Store.Maintain] does the work.
 //
 // A failover to an asynchronous standby forgets what the standby had not
 // received: those keys may have their effect again, those of [Guard.DoTx] are

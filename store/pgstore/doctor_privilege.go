@@ -11,11 +11,10 @@ import (
 // need is what a role must be allowed to do with a table or sequence.
 type need struct{ relation, privilege string }
 
-// needs returns what the store's calls need, given the partitions or generations
-// of the table of keys. PostgreSQL looks at the privileges of the table that a
-// statement names: claims name the parent or their generations, and clean-up the
-// partitions.
-func (s *Store) needs(children []string) (needs []need) {
+// needs returns what the store's calls need, given the partitions of the table
+// of keys. PostgreSQL checks the privileges of the table that a statement names:
+// claims name the parent, and clean-up names the partitions.
+func (s *Store) needs(partitions []string) (needs []need) {
 	add := func(relation string, privileges ...string) {
 		for _, p := range privileges {
 			needs = append(needs, need{relation, p})
@@ -24,24 +23,17 @@ func (s *Store) needs(children []string) (needs []need) {
 	add(s.opts.quoted("meta"), "SELECT", "UPDATE")
 	add(s.opts.quoted("migrations"), "SELECT")
 	add(s.opts.quoted("tokens"), "USAGE")
-	each := []string{"SELECT", "UPDATE", "DELETE"}
-	switch {
-	case s.ring != nil:
-		add(s.opts.quoted("phase"), "SELECT", "UPDATE")
-		each = []string{"SELECT", "INSERT", "UPDATE"}
-	case s.hasher.times != nil:
+	if s.hasher.times != nil {
 		add(s.opts.quoted("times"), "SELECT", "UPDATE")
-		fallthrough
-	default:
-		add(s.opts.quoted("keys"), "SELECT", "INSERT", "UPDATE", "DELETE")
 	}
-	for _, child := range children {
-		add(child, each...)
+	add(s.opts.quoted("keys"), "SELECT", "INSERT", "UPDATE", "DELETE")
+	for _, partition := range partitions {
+		add(partition, "SELECT", "UPDATE", "DELETE")
 	}
 	return needs
 }
 
-const childrenSQL = `SELECT array(SELECT format('%I.%I', n.nspname, c.relname)
+const partitionsSQL = `SELECT array(SELECT format('%I.%I', n.nspname, c.relname)
 	FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 	WHERE i.inhparent = to_regclass($1) ORDER BY c.oid)`
 
@@ -52,11 +44,11 @@ const lackingSQL = `SELECT current_user, array(
 
 // privileges judges what this role may do.
 func (e *examination) privileges(ctx context.Context) error {
-	var children []string
-	if err := e.ask(ctx, childrenSQL, []any{e.opts.quoted("keys")}, &children); err != nil {
+	var partitions []string
+	if err := e.ask(ctx, partitionsSQL, []any{e.opts.quoted("keys")}, &partitions); err != nil {
 		return err
 	}
-	role, lacking, err := e.lacking(ctx, e.needs(children))
+	role, lacking, err := e.lacking(ctx, e.needs(partitions))
 	if err != nil {
 		return err
 	}
@@ -65,10 +57,10 @@ func (e *examination) privileges(ctx context.Context) error {
 		found = fmt.Sprintf("role %s lacks %s", role, listed(lacking))
 	}
 	e.judge(len(lacking) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
-	if err := e.audits(ctx); err != nil || e.ring == nil && e.hasher.times == nil {
+	if err := e.audits(ctx); err != nil || e.hasher.times == nil {
 		return err
 	}
-	return e.truncates(ctx, children)
+	return e.truncates(ctx, partitions)
 }
 
 // audits judges whether this role may write the audit log.

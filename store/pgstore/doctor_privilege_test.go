@@ -17,7 +17,6 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 		truncates string
 	}{
 		"partitions":   {MigrateOptions{Partitions: 2}, map[string]string{"keys": "INSERT", "keys_0": "UPDATE", "keys_1": "DELETE"}, ""},
-		"generations":  {MigrateOptions{Cleanup: CleanupGenerations}, map[string]string{"keys_0": "SELECT", "keys_1": "INSERT", "keys_2": "UPDATE", "phase": "UPDATE"}, "keys_1"},
 		"message time": {MigrateOptions{Cleanup: CleanupMessageTime}, map[string]string{"times": "UPDATE", "keys_0": "SELECT", "keys_31": "DELETE"}, "keys_7"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -121,7 +121,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 		return b.unclaimed(todo, err)
 	}
 	defer u.end(ctx)
-	hopeful := func() bool { return b.doubt == nil && b.g.calm.hopeful() && u.sql().hope != "" }
+	hopeful := func() bool { return b.doubt == nil && b.g.calm.hopeful() && u.sql.hope != "" }
 	if b.queue != nil && hopeful() {
 		if s, decided := b.quick(ctx, u, reqs, todo, asked); decided {
 			return s

@@ -174,7 +174,7 @@ func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, err
 
 // forget gives a key back that this transaction claimed.
 func (u *unit) forget(ctx context.Context, key semel.Key) error {
-	_, err := collect(ctx, u.session, u.sql().remove, []any{[16]byte(u.hasher.Key(key))}, pgx.RowTo[bool])
+	_, err := collect(ctx, u.session, u.sql.remove, []any{[16]byte(u.hasher.Key(key))}, pgx.RowTo[bool])
 	return err
 }
 

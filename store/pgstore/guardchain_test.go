@@ -24,7 +24,7 @@ var ways = []string{
 // whose effect was rolled back.
 func TestAnEffectCannotGoOnInAnotherTransaction(t *testing.T) {
 	t.Parallel()
-	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "generations": {Cleanup: CleanupGenerations}, "message time": {Cleanup: CleanupMessageTime}} {
+	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "message time": {Cleanup: CleanupMessageTime}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			opts := &Options{}

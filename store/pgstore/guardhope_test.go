@@ -164,12 +164,12 @@ func TestEveryModeOfAPoolWillDo(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
-		for _, cleanup := range []Cleanup{CleanupDelete, CleanupGenerations} {
+		for cleanup, opts := range forms() {
 			t.Run(fmt.Sprintf("%s, %v", mode, cleanup), func(t *testing.T) {
 				t.Parallel()
 				address := shared.Database(t)
 				migrated(t, address, &MigrateOptions{Cleanup: cleanup})
-				d := deskAt(t, address+"&default_query_exec_mode="+modeNames[mode], nil, nil)
+				d := deskAt(t, address+"&default_query_exec_mode="+modeNames[mode], &opts, nil)
 				everyWayTwice(t, d)
 				if cleanup == CleanupDelete {
 					hoping(t, d)

@@ -90,17 +90,17 @@ func (c *claims) hopes(keys []asked) (sql string, args []any) {
 	switch {
 	case len(keys) == 1 && !c.hasher.deadline(first).Valid:
 		span := spanOf(first)
-		sql = c.sql().hopeOne
+		sql = c.sql.hopeOne
 		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint)}
 		if c.opts.KeepIDs {
 			args = append(args, []byte(first.Key.Scope), []byte(first.Key.ID))
 		}
 		return sql, args
 	case same:
-		sql, args = c.sql().hopeSame, []any{c.lockWait, digestsOf(keys), spanOf(first)}
+		sql, args = c.sql.hopeSame, []any{c.lockWait, digestsOf(keys), spanOf(first)}
 	default:
 		p := c.params(keys)
-		sql, args = c.sql().hope, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
+		sql, args = c.sql.hope, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
 	}
 	if c.opts.KeepIDs {
 		scopes, ids := c.readable(keys)

@@ -145,14 +145,14 @@ func (s *Store) pass(ctx context.Context, o *MaintainOptions) (gone int64, worke
 		return gone, true, nil
 	}
 	if err == nil {
-		_, err = s.stamp(ctx, s.sql().cleaned)
+		_, err = s.stamp(ctx, s.sql.cleaned)
 	}
 	return gone, true, err
 }
 
 // turn takes or renews the turn to clean up, and returns the server's time.
 func (s *Store) turn(ctx context.Context, span time.Duration, renew bool) (now time.Time, mine bool, err error) {
-	times, err := s.stamp(ctx, s.sql().turn, microseconds(span), renew)
+	times, err := s.stamp(ctx, s.sql.turn, microseconds(span), renew)
 	if err != nil || len(times) == 0 {
 		return time.Time{}, false, err
 	}

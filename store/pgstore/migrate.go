@@ -96,6 +96,9 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkCleanup(ctx, db); err != nil {
+		return nil, fmt.Errorf("pgstore: migrate: %w", failure(err))
+	}
 	var applied []Migration
 	for _, step := range steps {
 		m, err := o.apply(ctx, db, step)
@@ -105,9 +108,6 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 		if m != nil {
 			applied = append(applied, *m)
 		}
-	}
-	if err := o.checkCleanup(ctx, db); err != nil {
-		return applied, fmt.Errorf("pgstore: migrate: %w", failure(err))
 	}
 	if o.KeepIDs {
 		if err := o.addIDs(ctx, db); err != nil {
@@ -186,9 +186,6 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	if err := c.Cleanup.validate("MigrateOptions.Cleanup"); err != nil && c.Cleanup != "" {
 		errs = append(errs, err)
 	}
-	if c.Cleanup == CleanupGenerations && c.Partitions != 0 {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d, but generations have tables of their own: %w", c.Partitions, semel.ErrInvalidRequest))
-	}
 	if c.Cleanup == CleanupMessageTime {
 		errs = append(errs, c.checkMessageTime()...)
 	}
@@ -243,14 +240,10 @@ func (o *MigrateOptions) render(file string) (string, error) {
 	for i := range o.Partitions {
 		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.values(i)})
 	}
-	var generations []string
-	for i := range ringTables {
-		generations = append(generations, o.quoted(ringTable(i)))
-	}
 	var sql bytes.Buffer
 	err = t.Execute(&sql, map[string]any{
 		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"), "Parked": o.quoted("parked"),
-		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
+		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
 		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
 	})
 	if err != nil {
@@ -304,10 +297,9 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migra
 	return &m, tx.Commit(ctx)
 }
 
-// applied returns when which step was applied; nil if none ever was.
+// applied returns when each step was applied, or nil if none ever was.
 func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.Time, error) {
-	var exists bool
-	err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quoted("migrations")).Scan(&exists)
+	exists, err := o.hasTable(ctx, tx, "migrations")
 	if err != nil || !exists {
 		return nil, err
 	}
@@ -323,6 +315,15 @@ func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.T
 		return nil
 	})
 	return applied, err
+}
+
+// hasTable reports whether a table exists. It reads the catalog itself: to_regclass
+// may answer from a cache that is older than the lock which the transaction has
+// waited for, if the same session has looked for the table before.
+func (o *MigrateOptions) hasTable(ctx context.Context, tx pgx.Tx, table string) (exists bool, err error) {
+	const sql = "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2)"
+	err = tx.QueryRow(ctx, sql, pgx.QueryExecModeDescribeExec, o.Schema, o.Prefix+table).Scan(&exists)
+	return exists, err
 }
 
 // prepare makes what the first step stands on. A schema that exists is not

@@ -10,6 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+const (
+	// truncateWait is the lock_timeout of a truncation. While it waits, other
+	// statements on the partition wait behind it.
+	truncateWait = 10 * time.Millisecond
+	// truncateTries is how often one clean-up tries to truncate a partition: for
+	// about a second. After that the next clean-up tries.
+	truncateTries = 20
+	truncatePause = 50 * time.Millisecond
+)
+
 // window is the range of time of messages that may be new.
 type window struct{ floor, now time.Time }
 
@@ -37,10 +47,10 @@ func (s *Store) purgeSlots(ctx context.Context, pace func(ctx context.Context, r
 func (s *Store) emptySlots(ctx context.Context, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
 	m := s.hasher.times
 	names := strings.NewReplacer("{times}", s.opts.quoted("times"))
-	if _, err := s.rotating(ctx, names.Replace(raiseSQL), m.width().Microseconds()); err != nil {
+	if _, err := s.purgeStep(ctx, names.Replace(raiseSQL), m.width().Microseconds()); err != nil {
 		return 0, err
 	}
-	if _, err := s.rotating(ctx, names.Replace(raisedSQL)); err != nil {
+	if _, err := s.purgeStep(ctx, names.Replace(raisedSQL)); err != nil {
 		return 0, err
 	}
 	w, settled, err := s.settled(ctx)
@@ -94,7 +104,7 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 	rest := strings.ReplaceAll(restSQL, "{part}", name)
 	stays := false
 	for page := int64(0); page < pages && !stays; page += purgePages {
-		found, err := s.rotating(ctx, rest, page, page+purgePages, microseconds(abandoned))
+		found, err := s.purgeStep(ctx, rest, page, page+purgePages, microseconds(abandoned))
 		if err == nil {
 			err = pace(ctx, 0)
 		}
@@ -116,6 +126,16 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 		}
 	}
 	return gone, err
+}
+
+// purgeStep sends one statement and returns how many rows it returned.
+func (s *Store) purgeStep(ctx context.Context, sql string, args ...any) (int64, error) {
+	if err := s.enter("purge", 0, 0); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	done, err := collect(ctx, s.onPool(), sql, args, pgx.RowTo[bool])
+	return int64(len(done)), err
 }
 
 // pages returns the size of a table.

@@ -224,17 +224,3 @@ func TestMessageTimeTruncatesNoPartitionWithAKeyThatStays(t *testing.T) {
 	}
 	wantDecision(t, s, semel.Duplicate, kept)
 }
-
-func TestFormsAreNotMixed(t *testing.T) {
-	t.Parallel()
-	_, p := timed(t)
-	if _, err := New(t.Context(), p, &Options{Cleanup: CleanupGenerations}); !errors.Is(err, ErrSchema) {
-		t.Errorf("a store that wants another form: %v, want ErrSchema", err)
-	}
-	if _, err := Migrate(t.Context(), p, &MigrateOptions{Cleanup: CleanupDelete}); !errors.Is(err, ErrSchema) {
-		t.Errorf("a migration to another form: %v, want ErrSchema", err)
-	}
-	if _, err := Migrate(t.Context(), p, nil); err != nil {
-		t.Errorf("a migration that leaves the form open: %v", err)
-	}
-}

@@ -67,10 +67,7 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 // purge goes over the table once. After each statement it calls pace with the
 // number of rows that are gone.
 func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows int64) error) (int64, error) {
-	switch {
-	case s.ring != nil:
-		return s.rotate(ctx, pace)
-	case s.hasher.times != nil:
+	if s.hasher.times != nil {
 		return s.purgeSlots(ctx, pace)
 	}
 	if err := s.enter("purge", 0, 0); err != nil {

@@ -11,7 +11,7 @@ import "strings"
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, lift, carry, keep, held, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, keep, held, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -147,8 +147,8 @@ RETURNING true`
 
 // removeSQL forgets one key, and all that its row tells of it.
 const removeSQL = clock + `, was AS MATERIALIZED (
-	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid AND ` + record + ` FOR UPDATE OF t)
-UPDATE {keys} AS t SET ` + removedRow + `
+	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
+UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
 FROM was, clock WHERE t.key = was.key
 RETURNING was.live`
 
@@ -164,9 +164,6 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	WHEN 2 THEN t.owner IS NULL
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
-
-// removedRow is what is left of a row that was removed.
-const removedRow = `until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}`
 
 // newStatements fills in the names.
 func newStatements(n Names, ids bool) statements {

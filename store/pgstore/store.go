@@ -30,9 +30,8 @@ type Store struct {
 	pool   *pgxpool.Pool
 	owned  bool // the store closes the pool
 	hasher hasher
-	plain  statements
+	sql    statements
 	wait   string // the lock_timeout of Options.LockWait
-	ring   *ring  // nil unless keys are kept in generations
 	known  share
 	calm   calm
 
@@ -91,7 +90,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, plain: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
+	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
 	if err := s.check(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
@@ -133,15 +132,6 @@ func (s *Store) check(ctx context.Context) error {
 	}
 	s.hasher.Hasher = digest.New(digest.Secret(secret))
 	return s.setForm(ctx, Cleanup(form))
-}
-
-// sql returns the statements to use now. Each statement may be of another time:
-// see generations.go.
-func (s *Store) sql() *statements {
-	if s.ring == nil {
-		return &s.plain
-	}
-	return s.ring.statements()
 }
 
 // Traits implements [semel.Store].

@@ -115,7 +115,7 @@ func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) 
 		return fmt.Errorf("pgstore: set result: %s was not claimed in this transaction: %w", key, semel.ErrInvalidRequest)
 	}
 	args := []any{pgtype.FlatArray[[16]byte]{digest}, pgtype.FlatArray[[]byte]{encodeResult(result)}}
-	stored, err := collect(ctx, t.on, t.on.sql().keep, args, pgx.RowTo[bool])
+	stored, err := collect(ctx, t.on, t.on.sql.keep, args, pgx.RowTo[bool])
 	if err != nil {
 		return fmt.Errorf("pgstore: set result: %w", err)
 	}

@@ -39,10 +39,10 @@ type place struct {
 func inBothForms(t *testing.T) map[string]place {
 	t.Helper()
 	places := make(map[string]place)
-	for _, form := range []Cleanup{CleanupDelete, CleanupGenerations} {
+	for form, opts := range forms() {
 		address := shared.Database(t)
 		migrated(t, address, &MigrateOptions{Cleanup: form})
-		d := deskAt(t, address, nil, nil)
+		d := deskAt(t, address, &opts, nil)
 		for name, begin := range libraries(d) {
 			places[fmt.Sprintf("%s, %v", name, form)] = place{d, begin}
 		}

@@ -153,7 +153,7 @@ func (u *unit) verify(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
 	defer cancel()
-	own, err := collect(ctx, u.session, u.sql().held, []any{u.keys}, pgx.RowTo[bool])
+	own, err := collect(ctx, u.session, u.sql.held, []any{u.keys}, pgx.RowTo[bool])
 	if err != nil {
 		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is seen
 		return
@@ -208,7 +208,7 @@ func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) e
 		return u.committed(u.tx.Commit(ctx))
 	}
 	var b pgx.Batch
-	if err := u.queue(&b, u.sql().keep, u.lockWait, keys, results); err != nil {
+	if err := u.queue(&b, u.sql.keep, u.lockWait, keys, results); err != nil {
 		return err
 	}
 	b.Queue("commit")
