@@ -94,16 +94,13 @@ type customer struct {
 	Name     string
 }
 
-func keepNewest(ctx context.Context, pool *pgxpool.Pool, c customer) (applied pgstore.Applied, err error) {
-	customers, err := pgstore.NewUpsert(pgstore.Table{Name: "customers", Keys: []string{"id"}, Version: "revision", Columns: []string{"name"}})
-	if err != nil {
-		return pgstore.NotApplied, err
-	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		applied, err = customers.Write(ctx, tx, c.ID, c.Revision, c.Name)
-		return err
-	})
-	return applied, err
+func keepNewest(ctx context.Context, pool *pgxpool.Pool, c customer) (stale bool, err error) {
+	const upsert = `
+		INSERT INTO customers AS old (id, revision, name) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, name = excluded.name
+		WHERE old.revision IS NULL OR old.revision < excluded.revision`
+	tag, err := pool.Exec(ctx, upsert, c.ID, c.Revision, c.Name)
+	return err == nil && tag.RowsAffected() == 0, err
 }
 
 func ExampleGuard_DoTx() {
@@ -204,10 +201,10 @@ func TestExamplesOfTransactions(t *testing.T) {
 	if err := pool.QueryRow(ctx, "SELECT cents FROM accounts WHERE id = 'alice'").Scan(&cents); err != nil || cents != 400 {
 		t.Errorf("alice has %d cents, %v; want 400", cents, err)
 	}
-	for i, want := range []pgstore.Applied{pgstore.Written, pgstore.Equal, pgstore.Stale} {
-		applied, err := keepNewest(ctx, pool, customer{"c", []int64{2, 2, 1}[i], "Carol"})
-		if applied != want || err != nil {
-			t.Errorf("version %d is %s, %v; want %s", i, applied, err, want)
+	for i, want := range []bool{false, true, true, false} {
+		stale, err := keepNewest(ctx, pool, customer{"c", []int64{2, 2, 1, 3}[i], "Carol"})
+		if stale != want || err != nil {
+			t.Errorf("message %d is stale: %t, %v; want %t", i, stale, err, want)
 		}
 	}
 }
