@@ -124,7 +124,7 @@ func (w *writer) transaction(ctx context.Context) error {
 		return err
 	}
 	defer rollback(ctx, tx)
-	in, began := w.store.InTx(tx), w.cleanUps()
+	in, began := (&Guard{store: w.store}).InTx(tx), w.cleanUps()
 	type claimed struct {
 		reqs          []semel.ClaimRequest
 		answers       []semel.ClaimAnswer
@@ -133,7 +133,7 @@ func (w *writer) transaction(ctx context.Context) error {
 	var all []claimed
 	for range 1 + w.random.IntN(2) {
 		c := claimed{reqs: []semel.ClaimRequest{w.request(true), w.request(true)}, answers: make([]semel.ClaimAnswer, 2), before: time.Now()}
-		if err := in.Claim(ctx, c.reqs, c.answers); err != nil {
+		if err := in.claim(ctx, c.reqs, c.answers); err != nil {
 			return err
 		}
 		c.after = time.Now()

@@ -97,10 +97,10 @@ func TestTransactionsWorkInEveryForm(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				in := s.InSQLTx(tx)
-				out, err := g.Once(t.Context(), in, semel.Call{Key: semel.Key{ID: "owned"}})
+				in := g.InSQLTx(tx)
+				out, err := in.Claim(t.Context(), semel.Call{Key: semel.Key{ID: "owned"}})
 				if err != nil || out.Decision != want {
-					t.Errorf("Once %d: %+v, %v, want %s", i, out, err, want)
+					t.Errorf("claim %d: %+v, %v, want %s", i, out, err, want)
 				}
 				if want == semel.Fresh {
 					err = in.SetResult(t.Context(), semel.Key{ID: "owned"}, semel.Result{Kind: semel.Value, Data: []byte("kept")})

@@ -99,16 +99,10 @@ func (g *Guard) DoTx(ctx context.Context, key semel.Key, fn TxFunc) (semel.Outco
 // DoCallTx is DoTx for a call with a fingerprint, a window or a time of its
 // own.
 func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel.Outcome, error) {
-	return g.one(ctx, call, oneByOne(fn), nil)
-}
-
-// one decides a single call, and waits while another has its key. queue is as in
-// batch.
-func (g *Guard) one(ctx context.Context, call semel.Call, run effect, queue queueFunc) (semel.Outcome, error) {
+	run := oneByOne(fn)
 	start := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		b := g.newBatch([]semel.Call{call}, run)
-		b.queue = queue
 		b.all(ctx, []int{0})
 		out := b.outcomes[0]
 		left := g.wait - time.Since(start)

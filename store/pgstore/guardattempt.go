@@ -11,14 +11,14 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// batch is one call of DoTx, DoTxBatch or DoTxEach.
+// batch is one call of DoTx or DoTxBatch.
 type batch struct {
 	g        *Guard
 	calls    []semel.Call
 	outcomes []semel.BatchOutcome
 	run      effect
-	// queue is the effect as statements, where it is nothing else.
-	queue queueFunc
+	// queue is the effect as statements, if it is nothing else.
+	queue TxQueueFunc
 	// doubt is why an earlier attempt may have been committed; nil is none.
 	doubt error
 }

@@ -15,41 +15,68 @@ import (
 // server's sessions look them up in a place that they share, and stall.
 const maxSavepoints = 50
 
-// TxBatchFunc is the effect of many calls at once, inside one transaction:
-// those whose keys were new, in the order of the batch. It sets Data or Err of
-// each item as a [TxFunc] would return them; an error that it returns is the
-// error of all. What is said of a TxFunc holds for it too.
-type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error
-
-// DoTxBatch is [Guard.DoTx] for many calls in one transaction: their keys are
-// claimed with one statement, fn runs once for all that are new, and all commit
-// together. The outcomes are in the order of the calls; their errors are those
-// of DoTx. It does not wait for keys that a lease holds.
+// BatchEffect is the effect of [Guard.DoTxBatch]: a [TxBatchFunc], a [TxItemFunc]
+// or a [TxQueueFunc]. All three get the items whose keys are new, in the order of
+// the calls.
 //
-// Where an item fails the transaction is rolled back, and done again without
-// it, so that the others commit; where fn does not say which item failed, each
-// is done in a transaction of its own. So fn may be called several times, with
-// fewer items.
-//
-// A key that occurs twice among the calls is decided in order, the second in a
-// transaction after the first. Batches that share keys do not dead-lock by
-// their keys; where they do by what fn writes, the server rolls one back and
-// it is done again.
-func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn TxBatchFunc) []semel.BatchOutcome {
-	b := g.newBatch(calls, together(fn))
-	b.inParts(ctx, maxStatement)
-	return b.outcomes
+// An effect sets Data of an item to its result; nil means that there is none. It
+// sets Err of an item that failed. An error that the function returns is the error
+// of all items that it was called with. Both have the meaning of an error of a
+// [TxFunc].
+type BatchEffect interface {
+	// batch returns the effect for a batch of calls that shares a transaction, and
+	// how many calls may share one.
+	batch() (run effect, most int)
 }
 
-// DoTxEach is [Guard.DoTx] for many calls in few transactions: fn runs for one
-// call after the other, in their order, each behind a savepoint, so that one
-// that fails leaves what the others did. At most 50 calls share a transaction;
-// savepoints that fn itself begins come on top.
-// It costs a round trip more for each call than [Guard.DoTxBatch], and saves
-// doing the others again where one fails.
-func (g *Guard) DoTxEach(ctx context.Context, calls []semel.Call, fn func(ctx context.Context, tx pgx.Tx, call *semel.Call) (result []byte, err error)) []semel.BatchOutcome {
-	b := g.newBatch(calls, behindSavepoints(fn))
-	b.inParts(ctx, maxSavepoints)
+// TxBatchFunc runs once for all fresh items. If one of them fails, the transaction
+// is rolled back, and fn runs again without that item. What is said of a [TxFunc]
+// holds for it too.
+type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error
+
+// TxItemFunc runs for one fresh item after the other, each behind a savepoint. An
+// item that fails costs its own work and not that of the others. It costs two
+// statements more for each item than a [TxBatchFunc]. At most 50 items share a
+// transaction; savepoints that fn itself begins come on top. What is said of a
+// [TxFunc] holds for it too.
+type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
+
+// TxQueueFunc is for an effect that consists of statements which are known
+// beforehand. It adds the statements of all fresh items to a batch, one for each
+// or one for all. While keys are new, which is the usual case, keys and statements
+// go to the server together and commit in one round trip.
+//
+// The function may be called again, with an empty batch. Its statements must not
+// begin or end a transaction: a statement that contains a word for that is sent as
+// by a [TxBatchFunc], where it is detected. The function may set Data and Err of
+// items, and its queries may have callbacks, which may do so too. Each of these
+// costs two round trips more.
+//
+// The end of ctx does not cancel statements that were sent together with their
+// keys: they are waited for as a commit is.
+type TxQueueFunc func(b *pgx.Batch, fresh []*semel.Item) error
+
+// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement claims
+// all keys, the effect runs for those that are new, and one commit makes all of it
+// durable. The outcomes are in the order of the calls; their errors are those of
+// DoTx. DoTxBatch does not wait for keys that a lease holds.
+//
+// An item that fails does not affect the others: they commit without it. If the
+// effect fails without saying which item failed, each item is done in a transaction
+// of its own. So the effect may run several times, with fewer items.
+//
+// A key that occurs twice among the calls is decided in order, the second time in a
+// transaction after the first. Batches that share keys do not deadlock by their
+// keys. If they deadlock by what the effect writes, the server rolls one of them
+// back, and it is done again.
+func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffect) []semel.BatchOutcome {
+	run, most := effect(noEffect), maxStatement
+	if fn != nil {
+		run, most = fn.batch()
+	}
+	b := g.newBatch(calls, run)
+	b.queue, _ = fn.(TxQueueFunc)
+	b.inParts(ctx, most)
 	return b.outcomes
 }
 
@@ -91,10 +118,14 @@ func oneByOne(fn TxFunc) effect {
 	})
 }
 
-func together(fn TxBatchFunc) effect {
+func (fn TxBatchFunc) batch() (effect, int) {
 	if fn == nil {
-		return noEffect
+		return noEffect, maxStatement
 	}
+	return together(fn), maxStatement
+}
+
+func together(fn TxBatchFunc) effect {
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		if err := fn(ctx, &effectTx{Tx: u.tx, watch: &u.seen}, fresh); err != nil {
 			return nil, err
@@ -133,10 +164,14 @@ func isPermanent(err error) bool {
 	return errors.As(err, &permanent)
 }
 
-func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, error)) effect {
+func (fn TxItemFunc) batch() (effect, int) {
 	if fn == nil {
-		return noEffect
+		return noEffect, maxSavepoints
 	}
+	return behindSavepoints(fn), maxSavepoints
+}
+
+func behindSavepoints(fn TxItemFunc) effect {
 	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
 		var all []kept
 		for _, item := range fresh {
@@ -145,7 +180,9 @@ func behindSavepoints(fn func(context.Context, pgx.Tx, *semel.Call) ([]byte, err
 				return nil, fmt.Errorf("pgstore: savepoint: %w", rolledBack(err))
 			}
 			u.seen.cause = nil
-			item.Data, item.Err = fn(ctx, &effectTx{Tx: savepoint, watch: &u.seen}, item.Call)
+			if err := fn(ctx, &effectTx{Tx: savepoint, watch: &u.seen}, item); err != nil {
+				item.Err = err
+			}
 			item.Err = u.verdict(ctx, item.Err)
 			switch {
 			case item.Err == nil:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/semel-dev/semel"
 )
@@ -17,8 +18,8 @@ import (
 // batchWays are all ways to decide many calls, each with an effect that fails
 // for some ids. A poison is refused by the server.
 var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome{
-	"DoTxBatch, item by item": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	"TxBatchFunc, item by item": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 			for _, item := range fresh {
 				item.Data, item.Err = fail.effect(ctx, tx, item.Call.Key.ID)
 				if item.Err != nil && fail[item.Call.Key.ID] == errPoison {
@@ -26,10 +27,10 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 				}
 			}
 			return nil
-		})
+		}))
 	},
-	"DoTxBatch, all at once": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	"TxBatchFunc, all together": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 			for _, item := range fresh {
 				data, err := fail.effect(ctx, tx, item.Call.Key.ID)
 				if err != nil {
@@ -38,12 +39,47 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 				item.Data = data
 			}
 			return nil
-		})
+		}))
 	},
-	"DoTxEach": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxEach(ctx, calls, func(ctx context.Context, tx pgx.Tx, call *semel.Call) ([]byte, error) {
-			return fail.effect(ctx, tx, call.Key.ID)
-		})
+	"TxItemFunc": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+			item.Data, err = fail.effect(ctx, tx, item.Call.Key.ID)
+			return err
+		}))
+	},
+	"TxQueueFunc with results": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			for _, item := range fresh {
+				id := item.Call.Key.ID
+				switch b.Queue(count, id); fail[id] {
+				case errPanic:
+					panic("of an effect")
+				case errPoison:
+					b.Queue("INSERT INTO effects VALUES ('poison', NULL)")
+				default:
+					item.Data, item.Err = []byte("result of "+id), fail[id]
+				}
+			}
+			return nil
+		}))
+	},
+	"TxQueueFunc with callbacks": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			for _, item := range fresh {
+				id := item.Call.Key.ID
+				b.Queue(count, id).Exec(func(pgconn.CommandTag) error {
+					if fail[id] == errPanic {
+						panic("of a callback")
+					}
+					item.Data, item.Err = []byte("result of "+id), fail[id]
+					return nil
+				})
+				if fail[id] == errPoison {
+					b.Queue("INSERT INTO effects VALUES ('poison', NULL)")
+				}
+			}
+			return nil
+		}))
 	},
 }
 

@@ -21,11 +21,11 @@ var hopefulWays = map[string]func(ctx context.Context, d *desk, call semel.Call)
 			return nil, err
 		})
 	},
-	"DoStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
-		return d.DoStatements(ctx, call, func(b *pgx.Batch) { b.Queue(count, call.Key.ID) })
+	"TxQueueFunc": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
+		return d.queueOne(ctx, call, func(b *pgx.Batch) { b.Queue(count, call.Key.ID) })
 	},
-	"DoStatements with callbacks": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
-		return d.DoStatements(ctx, call, func(b *pgx.Batch) {
+	"TxQueueFunc with callbacks": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
+		return d.queueOne(ctx, call, func(b *pgx.Batch) {
 			b.Queue(count, call.Key.ID).Exec(func(tag pgconn.CommandTag) error {
 				if tag.RowsAffected() != 1 {
 					return errors.New("no row")
@@ -34,13 +34,14 @@ var hopefulWays = map[string]func(ctx context.Context, d *desk, call semel.Call)
 			})
 		})
 	},
-	"DoBatchStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
+	"TxQueueFunc for two": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 		calls := []semel.Call{call, {Key: key(call.Key.ID + ", its neighbour")}}
-		out := d.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+		out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
 			for _, item := range fresh {
 				b.Queue(count, item.Call.Key.ID)
 			}
-		})
+			return nil
+		}))
 		return out[0].Outcome, out[0].Err
 	},
 }
@@ -144,12 +145,12 @@ func TestAnErrorOfAStatementLeavesNothing(t *testing.T) {
 				if hope {
 					hoping(t, d)
 				}
-				out, err := d.DoStatements(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) { queue(b, id) })
+				out, err := d.queueOne(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) { queue(b, id) })
 				if out.Decision != semel.Undecided || semel.Classify(err) != semel.ClassPermanent && !errors.Is(err, refuse) {
 					t.Errorf("%s: %s, %v", id, out.Decision, err)
 				}
 				d.wantEffects(t, id, 0)
-				out, err = hopefulWays["DoStatements"](t.Context(), d, semel.Call{Key: key(id)})
+				out, err = hopefulWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(id)})
 				want(t, out, err, semel.Fresh, "", nil)
 				d.wantEffects(t, id, 1)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,53 +12,23 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// queueFunc adds the statements of fresh items to a batch.
-type queueFunc func(b *pgx.Batch, fresh []*semel.Item)
-
-// DoStatements is [Guard.DoTx] for an effect that is nothing but statements
-// known beforehand: queue adds them to a batch. While keys are new, as most are
-// in most streams, key and effect go to the server together and commit in one
-// round trip.
-//
-// queue is called again, with another batch, where the transaction is done
-// again. The batch must not begin or end a transaction: one whose text has a word
-// for that is sent as by DoTx, where it is found out. Where its queries have
-// callbacks, an error of theirs rolls back, which takes two round trips more.
-// There is no result to store. What else is said of DoTx holds; where key and
-// effect went together, the end of ctx does not call them back, and they are
-// waited for as a commit is.
-func (g *Guard) DoStatements(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
+func (queue TxQueueFunc) batch() (effect, int) {
 	if queue == nil {
-		return g.one(ctx, call, noEffect, nil)
+		return noEffect, maxStatement
 	}
-	all := func(b *pgx.Batch, _ []*semel.Item) { queue(b) }
-	return g.one(ctx, call, queued(all), all)
-}
-
-// DoBatchStatements is [Guard.DoStatements] for many calls in one transaction:
-// queue adds the statements of those that are fresh, one for each or one for
-// all. It is [Guard.DoTxBatch] in all else.
-func (g *Guard) DoBatchStatements(ctx context.Context, calls []semel.Call, queue func(b *pgx.Batch, fresh []*semel.Item)) []semel.BatchOutcome {
-	b := g.newBatch(calls, queued(queue))
-	b.queue = queue
-	b.inParts(ctx, maxStatement)
-	return b.outcomes
-}
-
-// queued is the effect in a transaction that has claimed its keys.
-func queued(queue queueFunc) effect {
-	if queue == nil {
-		return noEffect
-	}
-	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
+	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 		var b pgx.Batch
-		queue(&b, fresh)
-		u.seen.sentAll(&b)
-		if err := u.seen.note(u.tx.SendBatch(ctx, &b).Close()); err != nil {
-			return nil, fmt.Errorf("pgstore: statements: %w", rolledBack(err))
+		if err := queue(&b, fresh); err != nil {
+			return err
 		}
-		return withoutResults(fresh), nil
-	}
+		if slices.ContainsFunc(fresh, func(item *semel.Item) bool { return item.Err != nil }) {
+			return nil // it is done again without them
+		}
+		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+			return fmt.Errorf("pgstore: statements: %w", rolledBack(err))
+		}
+		return nil
+	}), maxStatement
 }
 
 func withoutResults(fresh []*semel.Item) []kept {
@@ -69,9 +40,8 @@ func withoutResults(fresh []*semel.Item) []kept {
 }
 
 // quick sends claims and statements as one transaction, which the server begins
-// and commits by itself. It is not decided if a key was not new, or if callbacks
-// must see the answers before the commit, or if a statement may end what the
-// server began.
+// and commits by itself. It is not decided if a key was not new, or if the effect
+// needs a transaction that is begun before it.
 func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *setback, decided bool) {
 	sql, args := u.hopes(reqs)
 	if sql == "" {
@@ -87,8 +57,7 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	if err := u.queue(&statements, sql, args...); err != nil {
 		return b.unclaimed(todo, err), true
 	}
-	b.queue(&statements, fresh)
-	if needsTransaction(statements.QueuedQueries[1:]) {
+	if err := b.queue(&statements, fresh); err != nil || needsTransaction(statements.QueuedQueries[1:], fresh) {
 		return nil, false
 	}
 	if ctx.Err() != nil {
@@ -124,9 +93,15 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	return nil, true
 }
 
-// needsTransaction reports whether statements cannot do without one that was
-// begun before.
-func needsTransaction(statements []*pgx.QueuedQuery) bool {
+// needsTransaction reports whether an effect needs a transaction that is begun
+// before it: an item has failed or has a result to store, callbacks must see the
+// answers before the commit, or a statement may end what the server began by itself.
+func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.Item) bool {
+	for _, item := range fresh {
+		if item.Err != nil || item.Data != nil {
+			return true
+		}
+	}
 	last := ""
 	for _, q := range statements {
 		if q.Fn != nil || q.SQL != last && mayEnd(q.SQL) {

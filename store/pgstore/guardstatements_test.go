@@ -20,18 +20,19 @@ func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	hoping(t, d)
 	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	for _, out := range d.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
 		for _, item := range fresh {
 			b.Queue(count, item.Call.Key.ID)
 		}
 		cancel(semel.Permanent(errors.New("another message is malformed")))
-	}) {
+		return nil
+	})) {
 		if out.Err == nil || semel.Classify(out.Err) == semel.ClassPermanent {
 			t.Errorf("got %v", out.Err)
 		}
 	}
 	for _, call := range calls {
-		out, err := d.DoStatements(t.Context(), call, func(b *pgx.Batch) { b.Queue(count, call.Key.ID) })
+		out, err := d.queueOne(t.Context(), call, func(b *pgx.Batch) { b.Queue(count, call.Key.ID) })
 		if err != nil || out.Decision != semel.Fresh {
 			t.Errorf("its redelivery: %s, %v", out.Decision, err)
 		}
@@ -45,19 +46,20 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 	const wait = "SELECT pg_advisory_xact_lock(1)"
 	for name, do := range map[string]func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error){
 		"DoStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
-			return d.DoStatements(ctx, call, func(b *pgx.Batch) {
+			return d.queueOne(ctx, call, func(b *pgx.Batch) {
 				b.Queue(count, call.Key.ID)
 				b.Queue(wait)
 			})
 		},
 		"DoBatchStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 			calls := []semel.Call{call, {Key: key("its neighbour")}}
-			out := d.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+			out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
 				for _, item := range fresh {
 					b.Queue(count, item.Call.Key.ID)
 				}
 				b.Queue(wait)
-			})
+				return nil
+			}))
 			return out[0].Outcome, out[0].Err
 		},
 	} {
@@ -99,7 +101,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 		d := newDesk(t, nil, nil)
 		hoping(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := d.DoStatements(ctx, semel.Call{Key: key("a")}, func(b *pgx.Batch) {
+		_, err := d.queueOne(ctx, semel.Call{Key: key("a")}, func(b *pgx.Batch) {
 			b.Queue(count, "a")
 			cancel()
 		})

@@ -191,8 +191,11 @@ func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rollback(context.Background(), tx)
-	answers := make([]semel.ClaimAnswer, 1)
-	if err := s.InTx(tx).Claim(t.Context(), []semel.ClaimRequest{{Key: semel.Key{ID: written}, Window: 24 * time.Hour, Done: true}}, answers); err != nil {
+	g, err := NewGuard(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.InTx(tx).Claim(t.Context(), semel.Call{Key: semel.Key{ID: written}, Window: 24 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	pass(t, s, 4*time.Hour)
