@@ -116,6 +116,30 @@ func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel
 	}
 }
 
+// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement claims
+// all keys, the effect runs for those that are new, and one commit makes all of it
+// durable. The outcomes are in the order of the calls; their errors are those of
+// DoTx. DoTxBatch does not wait for keys that a lease holds.
+//
+// An item that fails does not affect the others: they commit without it. If the
+// effect fails without saying which item failed, each item is done in a transaction
+// of its own. So the effect may run several times, with fewer items.
+//
+// A key that occurs twice among the calls is decided in order, the second time in a
+// transaction after the first. Batches that share keys do not deadlock by their
+// keys. If they deadlock by what the effect writes, the server rolls one of them
+// back, and it is done again.
+func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffect) []semel.BatchOutcome {
+	run, most := effect(noEffect), maxStatement
+	if fn != nil {
+		run, most = fn.batch()
+	}
+	b := g.newBatch(calls, run)
+	b.queue, _ = fn.(TxQueueFunc)
+	b.inParts(ctx, most)
+	return b.outcomes
+}
+
 // sleep waits for d or the end of ctx, whose cause it then returns.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

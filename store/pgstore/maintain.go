@@ -1,9 +1,11 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -169,4 +171,180 @@ func (s *Store) stamp(ctx context.Context, sql string, args ...any) ([]time.Time
 		return nil, fmt.Errorf("pgstore: maintain: %w", err)
 	}
 	return times, nil
+}
+
+const (
+	// grace is how long a row stays after it has ended. While it does, no claim
+	// that took its token before can become the row of the key: see insertSQL.
+	// It is longer than any one wait of a claim, which takes the token of a row
+	// just before it waits for that row, and looks again after each wait. A
+	// whole statement may take longer: lock_timeout counts for each row anew.
+	grace = time.Minute
+	// abandoned is how long the attempts of a claim are remembered that nobody
+	// came back to.
+	abandoned = time.Hour
+	// purgePages is how many pages of a table one statement of a clean-up reads:
+	// about twenty thousand rows.
+	purgePages = 256
+)
+
+// purgeSQL deletes what has ended in the pages from $2 to before $3, and does
+// not wait for rows that are being claimed anew. The table has no index on the
+// time: it would cost each claim more than reading the pages costs a clean-up.
+const purgeSQL = clock + `
+DELETE FROM {part} WHERE ctid = ANY (ARRAY(
+	SELECT t.ctid FROM clock, {part} AS t
+	WHERE t.ctid >= format('(%s,0)', $2::bigint)::tid AND t.ctid < format('(%s,0)', $3::bigint)::tid AND CASE
+		WHEN t.owner IS NULL AND t.until = '-infinity' THEN t.seen <= clock.now - $4::bigint * interval '1 microsecond'
+		WHEN t.owner IS NULL THEN t.until <= clock.now - $4::bigint * interval '1 microsecond'
+		ELSE get_byte(t.owner, 0) = 0 AND t.until <= clock.now - $5::bigint * interval '1 microsecond' END
+	FOR UPDATE OF t SKIP LOCKED))`
+
+// part is a table that holds rows itself: the table of keys, or one of its
+// partitions.
+type part struct {
+	name  string // quoted
+	pages int64
+}
+
+const partsSQL = clock + `
+SELECT format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid) / current_setting('block_size')::bigint
+FROM clock, pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($2)))
+ORDER BY c.oid`
+
+func (s session) parts(ctx context.Context) ([]part, error) {
+	return collect(ctx, s, partsSQL, []any{s.opts.quoted("keys")}, func(rows pgx.CollectableRow) (p part, err error) {
+		err = rows.Scan(&p.name, &p.pages)
+		return p, err
+	})
+}
+
+// Purge implements [semel.Purger]. It deletes in many short transactions, as
+// fast as the server allows, and goes once over the whole table; see
+// [Store.Maintain] for a clean-up that leaves room for claims. Rows stay for a
+// minute after they have ended, so that tokens grow.
+func (s *Store) Purge(ctx context.Context) (int64, error) {
+	return s.purge(ctx, func(context.Context, int64) error { return nil })
+}
+
+// purge goes over the table once. After each statement it calls pace with the
+// number of rows that are gone.
+func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows int64) error) (int64, error) {
+	if s.hasher.times != nil {
+		return s.purgeSlots(ctx, pace)
+	}
+	if err := s.enter("purge", 0, 0); err != nil {
+		return 0, err
+	}
+	parts, err := s.onPool().parts(ctx)
+	s.leave()
+	var forgotten int64
+	for i := 0; err == nil && i < len(parts); i++ {
+		for page := int64(0); err == nil && page < parts[i].pages; page += purgePages {
+			var n int64
+			if n, err = s.purgePart(ctx, parts[i].name, page); err == nil {
+				forgotten += n
+				err = pace(ctx, n)
+			}
+		}
+	}
+	if err != nil {
+		return forgotten, fmt.Errorf("pgstore: purge: %w", err)
+	}
+	return forgotten, nil
+}
+
+func (s *Store) purgePart(ctx context.Context, name string, page int64) (gone int64, err error) {
+	if err := s.enter("purge", 0, 0); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	on := s.onPool()
+	sql := strings.ReplaceAll(purgeSQL, "{part}", name)
+	err = on.run(ctx, func() error {
+		tag, err := s.pool.Exec(ctx, sql, s.mode(), on.lockWait, page, page+purgePages, microseconds(grace), microseconds(abandoned))
+		gone = tag.RowsAffected()
+		return err
+	})
+	return gone, err
+}
+
+// Cleanup is the form in which keys are forgotten after their window. It is
+// chosen when the tables are created and cannot be changed later.
+type Cleanup string
+
+const (
+	// CleanupDelete deletes rows in short statements. It suits any ids and any mix
+	// of windows. Autovacuum must remove the dead rows that it leaves.
+	CleanupDelete Cleanup = "delete"
+	// CleanupMessageTime keeps keys in partitions by the time inside their ids,
+	// and truncates a partition once all its messages are too old to be answered
+	// for. Each id must contain a time, as a UUID of version 7 does, and a message
+	// must have the same id at every delivery.
+	CleanupMessageTime Cleanup = "message-time"
+)
+
+// DefaultCleanup is the form of tables that were created without another.
+const DefaultCleanup = CleanupDelete
+
+// validate returns an error if there is no such form.
+func (c Cleanup) validate(field string) error {
+	switch c {
+	case CleanupDelete, CleanupMessageTime:
+		return nil
+	}
+	return fmt.Errorf("pgstore: %s: %q is neither %s nor %s: %w", field, string(c), CleanupDelete, CleanupMessageTime, semel.ErrInvalidRequest)
+}
+
+// checkCleanup compares the wanted form with that of the tables, if there are
+// any. It comes before the first step: tables of a form that this version does
+// not have are left as they are.
+func (o *MigrateOptions) checkCleanup(ctx context.Context, db Beginner) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, tx)
+	exists, err := o.hasTable(ctx, tx, "meta")
+	if err != nil || !exists {
+		return err
+	}
+	var form []byte
+	err = tx.QueryRow(ctx, "SELECT value FROM "+o.quoted("meta")+" WHERE name = 'cleanup'", pgx.QueryExecModeDescribeExec).Scan(&form)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	return Cleanup(form).suits(o.Cleanup, o.Names)
+}
+
+// suits returns an error if tables of this form cannot be used, or are not of
+// the wanted form. A change of the form would forget all keys.
+func (c Cleanup) suits(wanted Cleanup, n Names) error {
+	have := cmp.Or(c, DefaultCleanup)
+	switch {
+	case have != CleanupDelete && have != CleanupMessageTime:
+		return fmt.Errorf("the tables %s* in schema %s were created for clean-up by %q, which this version does not support. "+
+			"Create tables under another prefix and use those; keys remembered in the old tables are not copied: %w", n.Prefix, n.Schema, string(have), ErrSchema)
+	case wanted != "" && have != wanted:
+		return fmt.Errorf("the tables %s* in schema %s were created for clean-up by %s, not by %s: %w", n.Prefix, n.Schema, string(have), string(wanted), ErrSchema)
+	}
+	return nil
+}
+
+// setForm makes the store work on tables of a form.
+func (s *Store) setForm(ctx context.Context, form Cleanup) error {
+	if err := form.suits(s.opts.Cleanup, s.opts.Names); err != nil {
+		return err
+	}
+	if form != CleanupMessageTime {
+		return nil
+	}
+	times, err := s.onPool().messageTimes(ctx)
+	if err != nil {
+		return err
+	}
+	s.hasher.times = times
+	s.sql = messageTimeStatements(s.opts.Names, s.opts.KeepIDs, times)
+	return nil
 }

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -219,3 +220,29 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 // JoinLanes says how many calls with joined requests are worth having under way
 // at once: while the server syncs one, it works on the other.
 func (s *Store) JoinLanes() int { return 2 }
+
+var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")
+
+// Ready returns nil if the database answers and takes writes, or else why not.
+// It blocks for a free connection and one statement, at most until ctx ends, and
+// may be called at any time; if all connections are at work until then, it is nil.
+// Errors wrap ErrStoreUnavailable, ErrInvalidRequest where the database refuses the
+// role, ErrClosed, or what ended ctx.
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.enter("ready", 0, 0); err != nil {
+		return err
+	}
+	defer s.leave()
+	var readOnly bool
+	err := s.pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
+	if err != nil && ctx.Err() != nil && s.pool.Stat().AcquiredConns() >= s.pool.Config().MaxConns {
+		return nil // all connections are at work
+	}
+	if err == nil && readOnly {
+		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, errReadOnly)
+	}
+	if err != nil {
+		return fmt.Errorf("pgstore: ready: %w", rolledBack(err)) // nothing was to be changed
+	}
+	return nil
+}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/semel-dev/semel"
 )
 
@@ -251,4 +253,125 @@ func (b *batch) record(ctx context.Context, call *semel.Call, failure error) sem
 		out.Err = fmt.Errorf("pgstore: %s failed for good, which is not recorded (%v): %w", call.Key, failure, out.Err)
 	}
 	return out
+}
+
+// inParts decides all calls, some in each transaction. A key that comes again
+// is decided after the first of its calls has its outcome.
+func (b *batch) inParts(ctx context.Context, most int) {
+	todo := make([]int, len(b.calls))
+	for i := range todo {
+		todo[i] = i
+	}
+	for len(todo) > 0 {
+		var again []int
+		seen := make(map[semel.Key]bool, len(todo))
+		now := slices.DeleteFunc(todo, func(i int) bool {
+			key := b.calls[i].Key
+			if seen[key] {
+				again = append(again, i)
+			}
+			was := seen[key]
+			seen[key] = true
+			return was
+		})
+		for part := range slices.Chunk(now, most) {
+			b.all(ctx, part)
+		}
+		todo = again
+	}
+}
+
+// quick sends claims and statements as one transaction, which the server begins
+// and commits by itself. It is not decided if a key was not new, or if the effect
+// needs a transaction that is begun before it.
+func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *setback, decided bool) {
+	sql, args := u.hopes(reqs)
+	if sql == "" {
+		return nil, false
+	}
+	items := make([]semel.Item, len(todo))
+	fresh := make([]*semel.Item, len(todo))
+	for n, i := range todo {
+		items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
+		fresh[n] = &items[n]
+	}
+	var statements pgx.Batch
+	if err := u.queue(&statements, sql, args...); err != nil {
+		return b.unclaimed(todo, err), true
+	}
+	if err := b.queue(&statements, fresh); err != nil || needsTransaction(statements.QueuedQueries[1:], fresh) {
+		return nil, false
+	}
+	if ctx.Err() != nil {
+		return b.unclaimed(todo, causeOf(ctx)), true
+	}
+	// Whatever is sent may be committed: to cancel it would only raise a doubt.
+	sent, cancel := outlasting(ctx, b.g.patience)
+	defer cancel()
+	br := u.conn.SendBatch(sent, &statements)
+	if _, err := br.Exec(); err != nil {
+		err = errors.Join(err, closed(br, err))
+		if dashed(err) {
+			b.g.calm.saw(false)
+			return nil, false
+		}
+		s := b.unclaimed(todo, failure(err))
+		if errors.Is(s.err, semel.ErrOutcomeUnknown) {
+			s.stage = committing
+		}
+		return s, true
+	}
+	if err := failure(br.Close()); err != nil {
+		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
+		return &setback{
+			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, again: repeatable(err), whole: unknown, todo: todo,
+		}, true
+	}
+	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
+	for _, item := range fresh {
+		b.g.ObserveDecision(item.Call.Key, &answer, time.Since(asked))
+	}
+	b.committed(fresh, withoutResults(fresh), asked)
+	return nil, true
+}
+
+// needsTransaction reports whether an effect needs a transaction that is begun
+// before it: an item has failed or has a result to store, callbacks must see the
+// answers before the commit, or a statement may end what the server began by itself.
+func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.Item) bool {
+	for _, item := range fresh {
+		if item.Err != nil || item.Data != nil {
+			return true
+		}
+	}
+	last := ""
+	for _, q := range statements {
+		if q.Fn != nil || q.SQL != last && mayEnd(q.SQL) {
+			return true
+		}
+		last = q.SQL
+	}
+	return false
+}
+
+// outlasting returns a context that ends so long after ctx does. The caller must
+// call cancel.
+func outlasting(ctx context.Context, patience time.Duration) (_ context.Context, cancel context.CancelFunc) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(patience, func() { end(context.Cause(ctx)) })
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		end(nil)
+	}
+}
+
+func withoutResults(fresh []*semel.Item) []kept {
+	all := make([]kept, len(fresh))
+	for i, item := range fresh {
+		all[i].item = item
+	}
+	return all
 }

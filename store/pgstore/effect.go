@@ -56,30 +56,6 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
 // keys: they are waited for as a commit is.
 type TxQueueFunc func(b *pgx.Batch, fresh []*semel.Item) error
 
-// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement claims
-// all keys, the effect runs for those that are new, and one commit makes all of it
-// durable. The outcomes are in the order of the calls; their errors are those of
-// DoTx. DoTxBatch does not wait for keys that a lease holds.
-//
-// An item that fails does not affect the others: they commit without it. If the
-// effect fails without saying which item failed, each item is done in a transaction
-// of its own. So the effect may run several times, with fewer items.
-//
-// A key that occurs twice among the calls is decided in order, the second time in a
-// transaction after the first. Batches that share keys do not deadlock by their
-// keys. If they deadlock by what the effect writes, the server rolls one of them
-// back, and it is done again.
-func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffect) []semel.BatchOutcome {
-	run, most := effect(noEffect), maxStatement
-	if fn != nil {
-		run, most = fn.batch()
-	}
-	b := g.newBatch(calls, run)
-	b.queue, _ = fn.(TxQueueFunc)
-	b.inParts(ctx, most)
-	return b.outcomes
-}
-
 // effect is what is done in a transaction that has claimed its keys. It returns
 // the keys to commit; an error rolls all back. Items that it leaves out have
 // their Err, and their keys are free again.
@@ -215,28 +191,21 @@ func (u *unit) forget(ctx context.Context, key semel.Key) error {
 	return err
 }
 
-// inParts decides all calls, some in each transaction. A key that comes again
-// is decided after the first of its calls has its outcome.
-func (b *batch) inParts(ctx context.Context, most int) {
-	todo := make([]int, len(b.calls))
-	for i := range todo {
-		todo[i] = i
+func (queue TxQueueFunc) batch() (effect, int) {
+	if queue == nil {
+		return noEffect, maxStatement
 	}
-	for len(todo) > 0 {
-		var again []int
-		seen := make(map[semel.Key]bool, len(todo))
-		now := slices.DeleteFunc(todo, func(i int) bool {
-			key := b.calls[i].Key
-			if seen[key] {
-				again = append(again, i)
-			}
-			was := seen[key]
-			seen[key] = true
-			return was
-		})
-		for part := range slices.Chunk(now, most) {
-			b.all(ctx, part)
+	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		var b pgx.Batch
+		if err := queue(&b, fresh); err != nil {
+			return err
 		}
-		todo = again
-	}
+		if slices.ContainsFunc(fresh, func(item *semel.Item) bool { return item.Err != nil }) {
+			return nil // it is done again without them
+		}
+		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+			return fmt.Errorf("pgstore: statements: %w", rolledBack(err))
+		}
+		return nil
+	}), maxStatement
 }
