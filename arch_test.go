@@ -34,12 +34,13 @@ var packageMap = map[string][]string{
 	"store/storetest":  {".", "internal/vfs", "internal/vfs/faultfs", "github.com/anishathalye/porcupine"},
 	"store/redisstore": {".", "internal/digest", "github.com/redis/rueidis"},
 	"store/pgstore": {
-		".", "internal/digest",
+		".", "internal/digest", "store/pgstore/internal/pgschema",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgtype",
 		"github.com/jackc/pgx/v5/pgxpool", "github.com/jackc/pgx/v5/stdlib",
 	},
-	"store/tiered": {".", "filter", "internal/clock"},
-	"pipeline":     {".", "key"},
+	"store/pgstore/internal/pgschema": {".", "github.com/jackc/pgx/v5"},
+	"store/tiered":                    {".", "filter", "internal/clock"},
+	"pipeline":                        {".", "key"},
 	"broker/kafkaio": {
 		".", "key", "pipeline", "internal/clock", "internal/digest", "internal/table", "internal/vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
 // Message time: a key goes to a partition by the time inside its id, which is
@@ -212,24 +212,6 @@ func (o *MigrateOptions) checkMessageTime() (errs []error) {
 	return errs
 }
 
-// values says which keys are in a partition.
-func (o *MigrateOptions) values(i int) string {
-	if o.Cleanup != CleanupMessageTime {
-		return fmt.Sprintf("WITH (MODULUS %d, REMAINDER %d)", o.Partitions, i)
-	}
-	from, to := "MINVALUE", "MAXVALUE"
-	if i > 0 {
-		from = slotStart(i)
-	}
-	if i < o.Partitions-1 {
-		to = slotStart(i + 1)
-	}
-	return "FROM (" + from + ") TO (" + to + ")"
-}
-
-// slotStart is the first key of a slot.
-func slotStart(slot int) string { return fmt.Sprintf("'%02x000000-0000-0000-0000-000000000000'", slot) }
-
 // messageTimes reads what the tables were made for.
 func (s session) messageTimes(ctx context.Context) (*messageTime, error) {
 	sql := strings.ReplaceAll(timesSQL, "{times}", s.opts.quoted("times"))
@@ -399,7 +381,7 @@ func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 // more, but what is there may still be completed or extended, and so move to a
 // page that was looked at: what was not found is looked for again under a lock.
 func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
-	name := s.opts.quoted(slotTable(slot))
+	name := s.opts.quoted(pgschema.Partition(slot))
 	pages, err := s.pages(ctx, name)
 	if err != nil || pages == 0 {
 		return 0, err
@@ -500,6 +482,3 @@ func (s *Store) truncateUnlessKept(ctx context.Context, tx pgx.Tx, name string) 
 	_, err = tx.Exec(ctx, "TRUNCATE "+name, s.mode())
 	return gone, false, err
 }
-
-// slotTable is the name of the partition of a slot.
-func slotTable(slot int) string { return "keys_" + strconv.Itoa(slot) }

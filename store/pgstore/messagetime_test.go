@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
 func TestConformanceByMessageTime(t *testing.T) {
@@ -105,7 +106,7 @@ func purged(t *testing.T, s *Store) {
 
 func sizeOf(t *testing.T, s *Store, at time.Time) int64 {
 	t.Helper()
-	pages, err := s.pages(t.Context(), s.opts.quoted(slotTable(s.hasher.times.slot(at))))
+	pages, err := s.pages(t.Context(), s.opts.quoted(pgschema.Partition(s.hasher.times.slot(at))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestMessageTimeTruncatesNoPartitionWithAKeyThatStays(t *testing.T) {
 	pass(t, s, 4*time.Hour)
 	purged(t, s) // raises the floor
 	slot := s.hasher.times.slot(at)
-	gone, stays, err := s.truncateSlot(t.Context(), slot, s.opts.quoted(slotTable(slot)))
+	gone, stays, err := s.truncateSlot(t.Context(), slot, s.opts.quoted(pgschema.Partition(slot)))
 	if err != nil || !stays || gone != 0 {
 		t.Errorf("truncated %d rows, a key stays: %t, %v", gone, stays, err)
 	}

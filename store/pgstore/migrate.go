@@ -1,26 +1,51 @@
 package pgstore
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path"
-	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
+// Defaults of the names under which tables are created.
+const (
+	DefaultSchema = "public"
+	DefaultPrefix = "semel_"
+)
+
+// Names says where the tables are. The zero value is valid.
+type Names struct {
+	// Schema of the tables. Defaults to "public". Must be of a-z, 0-9 and _,
+	// not begin with a digit, and have at most 63 bytes.
+	Schema string
+	// Prefix of the names of tables and of the sequence. Defaults to
+	// "semel_". Must be of the same characters and have at most 40 bytes.
+	Prefix string
+}
+
+func (n Names) withDefaults() Names {
+	return Names{Schema: cmp.Or(n.Schema, DefaultSchema), Prefix: cmp.Or(n.Prefix, DefaultPrefix)}
+}
+
+func (n Names) validate() []error { return pgschema.Names(n).Validate() }
+
+// quoted returns the name of a table, quoted with its schema.
+func (n Names) quoted(table string) string { return pgschema.Names(n).Quoted(table) }
+
+// Table returns the name of one of the store's tables, such as "parked", quoted
+// with its schema. The error wraps semel.ErrInvalidRequest if the names are not
+// valid.
+func (n Names) Table(table string) (string, error) {
+	n = n.withDefaults()
+	return n.quoted(table), errors.Join(n.validate()...)
+}
 
 // MigrateOptions say where tables are made, and how. The zero value is valid.
 type MigrateOptions struct {
@@ -73,12 +98,6 @@ const DefaultFillFactor = 90
 
 const maxPartitions = 1024
 
-// storage is how the table, or each partition of it, is kept. Autovacuum comes
-// after a fiftieth of the table has changed, and not after a fifth: a table of
-// keys is large and all of it changes.
-const storage = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, " +
-	"autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05"
-
 // migrationLock is the key of the advisory lock under which steps are applied.
 // It says "semel" in hexadecimal.
 const migrationLock = 0x73656d656c
@@ -92,7 +111,7 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 	if err != nil {
 		return nil, err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +143,7 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	if err != nil {
 		return nil, err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +158,7 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	}
 	status := make([]Migration, len(steps))
 	for i, step := range steps {
-		status[i] = step.Migration
-		status[i].Applied = applied[step.Version]
+		status[i] = Migration{Version: step.Version, Name: step.Name, Applied: applied[step.Version]}
 	}
 	return status, nil
 }
@@ -153,18 +171,19 @@ func SQL(opts *MigrateOptions) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return "", err
 	}
+	names := pgschema.Names(o.Names)
 	var script strings.Builder
-	fmt.Fprintf(&script, "BEGIN;\n%s;\n%s;\nCOMMIT;\n", o.createSchema(), o.createMigrations())
+	fmt.Fprintf(&script, "BEGIN;\n%s;\n%s;\nCOMMIT;\n", names.CreateSchema(), names.CreateMigrations())
 	for _, step := range steps {
 		fmt.Fprintf(&script, "\n-- %d: %s\nBEGIN;\nSELECT pg_advisory_xact_lock(%d);\n%s\nINSERT INTO %s (version, name) VALUES (%d, '%s');\nCOMMIT;\n",
-			step.Version, step.Name, migrationLock, step.sql, o.quoted("migrations"), step.Version, step.Name)
+			step.Version, step.Name, migrationLock, step.SQL, o.quoted("migrations"), step.Version, step.Name)
 	}
 	if o.KeepIDs {
-		ids, err := o.render("ids.sql")
+		ids, err := o.layout().ReadableKeys()
 		if err != nil {
 			return "", err
 		}
@@ -198,74 +217,16 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	return &c, errors.Join(errs...)
 }
 
-// step is a Migration with what it does.
-type step struct {
-	Migration
-	sql string
-}
-
-// steps returns the embedded steps in order.
-func (o *MigrateOptions) steps() ([]step, error) {
-	names, err := fs.Glob(migrationFiles, "migrations/0*.sql")
-	if err != nil {
-		return nil, err
+// layout is what the options choose of the tables.
+func (o *MigrateOptions) layout() *pgschema.Layout {
+	return &pgschema.Layout{
+		Names: pgschema.Names(o.Names), Cleanup: string(cmp.Or(o.Cleanup, DefaultCleanup)),
+		Partitions: o.Partitions, MessageAge: o.MessageAge, FillFactor: o.FillFactor,
 	}
-	steps := make([]step, len(names))
-	for i, name := range names {
-		base := path.Base(name)
-		number, what, _ := strings.Cut(strings.TrimSuffix(base, ".sql"), "_")
-		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			return nil, fmt.Errorf("pgstore: %s is not step %d: %w", base, i+1, err)
-		}
-		sql, err := o.render(base)
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = step{Migration{Version: version, Name: strings.ReplaceAll(what, "_", " ")}, sql}
-	}
-	return steps, nil
-}
-
-// partition is one partition, for the templates.
-type partition struct{ Name, Values string }
-
-// render fills one file with the quoted names.
-func (o *MigrateOptions) render(file string) (string, error) {
-	t, err := template.ParseFS(migrationFiles, "migrations/"+file)
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %s: %w", file, err)
-	}
-	var partitions []partition
-	for i := range o.Partitions {
-		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.values(i)})
-	}
-	var sql bytes.Buffer
-	err = t.Execute(&sql, map[string]any{
-		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"), "Parked": o.quoted("parked"),
-		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
-		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
-	})
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %s: %w", file, err)
-	}
-	return sql.String(), nil
-}
-
-func (o *MigrateOptions) createSchema() string {
-	return "CREATE SCHEMA IF NOT EXISTS " + o.quotedSchema()
-}
-
-func (o *MigrateOptions) createMigrations() string {
-	return "CREATE TABLE IF NOT EXISTS " + o.quoted("migrations") + ` (
-    version integer     NOT NULL PRIMARY KEY,
-    name    text        NOT NULL,
-    applied timestamptz NOT NULL DEFAULT clock_timestamp()
-)`
 }
 
 // apply applies one step unless it was applied before, when it returns nil.
-func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migration, error) {
+func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step) (*Migration, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -286,10 +247,10 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migra
 			return nil, err
 		}
 	}
-	if _, err := tx.Exec(ctx, s.sql); err != nil {
+	if _, err := tx.Exec(ctx, s.SQL); err != nil {
 		return nil, err
 	}
-	m := s.Migration
+	m := Migration{Version: s.Version, Name: s.Name}
 	insert := "INSERT INTO " + o.quoted("migrations") + " (version, name) VALUES ($1, $2) RETURNING applied"
 	if err := tx.QueryRow(ctx, insert, pgx.QueryExecModeDescribeExec, s.Version, s.Name).Scan(&m.Applied); err != nil {
 		return nil, err
@@ -329,22 +290,23 @@ func (o *MigrateOptions) hasTable(ctx context.Context, tx pgx.Tx, table string) 
 // prepare makes what the first step stands on. A schema that exists is not
 // made, since even the attempt needs a privilege on the database.
 func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
+	names := pgschema.Names(o.Names)
 	var exists bool
-	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quotedSchema()).Scan(&exists)
+	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, names.QuotedSchema()).Scan(&exists)
 	if err != nil {
 		return err
 	}
 	if !exists {
-		if _, err := tx.Exec(ctx, o.createSchema()); err != nil {
+		if _, err := tx.Exec(ctx, names.CreateSchema()); err != nil {
 			return err
 		}
 	}
-	_, err = tx.Exec(ctx, o.createMigrations())
+	_, err = tx.Exec(ctx, names.CreateMigrations())
 	return err
 }
 
 func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
-	sql, err := o.render("ids.sql")
+	sql, err := o.layout().ReadableKeys()
 	if err != nil {
 		return err
 	}

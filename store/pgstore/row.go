@@ -26,7 +26,7 @@ type row struct {
 }
 
 // state is derived from the row, so that time alone can change it: see the
-// comment in migrations/0001_keys.sql.
+// comment in internal/pgschema/migrations/0001_keys.sql.
 func (r *row) state(now time.Time) semel.State {
 	switch ended := r.endsBy(now); {
 	case r.owned && r.hold && ended:

@@ -1,6 +1,10 @@
 package pgstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
+)
 
 // statements are the statements on one table of keys. Each decides many keys;
 // $1 is the lock_timeout, which a statement sets for its own transaction: a
@@ -167,7 +171,7 @@ ORDER BY t.key LIMIT $5`
 
 // newStatements fills in the names.
 func newStatements(n Names, ids bool) statements {
-	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
+	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", pgschema.Names(n).Literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
 		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
