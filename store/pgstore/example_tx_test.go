@@ -27,6 +27,10 @@ type order struct {
 	Cents   int64
 }
 
+func connect(ctx context.Context, address string) (*pgstore.Store, error) {
+	return pgstore.Connect(ctx, address, &pgstore.Options{Migrate: true})
+}
+
 func pay(ctx context.Context, guard *pgstore.Guard, o order) (string, error) {
 	key := semel.Key{Scope: "payments", ID: o.ID}
 	out, err := guard.DoTx(ctx, key, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -172,17 +176,15 @@ func TestExamplesOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err := pgstore.Migrate(ctx, pool, nil); err != nil {
+	store, err := connect(ctx, address) // to a fresh database
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer store.Close()
 	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id text PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(ctx, "INSERT INTO accounts VALUES ('alice', 1000), ('bob', 10); CREATE TABLE customers (id text PRIMARY KEY, revision bigint, name text)"); err != nil {
-		t.Fatal(err)
-	}
-	store, err := pgstore.New(ctx, pool, nil)
-	if err != nil {
 		t.Fatal(err)
 	}
 	guard, err := pgstore.NewGuard(store, nil)

@@ -15,9 +15,14 @@ const (
 	DefaultRetries   = 5
 )
 
-// Options are the options of [New] and [Connect]. The zero value is valid.
+// Options are the options of [Connect] and [New]. The zero value is valid.
 type Options struct {
 	Names
+	// Migrate has Connect and New create the tables in a fresh database, and apply
+	// the steps that an older one lacks, as the function Migrate does. Partitions,
+	// FillFactor and MessageAge have their defaults then. The role must be allowed to
+	// create tables if any are missing. Defaults to false.
+	Migrate bool
 	// KeepIDs keeps the readable scope and id in each row, for listings. It
 	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
 	KeepIDs bool

@@ -51,9 +51,10 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// Connect opens a pool of connections and a store on it, which closes the pool
-// with itself. The address is in either form of PostgreSQL, also with many
-// hosts; with target_session_attrs=read-write the store finds the primary.
+// Connect opens a pool of connections and a store on it. [Store.Close] closes both.
+// The address is in either form of PostgreSQL and may have many hosts; with
+// target_session_attrs=read-write the store finds the primary. With
+// [Options].Migrate a fresh database is all it needs.
 //
 // The pool prepares no statement under a name, so that a pooler in transaction
 // mode may stand between, unless Options.Prepare is set or the address has a
@@ -85,39 +86,57 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 // New returns a store on a pool, which stays the caller's to close. Nil options
 // are the zero options; all that are out of bounds are named in one error,
 // which wraps ErrInvalidRequest. It asks the database for the version of its
-// schema, and answers [ErrSchema] if that is not what the store needs.
+// schema. If that is not what the store needs, the error wraps [ErrSchema], or,
+// with Options.Migrate, New applies the missing steps.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
-	if err := s.check(ctx); err != nil {
+	if err := s.checkServer(ctx); err != nil {
+		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
+	}
+	if o.Migrate {
+		if _, err := Migrate(ctx, pool, &MigrateOptions{Names: o.Names, Cleanup: o.Cleanup, KeepIDs: o.KeepIDs}); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.checkSchema(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
 	return s, nil
 }
 
-// check asks whether the database is one the store can work on, and for the
-// secret of its digests.
-func (s *Store) check(ctx context.Context) error {
-	var server, version int
+// checkServer asks whether the server is one that the store can work on.
+func (s *Store) checkServer(ctx context.Context) error {
+	var version int
 	var isolation string
-	var schema, ids bool
-	var secret, form []byte
-	err := s.queryRow(ctx, s.pool, `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
-		to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL`, s.opts.quoted("migrations"), s.opts.quoted("meta")).
-		Scan(&server, &isolation, &schema)
+	err := s.queryRow(ctx, s.pool, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").Scan(&version, &isolation)
 	switch {
 	case err != nil:
 		return err
-	case server < minServer:
-		return fmt.Errorf("server version %d: at least %d is needed: %w", server, minServer, semel.ErrInvalidRequest)
+	case version < minServer:
+		return fmt.Errorf("server version %d: at least %d is needed: %w", version, minServer, semel.ErrInvalidRequest)
 	case isolation != "read committed":
 		return fmt.Errorf("transactions are %s by default; a claim must see what others have committed: set default_transaction_isolation to 'read committed' for this role: %w",
 			isolation, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// checkSchema asks whether the tables are those that the store needs, and for the
+// secret of its digests.
+func (s *Store) checkSchema(ctx context.Context) error {
+	var version int
+	var schema, ids bool
+	var secret, form []byte
+	err := s.queryRow(ctx, s.pool, "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL", s.opts.quoted("migrations"), s.opts.quoted("meta")).Scan(&schema)
+	switch {
+	case err != nil:
+		return err
 	case !schema:
-		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
+		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`, or set pgstore.Options.Migrate: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
 	}
 	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
 		s.opts.quoted("keys")).Scan(&version, &ids, &secret, &form)
@@ -125,9 +144,9 @@ func (s *Store) check(ctx context.Context) error {
 	case err != nil:
 		return err
 	case version < schemaVersion:
-		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`: %w", version, schemaVersion, ErrSchema)
+		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`, or set pgstore.Options.Migrate: %w", version, schemaVersion, ErrSchema)
 	case s.opts.KeepIDs && !ids:
-		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids: %w", ErrSchema)
+		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids, or set pgstore.Options.Migrate: %w", ErrSchema)
 	case len(secret) != len(digest.Secret{}):
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
