@@ -21,7 +21,8 @@ type batch struct {
 	run      effect
 	// queue is the effect as statements, if it is nothing else.
 	queue TxQueueFunc
-	// doubt is why an earlier attempt may have been committed; nil is none.
+	// doubt says why an earlier attempt may have been committed. It is nil if no
+	// attempt may have been.
 	doubt error
 }
 
@@ -29,7 +30,7 @@ func (g *Guard) newBatch(calls []semel.Call, run effect) *batch {
 	return &batch{g: g, calls: calls, outcomes: make([]semel.BatchOutcome, len(calls)), run: run}
 }
 
-// stage is how far a transaction came.
+// stage is how far a transaction got.
 type stage uint8
 
 const (
@@ -38,13 +39,13 @@ const (
 	committing
 )
 
-// setback is why a transaction was not committed, or perhaps not.
-type setback struct {
+// attemptError says why a transaction was not committed, or may not have been.
+type attemptError struct {
 	err   error
 	stage stage
-	// again: the server rolled it back because of another transaction.
-	again bool
-	// whole: it was nobody's fault among the calls, so that to try each alone
+	// retry: the server rolled the transaction back because of another one.
+	retry bool
+	// whole: no single call is the cause, so that an attempt with each call alone
 	// is of no use.
 	whole bool
 	todo  []int // the calls that have no outcome yet
@@ -53,8 +54,8 @@ type setback struct {
 // errHeld: a transaction that has not ended holds one of the keys.
 var errHeld = errors.New("held by a transaction that has not ended")
 
-// all decides calls with different keys: in one transaction, or in smaller ones
-// if one of them fails.
+// all decides calls with different keys, in one transaction, or in smaller ones if
+// one of the calls fails.
 func (b *batch) all(ctx context.Context, todo []int) {
 	s := b.transact(ctx, todo)
 	if s == nil {
@@ -82,10 +83,10 @@ func (b *batch) all(ctx context.Context, todo []int) {
 	}
 }
 
-// transact attempts one transaction, again where the server wants that, and
-// once more where the answer to the commit was lost: to claim the keys again
-// waits until the first transaction has ended, and tells how.
-func (b *batch) transact(ctx context.Context, todo []int) *setback {
+// transact attempts one transaction. It retries if the server rolled it back because
+// of another one. If the answer to the commit is lost, it claims the keys once more:
+// that claim waits until the first transaction has ended, and shows how it ended.
+func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 	asked := b.doubt != nil
 	pause := time.Millisecond
 	for try := 0; ; {
@@ -95,7 +96,7 @@ func (b *batch) transact(ctx context.Context, todo []int) *setback {
 		}
 		todo = s.todo
 		switch {
-		case s.again && try < b.g.store.opts.Retries && sleep(ctx, pause/2+rand.N(pause)) == nil:
+		case s.retry && try < b.g.store.opts.Retries && sleep(ctx, pause/2+rand.N(pause)) == nil:
 			try, pause = try+1, 2*pause
 		case s.stage == committing && errors.Is(s.err, semel.ErrOutcomeUnknown) && !asked:
 			asked, b.doubt = true, s.err
@@ -108,9 +109,9 @@ func (b *batch) transact(ctx context.Context, todo []int) *setback {
 	}
 }
 
-// attempt runs one transaction. Calls that need no effect have their outcome
-// then, also where the others have a setback.
-func (b *batch) attempt(ctx context.Context, todo []int) *setback {
+// attempt runs one transaction: claim, effect, commit. Calls that need no effect have
+// their outcome afterwards, also if it returns an error for the others.
+func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	reqs := make([]semel.ClaimRequest, len(todo))
 	for n, i := range todo {
 		reqs[n] = b.g.Request(&b.calls[i])
@@ -118,21 +119,21 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 	}
 	answers := make([]semel.ClaimAnswer, len(reqs))
 	asked := time.Now()
-	u, err := b.g.store.unit(ctx)
+	u, err := b.g.store.begin(ctx)
 	if err != nil {
 		return b.unclaimed(todo, err)
 	}
 	defer u.end(ctx)
-	hopeful := func() bool { return b.doubt == nil && b.g.calm.hopeful() && u.sql.hope != "" }
-	if b.queue != nil && hopeful() {
+	optimistic := func() bool { return b.doubt == nil && b.g.optimism.justified() && u.sql.optimistic != "" }
+	if b.queue != nil && optimistic() {
 		if s, decided := b.quick(ctx, u, reqs, todo, asked); decided {
 			return s
 		}
 	}
-	if err := u.decide(ctx, reqs, answers, hopeful()); err != nil {
+	if err := u.decide(ctx, reqs, answers, optimistic()); err != nil {
 		return b.unclaimed(todo, err)
 	}
-	// The claim waited for whoever held the keys: what it found is so.
+	// The claim waited for the transactions that held the keys: its answer is final.
 	b.doubt = nil
 	elapsed := time.Since(asked)
 	items := make([]semel.Item, len(todo))
@@ -144,12 +145,12 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 			fresh = append(fresh, &items[n])
 		}
 	}
-	b.g.calm.saw(len(fresh) == len(todo))
-	var s *setback
+	b.g.optimism.saw(len(fresh) == len(todo))
+	var s *attemptError
 	if len(fresh) > 0 {
 		s = b.effect(ctx, u, fresh, asked)
 	}
-	u.end(ctx) // to park a late message may take long and needs no transaction
+	u.end(ctx) // parking a late message may take long and needs no transaction
 	for n, i := range todo {
 		if answers[n].Decision != semel.Fresh {
 			b.settle(ctx, i, &answers[n])
@@ -158,13 +159,13 @@ func (b *batch) attempt(ctx context.Context, todo []int) *setback {
 	return s
 }
 
-// unclaimed is the setback of a claim that failed.
-func (b *batch) unclaimed(todo []int, err error) *setback {
+// unclaimed returns the error of a claim that failed.
+func (b *batch) unclaimed(todo []int, err error) *attemptError {
 	b.g.Observe(semel.Event{Kind: semel.StoreError, Key: b.calls[todo[0]].Key, Err: err})
 	if stateOf(err) == lockNotAvailable {
-		return &setback{err: fmt.Errorf("%w: %w", errHeld, err), todo: todo}
+		return &attemptError{err: fmt.Errorf("%w: %w", errHeld, err), todo: todo}
 	}
-	return &setback{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, again: repeatable(err), whole: true}
+	return &attemptError{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, retry: repeatable(err), whole: true}
 }
 
 func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
@@ -177,8 +178,8 @@ func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
 }
 
 // effect runs the effect of fresh items and commits.
-func (b *batch) effect(ctx context.Context, u *unit, fresh []*semel.Item, asked time.Time) *setback {
-	s := &setback{stage: running}
+func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.Item, asked time.Time) *attemptError {
+	s := &attemptError{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
 		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
@@ -186,7 +187,7 @@ func (b *batch) effect(ctx context.Context, u *unit, fresh []*semel.Item, asked 
 	all, err := b.run(ctx, u, fresh)
 	if err = u.verdict(ctx, err); err != nil {
 		s.err = err
-		s.again = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
+		s.retry = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
 		s.whole = u.lost() || u.ended() || ctx.Err() != nil
 		return s
 	}
@@ -196,9 +197,9 @@ func (b *batch) effect(ctx context.Context, u *unit, fresh []*semel.Item, asked 
 			stored[i].result = semel.Result{Kind: semel.NotKept}
 		}
 	}
-	if err := u.commit(ctx, stored, b.g.patience); err != nil {
+	if err := u.commit(ctx, stored, b.g.commitTimeout); err != nil {
 		s.stage, s.err = committing, fmt.Errorf("pgstore: commit: %w", err)
-		s.again, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
+		s.retry, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
 		return s
 	}
 	b.committed(fresh, all, asked)
@@ -220,7 +221,7 @@ func (b *batch) committed(fresh []*semel.Item, all []kept, asked time.Time) {
 	}
 }
 
-// fail gives a call the error of its effect, or of the transaction.
+// fail sets the outcome of a call to the error of its effect, or of the transaction.
 func (b *batch) fail(ctx context.Context, i int, err error) {
 	call, out := &b.calls[i], &b.outcomes[i]
 	switch {
@@ -235,13 +236,13 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 	}
 }
 
-// record makes a permanent error the result of its key, in a transaction of its
-// own: what the effect had written is rolled back by now. Another delivery may
-// have come in between and have done better; then that is the outcome.
+// record stores a permanent error as the result of its key, in a transaction of its
+// own, because what the effect had written is rolled back by then. If another
+// delivery was decided in between, that decision is the outcome.
 func (b *batch) record(ctx context.Context, call *semel.Call, failure error) semel.BatchOutcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.g.patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.g.commitTimeout)
 	defer cancel()
-	recording := b.g.newBatch([]semel.Call{*call}, func(_ context.Context, _ *unit, fresh []*semel.Item) ([]kept, error) {
+	recording := b.g.newBatch([]semel.Call{*call}, func(_ context.Context, _ *guardTx, fresh []*semel.Item) ([]kept, error) {
 		return []kept{{fresh[0], failedResult(failure)}}, nil
 	})
 	recording.all(ctx, []int{0})
@@ -255,8 +256,8 @@ func (b *batch) record(ctx context.Context, call *semel.Call, failure error) sem
 	return out
 }
 
-// inParts decides all calls, some in each transaction. A key that comes again
-// is decided after the first of its calls has its outcome.
+// inParts decides all calls, with at most so many in a transaction. A key that occurs
+// again is decided after its first call has an outcome.
 func (b *batch) inParts(ctx context.Context, most int) {
 	todo := make([]int, len(b.calls))
 	for i := range todo {
@@ -281,11 +282,11 @@ func (b *batch) inParts(ctx context.Context, most int) {
 	}
 }
 
-// quick sends claims and statements as one transaction, which the server begins
-// and commits by itself. It is not decided if a key was not new, or if the effect
-// needs a transaction that is begun before it.
-func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *setback, decided bool) {
-	sql, args := u.hopes(reqs)
+// quick sends claims and statements as one transaction, which the server begins and
+// commits by itself. It decides nothing if a key is known, or if the effect needs a
+// transaction that is begun before it.
+func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *attemptError, decided bool) {
+	sql, args := u.optimisticInsert(reqs)
 	if sql == "" {
 		return nil, false
 	}
@@ -305,14 +306,14 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	if ctx.Err() != nil {
 		return b.unclaimed(todo, causeOf(ctx)), true
 	}
-	// Whatever is sent may be committed: to cancel it would only raise a doubt.
-	sent, cancel := outlasting(ctx, b.g.patience)
+	// What is sent may be committed: canceling it would only leave the outcome unknown.
+	sent, cancel := outlasting(ctx, b.g.commitTimeout)
 	defer cancel()
 	br := u.conn.SendBatch(sent, &statements)
 	if _, err := br.Exec(); err != nil {
 		err = errors.Join(err, closed(br, err))
-		if dashed(err) {
-			b.g.calm.saw(false)
+		if insertRefused(err) {
+			b.g.optimism.saw(false)
 			return nil, false
 		}
 		s := b.unclaimed(todo, failure(err))
@@ -323,8 +324,8 @@ func (b *batch) quick(ctx context.Context, u *unit, reqs []semel.ClaimRequest, t
 	}
 	if err := failure(br.Close()); err != nil {
 		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
-		return &setback{
-			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, again: repeatable(err), whole: unknown, todo: todo,
+		return &attemptError{
+			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown, todo: todo,
 		}, true
 	}
 	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
@@ -354,12 +355,12 @@ func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.Item) bool {
 	return false
 }
 
-// outlasting returns a context that ends so long after ctx does. The caller must
+// outlasting returns a context that ends a timeout after ctx does. The caller must
 // call cancel.
-func outlasting(ctx context.Context, patience time.Duration) (_ context.Context, cancel context.CancelFunc) {
+func outlasting(ctx context.Context, timeout time.Duration) (_ context.Context, cancel context.CancelFunc) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(patience, func() { end(context.Cause(ctx)) })
+		timer := time.AfterFunc(timeout, func() { end(context.Cause(ctx)) })
 		context.AfterFunc(longer, func() { timer.Stop() })
 	})
 	return longer, func() {

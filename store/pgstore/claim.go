@@ -213,7 +213,7 @@ func (s *share) saw(known, all int) {
 
 // insert makes the rows of keys that have none, for the first request of each.
 func (c *claims) insert(ctx context.Context, keys []asked) error {
-	if all, err := c.hope(ctx, keys); all || err != nil {
+	if all, err := c.insertOptimistically(ctx, keys); all || err != nil {
 		return err
 	}
 	p := c.params(keys)
@@ -228,8 +228,8 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 	})
 	if err == nil {
 		c.known.saw(len(keys)-len(made), len(keys))
-		if len(keys) >= c.leastHope {
-			c.calm.saw(len(made) == len(keys))
+		if len(keys) >= c.leastOptimistic {
+			c.optimism.saw(len(made) == len(keys))
 		}
 	}
 	for i := range made {

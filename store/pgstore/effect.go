@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// maxSavepoints is the most savepoints in one transaction. From 64 on the
-// server's sessions look them up in a place that they share, and stall.
+// maxSavepoints is the most savepoints in one transaction. From 64 on, the server's
+// sessions look savepoints up in a place that they share, and stall.
 const maxSavepoints = 50
 
 // BatchEffect is the effect of [Guard.DoTxBatch]: a [TxBatchFunc], a [TxItemFunc]
@@ -36,7 +36,7 @@ type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error
 
 // TxItemFunc runs for one fresh item after the other, each behind a savepoint. An
 // item that fails costs its own work and not that of the others. It costs two
-// statements more for each item than a [TxBatchFunc]. At most 50 items share a
+// round trips more for each item than a [TxBatchFunc]. At most 50 items share a
 // transaction; savepoints that fn itself begins come on top. What is said of a
 // [TxFunc] holds for it too.
 type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
@@ -56,10 +56,10 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
 // keys: they are waited for as a commit is.
 type TxQueueFunc func(b *pgx.Batch, fresh []*semel.Item) error
 
-// effect is what is done in a transaction that has claimed its keys. It returns
-// the keys to commit; an error rolls all back. Items that it leaves out have
-// their Err, and their keys are free again.
-type effect func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error)
+// effect is what a transaction does after it has claimed its keys. It returns the keys
+// to commit. An error rolls back all of them. Items that it leaves out have their Err,
+// and their keys are free again.
+type effect func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error)
 
 // itemErrors is the error of an effect that says which items failed.
 type itemErrors []*semel.Item
@@ -78,9 +78,8 @@ func (e itemErrors) Unwrap() []error {
 	return errs
 }
 
-// noEffect is the effect where the caller gave none: it is refused, and its keys
-// stay free.
-func noEffect(context.Context, *unit, []*semel.Item) ([]kept, error) {
+// noEffect is the effect if the caller gave none. It fails, so that the keys stay free.
+func noEffect(context.Context, *guardTx, []*semel.Item) ([]kept, error) {
 	return nil, fmt.Errorf("pgstore: the function that takes the effect is nil: %w", semel.ErrInvalidRequest)
 }
 
@@ -102,7 +101,7 @@ func (fn TxBatchFunc) batch() (effect, int) {
 }
 
 func together(fn TxBatchFunc) effect {
-	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
+	return func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error) {
 		if err := fn(ctx, &effectTx{Tx: u.tx, watch: &u.seen}, fresh); err != nil {
 			return nil, err
 		}
@@ -122,7 +121,7 @@ func together(fn TxBatchFunc) effect {
 	}
 }
 
-// valueOf is the result of an effect that went well.
+// valueOf is the result of an effect that succeeded.
 func valueOf(data []byte) semel.Result {
 	if data == nil {
 		return semel.Result{}
@@ -148,7 +147,7 @@ func (fn TxItemFunc) batch() (effect, int) {
 }
 
 func behindSavepoints(fn TxItemFunc) effect {
-	return func(ctx context.Context, u *unit, fresh []*semel.Item) ([]kept, error) {
+	return func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error) {
 		var all []kept
 		for _, item := range fresh {
 			savepoint, err := u.tx.Begin(ctx)
@@ -186,7 +185,7 @@ func behindSavepoints(fn TxItemFunc) effect {
 }
 
 // forget gives a key back that this transaction claimed.
-func (u *unit) forget(ctx context.Context, key semel.Key) error {
+func (u *guardTx) forget(ctx context.Context, key semel.Key) error {
 	_, err := collect(ctx, u.session, u.sql.remove, []any{[16]byte(u.hasher.Key(key))}, pgx.RowTo[bool])
 	return err
 }

@@ -285,7 +285,7 @@ func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
 func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
-	hoping(t, d)
+	makeOptimistic(t, d)
 	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
@@ -334,7 +334,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, &Options{LockWait: mostLockWait}, nil)
-			hoping(t, d)
+			makeOptimistic(t, d)
 			tx, err := d.pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -367,7 +367,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 	t.Run("before they are sent", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(t, nil, nil)
-		hoping(t, d)
+		makeOptimistic(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := d.queueOne(ctx, semel.Call{Key: key("a")}, func(b *pgx.Batch) {
 			b.Queue(count, "a")
@@ -380,7 +380,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 	})
 }
 
-func TestPatienceBeginsWhenTheCallerHasGone(t *testing.T) {
+func TestTheCommitTimeoutBeginsWhenTheCallerHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

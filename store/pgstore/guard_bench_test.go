@@ -43,7 +43,7 @@ const (
 // other things too, the latter still tell.
 func inParallelFor(b *testing.B, p *pgxpool.Pool, each int, f func(ctx context.Context) error) {
 	b.Helper()
-	for range 4 * calmAfter {
+	for range 4 * optimisticAfter {
 		if err := f(b.Context()); err != nil {
 			b.Fatal(err)
 		}

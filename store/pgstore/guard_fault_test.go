@@ -353,9 +353,9 @@ func TestALostAnswerToStatementsIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	p, d, direct := behindProxy(t)
 	for _, f := range []fault{loseAnswer, loseRequest} {
-		hoping(t, d)
+		makeOptimistic(t, d)
 		for range 3 {
-			if _, err := hopefulWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(fmt.Sprint("warm ", time.Now().UnixNano()))}); err != nil {
+			if _, err := optimisticWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(fmt.Sprint("warm ", time.Now().UnixNano()))}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -393,7 +393,7 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 			d = openDesk(t, pool(t, bouncer.URL()+"&default_query_exec_mode="+mode), opts, nil)
 		}
 		everyWayTwice(t, d)
-		hoping(t, d)
+		makeOptimistic(t, d)
 		everyWayTwice(t, d)
 		var wait sync.WaitGroup
 		for range 8 {

@@ -22,13 +22,14 @@ type MaintainOptions struct {
 	// Every is how long after the beginning of one clean-up the next begins.
 	// Defaults to 5 min. Must be at least 1 s.
 	Every time.Duration
-	// Rate is the most rows a second that are deleted. Defaults to 0: no limit
-	// but that a clean-up works a fifth of the time. Must not be negative.
+	// Rate is the most rows a second that are deleted. Defaults to 0: a clean-up works
+	// a fifth of the time, at any rate. Must not be negative.
 	Rate int
 	// Hours limits clean-up to some hours of the day. Defaults to all day.
 	Hours Hours
-	// OnPass is told of each clean-up of this process: how many rows are gone,
-	// and why it ended early. It is called by Maintain. Defaults to none.
+	// OnPass is called by Maintain after each clean-up of this process, with the
+	// number of deleted rows and the reason why it ended early, or nil. Defaults to
+	// none.
 	OnPass func(gone int64, err error)
 }
 
@@ -82,10 +83,10 @@ const rest = 4
 // errNotNow ends a clean-up whose hours are over.
 var errNotNow = errors.New("not in these hours")
 
-// Maintain cleans up until ctx ends, and then returns the reason. It blocks:
-// the caller gives it a goroutine and waits for that. Of all processes that
-// maintain one table, one at a time works; when it is gone, another does.
-// An error of one clean-up, which OnPass is told, does not end it.
+// Maintain cleans up until ctx ends, and then returns the cause of ctx. It blocks: run
+// it in a goroutine and wait for that. Of all processes that maintain one table, one
+// at a time works; when it is gone, another one does. An error of one clean-up does
+// not end Maintain; OnPass gets it.
 func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 	o, err := opts.checked()
 	if err != nil {
@@ -221,10 +222,9 @@ func (s session) parts(ctx context.Context) ([]part, error) {
 	})
 }
 
-// Purge implements [semel.Purger]. It deletes in many short transactions, as
-// fast as the server allows, and goes once over the whole table; see
-// [Store.Maintain] for a clean-up that leaves room for claims. Rows stay for a
-// minute after they have ended, so that tokens grow.
+// Purge implements [semel.Purger]. It goes over the whole table once and deletes in many
+// short transactions, as fast as the server allows. [Store.Maintain] leaves room for
+// claims. Rows stay for a minute after they have ended, so that tokens grow.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return s.purge(ctx, func(context.Context, int64) error { return nil })
 }

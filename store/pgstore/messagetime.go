@@ -290,8 +290,8 @@ func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
 	} {
 		*sql = changed.Replace(*sql)
 	}
-	// One statement that hopes for a new key does not see how old it is.
-	s.hope, s.hopeSame, s.hopeOne = "", "", ""
+	// An optimistic insert does not see how old a message is.
+	s.optimistic, s.optimisticSame, s.optimisticOne = "", "", ""
 	return s
 }
 

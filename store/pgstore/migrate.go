@@ -47,24 +47,23 @@ func (n Names) Table(table string) (string, error) {
 	return n.quoted(table), errors.Join(n.validate()...)
 }
 
-// MigrateOptions say where tables are made, and how. The zero value is valid.
+// MigrateOptions are the options of [Migrate]. The zero value is valid.
 type MigrateOptions struct {
 	Names
 	// Partitions is the number of hash partitions of the table of keys, which
-	// clean-up and autovacuum take one by one. It counts when the table is
-	// made, and cannot be changed later. Defaults to 0: a plain table. Must
-	// not be negative, nor above 1024. If clean-up is by message time it is the
-	// number of partitions by time, four of which are spare. Defaults to 32
-	// then. Must be between 8 and 256.
+	// clean-up and autovacuum take one by one. It counts when the table is created
+	// and cannot be changed later. Defaults to 0: a plain table. Must be between 0 and
+	// 1024. If clean-up is by message time, it is the number of partitions by time,
+	// four of which are spare. Then it defaults to 32 and must be between 8 and 256.
 	Partitions int
-	// Cleanup is the form in which keys are forgotten. It counts when the table
-	// is made, and cannot be changed later. Defaults to CleanupDelete, or to
-	// what the table was made for.
+	// Cleanup is the form in which keys are forgotten. It counts when the table is
+	// created and cannot be changed later. Defaults to the form of the table, or to
+	// CleanupDelete if there is none yet.
 	Cleanup Cleanup
-	// MessageAge is how old a message may be, by the time inside its id, to be
-	// answered for, if clean-up is by message time. It counts when the table is
-	// made, and cannot be changed later. Defaults to 7 days. Must be at least as
-	// many hours as there are partitions.
+	// MessageAge is the age, by the time inside its id, up to which a message is
+	// answered for, if clean-up is by message time. It counts when the table is created
+	// and cannot be changed later. Defaults to 7 days. Must be at least as many hours
+	// as there are partitions.
 	MessageAge time.Duration
 	// FillFactor is the share of a page, in percent, that new rows fill; the
 	// rest is left for updates. It counts when the table is made. With 90, most
@@ -102,10 +101,13 @@ const maxPartitions = 1024
 // It says "semel" in hexadecimal.
 const migrationLock = 0x73656d656c
 
-// Migrate applies the steps that the database does not have yet, each in a
-// transaction of its own, and returns them. It is safe to run at once from many
-// places, and to kill: what was applied is whole. Nil options are the zero
-// options. It waits for other runners as long as ctx allows.
+// Migrate applies the steps that the database does not have yet, each in a transaction
+// of its own, and returns them. Many processes may run it concurrently, and each may
+// be killed: a step is applied as a whole or not at all. Migrate waits for other
+// runners until ctx ends. Nil options are the zero options. The error wraps
+// [ErrSchema] if the tables were created for another form of clean-up.
+//
+// [Options].Migrate does this when a store is opened.
 func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -163,9 +165,9 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	return status, nil
 }
 
-// SQL returns all steps as a script for psql or another tool, for those who do
-// not let programs change schemas. Each step is one transaction, and fails
-// whole where it was applied before.
+// SQL returns all steps as a script for psql or another tool, for databases whose
+// schema programs may not change. Each step is one transaction, and fails as a whole if
+// it was applied before.
 func SQL(opts *MigrateOptions) (string, error) {
 	o, err := opts.checked()
 	if err != nil {

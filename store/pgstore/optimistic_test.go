@@ -17,8 +17,8 @@ import (
 	"github.com/semel-dev/semel/store/storetest"
 )
 
-// hopefulWays are the ways in which a guard hopes that a key is new.
-var hopefulWays = map[string]func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error){
+// optimisticWays are the ways in which a guard uses optimistic inserts.
+var optimisticWays = map[string]func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error){
 	"DoTx": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 		return d.DoCallTx(ctx, call, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			_, err := tx.Exec(ctx, count, call.Key.ID)
@@ -50,26 +50,26 @@ var hopefulWays = map[string]func(ctx context.Context, d *desk, call semel.Call)
 	},
 }
 
-// hoping makes a guard hope.
-func hoping(t testing.TB, d *desk) {
+// makeOptimistic has a guard use optimistic inserts.
+func makeOptimistic(t testing.TB, d *desk) {
 	t.Helper()
-	for i := range calmAfter {
-		if d.calm.hopeful() {
-			t.Fatalf("the guard hopes after %d transactions", i)
+	for i := range optimisticAfter {
+		if d.optimism.justified() {
+			t.Fatalf("the guard is optimistic after %d transactions", i)
 		}
-		if _, err := d.DoTx(t.Context(), key(fmt.Sprintf("calm %d %d", i, time.Now().UnixNano())), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }); err != nil {
+		if _, err := d.DoTx(t.Context(), key(fmt.Sprintf("new %d %d", i, time.Now().UnixNano())), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !d.calm.hopeful() {
-		t.Fatal("the guard does not hope")
+	if !d.optimism.justified() {
+		t.Fatal("the guard is not optimistic")
 	}
 }
 
-func TestAWrongHopeDecidesAsIfThereWasNone(t *testing.T) {
+func TestAnOptimisticInsertThatFailsDecidesAsUsual(t *testing.T) {
 	t.Parallel()
 	for _, ids := range []bool{false, true} {
-		for name, do := range hopefulWays {
+		for name, do := range optimisticWays {
 			t.Run(fmt.Sprintf("%s, readable keys: %t", name, ids), func(t *testing.T) {
 				t.Parallel()
 				address := shared.Database(t)
@@ -78,10 +78,10 @@ func TestAWrongHopeDecidesAsIfThereWasNone(t *testing.T) {
 				ctx := t.Context()
 				decide := func(call semel.Call, decision semel.Decision, target error) {
 					t.Helper()
-					hoping(t, d)
+					makeOptimistic(t, d)
 					out, err := do(ctx, d, call)
 					want(t, out, err, decision, "", target)
-					d.calm.saw(false)
+					d.optimism.saw(false)
 				}
 				payload := semel.Fingerprint{1}
 				decide(semel.Call{Key: key("a"), Fingerprint: payload, Window: semel.Forever}, semel.Fresh, nil)
@@ -143,18 +143,18 @@ func TestAnErrorOfAStatementLeavesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, hope := range []bool{false, true} {
-				id := fmt.Sprintf("%s, hoping: %t", name, hope)
-				d.calm.saw(false)
-				if hope {
-					hoping(t, d)
+			for _, optimistic := range []bool{false, true} {
+				id := fmt.Sprintf("%s, optimistic: %t", name, optimistic)
+				d.optimism.saw(false)
+				if optimistic {
+					makeOptimistic(t, d)
 				}
 				out, err := d.queueOne(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) { queue(b, id) })
 				if out.Decision != semel.Undecided || semel.Classify(err) != semel.ClassPermanent && !errors.Is(err, refuse) {
 					t.Errorf("%s: %s, %v", id, out.Decision, err)
 				}
 				d.wantEffects(t, id, 0)
-				out, err = hopefulWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(id)})
+				out, err = optimisticWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(id)})
 				want(t, out, err, semel.Fresh, "", nil)
 				d.wantEffects(t, id, 1)
 			}
@@ -177,7 +177,7 @@ func TestEveryModeOfAPoolWillDo(t *testing.T) {
 				d := deskAt(t, address+"&default_query_exec_mode="+modeNames[mode], &opts, nil)
 				everyWayTwice(t, d)
 				if cleanup == CleanupDelete {
-					hoping(t, d)
+					makeOptimistic(t, d)
 				}
 				everyWayTwice(t, d)
 			})
@@ -193,7 +193,7 @@ var modeNames = map[pgx.QueryExecMode]string{
 // everyWayTwice decides a key twice in each way.
 func everyWayTwice(t *testing.T, d *desk) {
 	t.Helper()
-	for name, do := range hopefulWays {
+	for name, do := range optimisticWays {
 		id := fmt.Sprintf("%s %d", name, time.Now().UnixNano())
 		for _, decision := range []semel.Decision{semel.Fresh, semel.Duplicate} {
 			out, err := do(t.Context(), d, semel.Call{Key: key(id)})
@@ -211,22 +211,22 @@ func everyWayTwice(t *testing.T, d *desk) {
 	}
 }
 
-// hoper is a store that hopes at every claim, however few keys it has, and
-// however wrong it was before.
-type hoper struct{ *Store }
+// optimist is a store whose claims are all optimistic, however few keys they have,
+// and however often they failed before.
+type optimist struct{ *Store }
 
-func newHoper(s *Store) hoper {
-	s.leastHope = 1
-	return hoper{s}
+func newOptimist(s *Store) optimist {
+	s.leastOptimistic = 1
+	return optimist{s}
 }
 
 // Claim implements semel.Store.
-func (h hoper) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	h.calm.streak.Store(calmAfter)
+func (h optimist) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+	h.optimism.streak.Store(optimisticAfter)
 	return h.Store.Claim(ctx, reqs, answers)
 }
 
-func TestConformanceWhileHoping(t *testing.T) {
+func TestConformanceOfOptimisticInserts(t *testing.T) {
 	t.Parallel()
 	for _, migrate := range []MigrateOptions{{}, {KeepIDs: true, Partitions: 3}} {
 		t.Run(fmt.Sprintf("readable keys: %t", migrate.KeepIDs), func(t *testing.T) {
@@ -245,11 +245,11 @@ func TestConformanceWhileHoping(t *testing.T) {
 						if err != nil {
 							return nil, err
 						}
-						return newHoper(s), nil
+						return newOptimist(s), nil
 					}
 				},
 				Transact: func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
-					return transact(ctx, store.(hoper).Store, reqs, answers, commit)
+					return transact(ctx, store.(optimist).Store, reqs, answers, commit)
 				},
 			})
 		})
@@ -266,7 +266,7 @@ func doneRequests(keys []int) []semel.ClaimRequest {
 	return reqs
 }
 
-func TestAStoreHopesOnceItsKeysWereNewForLong(t *testing.T) {
+func TestAStoreIsOptimisticOnceItsKeysWereNewForLong(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
 	next := 0
@@ -277,18 +277,18 @@ func TestAStoreHopesOnceItsKeysWereNewForLong(t *testing.T) {
 		}
 		return doneRequests(keys)
 	}
-	for i := range calmAfter {
-		if b.calm.hopeful() {
-			t.Fatalf("the store hopes after %d calls", i)
+	for i := range optimisticAfter {
+		if b.optimism.justified() {
+			t.Fatalf("the store is optimistic after %d calls", i)
 		}
-		claimed(t, b.Store, batch(leastHope), semel.Fresh)
+		claimed(t, b.Store, batch(leastOptimistic), semel.Fresh)
 	}
-	if !b.calm.hopeful() {
-		t.Fatal("the store does not hope")
+	if !b.optimism.justified() {
+		t.Fatal("the store is not optimistic")
 	}
-	claimed(t, b.Store, batch(leastHope), semel.Fresh)
+	claimed(t, b.Store, batch(leastOptimistic), semel.Fresh)
 	// One that is known, twice in the call, among new ones.
-	reqs := append(batch(leastHope), doneRequests([]int{0, 0, next})...)
+	reqs := append(batch(leastOptimistic), doneRequests([]int{0, 0, next})...)
 	next++
 	answers := make([]semel.ClaimAnswer, len(reqs))
 	if err := b.Claim(t.Context(), reqs, answers); err != nil {
@@ -303,8 +303,8 @@ func TestAStoreHopesOnceItsKeysWereNewForLong(t *testing.T) {
 			t.Errorf("request %d is %s, %v, want %s", i, a.Decision, a.Err, want)
 		}
 	}
-	if b.calm.hopeful() {
-		t.Error("the store hopes after a wrong hope")
+	if b.optimism.justified() {
+		t.Error("the store is optimistic after an insert that failed")
 	}
 	for n := range next {
 		claimed(t, b.Store, doneRequests([]int{n}), semel.Duplicate)
@@ -325,13 +325,13 @@ func claimed(t *testing.T, s semel.Store, reqs []semel.ClaimRequest, want semel.
 	}
 }
 
-// TestCrossedHopesDoNotDeadlock has batches that hope for the same keys at
-// once, in crossed order: all but one are wrong.
-func TestCrossedHopesDoNotDeadlock(t *testing.T) {
+// TestCrossedOptimisticInsertsDoNotDeadlock has concurrent optimistic batches of the
+// same keys in crossed order: all but one fail.
+func TestCrossedOptimisticInsertsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
 	b := opened(t, &Options{LockWait: mostLockWait})
-	h := newHoper(b.Store)
+	h := newOptimist(b.Store)
 	var mu sync.Mutex // guards winners
 	winners := make(map[int]int)
 	crossed(t, b, s, 20, func(_, _ int, order []int) error {
@@ -355,7 +355,7 @@ func TestCrossedHopesDoNotDeadlock(t *testing.T) {
 	}
 }
 
-func TestAHopeWaitsForAKeyNoLongerThanItMay(t *testing.T) {
+func TestAnOptimisticInsertWaitsForAKeyNoLongerThanItMay(t *testing.T) {
 	t.Parallel()
 	b := opened(t, &Options{LockWait: 200 * time.Millisecond})
 	letGo := locked(t, b, 77)
@@ -364,7 +364,7 @@ func TestAHopeWaitsForAKeyNoLongerThanItMay(t *testing.T) {
 		all[i] = i
 	}
 	answers := make([]semel.ClaimAnswer, len(all))
-	if err := newHoper(b.Store).Claim(t.Context(), doneRequests(all), answers); err != nil {
+	if err := newOptimist(b.Store).Claim(t.Context(), doneRequests(all), answers); err != nil {
 		t.Fatal(err)
 	}
 	for i, a := range answers {

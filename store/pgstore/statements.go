@@ -15,7 +15,7 @@ import (
 // for each other: the insert takes keys in order, the others lock theirs in
 // order before the first is changed.
 type statements struct {
-	insert, read, put, keep, held, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -77,30 +77,30 @@ RETURNING true`
 const heldSQL = clock + `
 SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid LIMIT 1`
 
-// hopeSQL makes the rows of keys that are expected to be new, and fails whole if
-// one of them is not or its message is late: it is refused as a second row of
-// the key, or as one without an end. That is a third less work for the server
-// than ON CONFLICT, which inserts each row in two steps, and leaves dead rows
-// where the hope was wrong.
-const hopeSQL = clock + `
+// optimisticSQL inserts the rows of keys that are expected to be new. It fails as a
+// whole if one of them is known or its message is late: the row is refused as a
+// second one of its key, or as one without an end. That is a third less work for the
+// server than ON CONFLICT, which inserts each row in two steps. It leaves dead rows
+// if it fails.
+const optimisticSQL = clock + `
 INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
 SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.fingerprint{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]){+, (SELECT $6::bytea[]), (SELECT $7::bytea[])})
 	AS r (key, span, fingerprint, deadline{+, scope, id})
 ORDER BY r.key`
 
-// hopeSameSQL is hopeSQL for keys that are remembered for equally long and of
-// which no more is known, as most are that come together: the one array that is
-// left, in order, costs a quarter less than five and their sorting.
-const hopeSameSQL = clock + `
+// optimisticSameSQL is optimisticSQL for keys with one window, without fingerprint
+// and deadline, as most keys of one call are. One array, in order, costs a quarter
+// less than five arrays and their sorting.
+const optimisticSameSQL = clock + `
 INSERT INTO {keys} (key, until, seen{+, scope, id})
 SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]){+, (SELECT $4::bytea[]), (SELECT $5::bytea[])}) AS r (key{+, scope, id})`
 
-// hopeOneSQL is hopeSQL for one key whose message cannot be late: to make a row
-// of constants, rather than of arrays and a common clock, halves what it adds to
-// the statement behind it.
-const hopeOneSQL = `
+// optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A row of
+// constants, rather than of arrays and a common clock, halves what it adds to the
+// statement behind it.
+const optimisticOneSQL = `
 INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
 VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
 	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint{+, $5::bytea, $6::bytea})`
@@ -174,7 +174,7 @@ func newStatements(n Names, ids bool) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", pgschema.Names(n).Literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

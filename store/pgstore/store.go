@@ -23,20 +23,20 @@ const schemaVersion = 2
 // pages, which clean-up goes by.
 const minServer = 140000
 
-// Store is a [semel.Store] in PostgreSQL. Its methods may be called at once
-// from many goroutines; each blocks for one statement, or two where keys were
-// known before, and for a free connection.
+// Store is a [semel.Store] in PostgreSQL. It is safe for concurrent use. Each method
+// blocks for a free connection and for one statement, or two if keys were known
+// before.
 type Store struct {
-	opts   Options
-	pool   *pgxpool.Pool
-	owned  bool // the store closes the pool
-	hasher hasher
-	sql    statements
-	wait   string // the lock_timeout of Options.LockWait
-	known  share
-	calm   calm
+	opts     Options
+	pool     *pgxpool.Pool
+	owned    bool // the store closes the pool
+	hasher   hasher
+	sql      statements
+	wait     string // the lock_timeout of Options.LockWait
+	known    share
+	optimism optimism
 
-	leastHope int
+	leastOptimistic int
 
 	mu     sync.RWMutex // held for reading during each call; guards closed
 	closed bool
@@ -93,7 +93,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
+	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastOptimistic: leastOptimistic}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
@@ -162,8 +162,8 @@ func (s *Store) Traits() semel.Traits {
 	}
 }
 
-// Close waits for the calls that run and, if the store opened the pool, closes
-// it. Later calls get ErrClosed; to close twice is no error.
+// Close waits for running calls. If the store opened the pool, Close closes it. Later
+// calls get ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	close := !s.closed && s.owned
@@ -236,17 +236,16 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 	}
 }
 
-// JoinLanes says how many calls with joined requests are worth having under way
-// at once: while the server syncs one, it works on the other.
+// JoinLanes says how many calls with joined requests are worth running concurrently:
+// while the server syncs one, it works on the other.
 func (s *Store) JoinLanes() int { return 2 }
 
 var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")
 
-// Ready returns nil if the database answers and takes writes, or else why not.
-// It blocks for a free connection and one statement, at most until ctx ends, and
-// may be called at any time; if all connections are at work until then, it is nil.
-// Errors wrap ErrStoreUnavailable, ErrInvalidRequest where the database refuses the
-// role, ErrClosed, or what ended ctx.
+// Ready returns nil if the database answers and accepts writes. It blocks for a free
+// connection and one statement, at most until ctx ends. It also returns nil if all
+// connections are busy until then. Errors wrap ErrStoreUnavailable, ErrInvalidRequest
+// if the database refuses the role, ErrClosed, or the cause of ctx.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.enter("ready", 0, 0); err != nil {
 		return err

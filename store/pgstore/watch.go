@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrNotYours is what an effect gets that commits or rolls back its
-// transaction. The guard does that: it knows what else is in it.
+// ErrNotYours is the error of Commit and Rollback in an effect. The guard ends the
+// transaction, because it knows what else is in it.
 var ErrNotYours = errors.New("the guard ends this transaction; return an error to have it rolled back")
 
 // inFailedTransaction is what the server answers to all that follows an error.

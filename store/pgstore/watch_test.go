@@ -121,7 +121,7 @@ func TestStatementsCannotEndTheirTransaction(t *testing.T) {
 	address := shared.Database(t)
 	for _, mode := range []string{"cache_describe", "simple_protocol"} {
 		d := deskWith(t, address+"&default_query_exec_mode="+mode, nil, nil)
-		hoping(t, d)
+		makeOptimistic(t, d)
 		for _, sql := range []string{"ROLLBACK", "BEGIN", "COMMIT", "END", "ABORT", "-- now\nEND"} {
 			call := semel.Call{Key: key(mode + sql)}
 			_, err := d.queueOne(t.Context(), call, func(b *pgx.Batch) {
