@@ -110,7 +110,7 @@ func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 }
 
 // attempt runs one transaction: claim, effect, commit. Calls that need no effect have
-// their outcome afterwards, also if it returns an error for the others.
+// their outcome afterwards, even if it returns an error for the others.
 func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	reqs := make([]semel.ClaimRequest, len(todo))
 	for n, i := range todo {
@@ -251,7 +251,7 @@ func (b *batch) record(ctx context.Context, call *semel.Call, failure error) sem
 	case out.Decision == semel.Fresh && out.Err == nil:
 		out.Err = failure
 	case out.Err != nil && out.Decision != semel.Duplicate:
-		out.Err = fmt.Errorf("pgstore: %s failed for good, which is not recorded (%v): %w", call.Key, failure, out.Err)
+		out.Err = fmt.Errorf("pgstore: the permanent failure of %s is not recorded (%v): %w", call.Key, failure, out.Err)
 	}
 	return out
 }

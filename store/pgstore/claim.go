@@ -137,9 +137,9 @@ func find(all []asked, key semel.Digest) *asked {
 	return &all[i]
 }
 
-// decide answers all requests for some keys. Where another transaction holds
-// one of them for longer than we wait, the others must not wait for it too: the
-// keys are tried in ever smaller parts, until that one is alone and in flight.
+// decide answers all requests for some keys. If another transaction holds one of them
+// for longer than the lock timeout, the others must not wait for it too. The keys are
+// then tried in ever smaller parts, until that key is alone and in flight.
 func (c *claims) decide(ctx context.Context, keys []asked) error {
 	keys, err := c.rounds(ctx, keys)
 	switch {
@@ -308,7 +308,7 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 }
 
 // rows reads the rows of different keys, as of one moment of the server. There
-// is one for each key, in any order, also where the table has none.
+// is one for each key, in any order, even if the table has none.
 func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
 	var now time.Time
 	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {

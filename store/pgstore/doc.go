@@ -16,14 +16,13 @@
 // key is remembered for exactly its window in both; they differ in cost.
 // [Store.Maintain] does the work.
 //
-// A failover to an asynchronous standby forgets what the standby had not
-// received: those keys may have their effect again, those of [Guard.DoTx] are
-// gone together with what was written for them, and fencing tokens may fall to
-// what the standby knew. A synchronous standby forgets nothing.
+// A failover to an asynchronous standby forgets the keys that the standby had not
+// received. Their effects may be repeated; keys of [Guard.DoTx] are gone together with
+// their writes. Fencing tokens may fall to those that the standby had. A synchronous
+// standby forgets nothing.
 //
-// The store holds neither sessions nor named prepared statements unless it is
-// told to (see [Options].Prepare), so that it works behind PgBouncer in
-// transaction mode. Transactions of a [Guard] go in the mode of the pool, as
-// the statements of their effects do: that of [Connect] names none, and that of
-// a pool which is given to [New] must not be cache_statement there.
+// The store needs no session and, without [Options].Prepare, no named prepared
+// statement, so that it works behind PgBouncer in transaction mode. Transactions of a
+// [Guard] use the mode of the pool. [Connect] opens a pool that names no statements. A
+// pool given to [New] must not have the mode cache_statement behind such a pooler.
 package pgstore

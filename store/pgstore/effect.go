@@ -129,7 +129,7 @@ func valueOf(data []byte) semel.Result {
 	return semel.Result{Kind: semel.Value, Data: data}
 }
 
-// failedResult is the result of an effect that failed for good.
+// failedResult is the result of an effect that failed permanently.
 func failedResult(err error) semel.Result {
 	return semel.Result{Kind: semel.Failed, Data: []byte(err.Error())}
 }
@@ -164,7 +164,7 @@ func behindSavepoints(fn TxItemFunc) effect {
 				err = savepoint.Commit(ctx)
 				all = append(all, kept{item, valueOf(item.Data)})
 			case u.lost() || u.ended() || ctx.Err() != nil:
-				// No item's fault, and for none of them for good.
+				// Not the fault of an item, and not permanent for any.
 				return nil, fmt.Errorf("pgstore: rolled back at %s (%v): %w", item.Call.Key, item.Err, u.broken(ctx))
 			case isPermanent(item.Err):
 				err = savepoint.Rollback(ctx)

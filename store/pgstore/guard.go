@@ -158,7 +158,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // causeOf returns why a context ended. It keeps only the text of a PermanentError: that
-// error belongs to another message, and a caller acknowledges what failed for good.
+// error belongs to another message, and callers acknowledge permanent failures.
 func causeOf(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if isPermanent(cause) {

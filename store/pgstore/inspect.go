@@ -45,7 +45,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// listPage is how many rows a listing reads at once.
+// listPage is how many rows a listing reads with one statement.
 const listPage = 1000
 
 // List implements [semel.Lister]. It reads page after page in the order of
@@ -206,10 +206,10 @@ func (s session) count(ctx context.Context) (semel.Counts, error) {
 	return c, err
 }
 
-// Audit appends a line of JSON to the table of the audit log: who changed a key
-// by hand, and why. Write it before the change it tells of: then no change goes
-// without its line. It blocks for one statement. A role needs the privilege to
-// insert into that table for nothing else.
+// Audit appends a line of JSON to the table of the audit log, which says who changed a
+// key by hand, and why. Write the line before the change, so that no change lacks one.
+// Audit blocks for one statement. Nothing else needs the privilege to insert into that
+// table.
 func (s *Store) Audit(ctx context.Context, line []byte) error {
 	if err := s.enter("audit", 0, 0); err != nil {
 		return err

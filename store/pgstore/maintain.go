@@ -109,7 +109,7 @@ func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 	}
 }
 
-// turnSQL takes the turn to clean up for $2 microseconds, if nobody has it.
+// turnSQL takes the turn to clean up for $2 microseconds, if no process has it.
 const turnSQL = clock + `
 UPDATE {meta} SET at = clock.now + $2::bigint * interval '1 microsecond' FROM clock
 WHERE name = 'cleaning' AND (at <= clock.now OR $3::boolean) RETURNING clock.now`
@@ -180,10 +180,10 @@ const (
 	// that took its token before can become the row of the key: see insertSQL.
 	// It is longer than any one wait of a claim, which takes the token of a row
 	// just before it waits for that row, and looks again after each wait. A
-	// whole statement may take longer: lock_timeout counts for each row anew.
+	// whole statement may take longer: lock_timeout counts for each row.
 	grace = time.Minute
-	// abandoned is how long the attempts of a claim are remembered that nobody
-	// came back to.
+	// abandoned is how long the attempts of a claim are remembered after its lease
+	// ended without another claim.
 	abandoned = time.Hour
 	// purgePages is how many pages of a table one statement of a clean-up reads:
 	// about twenty thousand rows.
@@ -191,7 +191,7 @@ const (
 )
 
 // purgeSQL deletes what has ended in the pages from $2 to before $3, and does
-// not wait for rows that are being claimed anew. The table has no index on the
+// not wait for rows that are being claimed. The table has no index on the
 // time: it would cost each claim more than reading the pages costs a clean-up.
 const purgeSQL = clock + `
 DELETE FROM {part} WHERE ctid = ANY (ARRAY(

@@ -15,31 +15,29 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-// Message time: a key goes to a partition by the time inside its id, which is
-// the same at every delivery. So all deliveries of a key meet in one partition,
-// whose unique index decides between them, and when its time is long over, and
-// the windows of its keys, it is truncated.
+// Message time: a key goes to a partition by the time inside its id, which is the same
+// at every delivery. So all deliveries of a key meet in one partition, whose unique
+// index decides between them. The partition is truncated when its time and the windows
+// of its keys are over.
 //
-// Time is cut into slots of one width. The partitions are a ring: the first
-// byte of a key says which it is in, the number of its slot modulo the number
-// of partitions. It takes the place of the first byte of the digest, of which
-// 120 bits are left. The ring is longer than the age of the oldest message that
-// is answered for, so that there is always one to be emptied. Where the windows
-// of its keys last longer, a partition is used again as it is, and cleaned row
-// by row: keys of two slots in one partition do not disturb each other.
+// Time is cut into slots of one width. The partitions are a ring: the first byte of a
+// key is the number of its slot modulo the number of partitions. It replaces the first
+// byte of the digest, of which 120 bits are left. The ring is longer than the age of
+// the oldest message that is answered for, so that one partition can always be
+// emptied. If the windows of its keys last longer, a partition is reused as it is and
+// cleaned row by row: keys of two slots in one partition do not disturb each other.
 //
-// A message that is older than the tables are made for, and of which no record
-// is left, is late and never new: whether its record was truncated is not
-// known. The floor, which the database keeps, is the time of messages before
-// which this holds for good, even if the server's clock steps back.
+// A message that is older than the age that the tables were created for, and has no
+// record, is late and never new: its record may have been truncated. The floor, which
+// the database keeps, is the time of messages before which this always holds, even if
+// the server's clock steps back.
 
 // messageAhead is by how much the time of a message may be ahead of the
 // server's clock.
 const messageAhead = time.Hour
 
-// spareSlots is the number of partitions beyond those that hold the age of the
-// oldest message: the slots that have begun or end at either end of it, and one
-// to be emptied meanwhile.
+// spareSlots is the number of partitions beyond those that hold the age of the oldest
+// message: for the slots at both ends of it, and for the one that is being emptied.
 const spareSlots = 4
 
 // IDTime returns the time inside an id that is a UUID of version 7, with or
@@ -129,7 +127,7 @@ func (h hasher) placed(d semel.Digest, key semel.Key) semel.Digest {
 	return d
 }
 
-// check returns an error if the time of a message cannot be told.
+// check returns an error if the id of a message has no time.
 func (h hasher) check(key semel.Key) error {
 	if h.times == nil {
 		return nil
@@ -193,8 +191,8 @@ const (
 	mostSlots         = 256
 )
 
-// checkMessageTime sets defaults, and returns what is wrong for clean-up by
-// message time.
+// checkMessageTime sets defaults, and returns the errors of options for clean-up
+// by message time.
 func (o *MigrateOptions) checkMessageTime() (errs []error) {
 	if o.Partitions == 0 {
 		o.Partitions = defaultSlots
@@ -212,7 +210,7 @@ func (o *MigrateOptions) checkMessageTime() (errs []error) {
 	return errs
 }
 
-// messageTimes reads what the tables were made for.
+// messageTimes reads the layout that the tables were created with.
 func (s session) messageTimes(ctx context.Context) (*messageTime, error) {
 	sql := strings.ReplaceAll(timesSQL, "{times}", s.opts.quoted("times"))
 	found, err := collect(ctx, s, sql, nil, func(row pgx.CollectableRow) (*messageTime, error) {
@@ -242,7 +240,7 @@ const notEarly = `WHERE r.deadline >= clock.now AND r.deadline <= clock.now + %d
 
 const everLate = `WHERE r.deadline IS NULL OR r.deadline >= clock.now`
 
-// timesSQL reads what the tables were made for.
+// timesSQL reads the layout that the tables were created with.
 const timesSQL = clock + `
 SELECT m.age, m.slots FROM clock, {times} AS m`
 
@@ -377,9 +375,9 @@ func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 	return found[0], true, nil
 }
 
-// emptySlot empties one partition that is over. Nothing new comes into it any
-// more, but what is there may still be completed or extended, and so move to a
-// page that was looked at: what was not found is looked for again under a lock.
+// emptySlot empties one partition that is over. It gets no new keys. Those in it may
+// still be completed or extended, and so move to a page that was read before: the rows
+// are read again under a lock.
 func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
 	name := s.opts.quoted(pgschema.Partition(slot))
 	pages, err := s.pages(ctx, name)

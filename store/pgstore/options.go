@@ -26,12 +26,12 @@ type Options struct {
 	// KeepIDs keeps the readable scope and id in each row, for listings. It
 	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
 	KeepIDs bool
-	// Cleanup is the form in which keys are forgotten that the tables must have
-	// been made for. Defaults to what they were made for.
+	// Cleanup is the form of clean-up that the tables must have been created for.
+	// Defaults to the form of the tables.
 	Cleanup Cleanup
-	// MessageTime returns the time inside an id, where keys are kept by the time
-	// of messages, or false if it has none. It must be the same for every
-	// delivery and in every process, and never change. Defaults to IDTime.
+	// MessageTime returns the time inside an id, or false if the id has none, if
+	// clean-up is by message time. It must be the same for every delivery and in
+	// every process, and never change. Defaults to IDTime.
 	MessageTime func(key semel.Key) (time.Time, bool)
 	// MaxResult is the longest result in bytes that is kept; a longer one is
 	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,

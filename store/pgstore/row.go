@@ -112,7 +112,7 @@ func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, ids bool, more ...
 	return nil
 }
 
-// ownerHead is the length of what comes before the name.
+// ownerHead is the length of the bytes before the name.
 const ownerHead = 1 + 8
 
 func encodeOwner(o semel.Owner, hold bool) []byte {
@@ -235,7 +235,7 @@ type change struct {
 func (r *row) changed(req *semel.ClaimRequest, now time.Time) change {
 	c := change{was: *r, next: newRow(r.key, req, now), span: spanOf(req)}
 	if r.state(now) == semel.Absent {
-		c.next.seen = pgtype.Timestamptz{} // the record begins anew
+		c.next.seen = pgtype.Timestamptz{} // the record starts again
 		return c
 	}
 	c.next.seen = r.seen

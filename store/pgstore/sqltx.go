@@ -147,7 +147,7 @@ func textual(m *pgtype.Map, args []any) ([]any, error) {
 }
 
 // typeOf returns the type that PostgreSQL has for the Go types of our
-// arguments and of the targets of our rows; 0 is none.
+// arguments and of the targets of our rows; 0 if there is none.
 func typeOf(v any) uint32 {
 	switch v.(type) {
 	case pgtype.FlatArray[[16]byte]:
@@ -182,18 +182,18 @@ func typeOf(v any) uint32 {
 	return 0
 }
 
-// mainPart finds where a statement goes on behind its WITH: there alone a line
-// begins with a verb.
+// mainPart finds the part of a statement behind its WITH: only there a line begins
+// with a verb.
 var mainPart = regexp.MustCompile(`(?m)^(INSERT|UPDATE|DELETE|SELECT) `)
 
-// nested makes a statement part of another one, which goes on with what the
-// statement returns under a name. PostgreSQL wants all that changes rows at the
-// top, so that the parts of WITH are not nested with it.
-func nested(statement, name, goesOn string) string {
+// nested makes a statement part of another one, which reads the returned rows under a
+// name. PostgreSQL wants statements that change rows at the top level, so that the
+// parts of WITH are not nested with it.
+func nested(statement, name, reader string) string {
 	main := mainPart.FindStringIndex(statement)[0]
 	with := "WITH "
 	if main > 0 {
 		with = statement[:main] + ", "
 	}
-	return with + name + " AS (" + statement[main:] + ") " + goesOn
+	return with + name + " AS (" + statement[main:] + ") " + reader
 }

@@ -6,14 +6,13 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-// statements are the statements on one table of keys. Each decides many keys;
-// $1 is the lock_timeout, which a statement sets for its own transaction: a
-// parameter of the session would reach whoever gets the connection from a
-// pooler next.
+// statements are the statements on one table of keys. Each decides many keys. $1 is
+// the lock_timeout, which a statement sets for its own transaction: a parameter of the
+// session would reach the next user of the connection behind a pooler.
 //
-// Rows are locked in the order of their keys, so that two statements never wait
-// for each other: the insert takes keys in order, the others lock theirs in
-// order before the first is changed.
+// Rows are locked in the order of their keys, so that two statements never wait for
+// each other. The insert takes keys in order; the others lock their rows in order
+// before they change the first.
 type statements struct {
 	insert, read, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
@@ -31,7 +30,7 @@ const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span *
 // order of keys. A message that is too old is left out by its deadline.
 //
 // The token is taken before the row is there: another claim may take a higher
-// one, be granted, and be given back meanwhile. Then its row is still there,
+// one, be granted, and be given back in between. Then its row is still there,
 // because rows that ended are cleaned up only later, and nothing is inserted.
 const insertSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
@@ -116,7 +115,7 @@ FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.until`
 
 // releaseSQL ends claims: the row stays, as one that was given back just now,
-// until it is cleaned up. Or the key becomes unknown at once.
+// until it is cleaned up. Or the key becomes unknown now.
 const releaseSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.unknown
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
@@ -149,7 +148,7 @@ UPDATE {keys} AS t SET
 FROM clock, r WHERE t.key = $2::uuid AND get_byte(t.owner, 0) = 1 AND t.until <= clock.now
 RETURNING true`
 
-// removeSQL forgets one key, and all that its row tells of it.
+// removeSQL forgets one key and empties its row.
 const removeSQL = clock + `, was AS MATERIALIZED (
 	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
 UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}

@@ -136,9 +136,9 @@ func (u *guardTx) verdict(ctx context.Context, err error) error {
 	case u.conn.Conn().PgConn().IsBusy():
 		return fmt.Errorf("pgstore: the effect left the rows of a query open: %w", semel.ErrInvalidRequest)
 	case u.aborted() && u.seen.cause != nil:
-		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", failure(u.seen.cause))
+		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", failure(u.seen.cause))
 	case u.aborted():
-		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", semel.ErrInvalidRequest)
+		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", semel.ErrInvalidRequest)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (u *guardTx) broken(ctx context.Context) error {
 	return semel.ErrStoreUnavailable
 }
 
-// kept is a key that is committed, with what is stored for it.
+// kept is a key that is committed, with its result.
 type kept struct {
 	item   *semel.Item
 	result semel.Result
@@ -241,7 +241,7 @@ func (u *guardTx) committed(err error) error {
 	return failure(err)
 }
 
-// undo rolls back, so that the next statement begins anew.
+// undo rolls back, so that the next statement begins another transaction.
 func (u *guardTx) undo(ctx context.Context) error {
 	u.tx, u.seen.ended = nil, false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)

@@ -22,7 +22,7 @@ type watch struct {
 	// cause is why it was aborted. One that is aborted answers its commit with
 	// a rollback and no reason.
 	cause error
-	// ended says that a statement of the effect ended it, also if another was
+	// ended says that a statement of the effect ended it, even if another was
 	// begun since.
 	ended bool
 	// doubtful says that the effect may have ended it and begun another, between
@@ -197,10 +197,9 @@ func (b *watchedBatch) QueryRow() pgx.Row {
 // Close implements pgx.BatchResults.
 func (b *watchedBatch) Close() error { return b.watch.note(b.BatchResults.Close()) }
 
-// The functions below look for words in the text of statements, to know which
-// can have to do with the beginning and end of transactions. They know no SQL:
-// a word in a literal or a comment is found as well. Who is told that there is
-// one looks closer, and so nothing is refused for a word.
+// The functions below look for words in the text of statements, to find those that may
+// begin or end a transaction. They do not parse SQL: they also find a word in a literal
+// or a comment. The caller looks closer then, so that nothing is refused for a word.
 
 // mayBegin reports whether a text may begin a transaction: BEGIN, START
 // TRANSACTION, or COMMIT AND CHAIN. Columns have such names too, which ends no
