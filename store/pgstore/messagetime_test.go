@@ -13,13 +13,6 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-func TestConformanceByMessageTime(t *testing.T) {
-	t.Parallel()
-	began := time.Now() // the suite's ids have no time of their own
-	conformance(t, shared.Database(t), MigrateOptions{Cleanup: CleanupMessageTime, Partitions: 8},
-		Options{MessageTime: func(semel.Key) (time.Time, bool) { return began, true }})
-}
-
 // uuid7 is the n-th id of a moment.
 func uuid7(at time.Time, n int) string {
 	ms := at.UnixMilli()
