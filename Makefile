@@ -47,6 +47,7 @@ faults: # a module of its own, for its proxy
 	$(GO) test -C test/faults -race -vet=off -timeout 20m ./... -race-keys 25000
 
 test-full: services-install ## Run all tests in full with the race detector, and kill more often (an hour)
+	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install librdkafka
 	$(GO) test -race -count=1 -timeout 1h ./...
 	$(GO) test -C test/faults -race -count=1 -timeout 1h ./... -rounds 3 -kills 60
 	$(MAKE) fuzz FUZZTIME=1m

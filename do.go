@@ -18,9 +18,9 @@ import (
 // key. Its errors are fn's own; ErrInFlight, ErrMismatch, ErrLate,
 // ErrResultNotKept (the effect is complete but cannot be replayed);
 // ErrOutcomeUnknown (the key is Unknown, or the effect ran and its completion
-// could not be recorded: it may repeat); ErrLeaseLost (the effect ran, but
-// another had taken the key over: it may have happened twice); the store's; and
-// that of Park.
+// could not be recorded: it may repeat); ErrLeaseLost (the effect ran or was
+// stopped, and its key was taken over or removed: it may have happened in part,
+// or twice); the store's; and that of Park. [Classify] has the class of each.
 // Only an error of nil, ErrResultNotKept or a *PermanentError means that the
 // message may be acknowledged.
 func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
@@ -142,7 +142,7 @@ func (g *Guard) Settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome
 		return Outcome{Decision: Mismatch}, fmt.Errorf("semel: %s: %w", call.Key, ErrMismatch)
 	case InDoubt:
 		return Outcome{Decision: InDoubt}, fmt.Errorf("semel: %s was last held by %s, attempt %d: resolve the key: %w",
-			call.Key, a.Holder, a.Claim.Attempt, ErrOutcomeUnknown)
+			call.Key, named(a.Holder), a.Claim.Attempt, ErrOutcomeUnknown)
 	case Late:
 		err := fmt.Errorf("semel: %s of %s: %w", call.Key, call.Time.UTC().Format(time.RFC3339), ErrLate)
 		if g.opts.OnLate == LatePark {

@@ -1,6 +1,7 @@
 package semel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ var (
 	// ErrStaleToken: the token does not hold the key. See [*StaleTokenError].
 	ErrStaleToken = errors.New("stale token")
 	// ErrLeaseLost is the cause with which the context of an effect is
-	// cancelled, and the error of a Guard whose completion came too late.
+	// cancelled, and the error of a Guard whose completion came too late. The
+	// effect may have happened in part, whole, or twice.
 	ErrLeaseLost = errors.New("lease lost")
 	// ErrNotUnknown: Resolve was asked for a record that is not unknown.
 	ErrNotUnknown = errors.New("record is not unknown")
@@ -70,7 +72,10 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 
 // InFlightError says who holds a key and until when.
 type InFlightError struct {
-	Key    Key
+	Key Key
+	// Holder is the name of the holder, or says what it is where it has no name:
+	// a transaction that has not committed, for instance. It is empty if the
+	// holder claimed without a name.
 	Holder string
 	// LeaseEnd is zero where the key is held without a lease: by a transaction.
 	LeaseEnd time.Time
@@ -79,14 +84,17 @@ type InFlightError struct {
 // Error implements error.
 func (e *InFlightError) Error() string {
 	if e.LeaseEnd.IsZero() {
-		return fmt.Sprintf("semel: key %s is in flight, held by %s: deliver the message again later", e.Key, e.Holder)
+		return fmt.Sprintf("semel: key %s is in flight, held by %s: deliver the message again later", e.Key, named(e.Holder))
 	}
 	return fmt.Sprintf("semel: key %s is in flight, held by %s until %s: deliver the message again later",
-		e.Key, e.Holder, e.LeaseEnd.UTC().Format(time.RFC3339Nano))
+		e.Key, named(e.Holder), e.LeaseEnd.UTC().Format(time.RFC3339Nano))
 }
 
 // Is reports that the error is an ErrInFlight.
 func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
+
+// named returns the name of a holder, or words for one without a name.
+func named(holder string) string { return cmp.Or(holder, "a holder without a name") }
 
 // PermanentError marks an effect's error as one that no retry will mend. A
 // Guard records it as the key's result: the effect does not run again, and a
@@ -142,9 +150,12 @@ func (c Class) String() string {
 	return "invalid"
 }
 
-// Classify is the one place that says what may follow an error of a Store or
-// a Guard. An error it does not know is an unknown outcome: doubt is never
-// read as failure.
+// Classify says what may follow an error of a Store or a Guard. No other place
+// decides that. An error that it does not know is an unknown outcome. An error
+// that wraps several others is an unknown outcome if one of them leaves the
+// outcome open: a lost lease does, although it wraps the [*StaleTokenError] of
+// the refused completion. Only a [*PermanentError] counts before that, because
+// the effect itself has said how it ended.
 func Classify(err error) Class {
 	var permanent *PermanentError
 	switch {
@@ -152,8 +163,6 @@ func Classify(err error) Class {
 		return ClassNone
 	case errors.As(err, &permanent):
 		return ClassPermanent
-	case errors.Is(err, ErrOutcomeUnknown):
-		return ClassUnknown
 	}
 	for _, known := range classes {
 		if errors.Is(err, known.err) {
@@ -163,10 +172,18 @@ func Classify(err error) Class {
 	return ClassUnknown
 }
 
+// classes are tried from the top. What leaves the outcome open stands first, so
+// that the reason behind it is not read as "nothing was changed". Only the ends
+// of contexts stand last: an error that says what happened often wraps one.
 var classes = [...]struct {
 	err   error
 	class Class
 }{
+	{ErrOutcomeUnknown, ClassUnknown},
+	// The effect has begun, and may have happened in part or twice.
+	{ErrLeaseLost, ClassUnknown},
+	// A failed store may have written what it could not sync.
+	{ErrStoreFailed, ClassUnknown},
 	{ErrInvalidKey, ClassPermanent},
 	{ErrInvalidRequest, ClassPermanent},
 	{ErrMismatch, ClassPermanent},
@@ -179,10 +196,7 @@ var classes = [...]struct {
 	{ErrInFlight, ClassRetryable},
 	{ErrStoreFull, ClassRetryable},
 	{ErrStoreUnavailable, ClassRetryable},
-	// A failed store may have written what it could not sync.
-	{ErrStoreFailed, ClassUnknown},
 	{ErrClosed, ClassPermanent},
-	{ErrLeaseLost, ClassUnknown},
 	{context.Canceled, ClassUnknown},
 	{context.DeadlineExceeded, ClassUnknown},
 }

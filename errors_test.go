@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 )
@@ -31,6 +33,19 @@ func TestClassifyNeverReadsDoubtAsFailure(t *testing.T) {
 	}
 	if semel.Permanent(nil) != nil {
 		t.Error("no error became a permanent one")
+	}
+}
+
+func TestAHolderWithoutNameIsSaidToHaveNone(t *testing.T) {
+	for _, err := range []error{&semel.InFlightError{Key: orderKey}, &semel.InFlightError{Key: orderKey, LeaseEnd: time.Unix(0, 0)}} {
+		if text := err.Error(); !strings.Contains(text, "held by a holder without a name") {
+			t.Errorf("the message is %q", text)
+		}
+	}
+	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
+	_, err := g.Settle(t.Context(), &semel.Call{Key: orderKey}, &semel.ClaimAnswer{Decision: semel.InDoubt})
+	if text := err.Error(); !strings.Contains(text, "last held by a holder without a name") {
+		t.Errorf("the message is %q", text)
 	}
 }
 

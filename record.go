@@ -13,10 +13,10 @@ const Forever time.Duration = math.MaxInt64
 // can refuse a holder that lost its lease. 0 is no token.
 type Token uint64
 
-// Owner names who claims. Name tells people which process holds a key; Nonce is
-// chosen anew for every claim and never for two. Two claims with equal Owners
-// are one claim that was sent twice; of two with the zero Owner, which is nobody,
-// the second is another's.
+// Owner names who claims. Name tells people which process holds a key. Nonce is
+// chosen anew for every claim and never for two. Two claims of a key with equal
+// Owners are one claim that was sent twice. A zero Owner never matches, not even
+// itself.
 type Owner struct {
 	Name  string
 	Nonce uint64

@@ -6,33 +6,60 @@ import (
 	"time"
 )
 
-// Store keeps records. Every call takes many keys and costs one round trip;
-// keys that occur twice in one call are decided in the order of the call.
+// Store keeps records. Every call takes many keys and costs one round trip. Keys
+// that occur twice in one call are decided in the order of the call.
 //
-// Each verb fills its second argument, which must be as long as the first:
-// one answer for each request. An error of the call as a whole means that
-// answers were not all filled: an answer that is still zero is unknown, the
-// change may or may not have been made, and [Classify] says whether to ask
-// again. Asking again is safe for every verb.
+// Each verb fills its second argument with one answer for each request. The two
+// slices must have the same length. Otherwise the call is refused with
+// ErrInvalidRequest, and neither records nor answers change. A call without
+// requests is allowed.
+//
+// An error of the call as a whole means that some answers are missing. An answer
+// that is still zero is unknown: the change may or may not have been made. Then
+// [Classify] says whether to ask again.
+//
+// Asking again is safe for every verb:
+//   - A claim that is repeated by the same [Owner] is the same claim: see Claim,
+//     and [ClaimRequest].Done.
+//   - A completion that is repeated with the same token succeeds.
+//   - A release that is repeated succeeds or gets a [*StaleTokenError]. It
+//     changes nothing, whoever holds the key by then.
+//   - An extension that is repeated sets the end of the lease once more.
+//
+// Leases and windows go by the store's clock. A store that reads the clock of its
+// process does not follow it backwards: a clock that steps back neither ends nor
+// prolongs a lease or a window. A store on a server goes by the server's clock,
+// with its steps.
 //
 // All methods may be called at once from many goroutines. Requests and answers
-// belong to the caller; a store keeps no reference to them after it returned,
+// belong to the caller. A store keeps no reference to them after it returned,
 // except the bytes of a Result it hands out, which nobody may change.
 type Store interface {
 	// Claim asks for the right to process keys. It blocks for one round trip,
 	// or for one durable write where the store makes claims durable.
+	//
+	// A claim that its holder repeats is granted again with the same token and
+	// attempt. Its lease ends at the later of the old and the new end, never
+	// sooner. This holds also after the lease has ended, until another claim is
+	// granted or the store has forgotten the claim. A repeated claim is a
+	// Duplicate if the key was completed meanwhile, InDoubt if the record is
+	// Unknown, and InFlight if another holder took the key over. A repetition
+	// with another fingerprint is a Mismatch.
 	Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error
 	// Complete marks claimed keys done. When an answer is nil the record is as
 	// durable as [Traits] promise. A stale token is answered with a
-	// [*StaleTokenError] and changes nothing; a completion that is repeated
-	// with the same token succeeds.
+	// [*StaleTokenError] and changes nothing. The holder of an Unknown record
+	// completes it with its token as well.
 	Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error
 	// Release gives claims back, so that the next claim of the key is fresh.
 	// A stale token is answered with a [*StaleTokenError] and changes nothing.
+	// The holder of an Unknown record releases it with its token as well.
 	Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error
-	// Extend moves lease ends. A stale token, also one whose lease ended and
-	// whose key was taken over, is answered with a [*StaleTokenError]. A lease
-	// that ended but was not taken over is extended.
+	// Extend sets the ends of leases, to a later or an earlier time. A stale
+	// token is answered with a [*StaleTokenError] and changes nothing, also one
+	// whose lease ended and whose key was taken over. A lease that ended and was
+	// not taken over is extended. An Unknown record is not extended: even its
+	// holder's token is stale for that.
 	Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error
 	// Traits says what the store promises. It does not block and its answer
 	// does not change while the store is open.
@@ -59,6 +86,14 @@ type ClaimRequest struct {
 	// for effects that commit together with the claim, for filling a store
 	// from another, and for those who would rather lose a message than repeat
 	// it. A Done claim that is granted is answered with Fresh and token 0.
+	//
+	// The store keeps enough of the Owner to recognise a Done claim that is
+	// repeated after a lost answer. The repetition is Fresh again, and its Claim
+	// is empty. Another Owner gets Duplicate, and so does one who repeats the
+	// request without Done. A store with a compact form may forget the Owner
+	// after a while. Its documentation says when. In a transaction the effect
+	// commits with the claim: repeated after the commit, the claim is a
+	// Duplicate.
 	Done bool
 	// Time is the message's own time, or zero. A key without record is Late
 	// when its message is older than Window.
@@ -69,11 +104,12 @@ type ClaimRequest struct {
 type ClaimAnswer struct {
 	Decision Decision
 	// Claim is what was granted when Fresh, and the present holder's claim
-	// when InFlight or InDoubt (of a Mismatch, what the record has). Of a claim
-	// with Done it has the attempt alone, or nothing if the claim was sent twice
-	// and granted before.
+	// when InFlight or InDoubt (of a Mismatch, what the record has). A claim with
+	// Done gets the attempt alone, and nothing if it repeats itself.
 	Claim Claim
-	// Holder is the name of the present holder when InFlight or InDoubt.
+	// Holder is the name of the present holder when InFlight or InDoubt. It is
+	// empty if the holder claimed without a name. A key may be held by a
+	// transaction that has not committed: then Holder says so, and Claim is empty.
 	Holder string
 	// Result is the stored result when Duplicate.
 	Result Result
@@ -82,8 +118,7 @@ type ClaimAnswer struct {
 	Err error
 }
 
-// CompleteRequest marks a claimed key done. The late holder of an Unknown
-// record completes it with its token as well.
+// CompleteRequest marks a claimed key done.
 type CompleteRequest struct {
 	Key    Key
 	Token  Token

@@ -37,7 +37,8 @@ const (
 	// EventReturned: Count messages went back to the source undone.
 	EventReturned
 	// EventPaused: the pipeline stands still since Err; Reason is "sink" or
-	// "store". EventResumed: it goes on after Elapsed.
+	// "store". With Reason "source", a part of the source has more messages and
+	// cannot be read. EventResumed: it goes on after Elapsed.
 	EventPaused
 	EventResumed
 	// EventFailedOpen: Count messages were delivered without a decision, because

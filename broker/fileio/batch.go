@@ -23,6 +23,8 @@ type batch struct {
 	items     []*pipeline.Item
 	digests   []semel.Digest
 	prints    []uint64
+	keys      []semel.Key
+	bytes     int // of the record, at most
 	decisions []semel.Decision
 }
 
@@ -42,7 +44,8 @@ func (b *batch) clear() {
 // next makes room for the next part.
 func (b *batch) next() {
 	clear(b.items)
-	b.items, b.digests, b.prints = b.items[:0], b.digests[:0], b.prints[:0]
+	clear(b.keys)
+	b.items, b.digests, b.prints, b.keys, b.bytes = b.items[:0], b.digests[:0], b.prints[:0], b.keys[:0], 0
 }
 
 // Process implements pipeline.Session.
@@ -63,7 +66,7 @@ func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipel
 		}
 	}
 	for left := items; len(left) > 0; {
-		n := min(len(left), s.most)
+		n := s.partOf(left)
 		if b.err == nil {
 			b.err = s.part(ctx, b, left[:n])
 		} else {
@@ -75,6 +78,18 @@ func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipel
 		left = left[n:]
 	}
 	return b
+}
+
+// partOf returns how many of the items are decided at once. Their keys fit into
+// a unit.
+func (s *Session) partOf(items []*pipeline.Item) int {
+	bytes := 0
+	for n, it := range items[:min(len(items), s.most)] {
+		if bytes += s.store.TxKeyBytes(it.Call.Key); bytes > maxUnitBytes && n > 0 {
+			return n
+		}
+	}
+	return min(len(items), s.most)
 }
 
 // Done implements pipeline.Begun.
@@ -155,6 +170,8 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 		}
 		b.digests = append(b.digests, d)
 		b.prints = append(b.prints, half(it.Call.Fingerprint))
+		b.keys = append(b.keys, it.Call.Key)
+		b.bytes += s.store.TxKeyBytes(it.Call.Key)
 	}
 	b.decisions = slices.Grow(b.decisions[:0], len(b.items))[:len(b.items)]
 	clear(b.decisions)

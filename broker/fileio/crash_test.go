@@ -17,11 +17,11 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // childOf is set in a process that is to run a pipeline in that directory.
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 // runFiles runs a pipeline from the files in.* of a directory to out, with the
 // store and the output on a file layer.
 func runFiles(ctx context.Context, fsys vfs.FS, dir, mode string) (err error) {
-	store, err := logstore.Open(filepath.Join(dir, "keys"), &logstore.Options{FS: fsys, SegmentSize: 1 << 20})
+	store, err := logstore.Open(filepath.Join(dir, "keys"), &logstore.Options{FS: fsys, SegmentSize: 1 << 20, KeepIDs: mode == "session with ids"})
 	if err != nil {
 		return err
 	}
@@ -270,13 +270,14 @@ func TestSessionSurvivesLossOfPower(t *testing.T) {
 		}
 	}()
 	for round := range 25 {
+		mode := []string{"session", "session with ids"}[round%2]
 		disk := faultfs.New()
 		crashes := 0
 		for attempt := 0; ; attempt++ {
 			if attempt < 4 {
 				disk.CrashAt(1 + random.IntN(60))
 			}
-			err := runFiles(t.Context(), disk, dir, "session")
+			err := runFiles(t.Context(), disk, dir, mode)
 			if err == nil && !disk.Crashed() {
 				break
 			}
@@ -292,7 +293,31 @@ func TestSessionSurvivesLossOfPower(t *testing.T) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) || !sameLines(got, want) {
 			t.Fatalf("round %d: after %d losses of power the output has %d bytes that are not the %d of an undisturbed run: %v", round, crashes, len(got), len(want), err)
 		}
+		if mode == "session with ids" {
+			if ids := listedIDs(t, disk, dir); ids != bytes.Count(want, []byte{'\n'}) {
+				t.Fatalf("round %d: after %d losses of power %d ids are listed, of %d lines", round, crashes, ids, bytes.Count(want, []byte{'\n'}))
+			}
+		}
 	}
+}
+
+// listedIDs returns how many ids the store of a pipeline lists. Each key must be
+// readable.
+func listedIDs(t *testing.T, disk vfs.FS, dir string) int {
+	t.Helper()
+	store, err := logstore.Open(filepath.Join(dir, "keys"), &logstore.Options{FS: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	n := 0
+	for r, err := range store.List(t.Context(), semel.Filter{State: semel.Done}) {
+		if err != nil || !strings.HasPrefix(r.Key.ID, "k-") {
+			t.Fatalf("listed: %s, %v", r.Key, err)
+		}
+		n++
+	}
+	return n
 }
 
 // TestSessionGoesOnWhenThereIsRoomAgain fills the disk.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // DefaultMaxLine is the default of SourceOptions.MaxLine.
@@ -42,8 +42,7 @@ type SourceOptions struct {
 	// SaveEvery is the time between two writes of State. Defaults to 1 s. Must
 	// not be negative.
 	SaveEvery time.Duration
-	// FS is the file layer of State, for tests. Defaults to the operating
-	// system's.
+	// FS is the file layer of State, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 
 	chunk int

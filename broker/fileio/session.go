@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // SessionOptions are the options of OpenSession. The zero value is valid.
@@ -33,7 +33,7 @@ type SessionOptions struct {
 	// writes them, those behind are decided. Defaults to 2048. Must not be
 	// negative.
 	Part int
-	// FS is the file layer, for tests. Defaults to the operating system's.
+	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
 
@@ -72,6 +72,7 @@ type unit struct {
 	wrote *logstore.Pending // the record; set when sealed
 	from  int64             // length of the output before
 	keys  int
+	bytes int              // that the keys take in the record, at most
 	items []*pipeline.Item // whose positions the record passes
 	lead  chan struct{}    // gets one value when it can be sealed, by one of those who wait
 	done  chan struct{}
@@ -83,9 +84,13 @@ var (
 	_ pipeline.Ahead   = (*Session)(nil)
 )
 
-// maxUnit is the most keys of a unit. It keeps a transaction far below
+// maxUnit is the most keys of a unit, and maxUnitBytes the most that its keys
+// take, unless it has but one part. They keep a transaction below
 // logstore.TxBytes.
-const maxUnit = 1 << 17
+const (
+	maxUnit      = 1 << 17
+	maxUnitBytes = logstore.TxBytes / 2
+)
 
 // partItems is the default of SessionOptions.Part: enough that a record is worth
 // its sync, and few enough that they stay in the processor's cache.
@@ -98,8 +103,8 @@ const partItems = 2048
 // SinkOptions.Beside. What an output holds that the store never wrote to is kept,
 // and so is what others appended after the session was closed: lines are appended
 // to it. An output in which something else has changed is refused with an error
-// that wraps semel.ErrInvalidRequest: move it away. The store is not closed by the
-// session.
+// that wraps semel.ErrInvalidRequest: move it away. One that is open already is
+// refused with a [*LockedError]. The store is not closed by the session.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}
@@ -153,7 +158,7 @@ func (s *Session) Traits() pipeline.SinkTraits {
 func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*unit, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.open != nil && s.open.keys+len(b.items) > maxUnit {
+	for s.open != nil && (s.open.keys+len(b.items) > maxUnit || s.open.bytes+b.bytes > maxUnitBytes) {
 		before := s.sealing
 		s.mu.Unlock()
 		_ = s.await(before) // who has items in it sees its error
@@ -192,6 +197,7 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 		return nil, s.abort(u, pipeline.Unavailable(err, 0))
 	}
 	u.keys += len(b.items)
+	u.bytes += b.bytes
 	for _, it := range items {
 		if it.Err == nil {
 			u.items = append(u.items, it)
@@ -238,7 +244,8 @@ func (s *Session) decide(u *unit, b *batch) error {
 		for to < len(b.items) && s.windowOf(b.items[to]) == window {
 			to++
 		}
-		if err := u.tx.Claim(b.digests[from:to], b.prints[from:to], window, b.decisions[from:to]); err != nil {
+		keys := logstore.TxKeys{Digests: b.digests[from:to], Prints: b.prints[from:to], Keys: b.keys[from:to]}
+		if err := u.tx.Claim(keys, window, b.decisions[from:to]); err != nil {
 			return fmt.Errorf("fileio: %w", err)
 		}
 		from = to

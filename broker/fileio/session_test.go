@@ -2,6 +2,7 @@ package fileio_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -262,5 +263,45 @@ func TestSessionRemembersThePositionsOfItsSource(t *testing.T) {
 	}
 	if err := source.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSessionKeepsIDsWhereTheStoreDoes has ids that do not fit into one record
+// together.
+func TestSessionKeepsIDsWhereTheStoreDoes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, err := logstore.Open(filepath.Join(dir, "keys"), &logstore.Options{KeepIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	s := openSession(t, store, filepath.Join(dir, "out"), nil)
+	const items = 100
+	var lines []string
+	for n := range items {
+		lines = append(lines, fmt.Sprint("line ", n))
+	}
+	list := itemsOf(lines...)
+	want := map[semel.Key]bool{}
+	for n, it := range list {
+		it.Call.Key = semel.Key{Scope: "s", ID: strings.Repeat("x", semel.MaxKeyBytes-3) + fmt.Sprintf("%03d", n)}
+		want[it.Call.Key] = true
+	}
+	process(t, s, list)
+	for _, it := range list {
+		if it.Err != nil || it.Decision != semel.Fresh {
+			t.Fatalf("%s: %s, %v", it.Call.Key, it.Decision, it.Err)
+		}
+	}
+	closeSession(t, s)
+	for r, err := range store.List(t.Context(), semel.Filter{State: semel.Done}) {
+		if err != nil || !want[r.Key] {
+			t.Fatalf("listed: %s, %v", r.Key, err)
+		}
+		delete(want, r.Key)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d of %d keys are not listed", len(want), items)
 	}
 }

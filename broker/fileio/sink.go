@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // SinkOptions are the options of OpenSink. The zero value is valid.
@@ -23,7 +23,7 @@ type SinkOptions struct {
 	// that did not end is cut off first, and what the sink appends is kept when
 	// the session is opened again. Defaults to none.
 	Beside *logstore.Store
-	// FS is the file layer, for tests. Defaults to the operating system's.
+	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
 
@@ -61,8 +61,8 @@ var (
 )
 
 // OpenSink opens a file to be appended to, or makes it. The error is a
-// *vfs.LockedError if another process has it open, and wraps
-// semel.ErrInvalidRequest if the store beside it knows the file otherwise.
+// [*LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
+// if the store beside the file knows it otherwise.
 func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	var o SinkOptions
 	if opts != nil {

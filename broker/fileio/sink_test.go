@@ -15,10 +15,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
 )
 
 func itemsOf(list ...string) (items []*pipeline.Item) {
@@ -91,8 +91,8 @@ func TestSinkEndsALineThatWasCutShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var locked *vfs.LockedError
-	if _, err := fileio.OpenSink(path, nil); !errors.As(err, &locked) {
+	var locked *fileio.LockedError
+	if _, err := fileio.OpenSink(path, nil); !errors.As(err, &locked) || locked.Path != path || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("a second sink: %v", err)
 	}
 	deliver(t, s, "half")

@@ -79,7 +79,7 @@ var (
 // OpenSource returns a source of the files that match patterns, as
 // filepath.Glob has them. Without Follow each pattern must match a file. The
 // error wraps semel.ErrInvalidRequest if options or patterns are wrong, and is a
-// *vfs.LockedError if another process has the State.
+// [*LockedError] if the State is in use.
 func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 	s := &Source{byID: map[identity]*tail{}, paused: map[*pipeline.Lane]bool{}, wake: make(chan struct{}, 1)}
 	if opts != nil {

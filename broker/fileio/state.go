@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // entry says how far a file is settled, and recognises it. It is JSON so that a
@@ -117,6 +117,9 @@ func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
 		return nil, fmt.Errorf("fileio: %w", err)
 	}
 	unlock, err := fsys.Lock(name+".lock", fmt.Sprintf("process %d", os.Getpid()))
+	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
+		return nil, &LockedError{Path: name, Holder: locked.Holder}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fileio: %w", err)
 	}

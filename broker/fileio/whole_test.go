@@ -16,7 +16,6 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/fileio"
-	"github.com/semel-dev/semel/internal/vfs"
 )
 
 func TestFilesAreReadOneAfterTheOtherToTheirEnds(t *testing.T) {
@@ -152,8 +151,8 @@ func TestStateBelongsToOneProcess(t *testing.T) {
 	b := setup(t, fileio.SourceOptions{})
 	b.write("in", "one\n")
 	b.open("in")
-	var locked *vfs.LockedError
-	if _, err := fileio.OpenSource([]string{b.path("in")}, &b.opts); !errors.As(err, &locked) {
+	var locked *fileio.LockedError
+	if _, err := fileio.OpenSource([]string{b.path("in")}, &b.opts); !errors.As(err, &locked) || locked.Path != b.opts.State || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("error %v", err)
 	}
 	b.close()

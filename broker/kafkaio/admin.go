@@ -2,21 +2,28 @@ package kafkaio
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/semel-dev/semel"
 )
 
 // ErrNoTransaction: there is no such transaction, or it has ended.
 var ErrNoTransaction = errors.New("there is no such transaction")
+
+// ErrOffsetsHidden: the user may not read __consumer_offsets.
+var ErrOffsetsHidden = errors.New("the user may not read " + offsetsTopic)
 
 // Admin looks at transactions and ends those that hang. All methods may be called
 // at once and block until the brokers have answered.
@@ -122,24 +129,35 @@ type OpenTransaction struct {
 	ID string
 	// Last is when the producer wrote there last.
 	Last time.Time
-	// Hanging: no coordinator has it under way, so that nobody will end it.
+	// Hanging: no coordinator has it under way in this partition, so that nobody will
+	// end it.
 	Hanging bool
 
 	coordinatorEpoch int32
 }
 
-// Open returns the transactions that are open in the partitions of topics.
-func (a *Admin) Open(ctx context.Context, topics ...string) ([]OpenTransaction, error) {
-	list, err := a.open(ctx, topics)
+// Places are where transactions are looked for.
+type Places struct {
+	// Topics are looked into with all their partitions.
+	Topics []string
+	// Groups are consumer groups. Of __consumer_offsets the partitions are looked
+	// into that hold their offsets.
+	Groups []string
+}
+
+// Open returns the transactions that are open in some places. Topics that do not
+// exist have none. If the error wraps ErrOffsetsHidden, the list still holds the
+// transactions of the topics.
+func (a *Admin) Open(ctx context.Context, in Places) ([]OpenTransaction, error) {
+	list, hidden, err := a.open(ctx, in)
 	if err != nil || len(list) == 0 {
+		return nil, errors.Join(err, hidden)
+	}
+	if err := a.trace(ctx, list); err != nil {
 		return nil, err
 	}
-	known, err := a.adm.ListTransactions(ctx, nil, nil)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: list transactions: %w", err)
-	}
 	// One that ended meanwhile is not known any more, and not open either.
-	still, err := a.open(ctx, topics)
+	still, hidden, err := a.open(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -148,38 +166,117 @@ func (a *Admin) Open(ctx context.Context, topics ...string) ([]OpenTransaction, 
 			return s.Topic == o.Topic && s.Partition == o.Partition && s.Start == o.Start && s.ProducerID == o.ProducerID
 		})
 	})
+	return list, hidden
+}
+
+// trace finds out which transactions the coordinators have under way. A producer whose
+// transaction hangs in one partition may have gone on with others.
+func (a *Admin) trace(ctx context.Context, list []OpenTransaction) error {
+	known, err := a.adm.ListTransactions(ctx, nil, nil)
+	if err != nil {
+		return fmt.Errorf("kafka: list transactions: %w", err)
+	}
+	var goingOn []string
 	for i := range list {
 		o := &list[i]
 		o.Hanging = true
 		for _, t := range known {
 			if t.ProducerID == o.ProducerID {
 				o.ID = t.TxnID
-				o.Hanging = o.Hanging && !underWay(t.State)
+				if o.Hanging = !underWay(t.State); !o.Hanging {
+					goingOn = append(goingOn, o.ID)
+				}
 			}
 		}
 	}
-	return list, nil
+	if len(goingOn) == 0 {
+		return nil
+	}
+	described, err := a.adm.DescribeTransactions(ctx, goingOn...)
+	if err != nil {
+		return fmt.Errorf("kafka: describe transactions: %w", err)
+	}
+	for i := range list {
+		o := &list[i]
+		if d, ok := described[o.ID]; ok && !o.Hanging && d.Err == nil && underWay(d.State) {
+			o.Hanging = !d.Topics.Lookup(o.Topic, o.Partition)
+		}
+	}
+	return nil
 }
 
-func (a *Admin) open(ctx context.Context, topics []string) ([]OpenTransaction, error) {
-	set := kadm.TopicsSet{}
-	for _, topic := range topics {
-		set.Add(topic)
-	}
-	if len(set) > 0 {
-		meta, err := a.adm.Metadata(ctx, topics...)
+// open returns what Open does, without what the coordinators know. Hidden is why
+// __consumer_offsets was not looked into.
+func (a *Admin) open(ctx context.Context, in Places) (list []OpenTransaction, hidden, err error) {
+	if len(in.Topics) > 0 {
+		meta, err := a.adm.Metadata(ctx, in.Topics...)
 		if err != nil {
-			return nil, fmt.Errorf("kafka: %w", err)
+			return nil, nil, fmt.Errorf("kafka: %w", err)
 		}
-		for _, topic := range topics {
-			t := meta.Topics[topic]
-			if t.Err != nil {
-				delete(set, topic)
-				continue
+		set := kadm.TopicsSet{}
+		for _, topic := range in.Topics {
+			if t := meta.Topics[topic]; t.Err == nil {
+				set.Add(topic, t.Partitions.Numbers()...)
 			}
-			set.Add(topic, t.Partitions.Numbers()...)
+		}
+		if list, err = a.openIn(ctx, set); err != nil {
+			return nil, nil, err
 		}
 	}
+	held, err := a.offsetsOf(ctx, in.Groups)
+	if err == nil && !slices.Contains(in.Topics, offsetsTopic) {
+		var more []OpenTransaction
+		more, err = a.openIn(ctx, held)
+		list = append(list, more...)
+	}
+	if errors.Is(err, kerr.TopicAuthorizationFailed) {
+		return list, fmt.Errorf("kafka: the offsets of %s were not checked: %w", strings.Join(in.Groups, ", "), ErrOffsetsHidden), nil
+	}
+	return list, nil, err
+}
+
+// offsetsTopic is where brokers keep the offsets of groups.
+const offsetsTopic = "__consumer_offsets"
+
+// offsetsOf returns the partitions that hold the offsets of groups. They are none
+// before the first group commits.
+func (a *Admin) offsetsOf(ctx context.Context, groups []string) (kadm.TopicsSet, error) {
+	set := kadm.TopicsSet{}
+	if len(groups) == 0 {
+		return set, nil
+	}
+	meta, err := a.adm.Metadata(ctx, offsetsTopic)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	t := meta.Topics[offsetsTopic]
+	if t.Err != nil || len(t.Partitions) == 0 {
+		if errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+			return set, nil
+		}
+		return nil, t.Err
+	}
+	for _, group := range groups {
+		set.Add(offsetsTopic, offsetsPartition(group, len(t.Partitions)))
+	}
+	return set, nil
+}
+
+// offsetsPartition returns which of n partitions holds the offsets of a group: the
+// one of the hash that Java has for the name.
+func offsetsPartition(group string, n int) int32 {
+	var hash int32
+	for _, unit := range utf16.Encode([]rune(group)) {
+		hash = 31*hash + int32(unit)
+	}
+	if hash == math.MinInt32 {
+		return 0
+	}
+	return max(hash, -hash) % int32(n)
+}
+
+// openIn returns the transactions that are open in some partitions.
+func (a *Admin) openIn(ctx context.Context, set kadm.TopicsSet) ([]OpenTransaction, error) {
 	if len(set) == 0 {
 		return nil, nil
 	}
@@ -205,6 +302,22 @@ func (a *Admin) open(ctx context.Context, topics []string) ([]OpenTransaction, e
 		}
 	}
 	return list, nil
+}
+
+// abortCommand returns the command that ends a transaction that hangs.
+func (o *OpenTransaction) abortCommand(reach string) string {
+	return fmt.Sprintf("semel kafka txn abort --topic %s --partition %d --offset %d %s", o.Topic, o.Partition, o.Start, reach)
+}
+
+// reachFlags returns the flags with which the program reaches the brokers of a client.
+func reachFlags(client *kgo.Client) string {
+	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
+	mechanisms, _ := client.OptValue(kgo.SASL).([]sasl.Mechanism)
+	encrypted, _ := client.OptValue(kgo.DialTLSConfig).(*tls.Config)
+	if len(seeds) == 0 || len(mechanisms) > 0 || encrypted != nil {
+		return "--config FILE"
+	}
+	return "--brokers " + strings.Join(seeds, ",")
 }
 
 // Abort ends the transaction of a transactional id, and fences its producer: a
@@ -233,7 +346,7 @@ func (a *Admin) Abort(ctx context.Context, id string) error {
 // AbortHanging ends a transaction of which no coordinator knows, in one partition,
 // by the offset at which it began. One that somebody will end is refused.
 func (a *Admin) AbortHanging(ctx context.Context, topic string, partition int32, start int64) error {
-	list, err := a.Open(ctx, topic)
+	list, err := a.Open(ctx, Places{Topics: []string{topic}})
 	if err != nil {
 		return err
 	}

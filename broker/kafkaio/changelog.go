@@ -35,6 +35,21 @@ const (
 	maxChangelogEntries = 16 << 10
 )
 
+// headerOrigins is a header of records whose entries are of copies. It says which
+// records of the inputs these were copies of, so that explain can name them when the
+// copies are gone:
+//
+//	number of inputs; for each its name, behind its length
+//	for each entry: number of its input, counted from 1; partition; offset
+//
+// All numbers are uvarints. An entry of a topic that is no input any more has the
+// number 0 alone.
+const (
+	headerOrigins = "semel-origins"
+	// maxOriginSize is what an entry takes in the header at most.
+	maxOriginSize = binary.MaxVarintLen16 + binary.MaxVarintLen32 + binary.MaxVarintLen64
+)
+
 var errChangelog = errors.New("kafkaio: no record of a changelog")
 
 type topicID = [16]byte
@@ -47,10 +62,71 @@ type entry struct {
 }
 
 // changelogEntries returns how many entries a record may have for a topic that takes
-// batches of that many bytes.
-func changelogEntries(limit int) int {
-	const around = batchOverhead + 16 // numbers and lengths of the record
-	return min(max((limit-around-changelogHeaderSize)/changelogEntrySize, 1), maxChangelogEntries)
+// batches of that many bytes. With inputs it has headerOrigins, which begins with them.
+func changelogEntries(limit int, inputs []byte) int {
+	around, size := batchOverhead+16, changelogEntrySize // 16: numbers and lengths of the record
+	if inputs != nil {
+		around += len(headerOrigins) + len(inputs) + 2*binary.MaxVarintLen32
+		size += maxOriginSize
+	}
+	return min(max((limit-around-changelogHeaderSize)/size, 1), maxChangelogEntries)
+}
+
+// appendInputs appends the beginning of headerOrigins.
+func appendInputs(dst []byte, inputs []string) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(inputs)))
+	for _, name := range inputs {
+		dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+	}
+	return dst
+}
+
+// appendOrigin appends what headerOrigins says of one entry. Input is counted from 1.
+func appendOrigin(dst []byte, input int, partition int32, offset int64) []byte {
+	dst = binary.AppendUvarint(dst, uint64(input))
+	if input == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(uint32(partition))), uint64(offset))
+}
+
+// parseOrigins reads headerOrigins of a record with so many entries. An origin that is
+// not known is zero.
+func parseOrigins(value []byte, entries int) ([]semel.Origin, error) {
+	wrong := false
+	number := func() uint64 {
+		n, size := binary.Uvarint(value)
+		if size <= 0 {
+			wrong, value = true, nil
+			return 0
+		}
+		value = value[size:]
+		return n
+	}
+	names := []string{""}
+	for inputs := number(); inputs > 0 && !wrong; inputs-- {
+		length := number()
+		if length > uint64(len(value)) {
+			return nil, errChangelog
+		}
+		names = append(names, string(value[:length]))
+		value = value[length:]
+	}
+	list := make([]semel.Origin, entries)
+	for i := range list {
+		input := number()
+		if input >= uint64(len(names)) {
+			return nil, errChangelog
+		}
+		if input > 0 {
+			partition, offset := number(), number()
+			list[i] = semel.Origin{Source: names[input], Partition: int32(partition), Offset: int64(offset)}
+		}
+	}
+	if wrong || len(value) > 0 {
+		return nil, errChangelog
+	}
+	return list, nil
 }
 
 // changelogHeader is what the entries of one record have in common.

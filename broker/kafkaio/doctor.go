@@ -23,9 +23,10 @@ type ExamineOptions struct {
 	// Group reads Inputs. "" and none are no source.
 	Group  string
 	Inputs []string
-	// Output, Parked and Changelog are topics that are written; "" is none. A
-	// Changelog may not be there yet.
-	Output, Parked, Changelog string
+	// Output and Parked are topics that are written; "" is none.
+	Output, Parked string
+	// Changelogs hold the keys, of one input each. They may not be there yet.
+	Changelogs []string
 	// Repartition is the topic between the stages of a pipeline that has two; ""
 	// is none. It may not be there yet.
 	Repartition string
@@ -116,7 +117,7 @@ func (e *examination) versions(ctx context.Context) error {
 // written returns the topics that must not lose what was written.
 func (e *examination) written() []string {
 	list := slices.Clone(e.opts.Inputs)
-	for _, topic := range []string{e.opts.Output, e.opts.Parked, e.opts.Changelog, e.opts.Repartition} {
+	for _, topic := range append([]string{e.opts.Output, e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs...) {
 		if topic != "" && !slices.Contains(list, topic) {
 			list = append(list, topic)
 		}
@@ -157,7 +158,7 @@ func (e *examination) read(ctx context.Context) error {
 
 // isMade reports whether a topic that is not there is made when it is needed.
 func (e *examination) isMade(topic string) bool {
-	return strings.HasPrefix(topic, "__") || topic == e.opts.Changelog || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
+	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
 }
 
 // topics looks at how safe the topics are.
@@ -242,8 +243,10 @@ func (e *examination) retention(context.Context) error {
 				"a window of "+forever(kept)+", or a shorter retention")
 		}
 	}
-	if kept, ok := e.kept(e.opts.Changelog); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
-		e.note(semel.Broken, e.opts.Changelog+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "retention.ms above the window")
+	for _, topic := range e.opts.Changelogs {
+		if kept, ok := e.kept(topic); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
+			e.note(semel.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "retention.ms above the window")
+		}
 	}
 	return nil
 }
@@ -281,8 +284,12 @@ func (e *examination) sizes(context.Context) error {
 
 // between looks at the topic between two stages.
 func (e *examination) between(context.Context) error {
-	if topic := e.opts.Repartition; e.there(topic) {
-		e.findings = append(e.findings, repartitionTopic(topic, len(e.meta.Topics[topic].Partitions), e.opts.Changelog, len(e.meta.Topics[e.opts.Changelog].Partitions), e.configs[topic])...)
+	topic := e.opts.Repartition
+	if !e.there(topic) {
+		return nil
+	}
+	for _, changelog := range e.opts.Changelogs { // of the one topic that is decided
+		e.findings = append(e.findings, repartitionTopic(topic, len(e.meta.Topics[topic].Partitions), changelog, len(e.meta.Topics[changelog].Partitions), e.configs[topic])...)
 	}
 	return nil
 }
@@ -412,26 +419,33 @@ func (e *examination) positionsOf(ctx context.Context, group string, topics []st
 	return nil
 }
 
-// hanging looks for transactions that hold readers up.
+// hanging looks for transactions that hold readers up, in all that the pipeline
+// reads and writes and in the offsets of its groups.
 func (e *examination) hanging(ctx context.Context) error {
 	if len(e.opts.Inputs) == 0 {
 		return nil
 	}
-	a := &Admin{client: e.client, adm: e.Client}
-	topics := slices.Clone(e.opts.Inputs)
-	if e.there(e.opts.Repartition) {
-		topics = append(topics, e.opts.Repartition)
-	}
-	list, err := a.Open(ctx, topics...)
-	if errors.Is(err, kerr.UnsupportedVersion) || errors.Is(err, kerr.ClusterAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) {
-		e.note(semel.Notice, "transactions", "cannot be looked at: "+err.Error(), "one that hangs would not be seen", "")
-		return nil
-	}
-	for _, o := range list {
-		if o.Hanging {
-			e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and nobody will end it", o.ProducerID, o.Start),
-				"what was written behind it is never read", fmt.Sprintf("semel kafka txn abort --topic %s --partition %d --offset %d", o.Topic, o.Partition, o.Start))
+	a, in := &Admin{client: e.client, adm: e.Client}, Places{Groups: slices.Sorted(maps.Keys(e.readers()))}
+	for _, topic := range e.written() {
+		if e.there(topic) && !strings.HasPrefix(topic, "__") {
+			in.Topics = append(in.Topics, topic)
 		}
+	}
+	list, err := a.Open(ctx, in)
+	for _, o := range list {
+		if !o.Hanging {
+			continue
+		}
+		cost := "what was written behind it is never read"
+		if o.Topic == offsetsTopic {
+			cost = fmt.Sprintf("a member of %s that starts waits for the offsets without end", strings.Join(in.Groups, " or "))
+		}
+		e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and no coordinator will end it", o.ProducerID, o.Start),
+			cost, o.abortCommand(reachFlags(e.client)))
+	}
+	if errors.Is(err, kerr.UnsupportedVersion) || errors.Is(err, kerr.ClusterAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, ErrOffsetsHidden) {
+		e.note(semel.Notice, "transactions", "not checked: "+err.Error(), "one that hangs would not be seen", "allow Describe and Read on the topic")
+		return nil
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package kafkaio
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,7 +9,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -50,7 +53,7 @@ func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
 		m.ack(of(m.get(20), 0)...)
 		b.becomes(0, 10)
 		findings, err := Examine(b.Context(), b.reach(), &ExamineOptions{
-			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelog: "keys", Transactional: true, Window: time.Hour, Latest: true,
+			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelogs: []string{"keys"}, Transactional: true, Window: time.Hour, Latest: true,
 		})
 		must(t, err)
 		has(t, found(findings), "fine brokers: 1, ", "broken none: is not there", "warning in retention.ms: 168h0m0s", "fine short retention.ms: 1m0s",
@@ -84,7 +87,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	must(t, err)
 	look := func() []string {
 		findings, err := Examine(t.Context(), quick(server.Addr()), &ExamineOptions{
-			Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Changelog: "keys", Transactional: true, Window: time.Hour,
+			Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside", Changelogs: []string{"keys"}, Transactional: true, Window: time.Hour,
 		})
 		must(t, err)
 		return found(findings)
@@ -126,4 +129,41 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 		must(t, source.Close(t.Context()))
 		within(time.Minute, func() bool { return slices.Contains(look(), "notice group g: nobody reads") })
 	}
+}
+
+// TestOffsetsThatMayNotBeReadHideNothingElse has a transaction that hangs in the input,
+// and brokers that do not let the user look at the offsets.
+func TestOffsetsThatMayNotBeReadHideNothingElse(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		must(b.T, b.cluster.CreateTopic(offsetsTopic, 4, nil))
+		other := b.other("other", "in", time.Hour)
+		defer other.Close()
+		b.forget(other, "CompleteCommit")
+		b.cluster.ControlKey(int16(kmsg.DescribeProducers), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.cluster.KeepControl()
+			asked := req.(*kmsg.DescribeProducersRequest).Topics
+			if len(asked) != 1 || asked[0].Topic != offsetsTopic {
+				return nil, nil, false
+			}
+			if want := []int32{offsetsPartition("g", 4)}; !slices.Equal(asked[0].Partitions, want) {
+				b.Errorf("asked for partitions %v, want %v", asked[0].Partitions, want)
+			}
+			answer := req.ResponseKind().(*kmsg.DescribeProducersResponse)
+			answer.Topics = []kmsg.DescribeProducersResponseTopic{{Topic: offsetsTopic, Partitions: []kmsg.DescribeProducersResponseTopicPartition{{
+				Partition: asked[0].Partitions[0], ErrorCode: kerr.TopicAuthorizationFailed.Code,
+			}}}}
+			return answer, nil, true
+		})
+		admin, err := OpenAdmin(b.Context(), b.reach())
+		must(b.T, err)
+		defer admin.Close()
+		list, err := admin.Open(b.Context(), Places{Topics: []string{"in", "none"}, Groups: []string{"g"}})
+		if !errors.Is(err, ErrOffsetsHidden) || len(list) != 1 || !list[0].Hanging || list[0].Topic != "in" {
+			b.Errorf("%+v, %v", list, err)
+		}
+		findings, err := Examine(b.Context(), b.reach(), &ExamineOptions{Group: "g", Inputs: []string{"in"}, Output: "out", Transactional: true})
+		must(b.T, err)
+		has(b.T, found(findings), "broken in/0: a transaction of producer", "notice transactions: not checked: kafka: the offsets of g were not checked")
+	}, longTransactions)
 }

@@ -123,7 +123,7 @@ func (l limits) check(topic string, r *kgo.Record) error {
 	if size+countedOverhead <= int(l.client(topic)) {
 		return nil
 	}
-	most := "max.message.bytes of it, before compression; raise it and start again"
+	most := "max.message.bytes of it, before compression; raise it, and redrive the message or start again"
 	switch n, ok := l[topic]; {
 	case l == nil:
 		most = "what is assumed, because it was not there; start again when it is"

@@ -220,20 +220,26 @@ func TestALimitThatFallsWhileItRunsIsNoticed(t *testing.T) {
 // little.
 func TestManyKeysOfOneTransactionFitIntoASmallChangelog(t *testing.T) {
 	t.Parallel()
-	inBubble(t, 1, func(b *bubble) {
-		t := b.T
-		must(t, b.cluster.CreateTopic("g-keys", 1, map[string]string{"max.message.bytes": "2000"}))
-		opts := b.options()
-		b.write(numbered(0, 1000, 1)...)
-		p := b.start(opts)
-		p.wait(1000, settled)
-		p.stop()
-		p = b.start(opts)
-		b.write(numbered(500, 1000, 1)...)
-		p.wait(1000, settled)
-		p.stop()
-		b.exactly(1500)
-	})
+	for name, repartition := range map[string]*Repartition{"one stage": nil, "two stages": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				t := b.T
+				must(t, b.cluster.CreateTopic("g-keys", 1, map[string]string{"max.message.bytes": "2000"}))
+				opts := b.options()
+				opts.Repartition = repartition
+				b.write(numbered(0, 1000, 1)...)
+				p := b.start(opts)
+				p.wait(1000, settled)
+				p.stop()
+				p = b.start(opts)
+				b.write(numbered(500, 1000, 1)...)
+				p.wait(1000, settled)
+				p.stop()
+				b.exactly(1500)
+			})
+		})
+	}
 }
 
 func TestTheClientTakesWhatTheLimitsTake(t *testing.T) {
@@ -312,6 +318,45 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "in/0 at 6: stopped at a message: it cannot be put aside") {
 			t.Errorf("it ended with %v", err)
 		}
+	})
+	t.Run("a topic that takes more later", func(t *testing.T) {
+		t.Parallel()
+		takes(t, client, megabyte, "rises")
+		takes(t, client, 5*megabyte, "later")
+		must(t, client.ProduceSync(t.Context(), large("later")...).FirstErr())
+		events := &events{}
+		tr, err := NewTransactor(&TransactorOptions{
+			Client: opts, Group: "rises", Inputs: []string{"later"}, Output: "rises", Parked: "aside", Key: rule, Window: time.Hour, SkipSample: true, Observer: events,
+		})
+		must(t, err)
+		sink, err := OpenSink(t.Context(), &SinkOptions{Client: opts, Topic: "rises"})
+		must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- tr.Run(ctx) }()
+		parked := func() int { return events.count(pipeline.EventParked) }
+		if !within(3*time.Minute, func() bool { return settled(events) >= 14 }) || parked() != 4 {
+			t.Errorf("%d messages are settled, want 14, and %d put aside, want 4", settled(events), parked())
+		}
+		it := item("k", strings.Repeat("x", 2*megabyte))
+		deliver := func(refused bool) {
+			t.Helper()
+			sink.Deliver(t.Context(), []*pipeline.Item{it})
+			if errors.Is(it.Err, kerr.MessageTooLarge) != refused || (it.Err != nil) != refused {
+				t.Errorf("it was delivered with %v, refused: want %t", it.Err, refused)
+			}
+		}
+		deliver(true)
+		setTakes(t, client, 5*megabyte, "rises")
+		deliver(false)
+		must(t, sink.Close(t.Context()))
+		must(t, client.ProduceSync(t.Context(), large("later")...).FirstErr())
+		if !within(3*time.Minute, func() bool { return settled(events) >= 28 }) || parked() != 4 {
+			t.Errorf("%d messages are settled, want 28, and %d put aside, want 4", settled(events), parked())
+		}
+		stop()
+		must(t, <-ended)
 	})
 	t.Run("two phases", func(t *testing.T) {
 		t.Parallel()

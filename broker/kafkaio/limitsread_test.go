@@ -1,8 +1,11 @@
 package kafkaio
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +63,113 @@ func TestAnErrorThatLastsIsNoLimit(t *testing.T) {
 		if took := time.Since(began); took > time.Minute {
 			t.Errorf("it took %v", took)
 		}
+	})
+}
+
+// TestALimitThatRisesWhileItRunsIsNoticed has topics take what they did not take at the
+// start: what was put aside passes when it comes again, and so does what is new.
+func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
+	t.Parallel()
+	pass := func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+		return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
+	}
+	for name, change := range map[string]func(*TransactorOptions){
+		"out": func(*TransactorOptions) {}, "out behind a transform": func(o *TransactorOptions) { o.Transform = pass },
+		"g-repartition": func(o *TransactorOptions) { o.Repartition = &Repartition{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				t := b.T
+				rises, _, _ := strings.Cut(name, " ")
+				client := largeClient(t, b.reach())
+				if rises != "out" {
+					must(t, b.cluster.CreateTopic(rises, 1, map[string]string{"retention.ms": "-1"}))
+				}
+				setTakes(t, client, 10_000, rises)
+				opts := b.options()
+				change(&opts)
+				p := b.start(opts)
+				body := strings.Repeat("b", 20_000)
+				b.write(record(0, "a", "v"), record(0, "b", body))
+				if !within(time.Minute, func() bool { return len(b.read("aside")) == 1 }) {
+					t.Error("nothing was put aside")
+				}
+				again := record(0, "b", body)
+				again.Headers = []kgo.RecordHeader{{Key: pipeline.RedriveHeader, Value: []byte("1")}}
+				b.write(again) // too early
+				if !within(time.Minute, func() bool { return len(b.read("aside")) == 2 }) {
+					t.Error("it was not put aside again")
+				}
+				setTakes(t, client, megabyte, rises)
+				b.write(again, record(0, "c", body))
+				if !within(time.Minute, func() bool { return len(b.read("out")) == 3 }) {
+					t.Error("it does not pass")
+				}
+				if n := len(b.read("aside")); n != 2 {
+					t.Errorf("%d were put aside, want 2", n)
+				}
+				p.becomesReady()
+				p.stop()
+				if got := strings.Join(keysOf(b.read("out")), " "); got != "a b c" {
+					t.Errorf("outputs %s", got)
+				}
+				client.Close()
+			})
+		})
+	}
+}
+
+// TestTheLimitsOfTopicsAreAskedOnceATransaction has many records that are too large.
+func TestTheLimitsOfTopicsAreAskedOnceATransaction(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		var asked atomic.Int64
+		b.cluster.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+			b.cluster.KeepControl()
+			asked.Add(1)
+			return nil, nil, false
+		})
+		setTakes(b.T, b.client, 1000, "out")
+		var list []*kgo.Record
+		for i := range 200 {
+			list = append(list, record(0, fmt.Sprint(i), strings.Repeat("x", 2000)))
+		}
+		b.write(list...)
+		opts := b.options()
+		opts.Interval = time.Second
+		p := b.start(opts)
+		p.wait(1, func(e *events) int { return e.count(pipeline.EventSettled) })
+		p.stop()
+		if n := p.events.count(pipeline.EventParked); n != 200 {
+			b.Errorf("%d were put aside, want 200", n)
+		}
+		if n := asked.Load(); n > 20 {
+			b.Errorf("topics were asked %d times", n)
+		}
+	})
+}
+
+// TestASinkNoticesThatItsTopicTakesMore raises the limit of a topic while its sink is
+// open.
+func TestASinkNoticesThatItsTopicTakesMore(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		t := b.T
+		takes(t, b.client, megabyte, "rises")
+		sink, _ := b.sink(func(o *SinkOptions) { o.Topic = "rises" })
+		it := item("k", strings.Repeat("x", 2*megabyte))
+		for _, takes := range []int{0, 0, 5 * megabyte, 5 * megabyte} {
+			if takes > 0 {
+				setTakes(t, b.client, takes, "rises")
+			}
+			sink.Deliver(t.Context(), []*pipeline.Item{it})
+			_, permanent := errors.AsType[*semel.PermanentError](it.Err)
+			if refused := takes == 0; permanent != refused || (it.Err != nil) != refused {
+				t.Errorf("of a topic that takes %d bytes: %v", takes, it.Err)
+			}
+		}
+		must(t, sink.Close(t.Context()))
 	})
 }
 

@@ -53,8 +53,12 @@ func (r *Repartition) validate(o *TransactorOptions, bad func(format string, arg
 // topic of the first stage.
 const repartitionSuffix = "-repartition"
 
+// RepartitionGroup returns the group of the first stage of a pipeline that has two, of
+// which the second reads as group.
+func RepartitionGroup(group string) string { return group + repartitionSuffix }
+
 // copyGroup is the group of the first stage.
-func (o *TransactorOptions) copyGroup() string { return o.Group + repartitionSuffix }
+func (o *TransactorOptions) copyGroup() string { return RepartitionGroup(o.Group) }
 
 // reads returns the topics whose records are decided.
 func (o *TransactorOptions) reads() []string {

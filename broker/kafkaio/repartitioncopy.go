@@ -2,6 +2,7 @@ package kafkaio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,8 +39,10 @@ type copier struct {
 	records   int
 	bytes     int64
 	asides    asides // what was not copied because it is too large
-	promise   func(*kgo.Record, error)
-	failed    atomic.Pointer[error]
+	// askedLimits: in the open transaction the topics were asked what they take by now.
+	askedLimits bool
+	promise     func(*kgo.Record, error)
+	failed      atomic.Pointer[error]
 }
 
 func newCopier(t *Transactor, number int) *copier {
@@ -156,7 +159,7 @@ func (c *copier) rewind(last context.Context) error {
 // an error it is not known what the brokers have, or nothing was copied.
 func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
 	o := &c.t.opts
-	c.records, c.bytes = 0, 0
+	c.records, c.bytes, c.askedLimits = 0, 0, false
 	c.asides.reset()
 	c.failed.Store(nil)
 	began := time.Now()
@@ -217,7 +220,10 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 		id := c.identify(r)
 		from := *r
 		wrap(r, c.to, c.place(r, id), id, now)
-		out, err := r, c.limits.check(c.to, r)
+		out, err := r, c.t.raised(ctx, c.limits, &c.askedLimits, c.limits.check(c.to, r))
+		if errors.Is(err, errAgain) {
+			return err
+		}
 		if err != nil {
 			if out, err = c.instead(&from, id, err); err != nil {
 				return err

@@ -166,7 +166,7 @@ func TestTheTopicBetweenTheStagesIsExamined(t *testing.T) {
 			list, err := tr.Examine(b.Context())
 			must(t, err)
 			more, err := Examine(b.Context(), b.reach(), &ExamineOptions{
-				Group: "g", Inputs: []string{"in"}, Output: "out", Changelog: "g-keys", Repartition: "g-repartition", Transactional: true, Window: time.Hour,
+				Group: "g", Inputs: []string{"in"}, Output: "out", Changelogs: []string{"g-keys"}, Repartition: "g-repartition", Transactional: true, Window: time.Hour,
 			})
 			must(t, err)
 			var text []string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -131,7 +132,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	for i, it := range items {
 		it.Err = produceError(errs[i])
 	}
-	failed := map[uint64]bool{}
+	failed, asked := map[uint64]bool{}, false
 	for i, it := range items {
 		switch {
 		case it.Err == nil:
@@ -140,7 +141,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			it.Err = pipeline.ErrBehind
 			continue
 		case isTooLarge(it.Err):
-			it.Err = s.again(ctx, items[i:i+1])
+			it.Err = s.again(ctx, items[i:i+1], &asked)
 		}
 		if _, permanent := errors.AsType[*semel.PermanentError](it.Err); it.Err != nil && !permanent {
 			failed[it.Group()] = true
@@ -151,18 +152,33 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 // again produces a record that was refused for its size once more, in a batch of
 // its own: brokers refuse a whole batch, and the client fails with it all that it
 // has for the partition, also of other deliveries. Of one that is too large it says
-// how large it may be. It takes one item.
-func (s *Sink) again(ctx context.Context, alone []*pipeline.Item) error {
-	if to := s.to.Load(); to.limits != nil {
+// how large it may be. The first such record of a delivery has the topic asked again:
+// it may take more by now. It takes one item.
+func (s *Sink) again(ctx context.Context, alone []*pipeline.Item, asked *bool) error {
+	to := s.to.Load()
+	changed := to.limits == nil
+	if !changed {
 		if err := s.check(to, alone[0]); err != nil {
-			return err
+			if *asked {
+				return err
+			}
+			*asked = true
+			l, failed := readLimits(ctx, kadm.NewClient(to.client), s.opts.Topic)
+			if failed != nil {
+				return pipeline.Unavailable(fmt.Errorf("kafka: %w", failed), 0) // nothing was written
+			}
+			if changed = !maps.Equal(l, to.limits); !changed {
+				return err
+			}
 		}
 	}
 	s.lone.Lock()
 	defer s.lone.Unlock()
-	if s.to.Load().limits == nil {
-		if err := s.reopen(ctx); err != nil {
-			return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0) // nothing was written
+	if changed {
+		if s.to.Load() == to { // no other delivery was faster
+			if err := s.reopen(ctx); err != nil {
+				return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0) // nothing was written
+			}
 		}
 		if err := s.check(s.to.Load(), alone[0]); err != nil {
 			return err
@@ -179,8 +195,8 @@ func (s *Sink) check(to *outlet, it *pipeline.Item) error {
 	return nil
 }
 
-// reopen reads what the topic takes, which was not there when the sink was opened.
-// A client keeps the limit that it began with, so another takes its place. The
+// reopen reads what the topic takes, which was not there when the sink was opened or
+// took something else. A client keeps the limit that it began with, so another takes its place. The
 // caller holds lone.
 func (s *Sink) reopen(ctx context.Context) error {
 	client, l, err := producer(ctx, s.opts.Client, s.opts.Topic, s.opts.SamePartition)

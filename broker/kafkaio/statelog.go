@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // stateLog keeps on disk what one partition's state has applied of the

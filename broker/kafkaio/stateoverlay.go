@@ -26,6 +26,8 @@ type overlay struct {
 type overlayRecord struct {
 	changelogDraft
 	first int // the number of its first entry
+	// origins is what headerOrigins says of the entries, if they are of copies.
+	origins []byte
 }
 
 const firstOverlaySlots = 1 << 10
@@ -95,9 +97,24 @@ func (o *overlay) begin() *overlayRecord {
 		o.records = append(o.records, overlayRecord{})
 	}
 	r := &o.records[n]
-	r.first = o.count
+	r.first, r.origins = o.count, r.origins[:0]
 	r.begin(room)
 	return r
+}
+
+// from says which record of an input the last entry was a copy of. Each entry has one,
+// or none has.
+func (o *overlay) from(input int, partition int32, offset int64) {
+	r := &o.records[len(o.records)-1]
+	r.origins = appendOrigin(r.origins, input, partition, offset)
+}
+
+// originsOf returns what headerOrigins says of a record's entries, or nothing.
+func (o *overlay) originsOf(record int) []byte {
+	if record >= len(o.records) {
+		return nil
+	}
+	return o.records[record].origins
 }
 
 // place makes an entry the last one of its digest.

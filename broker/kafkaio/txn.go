@@ -16,8 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel/internal/clock"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // ErrFenced says that another process runs under this one's names: the later
@@ -116,6 +116,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 			}
 		})
 	}
+	running.Go(func() { t.watchStalls(ctx) })
 	if t.opts.Standby {
 		running.Go(func() { newStandby(t).run(ctx) })
 	}

@@ -27,11 +27,17 @@ func (w *worker) fit(ctx context.Context, outputs []*kgo.Record) error {
 		if err := w.refused(ctx, topic); err != nil {
 			return err
 		}
-		if err := w.s.limits.check(topic, out); err != nil {
+		if err := w.check(ctx, topic, out); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// check says whether a topic takes an output. If it wraps errAgain, the session begins
+// anew.
+func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error {
+	return w.s.t.raised(ctx, w.s.limits, &w.askedLimits, w.s.limits.check(topic, out))
 }
 
 // putAside does with a record that is not delivered what the policy says.

@@ -23,7 +23,8 @@ var ErrNoChangelog = errors.New("there is no changelog yet")
 type KnownKey struct {
 	Key semel.Key
 	// Topic, Partition and Offset are those of the record that was first, whose
-	// output is committed; behind a Repartition those of its copy.
+	// output is committed. With Repartition they are those of the record in the
+	// input; if its topic was no input any more, those of its copy.
 	Topic     string
 	Partition int32
 	Offset    int64
@@ -153,14 +154,28 @@ func (l *looking) record(r *kgo.Record) error {
 		}
 		l.digests[id] = digests
 	}
+	var from []semel.Origin
+	for _, h := range r.Headers {
+		if h.Key == headerOrigins {
+			if from, err = parseOrigins(h.Value, c.len()); err != nil {
+				return fmt.Errorf("kafkaio: %s/%d at %d: header %s: %w", r.Topic, r.Partition, r.Offset, h.Key, err)
+			}
+		}
+	}
 	var e entry
 	for i := range c.len() {
 		c.at(i, &e)
-		if at := slices.Index(digests, e.digest); at >= 0 {
-			l.found[lookedUp{id, at}] = KnownKey{
-				Key: l.keys[at], Topic: l.inputs[id.topic], Partition: id.number, Offset: e.offset, Digest: e.digest, FirstSeen: time.UnixMilli(e.time),
-			}
+		at := slices.Index(digests, e.digest)
+		if at < 0 {
+			continue
 		}
+		known := KnownKey{
+			Key: l.keys[at], Topic: l.inputs[id.topic], Partition: id.number, Offset: e.offset, Digest: e.digest, FirstSeen: time.UnixMilli(e.time),
+		}
+		if from != nil && from[i].Source != "" {
+			known.Topic, known.Partition, known.Offset = from[i].Source, from[i].Partition, from[i].Offset
+		}
+		l.found[lookedUp{id, at}] = known
 	}
 	return nil
 }

@@ -2,8 +2,12 @@ package kafkaio
 
 import (
 	"errors"
+	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
 )
@@ -27,8 +31,18 @@ func (b *bubble) look(opts TransactorOptions, ids ...string) []KnownKey {
 
 func TestLookTellsOfTheRecordThatWasFirst(t *testing.T) {
 	t.Parallel()
+	for name, repartition := range map[string]*Repartition{"one stage": nil, "two stages": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			looksForTheFirst(t, repartition)
+		})
+	}
+}
+
+func looksForTheFirst(t *testing.T, repartition *Repartition) {
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()
+		opts.Repartition = repartition
 		unused, err := NewTransactor(&opts)
 		if err != nil {
 			b.Fatal(err)
@@ -40,6 +54,9 @@ func TestLookTellsOfTheRecordThatWasFirst(t *testing.T) {
 		b.write(numbered(0, 10, 2)...)
 		p := b.start(opts)
 		p.wait(20, settled)
+		if repartition != nil {
+			time.Sleep(2 * purgeEvery) // the copies are deleted
+		}
 		began := time.Now()
 		known := b.look(opts, "0", "7", "none")
 		if len(known) != 2 {
@@ -55,7 +72,7 @@ func TestLookTellsOfTheRecordThatWasFirst(t *testing.T) {
 					}
 				}
 			}
-			if age := began.Sub(k.FirstSeen); age < 0 || age > time.Minute || !k.Expires.Equal(k.FirstSeen.Add(time.Hour)) {
+			if age := began.Sub(k.FirstSeen); age < 0 || age > 2*time.Minute || !k.Expires.Equal(k.FirstSeen.Add(time.Hour)) {
 				b.Errorf("%+v at %v", k, began)
 			}
 		}
@@ -77,4 +94,61 @@ func TestLookTellsOfTheRecordThatWasFirst(t *testing.T) {
 			b.Errorf("after the window: %+v", known)
 		}
 	})
+}
+
+// TestLookTellsOfACopyWhoseInputIsGone has a record that was copied from a topic which
+// the pipeline does not read any more when it decides.
+func TestLookTellsOfACopyWhoseInputIsGone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		must(b.T, b.cluster.CreateTopic("old", 1, nil))
+		opts := b.options()
+		opts.Repartition = &Repartition{}
+		opts.Inputs = []string{"old", "in"}
+		p := b.start(opts)
+		b.write(&kgo.Record{Topic: "old", Key: []byte("a"), Value: []byte("v")}, record(0, "b", "v"))
+		p.wait(2, settled)
+		p.stop()
+		copied := &kgo.Record{Topic: "old", Key: []byte("c"), Value: []byte("v"), Timestamp: time.Now()}
+		wrap(copied, "g-repartition", 0, []byte("c"), time.Now())
+		b.write(copied)
+		opts.Inputs = []string{"in"}
+		p = b.start(opts)
+		p.wait(1, settled)
+		p.stop()
+		for id, want := range map[string]string{"a": "old", "b": "in", "c": "g-repartition"} {
+			if known := b.look(opts, id); len(known) != 1 || known[0].Topic != want {
+				b.Errorf("%s: %+v, want it in %s", id, known, want)
+			}
+		}
+	})
+}
+
+func TestOriginsAreReadAsTheyWereWritten(t *testing.T) {
+	t.Parallel()
+	value := appendInputs(nil, []string{"a", "a longer name"})
+	var want []semel.Origin
+	for _, o := range []semel.Origin{{Source: "a"}, {}, {Source: "a longer name", Partition: math.MaxInt32, Offset: math.MaxInt64}, {Source: "a", Partition: 3, Offset: 1 << 40}} {
+		input := 0
+		if o.Source != "" {
+			input = 1 + slices.Index([]string{"a", "a longer name"}, o.Source)
+		}
+		value = appendOrigin(value, input, o.Partition, o.Offset)
+		want = append(want, o)
+	}
+	got, err := parseOrigins(value, len(want))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	for n := range value {
+		if got, err := parseOrigins(value[:n], len(want)); err == nil {
+			t.Errorf("of %d bytes %+v was read", n, got)
+		}
+	}
+	if got, err := parseOrigins(append(value, 0), len(want)); err == nil {
+		t.Errorf("with a byte more %+v was read", got)
+	}
+	if _, err := parseOrigins(appendOrigin(appendInputs(nil, []string{"a"}), 2, 0, 0), 1); err == nil {
+		t.Error("an input that is not named was read")
+	}
 }

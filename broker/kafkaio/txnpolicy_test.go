@@ -18,9 +18,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // keysOf returns the keys of records in the order in which they were written to

@@ -123,6 +123,23 @@ func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
 	return err
 }
 
+// raised returns the error of a check against the limits that a client has. The first
+// one of a transaction has the topics asked again: if they take something else by now,
+// the error has the client begin anew. A raised limit then counts without a restart.
+func (t *Transactor) raised(ctx context.Context, had limits, asked *bool, tooLarge error) error {
+	if tooLarge == nil || *asked {
+		return tooLarge
+	}
+	*asked = true
+	if err := t.readLimits(ctx, t.adm()); err != nil {
+		return fmt.Errorf("kafkaio: %w: %w", errAgain, err)
+	}
+	if !maps.Equal(had, *t.limits.Load()) {
+		return fmt.Errorf("kafkaio: %w with the topics' new max.message.bytes", errAgain)
+	}
+	return tooLarge
+}
+
 // mostRefusals is how often in a row brokers may refuse, for its size, what fits by
 // the settings that they tell.
 const mostRefusals = 5

@@ -1,6 +1,7 @@
 package kafkaio
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,9 @@ var _ pipeline.Readier = (*Transactor)(nil)
 
 // Ready implements pipeline.Readier. It returns nil, or what keeps the Transactor
 // from its work: it has not begun, what it needs is not there yet, a member begins
-// anew after an error and has done nothing since, or no broker answers. It blocks
-// at most until ctx ends and may be called at any time.
+// anew after an error and has done nothing since, no broker answers, or a transaction
+// that does not end holds up a partition. It blocks at most until ctx ends and may be
+// called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
 	client, looked, err := t.health.look()
 	if err != nil {
@@ -41,7 +43,7 @@ func (t *Transactor) Ready(ctx context.Context) error {
 
 // health is what keeps a Transactor from its work. It tells of a pause when the
 // brokers do not answer or a member fails twice in a row, and of its end when all
-// members work again.
+// members work again. A partition that stalls is a pause of its own.
 type health struct {
 	observe func(pipeline.Event)
 
@@ -50,6 +52,8 @@ type health struct {
 	looked  bool             // all that is needed was there
 	lacking error            // why not
 	failing map[string]error // members that begin anew, by name
+	stalled error            // why a partition is not read any further
+	since   time.Time        // when that was told of
 	paused  time.Time        // when a pause began that was told of, or zero
 }
 
@@ -66,7 +70,7 @@ func (h *health) look() (client *kgo.Client, looked bool, err error) {
 	for _, name := range slices.Sorted(maps.Keys(h.failing)) {
 		return h.client, h.looked, h.failing[name] // one is enough to say why
 	}
-	return h.client, h.looked, h.lacking
+	return h.client, h.looked, cmp.Or(h.lacking, h.stalled)
 }
 
 // missing notes why not all that is needed is there yet.
@@ -113,6 +117,20 @@ func (h *health) works(name string) {
 	}
 }
 
+// stalls notes why a partition is not read any further, or nil. The reason is told once.
+func (h *health) stalls(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil && h.stalled == nil:
+		h.since = time.Now()
+		h.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "source", Err: err})
+	case err == nil && h.stalled != nil:
+		h.observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "source", Elapsed: time.Since(h.since)})
+	}
+	h.stalled = err
+}
+
 func (h *health) pause(err error) {
 	if h.paused.IsZero() {
 		h.paused = time.Now()
@@ -138,4 +156,35 @@ func silent(err error) bool {
 func joined(client *kgo.GroupTransactSession) bool {
 	member, _ := client.Client().GroupMetadata()
 	return member != ""
+}
+
+// watchStalls looks for partitions that are not read any further, until ctx ends.
+func (t *Transactor) watchStalls(ctx context.Context) {
+	w := &stallWatch{admin: &Admin{client: t.admin, adm: t.adm()}, patience: t.opts.TransactionTimeout}
+	every := min(t.opts.TransactionTimeout/4, 5*time.Second)
+	for pause(ctx, every) {
+		patient, cancel := context.WithTimeout(ctx, every)
+		stalled, err := w.look(patient, t.readings())
+		cancel()
+		if err == nil {
+			t.health.stalls(stalled)
+		}
+	}
+}
+
+// readings returns what the members of this process read.
+func (t *Transactor) readings() []reading {
+	decided := reading{group: t.opts.Group, changelog: t.opts.changelogOf}
+	copied := reading{group: t.opts.copyGroup()}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, at := range t.slots {
+		if _, own := at.holder.(*session); own {
+			decided.parts = append(decided.parts, id)
+		}
+	}
+	for id := range t.copying {
+		copied.parts = append(copied.parts, id)
+	}
+	return []reading{decided, copied}
 }

@@ -28,6 +28,7 @@ type worker struct {
 	states  []keyState
 	offsets []int64 // in the topic that was read
 	origins origins
+	inputs  []byte // with which headerOrigins begins; nil without Repartition
 	touched []*part
 	counts  counts
 	asides  asides
@@ -39,6 +40,8 @@ type worker struct {
 	// inTime how many of them within the interval.
 	transformed, inTime int
 	limit               int // of the records of a transaction, after one that took too long; or 0
+	// askedLimits: in the open transaction the topics were asked what they take by now.
+	askedLimits bool
 	// produce gives a record to the client, as part of the open transaction.
 	produce func(*kgo.Record)
 	// promise is called for each record that was written or failed.
@@ -66,6 +69,9 @@ func (w *worker) init(s *session) {
 	w.s, w.opts = s, &s.t.opts
 	w.reader = w.opts.Key.Reader(nil)
 	w.pace = firstPace
+	if w.opts.Repartition != nil {
+		w.inputs = appendInputs(nil, w.opts.Inputs)
+	}
 	w.promise = func(r *kgo.Record, err error) {
 		if err != nil {
 			if w.opts.Transform != nil {
@@ -123,6 +129,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 func (w *worker) reset() {
 	w.counts = counts{}
 	w.asides.reset()
+	w.askedLimits = false
 	w.records, w.bytes = 0, 0
 	w.transformed, w.inTime = 0, 0
 	w.failed.Store(nil)
@@ -235,8 +242,12 @@ func (t *Transactor) writeLog(st *state) {
 // writeChangelog writes what the transaction learned of keys.
 func (w *worker) writeChangelog() {
 	for _, p := range w.touched {
-		for _, value := range p.slot.state.records() {
+		st := p.slot.state
+		for i, value := range st.records() {
 			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.topic), Partition: p.id.number, Value: value}
+			if origins := st.overlay.originsOf(i); len(origins) > 0 {
+				r.Headers = []kgo.RecordHeader{{Key: headerOrigins, Value: slices.Concat(w.inputs, origins)}}
+			}
 			p.changes = append(p.changes, r)
 			w.produce(r)
 		}
@@ -278,7 +289,7 @@ func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
 		}
 		if !p.touched {
 			p.touched = true
-			p.slot.state.most = changelogEntries(w.s.limits.of(w.opts.changelogOf(f.Topic)))
+			p.slot.state.most = changelogEntries(w.s.limits.of(w.opts.changelogOf(f.Topic)), w.inputs)
 			w.touched = append(w.touched, p)
 		}
 		w.records += len(f.Records)
@@ -357,9 +368,13 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 	default:
 		w.counts.fresh++
 	}
+	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
 	delivered, err := w.deliver(ctx, r)
 	if delivered {
 		st.learn(d, when, offset)
+		if w.inputs != nil {
+			st.overlay.from(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
+		}
 	}
 	return err
 }
@@ -389,7 +404,9 @@ func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
 			r.Headers = appendKeyHeaders(r.Headers, k, w.opts.Name)
 		}
 	}
-	if err := w.s.limits.check(w.opts.Output, r); err != nil {
+	if err := w.check(ctx, w.opts.Output, r); errors.Is(err, errAgain) {
+		return false, err
+	} else if err != nil {
 		r.Headers = headers
 		return false, w.fail(ctx, r, 1, err)
 	}

@@ -102,13 +102,13 @@ func (f *kafkaFlags) check(p *problems) {
 }
 
 // with connects and calls use.
-func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *kafkaio.Admin, topics []string) error) (err error) {
+func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *kafkaio.Admin, in kafkaio.Places) error) (err error) {
 	patient, cancel := context.WithTimeout(ctx, f.patience)
 	defer cancel()
 	var admin *kafkaio.Admin
-	var topics []string
+	var in kafkaio.Places
 	if f.spec != nil {
-		admin, topics, err = kafka.OpenAdmin(patient, f.conf, f.spec)
+		admin, in, err = kafka.OpenAdmin(patient, f.conf, f.spec)
 	} else {
 		admin, err = kafka.OpenBrokers(patient, f.brokers)
 	}
@@ -116,7 +116,8 @@ func (f *kafkaFlags) with(ctx context.Context, use func(ctx context.Context, a *
 		return inOneLine(err)
 	}
 	defer func() { err = errors.Join(err, admin.Close()) }()
-	if err := use(patient, admin, append(topics, f.topics...)); err != nil {
+	in.Topics = append(in.Topics, f.topics...)
+	if err := use(patient, admin, in); err != nil {
 		return inOneLine(err)
 	}
 	return nil
@@ -147,7 +148,8 @@ func newTxnListCommand(f *kafkaFlags) *cobra.Command {
 semel kafka txn ls --brokers 127.0.0.1:9092 --topic orders --all --json`,
 		Long: `Lists the transactions that are under way, and those that are open in the
 partitions of topics though nobody has them under way: they hang. Topics are those
-of the pipeline and of --topic. The exit status is 3 if one hangs.`,
+of the pipeline and of --topic. Of __consumer_offsets, ls looks into the partitions
+that hold the offsets of the pipeline's groups. The exit status is 3 if one hangs.`,
 		Args: noArguments,
 		RunE: f.checked(func(cmd *cobra.Command, _ []string, wrong problems) error {
 			f.check(&wrong)
@@ -155,7 +157,7 @@ of the pipeline and of --topic. The exit status is 3 if one hangs.`,
 				return err
 			}
 			hanging := 0
-			err := f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, topics []string) error {
+			err := f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, in kafkaio.Places) error {
 				list, err := a.Transactions(ctx)
 				if err != nil {
 					return err
@@ -167,7 +169,11 @@ of the pipeline and of --topic. The exit status is 3 if one hangs.`,
 						}
 					}
 				}
-				open, err := a.Open(ctx, topics...)
+				open, err := a.Open(ctx, in)
+				if errors.Is(err, kafkaio.ErrOffsetsHidden) {
+					f.note("%s", err)
+					err = nil
+				}
 				for i := range open {
 					if o := &open[i]; o.Hanging {
 						hanging++
@@ -236,7 +242,7 @@ semel kafka txn describe orders-once/orders.web-1.1-0 --config kafka.yaml --json
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, _ []string) error {
+			return f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, _ kafkaio.Places) error {
 				list, err := a.Transactions(ctx, args...)
 				for i := range list {
 					if err := f.printTransaction(&list[i]); err != nil {
@@ -278,7 +284,7 @@ it is open, as ls shows them. What somebody will end is not aborted in this way.
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, _ []string) error {
+			return f.with(cmd.Context(), func(ctx context.Context, a *kafkaio.Admin, _ kafkaio.Places) error {
 				if place {
 					if err := a.AbortHanging(ctx, topic, partition, offset); err != nil {
 						return err

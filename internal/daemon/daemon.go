@@ -15,6 +15,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe"
 	"github.com/semel-dev/semel/pipeline"
@@ -242,6 +243,9 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 		}
 		if ctx.Err() != nil {
 			return nil, nil
+		}
+		if _, held := embedded.Holder(err); held {
+			return nil, err // another program runs the pipeline, and may for years
 		}
 		if class := semel.Classify(err); class != semel.ClassRetryable && !mayPass(err) {
 			return nil, err

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -75,7 +74,7 @@ func openStore(dir string) (*logstore.Store, error) {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file: name a directory", dir)}}
 	}
 	store, err := logstore.Open(dir, nil)
-	var locked *vfs.LockedError
+	var locked *logstore.LockedError
 	switch {
 	case errors.As(err, &locked):
 		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)
@@ -90,11 +89,11 @@ func openStore(dir string) (*logstore.Store, error) {
 func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
 	for from := 0; from < len(digests); from += maxTxKeys {
 		to := min(from+maxTxKeys, len(digests))
-		p := prints
+		keys := logstore.TxKeys{Digests: digests[from:to]}
 		if prints != nil {
-			p = prints[from:to]
+			keys.Prints = prints[from:to]
 		}
-		if err := j.tx.Claim(digests[from:to], p, j.window, out[from:to]); err != nil {
+		if err := j.tx.Claim(keys, j.window, out[from:to]); err != nil {
 			return j.explain(err)
 		}
 		for _, d := range out[from:to] {

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -16,7 +15,7 @@ type extraction struct {
 	rules    []*key.Rule
 	columns  [][]column // of each rule, in CSV
 	prints   bool       // a line's content is not told by its key
-	digester digest.Scoped
+	digester interface{ Bytes(id []byte) semel.Digest }
 	seed     uint64
 	// hashMissing: lines without a key take their content for one.
 	hashMissing bool

@@ -142,7 +142,7 @@ func (g *Guard) Window(d time.Duration) {
 type Pipeline struct {
 	*Guard
 	delivered, retried, parked, dropped, pauses words
-	paused                                      [2]func(float64)
+	paused                                      [3]func(float64)
 	read, bytes, delivery, settled, settling,
 	returned, changes, standby func(float64)
 }

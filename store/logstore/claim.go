@@ -167,7 +167,7 @@ func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f
 		if e.rich != nil {
 			a.Claim = semel.Claim{Token: e.rich.token, Attempt: int(e.rich.attempt)}
 		}
-	case r.Done && r.Owner.Nonce != 0 && e.check == checkOf(r.Owner.Nonce):
+	case r.Done && e.check != 0 && e.check == o.checkOfOwner(&r.Owner):
 		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
 	default:
 		a.Decision = semel.Duplicate
@@ -190,12 +190,12 @@ func (e *entry) result() semel.Result {
 func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
 	state := c.state(now)
 	switch {
+	case !c.fingerprint.Matches(r.Fingerprint):
+		a.Decision, a.Claim = semel.Mismatch, c.grant()
 	case state == semel.Claimed && !r.Done && c.owned(r.Owner):
 		c.leaseEnd = max(c.leaseEnd, after(now, int64(r.Lease)))
 		a.Decision, a.Claim = semel.Fresh, c.grant()
 		s.waitForClaim(o, c)
-	case !c.fingerprint.Matches(r.Fingerprint):
-		a.Decision, a.Claim = semel.Mismatch, c.grant()
 	case state == semel.Unknown:
 		a.Decision, a.Claim, a.Holder = semel.InDoubt, c.grant(), c.name
 	case now < c.leaseEnd:
@@ -218,12 +218,12 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	if r.Done {
 		a.Claim.Attempt = int(old.attempt) + 1
 		if old.attempt == 0 && !s.opts.KeepIDs &&
-			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), checkOf(r.Owner.Nonce), half(r.Fingerprint), now) {
+			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), o.checkOfOwner(&r.Owner), half(r.Fingerprint), now) {
 			return
 		}
 		x := done{
 			tick:  expiryTick(now, int64(r.Window)),
-			check: checkOf(r.Owner.Nonce),
+			check: o.checkOfOwner(&r.Owner),
 			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key)},
 		}
 		s.claims.remove(d) // and with it old

@@ -39,7 +39,8 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 }
 
 // Extend implements semel.Store. It does not wait for the disk: the leases of a
-// process end with it.
+// process end with it. A record that is unknown is not extended: its holder may
+// complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -213,7 +214,7 @@ func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.
 	case c == nil:
 		ready, err := s.staleOther(o, d, r.Key, r.Token)
 		return time.Time{}, ready, err
-	case c.token != r.Token || c.unknown:
+	case c.token != r.Token || c.state(now) == semel.Unknown:
 		return time.Time{}, true, stale(r.Key, r.Token, c.state(now), c.token)
 	}
 	c.leaseEnd = after(now, int64(r.Lease))

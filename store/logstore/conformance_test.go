@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/vfs"
 )
 
 func TestConformance(t *testing.T) {
@@ -47,7 +47,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 		digest := s.Digester(r.Key.Scope).String(r.Key.ID)
 		prints := []uint64{binary.LittleEndian.Uint64(r.Fingerprint[:8])}
 		var out [1]semel.Decision
-		if err := tx.Claim([]semel.Digest{digest}, prints, r.Window, out[:]); err != nil {
+		if err := tx.Claim(logstore.TxKeys{Digests: []semel.Digest{digest}, Prints: prints, Keys: []semel.Key{r.Key}}, r.Window, out[:]); err != nil {
 			return err
 		}
 		answers[i] = semel.ClaimAnswer{Decision: out[0]}
@@ -59,15 +59,19 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 }
 
 func TestCrashes(t *testing.T) {
-	for _, fsync := range []logstore.Fsync{logstore.Always, logstore.Never} {
-		t.Run(fsync.String(), func(t *testing.T) {
+	for name, opts := range map[string]logstore.Options{
+		"always":       {Fsync: logstore.Always},
+		"never":        {Fsync: logstore.Never},
+		"readable ids": {Fsync: logstore.Always, KeepIDs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			storetest.RunCrash(t, storetest.CrashHarness{
 				Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
-					return logstore.Open(dir, &logstore.Options{
-						FS: fs, Clock: now, SegmentSize: 64 << 10, CacheBytes: 256 << 10,
-						// Long enough to lose something with the power.
-						Fsync: fsync, FsyncInterval: time.Hour,
-					})
+					o := opts
+					o.FS, o.Clock, o.SegmentSize, o.CacheBytes = fs, now, 64<<10, 256<<10
+					// Long enough to lose something with the power.
+					o.FsyncInterval = time.Hour
+					return logstore.Open(dir, &o)
 				},
 				Transact: transact,
 			})

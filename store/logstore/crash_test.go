@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // seed returns the seed of a random test and prints it; SEMEL_SEED repeats one.
@@ -138,7 +138,7 @@ func crashTx(ctx context.Context, s *Store, h *history, seal bool) error {
 		keys = append(keys, d.String(key(txBase+h.txTried*keysPerTx+i).ID))
 	}
 	out := make([]semel.Decision, len(keys))
-	if err := tx.Claim(keys, nil, semel.Forever, out); err != nil {
+	if err := tx.Claim(TxKeys{Digests: keys}, semel.Forever, out); err != nil {
 		return err
 	}
 	h.txTried++

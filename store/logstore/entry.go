@@ -174,14 +174,14 @@ func decodeRichEntry(e entry, meta uint32, b []byte) (entry, bool) {
 	return e, true
 }
 
-// checkOf shortens a token, or an owner's nonce, to the check that is stored
-// with a compact entry. 0 stays 0.
-func checkOf(v uint64) uint32 {
-	if v == 0 {
+// checkOf shortens a token to the check that is stored with a compact entry. 0
+// stays 0. For that of an owner see op.checkOfOwner.
+func checkOf(token uint64) uint32 {
+	if token == 0 {
 		return 0
 	}
 	// Tokens differ in their low bits, and in the count of opens above bit 40.
-	return max(uint32(v)^uint32(v>>32)*0x9e3779b1, 1)
+	return max(uint32(token)^uint32(token>>32)*0x9e3779b1, 1)
 }
 
 // wholeOf returns a fingerprint of which only the first half is known.

@@ -26,6 +26,32 @@ func (e *CorruptError) Error() string {
 // Unwrap returns semel.ErrCorrupt and the cause.
 func (e *CorruptError) Unwrap() []error { return []error{semel.ErrCorrupt, e.Err} }
 
+// ErrLocked says that a process has the store open. Errors that wrap it are a
+// [*LockedError].
+var ErrLocked = errors.New("store is in use")
+
+// LockedError says which process has a store open. Nothing was changed: its
+// class is semel.ClassRetryable.
+type LockedError struct {
+	// Dir is the directory of the store.
+	Dir string
+	// PID is the id of the process on its host, or 0 if it is not known.
+	PID int
+	// Holder describes the process in words: its id and host, since when it
+	// has the store open, and its command line.
+	Holder string
+}
+
+// Error implements error.
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("logstore: the store %s is held by %s: end that process, or try again when it has ended", e.Dir, e.Holder)
+}
+
+// Is reports that the error is an ErrLocked and a semel.ErrStoreUnavailable.
+func (e *LockedError) Is(target error) bool {
+	return target == ErrLocked || target == semel.ErrStoreUnavailable
+}
+
 var (
 	errClosed = fmt.Errorf("logstore: %w", semel.ErrClosed)
 	// errLengths: requests and answers of a call do not match.

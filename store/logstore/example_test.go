@@ -56,7 +56,7 @@ func ExampleStore_Begin() {
 	digester := s.Digester("lines")
 	keys := []semel.Digest{digester.String("a"), digester.String("b"), digester.String("a")}
 	decisions := make([]semel.Decision, len(keys))
-	if err := tx.Claim(keys, nil, semel.Forever, decisions); err != nil {
+	if err := tx.Claim(TxKeys{Digests: keys}, semel.Forever, decisions); err != nil {
 		fmt.Println(err)
 		return
 	}

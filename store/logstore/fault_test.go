@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 func openFault(t testing.TB, fs *faultfs.FS) (*Store, error) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // FuzzSegment opens a store whose only segment is made of arbitrary bytes:

@@ -14,7 +14,10 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/golden anew, after a change of the format")
 
-const goldenDir = "testdata/golden"
+const (
+	goldenDir  = "testdata/golden"
+	goldenDir1 = "testdata/golden1" // of format version 1, as it was written then
+)
 
 // writeGolden writes a store with each kind of entry into dir, always the same.
 func writeGolden(t *testing.T, dir string) {
@@ -113,8 +116,14 @@ func TestFormatIsTheGoldenOne(t *testing.T) {
 
 func TestGoldenStoreIsRead(t *testing.T) {
 	t.Parallel()
+	for _, golden := range []string{goldenDir1, goldenDir} {
+		t.Run(filepath.Base(golden), func(t *testing.T) { readGolden(t, golden) })
+	}
+}
+
+func readGolden(t *testing.T, golden string) {
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(goldenDir)); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
 		t.Fatal(err)
 	}
 	clock := newHandClock()

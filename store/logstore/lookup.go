@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
 // op is the scratch space of one call.
 type op struct {
 	store   *Store
 	digests []semel.Digest
+	owners  digest.Owners
 	reads   []read
 	known   map[uint64]reading // what was read from files, by position
 	led     []*batch           // batches this call must write
@@ -47,10 +49,21 @@ func (o *op) free() {
 	}
 	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
 	o.found = found{}
+	o.owners = digest.Owners{} // the name is the caller's
 	clear(o.led)
 	o.led = o.led[:0]
 	clear(o.known)
 	o.store.ops.Put(o)
+}
+
+// checkOfOwner returns the check of who makes a key done in one step; 0 is nobody.
+func (o *op) checkOfOwner(owner *semel.Owner) uint32 {
+	if *owner == (semel.Owner{}) {
+		return 0
+	}
+	o.owners.Hasher = o.store.hasher
+	d := o.owners.Of(owner)
+	return max(binary.LittleEndian.Uint32(d[:]), 1)
 }
 
 // waitFor makes the call wait for a batch.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // Fsync says when what is written becomes safe against loss of power. What is
@@ -74,7 +74,7 @@ type Options struct {
 	KeepIDs bool
 	// Clock is the wall clock, for tests. Defaults to time.Now.
 	Clock func() time.Time
-	// FS is the file layer, for tests. Defaults to the operating system's.
+	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
 

@@ -31,20 +31,22 @@ func (s *Store) recover(names []string) error {
 	for _, g := range found {
 		s.log.ring[g.num%ringSize] = g
 	}
-	last := time.Unix(0, s.id.created)
+	l := newLoader(s, found)
 	if len(found) > 0 {
 		s.log.first = found[0].num
-		l := newLoader(s, found)
 		if err := l.load(); err != nil {
 			return err
 		}
+	}
+	if err := s.checkReached(found); err != nil {
+		return err
+	}
+	if len(found) > 0 {
 		if found, err = s.finish(found, l); err != nil {
 			return err
 		}
-		if l.last > last.UnixNano() {
-			last = time.Unix(0, l.last)
-		}
 	}
+	last := time.Unix(0, max(s.id.created, l.last))
 	s.clock = clock.New(s.opts.Clock, last)
 	return s.resume(found)
 }
@@ -322,6 +324,42 @@ func isZero(b []byte) bool {
 	return true
 }
 
+// checkReached refuses a log that ends before the place that it is known to have
+// reached. Its end cannot have been cut short by a crash: it was durable. It
+// changes nothing, so that the next open says the same.
+func (s *Store) checkReached(found []*segment) error {
+	const restore = "restore it from a copy: without it, keys that are done would be new again"
+	reached := s.id.reached
+	if len(found) == 0 {
+		if reached.segment == 0 {
+			return nil
+		}
+		return s.missing(reached.segment, restore)
+	}
+	last := found[len(found)-1]
+	tail := last // where the log ends
+	if i := slices.IndexFunc(found, func(g *segment) bool { return !g.sealed }); i >= 0 {
+		tail = found[i]
+	}
+	end := logEnd{tail.num, tail.next}
+	switch {
+	case tail.sealed:
+		// A segment is sealed when the next one is there.
+		return s.missing(last.num+1, restore)
+	case !end.before(reached):
+		return nil
+	case last.num < reached.segment:
+		return s.missing(last.num+1, restore)
+	}
+	return s.corrupt(tail, tail.next, fmt.Errorf("the log ends here, but it reached byte %d of %s before: its end was cut off or overwritten: %s",
+		reached.offset, segmentName(reached.segment), restore))
+}
+
+// missing says that a segment's file is not there.
+func (s *Store) missing(num uint32, then string) error {
+	return &CorruptError{File: filepath.Join(s.dir, segmentName(num)), Err: errors.New("the segment is missing: " + then)}
+}
+
 // finish settles what recovery found at the ends of the log. It returns the
 // segments that remain.
 func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
@@ -389,16 +427,11 @@ func (s *Store) checkFirst(found []*segment) error {
 
 // resume makes the log ready to be appended to.
 func (s *Store) resume(found []*segment) error {
-	num := uint32(1)
 	if n := len(found); n > 0 {
-		g := found[n-1]
-		if !g.sealed {
-			return s.resumeIn(g)
-		}
-		num = g.num + 1
-	} else {
-		s.log.first, s.log.swept = num, num
+		return s.resumeIn(found[n-1])
 	}
+	const num = 1
+	s.log.first, s.log.swept = num, num
 	g, err := s.createLargest(num, min(firstSize, int(s.opts.SegmentSize)), minSegmentSize)
 	if err != nil {
 		return err

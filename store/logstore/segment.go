@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 	"path/filepath"
 
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // A segment is one file of the log: a header of headerSize bytes, then records.
@@ -15,7 +15,7 @@ import (
 // sealed.
 const (
 	segmentMagic = "SEMELSEG"
-	version      = 1
+	version      = 1 // of segments
 	headerSize   = 64
 
 	// Positions in the index count units of 4 bytes in a ring of segments, of

@@ -8,12 +8,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // Store is an embedded, durable store for one process. Its methods may be
@@ -77,10 +76,11 @@ var (
 
 // Open opens the store in a directory, or makes one there if the directory is
 // empty or missing. It reads the whole log, and verifies it, before it returns:
-// about a second for each few million keys. It returns a *vfs.LockedError that
-// names the holder if another process has the store open, a *CorruptError if
-// the log is damaged anywhere but in a last write that was cut short, and
-// semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
+// about a second for each few million keys. It returns
+//   - a [*LockedError] that names the holder if the store is open already;
+//   - a [*CorruptError] if the log is damaged, except in a last write that a
+//     crash cut short, or if it ends before the place that it had reached;
+//   - semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
 func Open(dir string, opts *Options) (*Store, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
@@ -98,9 +98,8 @@ func Open(dir string, opts *Options) (*Store, error) {
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("logstore: make directory: %w", err)
 	}
-	s.lock, err = s.fs.Lock(filepath.Join(dir, lockName), holder(time.Now()))
-	if err != nil {
-		return nil, fmt.Errorf("logstore: lock: %w", err)
+	if s.lock, err = s.takeLock(); err != nil {
+		return nil, err
 	}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.closeFiles(), s.lock.Close())
@@ -150,8 +149,14 @@ func (s *Store) start() error {
 		return err
 	}
 	s.hasher = digest.New(s.id.secret)
+	if err := s.recover(names); err != nil {
+		return err
+	}
+	if err := s.countOpen(); err != nil {
+		return err
+	}
 	s.token = semel.Token(s.id.opens << tokenBits)
-	return s.recover(names)
+	return nil
 }
 
 // Traits implements semel.Store.
@@ -173,7 +178,9 @@ func (s *Store) Dir() string { return s.dir }
 
 // Close finishes what was begun, makes it durable and gives the directory up.
 // Calls that run are finished first; later ones get semel.ErrClosed. It returns
-// the error that stopped the store, if one did. A second Close does nothing.
+// the error that stopped the store, if one did. If the disk is too full to note
+// where the log ends, the error wraps semel.ErrStoreFull and nothing is lost. A
+// second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -198,7 +205,8 @@ func (s *Store) Close() error {
 }
 
 // shutDown ends the log with an empty record, which says that everything before
-// it is durable, and cuts the file to its length.
+// it is durable, cuts the file to its length, and notes that the log reaches
+// that far.
 func (s *Store) shutDown() error {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
@@ -227,6 +235,14 @@ func (s *Store) shutDown() error {
 	}
 	if err != nil {
 		return fmt.Errorf("logstore: close segment %d: %w", g.num, err)
+	}
+	end := logEnd{g.num, g.next}
+	if end == s.id.reached {
+		return nil
+	}
+	s.id.reached = end
+	if err := s.saveIdentity(); err != nil {
+		return fmt.Errorf("logstore: close: all answers are durable, but a loss of the log's end would not be noticed: %w", err)
 	}
 	return nil
 }
@@ -282,8 +298,18 @@ func (s *Store) fail(cause error) {
 	}
 }
 
-// Digester returns the digests of ids in one scope, for Tx.Claim.
-func (s *Store) Digester(scope string) digest.Scoped { return s.hasher.Scope(scope) }
+// Digester returns the digester of ids in one scope, for [Tx.Claim].
+func (s *Store) Digester(scope string) Digester { return Digester{s.hasher.Scope(scope)} }
+
+// Digester digests the ids of one scope with the secret of a store. It is a
+// value, and safe for concurrent use.
+type Digester struct{ scoped digest.Scoped }
+
+// String returns the digest of an id.
+func (d Digester) String(id string) semel.Digest { return d.scoped.String(id) }
+
+// Bytes returns the digest of an id, which it does not keep.
+func (d Digester) Bytes(id []byte) semel.Digest { return d.scoped.Bytes(id) }
 
 // Seed returns a secret number that belongs to the store, for fingerprints of
 // content that are kept in it.

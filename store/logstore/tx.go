@@ -10,9 +10,9 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// TxBytes is what a transaction has room for at least: 20 bytes for each key,
-// 28 with a print, and a little more than the length of each value and its
-// name.
+// TxBytes is the least room that a transaction has. A key takes
+// [Store.TxKeyBytes] at most, and a value a little more than the length of its
+// name and itself.
 const TxBytes = segmentStride / 2
 
 // Tx is a transaction for sinks that live beside the store: keys become done
@@ -106,37 +106,87 @@ func (s *Store) reserveTx() error {
 	}
 }
 
+// TxKeys are the keys of a [Tx.Claim]. The slices that are set have the same
+// length and order.
+type TxKeys struct {
+	// Digests are the digests of the keys, by [Store.Digester].
+	Digests []semel.Digest
+	// Prints are the first halves of the fingerprints; 0 is no fingerprint.
+	// Defaults to no fingerprints.
+	Prints []uint64
+	// Keys are the keys themselves. A store with Options.KeepIDs refuses a
+	// claim without them; another store ignores them. Defaults to nil.
+	Keys []semel.Key
+}
+
+// slice returns the keys from one position to another.
+func (k *TxKeys) slice(from, to int) TxKeys {
+	part := TxKeys{Digests: k.Digests[from:to]}
+	if k.Prints != nil {
+		part.Prints = k.Prints[from:to]
+	}
+	if k.Keys != nil {
+		part.Keys = k.Keys[from:to]
+	}
+	return part
+}
+
+// print returns the print of a key, or 0.
+func (k *TxKeys) print(i int) uint64 {
+	if k.Prints == nil {
+		return 0
+	}
+	return k.Prints[i]
+}
+
+// TxKeyBytes returns the most room that a key takes in a transaction. The key
+// is looked at only if the store has Options.KeepIDs.
+func (s *Store) TxKeyBytes(k semel.Key) int {
+	if !s.opts.KeepIDs {
+		return compactMost
+	}
+	return richLeast + len(k.Scope) + len(k.ID)
+}
+
 // Claim decides on keys in order and fills out, which must be as long. A key
 // that is Fresh becomes done when the transaction commits, and is Duplicate to
-// what comes later in it. prints are the first halves of fingerprints; 0, and
-// nil for all, is none. Mismatch is a key that is done with another print,
+// what comes later in it. Mismatch is a key that is done with another print,
 // InFlight one that another holder's lease covers, InDoubt one whose outcome is
 // unknown. It may read files. After an error nothing of this call was decided,
 // and the transaction can go on, or be aborted.
-func (tx *Tx) Claim(keys []semel.Digest, prints []uint64, window time.Duration, out []semel.Decision) error {
-	if len(out) != len(keys) || prints != nil && len(prints) != len(keys) {
+func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) error {
+	s := tx.store
+	n := len(keys.Digests)
+	if len(out) != n || keys.Prints != nil && len(keys.Prints) != n || keys.Keys != nil && len(keys.Keys) != n {
 		return errLengths
 	}
 	if window <= 0 {
 		return invalid("window %s is not above 0", window)
 	}
-	s := tx.store
+	if !s.opts.KeepIDs {
+		keys.Keys = nil
+	} else if keys.Keys == nil && n > 0 {
+		return invalid("TxKeys.Keys is not set, and the store has Options.KeepIDs")
+	}
+	room := 0
+	if keys.Keys == nil {
+		room = n * compactMost
+	}
+	for _, k := range keys.Keys {
+		room += s.TxKeyBytes(k)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := tx.grow(len(keys) * compactMost); err != nil {
+	if err := tx.grow(room); err != nil {
 		return err
 	}
 	if s.full() {
 		return s.errFull()
 	}
 	const run = 1024
-	for from := 0; from < len(keys); from += run {
-		to := min(from+run, len(keys))
-		var p []uint64
-		if prints != nil {
-			p = prints[from:to]
-		}
-		if err := tx.claimRun(keys[from:to], p, window, out[from:to]); err != nil {
+	for from := 0; from < n; from += run {
+		to := min(from+run, n)
+		if err := tx.claimRun(keys.slice(from, to), window, out[from:to]); err != nil {
 			return err
 		}
 	}
@@ -176,18 +226,18 @@ func (tx *Tx) overErr() error {
 
 // claimRun decides on a few keys. It looks at all their slots first, so that
 // the waits for memory overlap, then reads what must be read, then decides.
-func (tx *Tx) claimRun(keys []semel.Digest, prints []uint64, window time.Duration, out []semel.Decision) error {
+func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) error {
 	s := tx.store
-	s.index.touch(keys)
+	s.index.touch(keys.Digests)
 	now := s.clock.Nanos()
 	tick := expiryTick(now, int64(window))
 	clear(tx.op.known)
-	for i := 0; i < len(keys); {
-		var print uint64
-		if prints != nil {
-			print = prints[i]
+	for i := 0; i < len(out); {
+		var key semel.Key
+		if keys.Keys != nil {
+			key = keys.Keys[i]
 		}
-		decision, err := tx.claimOne(&keys[i], print, tick, now)
+		decision, err := tx.claimOne(&keys.Digests[i], &key, keys.print(i), tick, now)
 		if err != nil {
 			return err
 		}
@@ -196,8 +246,8 @@ func (tx *Tx) claimRun(keys []semel.Digest, prints []uint64, window time.Duratio
 			i++
 			continue
 		}
-		for k := i + 1; k < len(keys); k++ {
-			s.plan(tx.op, &keys[k])
+		for k := i + 1; k < len(out); k++ {
+			s.plan(tx.op, &keys.Digests[k])
 		}
 		s.mu.Unlock()
 		s.readAll(tx.op)
@@ -209,8 +259,9 @@ func (tx *Tx) claimRun(keys []semel.Digest, prints []uint64, window time.Duratio
 	return nil
 }
 
-// claimOne decides on one key. It returns Undecided if it must read first.
-func (tx *Tx) claimOne(d *semel.Digest, print uint64, tick, now int64) (semel.Decision, error) {
+// claimOne decides on one key, which is empty where the store does not keep it.
+// It returns Undecided if it must read first.
+func (tx *Tx) claimOne(d *semel.Digest, key *semel.Key, print uint64, tick, now int64) (semel.Decision, error) {
 	s := tx.store
 	if s.claims.count > 0 {
 		if decision := tx.claimTaken(d, print, now); decision != semel.Fresh {
@@ -232,8 +283,8 @@ func (tx *Tx) claimOne(d *semel.Digest, print uint64, tick, now int64) (semel.De
 		s.index.remove(f.shard, f.slot)
 	}
 	at := f.slot
-	if !s.addCompact(tx.op, d, at, tick, 0, print, now) {
-		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print)}}, now)
+	if *key != (semel.Key{}) || !s.addCompact(tx.op, d, at, tick, 0, print, now) {
+		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: *key}}, now)
 	}
 	return semel.Fresh, nil
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 func begin(t testing.TB, s *Store) *Tx {
@@ -26,7 +26,7 @@ func txClaim(t testing.TB, tx *Tx, n int, print uint64) semel.Decision {
 	t.Helper()
 	d := tx.store.Digester("test").String(key(n).ID)
 	var out [1]semel.Decision
-	if err := tx.Claim([]semel.Digest{d}, []uint64{print}, time.Hour, out[:]); err != nil {
+	if err := tx.Claim(TxKeys{Digests: []semel.Digest{d}, Prints: []uint64{print}}, time.Hour, out[:]); err != nil {
 		t.Fatal(err)
 	}
 	return out[0]
@@ -174,7 +174,7 @@ func TestTransactionLargerThanASegmentIsRefusedWhole(t *testing.T) {
 	defer tx.Abort()
 	var out [1]semel.Decision
 	claim := func(n int) error {
-		return tx.Claim([]semel.Digest{s.Digester("test").String(key(n).ID)}, nil, semel.Forever, out[:])
+		return tx.Claim(TxKeys{Digests: []semel.Digest{s.Digester("test").String(key(n).ID)}}, semel.Forever, out[:])
 	}
 	value := make([]byte, 1<<20)
 	n := 0
@@ -202,5 +202,31 @@ func TestTransactionLargerThanASegmentIsRefusedWhole(t *testing.T) {
 	}
 	if got := count(t, s).Done; got != int64(n) {
 		t.Errorf("%d keys, want %d", got, n)
+	}
+}
+
+func TestTransactionOfAStoreThatKeepsIDsNeedsThem(t *testing.T) {
+	t.Parallel()
+	opts := small()
+	opts.KeepIDs = true
+	s := open(t, t.TempDir(), opts)
+	tx := begin(t, s)
+	digests := []semel.Digest{s.Digester("test").String(key(1).ID)}
+	out := make([]semel.Decision, 1)
+	for _, keys := range [][]semel.Key{nil, {}, {key(1), key(2)}} {
+		if err := tx.Claim(TxKeys{Digests: digests, Keys: keys}, time.Hour, out); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("Claim with %d keys: %v, want ErrInvalidRequest", len(keys), err)
+		}
+	}
+	if err := tx.Claim(TxKeys{Digests: digests, Keys: []semel.Key{key(1)}}, time.Hour, out); err != nil || out[0] != semel.Fresh {
+		t.Errorf("Claim after that: %s, %v", out[0], err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range s.List(t.Context(), semel.Filter{}) {
+		if err != nil || r.Key != key(1) {
+			t.Errorf("listed: %s, %v", r.Key, err)
+		}
 	}
 }

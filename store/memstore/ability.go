@@ -196,6 +196,6 @@ func (s *slab) bytes() int64 {
 	return int64(len(s.chunks)) * int64(unsafe.Sizeof([slabChunk]record{}))
 }
 
-func (t *recentTokens) bytes() int64 {
+func (t *recentCompletions) bytes() int64 {
 	return int64(cap(t.ring)) * int64(unsafe.Sizeof(completion{}))
 }

@@ -77,19 +77,28 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 		s.decideKnown(sh, r, req, answer, now)
 		return false
 	}
+	by := uint64(0)
+	if req.Done {
+		by = s.ownerBy(&req.Owner)
+	}
 	// A compact key has no fingerprint, so that it matches any.
 	if req.Done && req.Time.IsZero() && s.opts.MaxKeys == 0 && s.compact(req) {
 		// The fast path: find and insert at once.
-		_, added := sh.done.Add(d, struct{}{}, now.tick, s.scale.Expiry(now.nanos, req.Window))
-		answer.Decision = semel.Duplicate
-		if added {
-			sh.noteWindow(req.Window)
+		expiry := s.scale.Expiry(now.nanos, req.Window)
+		if _, added := sh.done.Add(d, struct{}{}, now.tick, expiry); added {
+			sh.noteDone(d, expiry, req.Window, by)
 			answer.Decision, answer.Claim.Attempt = semel.Fresh, 1
+			return false
+		} else if by == 0 {
+			answer.Decision = semel.Duplicate
+			return false
 		}
-		return false
 	}
-	if _, _, ok := sh.done.Find(d, now.tick); ok {
+	if _, expiry, ok := sh.done.Find(d, now.tick); ok {
 		answer.Decision = semel.Duplicate
+		if sh.recent.has(completion{by, recentKey(d), expiry}) {
+			answer.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
+		}
 		return false
 	}
 	if req.Late(time.Unix(0, now.nanos)) {
@@ -116,6 +125,8 @@ func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answe
 	switch {
 	case !r.fingerprint.Matches(req.Fingerprint):
 		answer.Decision, answer.Claim = semel.Mismatch, r.claim()
+	case state == semel.Done && r.oneStep && req.Done && owned:
+		answer.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
 	case state == semel.Done:
 		answer.Decision, answer.Result = semel.Duplicate, r.result()
 	case state == semel.Unknown:
@@ -138,7 +149,7 @@ func (s *Store) grantNew(sh *shard, req *semel.ClaimRequest, answer *semel.Claim
 		return true
 	}
 	if req.Done && s.compact(req) {
-		sh.setDone(d, now, s.scale.Expiry(now.nanos, req.Window), req.Window)
+		sh.setDone(d, now, s.scale.Expiry(now.nanos, req.Window), req.Window, s.ownerBy(&req.Owner))
 		answer.Decision, answer.Claim.Attempt = semel.Fresh, 1
 		return false
 	}
@@ -159,7 +170,7 @@ func (s *Store) grant(sh *shard, r *record, req *semel.ClaimRequest, answer *sem
 		// another payload.
 		r.fingerprint = req.Fingerprint
 	}
-	answer.Decision = semel.Fresh
+	answer.Decision, r.oneStep = semel.Fresh, req.Done
 	if req.Done {
 		r.token, r.state, r.leaseEnd = 0, semel.Done, 0
 		r.expires = after(now.nanos, req.Window)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -64,7 +65,7 @@ func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Diges
 	switch {
 	case r == nil:
 		_, expiry, ok := sh.done.Find(d, now.tick)
-		if ok && req.Token != 0 && sh.recent.has(completion{req.Token, recentKey(d), expiry}) {
+		if ok && sh.recent.has(completion{uint64(req.Token), recentKey(d), expiry}) {
 			return nil
 		}
 		return sh.stale(d, req.Key, req.Token, now)
@@ -77,18 +78,23 @@ func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Diges
 	return nil
 }
 
+// ownerBy returns what stands for an owner in a completion; 0 is nobody.
+func (s *Store) ownerBy(owner *semel.Owner) uint64 {
+	if *owner == (semel.Owner{}) {
+		return 0
+	}
+	return max(maphash.String(s.seed, owner.Name)^owner.Nonce, 1)
+}
+
 // recentKey returns the part of a digest that is kept of a completion.
 func recentKey(d *semel.Digest) uint64 { return binary.BigEndian.Uint64(d[1:9]) }
 
 // finish makes a record done, in the compact form if nothing speaks against it.
 func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) {
 	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && s.compactWindow(window) {
-		expiry := s.scale.Expiry(now.nanos, window)
-		if r.token != 0 {
-			sh.recent.add(completion{r.token, recentKey(d), expiry})
-		}
+		token := r.token
 		sh.drop(r, n)
-		sh.setDone(d, now, expiry, window)
+		sh.setDone(d, now, s.scale.Expiry(now.nanos, window), window, uint64(token))
 		return
 	}
 	r.state, r.leaseEnd = semel.Done, 0

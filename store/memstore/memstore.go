@@ -8,17 +8,20 @@
 // goroutine runs, and no call waits for more than a 256th of the store to be
 // swept or moved. The store never forgets a live key silently: see OnFull.
 //
-// Two things that a full record has are not kept in the compact form: the time
-// of first sight, and the token. The store remembers the tokens of the last
-// tens of thousands of completions, so that a completion that is repeated
-// soon, as after a lost answer, is recognised; later it gets a
-// [*semel.StaleTokenError] which says that the key is done.
+// Three things that a full record has are not kept in the compact form: the time
+// of first sight, the token, and the owner of a claim with Done. The store
+// remembers tokens and owners of the last tens of thousands of keys that became
+// done. So it recognises a completion, or a claim with Done, that is repeated
+// soon, as after a lost answer. Later the completion gets a
+// [*semel.StaleTokenError] which says that the key is done, and the claim is a
+// duplicate. With KeepIDs, where every record is full, neither is forgotten.
 package memstore
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"sync/atomic"
 	"time"
@@ -98,6 +101,7 @@ type Store struct {
 	scale  table.Scale
 	hasher digest.Hasher
 	scopes scopeCache
+	seed   maphash.Seed // of owners
 	closed atomic.Bool
 	// token is the last token that was granted.
 	token atomic.Uint64
@@ -139,7 +143,7 @@ func New(opts *Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, clock: clock.New(o.Clock, time.Time{}), hasher: digest.New(o.Secret)}
+	s := &Store{opts: o, clock: clock.New(o.Clock, time.Time{}), hasher: digest.New(o.Secret), seed: maphash.MakeSeed()}
 	var err error
 	if s.scale, err = table.NewScale(s.clock.Nanos(), o.MaxWindow); err != nil {
 		return nil, fmt.Errorf("memstore: %w", err)

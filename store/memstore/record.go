@@ -27,6 +27,8 @@ type record struct {
 	state semel.State
 	kind  semel.ResultKind
 	hold  bool
+	// oneStep: the holder made the key done in one step.
+	oneStep bool
 }
 
 // extra is what only some records have.

@@ -23,7 +23,7 @@ type shard struct {
 	// shortest is the shortest window of a compact key since the shard had
 	// none.
 	shortest time.Duration
-	recent   recentTokens
+	recent   recentCompletions
 	// holder and scope are the last ones that were kept, so that most records
 	// share one copy.
 	holder, scope string
@@ -121,16 +121,19 @@ func (sh *shard) setResult(r *record, result semel.Result) {
 	}
 }
 
-// setDone stores a key in the compact form.
-func (sh *shard) setDone(d *semel.Digest, now moment, expiry table.Tick, window time.Duration) {
+// setDone stores a key in the compact form. by is who made it done; 0 is nobody.
+func (sh *shard) setDone(d *semel.Digest, now moment, expiry table.Tick, window time.Duration, by uint64) {
 	sh.done.Set(d, struct{}{}, now.tick, expiry)
-	sh.noteWindow(window)
+	sh.noteDone(d, expiry, window, by)
 }
 
-// noteWindow is called after a compact key was inserted.
-func (sh *shard) noteWindow(window time.Duration) {
+// noteDone is called after a compact key was inserted.
+func (sh *shard) noteDone(d *semel.Digest, expiry table.Tick, window time.Duration, by uint64) {
 	if sh.done.Len() == 1 || window < sh.shortest {
 		sh.shortest = window
+	}
+	if by != 0 {
+		sh.recent.add(completion{by, recentKey(d), expiry})
 	}
 }
 
@@ -154,21 +157,23 @@ func (sh *shard) clear() {
 	sh.done.Clear()
 	sh.index.Clear()
 	sh.records = slab{}
-	sh.recent = recentTokens{}
+	sh.recent = recentCompletions{}
 	sh.shortest, sh.dataBytes = 0, 0
 	sh.holder, sh.scope = "", ""
 }
 
-// recentTokens are the tokens of the last completions whose keys are kept in
-// the compact form.
-type recentTokens struct {
+// recentCompletions are the last completions, and claims with Done, whose keys
+// are kept in the compact form: by them a repetition is recognised.
+type recentCompletions struct {
 	ring []completion
 	next int
 }
 
 type completion struct {
-	token semel.Token
-	// key is a part of the digest: the token alone is unique already.
+	// by is the token, or what stands for the owner of a claim with Done; 0 is
+	// nobody.
+	by uint64
+	// key is a part of the digest, which tells keys of one shard apart.
 	key uint64
 	// expiry tells this life of the key from a later one.
 	expiry table.Tick
@@ -177,7 +182,7 @@ type completion struct {
 // recentKept is the number of completions remembered in each shard.
 const recentKept = 256
 
-func (t *recentTokens) add(c completion) {
+func (t *recentCompletions) add(c completion) {
 	if len(t.ring) < recentKept {
 		t.ring = append(t.ring, c)
 		return
@@ -186,13 +191,13 @@ func (t *recentTokens) add(c completion) {
 	t.next = (t.next + 1) % recentKept
 }
 
-func (t *recentTokens) has(c completion) bool { return slices.Contains(t.ring, c) }
+func (t *recentCompletions) has(c completion) bool { return c.by != 0 && slices.Contains(t.ring, c) }
 
 // forget forgets the completions of a key.
-func (t *recentTokens) forget(key uint64) {
+func (t *recentCompletions) forget(key uint64) {
 	for i := range t.ring {
 		if t.ring[i].key == key {
-			t.ring[i].token = 0
+			t.ring[i].by = 0
 		}
 	}
 }

@@ -227,7 +227,7 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 	switch {
 	case errors.Is(err, errHeld):
 		out.Decision = semel.InFlight
-		out.Err = &semel.InFlightError{Key: call.Key, Holder: "a transaction that did not end in " + b.g.store.opts.LockWait.String()}
+		out.Err = &semel.InFlightError{Key: call.Key, Holder: openTransaction}
 	case isPermanent(err):
 		*out = b.record(ctx, call, err)
 	default:

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
 // maxStatement is the most keys that one statement decides. A call with more
@@ -77,12 +78,13 @@ type claims struct {
 	session
 	reqs    []semel.ClaimRequest
 	answers []semel.ClaimAnswer
+	owners  digest.Owners
 }
 
 // claim decides the requests of one call. Requests for one key are decided in
 // their order: the first by the table, the others by the row that it left.
 func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	c := &claims{s, reqs, answers}
+	c := s.claims(reqs, answers)
 	all := c.sorted()
 	for part := range slices.Chunk(all, maxStatement) {
 		if err := c.decide(ctx, part); err != nil {
@@ -90,6 +92,10 @@ func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers [
 		}
 	}
 	return nil
+}
+
+func (s session) claims(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) *claims {
+	return &claims{s, reqs, answers, digest.Owners{Hasher: s.hasher.Hasher}}
 }
 
 // sorted returns the keys of valid requests in order, and answers the others.
@@ -137,6 +143,10 @@ func find(all []asked, key semel.Digest) *asked {
 	return &all[i]
 }
 
+// openTransaction stands for the holder of a key that a transaction has claimed:
+// nobody can read what that transaction wrote before it commits.
+const openTransaction = "a transaction that has not committed"
+
 // decide answers all requests for some keys. If another transaction holds one of them
 // for longer than the lock timeout, the others must not wait for it too. The keys are
 // then tried in ever smaller parts, until that key is alone and in flight.
@@ -147,7 +157,7 @@ func (c *claims) decide(ctx context.Context, keys []asked) error {
 		return err
 	case len(keys) == 1:
 		for _, i := range keys[0].which {
-			c.answers[i].Decision = semel.InFlight
+			c.answers[i].Decision, c.answers[i].Holder = semel.InFlight, openTransaction
 		}
 		return nil
 	}
@@ -217,7 +227,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		return err
 	}
 	p := c.params(keys)
-	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines}
+	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines, p.makers}
 	if c.opts.KeepIDs {
 		scopes, ids := c.readable(keys)
 		args = append(args, scopes, ids)
@@ -234,7 +244,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 	}
 	for i := range made {
 		if k := find(keys, made[i].key); k != nil {
-			r := newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
+			r := c.newRow(k.key, &c.reqs[k.which[0]], made[i].seen.Time)
 			r.token = made[i].token
 			c.grant(k, &r)
 			c.settle(k, &r, r.seen.Time)
@@ -275,7 +285,7 @@ func (c *claims) grant(k *asked, r *row) {
 func (c *claims) settle(k *asked, r *row, now time.Time) {
 	for len(k.which) > 0 {
 		req, a := &c.reqs[k.which[0]], &c.answers[k.which[0]]
-		if !c.hasher.outside(r, req, a, now) && !r.answer(req, a, now) {
+		if !c.hasher.outside(r, req, a, now) && !c.answer(r, req, a, now) {
 			return
 		}
 		k.which = k.which[1:]
@@ -297,7 +307,7 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 		if r.until.Valid {
 			known++
 			if len(k.which) > 0 {
-				changes = append(changes, r.changed(&c.reqs[k.which[0]], now))
+				changes = append(changes, c.changed(r, &c.reqs[k.which[0]], now))
 			}
 		}
 	}
@@ -351,6 +361,7 @@ type params struct {
 	fingerprints pgtype.FlatArray[pgtype.Int8]
 	owners       pgtype.FlatArray[[]byte]
 	deadlines    pgtype.FlatArray[pgtype.Timestamptz]
+	makers       pgtype.FlatArray[pgtype.Int8] // empty if there are none
 }
 
 func (c *claims) params(keys []asked) *params {
@@ -370,7 +381,23 @@ func (c *claims) params(keys []asked) *params {
 			p.owners[i] = encodeOwner(req.Owner, req.Hold)
 		}
 	}
+	p.makers = c.makersOf(keys)
 	return p
+}
+
+// makersOf returns the column of makers, empty if there are none.
+func (c *claims) makersOf(keys []asked) pgtype.FlatArray[pgtype.Int8] {
+	makers := pgtype.FlatArray[pgtype.Int8]{}
+	for i := range keys {
+		maker := c.maker(&c.reqs[keys[i].which[0]])
+		if maker.Valid && len(makers) == 0 {
+			makers = make(pgtype.FlatArray[pgtype.Int8], len(keys))
+		}
+		if len(makers) > 0 {
+			makers[i] = maker
+		}
+	}
+	return makers
 }
 
 // readable returns the columns of readable keys.
@@ -403,6 +430,7 @@ type putParams struct {
 	wasTokens    pgtype.FlatArray[pgtype.Int8]
 	wasUntil     pgtype.FlatArray[pgtype.Timestamptz]
 	wasOwned     pgtype.FlatArray[bool]
+	makers       pgtype.FlatArray[pgtype.Int8]
 }
 
 func (p *putParams) add(c *change) {
@@ -420,8 +448,9 @@ func (p *putParams) add(c *change) {
 	p.wasTokens = append(p.wasTokens, c.was.token)
 	p.wasUntil = append(p.wasUntil, c.was.until)
 	p.wasOwned = append(p.wasOwned, c.was.owned)
+	p.makers = append(p.makers, c.next.token)
 }
 
 func (p *putParams) args() []any {
-	return []any{p.keys, p.spans, p.fingerprints, p.owners, p.attempts, p.seen, p.keep, p.wasTokens, p.wasUntil, p.wasOwned}
+	return []any{p.keys, p.spans, p.fingerprints, p.owners, p.attempts, p.seen, p.keep, p.wasTokens, p.wasUntil, p.wasOwned, p.makers}
 }

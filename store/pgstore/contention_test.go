@@ -171,12 +171,12 @@ func TestKeyHeldByATransactionIsInFlightAndHoldsUpNoOther(t *testing.T) {
 		t.Errorf("the call took %v with a lock wait of %v", took, wait)
 	}
 	for i, a := range answers {
-		want := semel.Fresh
+		want, holder := semel.Fresh, ""
 		if i == 77 {
-			want = semel.InFlight
+			want, holder = semel.InFlight, openTransaction
 		}
-		if a.Decision != want {
-			t.Errorf("key %d is %s, %v, want %s", i, a.Decision, a.Err, want)
+		if a.Decision != want || a.Holder != holder {
+			t.Errorf("key %d is %s of %q, %v, want %s of %q", i, a.Decision, a.Holder, a.Err, want, holder)
 		}
 	}
 	letGo(true)

@@ -171,7 +171,7 @@ func explain(v verb, refused []held, rows []row, now time.Time) {
 		key, token, _ := v.held(h.i)
 		stale := &semel.StaleTokenError{Key: key, Token: token, State: r.state(now)}
 		if stale.State != semel.Absent {
-			stale.Current = semel.Token(r.token.Int64)
+			stale.Current = r.fence()
 		}
 		v.refused(h.i, stale)
 	}
@@ -205,7 +205,7 @@ func (c *completion) columns(which []int) []any {
 
 // repeats: the token that completed the key is kept with it.
 func (c *completion) repeats(i int, r *row, now time.Time) bool {
-	return r.state(now) == semel.Done && r.token.Valid && semel.Token(r.token.Int64) == c.reqs[i].Token
+	return r.state(now) == semel.Done && r.fence() != 0 && r.fence() == c.reqs[i].Token
 }
 
 type release struct {

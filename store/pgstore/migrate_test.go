@@ -101,6 +101,54 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 	wantDecision(t, timed.Store, semel.Fresh, uuid7(time.Now(), 1))
 }
 
+// TestAnOlderDatabaseKeepsItsAnswers takes a database as it was before rows told
+// who made a key done in one step.
+func TestAnOlderDatabaseKeepsItsAnswers(t *testing.T) {
+	t.Parallel()
+	b := &bundle{&Store{pool: pool(t, shared.Database(t))}, t}
+	o, err := (*MigrateOptions)(nil).checked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := o.layout().Steps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps[:3] {
+		if _, err := o.apply(t.Context(), b.pool, step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, later := request(keyOf(1)), request(keyOf(2))
+	old.Done, later.Done = true, true
+	decisions := func(want ...semel.Decision) {
+		t.Helper()
+		s, err := New(t.Context(), b.pool, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers := make([]semel.ClaimAnswer, 2)
+		if err := s.Claim(t.Context(), []semel.ClaimRequest{old, later}, answers); err != nil || answers[0].Decision != want[0] || answers[1].Decision != want[1] {
+			t.Errorf("answered %+v, %v, want %s", answers, err, want)
+		}
+	}
+	decisions(semel.Fresh, semel.Fresh)
+	s, err := New(t.Context(), b.pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := s.hasher.Key(old.Key)
+	b.exec("UPDATE semel_keys SET token = NULL WHERE key = $1", [16]byte(digest)) // as it was written then
+	decisions(semel.Duplicate, semel.Fresh)
+	if applied, err := Migrate(t.Context(), b.pool, nil); err != nil || len(applied) != len(steps)-3 {
+		t.Errorf("the migration applies %v, %v", applied, err)
+	}
+	decisions(semel.Duplicate, semel.Fresh)
+	if n := b.number("SELECT count(*) FROM pg_description WHERE description LIKE '%who made the key done%' AND objoid = 'semel_keys'::regclass"); n != 1 {
+		t.Errorf("%d comments say so", n)
+	}
+}
+
 func TestStatusOfAnEmptyDatabaseShowsAllStepsAsNotApplied(t *testing.T) {
 	t.Parallel()
 	p := pool(t, shared.Database(t))

@@ -97,16 +97,16 @@ func (c *claims) optimisticInsert(keys []asked) (sql string, args []any) {
 	case len(keys) == 1 && !c.hasher.deadline(first).Valid:
 		span := spanOf(first)
 		sql = c.sql.optimisticOne
-		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint)}
+		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint), c.maker(first)}
 		if c.opts.KeepIDs {
 			args = append(args, []byte(first.Key.Scope), []byte(first.Key.ID))
 		}
 		return sql, args
 	case same:
-		sql, args = c.sql.optimisticSame, []any{c.lockWait, digestsOf(keys), spanOf(first)}
+		sql, args = c.sql.optimisticSame, []any{c.lockWait, digestsOf(keys), spanOf(first), c.makersOf(keys)}
 	default:
 		p := c.params(keys)
-		sql, args = c.sql.optimistic, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines}
+		sql, args = c.sql.optimistic, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines, p.makers}
 	}
 	if c.opts.KeepIDs {
 		scopes, ids := c.readable(keys)
@@ -146,7 +146,7 @@ func (u *guardTx) decide(ctx context.Context, reqs []semel.ClaimRequest, answers
 // optimisticInsert returns the statement for requests with different keys, with its
 // arguments. It returns none if a request is not valid.
 func (u *guardTx) optimisticInsert(reqs []semel.ClaimRequest) (sql string, args []any) {
-	c := claims{u.session, reqs, make([]semel.ClaimAnswer, len(reqs))}
+	c := u.claims(reqs, make([]semel.ClaimAnswer, len(reqs)))
 	keys := c.sorted()
 	if len(keys) < len(reqs) {
 		return "", nil

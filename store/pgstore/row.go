@@ -15,7 +15,7 @@ type row struct {
 	key         semel.Digest
 	until       pgtype.Timestamptz // not valid where there is no row
 	seen        pgtype.Timestamptz
-	token       pgtype.Int8
+	token       pgtype.Int8 // or, below 0, who made the key done in one step
 	fingerprint pgtype.Int8
 	attempt     pgtype.Int4
 	owned       bool
@@ -54,11 +54,22 @@ func (r *row) endsBy(now time.Time) bool {
 // claim returns the claim of a row that is claimed or unknown, and what is left
 // of it of another.
 func (r *row) claim() semel.Claim {
-	c := semel.Claim{Token: semel.Token(r.token.Int64), Attempt: r.attempts()}
+	c := semel.Claim{Token: r.fence(), Attempt: r.attempts()}
 	if r.owned {
 		c.LeaseEnd = r.until.Time
 	}
 	return c
+}
+
+// made reports whether the key was done in one step by somebody who is known.
+func (r *row) made() bool { return r.token.Int64 < 0 }
+
+// fence returns the fencing token; 0 is none.
+func (r *row) fence() semel.Token {
+	if r.made() {
+		return 0
+	}
+	return semel.Token(r.token.Int64)
 }
 
 // attempts is how many claims the record had.
@@ -82,7 +93,7 @@ func (r *row) record(now time.Time) semel.Record {
 	}
 	shown := semel.Record{
 		Key: semel.Key{Scope: string(r.scope), ID: string(r.id)}, Digest: r.key,
-		State: state, Token: semel.Token(r.token.Int64), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
+		State: state, Token: r.fence(), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
 	}
 	if r.fingerprint.Valid {
 		binary.BigEndian.PutUint64(shown.Fingerprint[:], uint64(r.fingerprint.Int64))
@@ -191,7 +202,7 @@ func timestamp(at time.Time) pgtype.Timestamptz {
 
 // answer decides a request by a row. It returns false, and answers nothing, if
 // the row must be changed for it: see changed.
-func (r *row) answer(req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
+func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
 	state := r.state(now)
 	switch {
 	case state == semel.Absent && req.Late(now):
@@ -200,6 +211,8 @@ func (r *row) answer(req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Tim
 		return false
 	case r.mismatches(req.Fingerprint):
 		a.Decision, a.Claim = semel.Mismatch, r.claim()
+	case state == semel.Done && r.made() && r.token == c.maker(req):
+		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
 	case state == semel.Done:
 		a.Decision, a.Result = semel.Duplicate, decodeResult(r.result)
 	case state == semel.Unknown:
@@ -223,6 +236,18 @@ func (r *row) repeats(req *semel.ClaimRequest) bool {
 	return r.owned && !req.Done && req.Owner == r.owner && req.Owner != semel.Owner{}
 }
 
+// maker is what is kept of who makes a key done in one step, so that a claim that
+// repeats itself is recognised: a number below 0, which is no token. It is null
+// for a claim without an owner. It is null in a transaction, too: there the effect
+// commits with the claim, so that a repetition after the commit is a duplicate.
+func (c *claims) maker(req *semel.ClaimRequest) pgtype.Int8 {
+	if !req.Done || !c.alone || req.Owner == (semel.Owner{}) {
+		return pgtype.Int8{}
+	}
+	d := c.owners.Of(&req.Owner)
+	return pgtype.Int8{Int64: int64(binary.BigEndian.Uint64(d[:]) | 1<<63), Valid: true}
+}
+
 // change is a row that goes to a new owner: the row as it was read, and as it
 // shall be but for its token and times.
 type change struct {
@@ -232,23 +257,23 @@ type change struct {
 }
 
 // changed returns how a row must change for a request that answer left open.
-func (r *row) changed(req *semel.ClaimRequest, now time.Time) change {
-	c := change{was: *r, next: newRow(r.key, req, now), span: spanOf(req)}
+func (c *claims) changed(r *row, req *semel.ClaimRequest, now time.Time) change {
+	ch := change{was: *r, next: c.newRow(r.key, req, now), span: spanOf(req)}
 	if r.state(now) == semel.Absent {
-		c.next.seen = pgtype.Timestamptz{} // the record starts again
-		return c
+		ch.next.seen = pgtype.Timestamptz{} // the record starts again
+		return ch
 	}
-	c.next.seen = r.seen
-	c.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
-	if !c.next.fingerprint.Valid {
+	ch.next.seen = r.seen
+	ch.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
+	if !ch.next.fingerprint.Valid {
 		// A take-over without fingerprint does not make the key fit for
 		// another payload.
-		c.next.fingerprint = r.fingerprint
+		ch.next.fingerprint = r.fingerprint
 	}
 	if r.repeats(req) {
-		c.keep, c.next.hold, c.next.attempt = true, r.hold, r.attempt
+		ch.keep, ch.next.hold, ch.next.attempt = true, r.hold, r.attempt
 	}
-	return c
+	return ch
 }
 
 // spanOf is how long the row of a request lasts.
@@ -259,10 +284,10 @@ func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 	return microseconds(req.Lease)
 }
 
-// newRow is the row that an insert at a moment of the server makes, but for its
-// token.
-func newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
-	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), fingerprint: fingerprint(req.Fingerprint)}
+// newRow is the row that an insert at a moment of the server makes, but for the
+// token of a claim.
+func (c *claims) newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
+	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), token: c.maker(req), fingerprint: fingerprint(req.Fingerprint)}
 	if !req.Done {
 		r.owned, r.hold, r.owner = true, req.Hold, req.Owner
 	}

@@ -34,13 +34,17 @@ const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span *
 // because rows that ended are cleaned up only later, and nothing is inserted.
 const insertSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
-SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) END, r.fingerprint, r.owner{+, r.scope, r.id}
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
-	AS r (key, span, fingerprint, owner, deadline{+, scope, id})
+SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}
+FROM clock, ` + insertParams + `
 WHERE r.deadline IS NULL OR r.deadline >= clock.now
 ORDER BY r.key
 ON CONFLICT (key) DO NOTHING
 RETURNING key, token, seen`
+
+// insertParams are the columns of requests. The array of makers may be empty:
+// unnest fills it up.
+const insertParams = `unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]), (SELECT $7::bigint[]){+, (SELECT $8::bytea[]), (SELECT $9::bytea[])})
+	AS r (key, span, fingerprint, owner, deadline, maker{+, scope, id})`
 
 // readSQL has one row for each key that is asked for. It locks nothing, but has
 // its time from the same place.
@@ -52,15 +56,15 @@ FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.ke
 // change of a row changes its token, its end, or whether it has an owner. A
 // claim that repeats itself keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (
-	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep
+	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep, r.maker
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
-		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[])) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned)
+		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[]), (SELECT $12::bigint[])) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned, maker)
 	WHERE t.key = r.key AND t.token IS NOT DISTINCT FROM r.was_token AND t.until = r.was_until AND (t.owner IS NOT NULL) = r.was_owned
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET
 	until = CASE WHEN r.keep THEN greatest(t.until, ` + span + `) ELSE ` + span + ` END,
 	seen = coalesce(r.seen, clock.now),
-	token = CASE WHEN r.keep THEN t.token WHEN r.owner IS NOT NULL THEN nextval({tokens}) END,
+	token = CASE WHEN r.keep THEN t.token WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END,
 	fingerprint = r.fingerprint, attempt = r.attempt, owner = r.owner, result = NULL
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.token, t.until, t.seen, clock.now`
@@ -82,27 +86,27 @@ SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = 
 // server than ON CONFLICT, which inserts each row in two steps. It leaves dead rows
 // if it fails.
 const optimisticSQL = clock + `
-INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
-SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.fingerprint{+, r.scope, r.id}
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]){+, (SELECT $6::bytea[]), (SELECT $7::bytea[])})
-	AS r (key, span, fingerprint, deadline{+, scope, id})
+INSERT INTO {keys} (key, until, seen, token, fingerprint{+, scope, id})
+SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.maker, r.fingerprint{+, r.scope, r.id}
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::bigint[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
+	AS r (key, span, fingerprint, deadline, maker{+, scope, id})
 ORDER BY r.key`
 
 // optimisticSameSQL is optimisticSQL for keys with one window, without fingerprint
-// and deadline, as most keys of one call are. One array, in order, costs a quarter
-// less than five arrays and their sorting.
+// and deadline, as most keys of one call are. One array or two, in order, cost a
+// quarter less than six arrays and their sorting.
 const optimisticSameSQL = clock + `
-INSERT INTO {keys} (key, until, seen{+, scope, id})
-SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now{+, r.scope, r.id}
-FROM clock, unnest((SELECT $2::uuid[]){+, (SELECT $4::bytea[]), (SELECT $5::bytea[])}) AS r (key{+, scope, id})`
+INSERT INTO {keys} (key, until, seen, token{+, scope, id})
+SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}) AS r (key, maker{+, scope, id})`
 
 // optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A row of
 // constants, rather than of arrays and a common clock, halves what it adds to the
 // statement behind it.
 const optimisticOneSQL = `
-INSERT INTO {keys} (key, until, seen, fingerprint{+, scope, id})
+INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id})
 VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
-	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint{+, $5::bytea, $6::bytea})`
+	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $6::bytea, $7::bytea})`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (

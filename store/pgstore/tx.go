@@ -45,8 +45,9 @@ func (g *Guard) inTx(q querier) *Tx {
 
 // Claim claims a key. The decision Fresh tells the caller to write what belongs to
 // the message into the same transaction, and to commit. A Duplicate has its stored
-// result. Other decisions are errors, as of [semel.Guard.Do]; they leave the
-// transaction as it is. Claim blocks for a round trip, for one more at the first
+// result; so is a claim that is repeated after the commit, because its effect has
+// committed with it. Other decisions are errors, as of [semel.Guard.Do]; they leave
+// the transaction as it is. Claim blocks for a round trip, for one more at the first
 // call, and while another transaction holds the key.
 func (t *Tx) Claim(ctx context.Context, call semel.Call) (semel.Outcome, error) {
 	out := t.ClaimBatch(ctx, []semel.Call{call})[0]

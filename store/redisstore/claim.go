@@ -102,7 +102,7 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher)
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
-		b = appendOneStep(b, ownerDigest(h, &owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		b = appendOneStep(b, (&digest.Owners{Hasher: h}).Of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
 	} else {
 		b = appendIDs(b, s.ids(&req.Key))
 		b = appendOwner(b, &owner)

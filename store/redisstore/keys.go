@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/digest"
 )
 
 // All names of a store begin with its prefix. Those that scripts touch go on
@@ -95,32 +94,6 @@ func (s *Store) appendSetKeys(keys []string, d *semel.Digest) []string {
 // number, so that the server packs the set.
 func member(d *semel.Digest) string {
 	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d[8:])), 10)
-}
-
-// ownerDigests returns what is kept of the owners of keys done in one step. It
-// remembers the last name, which in a batch is nearly always the next one too.
-type ownerDigests struct {
-	Hasher digest.Hasher
-	name   string
-	named  digest.Scoped
-	filled bool
-}
-
-func (o *ownerDigests) of(owner *semel.Owner) (short [8]byte) {
-	if !o.filled || o.name != owner.Name {
-		o.name, o.named, o.filled = owner.Name, o.Hasher.Scope(owner.Name), true
-	}
-	var nonce [8]byte
-	binary.LittleEndian.PutUint64(nonce[:], owner.Nonce)
-	d := o.named.Bytes(nonce[:])
-	copy(short[:], d[:])
-	return short
-}
-
-// ownerDigest returns what is kept of one owner.
-func ownerDigest(h digest.Hasher, owner *semel.Owner) [8]byte {
-	o := ownerDigests{Hasher: h}
-	return o.of(owner)
 }
 
 // escapeGlob makes a prefix fit for a pattern of SCAN.

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/digest"
 )
 
 // inOneStep reports whether a call can do without a script: each request
@@ -110,7 +111,7 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 // all of them, one after the other: one text is much cheaper than two for each.
 func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) ([]sent, string) {
 	memo := s.digests()
-	owners := ownerDigests{Hasher: memo.Hasher}
+	owners := digest.Owners{Hasher: memo.Hasher}
 	list := make([]sent, 0, len(reqs))
 	var all strings.Builder
 	all.Grow(len(reqs) * (len(s.opts.Prefix) + nameRoom + oneStepPlain))
@@ -125,7 +126,7 @@ func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnsw
 		d := memo.Key(req.Key)
 		owner := distinct(req.Owner)
 		b := s.appendRecordKey(room[:0], &d)
-		b = appendOneStep(b, owners.of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		b = appendOneStep(b, owners.Of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
 		all.Write(b)
 		list = append(list, sent{i, all.Len()})
 	}

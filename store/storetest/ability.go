@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"maps"
+
 	"github.com/semel-dev/semel"
 )
 
@@ -121,6 +123,15 @@ func listYields(e *env) {
 	e.unknown(unknown)
 	e.done(other, text("r"))
 	e.mustRelease(e.releasable())
+	all := map[semel.Key]semel.State{claimed: semel.Claimed, done: semel.Done, unknown: semel.Unknown, other: semel.Done}
+	if e.harness.Transact != nil {
+		all[e.transacted()] = semel.Done
+	}
+	in := func(state semel.State) map[semel.Key]semel.State {
+		some := maps.Clone(all)
+		maps.DeleteFunc(some, func(_ semel.Key, s semel.State) bool { return s != state })
+		return some
+	}
 
 	list := func(f semel.Filter) (keys map[semel.Key]semel.State, n int) {
 		e.Helper()
@@ -141,17 +152,21 @@ func listYields(e *env) {
 		filter semel.Filter
 		want   map[semel.Key]semel.State
 	}{
-		{semel.Filter{}, map[semel.Key]semel.State{claimed: semel.Claimed, done: semel.Done, unknown: semel.Unknown, other: semel.Done}},
-		{semel.Filter{State: semel.Claimed}, map[semel.Key]semel.State{claimed: semel.Claimed}},
-		{semel.Filter{State: semel.Done}, map[semel.Key]semel.State{done: semel.Done, other: semel.Done}},
-		{semel.Filter{State: semel.Unknown}, map[semel.Key]semel.State{unknown: semel.Unknown}},
+		{semel.Filter{}, all},
+		{semel.Filter{State: semel.Claimed}, in(semel.Claimed)},
+		{semel.Filter{State: semel.Done}, in(semel.Done)},
+		{semel.Filter{State: semel.Unknown}, in(semel.Unknown)},
 	} {
 		got, n := list(c.filter)
 		if n != len(c.want) {
 			e.Errorf("list by state %s yields %d records, want %d", c.filter.State, n, len(c.want))
 		}
 		if _, unreadable := got[semel.Key{}]; unreadable {
-			continue // the store keeps no readable keys
+			// The store keeps no readable keys, whatever made them done.
+			if len(got) > 1 {
+				e.Errorf("list by state %s shows only some keys readable: %v", c.filter.State, got)
+			}
+			continue
 		}
 		for key, state := range c.want {
 			if got[key] != state {
@@ -159,7 +174,7 @@ func listYields(e *env) {
 			}
 		}
 	}
-	if all, _ := list(semel.Filter{}); all[other] == semel.Done {
+	if listed, _ := list(semel.Filter{}); listed[other] == semel.Done {
 		if got, n := list(semel.Filter{Scope: &scope}); n != 1 || got[other] != semel.Done {
 			e.Errorf("list by scope yields %v, want %s alone", got, other)
 		}
@@ -167,6 +182,19 @@ func listYields(e *env) {
 	for range l.List(e.Context(), semel.Filter{}) {
 		break // a caller may stop
 	}
+}
+
+// transacted makes a key done in a transaction.
+func (e *env) transacted() semel.Key {
+	e.Helper()
+	req := e.request(e.key())
+	req.Done = true
+	answers := make([]semel.ClaimAnswer, 1)
+	err := e.harness.Transact(e.Context(), e.inner, []semel.ClaimRequest{req}, answers, true)
+	if err != nil || answers[0].Decision != semel.Fresh {
+		e.Fatalf("a new key in a transaction is answered %s, %v", answers[0].Decision, err)
+	}
+	return req.Key
 }
 
 // releasable returns a claimed key and its token.

@@ -26,6 +26,9 @@ func brokenCases() map[bug]struct {
 		ignoresTokenOnExtend:    {volatile, "a stale token changes nothing after take-over"},
 		losesAttempt:            {volatile, "an ended lease is taken over with attempt and token grown"},
 		forgetsOwner:            {volatile, "a claim repeated after a lost reply recognises itself"},
+		forgetsDoneOwner:        {volatile, "a done claim repeated after a lost reply recognises itself"},
+		comparesNonces:          {volatile, "a done claim of another owner does not pass for a repetition"},
+		keepsOwnerInTransaction: {full, "transactions are atomic if and only if transactional"},
 		ownsNobodys:             {volatile, "a claim without an owner is nobody's again"},
 		grantsTwiceInBatch:      {volatile, "keys that occur twice in a claim are decided in order"},
 		forgetsEarly:            {volatile, "a key is remembered for its window and forgotten a tick later"},
@@ -40,12 +43,16 @@ func brokenCases() map[bug]struct {
 		unknownExpires:          {volatile, "unknown does not end by itself"},
 		checksThenInserts:       {volatile, "of many racers one wins"},
 		reusesTokens:            {volatile, "release makes the key fresh with a higher token"},
+		extendsUnknown:          {volatile, "an unknown key is not extended"},
+		keepsFirstLease:         {volatile, "a repeated claim has the later of both lease ends"},
 		neverLate:               {volatile, "an old message without record is late"},
 		keepsCancelledClaims:    {volatile, "a claim that was cancelled does not stay for ever"},
 		followsWall:             {volatile, "a clock that steps back neither ends nor prolongs"},
 		losesOnReopen:           {full, "completions survive if and only if durable"},
 		purgesClaims:            {volatile, "purge under load forgets no live key"},
 		commitsAlways:           {full, "transactions are atomic if and only if transactional"},
+		hidesTransacted:         {full, "list yields what is there, by state and scope"},
+		refusesWithoutClass:     {alone, "a second opener shares if and only if shared"},
 	}
 }
 
@@ -68,8 +75,8 @@ func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
 	for name, bugs := range map[string][]bug{
 		"random calls are answered as the model says": {
 			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, ignoresTokenOnExtend, losesAttempt,
-			forgetsOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
-			ignoresMismatchInFlight, retriesHold, unknownExpires, reusesTokens, neverLate, losesOnReopen,
+			forgetsOwner, forgetsDoneOwner, grantsTwiceInBatch, forgetsEarly, forgetsNever, forgetsTooLate, mixesResults, dropsEmptyResult,
+			ignoresMismatchInFlight, retriesHold, unknownExpires, extendsUnknown, reusesTokens, neverLate, losesOnReopen,
 		},
 		"histories of one key are linearizable": {
 			marksBeforeCompletion, ignoresTokenOnComplete, ignoresTokenOnRelease, losesAttempt, forgetsOwner,

@@ -18,6 +18,9 @@ const (
 	ignoresTokenOnExtend    bug = "ignores the token of an extension"
 	losesAttempt            bug = "loses the attempt at a take-over"
 	forgetsOwner            bug = "takes its own claim for another's after a lost reply"
+	forgetsDoneOwner        bug = "takes its own done claim for another's after a lost reply"
+	comparesNonces          bug = "tells who made a key done by the nonce alone"
+	keepsOwnerInTransaction bug = "takes a committed transaction for one whose answer was lost"
 	ownsNobodys             bug = "takes all who do not say who they are for one"
 	grantsTwiceInBatch      bug = "grants a key twice in one batch"
 	forgetsEarly            bug = "forgets before the window ends"
@@ -32,12 +35,16 @@ const (
 	unknownExpires          bug = "forgets unknown keys"
 	checksThenInserts       bug = "checks first and inserts later"
 	reusesTokens            bug = "begins tokens anew after release"
+	extendsUnknown          bug = "extends the lease of an unknown key"
+	keepsFirstLease         bug = "answers a repeated claim with its first lease"
 	neverLate               bug = "is never late"
 	keepsCancelledClaims    bug = "keeps a claim that was cancelled for ever"
 	followsWall             bug = "follows the wall clock back"
 	losesOnReopen           bug = "says durable and is not"
 	purgesClaims            bug = "purges claims"
 	commitsAlways           bug = "commits what is rolled back"
+	hidesTransacted         bug = "lists a key of a transaction without its id"
+	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 
 // claimBroken makes a claim as the bug has it, if it is one of claims.

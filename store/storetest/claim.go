@@ -14,12 +14,11 @@ var claimCases = []testCase{
 	{"a first claim is granted", firstClaimIsGranted},
 	{"while a lease runs the key is in flight", runningLeaseIsInFlight},
 	{"a claim repeated after a lost reply recognises itself", repeatedClaimRecognisesItself},
+	{"a repeated claim has the later of both lease ends", repeatedClaimAndLease},
 	{"a claim repeated after completion is a duplicate", repeatedClaimAfterCompletion},
 	{"a claim repeated after take-over is in flight", repeatedClaimAfterTakeOver},
 	{"owners of one name are told apart", ownersOfOneName},
 	{"a claim without an owner is nobody's again", claimWithoutOwner},
-	{"a done claim completes in one step", doneClaim},
-	{"a done claim respects a holder and takes over an ended lease", doneClaimAndLease},
 	{"an old message without record is late", oldMessageIsLate},
 	{"an old message with a record is decided by the record", oldMessageWithRecord},
 }
@@ -150,6 +149,55 @@ func repeatedClaimRecognisesItself(e *env) {
 	e.want(semel.InFlight, e.request(key))
 	e.mustComplete(key, first.Token, text("done once"))
 	e.wantResult(key, text("done once"))
+
+	// Another payload is another message, whoever sends it.
+	req = e.with(e.key(), print('1'))
+	e.fresh(req)
+	req.Fingerprint = print('2')
+	e.want(semel.Mismatch, req)
+}
+
+func repeatedClaimAndLease(e *env) {
+	for _, hold := range []bool{false, true} {
+		req := e.request(e.key())
+		req.Hold = hold
+		first := e.fresh(req)
+		again := func(lease time.Duration) semel.Claim {
+			e.Helper()
+			repeated := req
+			repeated.Lease = lease
+			c := e.fresh(repeated)
+			if c.Token != first.Token || c.Attempt != first.Attempt {
+				e.Errorf("the claim %+v (hold: %t) is repeated as %+v: token and attempt must be the same", first, hold, c)
+			}
+			return c
+		}
+		if c := again(e.lease / 2); !c.LeaseEnd.Equal(first.LeaseEnd) {
+			e.Errorf("a claim repeated with a shorter lease ends at %v, want %v as before", c.LeaseEnd, first.LeaseEnd)
+		}
+		longer := again(2 * e.lease)
+		if d := longer.LeaseEnd.Sub(first.LeaseEnd); d < e.lease-slack {
+			e.Errorf("a claim repeated with twice the lease of %v ends %v later", e.lease, d)
+		}
+		if a := e.want(semel.InFlight, e.request(req.Key)); !sameClaim(a.Claim, longer) {
+			e.Errorf("after a repeated claim in flight shows %+v, want %+v", a.Claim, longer)
+		}
+		if e.movable() {
+			e.wantLeaseEnd("a repeated claim", longer.LeaseEnd, e.now().Add(2*e.lease))
+			e.advance(e.lease)
+			e.wantLeaseEnd("a claim repeated later", again(2*e.lease).LeaseEnd, e.now().Add(2*e.lease))
+		}
+	}
+	// It is still the same claim after its lease, if nobody took it over.
+	req, probe := e.shortly(e.key()), e.key()
+	e.fresh(e.shortly(probe))
+	first := e.fresh(req)
+	e.awaitLease(first, probe)
+	req.Lease = e.lease
+	if c := e.fresh(req); c.Token != first.Token || c.Attempt != first.Attempt || !c.LeaseEnd.After(first.LeaseEnd) {
+		e.Errorf("the claim %+v is repeated after its lease as %+v, want the same token and attempt and a later end", first, c)
+	}
+	e.want(semel.InFlight, e.request(req.Key))
 }
 
 func repeatedClaimAfterCompletion(e *env) {
@@ -213,44 +261,6 @@ func claimWithoutOwner(e *env) {
 	if err := e.store.Claim(context.Background(), batch, answers); err != nil || answers[0].Decision != semel.Fresh || answers[1].Decision != semel.InFlight {
 		e.Errorf("twice in a call without an owner: %s and %s, %v", answers[0].Decision, answers[1].Decision, err)
 	}
-}
-
-func doneClaim(e *env) {
-	key := e.key()
-	req := e.request(key)
-	req.Done, req.Lease = true, 0
-	if c := e.fresh(req); c != (semel.Claim{Attempt: 1}) {
-		e.Errorf("a done claim has %+v, want the first attempt alone", c)
-	}
-	e.wantResult(key, semel.Result{})
-	again := e.request(key)
-	again.Done, again.Lease = true, 0
-	e.want(semel.Duplicate, again)
-
-	// Asking again, as after a lost reply, may be recognised or not; it must
-	// not make the key claimable, nor look like the first time.
-	if a := e.claim(req); a.Decision != semel.Fresh && a.Decision != semel.Duplicate || a.Claim != (semel.Claim{}) {
-		e.Errorf("a done claim that is repeated is answered %s with %+v", a.Decision, a.Claim)
-	}
-	e.wantResult(key, semel.Result{})
-}
-
-func doneClaimAndLease(e *env) {
-	key := e.key()
-	held := e.fresh(e.shortly(key))
-	req := e.request(key)
-	req.Done = true
-	if e.movable() {
-		if a := e.want(semel.InFlight, req); a.Claim.Token != held.Token {
-			e.Errorf("in flight shows token %d, want %d", a.Claim.Token, held.Token)
-		}
-	}
-	a := e.claimAfter(e.short, req, semel.InFlight)
-	if a.Decision != semel.Fresh {
-		e.Fatalf("a done claim after the lease is answered %s, want fresh", a.Decision)
-	}
-	e.wantStale("complete", key, held.Token, e.complete(key, held.Token, text("late"), e.window))
-	e.wantResult(key, semel.Result{})
 }
 
 func oldMessageIsLate(e *env) {

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
-// CrashHarness tells RunCrash how to make a durable store on a file system.
+// CrashHarness tells RunCrash how to make a durable store on a file system. The
+// store must do all its file work through that file system.
 type CrashHarness struct {
 	// Open opens the store in a directory, or makes a new one there. The
 	// directory may be missing; its parent is there. Sizes of files and caches
@@ -36,9 +37,9 @@ type CrashHarness struct {
 // RunCrash runs a workload on the store and lets everything happen to it that
 // happens to disks, at each operation on the file system in turn: the process
 // dies, the power fails and tears writes, the disk is full, a write or sync
-// fails, a bit rots. What was acknowledged must be there afterwards, what was
-// not asked for must not, and a store that notices damage must say so with
-// ErrCorrupt.
+// fails, a bit rots, a file of a closed store loses its end. What was
+// acknowledged must be there afterwards, what was not asked for must not, and a
+// store that notices damage must say so with ErrCorrupt.
 //
 // With go test -short, each run takes a random part of the operations.
 //
@@ -70,6 +71,7 @@ var crashCases = []crashCase{
 	{"an operation that fails loses nothing acknowledged", operationFails},
 	{"a failed sync stops the store for good", syncFails},
 	{"a flipped bit is never a duplicate and never a silent loss", bitFlips},
+	{"what a closed store had cannot vanish from its end", endsVanish},
 }
 
 // crashEnv is what a case of RunCrash works with.

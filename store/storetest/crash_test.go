@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // crashBug is one thing that a durable store may do wrong.
@@ -25,6 +25,7 @@ const (
 	retriesSync          crashBug = "tries a failed sync again"
 	ignoresSyncErrors    crashBug = "ignores errors of sync"
 	goesOnAfterErrors    crashBug = "goes on after a failed write"
+	forgetsItsEnd        crashBug = "does not know where its log ended"
 )
 
 func crashHarnessOf(bug crashBug) CrashHarness {
@@ -60,6 +61,7 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 		retriesSync:          "a failed sync stops the store for good",
 		ignoresSyncErrors:    "a failed sync stops the store for good",
 		goesOnAfterErrors:    "a failed sync stops the store for good",
+		forgetsItsEnd:        "what a closed store had cannot vanish from its end",
 	} {
 		t.Run(strings.ReplaceAll(string(bug), " ", "-"), func(t *testing.T) {
 			t.Parallel()

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"syscall"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // verify opens the store on what is left and holds it against the book. strong
@@ -26,6 +27,7 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 		}
 		return
 	}
+	e.wantAlikeReadable(r, store)
 	for _, key := range r.order {
 		a, err := e.claimAgain(store, key)
 		if err != nil {
@@ -54,6 +56,33 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 	}
 	if err := store.(io.Closer).Close(); err != nil {
 		e.Errorf("%s: close: %v", next.where, err)
+	}
+}
+
+// wantAlikeReadable wants a store that lists keys readably to list all of them
+// so, whatever made them done.
+func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
+	e.Helper()
+	lister, ok := store.(semel.Lister)
+	if !ok {
+		return
+	}
+	readable, unreadable := 0, 0
+	for rec, err := range lister.List(context.Background(), semel.Filter{State: semel.Done}) {
+		switch {
+		case err != nil:
+			e.Errorf("%s: list: %v", r.where, err)
+			return
+		case rec.Key == (semel.Key{}):
+			unreadable++
+		case r.fates[rec.Key] == nil:
+			e.Errorf("%s: list shows %s, which nobody completed", r.where, rec.Key)
+		default:
+			readable++
+		}
+	}
+	if readable > 0 && unreadable > 0 {
+		e.Errorf("%s: list shows %d done keys readable and %d not", r.where, readable, unreadable)
 	}
 }
 
@@ -174,15 +203,82 @@ func bitFlips(e *crashEnv) {
 	killed.workload()
 	left := killed.fs.Survive(faultfs.Everything, nil)
 	killed.close()
-	e.flipBits(closed, closed.fs.Survive(faultfs.Everything, nil))
-	e.flipBits(killed, left)
+	e.flipBits(closed, closed.fs.Survive(faultfs.Everything, nil), math.MaxInt)
+	e.flipBits(killed, left, killed.lastCall())
+}
+
+// lastCall returns the last call that was acknowledged.
+func (r *crashRun) lastCall() int {
+	last := 0
+	for _, f := range r.fates {
+		last = max(last, f.call)
+	}
+	return last
+}
+
+// endsVanish takes files of a store that was closed in order, and cuts their
+// ends off, overwrites them with zeros, or removes them. The store must notice,
+// or have everything that it acknowledged.
+func endsVanish(e *crashEnv) {
+	r := e.run(faultfs.New(), nothingFails)
+	left := r.fs.Survive(faultfs.Everything, nil)
+	noticed := 0
+	try := func(where string, damage func(fs *faultfs.FS) error) {
+		if e.Failed() {
+			return
+		}
+		damaged := left.Survive(faultfs.Everything, nil)
+		if err := damage(damaged); err != nil {
+			e.Fatalf("%s: %v", where, err)
+		}
+		if e.judgeDamage(r, damaged, "closed, "+where, math.MaxInt) {
+			noticed++
+		}
+	}
+	for _, name := range left.Files() {
+		content, err := left.ReadFile(name)
+		if err != nil {
+			e.Fatalf("read %s: %v", name, err)
+		}
+		try(name+" removed", func(fs *faultfs.FS) error { return fs.Remove(name) })
+		for _, end := range e.ends(len(content)) {
+			where := fmt.Sprintf("%s ends at %d of %d bytes", name, end, len(content))
+			try(where, func(fs *faultfs.FS) error { return setEnd(fs, name, end, end) })
+			try(where+", then zeros", func(fs *faultfs.FS) error { return setEnd(fs, name, end, len(content)) })
+			try(where+", then more zeros", func(fs *faultfs.FS) error { return setEnd(fs, name, end, len(content)+1<<16) })
+		}
+	}
+	if noticed == 0 {
+		e.Errorf("no lost end of a file was answered with ErrCorrupt")
+	}
+}
+
+// ends chooses where a file of n bytes is cut: at both ends, and anywhere.
+func (e *crashEnv) ends(n int) []int {
+	if n == 0 {
+		return nil
+	}
+	ends := []int{0, n - 1, max(n-32, 0), n / 2}
+	for range times(30) {
+		ends = append(ends, e.random.IntN(n))
+	}
+	return ends
+}
+
+// setEnd keeps a file up to a byte, and makes it a size.
+func setEnd(fs *faultfs.FS, name string, end, size int) error {
+	f, err := fs.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(int64(end)), f.Truncate(int64(size)), f.Close())
 }
 
 // flipsPerFile is how many bits of a file are flipped, if it has more: others
 // in each run.
 const flipsPerFile = 200
 
-func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS) {
+func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS, spared int) {
 	e.Helper()
 	noticed, flipped := 0, 0
 	for _, name := range left.Files() {
@@ -201,7 +297,7 @@ func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS) {
 			}
 			where := fmt.Sprintf("%s, bit %d of byte %d of %s (%d bytes) flipped", r.where, bit, offset, name, len(content))
 			flipped++
-			if e.judgeDamage(r, damaged, where) {
+			if e.judgeDamage(r, damaged, where, spared) {
 				noticed++
 			}
 		}
@@ -242,9 +338,10 @@ func (e *crashEnv) offsets(content []byte) []int64 {
 	return used
 }
 
-// judgeDamage opens a damaged store and reports whether it noticed. Only the
-// last call that was acknowledged may be taken for a write that was cut short.
-func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string) (noticed bool) {
+// judgeDamage opens a damaged store and reports whether it noticed. What the
+// calls from spared on did may be taken for a write that was cut short: of a
+// store that was killed the last one, of one that was closed none.
+func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string, spared int) (noticed bool) {
 	e.Helper()
 	store, err := e.harness.Open(damaged, storeDir, r.clock.Now)
 	if err != nil {
@@ -252,10 +349,6 @@ func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string) (
 			e.Errorf("%s: open: %v, want ErrCorrupt", where, err)
 		}
 		return true
-	}
-	last := 0
-	for _, f := range r.fates {
-		last = max(last, f.call)
 	}
 	for _, key := range r.order {
 		a, err := e.claimAgain(store, key)
@@ -266,7 +359,7 @@ func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string) (
 			continue
 		}
 		f := r.fates[key]
-		if wrong := f.judge(a, e.traits, f.call < last); wrong != "" && !(noticed && a.Decision != semel.Duplicate) {
+		if wrong := f.judge(a, e.traits, f.call < spared); wrong != "" && !(noticed && a.Decision != semel.Duplicate) {
 			e.Errorf("%s: %s is answered %s with %s: %s", where, key, a.Decision, describe(a.Result), wrong)
 		}
 	}

@@ -9,19 +9,23 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // logged is the reference store with a log: each call writes the records it
-// changed, as one entry with length and checksum, and syncs before it answers. It is what RunCrash takes for right, and what is broken to test it.
+// changed, as one entry with length and checksum, and syncs before it answers.
+// Close notes the length of the log in a file of its own. It is what RunCrash
+// takes for right, and what is broken to test it.
 type logged struct {
 	*reference
 	bug  crashBug
 	fs   vfs.FS
+	dir  string
 	lock io.Closer
 
 	mu     sync.Mutex // guards all below, and is held over each call
@@ -45,7 +49,7 @@ func openLogged(fsys vfs.FS, dir string, now func() time.Time, bug crashBug) (_ 
 	if err != nil {
 		return nil, err
 	}
-	l := &logged{reference: inner.(*reference), bug: bug, fs: fsys}
+	l := &logged{reference: inner.(*reference), bug: bug, fs: fsys, dir: dir}
 	if err := fsys.MkdirAll(dir); err != nil {
 		return nil, err
 	}
@@ -55,7 +59,7 @@ func openLogged(fsys vfs.FS, dir string, now func() time.Time, bug crashBug) (_ 
 	if l.lock, err = fsys.Lock(filepath.Join(dir, "lock"), "test"); err != nil {
 		return nil, err
 	}
-	if err := l.load(dir); err != nil {
+	if err := l.load(); err != nil {
 		return nil, errors.Join(err, l.lock.Close())
 	}
 	// Tokens of the last life that were not logged are skipped.
@@ -75,19 +79,23 @@ func (l *logged) syncDir(dir string) error {
 }
 
 // load reads the log and cuts a torn end.
-func (l *logged) load(dir string) (err error) {
-	name := filepath.Join(dir, "log")
-	content, err := l.fs.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		if l.file, err = l.fs.Create(name); err != nil {
-			return err
-		}
-		return l.syncDir(dir)
-	}
+func (l *logged) load() (err error) {
+	name := filepath.Join(l.dir, "log")
+	least, err := l.least()
 	if err != nil {
 		return err
 	}
-	if err := l.syncDir(dir); err != nil { // the last life may have failed to
+	content, err := l.fs.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && least == 0 {
+		if l.file, err = l.fs.Create(name); err != nil {
+			return err
+		}
+		return l.syncDir(l.dir)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := l.syncDir(l.dir); err != nil { // the last life may have failed to
 		return err
 	}
 	for {
@@ -100,6 +108,9 @@ func (l *logged) load(dir string) (err error) {
 	if err := l.checkTail(content[l.end:]); err != nil {
 		return err
 	}
+	if l.end < least {
+		return fmt.Errorf("logged: the log ends at %d and had %d bytes: %w", l.end, least, semel.ErrCorrupt)
+	}
 	if l.file, err = l.fs.Open(name); err != nil {
 		return err
 	}
@@ -109,6 +120,43 @@ func (l *logged) load(dir string) (err error) {
 		return err
 	}
 	return l.file.Truncate(l.end)
+}
+
+// least returns how long the log was when the store was closed last.
+func (l *logged) least() (n int64, err error) {
+	content, err := l.fs.ReadFile(filepath.Join(l.dir, "end"))
+	if errors.Is(err, fs.ErrNotExist) || l.bug == forgetsItsEnd {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if n, err = strconv.ParseInt(string(content), 10, 64); err != nil {
+		return 0, fmt.Errorf("logged: the length of the log: %w: %w", semel.ErrCorrupt, err)
+	}
+	return n, nil
+}
+
+// noteEnd notes how long the log is. It was synced before.
+func (l *logged) noteEnd() error {
+	name := filepath.Join(l.dir, "end")
+	if err := l.fs.Remove(name + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := l.fs.Create(name + ".new")
+	if err != nil {
+		return err
+	}
+	if _, err = file.WriteAt(strconv.AppendInt(nil, l.end, 10), 0); err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = l.fs.Rename(name+".new", name)
+	}
+	if err == nil {
+		err = l.syncDir(l.dir)
+	}
+	return err
 }
 
 // replay takes over the entry at the beginning of b.
@@ -271,7 +319,11 @@ func (l *logged) Remove(ctx context.Context, key semel.Key) (was bool, err error
 func (l *logged) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return errors.Join(l.failed, l.reference.Close(), l.file.Close(), l.lock.Close())
+	err := l.failed
+	if err == nil {
+		err = l.noteEnd()
+	}
+	return errors.Join(err, l.reference.Close(), l.file.Close(), l.lock.Close())
 }
 
 // transactLogged is transact on a logged store.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // openStore stands for the constructor of the store under test.
@@ -23,6 +24,25 @@ func ExampleRun() {
 			New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
 				dir := tb.TempDir()
 				return func() (semel.Store, error) { return openStore(dir, now) }
+			},
+		})
+	}
+}
+
+// openStoreOn stands for the constructor of a store that does its file work
+// through vfs.
+func openStoreOn(_ vfs.FS, _ string, _ func() time.Time) (semel.Store, error) {
+	return nil, errors.New("no store here")
+}
+
+// The crash suite gives the store a file system that fails in all ways that
+// disks and systems do.
+func ExampleRunCrash() {
+	// func TestCrashes(t *testing.T)
+	_ = func(t *testing.T) {
+		storetest.RunCrash(t, storetest.CrashHarness{
+			Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
+				return openStoreOn(fs, dir, now)
 			},
 		})
 	}

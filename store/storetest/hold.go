@@ -14,6 +14,9 @@ var holdCases = []testCase{
 	{"the late holder completes an unknown key", lateHolderCompletes},
 	{"a release as unknown makes the key unknown at once", releaseAsUnknown},
 	{"a held key that is released is fresh", holdReleased},
+	{"an unknown key is not extended", unknownIsNotExtended},
+	{"the late holder releases an unknown key", lateHolderReleases},
+	{"a claim repeated when its key is unknown is in doubt", repeatedClaimOfUnknown},
 	{"resolve settles an unknown key both ways", resolveSettles},
 	{"resolve refuses a key that is not unknown", resolveRefuses},
 	{"remove forgets a key in any state", removeForgets},
@@ -113,6 +116,61 @@ func lateHolderCompletes(e *env) {
 	c = e.unknown(released)
 	e.mustComplete(released, c.Token, text("it was there"))
 	e.wantResult(released, text("it was there"))
+}
+
+// eachUnknown calls f with a key for each way in which one becomes unknown.
+func (e *env) eachUnknown(f func(how string, req semel.ClaimRequest, held semel.Claim)) {
+	e.Helper()
+	req := e.held(e.key())
+	c := e.fresh(req)
+	if a := e.claimAfter(e.short, e.request(req.Key), semel.InFlight); a.Decision != semel.InDoubt {
+		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
+	}
+	f("by the end of its lease", req, c)
+
+	req = e.request(e.key())
+	c = e.fresh(req)
+	if err := e.release(semel.ReleaseRequest{Key: req.Key, Token: c.Token, Unknown: true}); err != nil {
+		e.Fatalf("release %s as unknown: %v", req.Key, err)
+	}
+	f("by a release", req, c)
+}
+
+func unknownIsNotExtended(e *env) {
+	e.eachUnknown(func(how string, req semel.ClaimRequest, held semel.Claim) {
+		for range 2 {
+			err := e.extend(req.Key, held.Token, e.lease).Err
+			e.wantStale("extend", req.Key, held.Token, err)
+			var stale *semel.StaleTokenError
+			if errors.As(err, &stale) && (stale.State != semel.Unknown || stale.Current != held.Token) {
+				e.Errorf("of a key that is unknown %s the error shows %s under %d, want unknown under %d", how, stale.State, stale.Current, held.Token)
+			}
+			e.want(semel.InDoubt, e.request(req.Key))
+		}
+		e.mustComplete(req.Key, held.Token, text("after all"))
+		e.wantResult(req.Key, text("after all"))
+	})
+}
+
+func lateHolderReleases(e *env) {
+	e.eachUnknown(func(_ string, req semel.ClaimRequest, held semel.Claim) {
+		if err := e.release(semel.ReleaseRequest{Key: req.Key, Token: held.Token, Unknown: true}); err != nil {
+			e.Errorf("release an unknown key as unknown: %v", err)
+		}
+		e.want(semel.InDoubt, e.request(req.Key))
+		e.mustRelease(req.Key, held.Token)
+		if c := e.fresh(e.request(req.Key)); c.Attempt != 1 {
+			e.Errorf("after the late holder's release the attempt is %d, want 1", c.Attempt)
+		}
+	})
+}
+
+func repeatedClaimOfUnknown(e *env) {
+	e.eachUnknown(func(how string, req semel.ClaimRequest, held semel.Claim) {
+		if a := e.want(semel.InDoubt, req); a.Claim.Token != held.Token {
+			e.Errorf("the claim that is repeated when its key is unknown %s is shown token %d, want %d", how, a.Claim.Token, held.Token)
+		}
+	})
 }
 
 func releaseAsUnknown(e *env) {

@@ -145,8 +145,11 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	case semel.Unknown:
 		return sameAs(a, semel.InDoubt, x)
 	}
-	if x.inOne && x.owner == req.Owner && a.Decision == semel.Fresh && a.Claim.Token == 0 {
-		return "" // it recognises itself
+	if x.inOne && req.Done && x.owner == req.Owner {
+		if a.Claim != (semel.Claim{}) {
+			return fmt.Sprintf("a done claim that is repeated is answered with %+v", a.Claim)
+		}
+		return want(a, semel.Fresh)
 	}
 	if wrong := want(a, semel.Duplicate); wrong != "" {
 		return wrong
@@ -164,10 +167,17 @@ func (m *model) claimedAgain(x *expected, req semel.ClaimRequest, a semel.ClaimA
 		if a.Claim.Attempt != x.claim.Attempt {
 			return fmt.Sprintf("the claim repeats itself with attempt %d, had %d", a.Claim.Attempt, x.claim.Attempt)
 		}
-		x.claim.LeaseEnd = a.Claim.LeaseEnd // it may begin again
+		before, end := x.claim.LeaseEnd, m.now.Add(req.Lease)
+		x.claim.LeaseEnd = a.Claim.LeaseEnd
+		if end.Before(before) {
+			end = before
+		}
+		if a.Claim.LeaseEnd.Before(end.Add(-m.slack)) || a.Claim.LeaseEnd.After(end.Add(m.slack+m.traits.Tick)) {
+			return fmt.Sprintf("the repeated claim ends at %v, want %v", a.Claim.LeaseEnd, end)
+		}
 		return ""
 	}
-	if x.owner == req.Owner && !req.Done && !ended {
+	if x.owner == req.Owner && !req.Done {
 		return "the claim does not recognise itself"
 	}
 	if !ended {
@@ -269,9 +279,6 @@ func (m *model) released(req semel.ReleaseRequest, err error) string {
 			m.forget(x)
 		}
 		return ""
-	case x.holds(req.Token) && stale && (x.state == semel.Unknown || x.orphan):
-		x.state = semel.Unknown
-		return "" // the contract gives the late holder Complete alone
 	case x.holds(req.Token) && stale && x.void:
 		m.forget(x)
 		return ""
@@ -289,13 +296,17 @@ func (m *model) extended(req semel.ExtendRequest, a semel.ExtendAnswer) string {
 	m.settle(x)
 	stale := errors.Is(a.Err, semel.ErrStaleToken)
 	switch {
+	case x.state == semel.Unknown && stale:
+		return ""
+	case x.state == semel.Unknown:
+		return fmt.Sprintf("the extension of an unknown key is answered %v", a.Err)
 	case x.holds(req.Token) && a.Err == nil:
 		x.state, x.void, x.orphan, x.claim.LeaseEnd = semel.Claimed, false, false, a.LeaseEnd
 		if end := m.now.Add(req.Lease); a.LeaseEnd.Before(end.Add(-m.slack)) || a.LeaseEnd.After(end.Add(m.slack+m.traits.Tick)) {
 			return fmt.Sprintf("the lease ends at %v, want %v", a.LeaseEnd, end)
 		}
 		return ""
-	case x.holds(req.Token) && stale && (x.state == semel.Unknown || x.orphan):
+	case x.holds(req.Token) && stale && x.orphan:
 		x.state = semel.Unknown
 		return ""
 	case x.holds(req.Token) && stale && x.void:

@@ -28,8 +28,12 @@ func (r *reference) List(ctx context.Context, filter semel.Filter) iter.Seq2[sem
 		r.mu.Lock()
 		var all []semel.Record
 		for key := range r.records {
-			rec := r.get(key).Record
+			kept := r.get(key)
+			rec := kept.Record
 			rec.Result.Data = nil
+			if kept.unlisted {
+				rec.Key = semel.Key{}
+			}
 			if (filter.State == semel.Absent || rec.State == filter.State) && (filter.Scope == nil || rec.Key.Scope == *filter.Scope) {
 				all = append(all, rec)
 			}

@@ -32,6 +32,9 @@ type record struct {
 	semel.Record
 	owner semel.Owner
 	hold  bool
+	inOne bool // done in one step, by owner
+	// unlisted: the bug hidesTransacted keeps the id out of lists.
+	unlisted bool
 }
 
 // reference is the store that the suite takes for right.
@@ -72,8 +75,10 @@ func (p *place) open() (semel.Store, error) {
 	switch {
 	case !p.keeps():
 		p = &place{traits: p.traits, bug: p.bug, wall: p.wall, records: make(map[semel.Key]record), now: p.wall(), seen: p.wall(), last: p.firstToken()}
-	case p.opened > 0 && !p.traits.Shared:
+	case p.opened > 0 && !p.traits.Shared && p.bug == refusesWithoutClass:
 		return nil, errors.New("open elsewhere")
+	case p.opened > 0 && !p.traits.Shared:
+		return nil, fmt.Errorf("open elsewhere: %w", semel.ErrStoreUnavailable)
 	}
 	p.opened++
 	return &reference{place: p}, nil
@@ -201,12 +206,19 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 		}
 	case !rec.Fingerprint.Matches(req.Fingerprint) && !(p.bug == ignoresMismatchInFlight && rec.State == semel.Claimed):
 		return semel.ClaimAnswer{Decision: semel.Mismatch, Claim: held.Claim}
+	case rec.State == semel.Done && rec.inOne && req.Done && p.same(rec.owner, req.Owner):
+		return semel.ClaimAnswer{Decision: semel.Fresh}
 	case rec.State == semel.Done:
 		return semel.ClaimAnswer{Decision: semel.Duplicate, Result: p.replay(req.Key, rec.Result)}
 	case rec.State == semel.Unknown:
 		held.Decision = semel.InDoubt
 		return held
 	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner && (req.Owner != semel.Owner{} || p.bug == ownsNobodys):
+		if end := p.now.Add(req.Lease); end.After(rec.LeaseEnd) && p.bug != keepsFirstLease {
+			rec.LeaseEnd = end
+			p.records[p.key(req.Key)] = rec
+		}
+		held = rec.answer()
 		held.Decision, held.Holder = semel.Fresh, ""
 		return held
 	case !ended:
@@ -214,6 +226,17 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 		return held
 	}
 	return p.grant(req, rec)
+}
+
+// same reports whether two owners are one that asked twice.
+func (p *place) same(first, second semel.Owner) bool {
+	switch p.bug {
+	case forgetsDoneOwner:
+		return false
+	case comparesNonces:
+		return first.Nonce == second.Nonce
+	}
+	return first == second && (first != semel.Owner{} || p.bug == ownsNobodys)
 }
 
 func (p *place) validate(req semel.ClaimRequest) error {
@@ -232,7 +255,7 @@ func (rec record) answer() semel.ClaimAnswer {
 }
 
 func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
-	rec := record{owner: req.Owner, hold: req.Hold, Record: semel.Record{
+	rec := record{owner: req.Owner, hold: req.Hold, inOne: req.Done, Record: semel.Record{
 		Key: req.Key, State: semel.Claimed, Attempt: before.Attempt + 1, Holder: req.Owner.Name,
 		Fingerprint: req.Fingerprint, FirstSeen: p.now, LeaseEnd: p.now.Add(req.Lease),
 	}}
@@ -363,10 +386,11 @@ func (p *place) extend(req semel.ExtendRequest) semel.ExtendAnswer {
 		return semel.ExtendAnswer{Err: fmt.Errorf("reference: lease %v: %w", req.Lease, semel.ErrInvalidRequest)}
 	}
 	rec := p.get(req.Key)
-	if rec.State != semel.Claimed || rec.Token != req.Token && p.bug != ignoresTokenOnExtend {
+	claimed := rec.State == semel.Claimed || rec.State == semel.Unknown && p.bug == extendsUnknown
+	if !claimed || rec.Token != req.Token && p.bug != ignoresTokenOnExtend {
 		return semel.ExtendAnswer{Err: p.stale(req.Key, req.Token)}
 	}
-	rec.LeaseEnd = p.now.Add(req.Lease)
+	rec.State, rec.LeaseEnd = semel.Claimed, p.now.Add(req.Lease)
 	p.records[p.key(req.Key)] = rec
 	return semel.ExtendAnswer{LeaseEnd: rec.LeaseEnd}
 }
@@ -387,7 +411,14 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 		saved[key] = rec
 	}
 	for i, req := range reqs {
+		if r.bug != keepsOwnerInTransaction {
+			req.Owner = semel.Owner{} // the effect commits with the claim
+		}
 		answers[i] = r.claim(req)
+		if rec, ok := r.records[r.key(req.Key)]; ok && r.bug == hidesTransacted {
+			rec.unlisted = true
+			r.records[r.key(req.Key)] = rec
+		}
 	}
 	if !commit && r.bug != commitsAlways {
 		r.records = saved

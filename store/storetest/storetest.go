@@ -7,8 +7,9 @@
 // is noticed like one that says too much. Throughout, every answer Duplicate
 // must have a completion behind it that somebody asked for.
 //
-// [RunCrash] does the same for what durable stores promise of crashes, full
-// disks, failed syncs and rotten bits.
+// [RunCrash] holds a durable store to its promises over crashes, full disks,
+// failed syncs, rotten bits and files that lost their ends. The store must do
+// its file work through package vfs.
 //
 // The random tests print their seed; SEMEL_SEED in the environment repeats one.
 // With go test -short, cases that try often try a third as often.
@@ -83,7 +84,7 @@ type testCase struct {
 func allCases() []testCase {
 	var all []testCase
 	for _, group := range [][]testCase{
-		claimCases, leaseCases, tokenCases, holdCases, batchCases, windowCases,
+		claimCases, doneCases, leaseCases, tokenCases, holdCases, batchCases, windowCases,
 		resultCases, keyCases, lifeCases, traitCases, abilityCases, randomCases,
 	} {
 		all = append(all, group...)

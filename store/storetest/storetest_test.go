@@ -8,10 +8,11 @@ import (
 )
 
 // volatile and full are what the reference store can promise at least and at
-// most.
+// most; alone is what it can promise to one process.
 var (
 	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
 	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true}
+	alone    = semel.Traits{Durable: true, Fenced: true, Exact: true, Results: true}
 )
 
 func TestReferencePassesWithEachTraitBothWays(t *testing.T) {

@@ -98,7 +98,17 @@ func staleAfterCompletion(e *env) {
 	req := e.request(key)
 	req.Done = true
 	e.fresh(req)
-	e.wantStale("complete", key, 1<<62, e.complete(key, 1<<62, text("stale"), e.window))
+	for _, token := range []semel.Token{0, 1, 1 << 62, 1 << 63, 1<<64 - 1} {
+		err := e.complete(key, token, text("stale"), e.window)
+		e.wantStale("complete", key, token, err)
+		var stale *semel.StaleTokenError
+		if errors.As(err, &stale) && (stale.State != semel.Done || stale.Current != 0) {
+			e.Errorf("of a key that was done in one step the error shows %s under %d, want done under none", stale.State, stale.Current)
+		}
+	}
+	if record, ok := e.look(key); ok && (record.State != semel.Done || record.Token != 0 || record.Attempt > 1) {
+		e.Errorf("a key that was done in one step is shown as %+v, want done without a token", record)
+	}
 	e.wantResult(key, semel.Result{})
 }
 

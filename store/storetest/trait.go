@@ -213,6 +213,9 @@ func shared(e *env) {
 		if e.traits.Shared {
 			e.Fatalf("the traits say Shared, but a second opener is refused: %v", err)
 		}
+		if class := semel.Classify(err); class != semel.ClassRetryable {
+			e.Errorf("a second opener is refused with an error of class %s (%v), want %s: nothing was changed, and later it may be let in", class, err, semel.ClassRetryable)
+		}
 		e.wantResult(done, text("r")) // the first goes on
 		e.mustComplete(held, c.Token, text("held"))
 		return
@@ -288,6 +291,14 @@ func transactional(e *env) {
 	for _, key := range []semel.Key{reqs[0].Key, twice, reqs[4].Key} {
 		e.store.resolving(key, semel.Result{})
 	}
+	// A transaction that committed has had its effect: its claims do not
+	// recognise themselves.
+	answers := make([]semel.ClaimAnswer, len(reqs))
+	if err := e.harness.Transact(e.Context(), e.inner, reqs, answers, true); err != nil {
+		e.Fatalf("transact again: %v", err)
+	}
+	e.wantDecisions(answers, semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate)
+	e.wantDecisions(e.claims(reqs...), semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate)
 	for range 2 {
 		e.wantDecisions(transact(true), semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate, semel.Duplicate)
 		for _, req := range reqs {

@@ -99,8 +99,10 @@ func (s *Store) read(ctx context.Context, r *reading, reqs []semel.ClaimRequest,
 	r.answered = slices.Grow(r.answered, len(reqs))[:len(reqs)]
 	clear(r.answered)
 	for i := range reqs {
-		// What no store can answer is left to the durable store to refuse.
-		if reqs[i].Validate() == nil {
+		// What no store can answer is left to the durable store to refuse. A
+		// claim with Done may be one that was granted before and whose answer was
+		// lost: only the durable store knows who made the key done.
+		if reqs[i].Validate() == nil && !(reqs[i].Done && reqs[i].Owner != semel.Owner{}) {
 			r.asked = append(r.asked, i)
 		}
 	}

@@ -13,7 +13,10 @@
 // record, and for [Options].MaxAge at most, so that it is gone before the
 // record is, however late it was written and however far clocks are apart
 // within that half; and so that a record removed behind the back of a stack is
-// forgotten there too.
+// forgotten there too. A claim with Done that names an owner always goes to the
+// durable store: a copy does not say who made its key done, so that a claim which
+// is repeated after a lost answer would be a duplicate of itself. A claim with Done
+// and without an owner is never recognised, and caches may answer it.
 //
 // A filter answers one thing alone: that a key is certainly new. That saves the
 // reads of the caches below the filter, and nothing else: the durable claim is

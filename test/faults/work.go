@@ -206,7 +206,7 @@ func (l *lane) deliver(ctx context.Context, input string) error {
 			e.Kind = parked
 			l.journal.record(e)
 			return nil
-		case semel.Classify(err) == semel.ClassPermanent && !errors.Is(err, semel.ErrStaleToken):
+		case semel.Classify(err) == semel.ClassPermanent:
 			return fmt.Errorf("%s: %w", input, err)
 		}
 		if err := pause(ctx, time.Duration(5+l.random.IntN(20))*time.Millisecond); err != nil {

@@ -29,7 +29,14 @@ func TestRunFromKafkaToKafkaWritesEachKeyOnce(t *testing.T) {
 	total, events := sampled(random, *messages*3/10)
 	moveOnce(t, total, events, seed, func(t *testing.T, addr string, i int) process {
 		t.Helper()
-		return newDaemon(t, program, fmt.Sprintf(`
+		return newOnce(t, program, addr, i)
+	})
+}
+
+// newOnce is a run of the program from Kafka to Kafka.
+func newOnce(t *testing.T, program, addr string, i int) *daemon {
+	t.Helper()
+	return newDaemon(t, program, fmt.Sprintf(`
 pipelines:
   once:
     source: { kafka: { brokers: [%q], topics: [in], group: %s, instance: once-%d, session_timeout: 1s } }
@@ -38,7 +45,6 @@ pipelines:
     sink: { kafka: { brokers: [%q], topic: out } }
     transaction: { max_records: 750, sessions: 1 }
 `, addr, group, i, addr))
-	})
 }
 
 // TestGroupsThatTheBrokerDividesKeepEachKeyOnce moves messages to rows by two

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -157,31 +156,41 @@ func must(t *testing.T, err error) {
 
 // reader reads what is committed of the output from the beginning on.
 type reader struct {
-	client *kgo.Client
-	cancel context.CancelFunc
-	done   chan struct{}
+	stop func()
+	done chan struct{}
 
-	mu    sync.Mutex
-	lists [outPartitions][]string // the values of each partition in order
-	count int
+	mu     sync.Mutex
+	lists  [outPartitions][]string // the values of each partition in order
+	count  int
+	others []string // records whose key is not their value
 }
+
+// add notes a record. The caller holds mu.
+func (r *reader) add(partition int32, key, value string) {
+	r.lists[partition] = append(r.lists[partition], value)
+	r.count++
+	if key != value {
+		r.others = append(r.others, fmt.Sprintf("%q with key %q", value, key))
+	}
+}
+
+type newReaderFunc func(t *testing.T, addr string) *reader
 
 func newReader(t *testing.T, addr string) *reader {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics("out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }))
 	must(t, err)
-	r := &reader{client: client, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
+	r := &reader{stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
+		defer client.Close()
 		for ctx.Err() == nil {
 			fetches := client.PollFetches(ctx)
 			r.mu.Lock()
 			for record := range fetches.RecordsAll() {
-				r.lists[record.Partition] = append(r.lists[record.Partition], string(record.Value))
-				r.count++
+				r.add(record.Partition, string(record.Key), string(record.Value))
 			}
 			r.mu.Unlock()
 		}
@@ -205,9 +214,8 @@ func (r *reader) rest() {
 }
 
 func (r *reader) close() {
-	r.cancel()
+	r.stop()
 	<-r.done
-	r.client.Close()
 }
 
 // input makes messages: the value is the number of the message among those with
@@ -275,10 +283,12 @@ const (
 
 // moveOnce writes messages, a fifth of them duplicates, while two programs move
 // them and both they and the broker are stopped and killed. Where the broker did
-// not write what it had committed it does so again, on another.
-func moveOnce(t *testing.T, messages int, events []string, seed uint64, newProcess func(t *testing.T, addr string, i int) process) {
+// not write what it had committed it does so again, on another. The output is read by
+// the client of the programs, and by the other readers.
+func moveOnce(t *testing.T, messages int, events []string, seed uint64, newProcess func(t *testing.T, addr string, i int) process, others ...newReaderFunc) {
 	t.Helper()
-	for try := 1; !moveOnceOnABroker(t, messages, events, seed, newProcess); try++ {
+	readers := append([]newReaderFunc{newReader}, others...)
+	for try := 1; !moveOnceOnABroker(t, messages, events, seed, newProcess, readers); try++ {
 		if try == 6 {
 			t.Fatal("Kafka called a transaction complete that is not in each of six runs")
 		}
@@ -289,7 +299,7 @@ func moveOnce(t *testing.T, messages int, events []string, seed uint64, newProce
 }
 
 // moveOnceOnABroker reports whether the run says something.
-func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64, newProcess func(t *testing.T, addr string, i int) process) bool {
+func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64, newProcess func(t *testing.T, addr string, i int) process, readers []newReaderFunc) bool {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 3))
 	server := servicestest.StartKafka(t, nil)
@@ -302,8 +312,19 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 	must(t, err)
 	_, err = adm.CreateTopic(t.Context(), outPartitions, 1, nil, "out")
 	must(t, err)
-	during := newReader(t, server.Addr())
-	defer during.close()
+	var all []*reader
+	read := func() {
+		for _, newReader := range readers {
+			all = append(all, newReader(t, server.Addr()))
+		}
+	}
+	defer func() {
+		for _, r := range all {
+			r.close()
+		}
+	}()
+	read()
+	during := all[0]
 
 	var programs [2]process
 	for i := range programs {
@@ -333,6 +354,10 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 		return settled || time.Since(began) > 30*time.Second && lostMarkers(t, server).unsettle()
 	})
 	if !settled && lostMarkers(t, server).unsettle() {
+		endHanging(t, server.Addr())
+		if !within(settleFor, func() bool { return isSettled(t.Context(), adm, group) }) {
+			t.Error("the group did not commit all of the input, though no transaction hangs")
+		}
 		for _, p := range programs {
 			p.end(t, syscall.SIGKILL)
 		}
@@ -345,9 +370,8 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 		p.end(t, syscall.SIGTERM)
 	}
 
-	after := newReader(t, server.Addr())
-	defer after.close()
-	for _, r := range []*reader{during, after} {
+	read() // again, from the beginning
+	for _, r := range all {
 		had, since := -1, time.Now()
 		within(settleFor, func() bool {
 			if n := r.read(); n != had {
@@ -357,7 +381,16 @@ func moveOnceOnABroker(t *testing.T, messages int, events []string, seed uint64,
 		})
 		r.rest()
 	}
-	wrong := slices.Concat(faultsOf(t, during, in.keys), faultsOf(t, after, in.keys), unequal(during, after))
+	var wrong []fault
+	for _, r := range all {
+		wrong = append(wrong, faultsOf(t, r, in.keys)...)
+		if r != during {
+			wrong = append(wrong, unequal(during, r)...)
+		}
+		if len(r.others) > 0 {
+			t.Errorf("%d records have another key than they had, such as %s", len(r.others), r.others[0])
+		}
+	}
 	if len(wrong) > 0 && excused(t, server, wrong) {
 		return false
 	}

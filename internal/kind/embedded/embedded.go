@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/fileio"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/vfs"
 	"github.com/semel-dev/semel/store/logstore"
 )
 
@@ -140,12 +140,14 @@ func Exists(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// Holder returns who has an embedded store open, if that is why it could not be
-// opened.
+// Holder returns who has an embedded store or a file open, if that is why it could
+// not be opened.
 func Holder(err error) (string, bool) {
-	var locked *vfs.LockedError
-	if !errors.As(err, &locked) {
-		return "", false
+	if locked, ok := errors.AsType[*logstore.LockedError](err); ok {
+		return locked.Holder, true
 	}
-	return locked.Holder, true
+	if locked, ok := errors.AsType[*fileio.LockedError](err); ok {
+		return locked.Holder, true
+	}
+	return "", false
 }

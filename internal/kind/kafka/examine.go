@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,7 +18,7 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 		Parked: p.Parked.Topic, Window: p.Window, Transactional: x.File.Mode(p) == config.SourceIsSink,
 	}
 	if opts.Transactional {
-		opts.Changelog, opts.Repartition = cmp.Or(p.Transaction.Changelog, s.Group+"-keys"), s.RepartitionTopic()
+		opts.Changelogs, opts.Repartition = s.Changelogs(p), s.RepartitionTopic()
 	}
 	if sink, ok := p.Sink.(*Sink); ok && sink.with(p) {
 		opts.Output = sink.Topic
@@ -60,25 +59,30 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 }
 
 // OpenAdmin connects to the Kafka of a pipeline, to look at its
-// transactions. It also returns the topics that the pipeline reads and writes.
-func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkaio.Admin, []string, error) {
+// transactions. It also returns the topics that the pipeline reads and writes, and
+// the groups that read.
+func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkaio.Admin, kafkaio.Places, error) {
 	end := endOf(p)
 	if end == nil {
-		return nil, nil, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
+		return nil, kafkaio.Places{}, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
 	}
-	var topics []string
+	var in kafkaio.Places
 	add := func(list ...string) {
 		for _, topic := range list {
-			if topic != "" && !slices.Contains(topics, topic) {
-				topics = append(topics, topic)
+			if topic != "" && !slices.Contains(in.Topics, topic) {
+				in.Topics = append(in.Topics, topic)
 			}
 		}
 	}
 	sink, writes := p.Sink.(*Sink)
 	if source, reads := p.Source.(*Source); reads && (!writes || slices.Equal(source.Brokers, sink.Brokers)) {
 		add(source.Topics...)
+		in.Groups = []string{source.Group}
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)
+		}
+		if source.Repartition != nil {
+			in.Groups = append(in.Groups, kafkaio.RepartitionGroup(source.Group))
 		}
 	}
 	if writes {
@@ -87,10 +91,10 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkai
 	add(p.Parked.Topic)
 	client, err := end.options()
 	if err != nil {
-		return nil, nil, f.RedactError(err)
+		return nil, kafkaio.Places{}, f.RedactError(err)
 	}
 	admin, err := kafkaio.OpenAdmin(ctx, client)
-	return admin, topics, f.RedactError(err)
+	return admin, in, f.RedactError(err)
 }
 
 // OpenBrokers connects to brokers that no configuration names.

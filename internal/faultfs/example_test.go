@@ -3,7 +3,7 @@ package faultfs_test
 import (
 	"fmt"
 
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
 )
 
 // What is not synced does not survive a loss of power, but survives the death

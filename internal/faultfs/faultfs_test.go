@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/semel-dev/semel/internal/vfs"
-	"github.com/semel-dev/semel/internal/vfs/faultfs"
+	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // must fails the test at once on an error.

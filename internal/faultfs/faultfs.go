@@ -20,7 +20,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/semel-dev/semel/internal/vfs"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // ErrCrashed is the error of every operation from a crash on.

@@ -1,0 +1,101 @@
+// Package outside stands for a module that uses this one. It is compiled where
+// the go command refuses internal packages.
+package outside
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/store/storetest"
+	"github.com/semel-dev/semel/vfs"
+)
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, storetest.Harness{
+		New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
+			dir := tb.TempDir()
+			return func() (semel.Store, error) { return openStore(vfs.OS{}, dir, now) }
+		},
+		Transact: transact,
+	})
+}
+
+func TestCrashes(t *testing.T) {
+	storetest.RunCrash(t, storetest.CrashHarness{Open: openStore, Transact: transact})
+}
+
+// openStore has the types of all that a store of another module needs.
+func openStore(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
+	return logstore.Open(dir, &logstore.Options{FS: fs, Clock: now, SegmentSize: 64 << 10})
+}
+
+func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
+	s := store.(*logstore.Store)
+	tx, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Abort()
+	for i, r := range reqs {
+		var digester logstore.Digester = s.Digester(r.Key.Scope)
+		keys := logstore.TxKeys{Digests: []semel.Digest{digester.String(r.Key.ID)}, Keys: []semel.Key{r.Key}}
+		decision := make([]semel.Decision, 1)
+		if err := tx.Claim(keys, r.Window, decision); err != nil {
+			return err
+		}
+		answers[i].Decision = decision[0]
+	}
+	if !commit {
+		return nil
+	}
+	return tx.Commit(ctx)
+}
+
+func TestSource(t *testing.T) {
+	brokertest.RunSource(t, brokertest.SourceHarness{New: func(tb testing.TB) brokertest.SourcePlace {
+		return brokertest.SourcePlace{
+			Produce: func(context.Context, []brokertest.Numbered) error { return nil },
+			Open: func(context.Context) (pipeline.Source, error) {
+				return fileio.OpenSource([]string{tb.TempDir()}, &fileio.SourceOptions{FS: vfs.OS{}})
+			},
+		}
+	}})
+}
+
+func TestSink(t *testing.T) {
+	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+		return brokertest.SinkTarget{Sink: func(context.Context) (pipeline.Sink, error) {
+			return fileio.OpenSink(tb.TempDir(), &fileio.SinkOptions{FS: vfs.OS{}})
+		}}
+	}})
+}
+
+func TestLot(t *testing.T) {
+	brokertest.RunLot(t, func(testing.TB) func() pipeline.Lot { return nil })
+}
+
+// TestLockedStore names all that an error of a store in use has.
+func TestLockedStore(t *testing.T) {
+	dir := t.TempDir()
+	s, err := logstore.Open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, err = logstore.Open(dir, nil)
+	var locked *logstore.LockedError
+	if !errors.As(err, &locked) || !errors.Is(err, logstore.ErrLocked) || locked.Dir != dir || locked.PID == 0 || locked.Holder == "" {
+		t.Errorf("%v", err)
+	}
+	var file *fileio.LockedError
+	if errors.As(err, &file) {
+		t.Errorf("%s, %s", file.Path, file.Holder)
+	}
+}
