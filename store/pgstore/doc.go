@@ -6,10 +6,11 @@
 // 128-bit keyed digests in a uuid column; the secret of the digests lives in
 // the database, so that all processes agree. All times are the server's.
 //
-// The tables are made by [Migrate], or by the SQL that [SQL] prints, under a
-// role that may create them. The role of the store itself needs no more than
-// SELECT, INSERT, UPDATE and DELETE on the tables and USAGE on the schema and
-// on the sequence. Clean-up by message time also needs TRUNCATE on the partitions.
+// [Connect] with [Options].Migrate creates the tables. If the role of the program may
+// not create tables, run [Migrate], or the SQL that [SQL] prints, under another role.
+// The role of the store then needs SELECT, INSERT, UPDATE and DELETE on the tables, and
+// USAGE on the schema and on the sequence. Clean-up by message time also needs TRUNCATE
+// on the partitions.
 //
 // Keys are forgotten in one of two forms: row by row, or by the time inside their
 // ids. [MigrateOptions].Cleanup chooses the form when the tables are created. A

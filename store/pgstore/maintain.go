@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
 // DefaultEvery is the default of [MaintainOptions].
@@ -278,12 +277,12 @@ type Cleanup string
 const (
 	// CleanupDelete deletes rows in short statements. It suits any ids and any mix
 	// of windows. Autovacuum must remove the dead rows that it leaves.
-	CleanupDelete Cleanup = pgschema.Delete
+	CleanupDelete Cleanup = "delete"
 	// CleanupMessageTime keeps keys in partitions by the time inside their ids,
 	// and truncates a partition once all its messages are too old to be answered
 	// for. Each id must contain a time, as a UUID of version 7 does, and a message
 	// must have the same id at every delivery.
-	CleanupMessageTime Cleanup = pgschema.MessageTime
+	CleanupMessageTime Cleanup = "message-time"
 )
 
 // DefaultCleanup is the form of tables that were created without another.

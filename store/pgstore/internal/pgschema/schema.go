@@ -15,16 +15,13 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// The forms of clean-up that tables are created for.
-const (
-	Delete      = "delete"
-	MessageTime = "message-time"
-)
+// messageTime is the form of clean-up whose partitions are by the time of messages.
+const messageTime = "message-time"
 
 // Layout is what can be chosen of the tables.
 type Layout struct {
 	Names
-	// Cleanup is one of the forms of clean-up.
+	// Cleanup is the form of clean-up: delete or message-time.
 	Cleanup string
 	// Partitions of the table of keys: by hash, or by message time. 0 is a plain
 	// table.
@@ -121,7 +118,7 @@ func (l *Layout) render(file string) (string, error) {
 // values says which keys are in a partition. If clean-up is by message time, the
 // first byte of a key is the number of its partition.
 func (l *Layout) values(i int) string {
-	if l.Cleanup != MessageTime {
+	if l.Cleanup != messageTime {
 		return fmt.Sprintf("WITH (MODULUS %d, REMAINDER %d)", l.Partitions, i)
 	}
 	from, to := "MINVALUE", "MAXVALUE"
