@@ -58,8 +58,10 @@ type GuardOptions struct {
 	// Heartbeat is how often the lease is extended while an effect runs.
 	// Defaults to a third of the lease. Must be shorter than the lease.
 	Heartbeat time.Duration
-	// Window is how long a key is remembered from completion. Defaults to
-	// 24 h. Must be above 0; it may be Forever.
+	// Window is how long a key is remembered from completion. The store may
+	// remember it longer by up to its Traits.Tick, which is 2.6 s for a
+	// memstore with default options. Defaults to 24 h. Must be above 0; it may
+	// be Forever.
 	Window time.Duration
 	// OnLeaseExpired says what follows a lost holder. Defaults to Retry.
 	OnLeaseExpired ExpiryPolicy

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// benchIDs is how many ids a benchmark's filter holds. The first pass adds
-// them, the others ask for what is there and what is not.
+// benchIDs is the number of ids in the filter of a benchmark. The first pass
+// adds them. The other passes ask for present and absent ids.
 const benchIDs = 1_000_000
 
-// shuffled visits all ids below n, a power of two or not, in an order that has
-// nothing to do with that in which they were added.
+// shuffled visits all ids below n in an order that is unrelated to the order in
+// which they were added.
 func shuffled(i, n int) int { return int(uint64(i) * 7_368_787 % uint64(n)) }
 
 func benchFilters(b *testing.B) map[string]func() anyFilter {
@@ -23,20 +23,17 @@ func benchFilters(b *testing.B) map[string]func() anyFilter {
 		"Rotating": func() anyFilter {
 			return must(NewRotating(&RotatingOptions{Capacity: benchIDs, Seed: seed}))(b)
 		},
-		"Table": func() anyFilter {
-			return must(NewTable(&TableOptions{Capacity: benchIDs, Seed: seed, WhenFull: Report}))(b)
-		},
 	}
 }
 
-// perID reports a benchmark whose operation is a pass over n ids.
+// perID reports the result of a benchmark whose operation is a pass over n ids.
 func perID(b *testing.B, n int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/id")
 	b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds()/1e6, "Mid/s")
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkAdd is test-and-add of a million unseen ids to an empty filter.
+// BenchmarkAdd adds a million unseen ids to an empty filter.
 func BenchmarkAdd(b *testing.B) {
 	for name, newFilter := range benchFilters(b) {
 		b.Run(name, func(b *testing.B) {
@@ -55,7 +52,7 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkHas asks a full filter for ids that it has, and that it has not.
+// BenchmarkHas asks a full filter for present and for absent ids.
 func BenchmarkHas(b *testing.B) {
 	for name, newFilter := range benchFilters(b) {
 		f := newFilter()
@@ -79,31 +76,26 @@ func BenchmarkHas(b *testing.B) {
 	}
 }
 
-// BenchmarkChurn is a full window of which each new id lets an old one expire.
+// BenchmarkChurn measures a full window in which each new id makes an old one
+// expire.
 func BenchmarkChurn(b *testing.B) {
 	const window = 47 * time.Second
-	for name, f := range map[string]windowed{
-		"Rotating": must(NewRotating(&RotatingOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b),
-		"Table":    must(NewTable(&TableOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b),
-	} {
-		b.Run(name, func(b *testing.B) {
-			now, next := time.Unix(1_700_000_000, 0), 0
-			step := window / benchIDs
-			pass := func() {
-				for range benchIDs {
-					if next%64 == 0 { // a batch
-						f.Advance(now.Add(time.Duration(next) * step))
-					}
-					f.Add(id(next))
-					next++
-				}
+	f := must(NewRotating(&RotatingOptions{Capacity: benchIDs, Window: window, WhenFull: Report}))(b)
+	now, next := time.Unix(1_700_000_000, 0), 0
+	step := window / benchIDs
+	pass := func() {
+		for range benchIDs {
+			if next%64 == 0 { // a batch
+				f.Advance(now.Add(time.Duration(next) * step))
 			}
-			pass()
-			b.ResetTimer()
-			for b.Loop() {
-				pass()
-			}
-			perID(b, benchIDs)
-		})
+			f.Add(id(next))
+			next++
+		}
 	}
+	pass()
+	b.ResetTimer()
+	for b.Loop() {
+		pass()
+	}
+	perID(b, benchIDs)
 }

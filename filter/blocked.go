@@ -7,24 +7,17 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Blocked is a Bloom filter whose ids each live in one block of 512 bits, so
-// that an operation costs one cache miss (Putze, Sanders and Singler, "Cache-,
-// Hash- and Space-Efficient Bloom Filters", 2007). It takes more bits than
-// [Bloom] for the same error rate and is several times faster when it is larger
-// than the processor's cache. The zero Blocked is good for UnmarshalBinary only.
+// Blocked is a Bloom filter that keeps all bits of an id in one block of 512
+// bits, so that an operation costs one cache miss (Putze, Sanders and Singler,
+// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). It takes more bits
+// than [Bloom] for the same error rate. It is several times faster when it is
+// larger than the processor's cache.
 type Blocked struct {
-	hasher   hasher
-	seed     Seed
-	blocks   [][blockBits / 64]uint64
-	probes   int
-	capacity int
-	rate     float64
-	full     WhenFull
-	length   int
-	ones     int
+	fixed
+	blocks [][blockBits / 64]uint64
 }
 
-// NewBlocked returns an empty filter. A nil opts asks for the defaults. The
+// NewBlocked returns an empty filter. Nil options ask for the defaults. The
 // error wraps [semel.ErrInvalidRequest] and names each field that is out of
 // bounds.
 func NewBlocked(opts *Options) (*Blocked, error) {
@@ -33,28 +26,24 @@ func NewBlocked(opts *Options) (*Blocked, error) {
 		return nil, err
 	}
 	blocks, k := blockedSize(o.Capacity, o.ErrorRate)
-	return &Blocked{
-		hasher: newHasher(o.Seed), seed: o.Seed,
-		blocks: make([][blockBits / 64]uint64, blocks), probes: k,
-		capacity: o.Capacity, rate: o.ErrorRate, full: o.WhenFull,
-	}, nil
+	return &Blocked{fixed: newFixed(o, k, blocks*blockBits), blocks: make([][blockBits / 64]uint64, blocks)}, nil
 }
 
-// Add adds an id and reports whether it may have been added before: false is
-// certain. At capacity it returns [ErrFull], or goes on, as [WhenFull] says.
+// Add adds an id and reports whether the id may have been added before. False
+// is certain. At capacity Add returns [ErrFull] or continues, as [WhenFull] says.
 func (b *Blocked) Add(id []byte) (maybeSeen bool, err error) {
 	x, y := b.hasher.id(id)
 	return b.add(x, y)
 }
 
-// AddDigest is Add for a digest. One filter takes either ids or digests: it
-// does not know the digest of an id.
+// AddDigest is Add for a digest. Use either ids or digests with one filter: the
+// filter does not know which digest belongs to which id.
 func (b *Blocked) AddDigest(d semel.Digest) (maybeSeen bool, err error) {
 	x, y := b.hasher.digest(d)
 	return b.add(x, y)
 }
 
-// Has reports whether an id may have been added: false is certain.
+// Has reports whether an id may have been added. False is certain.
 func (b *Blocked) Has(id []byte) bool {
 	x, y := b.hasher.id(id)
 	return b.has(x, y)
@@ -66,25 +55,10 @@ func (b *Blocked) HasDigest(d semel.Digest) bool {
 	return b.has(x, y)
 }
 
-// Len returns how many ids were added that were not seen before. False
-// positives are not among them.
-func (b *Blocked) Len() int { return b.length }
-
-// Capacity returns how many distinct ids the filter was made for.
-func (b *Blocked) Capacity() int { return b.capacity }
-
-// Over reports whether more ids were added than the filter was made for.
-func (b *Blocked) Over() bool { return b.length > b.capacity }
-
-// Bytes returns the size of the filter's bits in memory.
-func (b *Blocked) Bytes() int { return len(b.blocks) * blockBits / 8 }
-
-// Fill returns the share of bits that are set.
-func (b *Blocked) Fill() float64 { return float64(b.ones) / float64(len(b.blocks)*blockBits) }
-
-// ErrorRate returns the probability with which an id that was not added is now
-// called seen. It follows from the bits that are set, not from Len, and reads
-// up to 65,536 blocks, evenly spread: well under a millisecond from cache.
+// ErrorRate returns the probability that the filter now reports an absent id as
+// seen. It is computed from the bits that are set, not from Len. It reads at
+// most 65,536 evenly spread blocks, which takes well under a millisecond from
+// cache.
 func (b *Blocked) ErrorRate() float64 {
 	step := (len(b.blocks) + sampleBlocks - 1) / sampleBlocks
 	var sum float64
@@ -100,20 +74,21 @@ func (b *Blocked) ErrorRate() float64 {
 	return sum / float64(read)
 }
 
-// sampleBlocks bounds the work of an estimate; the estimate's own error at
-// this number is about one percent.
+// sampleBlocks bounds the work of an estimate. With this number the estimate is
+// off by about one percent.
 const sampleBlocks = 1 << 16
 
-// An id's block is the high word of x times the number of blocks. Its probes
-// are groups of 9 bits: seven from y, seven more from the low word of that
-// product, which is x's position inside the block's share of the range and so
-// independent of the block. Probes are independent of each other, unlike those
-// of double hashing, which in 512 bits would have 2^17 patterns for all ids.
+// The block of an id is the high word of x times the number of blocks. The
+// probes of an id are groups of 9 bits. Seven groups come from y. Seven more
+// come from the low word of the product, which is the position of x inside the
+// block's share of the range and so independent of the block. The probes are
+// independent of each other. Double hashing would give only 2^17 patterns for
+// all ids in 512 bits.
 func (b *Blocked) has(x, y uint64) bool {
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
-	// All probes are looked at, because they cost less than a branch that is
-	// guessed wrongly.
+	// The loop looks at all probes, because they cost less than a mispredicted
+	// branch.
 	seen := uint64(1)
 	for i := range b.probes {
 		if i == maxProbes/2 {
@@ -126,11 +101,8 @@ func (b *Blocked) has(x, y uint64) bool {
 }
 
 func (b *Blocked) add(x, y uint64) (bool, error) {
-	if b.full == Refuse && b.length >= b.capacity {
-		if b.has(x, y) {
-			return true, nil
-		}
-		return false, ErrFull
+	if b.refuses() {
+		return refused(b.has(x, y))
 	}
 	index, rest := bits.Mul64(x, uint64(len(b.blocks)))
 	block := &b.blocks[index]
@@ -144,10 +116,5 @@ func (b *Blocked) add(x, y uint64) (bool, error) {
 		fresh += int(^*word >> (y & 63) & 1)
 		*word |= 1 << (y & 63)
 	}
-	if fresh == 0 {
-		return true, nil
-	}
-	b.ones += fresh
-	b.length++
-	return false, nil
+	return b.count(fresh), nil
 }

@@ -25,9 +25,9 @@ func newHasher(seed Seed) hasher {
 func (h *hasher) id(id []byte) (x, y uint64) { return siphash.Hash128(h.k0, h.k1, id) }
 
 // digest mixes all bits of a digest into both words. A digest is already
-// uniform, but its holder may have used some of its bits to choose this filter
-// among several: taken as they are, those bits would be constant here and
-// leave parts of the filter unused.
+// uniform, but its owner may have used some of its bits to choose this filter
+// among several. Without mixing, those bits would be constant here and leave
+// parts of the filter unused.
 func (h *hasher) digest(d semel.Digest) (x, y uint64) {
 	u, v := binary.LittleEndian.Uint64(d[:8]), binary.LittleEndian.Uint64(d[8:])
 	return fold(u^h.a0, v^h.a1), fold(u^h.b0, v^h.b1)

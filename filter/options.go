@@ -10,19 +10,19 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ErrFull is the error of an Add that would take a filter beyond its capacity
-// and therefore changed nothing. See [WhenFull].
+// ErrFull is the error of an Add that would exceed the capacity of the filter.
+// The filter is unchanged. See [WhenFull].
 var ErrFull = errors.New("filter: at capacity")
 
-// WhenFull says what an Add of an unseen id does once the capacity is used.
+// WhenFull says what Add does with an unseen id at capacity.
 type WhenFull uint8
 
 const (
-	// Refuse makes Add return ErrFull, so that the error rate stays what was
-	// asked for.
+	// Refuse makes Add return ErrFull, which keeps the error rate below the
+	// rate in the options.
 	Refuse WhenFull = iota
-	// Report lets Add go on while the error rate grows; Over and ErrorRate
-	// tell. A Table still refuses an id for which it finds no slot.
+	// Report makes Add continue while the error rate grows. Over and ErrorRate
+	// show by how much.
 	Report
 )
 
@@ -37,10 +37,9 @@ func (w WhenFull) String() string {
 	return "invalid"
 }
 
-// Seed is the secret that keys the hash of a filter. Who does not know it can
-// neither find ids that collide nor aim at one part of the filter (Naor and
-// Yogev, "Bloom Filters in Adversarial Environments", 2015). It is part of the
-// serialised form.
+// Seed is the secret that keys the hash of a filter. Without the seed an
+// attacker cannot find ids that collide and cannot aim at one part of the
+// filter (Naor and Yogev, "Bloom Filters in Adversarial Environments", 2015).
 type Seed [16]byte
 
 // NewSeed returns a random seed.
@@ -50,61 +49,49 @@ func NewSeed() Seed {
 	return s
 }
 
-// Options of [NewBloom] and [NewBlocked]. The zero value is valid.
+// Options are the options of [NewBloom] and [NewBlocked]. The zero value is
+// valid.
 type Options struct {
-	// Capacity is how many distinct ids the filter is to hold. Must be between
-	// 1 and 2^36. Defaults to 1,000,000.
+	// Capacity is the number of distinct ids that the filter holds. Must be
+	// between 1 and 2^36. Defaults to 1,000,000.
 	Capacity int
-	// ErrorRate is the probability with which an id that was never added is
-	// called seen when the filter is at capacity. Must be between 1e-9 (for
-	// Blocked, 1e-6) and 0.5. Defaults to 0.001.
+	// ErrorRate is the probability that a filter at capacity reports an absent
+	// id as seen. Must be between 1e-9 (for Blocked, 1e-6) and 0.5. Defaults to
+	// 0.001.
 	ErrorRate float64
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
+	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
 	Seed Seed
 	// WhenFull says what Add does at capacity. Defaults to Refuse.
 	WhenFull WhenFull
 }
 
-// RotatingOptions of [NewRotating]. The zero value is valid.
+// RotatingOptions are the options of [NewRotating]. The zero value is valid.
 type RotatingOptions struct {
-	// Capacity is how many ids a window holds: of a window by count its
-	// length, of a window by time the most that are expected at an even pace.
-	// Must be between 1 and 2^36. Defaults to 1,000,000.
+	// Capacity is the number of ids in a window. For a window by count it is
+	// the length of the window. For a window by time it is the highest number
+	// of ids expected in the window, at an even rate. Must be between 1 and
+	// 2^36. Defaults to 1,000,000.
 	Capacity int
-	// Window is how long an id is remembered, at least, since it was last
-	// added. 0 remembers the last Capacity ids instead, for any time. Must be
-	// 0 or at least 1 millisecond. Defaults to 0.
+	// Window is the time for which the filter remembers an id after its last
+	// Add; the id may stay a little longer. 0 remembers the last Capacity ids
+	// instead, however old they are. Must be 0 or at least 1 millisecond.
+	// Defaults to 0.
 	Window time.Duration
-	// Generations is in how many parts the window is forgotten. More parts
-	// overshoot the window less, by one part in Generations-1, and share the
-	// error among more. Must be 2, 4, 8 or 16. Defaults to 8.
+	// Generations is the number of parts in which the filter forgets the
+	// window. With more parts the filter remembers ids for less time beyond the
+	// window, which is one part in Generations-1. More parts also share the
+	// error rate among more generations. Must be 2, 4, 8 or 16. Defaults to 8.
 	Generations int
-	// ErrorRate is the probability with which an id that was not added within
-	// the window is called seen, over all generations together, when they are
-	// full. Must be between 1e-5 and 0.5. Defaults to 0.001.
+	// ErrorRate is the probability that the filter reports an id as seen that
+	// was not added within the window, over all generations together, when they
+	// are full. Must be between 1e-5 and 0.5. Defaults to 0.001.
 	ErrorRate float64
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
+	// Seed keys the hash. The zero Seed asks for a new one. Defaults to a
 	// random seed.
 	Seed Seed
 	// WhenFull says what Add does when the current generation of a window by
 	// time is full. A window by count is never full. Defaults to Refuse.
-	WhenFull WhenFull
-}
-
-// TableOptions of [NewTable]. The zero value is valid.
-type TableOptions struct {
-	// Capacity is how many ids are live within a window. Must be between 1
-	// and 2^36. Defaults to 1,000,000.
-	Capacity int
-	// Window is how long an id is remembered since it was last added: at
-	// least that, at most one part in 47 longer. Must be between 1 millisecond
-	// and 100 years. Defaults to 24 hours.
-	Window time.Duration
-	// Seed keys the hash; the zero Seed asks for a new one. Defaults to a
-	// random seed.
-	Seed Seed
-	// WhenFull says what Add does at capacity. Defaults to Refuse.
 	WhenFull WhenFull
 }
 
@@ -162,21 +149,6 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 	)
 }
 
-func (o *TableOptions) withDefaults() (TableOptions, error) {
-	var c TableOptions
-	if o != nil {
-		c = *o
-	}
-	fill(&c.Capacity, defaultCount)
-	fill(&c.Window, 24*time.Hour)
-	fill(&c.Seed, NewSeed())
-	return c, invalid(
-		checkCapacity("TableOptions", c.Capacity),
-		checkWindow("TableOptions", c.Window),
-		checkWhenFull("TableOptions", c.WhenFull),
-	)
-}
-
 // fill sets a field that has its zero value.
 func fill[T comparable](field *T, value T) {
 	var zero T
@@ -185,7 +157,7 @@ func fill[T comparable](field *T, value T) {
 	}
 }
 
-// invalid joins what is wrong with the fields into one error.
+// invalid joins the errors of fields into one error.
 func invalid(fields ...error) error {
 	if err := errors.Join(fields...); err != nil {
 		return fmt.Errorf("%w: %w", semel.ErrInvalidRequest, err)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// fillTo adds distinct ids until the filter counts n, and returns the first id
-// that was not added.
+// fillTo adds distinct ids until Len is n, and returns the first id that was
+// not added.
 func fillTo(t testing.TB, f anyFilter, n int) (next int) {
 	t.Helper()
 	for ; f.Len() < n; next++ {
@@ -17,7 +17,7 @@ func fillTo(t testing.TB, f anyFilter, n int) (next int) {
 	return next
 }
 
-// wrongly counts those of many absent ids that are called seen.
+// wrongly returns how many of many absent ids the filter reports as seen.
 func wrongly(f anyFilter, first, trials int) int {
 	wrong := 0
 	for i := first; i < first+trials; i++ {
@@ -28,9 +28,10 @@ func wrongly(f anyFilter, first, trials int) int {
 	return wrong
 }
 
-// The rates in the package documentation, and others. The measured rate has
-// its statistical error, so the rate that follows from the fill is held to
-// closer bounds, and the measurement to that.
+// The test checks the rates of the package documentation, and others. A
+// measured rate has a statistical error. So the test compares the rate that
+// follows from the fill with close bounds, and the measured rate with the rate
+// from the fill.
 func TestRateAtCapacityAndAtTwiceTheCapacity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -60,8 +61,8 @@ func TestRateAtCapacityAndAtTwiceTheCapacity(t *testing.T) {
 	}
 }
 
-// measured returns the rate that follows from the fill, after it has been
-// compared with the share of absent ids that are called seen.
+// measured returns the rate that follows from the fill, after comparing it with
+// the share of absent ids that the filter reports as seen.
 func measured(t *testing.T, f anyFilter, next int) float64 {
 	t.Helper()
 	const trials = 200_000
@@ -74,8 +75,9 @@ func measured(t *testing.T, f anyFilter, next int) float64 {
 	return is
 }
 
-// rated returns a filter and a function that loads it with distinct ids, up to
-// a multiple of its capacity, and returns the first id that is absent.
+// rated returns a filter and a function that loads the filter with distinct
+// ids, up to a multiple of its capacity. The function returns the first absent
+// id.
 func rated(t testing.TB, kind string, p float64) (anyFilter, func(times int) int) {
 	const n = 100_000
 	o := Options{Capacity: n, ErrorRate: p, Seed: testSeed(t), WhenFull: Report}
@@ -115,8 +117,8 @@ func ratedRotating(t testing.TB, o Options) (anyFilter, func(times int) int) {
 	}
 }
 
-// A filter does not count the ids that it wrongly calls seen, and so is given
-// more than its capacity before it refuses.
+// A filter does not count its false positives, so it accepts more ids than its
+// capacity before it refuses.
 func TestRateIsKeptUntilTheFirstRefusal(t *testing.T) {
 	t.Parallel()
 	for _, p := range []float64{0.5, 0.2, 0.05, 0.001} {
@@ -130,7 +132,8 @@ func TestRateIsKeptUntilTheFirstRefusal(t *testing.T) {
 	}
 }
 
-// Sizes down to one id, where formulas for large filters promise too much.
+// The sizes go down to one id, where formulas for large filters promise too
+// much.
 func TestSmallFiltersKeepTheirRate(t *testing.T) {
 	t.Parallel()
 	const filters, trials = 100, 1000
@@ -158,7 +161,7 @@ func TestSmallFiltersKeepTheirRate(t *testing.T) {
 	}
 }
 
-// Two ids with one y share most probes under plain double hashing.
+// Under plain double hashing, two ids with one y share most probes.
 func TestIDsWithOneStepDoNotShareTheirProbes(t *testing.T) {
 	t.Parallel()
 	f := must(NewBloom(&Options{Capacity: 1_000_000, Seed: testSeed(t)}))(t)
@@ -174,7 +177,8 @@ func TestIDsWithOneStepDoNotShareTheirProbes(t *testing.T) {
 	}
 }
 
-// The closed search of the number of probes finds what trying all finds.
+// The closed search for the number of probes finds the same as trying all
+// numbers.
 func TestBlockedSizeIsTheSmallest(t *testing.T) {
 	t.Parallel()
 	const n = 1_000_000
@@ -190,7 +194,8 @@ func TestBlockedSizeIsTheSmallest(t *testing.T) {
 
 func TestBlockRatesAreNearTheExactOnes(t *testing.T) {
 	t.Parallel()
-	// The exact rates, from the distribution of the number of set bits.
+	// These are the exact rates, from the distribution of the number of set
+	// bits.
 	for _, k := range []int{1, 3, 9, maxProbes} {
 		rates := blockRates(k, 150)
 		chance := make([]float64, blockBits+1) // of each number of set bits
@@ -222,7 +227,6 @@ func TestBitsPerIDAreThoseStated(t *testing.T) {
 		{must(NewBloom(nil))(t), 14.4},
 		{must(NewBlocked(nil))(t), 15.6},
 		{must(NewRotating(nil))(t), 24.9},
-		{must(NewTable(nil))(t), 46.1},
 	} {
 		if got := float64(c.f.Bytes()) * 8 / float64(c.f.Capacity()); math.Abs(got-c.bits) > 0.06 {
 			t.Errorf("%T takes %.2f bits for each id, not %g", c.f, got, c.bits)

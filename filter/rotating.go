@@ -9,28 +9,28 @@ import (
 )
 
 // Rotating is a blocked Bloom filter over a sliding window. It has several
-// generations, each with a window's ids divided by the number of generations
-// less one: ids go into the current one, and when that has had its share of
-// time or of ids, the oldest is forgotten and becomes the current one. So an
-// id is remembered for a whole window after it was last added, and for up to
-// one share longer.
+// generations. Each generation has room for the ids of the window divided by
+// the number of generations less one. Ids go into the current generation. When
+// that has had its share of time or ids, the filter forgets the oldest
+// generation and makes it the current one. So the filter remembers an id for a
+// whole window after its last Add, and for at most one share longer.
 //
-// Eight generations are the default because that is where the bits per id are
-// fewest: with two, half of the bits hold what is older than the window, and
-// with many each generation must have its small part of the error.
+// Eight generations are the default because they take the fewest bits for each
+// id. With two generations, half of the bits hold ids that are older than the
+// window. With many generations, each of them gets only a small part of the
+// error rate.
 //
-// The generations lie bit by bit next to each other, so that one look at the
-// probes of an id answers for all of them, and a block is cleared of forgotten
-// generations when an id next falls into it: there is no pause when the
-// window moves. The zero Rotating is good for UnmarshalBinary only.
+// The bits of all generations are interleaved, so that one look at the probes
+// of an id answers for all generations. The filter clears forgotten generations
+// from a block when the next id falls into that block. So there is no pause
+// when the window moves.
 type Rotating struct {
 	hasher hasher
-	seed   Seed
-	// words holds the groups of lanes. A group is a block of 512 positions; a
-	// position is a lane of one bit for each generation.
+	// words holds the groups of lanes. A group is a block of 512 positions. A
+	// position has one bit, its lane, for each generation.
 	words []uint64
-	// stamps has for each group the generation that was current when the
-	// group was last written: lanes of later ones hold what is forgotten.
+	// stamps has, for each group, the generation that was current when the
+	// group was last written. Lanes of later generations hold forgotten ids.
 	stamps      []int64
 	generations int
 	logLanes    uint // log2(generations)
@@ -38,16 +38,15 @@ type Rotating struct {
 	capacity    int
 	share       int // ids in one generation
 	window      time.Duration
-	rate        float64
 	full        WhenFull
-	time        timeline // counts generations, also where they go by count
+	time        timeline // counts generations, also in a window by count
 	lengths     [maxGenerations]int
 	ones        [maxGenerations]int
 }
 
 const maxGenerations = 16
 
-// NewRotating returns an empty filter. A nil opts asks for the defaults. The
+// NewRotating returns an empty filter. Nil options ask for the defaults. The
 // error wraps [semel.ErrInvalidRequest] and names each field that is out of
 // bounds.
 func NewRotating(opts *RotatingOptions) (*Rotating, error) {
@@ -57,44 +56,40 @@ func NewRotating(opts *RotatingOptions) (*Rotating, error) {
 	}
 	share := shareOf(o.Capacity, o.Generations)
 	groups, k := blockedSize(share, rateOf(o.ErrorRate, o.Generations))
-	return newRotating(o, groups, k), nil
-}
-
-func newRotating(o RotatingOptions, groups, probes int) *Rotating {
 	return &Rotating{
-		hasher: newHasher(o.Seed), seed: o.Seed,
+		hasher: newHasher(o.Seed),
 		words:  make([]uint64, groups*blockBits/64*o.Generations),
 		stamps: make([]int64, groups),
 
 		generations: o.Generations, logLanes: uint(bits.TrailingZeros(uint(o.Generations))),
-		probes: probes, capacity: o.Capacity, share: shareOf(o.Capacity, o.Generations),
-		window: o.Window, rate: o.ErrorRate, full: o.WhenFull,
+		probes: k, capacity: o.Capacity, share: share,
+		window: o.Window, full: o.WhenFull,
 		time: timeline{slice: sliceOf(o.Window, o.Generations-1)},
-	}
+	}, nil
 }
 
-// shareOf is how many ids one generation holds.
+// shareOf returns how many ids one generation holds.
 func shareOf(capacity, generations int) int { return (capacity-1)/(generations-1) + 1 }
 
-// rateOf is the error rate of one generation: an id is wrongly seen if any one
-// of them calls it so.
+// rateOf returns the error rate of one generation. The filter is wrong about an
+// id if any generation is wrong about it.
 func rateOf(rate float64, generations int) float64 {
 	return -math.Expm1(math.Log1p(-rate) / float64(generations))
 }
 
-// sliceOf divides a window into slices that together are no shorter.
+// sliceOf divides a window into slices whose sum is at least the window.
 func sliceOf(window time.Duration, slices int) int64 {
 	n := int64(slices)
 	return max(1, (int64(window)+n-1)/n)
 }
 
-// Advance tells the filter the time. Generations older than the window are
-// forgotten; it takes the same short time however many they are. A time before
-// the last one changes nothing. What is added before the first call counts as
-// added at that call. In a window by count it does nothing.
+// Advance sets the current time and forgets generations that are older than the
+// window. It takes the same short time for any number of generations. A time
+// before the last one changes nothing. Ids that were added before the first
+// call count as added at that call. In a window by count Advance does nothing.
 //
-// The time must be that of one clock, also over a restart: a clock that jumps
-// ahead ends the window early.
+// All times must come from one clock. A clock that jumps ahead ends the window
+// early.
 func (r *Rotating) Advance(now time.Time) {
 	if r.window == 0 {
 		return
@@ -103,24 +98,24 @@ func (r *Rotating) Advance(now time.Time) {
 	r.forget(before, r.time.advance(now))
 }
 
-// Add adds an id, also one that is seen already, so that it is remembered for
-// a window from now, and reports whether it may have been added within the
-// window before: false is certain. When the current generation is full it
-// returns [ErrFull], or goes on, as [WhenFull] says; with ErrFull maybeSeen
-// still holds, but the id is not remembered any longer than before.
+// Add adds an id and reports whether the id may have been added within the
+// window before. False is certain. Adding a seen id starts its window again.
+// When the current generation is full, Add returns [ErrFull] or continues, as
+// [WhenFull] says. With ErrFull, maybeSeen is still right, but the filter
+// remembers the id no longer than before.
 func (r *Rotating) Add(id []byte) (maybeSeen bool, err error) {
 	x, y := r.hasher.id(id)
 	return r.add(x, y)
 }
 
-// AddDigest is Add for a digest. One filter takes either ids or digests: it
-// does not know the digest of an id.
+// AddDigest is Add for a digest. Use either ids or digests with one filter: the
+// filter does not know which digest belongs to which id.
 func (r *Rotating) AddDigest(d semel.Digest) (maybeSeen bool, err error) {
 	x, y := r.hasher.digest(d)
 	return r.add(x, y)
 }
 
-// Has reports whether an id may have been added within the window: false is
+// Has reports whether an id may have been added within the window. False is
 // certain.
 func (r *Rotating) Has(id []byte) bool {
 	x, y := r.hasher.id(id)
@@ -134,7 +129,7 @@ func (r *Rotating) HasDigest(d semel.Digest) bool {
 }
 
 // Len returns how many ids the generations hold together. An id that was added
-// again in a later generation counts in both.
+// in two generations counts twice.
 func (r *Rotating) Len() int {
 	n := 0
 	for _, length := range r.lengths {
@@ -143,8 +138,8 @@ func (r *Rotating) Len() int {
 	return n
 }
 
-// Capacity returns how many ids a window was made for. All generations
-// together hold one share more.
+// Capacity returns the number of ids that a window was made for. All
+// generations together hold one share more.
 func (r *Rotating) Capacity() int { return r.capacity }
 
 // Over reports whether a generation holds more than its share of ids.
@@ -169,9 +164,9 @@ func (r *Rotating) Fill() float64 {
 	return float64(n) / float64(len(r.words)*64)
 }
 
-// ErrorRate returns the probability with which an id that was not added within
-// the window is now called seen. It follows from the bits that are set, and
-// reads up to 4,096 groups of blocks, evenly spread.
+// ErrorRate returns the probability that the filter now reports an id as seen
+// that was not added within the window. It is computed from the bits that are
+// set, and reads at most 4,096 evenly spread groups of blocks.
 func (r *Rotating) ErrorRate() float64 {
 	const most = 4096
 	step := (len(r.stamps) + most - 1) / most
@@ -197,6 +192,26 @@ func (r *Rotating) ErrorRate() float64 {
 	return 1 - none
 }
 
+// timeline counts slices of time of equal length. The first slice starts at the
+// first time that advance gets.
+type timeline struct {
+	slice   int64 // nanoseconds
+	origin  int64 // Unix nanoseconds at which slice 0 starts
+	current int64 // number of the current slice
+	started bool
+}
+
+// advance moves to the slice of now and returns its number. The first call sets
+// the origin. A time before the current slice changes nothing.
+func (t *timeline) advance(now time.Time) int64 {
+	at := max(0, now.UnixNano())
+	if !t.started {
+		t.origin, t.started = at, true
+	}
+	t.current = max(t.current, (at-t.origin)/t.slice)
+	return t.current
+}
+
 // forget empties the counters of the generations in (before, now].
 func (r *Rotating) forget(before, now int64) {
 	for g := max(before, now-int64(r.generations)) + 1; g <= now; g++ {
@@ -212,7 +227,7 @@ func (r *Rotating) group(g int) []uint64 {
 	return r.words[g*size : (g+1)*size]
 }
 
-// lanes returns the lanes of a group that hold generations still remembered.
+// lanes returns the lanes of a group whose generations are not forgotten.
 func (r *Rotating) lanes(g int) uint64 {
 	all := uint64(1)<<r.generations - 1
 	behind := r.time.current - r.stamps[g]
@@ -222,8 +237,8 @@ func (r *Rotating) lanes(g int) uint64 {
 	if behind >= int64(r.generations) {
 		return 0
 	}
-	// The lanes that follow the stamp's belong to generations that started
-	// since; what they hold is older.
+	// The lanes after the lane of the stamp belong to generations that started
+	// later. Their bits are older than the window.
 	reused := uint64(1)<<behind - 1
 	shift := r.lane(r.stamps[g] + 1)
 	reused = (reused<<shift | reused>>(r.generations-shift)) & all
@@ -235,7 +250,7 @@ func (r *Rotating) spread(lanes uint64) uint64 {
 	return lanes * (math.MaxUint64 / (1<<r.generations - 1))
 }
 
-// settle clears a group of what is forgotten.
+// settle clears the forgotten lanes of a group.
 func (r *Rotating) settle(g int) {
 	if r.stamps[g] == r.time.current {
 		return
@@ -248,8 +263,8 @@ func (r *Rotating) settle(g int) {
 	r.stamps[g] = r.time.current
 }
 
-// seen returns the lanes in which all probes of an id are set. Its probes are
-// those of Blocked, and like there no branch depends on them.
+// seen returns the lanes in which all probes of an id are set. It uses the
+// probes of Blocked, and like Blocked it has no branch that depends on them.
 func (r *Rotating) seen(x, y uint64) uint64 {
 	index, rest := bits.Mul64(x, uint64(len(r.stamps)))
 	group := r.group(int(index))
@@ -281,8 +296,9 @@ func (r *Rotating) add(x, y uint64) (bool, error) {
 			return seen != 0, ErrFull
 		}
 	}
-	// An id that only older generations have is added again, although it may
-	// be a false positive: were it not, it would be forgotten with them.
+	// An id that is only in older generations is added again, although it may
+	// be a false positive. Otherwise the filter would forget the id with those
+	// generations.
 	index, rest := bits.Mul64(x, uint64(len(r.stamps)))
 	r.settle(int(index))
 	group := r.group(int(index))

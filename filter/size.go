@@ -5,25 +5,25 @@ import "math"
 // blockBits is the size of a block: one cache line.
 const blockBits = 512
 
-// maxProbes is how many independent probes two words of hash give in a block:
-// see Blocked.has.
+// maxProbes is the number of independent probes in a block that two hash words
+// give. See Blocked.has.
 const maxProbes = 14
 
 // margin is the share of an error rate that filters are sized for. The rate of
-// one filter differs from the expected one with the ids it happens to hold; in
-// filters of a million ids or more the difference is well below three percent.
+// a filter depends on the ids it happens to hold. In filters of a million ids
+// or more it differs from the expected rate by well below three percent.
 const margin = 0.97
 
-// offered is how many distinct ids a filter may have been given when it counts
-// n. It counts those it did not call seen, which it wrongly does to a share of
-// at most p.
+// offered returns how many distinct ids a filter may have been given when its
+// Len is n. Len leaves out false positives, which are at most a share p of the
+// ids.
 func offered(n int, p float64) float64 { return float64(n) / (1 - p) }
 
-// bloomRate is the false positive rate of a Bloom filter of m bits and k
-// probes that holds n ids: the expectation of (set bits/m)^k. Bloom 1970 gives
-// its first term, with the expected number of set bits. The second term is for
-// their variance, which the first leaves out and small filters feel (Bose et
-// al., "On the false-positive rate of Bloom filters", 2008).
+// bloomRate returns the false positive rate of a Bloom filter of m bits and k
+// probes that holds n ids. It is the expectation of (set bits/m)^k. The first
+// term is that of Bloom 1970, with the expected number of set bits. The second
+// term covers the variance of that number, which matters in small filters (Bose
+// et al., "On the false-positive rate of Bloom filters", 2008).
 func bloomRate(n, m float64, k int) float64 {
 	unset := math.Exp(float64(k) * n * math.Log1p(-1/m))
 	load := float64(k) * n / m
@@ -33,8 +33,8 @@ func bloomRate(n, m float64, k int) float64 {
 	return math.Pow(fill, float64(k)) * (1 + pairs*variance/(fill*fill))
 }
 
-// bloomSize returns the fewest words of 64 bits, and the number of probes,
-// that hold n ids at the rate p.
+// bloomSize returns the fewest 64-bit words, and the number of probes, that
+// hold n ids at the rate p.
 func bloomSize(n int, p float64) (words, k int) {
 	ids := offered(n, p)
 	p *= margin
@@ -47,12 +47,12 @@ func bloomSize(n int, p float64) (words, k int) {
 	return words, k
 }
 
-// minBloomWords is the size below which the number of bits is too small for
-// the probes of different ids to be independent.
+// minBloomWords is the smallest size. With fewer bits the probes of different
+// ids are not independent.
 const minBloomWords = 16
 
-// blockRates returns, for a number of ids in one block from 0 to most, the rate
-// at which k probes all find their bit set.
+// blockRates returns the rates at which k probes all find their bit set, for 0
+// to most ids in a block.
 func blockRates(k, most int) []float64 {
 	rates := make([]float64, most+1)
 	for i := 1; i <= most; i++ {
@@ -61,15 +61,16 @@ func blockRates(k, most int) []float64 {
 	return rates
 }
 
-// blockedRate is the rate of a filter whose blocks hold load ids on average.
-// Ids fall into blocks at random, so that the number of ids in a block has a
-// Poisson distribution, and the rate is the mixture of the blocks' rates
-// (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
-// Filters", 2007, section 3). It is more than the rate at the average load,
-// because crowded blocks lose more than empty ones gain. For few blocks the
-// distribution is binomial, whose mixture is lower: the result errs upwards.
+// blockedRate returns the rate of a filter whose blocks hold load ids on
+// average. Ids fall into blocks at random, so the number of ids in a block has
+// a Poisson distribution, and the rate is the mixture of the rates of the
+// blocks (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
+// Filters", 2007, section 3). It is higher than the rate at the average load,
+// because crowded blocks lose more than empty blocks gain. For few blocks the
+// distribution is binomial and its mixture is lower, so the result errs
+// upwards.
 func blockedRate(rates []float64, load float64) float64 {
-	chance := math.Exp(-load) // of i ids in a block
+	chance := math.Exp(-load) // that a block has i ids
 	var sum float64
 	for i, rate := range rates {
 		if i > 0 {
@@ -80,11 +81,12 @@ func blockedRate(rates []float64, load float64) float64 {
 	return sum
 }
 
-// mostIn is a number of ids in one block that is exceeded too rarely to count
-// when blocks hold load on average.
+// mostIn returns a number of ids that a block exceeds too rarely to matter when
+// blocks hold load ids on average.
 func mostIn(load float64) int { return int(load + 12*math.Sqrt(load) + 30) }
 
-// maxLoad is more ids than a block can hold at the highest error rate.
+// maxLoad is more than the number of ids that a block can hold at the highest
+// error rate.
 const maxLoad = 400
 
 // blockedSize returns the fewest blocks, and the number of probes, that hold n
@@ -92,7 +94,7 @@ const maxLoad = 400
 func blockedSize(n int, p float64) (blocks, k int) {
 	ids := offered(n, p)
 	p *= margin
-	// The uneven load makes one or two probes fewer than usual best.
+	// Because the load is uneven, one or two probes fewer than usual are best.
 	most := min(maxProbes, max(1, int(math.Ceil(math.Log2(1/p)))))
 	var load float64
 	for try := max(1, most-3); try <= most; try++ {
@@ -103,10 +105,11 @@ func blockedSize(n int, p float64) (blocks, k int) {
 	return max(1, int(math.Ceil(ids/load))), k
 }
 
-// blockLoad returns the most ids that a block may hold on average for the rate
-// p with k probes.
+// blockLoad returns the highest average number of ids in a block at which k
+// probes keep the rate p.
 func blockLoad(k int, p float64) float64 {
-	// Without blocks the load would be this; with them it is always lower.
+	// This is the load of a filter without blocks. With blocks the load is
+	// always lower.
 	high := min(maxLoad, -blockBits*math.Log1p(-math.Pow(p, 1/float64(k)))/float64(k))
 	rates := blockRates(k, mostIn(high))
 	low := 0.0

@@ -11,8 +11,8 @@ import (
 )
 
 // benchLines returns JSON lines of about 200 bytes, like those of an event log.
-// Values and their lengths vary; of the lines in 100 that shuffled says, the
-// members have an order of their own.
+// Values and their lengths vary. In shuffled lines of every 100 the members
+// come in random order.
 func benchLines(shuffled int) [][]byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	types := []string{"order.placed", "order.paid", "order.shipped", "refund", "login"}
@@ -102,7 +102,7 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// BenchmarkEncodingJSON is what BenchmarkFinder compares with.
+// BenchmarkEncodingJSON is the comparison for BenchmarkFinder.
 func BenchmarkEncodingJSON(b *testing.B) {
 	lines := benchLines(0)
 	b.Run("any", func(b *testing.B) {

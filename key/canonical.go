@@ -8,22 +8,22 @@ import (
 	"slices"
 )
 
-// AppendCanonical appends the canonical form of a JSON document: two documents
-// have one canonical form exactly if they have the same content.
+// AppendCanonical appends the canonical form of a JSON document. Two documents
+// have the same canonical form exactly if they have the same content.
 //
-//   - No white space; members sorted by the bytes of their canonical names.
+//   - There is no white space. Members are sorted by the bytes of their
+//     canonical names.
 //   - Numbers keep their text: 1, 1.0 and 1e0 differ, as do
 //     12345678901234567890 and its neighbour. (RFC 8785 rounds them to
 //     doubles, and merges them.)
-//   - Strings are compared after escapes: quote and backslash are escaped by a
-//     backslash, control characters by \b \f \n \r \t or \u00xx, all else
-//     stands for itself, invalid UTF-8 included. Half of a surrogate pair
-//     stays an escape, \ud800.
+//   - Strings are compared after escapes. A backslash escapes quotes and
+//     backslashes, and control characters are \b \f \n \r \t or \u00xx. All
+//     other characters, also invalid UTF-8, stay as they are. Half of a
+//     surrogate pair stays an escape, \ud800.
 //
-// An object with two members of one name is refused with a
-// [*DuplicateNameError], what is not JSON with a [*SyntaxError]; dst is then
-// returned unchanged. Time grows with n log n, memory is at most about five
-// times the document.
+// An object with two members of the same name gives a [*DuplicateNameError],
+// and invalid JSON a [*SyntaxError]. After an error dst is returned unchanged.
+// Time grows with n log n, and memory is at most about five times the document.
 func AppendCanonical(dst, doc []byte) ([]byte, error) {
 	if err := newFinder(nil, nil).Find(doc); err != nil {
 		return dst, err
@@ -31,9 +31,9 @@ func AppendCanonical(dst, doc []byte) ([]byte, error) {
 	return new(canonizer).append(dst, doc)
 }
 
-// AppendContent appends the id of a JSON document's content: the SHA-256 of its
-// canonical form. Errors are those of AppendCanonical. For many documents,
-// [Finder.AppendContent] is faster.
+// AppendContent appends the id of the content of a JSON document: the SHA-256
+// of its canonical form. Errors are those of AppendCanonical. For many
+// documents, [Finder.AppendContent] is faster.
 func AppendContent(dst, doc []byte) ([]byte, error) {
 	canonical, err := AppendCanonical(nil, doc)
 	if err != nil {
@@ -43,8 +43,9 @@ func AppendContent(dst, doc []byte) ([]byte, error) {
 }
 
 // AppendContent appends the id of the content of the document that Find was
-// given, whatever the paths: the SHA-256 of its canonical form. The error is
-// that of Find or a [*DuplicateNameError]; dst is then returned unchanged.
+// given. It ignores the paths. The id is the SHA-256 of the canonical form. The
+// error is that of Find or a [*DuplicateNameError], and then dst is returned
+// unchanged.
 func (f *Finder) AppendContent(dst []byte) ([]byte, error) {
 	if f.err != nil {
 		return dst, f.err
@@ -56,8 +57,8 @@ func (f *Finder) AppendContent(dst []byte) ([]byte, error) {
 	return appendContentOf(dst, f.text), nil
 }
 
-// appendHash appends the id of the content of n places. One that is missing or
-// null is not content: documents that merely lack it must not become one.
+// appendHash appends the id of the content of n places. A missing or null value
+// is an error, because documents that lack the value must not get one id.
 func (f *Finder) appendHash(dst []byte, first, n int) ([]byte, error) {
 	f.text = f.text[:0]
 	if n > 1 {
@@ -89,8 +90,8 @@ func appendContentOf(dst, canonical []byte) []byte {
 }
 
 // canonizer writes canonical forms and keeps its buffers from one document to
-// the next. Only objects need a second look, to sort them: a first pass notes
-// their members, a second one writes and follows those notes.
+// the next. The first pass records the members of the objects. The second pass
+// sorts them and writes the result.
 type canonizer struct {
 	doc     []byte
 	objects []object
@@ -101,16 +102,17 @@ type canonizer struct {
 	writing []writing
 }
 
-// object is an object that has members. They are numbered in the order in which
-// they begin.
+// object is an object with members. Objects are numbered in the order in which
+// they start.
 type object struct {
 	start, end uint32
 	first      int32 // first member
-	next       int32 // number of the first object after this one and all in it
+	next       int32 // number of the first object after this one and everything in it
 }
 
-// memberText is a member: where its name is, in the document or in
-// canonizer.names, and its value, which may have white space around it.
+// memberText is a member. It has the position of the name, in the document or
+// in canonizer.names, and that of the value, which may have white space around
+// it.
 type memberText struct {
 	name, nameEnd   uint32
 	value, valueEnd uint32
@@ -119,13 +121,14 @@ type memberText struct {
 	escaped         bool
 }
 
-// opened is a container that the first pass is in.
+// opened is a container that the first pass has not yet left.
 type opened struct {
 	object, last int32 // object is -1 in an array; last is the last member, or -1
 }
 
-// writing is an object that the second pass is in: its members from at on are
-// still to be written, then the text goes on at resume.
+// writing is an object that the second pass has not yet finished. The members
+// from at on are still to be written. After the object, the text continues at
+// resume.
 type writing struct {
 	object          int32
 	low, at         int
@@ -155,7 +158,7 @@ func (c *canonizer) append(dst, doc []byte) ([]byte, error) {
 func (c *canonizer) note() {
 	doc := c.doc
 	in := opened{-1, -1}
-	named := true // no name comes next
+	named := true // the next token is not a name
 	for i := 0; i < len(doc); {
 		switch doc[i] {
 		case '"':
@@ -199,7 +202,7 @@ func (c *canonizer) note() {
 	}
 }
 
-// emptyEnd returns the end of the object at i if it is empty, or 0.
+// emptyEnd returns the end of the object at i if the object is empty, or 0.
 func (c *canonizer) emptyEnd(i int) int {
 	for i++; isSpace(c.doc[i]); i++ {
 	}
@@ -209,7 +212,7 @@ func (c *canonizer) emptyEnd(i int) int {
 	return i + 1
 }
 
-// noteMember adds a member to the object that is open and returns its number.
+// noteMember adds a member to the open object and returns the member's number.
 func (c *canonizer) noteMember(in opened, name, nameEnd int, escaped bool) int32 {
 	if escaped {
 		text := c.doc[name:nameEnd]
@@ -239,8 +242,8 @@ func (c *canonizer) name(member int32) []byte {
 	return c.doc[m.name:m.nameEnd]
 }
 
-// write is the second pass. It copies text up to the end of what it is in, the
-// document or a member's value, and goes into objects as it meets them.
+// write is the second pass. It copies text up to the end of the document or of
+// a member's value, and descends into objects on the way.
 func (c *canonizer) write(dst []byte) ([]byte, error) {
 	c.order, c.writing = c.order[:0], c.writing[:0]
 	doc := c.doc
@@ -276,7 +279,7 @@ func (c *canonizer) write(dst []byte) ([]byte, error) {
 			}
 			c.writing = append(c.writing, writing{next, low, low, int(c.objects[next].end), end})
 			dst = append(dst, '{')
-			end = i // its members come first
+			end = i // the members come first
 		default:
 			dst = append(dst, b)
 			i++
@@ -285,7 +288,7 @@ func (c *canonizer) write(dst []byte) ([]byte, error) {
 }
 
 // writeMember writes the name of the next member of the innermost object, or
-// the end of the object, and returns where the text goes on.
+// the end of the object. It returns where the text continues.
 func (c *canonizer) writeMember(dst []byte) (_ []byte, i, end int, next int32) {
 	w := &c.writing[len(c.writing)-1]
 	if w.at == len(c.order) {

@@ -111,8 +111,8 @@ func TestContentIDIsTheHashOfTheCanonicalForm(t *testing.T) {
 	}
 }
 
-// shuffle writes a document anew: members in another order, white space and
-// escapes at random. The content stays.
+// shuffle rewrites a document: members in another order, white space and
+// escapes at random, and the same content.
 func shuffle(random *rand.Rand, dst []byte, value any) []byte {
 	space := func() {
 		for random.IntN(4) == 0 {

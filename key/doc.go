@@ -1,12 +1,13 @@
-// Package key finds, in a message, what makes two deliveries of it the same.
+// Package key finds the id of a message, which all deliveries of the message
+// share.
 //
-// A [Rule] says where to look: a place in a JSON body (".event_id"), the whole
-// line ("line"), the canonical content ("hash(.)"), a header, a template, a
-// list of these. Applied to a message it gives a [semel.Key]. A [Finder] is the
-// part of it that does the work on JSON, in one pass and without allocation;
-// programs that only have documents use it directly.
+// A [Rule] says where the id is: a place in a JSON body (".event_id"), the
+// whole line ("line"), the canonical content ("hash(.)"), a header, a template,
+// or a list of these. A rule that is applied to a message gives a [semel.Key].
+// A [Finder] does the work on JSON, in one pass and without allocation.
+// Programs that only have documents may use it directly.
 //
-// # What an id is
+// # Ids
 //
 // An id is bytes, and the bytes tell type and value apart: the string "42" and
 // the number 42 are two ids.
@@ -24,11 +25,11 @@
 //	of a pair     chosen, another string could have them
 //
 // A composite of one part is that part. A missing member, null and the empty
-// string are never an id but a [*MissingError]; objects and arrays are a
-// [*NotScalarError]. Strings are compared as bytes: no Unicode normalisation,
-// no trimming, no change of case, and invalid UTF-8 stays as it is instead of
-// becoming U+FFFD, which would merge ids that differ.
+// string are not ids: they give a [*MissingError]. Objects and arrays give a
+// [*NotScalarError]. Strings are compared as bytes, without Unicode
+// normalisation, trimming or change of case. Invalid UTF-8 stays as it is.
+// Replacing it by U+FFFD would merge different ids.
 //
-// Two members of one name in an object: the last one counts, at every level,
-// as when encoding/json decodes the document into an any.
+// If an object has two members of the same name, the last one counts, at every
+// level. encoding/json does the same when it decodes into an any.
 package key

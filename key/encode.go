@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// The bytes after a leading NUL that tell encodings apart. They are stored in
+// These bytes follow a leading NUL and tell encodings apart. They are stored in
 // key stores and never change their meaning.
 const (
 	mark          = 0x00
@@ -21,8 +21,8 @@ const (
 	markUnpaired  = 'u'
 )
 
-// AppendString appends the id of a string: its bytes. The empty string is no
-// id; for it nothing is appended.
+// AppendString appends the id of a string: its bytes. The empty string is not
+// an id, and AppendString appends nothing for it.
 func AppendString[T string | []byte](dst []byte, value T) []byte {
 	if len(value) > 0 && value[0] == mark {
 		dst = append(dst, mark, markString)
@@ -30,7 +30,8 @@ func AppendString[T string | []byte](dst []byte, value T) []byte {
 	return append(dst, value...)
 }
 
-// AppendNumber appends the id of a number by its text, which is not checked.
+// AppendNumber appends the id of a number from its text, which it does not
+// check.
 func AppendNumber[T string | []byte](dst []byte, text T) []byte {
 	return append(append(dst, mark, markNumber), text...)
 }
@@ -45,7 +46,7 @@ func AppendBool(dst []byte, value bool) []byte {
 
 // AppendComposite appends the id of several parts in their order. Each part is
 // an id by itself, as the other functions append it. One part is its own
-// composite; of no parts nothing is appended, because that is no id.
+// composite. Without parts there is no id, and AppendComposite appends nothing.
 func AppendComposite[T string | []byte](dst []byte, parts ...T) []byte {
 	switch len(parts) {
 	case 0:
@@ -64,15 +65,15 @@ func appendPart[T string | []byte](dst []byte, part T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(part))), part...)
 }
 
-// AppendBytes appends the id of bytes that have no better one: their SHA-256.
-// It is never the id of JSON content, even of equal bytes.
+// AppendBytes appends the SHA-256 of bytes as their id, for bytes without a
+// better id. It never equals the id of JSON content, even of the same bytes.
 func AppendBytes(dst, data []byte) []byte {
 	sum := sha256.Sum256(data)
 	return append(append(dst, mark, markBytes), sum[:]...)
 }
 
-// AppendLine appends the id of a whole line or body: that of a string, or that
-// of bytes if it is empty or too long for a key store.
+// AppendLine appends the id of a whole line or body. That is the id of a
+// string, or that of bytes if the line is empty or too long for a key store.
 func AppendLine(dst, line []byte) []byte {
 	if len(line) == 0 || len(line) > semel.MaxKeyBytes-len("\x00s") {
 		return AppendBytes(dst, line)

@@ -10,7 +10,7 @@ import (
 type Kind uint8
 
 const (
-	// Missing: there is no value.
+	// Missing means that there is no value.
 	Missing Kind = iota
 	Null
 	False
@@ -44,61 +44,62 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// MaxDepth is how deep a document may nest, as in encoding/json.
+// MaxDepth is the deepest nesting of a document, as in encoding/json.
 const MaxDepth = 10_000
 
 // FinderOptions are the options of [NewFinder].
 type FinderOptions struct {
-	// Content asks for [Finder.Print]. Defaults to false.
+	// Content computes [Finder.Print] for each document. Defaults to false.
 	Content bool
-	// Seed selects the function of [Finder.Print]. Prints compare only under
-	// one seed; 0 is a seed like any other. Defaults to 0.
+	// Seed selects the function of [Finder.Print]. Only prints of the same seed
+	// can be compared, and 0 is a seed like any other. Defaults to 0.
 	Seed uint64
 }
 
 // Finder finds values in JSON documents, one document after the other, and
-// checks each document as it passes. It allocates only to grow its buffers to
-// the largest document. A Finder is not safe for concurrent use: each worker
-// has its own.
+// validates each document in the same pass. It allocates only to grow its
+// buffers to the largest document. A Finder is not safe for concurrent use:
+// give each worker its own.
 type Finder struct {
 	places []place
-	faults []faults // of each path
+	faults []faults // errors of each path
 	mixer  mixer
 	// content is FinderOptions.Content.
 	content bool
-	// names are the sums of the names of objects that repeat none; unsure says
-	// that one of the document's is not among them. See printLast.
+	// names are the sums of the names of objects without repeated names. unsure
+	// is set if the sum of an object in this document is not among them. See
+	// printLast.
 	names  *[nameSets]uint64
 	unsure bool
 
-	// Of the document:
+	// These fields describe the current document.
 	doc   []byte
 	found []found // of each path
 	print uint64
 	err   error
-	fault SyntaxError // what scan found wrong
+	fault SyntaxError // the error that scan found
 
-	// Of documents before: begin is the memo before the first name; unkept is
-	// that of a name that cannot be remembered.
+	// These fields carry over from earlier documents. begin is the memo before
+	// the first name. unkept is the memo of a name that cannot be remembered.
 	memos         [memoSlots]memo
 	begin, unkept memo
 
-	// Buffers.
+	// These are buffers.
 	stack []frame
 	text  []byte
 	canon canonizer
-	// Of printLast.
+	// These are buffers of printLast.
 	open    []container
 	members []memberPrint
 }
 
-// place is a node of the tree that the paths form. Place 0 stands for "no path
-// leads here", place 1 for the whole document.
+// place is a node of the tree that the paths form. Place 0 means that no path
+// leads here. Place 1 is the whole document.
 type place struct {
 	members  []member
 	elements []element
-	// here are the paths that end at this place, below those that end here or
-	// further down.
+	// here has the paths that end at this place. below has the paths that end
+	// here or further down.
 	here, below []int32
 }
 
@@ -112,17 +113,17 @@ type element struct {
 	to    int32
 }
 
-// found is what is known of one path's value.
+// found is the value of one path in the current document.
 type found struct {
 	start, end int
 	kind       Kind
 }
 
-// faults are the errors of one path, made ahead so that a line without an id
-// costs no allocation. They are never changed.
+// faults are the errors of one path. They are allocated in advance, so that a
+// line without an id allocates nothing. They never change.
 type faults struct {
 	missing   [IsEmpty + 1]MissingError
-	notScalar [2]NotScalarError // an object's, an array's
+	notScalar [2]NotScalarError // for an object and for an array
 	whole     bool              // the path is the whole document
 }
 
@@ -131,20 +132,20 @@ const (
 	wholeDoc = int32(1)
 )
 
-// maxPaths bounds the paths of one Finder: at each member it compares names in
-// turn.
+// maxPaths bounds the paths of one Finder, because the Finder compares each
+// member with the names in turn.
 const maxPaths = 1000
 
 var (
-	errNoDocument = errors.New("key: the finder was given no document")
-	errNoPaths    = errors.New("key: a finder without paths finds no id")
+	errNoDocument = errors.New("key: call Find before reading values")
+	errNoPaths    = errors.New("key: a finder without paths cannot find an id")
 )
 
-// NewFinder returns a Finder for paths. With no paths it only checks, and
-// prints, documents. More than 1000 paths are an error that wraps ErrRule.
+// NewFinder returns a Finder for paths. Without paths it only validates and
+// prints documents. More than 1000 paths are an error that wraps ErrRule.
 func NewFinder(paths []Path, opts *FinderOptions) (*Finder, error) {
 	if len(paths) > maxPaths {
-		return nil, fmt.Errorf("key: a finder for %d paths, more than %d: %w", len(paths), maxPaths, ErrRule)
+		return nil, fmt.Errorf("key: a finder has at most %[2]d paths, not %[1]d: %[3]w", len(paths), maxPaths, ErrRule)
 	}
 	return newFinder(paths, opts), nil
 }
@@ -159,7 +160,7 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 		faults:  make([]faults, len(paths)),
 		content: opts.Content,
 		mixer:   newMixer(opts.Seed),
-		stack:   make([]frame, 1), // what is around the document
+		stack:   make([]frame, 1), // the frame around the document
 		err:     errNoDocument,
 	}
 	if f.content {
@@ -168,7 +169,7 @@ func newFinder(paths []Path, opts *FinderOptions) *Finder {
 	for i := range f.memos {
 		f.memos[i].next = &f.begin
 	}
-	f.begin.at, f.unkept.at = -1, -1 // they match nowhere
+	f.begin.at, f.unkept.at = -1, -1 // these memos never match
 	f.begin.next, f.unkept.next = &f.begin, &f.begin
 	for i, p := range paths {
 		f.add(int32(i), p)
@@ -193,7 +194,7 @@ func (f *Finder) add(path int32, p Path) {
 	f.places[at].here = append(f.places[at].here, path)
 }
 
-// child returns the place one step below, and makes it if it is new.
+// child returns the place one step below, and creates it if it does not exist.
 func (f *Finder) child(at int32, s step) int32 {
 	to := int32(len(f.places))
 	p := &f.places[at]
@@ -216,9 +217,10 @@ func (f *Finder) child(at int32, s step) int32 {
 	return to
 }
 
-// Find checks doc, which must be one JSON value with white space around it at
-// most, and finds the values of all paths. It accepts what encoding/json.Valid
-// accepts. The error is a [*SyntaxError]; after it there are no values.
+// Find validates doc, which must be one JSON value with optional white space
+// around it, and finds the values of all paths. It accepts the same documents
+// as encoding/json.Valid. The error is a [*SyntaxError]. After an error there
+// are no values.
 //
 // doc must not change while the values of this call are in use.
 func (f *Finder) Find(doc []byte) error {
@@ -235,8 +237,9 @@ func (f *Finder) Find(doc []byte) error {
 	return f.err
 }
 
-// Raw returns the text of path i's value in the document, and its kind. Strings
-// have their quotes and escapes. The text is nil if the value is Missing.
+// Raw returns the text of the value of path i in the document, and its kind.
+// The text of a string has quotes and escapes. The text is nil if the value is
+// Missing.
 func (f *Finder) Raw(i int) (raw []byte, kind Kind) {
 	v := f.found[i]
 	if v.kind == Missing {
@@ -245,27 +248,29 @@ func (f *Finder) Raw(i int) (raw []byte, kind Kind) {
 	return f.doc[v.start:v.end], v.kind
 }
 
-// Print returns a 64-bit fingerprint of the document's content, if
-// FinderOptions.Content asked for it, and 0 after an error. It does not depend
-// on white space, on the order of members or on how strings are escaped. Of
-// members with one name the last counts. Numbers count by their text, arrays by
-// their order. It tells that one key came with other content, by chance wrongly
-// once in 2^64; it is no defence against who builds documents to have equal
-// prints.
+// Print returns a 64-bit fingerprint of the content of the document if
+// FinderOptions.Content is set, and 0 after an error. The print does not depend
+// on white space, on the order of members or on the escaping of strings. Of
+// members with the same name the last one counts. Numbers are compared by their
+// text, and the order of arrays matters.
+//
+// Use prints to notice that one key came with different content. Two contents
+// have the same print by chance once in 2^64. Prints do not protect against
+// someone who builds documents with equal prints.
 //
 // The function of a seed never changes, so prints may be stored.
 func (f *Finder) Print() uint64 { return f.print }
 
-// AppendID appends the id that the paths' values form, as the package
-// documentation lays it down: one path's value, or the composite of several.
-// The error is that of Find, a [*MissingError] or a [*NotScalarError]; dst is
-// then returned unchanged.
+// AppendID appends the id that the values of the paths form: the id of one
+// path's value, or the composite of several. The package documentation
+// describes both. The error is that of Find, a [*MissingError] or a
+// [*NotScalarError], and then dst is returned unchanged.
 func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	switch {
 	case f.err != nil:
 		return dst, f.err
 	case len(f.found) == 0:
-		return dst, errNoPaths // all documents would be one
+		return dst, errNoPaths // otherwise all documents would have one id
 	case len(f.found) == 1:
 		return f.AppendValue(dst, 0)
 	}
@@ -282,8 +287,8 @@ func (f *Finder) AppendID(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// AppendValue appends the id that the value of path i is by itself. Errors are
-// those of AppendID.
+// AppendValue appends the id of the value of path i alone. Errors are those of
+// AppendID.
 func (f *Finder) AppendValue(dst []byte, i int) ([]byte, error) {
 	if f.err != nil {
 		return dst, f.err

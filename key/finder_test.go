@@ -365,7 +365,7 @@ func FuzzFinder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte, text string) {
 		path, err := ParsePath(text)
 		if err != nil {
-			return // not a path: FuzzParseRule is for those
+			return // not a path; FuzzParseRule tests these
 		}
 		plain := mustFinder(t, nil, text, ".a.b", ".[0].a")
 		content := mustFinder(t, &FinderOptions{Content: true}, text)
@@ -373,7 +373,7 @@ func FuzzFinder(f *testing.F) {
 		if got, want := err == nil, json.Valid(doc); got != want {
 			t.Fatalf("accepted: %v (%v), encoding/json: %v", got, err, want)
 		}
-		// What the finder remembers of this and another document must not show.
+		// The finder's memory of earlier documents must not change the result.
 		plain.Find(doc[len(doc)/2:])
 		plain.Find(append([]byte(`{"a":{"b":`), doc...))
 		if again := plain.Find(doc); fmt.Sprint(again) != fmt.Sprint(err) {

@@ -3,57 +3,57 @@ package key
 import "encoding/binary"
 
 // The documents of one file or topic mostly have the same members in the same
-// order. So the finder remembers, for each member name that it scanned, which
-// name came next the last time, and first compares the text with that one: a
-// name that is right there needs no scan, no look for its place and no hash.
-// A name that is not is scanned; if it is known from elsewhere it is at least
-// not looked for and hashed again.
+// order. So the finder remembers, for each member name that it scanned, the
+// name that followed the last time. It first compares the text with that name.
+// If they are equal, the name needs no scan, no lookup of its place and no
+// hash. Otherwise the finder scans the name. A name that is known from
+// elsewhere at least needs no lookup and no hash.
 
 const (
 	memoWords = 4
 	memoBytes = memoWords * wordBytes
 	// memoSlots is a power of two.
 	memoSlots = 128
-	// memoProbes is in how many slots, from the one that its hash says, a name
-	// may be.
+	// memoProbes is the number of slots, from the slot of its hash on, in which
+	// a name may be.
 	memoProbes = 4
 )
 
-// memo is a name that was scanned.
+// memo is a scanned name.
 type memo struct {
-	// text is what was scanned, from the end of the '{' or ',' before the name
-	// to after the colon, white space included; mask tells its bytes from what
-	// is behind it.
+	// text is the scanned text: from the end of the '{' or ',' before the name
+	// to the end of the colon, with white space. mask selects its bytes from
+	// those that follow.
 	text, mask [memoWords]uint64
 	size       int
 	// hash is the name's print.
 	hash uint64
-	// next is the name that came next the last time.
+	// next is the name that followed the last time.
 	next *memo
-	// at is the object's place, to the member's.
+	// at is the place of the object, and to is the place of the member.
 	at, to int32
-	// renews says that paths lead on from the member: what an earlier one of
-	// its name gave them must be forgotten.
+	// renews is set if paths continue below the member. Values from an earlier
+	// member of the same name must be dropped then.
 	renews bool
 }
 
-// matches reports whether the next two words of the document, in an object at
-// a place, begin like the text of the memo.
+// matches reports whether the next two words of the document, in an object at a
+// place, start with the text of the memo.
 func (m *memo) matches(w0, w1 uint64, at int32) bool {
 	return (w0^m.text[0])&m.mask[0]|(w1^m.text[1])&m.mask[1] == 0 && m.at == at
 }
 
-// endMatches is matches for what is behind the first two words.
+// endMatches is matches for the text after the first two words.
 func (m *memo) endMatches(doc []byte, i int) bool {
 	return m.size <= 2*wordBytes || i+memoBytes <= len(doc) &&
 		(binary.LittleEndian.Uint64(doc[i+16:])^m.text[2])&m.mask[2]|
 			(binary.LittleEndian.Uint64(doc[i+24:])^m.text[3])&m.mask[3] == 0
 }
 
-// recall returns the memo of the text that begins at i, whose name goes from
-// its quote to nameEnd. If it is not known it is nil, and home is where to put
-// it: below 0 if it cannot be remembered, because it is too long or too close
-// to the document's end.
+// recall returns the memo of the text that starts at i and whose name goes from
+// quote to nameEnd. If the name is not known, m is nil and home is the slot for
+// it. home is below 0 if the name cannot be remembered, because it is too long
+// or too close to the end of the document.
 func (f *Finder) recall(doc []byte, i, quote, nameEnd int, at int32) (m *memo, home int) {
 	if i+2*wordBytes > len(doc) || quote+2*wordBytes > len(doc) {
 		return nil, -1
@@ -75,9 +75,9 @@ func (f *Finder) recall(doc []byte, i, quote, nameEnd int, at int32) (m *memo, h
 	return nil, home
 }
 
-// remember puts the text doc[i:end], the name's place and its hash into a slot
-// that recall gave, and returns the memo. If there is no slot, or the text is
-// too long for it, the memo is forgotten with the next name.
+// remember puts the text doc[i:end], the place of the name and its hash into a
+// slot that recall returned, and returns the memo. Without a slot, or if the
+// text is too long, the next name overwrites the memo.
 func (f *Finder) remember(last *memo, slot int, doc []byte, i, end int, at, to int32, hash uint64) *memo {
 	m := &f.unkept
 	if slot >= 0 && end-i <= memoBytes {

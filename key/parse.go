@@ -14,7 +14,7 @@ type parser struct {
 
 func (p *parser) done() bool { return p.pos == len(p.text) }
 
-// peek returns the next byte, 0 at the end.
+// peek returns the next byte, or 0 at the end.
 func (p *parser) peek() byte {
 	if p.done() {
 		return 0
@@ -22,7 +22,7 @@ func (p *parser) peek() byte {
 	return p.text[p.pos]
 }
 
-// here names what stands at the position, for messages.
+// here describes the text at the position, for messages.
 func (p *parser) here() string {
 	if p.done() {
 		return "the end"
@@ -35,7 +35,7 @@ func (p *parser) errorf(format string, args ...any) error {
 	return &RuleError{Text: p.text, Column: p.pos + 1, Problem: fmt.Sprintf(format, args...)}
 }
 
-// take moves over prefix if the text goes on with it.
+// take skips prefix if the text continues with it.
 func (p *parser) take(prefix string) bool {
 	if !strings.HasPrefix(p.text[p.pos:], prefix) {
 		return false

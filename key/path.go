@@ -6,25 +6,25 @@ import (
 	"unicode/utf8"
 )
 
-// maxPathSteps bounds a path. It is far beyond use and far below what a
-// document may nest.
+// maxPathSteps bounds the length of a path. It is far more than anyone uses and
+// far less than a document may nest.
 const maxPathSteps = 1000
 
 // Path is a place in a JSON document. The zero Path is the whole document. A
 // Path is immutable and safe for concurrent use.
 type Path struct{ steps []step }
 
-// step goes to a member or, with an empty name slot, to an element.
+// step goes to a member or, if the name is empty, to an element.
 type step struct {
 	name    string
 	index   int
 	element bool
 }
 
-// ParsePath reads a path in the notation of jq: ".a.b", ".items[0].id",
-// ".[0]", ".[\"odd.name\"]", and "." for the whole document. A name without
-// quotes has letters, digits, '_', '-', '$', '@' and non-ASCII characters; one
-// in quotes is a JSON string. Errors are [*RuleError].
+// ParsePath reads a path in the notation of jq: ".a.b", ".items[0].id", ".[0]",
+// ".[\"odd.name\"]", and "." for the whole document. A name without quotes
+// consists of letters, digits, '_', '-', '$', '@' and non-ASCII characters. A
+// name in quotes is a JSON string. Errors are [*RuleError].
 func ParsePath(text string) (Path, error) {
 	p := parser{text: text}
 	path, err := p.path()
@@ -64,8 +64,8 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// Name returns the member's name if the path is one member of the document,
-// as in ".event_id". It is the column a path means in CSV.
+// Name returns the name of the member if the path is one member of the
+// document, as in ".event_id". In CSV this is the name of a column.
 func (p Path) Name() (name string, ok bool) {
 	if len(p.steps) != 1 || p.steps[0].element {
 		return "", false
@@ -117,7 +117,7 @@ func (p *parser) plainName() (string, error) {
 	}
 	name := p.text[start:p.pos]
 	if name == "" {
-		return "", p.errorf("a name is wanted after '.', not %s; %s", p.here(), quoteHint)
+		return "", p.errorf("expected a name after '.', found %s; %s", p.here(), quoteHint)
 	}
 	if !utf8.ValidString(name) {
 		p.pos = start
@@ -144,7 +144,7 @@ func (p *parser) bracket() (step, error) {
 		index, err := strconv.ParseInt(digits, 10, 31)
 		switch {
 		case digits == "":
-			return s, p.errorf(`an index from 0 or a name in double quotes is wanted after '[', not %s`, p.here())
+			return s, p.errorf(`expected an index from 0 or a name in double quotes after '[', found %s`, p.here())
 		case err != nil || len(digits) > 1 && digits[0] == '0':
 			p.pos = start
 			return s, p.errorf("%q is not an index: use digits without leading zeros, up to %d", digits, 1<<30)
@@ -152,14 +152,14 @@ func (p *parser) bracket() (step, error) {
 		s = step{index: int(index), element: true}
 	}
 	if p.peek() != ']' || p.done() {
-		return s, p.errorf("']' is wanted, not %s", p.here())
+		return s, p.errorf("expected ']', found %s", p.here())
 	}
 	p.pos++
 	return s, nil
 }
 
-// quoted reads a JSON string. Names that are not valid Unicode are refused:
-// a path is text that a person wrote.
+// quoted reads a JSON string. It refuses names that are not valid Unicode,
+// because a person writes paths.
 func (p *parser) quoted() (string, error) {
 	start := p.pos
 	raw := []byte(p.text[start:])

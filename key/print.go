@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// mixer holds the constants of one print function, drawn from its seed. The
-// hash is of the folded-multiply family (wyhash, mum-hash): fast, well mixed,
-// and no obstacle to someone who wants two equal prints.
+// mixer holds the constants of one print function, which follow from its seed.
+// The hash is of the folded-multiply family (wyhash, mum-hash). It is fast and
+// well mixed, but someone can build two equal prints.
 type mixer struct {
 	word, text, number, name, value, object, array uint64
 	literal                                        [True + 1]uint64
@@ -37,8 +37,8 @@ func mum(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// bytes prints doc[i:end], beginning from h. Full words are followed by one word
-// of the rest, which may be empty, and the length.
+// bytes prints doc[i:end], starting from h. After the full words come one word
+// with the remaining bytes, which may be empty, and the length.
 func (m *mixer) bytes(h uint64, doc []byte, i, end int) uint64 {
 	n := end - i
 	for ; i+wordBytes <= end; i += wordBytes {
@@ -54,7 +54,8 @@ func (m *mixer) last(h, rest uint64, n int) uint64 {
 	return mum(h^rest, m.word^uint64(n))
 }
 
-// member prints a member of an object. Their sum does not depend on order.
+// member prints a member of an object. The sum of members does not depend on
+// their order.
 func (m *mixer) member(name, value uint64) uint64 {
 	return mum(name^m.name, value^m.value)
 }

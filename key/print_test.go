@@ -85,7 +85,7 @@ func TestPrintsAreSpreadOverAllBits(t *testing.T) {
 
 func TestThePrintFunctionOfASeedDoesNotChange(t *testing.T) {
 	t.Parallel()
-	// Stores keep prints. If this test fails, every one of them is void.
+	// Stores keep prints. If this test fails, all kept prints are invalid.
 	const doc = `{"event_id":"0c53b6c8-9a7e-4d0b-8f5e-2f1f6a3b9d11","n":-1.5e3,"list":[true,false,null,{"\u00e9":"\ud83d\ude00"}]}`
 	for seed, want := range map[uint64]uint64{0: 0x780ca32139f9784d, 42: 0xb39a7bd3a10e2ea6} {
 		f := mustFinder(t, &FinderOptions{Content: true, Seed: seed})
@@ -144,7 +144,7 @@ func TestOfMembersWithOneNameTheLastIsPrinted(t *testing.T) {
 		`{"":1, "" : -2.5e3 ,"b":[ ]}`:                            `{"b":[],"":-2.5e3}`,
 		`{"\ud800":1,"\ufffd":2,"\ud800":3}`:                      `{"\ud800":3,"\ufffd":2}`,
 	} {
-		for range 2 { // what is remembered of the first time must not show
+		for range 2 { // the memory of the first run must not change the result
 			if printOf(t, f, doc) != printOf(t, f, plain) {
 				t.Errorf("%s and %s have two prints", doc, plain)
 			}

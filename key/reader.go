@@ -8,10 +8,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Key applies the rule to a message. It is safe for concurrent use; a worker
-// that has many messages is faster with a [Reader] of its own. Errors are those
-// of [Reader.AppendID], and one that wraps semel.ErrInvalidKey if scope or id
-// are too long.
+// Key applies the rule to a message. It is safe for concurrent use. A worker
+// with many messages is faster with its own [Reader]. Errors are those of
+// [Reader.AppendID]. If scope or id are too long, the error wraps
+// semel.ErrInvalidKey.
 func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
 	x, _ := r.readers.Get().(*Reader)
 	if x == nil {
@@ -27,29 +27,29 @@ func (r *Rule) Key(scope string, m *semel.Message) (semel.Key, error) {
 	return k, k.Validate()
 }
 
-// Reader applies one rule to one message after the other, with one pass over
-// the body however many places in it the rule names. In the long run it
-// allocates nothing. A Reader is not safe for concurrent use.
+// Reader applies one rule to one message after the other. It makes one pass
+// over the body for any number of places in the rule. After its buffers have
+// grown it allocates nothing. A Reader is not safe for concurrent use.
 type Reader struct {
 	top     reading
 	finder  *Finder
 	text    []byte // a value of a template
 	message *semel.Message
-	// searched says that the finder has seen the message's body.
+	// searched is set once the finder has read the body of the message.
 	searched bool
 }
 
-// reading is a rule as one Reader applies it.
+// reading is a rule as a Reader applies it.
 type reading struct {
 	*Rule
-	path  int       // number in the Finder of the rule's first path
-	parts []reading // of Rule.rules
-	// missing are the errors of the rule, made ahead.
+	path  int       // number of the rule's first path in the Finder
+	parts []reading // for the rules in Rule.rules
+	// missing are the errors of the rule, allocated in advance.
 	missing [IsEmpty + 1]MissingError
 }
 
-// Reader returns a Reader of the rule. Options are those of the [Finder] in it;
-// nil is valid.
+// Reader returns a Reader of the rule. The options are those of its [Finder],
+// and nil is valid.
 func (r *Rule) Reader(opts *FinderOptions) *Reader {
 	var paths []Path
 	x := &Reader{top: newReading(r, &paths)}
@@ -69,10 +69,10 @@ func newReading(r *Rule, paths *[]Path) reading {
 	return n
 }
 
-// AppendID appends the message's id. The error is a [*MissingError], a
-// [*NotScalarError], a [*SyntaxError], or of a hash a [*DuplicateNameError];
-// dst is then returned unchanged. The body is read only if the rule comes to a
-// place in it.
+// AppendID appends the id of the message. The error is a [*MissingError], a
+// [*NotScalarError], a [*SyntaxError], or for a hash a [*DuplicateNameError],
+// and then dst is returned unchanged. AppendID reads the body only if the rule
+// needs a place in it.
 func (x *Reader) AppendID(dst []byte, m *semel.Message) ([]byte, error) {
 	x.message, x.searched = m, false
 	id, err := x.append(dst, &x.top)
@@ -82,9 +82,9 @@ func (x *Reader) AppendID(dst []byte, m *semel.Message) ([]byte, error) {
 	return id, nil
 }
 
-// Print returns the fingerprint of the last message's body, if FinderOptions
-// asked for it: [Finder.Print], or if the body is not JSON a print of its
-// bytes.
+// Print returns the fingerprint of the body of the last message, if
+// FinderOptions.Content is set: [Finder.Print], or a print of the bytes if the
+// body is not JSON.
 func (x *Reader) Print() uint64 {
 	if x.find() != nil {
 		return x.finder.mixer.bytes(x.finder.mixer.value, x.message.Body, 0, len(x.message.Body))
@@ -92,7 +92,7 @@ func (x *Reader) Print() uint64 {
 	return x.finder.Print()
 }
 
-// find has the finder look at the body unless it did so before.
+// find runs the finder on the body, once for each message.
 func (x *Reader) find() error {
 	if x.searched {
 		return x.finder.err
@@ -124,7 +124,7 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 			return dst, &n.missing[Absent]
 		}
 		if value == nil {
-			value = []byte{} // the header is there
+			value = []byte{} // the header exists
 		}
 		return appendPresent(dst, value, n)
 	case FormRecordKey:
@@ -144,7 +144,7 @@ func (x *Reader) append(dst []byte, n *reading) ([]byte, error) {
 	return x.appendUnstable(dst, n)
 }
 
-// appendPresent appends a string that is missing if it is nil or empty.
+// appendPresent appends a string, which is missing if it is nil or empty.
 func appendPresent(dst, value []byte, n *reading) ([]byte, error) {
 	switch {
 	case value == nil:
@@ -188,7 +188,7 @@ func (x *Reader) appendAll(dst []byte, n *reading) ([]byte, error) {
 	return dst, nil
 }
 
-// appendUnstable appends what the message has of a rule that was forced.
+// appendUnstable appends the value of an unstable rule that the caller forced.
 func (x *Reader) appendUnstable(dst []byte, n *reading) ([]byte, error) {
 	m := x.message
 	switch n.name {
@@ -211,7 +211,7 @@ func (x *Reader) appendUnstable(dst []byte, n *reading) ([]byte, error) {
 	return AppendComposite(dst, parts...), nil
 }
 
-// prefixLength puts the length of dst[start:] before it.
+// prefixLength inserts the length of dst[start:] before it.
 func prefixLength(dst []byte, start int) []byte {
 	var length [binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(length[:], uint64(len(dst)-start))

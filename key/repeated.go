@@ -2,18 +2,19 @@ package key
 
 import "slices"
 
-// Of members with one name the last counts, in prints too. The scan adds up
-// members as they come, so it must know whether a name is repeated. It does not
-// compare names: it adds the hashes of an object's names up as well, and looks
-// the sum up among those of objects that were found to have no name twice. A
-// document with an object whose sum is not there is printed again, slowly.
+// Of members with the same name the last one counts, also in prints. The scan
+// adds up members as they come, so it must know whether a name is repeated. It
+// does not compare names. It also adds up the hashes of an object's names, and
+// looks for the sum among those of objects that are known to have no repeated
+// name. If the sum of an object is not there, the document is printed again by
+// a slower function.
 
-// nameSets is a power of two: so many sums are remembered.
+// nameSets is the number of remembered sums. It is a power of two.
 const nameSets = 1024
 
-// nameSet returns where the sum of an object's name hashes is kept first. When
-// another one comes there it moves to the neighbour: documents of one form must
-// not be slow because two of their objects meet.
+// nameSet returns the first slot for the sum of an object's name hashes. A new
+// sum moves the old one to the neighbouring slot, so that documents stay fast
+// if two of their objects share a slot.
 func nameSet(sum uint64) uint64 { return sum >> 54 }
 
 // knows reports whether the names of this sum are known not to repeat.
@@ -22,18 +23,19 @@ func (f *Finder) knows(sum uint64) bool {
 	return sum == 0 || f.names[at] == sum || f.names[at^1] == sum
 }
 
-// container is what printLast is in.
+// container is an open container of printLast.
 type container struct {
-	name, sum uint64 // of the member's name, and of an array's elements
-	first     int    // of an object, the first of its members
+	name, sum uint64 // of the member's name, and of the elements of an array
+	first     int    // the first member of an object
 	object    bool
 }
 
-// memberPrint is a member that printLast has met.
+// memberPrint is a member that printLast has read.
 type memberPrint struct{ name, value uint64 }
 
-// printLast prints a document that scan found right, the last of the members
-// with one name alone, and remembers the names of objects that repeat none.
+// printLast prints a document that scan found valid. Of members with the same
+// name it prints only the last. It remembers the names of objects without
+// repeated names.
 func (f *Finder) printLast(doc []byte) (print uint64) {
 	open, members := f.open[:0], f.members[:0]
 	for i := 0; ; {
@@ -64,7 +66,7 @@ func (f *Finder) printLast(doc []byte) (print uint64) {
 			print = f.printContainer(&open[len(open)-1], nil)
 			open = open[:len(open)-1]
 		default:
-			i, _ = numberEnd(doc, i) // the document was checked before
+			i, _ = numberEnd(doc, i) // the document is known to be valid
 			print = f.mixer.bytes(f.mixer.number, doc, start, i)
 		}
 		for c = 0; c != ','; i++ {
@@ -86,7 +88,7 @@ func (f *Finder) printLast(doc []byte) (print uint64) {
 	}
 }
 
-// printContainer prints a container that ends.
+// printContainer prints a finished container.
 func (f *Finder) printContainer(c *container, members []memberPrint) uint64 {
 	if !c.object {
 		return mum(c.sum^f.mixer.array, f.mixer.value)

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Form is what a rule looks at.
+// Form is the kind of a rule.
 type Form uint8
 
 const (
@@ -21,8 +21,7 @@ const (
 	FormHeader
 	// FormRecordKey is the transport's partitioning key: "record-key".
 	FormRecordKey
-	// FormMessageID is the transport's name for the message:
-	// "property:message-id".
+	// FormMessageID is the message id of the transport: "property:message-id".
 	FormMessageID
 	// FormTemplate is a text with values in it. See [Template].
 	FormTemplate
@@ -30,12 +29,12 @@ const (
 	FormFirst
 	// FormAll is the composite of several rules. See [All].
 	FormAll
-	// FormUnstable is what tells deliveries apart instead of messages. It is
-	// refused unless forced. See [ParseRuleForced].
+	// FormUnstable is a property that differs between deliveries of one
+	// message. It is refused unless forced. See [ParseRuleForced].
 	FormUnstable
 )
 
-// Rule says where a message has its id. It is immutable and safe for
+// Rule says where the id of a message is. It is immutable and safe for
 // concurrent use.
 type Rule struct {
 	form  Form
@@ -48,7 +47,7 @@ type Rule struct {
 	readers sync.Pool
 }
 
-// Form says what the rule looks at.
+// Form returns the kind of the rule.
 func (r *Rule) Form() Form { return r.form }
 
 // Paths returns the places in a JSON body that a rule of FormPath or FormHash
@@ -59,25 +58,26 @@ func (r *Rule) Paths() []Path { return r.paths }
 // made of, and nil for other forms. The slice must not be changed.
 func (r *Rule) Rules() []*Rule { return r.rules }
 
-// String returns the rule's text. Of a rule that was parsed it is a text that
-// parses to the same rule.
+// String returns the text of the rule. For a parsed rule, parsing the text
+// gives the same rule.
 func (r *Rule) String() string { return r.text }
 
-// First is the rule that tries rules in turn and takes the first whose value
-// is not missing, null or empty. Any other error ends the search: a document
-// that is not JSON gives no id, whatever the next rule would find.
+// First returns the rule that tries rules in turn and uses the first whose
+// value is not missing, null or empty. Any other error ends the search. For
+// example, a document that is not JSON gives no id, whatever the next rule
+// would find.
 func First(rules ...*Rule) (*Rule, error) {
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("key: first of no rules: %w", ErrRule)
+		return nil, fmt.Errorf("key: First needs at least one rule: %w", ErrRule)
 	}
 	return group(FormFirst, "first of ", rules), nil
 }
 
-// All is the rule that makes a composite of the values of all rules, none of
-// which may be missing. With one rule it is that rule.
+// All returns the rule that makes a composite of the values of all rules. None
+// of them may be missing. With one rule it is that rule.
 func All(rules ...*Rule) (*Rule, error) {
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("key: all of no rules: %w", ErrRule)
+		return nil, fmt.Errorf("key: All needs at least one rule: %w", ErrRule)
 	}
 	return group(FormAll, "all of ", rules), nil
 }
@@ -93,21 +93,20 @@ func group(form Form, prefix string, rules []*Rule) *Rule {
 	return &Rule{form: form, text: prefix + strings.Join(texts, ", "), rules: append([]*Rule(nil), rules...)}
 }
 
-// unstable are the names of rules that tell deliveries apart, with the reason
-// why they cannot be keys.
+// unstable has the names of rules that differ between deliveries, with the
+// reason why they cannot be keys.
 var unstable = map[string]string{
 	"offset":      "a message that is published again or redriven gets a new offset",
 	"origin":      "a message that is published again or redriven gets a new place",
-	"delivery-id": "every delivery of one message has another",
+	"delivery-id": "each delivery of a message has another id",
 	"timestamp":   "the time changes when a message is published again, and two messages can share one",
 	"time":        "the time changes when a message is published again, and two messages can share one",
 	"random":      "a value drawn on receipt differs on every delivery",
 	"uuid":        "a value drawn on receipt differs on every delivery",
 }
 
-// Unstable returns why the rule, or one that it is made of, does not give
-// every delivery of a message the same key, or "" if nothing is known against
-// it.
+// Unstable returns why the rule, or a rule inside it, does not give all
+// deliveries of a message the same key. It returns "" if no reason is known.
 func (r *Rule) Unstable() string {
 	if r.form == FormUnstable {
 		return unstable[r.name]
@@ -126,12 +125,12 @@ func (r *Rule) Unstable() string {
 //	line                                the whole body, as bytes
 //	hash(.)  hash(.a,.b)                canonical content: see AppendCanonical
 //	header:NAME                         the last header of this exact name
-//	record-key                          the transport's partitioning key
-//	property:message-id                 the transport's name for the message
+//	record-key                          the partitioning key of the transport
+//	property:message-id                 the message id of the transport
 //
-// The names of what tells deliveries apart (offset, origin, delivery-id,
-// timestamp, time, random, uuid) are refused with an [*UnstableError]. Other
-// errors are [*RuleError].
+// Rules that differ between deliveries (offset, origin, delivery-id, timestamp,
+// time, random, uuid) are refused with an [*UnstableError]. Other errors are
+// [*RuleError].
 func ParseRule(text string) (*Rule, error) {
 	r, err := ParseRuleForced(text)
 	if err != nil {
@@ -143,10 +142,10 @@ func ParseRule(text string) (*Rule, error) {
 	return r, nil
 }
 
-// ParseRuleForced is ParseRule for a caller who insists on a rule that is not
-// stable: offset and origin are then source, partition and offset; delivery-id
-// is these and the delivery count; timestamp and time are the message's time;
-// random and uuid are a new UUID.
+// ParseRuleForced is ParseRule for callers who insist on an unstable rule.
+// offset and origin are then source, partition and offset. delivery-id adds the
+// delivery count. timestamp and time are the time of the message. random and
+// uuid are a new UUID.
 func ParseRuleForced(text string) (*Rule, error) {
 	p := parser{text: text}
 	switch {
@@ -171,7 +170,7 @@ func ParseRuleForced(text string) (*Rule, error) {
 	case text == "":
 		return nil, p.errorf("the rule is empty: %s", ruleHint)
 	case p.take("property:"):
-		return nil, p.errorf("the one property is property:message-id")
+		return nil, p.errorf("the only property is property:message-id")
 	}
 	return nil, p.errorf("there is no such rule: %s", ruleHint)
 }
@@ -212,7 +211,7 @@ func (p *parser) hash() (*Rule, error) {
 			r.text = "hash(" + strings.Join(texts, ",") + ")"
 			return r, nil
 		default:
-			return nil, p.errorf("',' or ')' is wanted, not %s; %s", p.here(), quoteHint)
+			return nil, p.errorf("expected ',' or ')', found %s; %s", p.here(), quoteHint)
 		}
 	}
 }

@@ -6,34 +6,34 @@ import (
 	"math/bits"
 )
 
-// frame is a container that is open.
+// frame is an open container.
 type frame struct {
-	name, sum uint64 // prints of the member's name and of what was scanned
-	seen      uint64 // the sum of an object's names' prints, the index of an array's next element
-	at        int32  // the container's place
+	name, sum uint64 // print of the member's name, and of the text scanned so far
+	seen      uint64 // in an object the sum of the prints of names, in an array the index of the next element
+	at        int32  // place of the container
 	object    bool
 }
 
-// scan checks doc and fills f.found and f.print. If it is not JSON, the result
-// is false and f.fault says why.
+// scan validates doc and fills f.found and f.print. If doc is not JSON, it
+// returns false and f.fault says why.
 //
-// Each turn of the loop scans one value and, inside an object, the name before
-// it, and then closes the containers that end after it. There is no recursion,
-// so that depth costs a frame a level. It is one function, and repeats the
-// skipping of white space, because a call costs as much as a token does; it
-// keeps in variables what each token needs and everything else in memory,
+// Each iteration of the loop scans one value and, inside an object, the name
+// before it. Then it closes the containers that end after the value. There is
+// no recursion, so each level costs one frame. scan is one function and repeats
+// the skipping of white space, because a call costs as much as a token. It
+// keeps in variables what each token needs, and everything else in memory,
 // because there are few registers.
 func (f *Finder) scan(doc []byte) bool {
 	var (
 		i      int
 		last   = &f.begin
 		depth  int        // f.stack[depth] is the innermost open container
-		object bool       // its kind
-		at     = nowhere  // its place
-		to     = wholeDoc // the place of the value that is scanned
-		start  int        // where that begins
+		object bool       // the container is an object
+		at     = nowhere  // place of the container
+		to     = wholeDoc // place of the scanned value
+		start  int        // start of the value
 		c      byte       // the byte at i
-		print  uint64     // of the value just scanned
+		print  uint64     // of the last scanned value
 	)
 	for {
 		if object {
@@ -104,7 +104,7 @@ func (f *Finder) scan(doc []byte) bool {
 			}
 			object, at = c == '{', to
 			f.stack[depth] = frame{at: to, object: object}
-			shut := c + 2 // '}' and ']' follow their opening by two
+			shut := c + 2 // '}' and ']' are two after their opening bracket
 			if c, i = next(doc, i+1); c == shut {
 				goto closing
 			}
@@ -158,7 +158,7 @@ func (f *Finder) scan(doc []byte) bool {
 	}
 }
 
-// fail notes what is wrong with the document and returns false.
+// fail records the error of the document and returns false.
 func (f *Finder) fail(doc []byte, i int, problem string) bool {
 	if i >= len(doc) {
 		problem = badEnd
@@ -167,7 +167,7 @@ func (f *Finder) fail(doc []byte, i int, problem string) bool {
 	return false
 }
 
-// string is stringEnd; if the document is no string there, end is -1.
+// string is stringEnd. If there is no valid string, end is -1.
 func (f *Finder) string(doc []byte, i int) (end int) {
 	end, _, bad := stringEnd(doc, i)
 	if bad != "" {
@@ -177,8 +177,8 @@ func (f *Finder) string(doc []byte, i int) (end int) {
 	return end
 }
 
-// next moves over white space. It returns the byte that follows and its
-// position: 0 at the end, which no part of the grammar begins with.
+// next skips white space. It returns the byte that follows and its position. At
+// the end the byte is 0, with which no part of the grammar begins.
 func next(doc []byte, i int) (byte, int) {
 	if i < len(doc) && doc[i] > ' ' {
 		return doc[i], i
@@ -197,7 +197,7 @@ func nextAfterSpace(doc []byte, i int) (byte, int) {
 
 func isSpace(c byte) bool { return c <= ' ' && (c == ' ' || c == '\n' || c == '\r' || c == '\t') }
 
-// literalEnd scans true, false or null; the kind is Missing if it is none.
+// literalEnd scans true, false or null. For anything else the kind is Missing.
 func literalEnd(doc []byte, i int) (Kind, int) {
 	rest := doc[i:]
 	switch {
@@ -211,8 +211,8 @@ func literalEnd(doc []byte, i int) (Kind, int) {
 	return Missing, i
 }
 
-// member scans a member's name and the colon, finds its place and remembers
-// it. If the document goes on in another way, end is -1.
+// member scans the name of a member and the colon, finds its place and
+// remembers it. If the text is not a member, end is -1.
 func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *memo) {
 	begin := i
 	c, i := next(doc, i)
@@ -246,11 +246,11 @@ func (f *Finder) member(doc []byte, i int, last *memo, at int32) (end int, m *me
 	return i, f.remember(last, slot, doc, begin, i, at, to, hash)
 }
 
-// memberAt returns the place of a member of p, given its name's text.
+// memberAt returns the place of a member of p from the text of its name.
 func (f *Finder) memberAt(p *place, text []byte) int32 {
 	if bytes.IndexByte(text, '\\') >= 0 {
-		// A lone surrogate cannot match: its stand-in is not valid UTF-8, and
-		// the names of paths are.
+		// A lone surrogate cannot match. Its replacement is not valid UTF-8,
+		// and the names of paths are valid.
 		f.text, _ = appendUnescaped(f.text[:0], text)
 		text = f.text
 	}
@@ -262,7 +262,8 @@ func (f *Finder) memberAt(p *place, text []byte) int32 {
 	return nowhere
 }
 
-// forget drops what an earlier member of this name gave: the last one counts.
+// forget drops the values of an earlier member of this name, because the last
+// one counts.
 func (f *Finder) forget(at int32) {
 	for _, path := range f.places[at].below {
 		f.found[path].kind = Missing
@@ -282,29 +283,29 @@ func (f *Finder) elementAt(at int32, depth int) int32 {
 	return nowhere
 }
 
-// record notes a value for the paths that end at its place.
+// record records a value for the paths that end at its place.
 func (f *Finder) record(at int32, start, end int) {
 	for _, path := range f.places[at].here {
 		f.found[path] = found{start, end, kindOf[f.doc[start]]}
 	}
 }
 
-// recordEnd completes what record noted of a container when it began.
+// recordEnd completes the record of a container at its end.
 func (f *Finder) recordEnd(at int32, end int) {
 	for _, path := range f.places[at].here {
 		f.found[path].end = end
 	}
 }
 
-// kindOf tells a value's kind by its first byte.
+// kindOf gives the kind of a value from its first byte.
 var kindOf = [256]Kind{
 	'{': Object, '[': Array, '"': String, 't': True, 'f': False, 'n': Null, '-': Number,
 	'0': Number, '1': Number, '2': Number, '3': Number, '4': Number,
 	'5': Number, '6': Number, '7': Number, '8': Number, '9': Number,
 }
 
-// stringPrint scans a string whose text begins at start and prints its value in
-// passing. If the document is no string there, end is -1.
+// stringPrint scans a string whose text starts at start, and prints its value.
+// If there is no valid string, end is -1.
 func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 	m := &f.mixer
 	h := m.text
@@ -332,7 +333,7 @@ func (f *Finder) stringPrint(doc []byte, start int) (end int, print uint64) {
 	h = m.text
 	var lone bool
 	if f.text, lone = appendUnescaped(f.text[:0], doc[start:end-1]); lone {
-		h = m.literal[Null] // as for no string with bytes
+		h = m.literal[Null] // as for a string without bytes
 	}
 	return end, m.bytes(h, f.text, 0, len(f.text))
 }

@@ -7,16 +7,16 @@ import (
 
 // Template returns the rule of a text with values in it, as in
 // "order-{.order_id}-placed" or "{header:tenant}/{.id}". A value is a path,
-// header:NAME, record-key or property:message-id; {{ and }} stand for the
-// braces themselves. The id is the text with the values put in:
+// header:NAME, record-key or property:message-id. {{ and }} stand for the
+// braces themselves. The id is the text with the values filled in:
 //
-//   - a string as it is, which keeps the id readable;
-//   - a number, true or false in single quotes, because 42 is not "42";
-//   - a string in double quotes, its quotes and backslashes escaped by a
-//     backslash, if it begins with a quote of either kind, or if the text
-//     after it would not be found again where it begins.
+//   - A string stays as it is, which keeps the id readable.
+//   - A number, true or false is in single quotes, because 42 is not "42".
+//   - A string is in double quotes if it begins with a quote of either kind,
+//     or if the end of the value would otherwise not be clear. A backslash
+//     escapes its quotes and backslashes.
 //
-// So two messages have one id exactly if all values are equal: with
+// So two messages have the same id exactly if all values are equal. With
 // "{.a}-{.b}" the values "x-y" and "z" give "x-y"-z in double quotes, and "x"
 // and "y-z" give x-y-z.
 //
@@ -40,7 +40,7 @@ func Template(text string) (*Rule, error) {
 			r.rules = append(r.rules, value)
 			literal.Reset()
 		case c == '}':
-			return nil, p.errorf("'}' closes nothing; the brace itself is written }}")
+			return nil, p.errorf("'}' has no '{' before it; write }} for the brace itself")
 		default:
 			literal.WriteByte(c)
 			p.pos++
@@ -67,7 +67,7 @@ func (p *parser) field() (*Rule, error) {
 		p.pos = len(p.text)
 	}
 	if p.peek() != '}' {
-		return nil, p.errorf("'}' is wanted, not %s", p.here())
+		return nil, p.errorf("expected '}', found %s", p.here())
 	}
 	rule, err := ParseRule(p.text[start:p.pos])
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *parser) field() (*Rule, error) {
 	case FormPath, FormHeader, FormRecordKey, FormMessageID:
 	default:
 		p.pos = start
-		return nil, p.errorf("%s cannot stand in a template: use a path, header:NAME, record-key or property:message-id", rule)
+		return nil, p.errorf("%s is not allowed in a template: use a path, header:NAME, record-key or property:message-id", rule)
 	}
 	p.pos++ // the '}'
 	return rule, nil
@@ -103,9 +103,9 @@ func (x *Reader) appendTemplate(dst []byte, n *reading) ([]byte, error) {
 	return dst, nil
 }
 
-// delimit turns the id dst[start:] into the form that it has in a template
-// before the text that follows. The last value needs no end: what follows it
-// always has one length.
+// delimit converts the id dst[start:] to its form in a template before the
+// following text. The last value needs no end, because the text after it always
+// has the same length.
 func (x *Reader) delimit(dst []byte, start int, following string, last bool) []byte {
 	id := append(x.text[:0], dst[start:]...)
 	x.text = id
@@ -134,8 +134,8 @@ func (x *Reader) delimit(dst []byte, start int, following string, last bool) []b
 	return append(dst, '"')
 }
 
-// appendQuotedID appends what is not a string, or not one that has bytes, in
-// single quotes.
+// appendQuotedID appends a value in single quotes that is not a string, or a
+// string without bytes of its own.
 func appendQuotedID(dst []byte, kind byte, text []byte) []byte {
 	dst = append(dst, '\'')
 	switch kind {
@@ -143,7 +143,7 @@ func appendQuotedID(dst []byte, kind byte, text []byte) []byte {
 		dst = append(dst, "true"...)
 	case markFalse:
 		dst = append(dst, "false"...)
-	default: // a number's text; canonical JSON of a string with a lone surrogate
+	default: // the text of a number, or the canonical JSON of a string with a lone surrogate
 		dst = append(dst, text...)
 	}
 	return append(dst, '\'')

@@ -47,7 +47,7 @@ func TestATemplateKeepsItsIDReadable(t *testing.T) {
 
 func TestATemplateGivesTwoMessagesOneIDOnlyIfAllValuesAreEqual(t *testing.T) {
 	t.Parallel()
-	// All strings of up to three of the characters that could confuse it.
+	// These are all strings of up to three characters that could confuse it.
 	values := []string{"1", "true"}
 	level := []string{""}
 	for range 3 {

@@ -7,23 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// What is wrong with a document, as in "invalid JSON: PROBLEM at byte N".
+// These are the problems of a document, as in "invalid JSON: PROBLEM at byte
+// N".
 const (
 	badEnd       = "the document ends too early"
 	badControl   = "a control character in a string must be escaped"
 	badEscape    = "a backslash is not followed by an escape"
 	badHex       = "\\u is not followed by four hexadecimal digits"
 	badNumber    = "a number has a form that JSON does not allow"
-	badValue     = "a value is wanted"
-	badName      = "a member name in double quotes is wanted"
-	badColon     = "':' is wanted after a member name"
-	badInObject  = "',' or '}' is wanted after a member"
-	badInArray   = "',' or ']' is wanted after an element"
-	badTrailing  = "nothing but white space may follow the document"
+	badValue     = "expected a value"
+	badName      = "expected a member name in double quotes"
+	badColon     = "expected ':' after a member name"
+	badInObject  = "expected ',' or '}' after a member"
+	badInArray   = "expected ',' or ']' after an element"
+	badTrailing  = "expected the end of the document"
 	badTooNested = "the document nests deeper than 10000 levels"
 )
 
-// Eight bytes are looked at as one word. A byte b of it stops a run of plain
+// The functions below read eight bytes as one word. A byte stops a run of plain
 // text if it is a quote, a backslash or below 0x20.
 const (
 	eachByte  = 0x0101010101010101
@@ -34,15 +35,15 @@ const (
 	wordBytes = 8
 )
 
-// stops has the high bit set of the first byte in w that stops plain text.
-// Bits above it may be wrong, because a subtraction borrows; it is zero if no
-// byte stops.
+// stops returns a word whose lowest set bit is the high bit of the first byte
+// in w that stops plain text. Bits above it may be wrong, because a subtraction
+// borrows. It is zero if no byte stops.
 func stops(w uint64) uint64 {
 	return (((w ^ quotes) - eachByte) | ((w ^ slashes) - eachByte) | (w - controls)) &^ w & highBits
 }
 
 // plainEnd returns the position of the first byte from i on that stops plain
-// text, or the document's length.
+// text, or the length of the document.
 func plainEnd(doc []byte, i int) int {
 	for ; i+wordBytes <= len(doc); i += wordBytes {
 		if m := stops(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
@@ -53,7 +54,7 @@ func plainEnd(doc []byte, i int) int {
 }
 
 // lastWord returns the bytes from i on, of which there are fewer than eight,
-// and zeros after them.
+// followed by zeros.
 func lastWord(doc []byte, i int) uint64 {
 	if len(doc) >= wordBytes {
 		return binary.LittleEndian.Uint64(doc[len(doc)-wordBytes:]) >> (8 * (i + wordBytes - len(doc)))
@@ -65,9 +66,9 @@ func lastWord(doc []byte, i int) uint64 {
 	return w
 }
 
-// stringEnd scans a string whose text begins at i, after the quote. It returns
-// the position after the closing quote, and whether there are escapes. If it
-// is no string, bad says why and end is where.
+// stringEnd scans a string whose text starts at i, after the quote. It returns
+// the position after the closing quote, and whether there are escapes. If the
+// string is not valid, bad says why and end says where.
 func stringEnd(doc []byte, i int) (end int, escaped bool, bad string) {
 	i = plainEnd(doc, i)
 	if i < len(doc) && doc[i] == '"' {
@@ -111,7 +112,8 @@ func escapeEnd(doc []byte, i int) (end int, bad string) {
 }
 
 // numberEnd returns the position after the number at i, which begins with a
-// digit or '-'. If it is no number, ok is false and end is where.
+// digit or '-'. If the number is not valid, ok is false and end is the position
+// of the error.
 func numberEnd(doc []byte, i int) (end int, ok bool) {
 	if doc[i] == '-' {
 		i++
@@ -122,7 +124,7 @@ func numberEnd(doc []byte, i int) (end int, ok bool) {
 	case i == start:
 		return i, false
 	case doc[start] == '0' && i > start+1:
-		return start + 1, true // the digit after a leading 0 is not of the number
+		return start + 1, true // a digit after a leading 0 does not belong to the number
 	}
 	if i < len(doc) && doc[i] == '.' {
 		start = i + 1
@@ -143,7 +145,8 @@ func numberEnd(doc []byte, i int) (end int, ok bool) {
 	return i, true
 }
 
-// digitsEnd returns the position of the first byte from i on that is no digit.
+// digitsEnd returns the position of the first byte from i on that is not a
+// digit.
 func digitsEnd(doc []byte, i int) int {
 	for ; i+wordBytes <= len(doc); i += wordBytes {
 		if m := nonDigits(binary.LittleEndian.Uint64(doc[i : i+wordBytes])); m != 0 {
@@ -155,13 +158,14 @@ func digitsEnd(doc []byte, i int) int {
 
 // nonDigits is like stops, for bytes that are not digits.
 func nonDigits(w uint64) uint64 {
-	w ^= '0' * eachByte // makes digits 0 to 9
+	w ^= '0' * eachByte // maps the digits to 0 to 9
 	return (w + (0x80-10)*eachByte | w) & highBits
 }
 
-// appendUnescaped appends the value of a valid string's text, the quotes left
-// out. Invalid UTF-8 stays as it is. Half of a surrogate pair has no encoding;
-// lone says that there was one and that its three bytes are only a stand-in.
+// appendUnescaped appends the value of the text of a valid string without its
+// quotes. Invalid UTF-8 stays as it is. Half of a surrogate pair has no
+// encoding: lone reports that there was one, and that its three bytes are only
+// a replacement.
 func appendUnescaped(dst, text []byte) (value []byte, lone bool) {
 	for i := 0; i < len(text); {
 		c := text[i]
@@ -205,7 +209,7 @@ func unescape(c byte) byte {
 }
 
 // unescapeRune decodes the \u escape, or the pair of them, at the start of
-// text. A surrogate that is not part of a pair is returned as it is.
+// text. It returns a lone surrogate as it is.
 func unescapeRune(text []byte) (r rune, size int) {
 	r = hexRune(text[2:])
 	if utf16.IsSurrogate(r) && len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
@@ -245,8 +249,8 @@ func appendCanonicalString(dst, value []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendCanonicalText appends the canonical form of a valid string's text, the
-// quotes left out on both sides. A lone surrogate stays an escape.
+// appendCanonicalText appends the canonical form of the text of a valid string,
+// without the quotes on both sides. A lone surrogate stays an escape.
 func appendCanonicalText(dst, text []byte) []byte {
 	for i := 0; i < len(text); {
 		switch c := text[i]; {

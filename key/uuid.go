@@ -14,7 +14,7 @@ import (
 // UUID is a universally unique identifier as in RFC 9562.
 type UUID [16]byte
 
-// The name spaces that RFC 9562 gives for [UUIDv5].
+// These are the name spaces of RFC 9562 for [UUIDv5].
 var (
 	NamespaceDNS  = UUID{0x6b, 0xa7, 0xb8, 0x10, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8}
 	NamespaceURL  = UUID{0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8}
@@ -22,13 +22,14 @@ var (
 	NamespaceX500 = UUID{0x6b, 0xa7, 0xb8, 0x14, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8}
 )
 
-// ErrUUID: a text is not a UUID, or a UUID not of the version that is wanted.
-var ErrUUID = errors.New("not such a UUID")
+// ErrUUID means that a text is not a UUID, or that a UUID has the wrong
+// version.
+var ErrUUID = errors.New("not a UUID of the expected form")
 
-// UUIDv5 returns the UUID of a name in a name space: the same for the same
-// name, always and everywhere. It suits targets that want a UUID as their
-// idempotency key. It rests on SHA-1: who chooses names freely can make two of
-// them collide, so names from outside belong in a [Composite] or hash instead.
+// UUIDv5 returns the UUID of a name in a name space. The same name always gives
+// the same UUID. It suits targets that need a UUID as their idempotency key. It
+// is based on SHA-1: someone who can choose names freely can make two names
+// collide. So use a [Composite] or a hash for names from outside.
 func UUIDv5[T string | []byte](namespace UUID, name T) UUID {
 	h := sha1.New()
 	h.Write(namespace[:])
@@ -38,30 +39,31 @@ func UUIDv5[T string | []byte](namespace UUID, name T) UUID {
 	return u.versioned(5)
 }
 
-// NewUUIDv4 returns a random UUID. Drawn by a producer, once for a message and
-// before the first attempt to send it, it is a good id; drawn on receipt it is
-// none.
+// NewUUIDv4 returns a random UUID. It is a good id if the producer draws it
+// once for a message, before the first attempt to send it. It is not an id if
+// the receiver draws it.
 func NewUUIDv4() UUID {
 	var u UUID
 	rand.Read(u[:]) // never fails: crypto/rand ends the process instead
 	return u.versioned(4)
 }
 
-// NewUUIDv7 returns a UUID that begins with the time: ids sort by it, and
-// stores keep them close together. Within a process each is greater than all
-// before, also when the clock is set back or stands still. It is safe for
-// concurrent use.
+// NewUUIDv7 returns a UUID that begins with the time. Ids sort by it, and
+// stores keep them close together. Within a process each UUID is greater than
+// all before, even if the clock is set back or stands still. NewUUIDv7 is safe
+// for concurrent use.
 func NewUUIDv7() UUID { return ofProcess.next(time.Now()) }
 
-// ofProcess is the one thing in this package that changes: an order over the
-// process has to be kept for the process.
+// ofProcess is the only variable in this package that changes. The order must
+// hold in the whole process.
 var ofProcess uuidClock
 
-// uuidClock hands out the leading parts of version 7 UUIDs.
+// uuidClock returns the leading parts of version 7 UUIDs.
 type uuidClock struct {
 	mu sync.Mutex // guards last
-	// last is the last time handed out, in 1/4096 ms, so that it fills the 48
-	// bits of milliseconds and the 12 bits after them (RFC 9562, method 3).
+	// last is the last time that was returned, in units of 1/4096 ms. It fills
+	// the 48 bits of milliseconds and the 12 bits after them (RFC 9562, method
+	// 3).
 	last uint64
 }
 
@@ -70,8 +72,8 @@ func (c *uuidClock) next(now time.Time) UUID {
 	sinceMilli := uint64(now.Nanosecond() % int(time.Millisecond))
 	t := uint64(now.UnixMilli())*perMilli + sinceMilli*perMilli/uint64(time.Millisecond)
 	c.mu.Lock()
-	// A clock that went back makes ids run ahead of it by one step each until
-	// it has caught up.
+	// If the clock goes back, each id advances by one step until the clock has
+	// caught up.
 	t = max(t, c.last+1)
 	c.last = t
 	c.mu.Unlock()
@@ -81,8 +83,8 @@ func (c *uuidClock) next(now time.Time) UUID {
 	return u.versioned(7)
 }
 
-// UUIDv7Time returns the time in a version 7 UUID, to the millisecond. The
-// error wraps ErrUUID if it is of another version.
+// UUIDv7Time returns the time in a version 7 UUID, to the millisecond. For
+// another version the error wraps ErrUUID.
 func UUIDv7Time(u UUID) (time.Time, error) {
 	if u.Version() != 7 {
 		return time.Time{}, fmt.Errorf("key: %s is of version %d and has no time: %w", u, u.Version(), ErrUUID)
@@ -90,8 +92,8 @@ func UUIDv7Time(u UUID) (time.Time, error) {
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(u[:8]) >> 16)), nil
 }
 
-// ParseUUID reads the 36 characters of a UUID, of any version, in either case.
-// The error wraps ErrUUID.
+// ParseUUID reads the 36 characters of a UUID of any version, in upper or lower
+// case. The error wraps ErrUUID.
 func ParseUUID(text string) (UUID, error) {
 	var u UUID
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
@@ -104,7 +106,7 @@ func ParseUUID(text string) (UUID, error) {
 	return u, nil
 }
 
-// Version returns the version that the UUID says it has.
+// Version returns the version field of the UUID.
 func (u UUID) Version() int { return int(u[6] >> 4) }
 
 // String returns the 36 characters of the UUID, in lower case.

@@ -5,7 +5,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// All returns an observer that tells each of these, in their order.
+// All returns an observer that passes each event to these observers, in their
+// order.
 func All(observers ...pipeline.Observer) pipeline.Observer {
 	a := all(append([]pipeline.Observer(nil), observers...))
 	many := make([]semel.ManyObserver, 0, len(a))
@@ -15,7 +16,7 @@ func All(observers ...pipeline.Observer) pipeline.Observer {
 		}
 	}
 	if len(many) < len(a) {
-		return a // somebody wants to know the keys
+		return a // an observer needs the keys
 	}
 	return allMany{a, many}
 }
@@ -36,7 +37,7 @@ func (a all) ObservePipeline(e pipeline.Event) {
 	}
 }
 
-// allMany is all of those who are told once of what is alike.
+// allMany is used if all observers accept equal events together.
 type allMany struct {
 	all
 	many []semel.ManyObserver

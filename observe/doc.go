@@ -1,10 +1,10 @@
-// Package observe tells people what guards and pipelines do: in a log, and with
-// the packages below it in metrics.
+// Package observe reports the events of guards and pipelines. It writes a log,
+// and its subpackages keep metrics.
 //
-//   - [Log] writes incidents with log/slog, and few lines of many alike.
-//   - promobserve counts for Prometheus, otelobserve with OpenTelemetry. Who
-//     imports one does not compile the other.
-//   - [All] makes one observer of several.
+//   - [Log] writes incidents with log/slog, and limits lines that are alike.
+//   - promobserve counts for Prometheus, and otelobserve with OpenTelemetry.
+//     Importing one does not compile the other.
+//   - [All] combines several observers.
 //
-// docs/observability.md has the metrics and what to do when they rise.
+// docs/observability.md describes the metrics and what to do when they rise.
 package observe

@@ -14,26 +14,27 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// LogOptions are the options of NewLog. The zero value is valid.
+// LogOptions are the options of [NewLog]. The zero value is valid.
 type LogOptions struct {
-	// Burst is how many lines about the same are written in one Interval. Those
-	// beyond are counted, and the count is written when the interval is over.
-	// Defaults to 10. Must not be negative.
+	// Burst is the highest number of lines about the same thing in one
+	// Interval. Further lines are counted, and the log gets their number at the
+	// end of the interval. Defaults to 10. Must not be negative.
 	Burst int
-	// Interval defaults to 10 s. Must not be negative.
+	// Interval is the length of an interval. Defaults to 10 s. Must not be
+	// negative.
 	Interval time.Duration
-	// Redact hides in an error what must not be logged, before it is shortened.
-	// Defaults to hiding nothing.
+	// Redact removes secrets from the text of an error before it is shortened.
+	// Defaults to nil: nothing is removed.
 	Redact func(text string) string
 }
 
-// Log writes to a log what people should know of guards and pipelines: what was
-// parked, dropped or let through, what waits long for a key that another holds,
-// leases that were lost, pauses, a source that comes and goes. At the level debug
-// also what is tried again. Warnings have the key of the message, other lines have
-// not, and none has a body.
+// Log writes events of guards and pipelines to a log: messages that were
+// parked, dropped or let through, messages that wait long for a claimed key,
+// lost leases, pauses, and changes of the source. At level debug it also writes
+// retries. Warnings contain the key of the message and other lines do not. No
+// line contains a body.
 //
-// It is a pipeline.Observer and safe for concurrent use.
+// Log is a pipeline.Observer and safe for concurrent use.
 type Log struct {
 	log  *slog.Logger
 	opts LogOptions
@@ -48,20 +49,20 @@ type Log struct {
 
 var _ pipeline.Observer = (*Log)(nil)
 
-// about is what lines are alike in.
+// about is what lines must have in common to count as alike.
 type about struct{ what, reason string }
 
-// mostAbout is how many of them are told apart in an interval.
+// mostAbout is the highest number of different abouts in an interval.
 const mostAbout = 64
 
 type tally struct {
 	level          slog.Level
-	written, count int // count is of messages in lines that were not written
+	written, count int // count is the number of messages in lines that were not written
 }
 
 // NewLog returns an observer that writes to a log. Nil options are the zero
-// options. All that are out of bounds are named in one error, which wraps
-// semel.ErrInvalidRequest. The caller closes it.
+// options. One error names all options that are out of bounds, and wraps
+// semel.ErrInvalidRequest. The caller closes the Log.
 func NewLog(log *slog.Logger, opts *LogOptions) (*Log, error) {
 	l := &Log{log: log, lines: map[about]*tally{}}
 	if opts != nil {
@@ -99,8 +100,8 @@ func (l *Log) validate() error {
 	return errors.Join(errs...)
 }
 
-// Close writes the counts of what was not written. What is observed afterwards
-// is written line by line. Closing twice is legal.
+// Close writes the counts of suppressed lines. Later events are written line by
+// line. A second Close does nothing.
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -127,7 +128,7 @@ func (l *Log) Observe(e semel.Event) {
 	}
 }
 
-// ObserveMany implements semel.ManyObserver. What it is told of is not written.
+// ObserveMany implements semel.ManyObserver. It writes nothing.
 func (l *Log) ObserveMany(e semel.Event, n int) {
 	switch e.Kind {
 	case semel.Decided, semel.Completed:
@@ -147,24 +148,24 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 	case pipeline.EventResumed:
 		level = slog.LevelInfo
 	case pipeline.EventSourceChanged:
-		level, reason = slog.LevelInfo, "" // it holds numbers, which would make each line another
+		level, reason = slog.LevelInfo, "" // the reason contains numbers, which would make every line different
 		if e.Err != nil {
 			level = slog.LevelWarn
 		}
 	case pipeline.EventStandby:
 		reason = ""
 	case pipeline.EventRetried:
-		if e.Reason == pipeline.HeldReason { // its holder may hang
+		if e.Reason == pipeline.HeldReason { // the holder of the key may hang
 			level = slog.LevelWarn
 		}
 	case pipeline.EventReturned:
 	default:
-		return // there is one for each batch
+		return // there is one such event for each batch
 	}
 	l.line(level, e.Kind.String(), reason, e.Count, func() []slog.Attr { return describe(&e, level) }, e.Err)
 }
 
-// describe returns what a line says beside its error.
+// describe returns the attributes of a line besides its error.
 func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 	var attrs []slog.Attr
 	if e.Count > 0 {
@@ -203,7 +204,7 @@ func (l *Log) line(level slog.Level, what, reason string, count int, attrs func(
 	l.log.LogAttrs(ctx, level, what, list...)
 }
 
-// admit reports whether a line is to be written, and counts it if not.
+// admit reports whether a line is written, and counts it otherwise.
 func (l *Log) admit(a about, level slog.Level, count int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *Log) admit(a about, level slog.Level, count int) bool {
 	return false
 }
 
-// sum ends an interval: it writes what was counted, and lines are written again.
+// sum ends an interval. It writes the counts, and permits lines again.
 func (l *Log) sum() {
 	l.summing.Lock()
 	defer l.summing.Unlock()
@@ -250,8 +251,8 @@ func (l *Log) sum() {
 	}
 }
 
-// longest is the most bytes of an error that are written: the answer of a server
-// may quote what it was sent.
+// longest is the highest number of bytes of an error in a line, because the
+// answer of a server may quote the request.
 const longest = 512
 
 func short(text string) string {

@@ -1,11 +1,13 @@
 package pipeline
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -332,46 +334,115 @@ func (l *DirLot) Queued(ctx context.Context, pipeline string, max int) ([]*Parke
 	return list, ctx.Err()
 }
 
-// Remove implements Lot. The audit log has the entry before the message is
+// Settle implements Lot. The audit log has the entry before the message is
 // gone.
-func (l *DirLot) Remove(_ context.Context, id, how, actor, reason string) error {
-	name, err := l.find(id)
-	if err != nil {
-		return err
-	}
-	p, err := readParked(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w", id, ErrNotParked)
-	}
-	if err != nil {
-		return err
-	}
-	line, err := json.Marshal(map[string]any{
-		"at": time.Now().UTC(), "pipeline": p.Pipeline, "id": id, "scope": p.Key.Scope, "key": p.Key.ID,
-		"how": how, "actor": actor, "reason": reason, "parked_for": p.Reason,
-	})
-	if err != nil {
-		return err
-	}
-	audit, err := os.OpenFile(filepath.Join(l.dir, AuditName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	_, err = audit.Write(append(line, '\n'))
+func (l *DirLot) Settle(_ context.Context, p *Parked, how Settlement) error {
+	name, err := l.find(p.ID)
+	var kept *Parked
 	if err == nil {
-		err = audit.Sync()
+		if kept, err = readParked(name); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s: %w", p.ID, ErrNotParked)
+		}
 	}
-	if e := audit.Close(); err == nil {
-		err = e
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrNotParked) && how.Delivered:
+		if failed := l.audit(p, how); failed != nil {
+			return failed
+		}
+		return err
+	default:
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+	if err := l.audit(kept, how); err != nil {
+		return err
 	}
 	stem := strings.TrimSuffix(name, parkedEnding)
 	for _, file := range []string{name, stem + redriveEnding} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove %s: %w", id, err)
+			return fmt.Errorf("remove %s: %w", p.ID, err)
 		}
 	}
 	return syncDir(filepath.Dir(name))
+}
+
+// audit appends an entry to the audit log. It blocks until that is durable.
+func (l *DirLot) audit(p *Parked, how Settlement) (err error) {
+	line, err := AuditLine(p, how)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(l.dir, AuditName), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	defer func() {
+		if e := file.Close(); err == nil && e != nil {
+			err = fmt.Errorf("audit: %w", e)
+		}
+	}()
+	if torn, err := endsTorn(file); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	} else if torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	if _, err := file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// endsTorn reports whether the last line of a file has no line end, because a
+// program died while it wrote it.
+func endsTorn(file *os.File) (bool, error) {
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return false, err
+	}
+	last := make([]byte, 1)
+	_, err = file.ReadAt(last, info.Size()-1)
+	return last[0] != '\n', err
+}
+
+// AuditEnd implements Lot.
+func (l *DirLot) AuditEnd(context.Context) (int64, error) {
+	info, err := os.Stat(filepath.Join(l.dir, AuditName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("audit: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// Settled implements Lot.
+func (l *DirLot) Settled(ctx context.Context, after int64, fn func(Settlement) bool) error {
+	file, err := os.Open(filepath.Join(l.dir, AuditName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
+	if _, err := file.Seek(after, io.SeekStart); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	for lines := bufio.NewReader(file); ctx.Err() == nil; {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil // what has no line end is being written, or was cut off
+		}
+		if err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
+		if s, ok := ParseAuditLine(line); ok && !fn(s) {
+			return nil
+		}
+	}
+	return ctx.Err()
 }

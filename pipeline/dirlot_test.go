@@ -90,7 +90,7 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 		if _, err := lot.Get(t.Context(), id); !errors.Is(err, pipeline.ErrUnreadable) {
 			t.Errorf("%s: %v", id, err)
 		}
-		if err := lot.Remove(t.Context(), id, "skipped", "me", "x"); !errors.Is(err, pipeline.ErrUnreadable) {
+		if err := lot.Settle(t.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "me", Reason: "x"}); !errors.Is(err, pipeline.ErrUnreadable) {
 			t.Errorf("%s was removed: %v", id, err)
 		}
 	}

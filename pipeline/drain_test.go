@@ -388,7 +388,7 @@ func TestWhatLeavesTheLotMeanwhileBlocksNobody(t *testing.T) {
 		}
 		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
 			time.Sleep(time.Second)
-			return semel.Result{}, r.lot.Remove(ctx, map[string]string{"a": "1", "b": "2"}[m.Key.ID], "skipped", "somebody", "")
+			return semel.Result{}, r.lot.Settle(ctx, &pipeline.Parked{ID: map[string]string{"a": "1", "b": "2"}[m.Key.ID]}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "somebody"})
 		}
 		r.source.endless = true
 		ctx, stop := context.WithCancel(t.Context())

@@ -97,5 +97,10 @@ func (it *Item) Parked() string {
 	return it.parking
 }
 
+// delivered reports whether a settled item had its effect now, rather than before.
+func (it *Item) delivered() bool {
+	return it.Decision == semel.Fresh || it.observed != semel.Undecided
+}
+
 // waits reports whether it is not yet time for an item.
 func (it *Item) waits() bool { return !it.due.IsZero() && time.Now().Before(it.due) }

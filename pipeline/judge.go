@@ -90,7 +90,7 @@ func (r *Runner) sentence(it *Item, v *verdicts, now time.Time) {
 		r.failed(it, v, now)
 		return
 	}
-	if it.Decision == semel.Fresh || it.observed != semel.Undecided {
+	if it.delivered() {
 		v.sinkWorks = true
 		v.delivered++
 	}

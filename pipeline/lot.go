@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -60,10 +61,74 @@ type Lot interface {
 	// Queued returns messages of a pipeline that are to be redriven, oldest
 	// request first, at most max. What cannot be read is not among them.
 	Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error)
-	// Remove takes a message out: it was redriven, or somebody settled it.
-	// What was removed, how ("redriven", "skipped", "done"), by whom and why is
-	// kept in the lot's audit log.
-	Remove(ctx context.Context, id, how, actor, reason string) error
+	// Settle takes a message out and writes to the audit log how it was settled.
+	// If the message is no longer there, the error wraps ErrNotParked. A redrive
+	// that was delivered is written to the log all the same: its effect happened.
+	Settle(ctx context.Context, p *Parked, how Settlement) error
+	// AuditEnd returns the position behind the last entry of the audit log.
+	AuditEnd(ctx context.Context) (int64, error)
+	// Settled reads the entries of the audit log behind a position, in their
+	// order, until fn returns false. An entry that is written while AuditEnd runs
+	// may be missing.
+	Settled(ctx context.Context, after int64, fn func(Settlement) bool) error
 	// Close ends what the lot has open.
 	Close() error
+}
+
+// Settlement says how a message left its lot. It is an entry of the audit log.
+type Settlement struct {
+	// ID is the message's. The lot sets it.
+	ID string `json:"id"`
+	// How is HowRedriven, HowSkipped or HowDone.
+	How string `json:"how"`
+	// Delivered reports that the redrive delivered the message. A redrive of a
+	// Lot that did not deliver it found a duplicate.
+	Delivered bool `json:"delivered,omitempty"`
+	// Actor names who settled the message, and Reason says why.
+	Actor  string `json:"actor"`
+	Reason string `json:"reason"`
+}
+
+// The ways in which a message is settled.
+const (
+	// HowRedriven: a pipeline processed it again.
+	HowRedriven = "redriven"
+	// HowSkipped: an operator gave it up.
+	HowSkipped = "skipped"
+	// HowDone: an operator marked its key done.
+	HowDone = "done"
+)
+
+// auditLine is an entry of the audit log as it is stored.
+type auditLine struct {
+	At       time.Time `json:"at"`
+	Verb     string    `json:"verb"`
+	Pipeline string    `json:"pipeline"`
+	Scope    string    `json:"scope"`
+	Key      string    `json:"key"`
+	Settlement
+	ParkedFor string `json:"parked_for"`
+}
+
+// auditVerb marks the entries of a lot in an audit log that has others too.
+const auditVerb = "parked"
+
+// AuditLine returns the line of JSON with which a lot notes how a message was
+// settled.
+func AuditLine(p *Parked, how Settlement) ([]byte, error) {
+	how.ID = p.ID
+	return json.Marshal(auditLine{
+		At: time.Now().UTC(), Verb: auditVerb, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: p.Key.ID,
+		Settlement: how, ParkedFor: p.Reason,
+	})
+}
+
+// ParseAuditLine is the reverse of AuditLine. It reports false for a line that is
+// damaged or something else.
+func ParseAuditLine(line []byte) (Settlement, bool) {
+	var l auditLine
+	if err := json.Unmarshal(line, &l); err != nil || l.Verb != auditVerb {
+		return Settlement{}, false
+	}
+	return l.Settlement, true
 }

@@ -118,11 +118,11 @@ func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
 		p := it.Ref.(*Parked)
 		if it.parking == "" {
-			reason := "done"
-			if it.Decision == semel.Duplicate {
-				reason = "the key was done already"
+			how := Settlement{How: HowRedriven, Actor: s.opts.Actor, Reason: "the key was done already"}
+			if it.delivered() {
+				how.Delivered, how.Reason = true, "done"
 			}
-			err := s.lot.Remove(ctx, p.ID, "redriven", s.opts.Actor, reason)
+			err := s.lot.Settle(ctx, p, how)
 			if err != nil && !errors.Is(err, ErrNotParked) { // somebody took it out
 				return err
 			}

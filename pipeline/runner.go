@@ -213,10 +213,11 @@ func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
 // Ready returns nil, or what keeps the pipeline from its work. It asks source,
 // sink and store where they can tell, and blocks at most until ctx ends. It may
-// be called at any time.
+// be called at any time. The text of its error has nothing of a message, not even
+// its key, so that a probe may show it to anybody.
 func (r *Runner) Ready(ctx context.Context) error {
 	r.mu.Lock()
-	err := errors.Join(r.failure, r.sinkDown.err, r.stoDown.err)
+	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.stoDown.notReady("the store"))
 	r.mu.Unlock()
 	if err != nil {
 		return err

@@ -75,5 +75,6 @@ type Placer interface {
 type Readier interface {
 	// Ready returns nil, or an error that says what is missing. It may ask a
 	// server and blocks at most until ctx ends. It may be called at any time.
+	// Probes show the error's text: it must not have anything of a message.
 	Ready(ctx context.Context) error
 }

@@ -24,6 +24,8 @@ func RunLot(t *testing.T, place func(tb testing.TB) (open func() pipeline.Lot)) 
 		{"what is queued comes oldest first, until it is taken out", lotEnv.queues},
 		{"a message that is parked again replaces itself", lotEnv.replaces},
 		{"what is not there is not parked", lotEnv.misses},
+		{"the audit log says how each message was settled", lotEnv.audits},
+		{"settlements made at once are all in the audit log", lotEnv.settlesAtOnce},
 		{"many processes use it at once", lotEnv.shares},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(lotEnv{t, place(t)}) })
@@ -167,7 +169,7 @@ func (e lotEnv) queues() {
 	if got := e.queued(lot, "q", 2); len(got) != 0 {
 		e.Errorf("queued of another pipeline: %v", got)
 	}
-	e.must(lot.Remove(e.Context(), ids[2], "redriven", "me", "done"))
+	e.must(lot.Settle(e.Context(), &pipeline.Parked{ID: ids[2]}, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me", Reason: "done"}))
 	if got := e.queued(lot, "p", 10); !slices.Equal(got, []string{ids[0], ids[3]}) {
 		e.Errorf("queued after one was taken out: %v", got)
 	}
@@ -198,7 +200,8 @@ func (e lotEnv) misses() {
 	e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage("p", 1)}))
 	for _, id := range []string{"", "*", "..", "../p/" + parkedMessage("p", 1).ID, "ffff"} {
 		_, err := lot.Get(e.Context(), id)
-		for verb, err := range map[string]error{"get": err, "queue": lot.Queue(e.Context(), []string{id}), "remove": lot.Remove(e.Context(), id, "done", "me", "")} {
+		gone := lot.Settle(e.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowDone, Actor: "me"})
+		for verb, err := range map[string]error{"get": err, "queue": lot.Queue(e.Context(), []string{id}), "settle": gone} {
 			if !errors.Is(err, pipeline.ErrNotParked) {
 				e.Errorf("%s %q: %v, want that it is not parked", verb, id, err)
 			}
@@ -206,6 +209,116 @@ func (e lotEnv) misses() {
 	}
 	if list := e.listed(lot, ""); len(list) != 1 {
 		e.Errorf("parked: %v", list)
+	}
+}
+
+// settled returns what the audit log has behind a position.
+func (e lotEnv) settled(lot pipeline.Lot, after int64) (list []pipeline.Settlement) {
+	e.Helper()
+	e.must(lot.Settled(e.Context(), after, func(s pipeline.Settlement) bool {
+		list = append(list, s)
+		return true
+	}))
+	return list
+}
+
+func (e lotEnv) auditEnd(lot pipeline.Lot) int64 {
+	e.Helper()
+	end, err := lot.AuditEnd(e.Context())
+	e.must(err)
+	return end
+}
+
+func (e lotEnv) audits() {
+	lot, other := e.lot(), e.lot()
+	begin := e.auditEnd(lot)
+	if list := e.settled(lot, begin); len(list) != 0 {
+		e.Errorf("the log of an empty lot has %+v", list)
+	}
+	want := []pipeline.Settlement{
+		{How: pipeline.HowSkipped, Actor: "ann", Reason: "\x00\n\"no\" order"},
+		{How: pipeline.HowDone, Actor: "ann", Reason: "the bank has it"},
+		{How: pipeline.HowRedriven, Actor: "host/1", Reason: "done", Delivered: true},
+		{How: pipeline.HowRedriven, Actor: "host/1", Reason: "the key was done already"},
+	}
+	ends := []int64{begin}
+	for n := range want {
+		p := parkedMessage("p", n)
+		want[n].ID = p.ID
+		e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+		e.must(lot.Settle(e.Context(), &p, want[n]))
+		ends = append(ends, e.auditEnd(other))
+	}
+	for n, end := range ends {
+		if got := e.settled(other, end); !slices.Equal(got, want[n:]) {
+			e.Errorf("behind entry %d the log has\n%+v, want\n%+v", n, got, want[n:])
+		}
+	}
+	n := 0
+	e.must(lot.Settled(e.Context(), begin, func(pipeline.Settlement) bool { n++; return n < 2 }))
+	if n != 2 {
+		e.Errorf("the entries went on to %d, want 2", n)
+	}
+
+	// A message that is gone already: an effect is noted, and nothing else is.
+	gone, end := parkedMessage("p", 0), e.auditEnd(lot)
+	for _, how := range want {
+		if err := lot.Settle(e.Context(), &gone, how); !errors.Is(err, pipeline.ErrNotParked) {
+			e.Errorf("settle what is gone as %+v: %v, want that it is not parked", how, err)
+		}
+	}
+	effect := want[2]
+	effect.ID = gone.ID
+	if got := e.settled(other, end); !slices.Equal(got, []pipeline.Settlement{effect}) {
+		e.Errorf("of a message that was gone the log has %+v, want %+v", got, effect)
+	}
+}
+
+// settlesAtOnce has processes settle the same messages. Each that succeeds is in
+// the log, and so is one that delivered.
+func (e lotEnv) settlesAtOnce() {
+	const processes, messages = 4, 10
+	lot := e.lot()
+	begin := e.auditEnd(lot)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	noted := map[pipeline.Settlement]bool{}
+	for n := range messages {
+		e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage("p", n)}))
+	}
+	for i := range processes {
+		lot := e.lot()
+		all.Go(func() {
+			for n := range messages {
+				p := parkedMessage("p", n)
+				how := pipeline.Settlement{ID: p.ID, How: pipeline.HowSkipped, Actor: fmt.Sprint(i)}
+				if (i+n)%2 == 0 {
+					how.How, how.Delivered = pipeline.HowRedriven, true
+				}
+				err := lot.Settle(e.Context(), &p, how)
+				if err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+					e.Errorf("settle: %v", err)
+				}
+				if err == nil || how.Delivered {
+					mu.Lock()
+					noted[how] = true
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	got := map[pipeline.Settlement]bool{}
+	for _, s := range e.settled(lot, begin) {
+		got[s] = true
+	}
+	for s := range noted {
+		if !got[s] {
+			e.Errorf("the log lacks %+v", s)
+		}
+	}
+	if left := e.listed(lot, "p"); len(left) != 0 {
+		e.Errorf("left: %v", left)
 	}
 }
 
@@ -228,8 +341,8 @@ func (e lotEnv) shares() {
 					e.Errorf("queued: %v", err)
 				}
 				if n%2 == 0 {
-					if err := lot.Remove(e.Context(), p.ID, "redriven", "me", ""); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
-						e.Errorf("remove: %v", err)
+					if err := lot.Settle(e.Context(), &p, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me"}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+						e.Errorf("settle: %v", err)
 					}
 				}
 				if err := lot.Parked(e.Context(), "", func(*pipeline.Parked) bool { return true }); err != nil {

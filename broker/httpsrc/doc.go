@@ -1,14 +1,14 @@
-// Package httpsrc is a source that takes messages as HTTP requests: POST in, and
-// the answer when the message is settled.
+// Package httpsrc is a source that receives messages as HTTP POST requests and
+// answers each request when its message is settled.
 //
-// The sender may repeat a request until it gets an answer of 2xx: the key keeps
-// the repetition from having a second effect. Nothing is kept for a sender that
-// got no such answer.
+// The sender may repeat a request until it gets a 2xx answer. The key protects
+// against a second effect of a repeated request. Without such an answer the
+// message may be lost unless the sender repeats it.
 //
-//	200  done, now or before: see Semel-Decision. The body is the key's result.
-//	202  put aside, with its reason: somebody will look at it
-//	409  being processed elsewhere: ask again after Retry-After
+//	200  done, now or before: see Semel-Decision; the body is the key's result
+//	202  parked with its reason; an operator must settle it
+//	409  another delivery holds the key: repeat after Retry-After
 //	413  the body is too large
-//	422  given up by the pipeline's policy
-//	503  not now: ask again after Retry-After
+//	422  dropped, or failed permanently
+//	503  not settled: repeat after Retry-After
 package httpsrc

@@ -22,32 +22,36 @@ import (
 
 // Options are the options of Open. Listen is required.
 type Options struct {
-	// Listen is the address: "127.0.0.1:8080", or port 0 for a free one.
+	// Listen is the address, such as "127.0.0.1:8080". Port 0 selects a free
+	// port.
 	Listen string
-	// Path is what requests are taken at. Defaults to "/".
+	// Path is the path of the requests. Defaults to "/".
 	Path string
 	// MaxBody is the longest body in bytes. Defaults to 1 MiB.
 	MaxBody int64
-	// Wait is how long a request waits to be settled before it is answered with
-	// 503. Defaults to 30 s.
+	// Wait is how long a request waits until its message is settled. After that
+	// it is answered with 503. Defaults to 30 s.
 	Wait time.Duration
-	// Queue is how many requests may wait to be read. Defaults to 256.
+	// Queue is the number of requests that may wait to be read. Defaults to
+	// 256.
 	Queue int
-	// MaxBytes bounds the bodies of the requests that wait for their answer; of
-	// a request that does not tell its length, MaxBody counts while it is read.
-	// What is beyond is answered with 503 before its body is read. Defaults to
-	// 256 MiB, and to MaxBody at least.
+	// MaxBytes bounds the bodies of the requests that wait for their answer. A
+	// request without a length counts as MaxBody while its body is read.
+	// Further requests are answered with 503 before their bodies are read.
+	// Defaults to 256 MiB, and to at least MaxBody.
 	MaxBytes int64
-	// TLS secures the listener if it is set.
+	// TLS secures the listener. Defaults to nil: no TLS.
 	TLS *tls.Config
-	// Authorization, if it is set, must equal the header of that name.
+	// Authorization is the required value of the header of that name. Defaults
+	// to "": every request is accepted.
 	Authorization string
 }
 
-// DecisionHeader is the header of an answer that says how it was decided.
+// DecisionHeader is the header of an answer with the decision about the
+// message.
 const DecisionHeader = "Semel-Decision"
 
-// Source takes requests. It is made by Open.
+// Source receives requests. Open makes it.
 type Source struct {
 	opts     Options
 	listener net.Listener
@@ -57,7 +61,7 @@ type Source struct {
 	closing  chan struct{}
 	once     sync.Once
 	offset   atomic.Int64
-	held     atomic.Int64 // bytes of bodies
+	held     atomic.Int64 // bytes of bodies in memory
 	serving  sync.WaitGroup
 	failed   chan error
 }
@@ -67,8 +71,8 @@ var (
 	_ pipeline.Returner = (*Source)(nil)
 )
 
-// Open listens, and answers requests from now on. All options that are wrong are
-// named in one error, which wraps semel.ErrInvalidRequest.
+// Open listens and answers requests from now on. One error names all invalid
+// options, and wraps semel.ErrInvalidRequest.
 func Open(opts *Options) (*Source, error) {
 	var o Options
 	if opts != nil {
@@ -126,16 +130,17 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Addr returns the address that is listened on.
+// Addr returns the address of the listener.
 func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 
-// CanReturn implements pipeline.Returner: a sender can be told to come again.
+// CanReturn implements pipeline.Returner: the source can ask a sender to repeat
+// a request.
 func (s *Source) CanReturn() bool { return true }
 
-// request is what a handler waits for.
+// request is a request whose handler waits for its answer.
 type request struct{ answer chan answer }
 
-// answer is how a request is answered. There is one for each request.
+// answer is the answer to one request.
 type answer struct {
 	status   int
 	decision string
@@ -144,15 +149,15 @@ type answer struct {
 	text     string
 }
 
-// handle takes one request.
+// handle serves one request.
 func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path != s.opts.Path:
-		http.Error(w, "no such path: POST to "+s.opts.Path, http.StatusNotFound)
+		http.Error(w, "unknown path: send a POST request to "+s.opts.Path, http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "only POST is taken", http.StatusMethodNotAllowed)
+		http.Error(w, "only POST is allowed", http.StatusMethodNotAllowed)
 		return
 	case s.opts.Authorization != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte(s.opts.Authorization)) == 0:
 		w.Header().Set("WWW-Authenticate", "Bearer")
@@ -167,8 +172,8 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 	s.await(w, r, body)
 }
 
-// body reads the body of a request, or answers it. What it takes is bounded
-// until release is called.
+// body reads the body of a request, or answers the request with an error. The
+// bytes of the body count until release is called.
 func (s *Source) body(w http.ResponseWriter, r *http.Request) (body []byte, release func(), ok bool) {
 	length := r.ContentLength
 	if length < 0 {
@@ -180,7 +185,7 @@ func (s *Source) body(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	}
 	release = func() { s.held.Add(-length) }
 	if s.held.Add(length) > s.opts.MaxBytes {
-		write(w, later("too much is under way: send it again"))
+		write(w, later("too many requests are waiting: send it again"))
 		return nil, release, false
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.opts.MaxBody))
@@ -203,15 +208,15 @@ func (s *Source) tooLarge(w http.ResponseWriter) {
 	http.Error(w, fmt.Sprintf("the body is longer than %d bytes", s.opts.MaxBody), http.StatusRequestEntityTooLarge)
 }
 
-// later is the answer to what is not settled.
+// later returns the answer to a request whose message is not settled.
 func later(text string) answer {
 	return answer{status: http.StatusServiceUnavailable, after: time.Second, text: text}
 }
 
-// await hands a message over and answers when it is settled. On every way out
-// there is an answer: a handler that just returns would have said 200. The
-// context of the request tells nothing certain of the sender: it also ends when
-// the sender has closed its half of the connection and waits.
+// await passes a message on and answers when it is settled. Every path writes
+// an answer, because net/http sends 200 for a handler that just returns. The
+// context of the request is not a reliable sign that the sender is gone. It
+// also ends when the sender has closed its half of the connection and waits.
 func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
 	timer := time.NewTimer(s.opts.Wait)
 	defer timer.Stop()
@@ -228,19 +233,19 @@ func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
 		write(w, later("shutting down: send it again"))
 		return
 	case <-timer.C:
-		write(w, later("nobody took it in time: send it again"))
+		write(w, later("not read in time: send it again"))
 		return
 	case <-r.Context().Done():
-		write(w, later("not taken: send it again"))
+		write(w, later("not accepted: send it again"))
 		return
 	}
 	select {
 	case a := <-req.answer:
 		write(w, a)
 		return
-	case <-s.closing: // all that was read has its answer by now
+	case <-s.closing: // all requests that were read have their answers by now
 	case <-timer.C:
-	case <-r.Context().Done(): // the message goes on
+	case <-r.Context().Done(): // the message continues
 	}
 	select {
 	case a := <-req.answer:
@@ -257,7 +262,7 @@ func (s *Source) item(r *http.Request, body []byte, req *request) *pipeline.Item
 	m.Origin = semel.Origin{Source: "http", Offset: s.offset.Add(1)}
 	for name, values := range r.Header {
 		if name == "Authorization" || name == "Cookie" {
-			continue // they are for us and must not travel on
+			continue // these headers are for the source and must not be forwarded
 		}
 		for _, value := range values {
 			m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
@@ -282,7 +287,7 @@ func write(w http.ResponseWriter, a answer) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a sender that left gets no answer
+	_, _ = w.Write(a.body) // a sender that has left gets no answer
 }
 
 // Read implements pipeline.Source.
@@ -307,7 +312,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	}
 }
 
-// Ack implements pipeline.Source: the requests are answered.
+// Ack implements pipeline.Source. It answers the requests.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 	for _, it := range items {
 		it.Ref.(*request).answer <- answerOf(it)
@@ -321,32 +326,33 @@ func answerOf(it *pipeline.Item) answer {
 		return answer{status: http.StatusAccepted, decision: "parked", text: "put aside: " + it.Parked()}
 	case it.Err != nil:
 		return answer{status: http.StatusUnprocessableEntity, decision: "dropped", text: "given up"}
-	case it.Result.Kind == semel.Failed: // for good, and recorded as the outcome of its key
-		return answer{status: http.StatusUnprocessableEntity, decision: it.Decision.String(), text: "failed before, for good"}
+	case it.Result.Kind == semel.Failed: // permanently, and recorded as the outcome of its key
+		return answer{status: http.StatusUnprocessableEntity, decision: it.Decision.String(), text: "failed permanently before"}
 	}
 	return answer{status: http.StatusOK, decision: it.Decision.String(), body: it.Result.Data}
 }
 
-// Return implements pipeline.Source: the senders are told to come again.
+// Return implements pipeline.Source. It asks the senders to repeat their
+// requests.
 func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
 	for _, it := range items {
 		a := answer{status: http.StatusServiceUnavailable, after: max(delay, time.Second), text: "not settled: send it again"}
 		if it.Decision == semel.InFlight {
-			a.status, a.decision, a.text = http.StatusConflict, "in_flight", "being processed elsewhere: send it again"
+			a.status, a.decision, a.text = http.StatusConflict, "in_flight", "another delivery holds the key: send it again"
 		}
 		it.Ref.(*request).answer <- a
 	}
 	return nil
 }
 
-// Close implements pipeline.Source. Requests that were not read are told to come
-// again.
+// Close implements pipeline.Source. It asks the senders of unread requests to
+// repeat them.
 func (s *Source) Close(ctx context.Context) error {
 	s.once.Do(func() { close(s.closing) })
 	for {
 		select {
 		case it := <-s.queue:
-			_ = s.Return(ctx, []*pipeline.Item{it}, 0) // it always succeeds
+			_ = s.Return(ctx, []*pipeline.Item{it}, 0) // Return always succeeds
 			continue
 		default:
 		}

@@ -55,7 +55,7 @@ type TopicLotOptions struct {
 // The id of a message is topic/partition/offset. Its records stay in the topic
 // until its retention ends. What was settled is noted in a second topic, the name
 // of which is that of the first with "-settled" behind it, and is not listed any
-// more: see Remove.
+// more: see Settle.
 type TopicLot struct {
 	opts   TopicLotOptions
 	client *kgo.Client // only asks
@@ -198,15 +198,22 @@ func (l *TopicLot) Get(ctx context.Context, id string) (*pipeline.Parked, error)
 	return p, nil
 }
 
-// Remove notes that a message was settled, how ("redriven", "skipped", "done"), by
-// whom and why. It blocks until that is durable. Of two calls at once for one
-// message both may succeed, and both are noted.
-func (l *TopicLot) Remove(ctx context.Context, id, how, actor, reason string) error {
-	p, err := l.Get(ctx, id)
+// Settle notes how a message was settled. It blocks until that is durable. Of two
+// calls at once for one message both may succeed, and both are noted. The error
+// wraps pipeline.ErrNotParked if the message is settled already.
+func (l *TopicLot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
+	p, err := l.Get(ctx, p.ID)
 	if err != nil {
 		return err
 	}
-	return l.log.add(ctx, []*pipeline.Parked{p}, how, actor, reason)
+	return l.log.add(ctx, []*pipeline.Parked{p}, how)
+}
+
+// Settled returns how a message was settled, by what was read of the topic that
+// says so. It reports false if the message is not settled. It does not block.
+func (l *TopicLot) Settled(id string) (pipeline.Settlement, bool) {
+	s, ok := l.log.settled[id]
+	return s, ok
 }
 
 func (l *TopicLot) idOf(r *kgo.Record) string {

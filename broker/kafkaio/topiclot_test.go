@@ -128,8 +128,8 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 		if _, errs = lot.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
 			t.Errorf("once more: %v", errs[0])
 		}
-		must(t, lot.Remove(b.Context(), list[2].ID, "skipped", "bob", "a test"))
-		if err := lot.Remove(b.Context(), list[2].ID, "skipped", "bob", "a test"); !errors.Is(err, pipeline.ErrNotParked) {
+		must(t, lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
+		if err := lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}); !errors.Is(err, pipeline.ErrNotParked) {
 			t.Errorf("skipped twice: %v", err)
 		}
 		want := list[0].ID + " bad redriven ann written back to its topic permanent\n" + list[1].ID + " bad redriven ann written back to its topic permanent\n" + list[2].ID + "  skipped bob a test key-missing"
@@ -332,7 +332,7 @@ func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
 			if len(list) != 1 || list[0].ID != "made/0/0" {
 				t.Fatalf("round %d: %+v", n, list)
 			}
-			must(t, lot.Remove(b.Context(), list[0].ID, "skipped", "bob", "a test"))
+			must(t, lot.Settle(b.Context(), list[0], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
 			if left := b.listed(lot); len(left) != 0 {
 				t.Errorf("round %d: %d are left", n, len(left))
 			}
@@ -341,6 +341,35 @@ func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
 			if _, err := OpenTopicLot(b.Context(), &lot.opts); !errors.Is(err, ErrNoTopic) {
 				t.Errorf("without the topic: %v", err)
 			}
+		}
+	})
+}
+
+// TestWhatAnotherProcessSettledFirstIsKnown has one lot look before the topic of
+// settled messages exists. The client remembers that it is missing.
+func TestWhatAnotherProcessSettledFirstIsKnown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		b.write(&kgo.Record{Topic: "aside", Value: []byte("1")}, &kgo.Record{Topic: "aside", Value: []byte("2")})
+		lot, other := b.topicLot(opts, nil), b.topicLot(opts, nil)
+		list := b.listed(lot)
+		if len(list) != 2 {
+			t.Fatalf("%d messages are listed, want 2", len(list))
+		}
+		skipped := pipeline.Settlement{ID: list[0].ID, How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}
+		must(t, other.Settle(b.Context(), list[0], skipped))
+		if _, errs := lot.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
+			t.Errorf("what another skipped is redriven: %v", errs[0])
+		}
+		if got, ok := lot.Settled(list[0].ID); !ok || got != skipped {
+			t.Errorf("settled: %+v, %v, want %+v", got, ok, skipped)
+		}
+		if got, ok := lot.Settled(list[1].ID); ok {
+			t.Errorf("settled, of a message that is parked: %+v", got)
+		}
+		if left := b.listed(lot); len(left) != 1 || left[0].ID != list[1].ID {
+			t.Errorf("left: %+v", left)
 		}
 	})
 }

@@ -213,7 +213,7 @@ func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor s
 	}
 	noting, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLast) // they are written, whoever gave up meanwhile
 	defer cancel()
-	if err := l.log.add(noting, settled, "redriven", actor, "written back to its topic"); err != nil {
+	if err := l.log.add(noting, settled, pipeline.Settlement{How: pipeline.HowRedriven, Actor: actor, Reason: "written back to its topic"}); err != nil {
 		for _, i := range written {
 			errs[i] = fmt.Errorf("it was written to %s/%d at %d, and stays listed: %w", places[i].Source, places[i].Partition, places[i].Offset, err)
 		}

@@ -30,12 +30,13 @@ type settledLog struct {
 	topic string
 	of    string // the id of the topic whose messages they are
 	read  map[int32]int64
-	ids   map[string]bool
-	write *kgo.Client // nil until something is settled
+	// settled has by id how each message was settled last.
+	settled map[string]pipeline.Settlement
+	write   *kgo.Client // nil until something is settled
 }
 
 func newSettledLog(opts []kgo.Opt, adm *kadm.Client, parked, id string) settledLog {
-	return settledLog{opts: opts, adm: adm, topic: parked + settledSuffix, of: id, read: map[int32]int64{}, ids: map[string]bool{}}
+	return settledLog{opts: opts, adm: adm, topic: parked + settledSuffix, of: id, read: map[int32]int64{}, settled: map[string]pipeline.Settlement{}}
 }
 
 func (s *settledLog) close() {
@@ -44,26 +45,28 @@ func (s *settledLog) close() {
 	}
 }
 
-func (s *settledLog) has(id string) bool { return s.ids[id] }
+func (s *settledLog) has(id string) bool {
+	_, ok := s.settled[id]
+	return ok
+}
 
 // settlement is a record of the log. A topic that was deleted and made anew has
 // other messages at the same offsets, and another TopicID.
 type settlement struct {
-	At        time.Time `json:"at"`
-	Pipeline  string    `json:"pipeline"`
-	ID        string    `json:"id"`
-	TopicID   string    `json:"topic_id"`
-	Scope     string    `json:"scope"`
-	Key       string    `json:"key"`
-	How       string    `json:"how"`
-	Actor     string    `json:"actor"`
-	Reason    string    `json:"reason"`
-	ParkedFor string    `json:"parked_for"`
+	At       time.Time `json:"at"`
+	Pipeline string    `json:"pipeline"`
+	TopicID  string    `json:"topic_id"`
+	Scope    string    `json:"scope"`
+	Key      string    `json:"key"`
+	pipeline.Settlement
+	ParkedFor string `json:"parked_for"`
 }
 
 // exists reports whether the log's topic is there.
 func (s *settledLog) exists(ctx context.Context) (bool, error) {
-	topics, err := s.adm.ListTopics(ctx, s.topic)
+	// The client remembers for seconds that a topic is missing, also when another
+	// process has created it since. A request with authorized operations asks anew.
+	topics, err := s.adm.ListTopics(kadm.WithAuthorizedOps(ctx), s.topic)
 	if err == nil {
 		err = topics[s.topic].Err
 	}
@@ -107,7 +110,7 @@ func (s *settledLog) refresh(ctx context.Context) error {
 	err = more.readFrom(ctx, s.opts, from, func(r *kgo.Record) {
 		var one settlement
 		if json.Unmarshal(r.Value, &one) == nil && one.TopicID == s.of {
-			s.ids[one.ID] = true
+			s.settled[one.ID] = one.Settlement
 		}
 	})
 	if err != nil {
@@ -136,7 +139,7 @@ const maxAuditText = 4 << 10
 
 // add notes that messages were settled. It blocks until that is durable; after an
 // error some may be noted.
-func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how, actor, reason string) error {
+func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipeline.Settlement) error {
 	if s.write == nil {
 		if err := s.open(ctx); err != nil {
 			return err
@@ -144,9 +147,10 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how, acto
 	}
 	records := make([]*kgo.Record, len(list))
 	for i, p := range list {
+		how.ID = p.ID
 		value, err := json.Marshal(settlement{
-			At: time.Now().UTC(), Pipeline: p.Pipeline, ID: p.ID, TopicID: s.of, Scope: cut(p.Key.Scope), Key: cut(p.Key.ID),
-			How: how, Actor: actor, Reason: reason, ParkedFor: p.Reason,
+			At: time.Now().UTC(), Pipeline: p.Pipeline, TopicID: s.of, Scope: cut(p.Key.Scope), Key: cut(p.Key.ID),
+			Settlement: how, ParkedFor: p.Reason,
 		})
 		if err != nil {
 			return fmt.Errorf("kafkaio: note %s as settled: %w", p.ID, err)
@@ -157,7 +161,8 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how, acto
 		return fmt.Errorf("kafkaio: note in %s what was settled: %w", s.topic, s.allow(err))
 	}
 	for _, p := range list {
-		s.ids[p.ID] = true
+		how.ID = p.ID
+		s.settled[p.ID] = how
 	}
 	return nil
 }

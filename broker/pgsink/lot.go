@@ -177,33 +177,57 @@ func (l *Lot) Queued(ctx context.Context, of string, most int) ([]*pipeline.Park
 	return list, nil
 }
 
-// Remove implements pipeline.Lot: the row and its line in the audit log are one
+// Settle implements pipeline.Lot: the row and its entry in the audit log are one
 // transaction.
-func (l *Lot) Remove(ctx context.Context, id, how, actor, reason string) error {
-	p, err := l.Get(ctx, id)
+func (l *Lot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
+	line, err := pipeline.AuditLine(p, how)
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(map[string]any{
-		"verb": "parked", "pipeline": p.Pipeline, "id": id, "scope": p.Key.Scope, "key": p.Key.ID,
-		"how": how, "actor": actor, "reason": reason, "parked_for": p.Reason,
-	})
-	if err != nil {
-		return err
-	}
+	gone := false
 	err = pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, "DELETE FROM "+l.parked+" WHERE id = $1", id)
+		tag, err := tx.Exec(ctx, "DELETE FROM "+l.parked+" WHERE id = $1", p.ID)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
-			return fmt.Errorf("%s: %w", id, pipeline.ErrNotParked)
+		if gone = tag.RowsAffected() == 0; gone && !how.Delivered {
+			return nil
 		}
 		_, err = tx.Exec(ctx, "INSERT INTO "+l.audit+" (line) VALUES ($1::text::json)", string(line))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("take %s out: %w", id, err)
+		return fmt.Errorf("take %s out: %w", p.ID, err)
+	}
+	if gone {
+		return fmt.Errorf("%s: %w", p.ID, pipeline.ErrNotParked)
+	}
+	return nil
+}
+
+// AuditEnd implements pipeline.Lot.
+func (l *Lot) AuditEnd(ctx context.Context) (end int64, err error) {
+	if err := l.pool.QueryRow(ctx, "SELECT coalesce(max(number), 0) FROM "+l.audit).Scan(&end); err != nil {
+		return 0, fmt.Errorf("read the audit log: %w", err)
+	}
+	return end, nil
+}
+
+// Settled implements pipeline.Lot. Lines are read as text: the server cannot take
+// members out of one in which a key has a NUL.
+func (l *Lot) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
+	list, err := l.pool.Query(ctx, "SELECT line::text FROM "+l.audit+" WHERE number > $1 ORDER BY number", after)
+	if err != nil {
+		return fmt.Errorf("read the audit log: %w", err)
+	}
+	defer list.Close()
+	for list.Next() {
+		if s, ok := pipeline.ParseAuditLine(list.RawValues()[0]); ok && !fn(s) {
+			return nil
+		}
+	}
+	if err := list.Err(); err != nil {
+		return fmt.Errorf("read the audit log: %w", err)
 	}
 	return nil
 }

@@ -1,11 +1,11 @@
 // Package webhook is a sink that sends each message as an HTTP request.
 //
-// The target gets what it needs to have an effect once: the key in
-// Idempotency-Key, the number of the attempt, and the fencing token of the
-// claim. What it answers decides what follows: its status whether the message is
-// delivered, tried again or given up, Retry-After when, its body the result that
-// is kept with the key.
+// The request carries what the target needs to have an effect only once: the
+// key in Idempotency-Key, the number of the attempt, and the fencing token of
+// the claim. The status of the answer decides whether the message is delivered,
+// retried or failed permanently. Retry-After sets the time of the retry. The
+// body of the answer becomes the result of the key.
 //
-// Nothing is sent to a private address unless that is allowed, whatever the name
-// of the target resolves to at that moment. Redirects are not followed.
+// The sink sends nothing to a private address unless the options allow it,
+// whatever address the target's name resolves to. It does not follow redirects.
 package webhook

@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// notPublic are the address ranges that do not lead to a host of the public
-// internet, beyond those that netip tells: IANA's special-purpose registries.
+// notPublic are address ranges outside the public internet that netip does not
+// know: those of IANA's special-purpose registries.
 var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // shared, of carriers
+	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),
@@ -18,27 +18,28 @@ var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("203.0.113.0/24"),
 	netip.MustParsePrefix("192.88.99.0/24"),
 	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/96"),        // leads to an IPv4 address
-	netip.MustParsePrefix("64:ff9b::/96"), // leads to an IPv4 address
+	netip.MustParsePrefix("::/96"),        // maps to an IPv4 address
+	netip.MustParsePrefix("64:ff9b::/96"), // maps to an IPv4 address
 	netip.MustParsePrefix("64:ff9b:1::/48"),
 	netip.MustParsePrefix("100::/64"),
 	netip.MustParsePrefix("2001::/23"),
 	netip.MustParsePrefix("2001:db8::/32"),
-	netip.MustParsePrefix("2002::/16"), // leads to an IPv4 address
+	netip.MustParsePrefix("2002::/16"), // maps to an IPv4 address
 	netip.MustParsePrefix("3fff::/20"),
 	netip.MustParsePrefix("5f00::/16"),
 	netip.MustParsePrefix("fec0::/10"),
 }
 
-// PrivateAddressError refuses a connection to an address that is not public.
+// PrivateAddressError reports a refused connection to an address that is not
+// public.
 type PrivateAddressError struct{ Address netip.Addr }
 
 // Error implements error.
 func (e *PrivateAddressError) Error() string {
-	return fmt.Sprintf("the target is %s, which is no public address: allow it with allow_private", e.Address)
+	return fmt.Sprintf("the target is %s, which is not a public address: to allow it, set allow_private", e.Address)
 }
 
-// guard checks addresses at the moment of connecting, after names are resolved.
+// guard checks addresses when a connection is made, after names are resolved.
 type guard struct {
 	all     bool
 	allowed []netip.Prefix

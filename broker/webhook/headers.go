@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// The headers of a request.
+// These are the headers of a request.
 const (
 	IdempotencyKeyHeader = "Idempotency-Key"
 	ScopeHeader          = "Semel-Scope"
@@ -42,9 +42,9 @@ func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
 	}
 	set := func(name, value string) { req.Header.Set(name, value) }
 	req.Header.Del(IdempotencyKeyHeader)
-	// Written like this it is the same header, but the client does not take it
-	// for leave to repeat the request by itself, and the repetition would look
-	// like the first. What was surely not sent it still sends again.
+	// In this spelling it is the same header. Under its usual spelling net/http
+	// would repeat the request by itself, with the attempt number of the first
+	// request. A request that was certainly not sent is still repeated.
 	req.Header["Idempotency-key"] = []string{idempotencyKey(it)}
 	if scope := it.Call.Key.Scope; printable(scope) && scope != "" {
 		set(ScopeHeader, scope)
@@ -61,10 +61,11 @@ func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
 	}
 }
 
-// digestPrefix begins what stands for an id, and no id that is sent as it is.
+// digestPrefix begins a digest that replaces an id. Ids with this prefix are
+// replaced too.
 const digestPrefix = "sha256:"
 
-// idempotencyKey returns the id where it can stand in a header, and otherwise a
+// idempotencyKey returns the id if it is valid in a header, and otherwise a
 // digest of it. Both are the same for every delivery of the key.
 func idempotencyKey(it *pipeline.Item) string {
 	id := it.Call.Key.ID
@@ -75,17 +76,17 @@ func idempotencyKey(it *pipeline.Item) string {
 	return digestPrefix + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// ofConnection are headers that say how a request is sent, and are the client's.
+// ofConnection are headers of the connection, which the HTTP client sets.
 var ofConnection = []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// token reports whether a text can be the name of a header.
+// token reports whether a text is a valid header name.
 func token(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(c rune) bool {
 		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
 	})
 }
 
-// printable reports whether a text is visible ASCII with spaces inside at most.
+// printable reports whether a text is visible ASCII, with spaces only inside.
 func printable(text string) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' {
@@ -95,8 +96,8 @@ func printable(text string) bool {
 	return text == "" || text[0] != ' ' && text[len(text)-1] != ' '
 }
 
-// contentType returns what the message says of itself, or what its first byte
-// lets guess.
+// contentType returns the content type of the message, or a guess from its
+// first byte.
 func contentType(it *pipeline.Item) string {
 	for _, name := range []string{"content-type", "Content-Type", "contentType"} {
 		if value, ok := it.Message.Header(name); ok && printable(string(value)) {

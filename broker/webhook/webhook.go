@@ -26,40 +26,42 @@ import (
 
 // Options are the options of New. URL is required.
 type Options struct {
-	// URL is the target: http or https.
+	// URL is the target, with http or https. It is required.
 	URL string
-	// Method defaults to POST.
+	// Method is the method of the requests. Defaults to POST.
 	Method string
-	// Headers are sent with each request. Host is honoured.
+	// Headers are sent with each request. A Host header sets the host.
 	Headers http.Header
-	// Forward names headers of the message that are sent on.
+	// Forward names headers of the message to send on.
 	Forward []string
 	// Timeout bounds a request, from connecting to the end of the answer.
 	// Defaults to 10 s.
 	Timeout time.Duration
-	// Success and Retry are statuses beyond the usual ones that mean delivered,
-	// and that another attempt may help. The usual ones are 2xx, and 403, 408,
-	// 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with Retry-After, which
-	// say that the target takes nothing, the sink is unavailable instead: see
-	// pipeline.Unavailable. All others are permanent.
+	// Success and Retry are additional statuses that mean delivered and retry.
+	// 2xx always means delivered, and 403, 408, 409, 425, 429 and 5xx mean
+	// retry. 401, 407, 503, and 429 with Retry-After say that the target
+	// accepts nothing now. The sink is unavailable then: see
+	// pipeline.Unavailable. All other statuses are permanent errors.
 	Success, Retry []int
-	// AllowPrivate lets requests go to any address, Allowed to those within
-	// prefixes. By default only public addresses are connected to.
+	// AllowPrivate permits all addresses, and Allowed those in its prefixes. By
+	// default the sink connects only to public addresses.
 	AllowPrivate bool
 	Allowed      []netip.Prefix
-	// TLS secures https; its minimal version is raised to 1.2. Defaults to the
-	// system's roots.
+	// TLS configures https. Its minimal version is raised to 1.2. Defaults to
+	// the roots of the system.
 	TLS *tls.Config
-	// MaxResponse is the longest answer that is kept as the key's result; of a
-	// longer one only that it was not kept. Defaults to 64 KiB; -1 keeps none.
+	// MaxResponse is the longest answer in bytes that becomes the key's result.
+	// A longer answer is not kept, and the result says so. Defaults to 64 KiB;
+	// -1 keeps none.
 	MaxResponse int64
-	// Parallel is how many requests run at once. Defaults to 16.
+	// Parallel is the number of concurrent requests. Defaults to 16.
 	Parallel int
-	// Pipeline is sent as Semel-Pipeline if it is set.
+	// Pipeline is the value of the header Semel-Pipeline. Defaults to "": no
+	// header.
 	Pipeline string
 }
 
-// Sink sends messages. It is made by New, and safe for concurrent use.
+// Sink sends messages. It is safe for concurrent use. New makes it.
 type Sink struct {
 	opts   Options
 	client *http.Client
@@ -68,8 +70,8 @@ type Sink struct {
 
 var _ pipeline.Sink = (*Sink)(nil)
 
-// New returns a sink. It connects to nothing. All options that are wrong are
-// named in one error, which wraps semel.ErrInvalidRequest.
+// New returns a sink. It connects to nothing. One error names all invalid
+// options, and wraps semel.ErrInvalidRequest.
 func New(opts *Options) (*Sink, error) {
 	var o Options
 	if opts != nil {
@@ -109,7 +111,7 @@ func New(opts *Options) (*Sink, error) {
 				IdleConnTimeout:     90 * time.Second,
 
 				MaxResponseHeaderBytes: 256 << 10,
-				// No proxy: it would resolve names behind the guard.
+				// A proxy would resolve names itself and bypass the guard.
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -124,23 +126,23 @@ func (o *Options) validate() (target string, err error) {
 	u, err := url.Parse(o.URL)
 	switch {
 	case err != nil:
-		bad("URL is no URL") // the parser's error may show a password
+		bad("URL is not a valid URL") // the parser's error may contain a password
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		bad("URL: http://host or https://host is wanted")
+		bad("URL: write http://host or https://host")
 	default:
 		target = shown(u)
 	}
 	if _, err := http.NewRequest(o.Method, "http://host", nil); err != nil {
-		bad("Method: %q is no method", o.Method)
+		bad("Method: %q is not a valid method", o.Method)
 	}
 	for name, values := range o.Headers {
 		if len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return !printable(v) }) {
-			bad("Headers: the value of %q is missing, or not of visible ASCII", name)
+			bad("Headers: the value of %q is missing, or is not visible ASCII", name)
 		}
 	}
 	for _, name := range slices.Concat(o.Forward, slices.Sorted(maps.Keys(o.Headers))) {
 		if !token(name) || slices.Contains(ofConnection, textproto.CanonicalMIMEHeaderKey(name)) {
-			bad("Headers, Forward: %q is no header, or one of the connection and not of the message", name)
+			bad("Headers, Forward: %q is not a valid header name, or is a header of the connection", name)
 		}
 	}
 	if o.Pipeline != "" && !printable(o.Pipeline) {
@@ -154,14 +156,14 @@ func (o *Options) validate() (target string, err error) {
 	}
 	for _, status := range slices.Concat(o.Success, o.Retry) {
 		if status < 200 || status > 599 {
-			bad("Success, Retry: %d is no status of an answer", status)
+			bad("Success, Retry: %d is not a valid status", status)
 		}
 	}
 	return target, errors.Join(errs...)
 }
 
-// shown is an address without its password and what it is asked with, which may
-// be a token: errors are logged, and kept with messages that are put aside.
+// shown returns an address without password and query, because either may be a
+// secret. Errors are logged, and kept with parked messages.
 func shown(u *url.URL) string {
 	short := *u
 	short.RawQuery, short.ForceQuery, short.Fragment, short.RawFragment = "", false, "", ""
@@ -189,14 +191,14 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// send makes one request.
+// send sends one request.
 func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	var on progress
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn:          func(httptrace.GotConnInfo) { on.connected.Store(true) },
-		WroteHeaderField: func(string, []string) { on.wrote.Store(true) }, // before the first byte
+		WroteHeaderField: func(string, []string) { on.wrote.Store(true) }, // called before the first byte
 	})
 	req, err := http.NewRequestWithContext(ctx, s.opts.Method, s.opts.URL, bytes.NewReader(it.Message.Body))
 	if err != nil {
@@ -212,7 +214,7 @@ func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error
 	if delivered := s.status(resp, body); delivered != nil {
 		return semel.Result{}, delivered
 	}
-	switch { // delivered, whatever becomes of the answer
+	switch { // the message is delivered, whatever happens to the answer
 	case s.opts.MaxResponse < 0:
 		return semel.Result{}, nil
 	case err != nil || int64(len(body)) > s.opts.MaxResponse:
@@ -221,15 +223,15 @@ func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error
 	return semel.Result{Kind: semel.Value, Data: body}, nil
 }
 
-// progress is how far a request came. The client writes in a goroutine of its
-// own, which may go on for a moment after the request was given up.
+// progress is how far a request got. The HTTP client writes in its own
+// goroutine, which may continue for a moment after the request was given up.
 type progress struct{ connected, wrote atomic.Bool }
 
-// failure says what an error of the client means.
+// failure classifies an error of the HTTP client.
 func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
 	var of *url.Error
 	if errors.As(err, &of) {
-		err = of.Err // the URL may have a password
+		err = of.Err // the URL may contain a password
 	}
 	err = fmt.Errorf("webhook %s: %w", s.target, err)
 	var private *PrivateAddressError
@@ -239,12 +241,12 @@ func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
 	case on.wrote.Load(), on.connected.Load() && ctx.Err() != nil:
 		return fmt.Errorf("%w: the request was sent and not answered: %w", semel.ErrOutcomeUnknown, err)
 	case errors.Is(ctx.Err(), context.Canceled):
-		return err // nothing is known of the target
+		return err // this says nothing about the target
 	}
 	return pipeline.Unavailable(err, 0)
 }
 
-// status says what an answer's status means; nil is delivered.
+// status classifies the status of an answer. Nil means delivered.
 func (s *Sink) status(resp *http.Response, body []byte) error {
 	code := resp.StatusCode
 	err := fmt.Errorf("webhook %s: answered %d%s", s.target, code, excerpt(body))
@@ -258,21 +260,21 @@ func (s *Sink) status(resp *http.Response, body []byte) error {
 		return nil
 	case code == http.StatusServiceUnavailable, code == http.StatusTooManyRequests && after > 0,
 		code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired:
-		// The target takes nothing now, or does not know who we are: that is not
-		// the message's fault. One that refuses what the message is for (403) may
-		// take others.
+		// The target accepts nothing now, or does not know the sender. That is
+		// no fault of the message. A target that forbids this message (403) may
+		// accept others.
 		return pipeline.Unavailable(err, after)
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
 		return pipeline.Retry(fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err), after)
 	case code >= 500, code == http.StatusForbidden, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
 		return pipeline.Retry(err, after)
 	case code >= 300 && code < 400:
-		return semel.Permanent(fmt.Errorf("%w: redirects are not followed: write the new address", err))
+		return semel.Permanent(fmt.Errorf("%w: redirects are not followed: configure the new address", err))
 	}
 	return semel.Permanent(err)
 }
 
-// excerpt shows the beginning of an answer that is text.
+// excerpt returns the start of an answer that is text.
 func excerpt(body []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	line = strings.Map(func(r rune) rune {
@@ -290,8 +292,8 @@ func excerpt(body []byte) string {
 	return ": " + line
 }
 
-// retryAfter reads the header of that name: seconds or a date. 0 is none. What
-// is more than an hour away counts as an hour.
+// retryAfter parses a Retry-After header, which has seconds or a date. It
+// returns 0 for none, and at most an hour.
 func retryAfter(value string, now time.Time) time.Duration {
 	if value == "" {
 		return 0

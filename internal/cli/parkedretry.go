@@ -1,15 +1,11 @@
 package cli
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,12 +37,9 @@ const (
 	outcomeQueued   = "queued"
 	outcomeOther    = "settled by another"
 	outcomeLeft     = "not redriven"
-	outcomeSkipped  = "skipped"
-	outcomeDone     = "done"
+	outcomeSkipped  = pipeline.HowSkipped
+	outcomeDone     = pipeline.HowDone
 )
-
-// doneAlready is what the audit log says of a message whose key was done.
-const doneAlready = "the key was done already"
 
 func newParkedRetryCommand(f *parkedFlags) *cobra.Command {
 	var wait time.Duration
@@ -83,6 +76,10 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 				return err
 			}
 			return f.withShelves(cmd.Context(), func(shelves []shelf) error {
+				ends, err := auditEnds(cmd.Context(), shelves, dry)
+				if err != nil {
+					return err
+				}
 				list, err := f.chosenOn(cmd.Context(), shelves, ids)
 				if err != nil {
 					return err
@@ -93,7 +90,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 						continue
 					}
 					count += len(list[i])
-					r := &retry{parkedFlags: f, shelf: s, list: list[i], wait: wait}
+					r := &retry{parkedFlags: f, shelf: s, list: list[i], wait: wait, auditEnd: ends[i]}
 					if !past {
 						var left error
 						r.list, left = r.leave(time.Now(), dry)
@@ -132,8 +129,25 @@ type retry struct {
 	list []*pipeline.Parked
 	wait time.Duration
 
-	audit int64 // where the audit log of a directory ended before
-	done  map[semel.Key]bool
+	auditEnd int64 // where the audit log ended before the messages were listed
+}
+
+// auditEnds returns where the audit log of each shelf ends. What is behind that is
+// of messages that are listed afterwards. A topic has no end to remember: what is
+// settled in it is never listed again.
+func auditEnds(ctx context.Context, shelves []shelf, dry bool) ([]int64, error) {
+	ends := make([]int64, len(shelves))
+	for i, s := range shelves {
+		lot, ok := s.lot.(pipeline.Lot)
+		if !ok || dry {
+			continue
+		}
+		var err error
+		if ends[i], err = lot.AuditEnd(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w: retry needs the right to read it, to tell what becomes of messages", s.spec.Name, inOneLine(err))
+		}
+	}
+	return ends, nil
 }
 
 // report prints what became of a message.
@@ -231,7 +245,6 @@ func (f *parkedFlags) storeOf(p *config.Pipeline) (*storeFlags, problems) {
 
 // do has the messages redriven and says what became of them.
 func (r *retry) do(ctx context.Context) error {
-	r.remember(ctx)
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	var failed error
@@ -255,11 +268,13 @@ func (r *retry) do(ctx context.Context) error {
 			break
 		}
 		first, cancel := context.WithTimeout(limit, min(r.wait, firstLook))
-		taken := r.watch(first)
+		waiting, processed := r.watch(first)
 		cancel()
-		if taken {
+		switch {
+		case !waiting || limit.Err() != nil:
+		case processed:
 			r.watch(limit)
-		} else if limit.Err() == nil {
+		default:
 			failed = r.here(limit, false)
 		}
 	}
@@ -287,24 +302,6 @@ func (r *retry) kind() string {
 		}
 	}
 	return kind
-}
-
-// remember notes what tells afterwards how a message was settled.
-func (r *retry) remember(ctx context.Context) {
-	r.done = map[semel.Key]bool{}
-	if path := r.spec.Parked.Path; path != "" {
-		if info, err := os.Stat(filepath.Join(path, pipeline.AuditName)); err == nil {
-			r.audit = info.Size()
-		}
-		return
-	}
-	records, _, err := r.look(ctx)
-	if err != nil {
-		return // then it is not told apart
-	}
-	for i, record := range records {
-		r.done[r.list[i].Key] = record.State == semel.Done
-	}
 }
 
 func (r *retry) queue(ctx context.Context) error {
@@ -347,29 +344,40 @@ func inOneLineOrNil(err error) error {
 	return inOneLine(err)
 }
 
-// watch waits until every message is settled or ctx ends. It reports whether
-// somebody has settled one.
-func (r *retry) watch(ctx context.Context) (taken bool) {
+// watch waits until every message is settled or ctx ends. It reports whether one
+// is still waiting, and whether a pipeline has processed one.
+func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 	timer := time.NewTicker(200 * time.Millisecond)
 	defer timer.Stop()
-	waiting := r.list
-	for len(waiting) > 0 {
+	var gone []*pipeline.Parked
+	list := r.list
+	for {
 		var still []*pipeline.Parked
-		for _, m := range waiting {
-			if now, err := r.lot.Get(ctx, m.ID); err == nil && now.Queued || err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+		for _, m := range list {
+			switch now, err := r.lot.Get(ctx, m.ID); {
+			case errors.Is(err, pipeline.ErrNotParked):
+				gone = append(gone, m)
+			case err == nil && !now.Queued:
+				processed = true // and parked again
+			default:
 				still = append(still, m)
-			} else {
-				taken = true
 			}
 		}
-		waiting = still
+		list = still
+		if len(list) == 0 || ctx.Err() != nil {
+			break
+		}
 		select {
 		case <-ctx.Done():
-			return taken
 		case <-timer.C:
 		}
 	}
-	return taken
+	if !processed && len(gone) > 0 {
+		// A message that an operator took out does not show that the pipeline runs.
+		fates, err := r.fates(context.WithoutCancel(ctx))
+		processed = err == nil && slices.ContainsFunc(gone, func(m *pipeline.Parked) bool { return fates[m.ID].redriven })
+	}
+	return len(list) > 0, processed
 }
 
 // out is where it is said what became of messages.
@@ -383,21 +391,16 @@ func (r *retry) out() io.Writer {
 // tell says what became of each message, and returns how many are not settled.
 func (r *retry) tell(ctx context.Context) (left int, err error) {
 	out := r.out()
-	settled, err := r.readAudit()
+	fates, err := r.fates(ctx)
 	if err != nil {
-		return len(r.list), fmt.Errorf("%s: read the audit log: %w", r.spec.Name, err)
+		return len(r.list), fmt.Errorf("%s: what became of the messages is not known: %w", r.spec.Name, inOneLine(err))
 	}
 	for _, m := range r.list {
 		now, err := r.lot.Get(ctx, m.ID)
 		outcome, reason, failure := "", "", ""
-		how, audited := settled[m.ID]
 		switch {
-		case errors.Is(err, pipeline.ErrNotParked) && audited && how.How != "redriven":
-			outcome, reason = outcomeOther, how.How+" by "+how.Actor
-		case errors.Is(err, pipeline.ErrNotParked) && (how.Reason == doneAlready || r.done[m.Key]):
-			outcome = outcomeBefore
 		case errors.Is(err, pipeline.ErrNotParked):
-			outcome = outcomeRedriven
+			outcome, reason = fates[m.ID].outcome()
 		case err != nil:
 			return left, fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
 		case now.Redrives > m.Redrives || now.At.After(m.At):
@@ -417,43 +420,45 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 	return left, nil
 }
 
-// settlement is a line of the audit log of a directory.
-type settlement struct {
-	ID     string `json:"id"`
-	How    string `json:"how"`
-	Actor  string `json:"actor"`
-	Reason string `json:"reason"`
+// fate is what the audit log says of one message since the retry began.
+type fate struct {
+	redriven  bool                // a pipeline processed it
+	delivered bool                // and it had its effect
+	by        pipeline.Settlement // of the operator who settled it last, or zero
 }
 
-// readAudit returns how messages were settled since the retry began, as far as
-// the audit log is in a directory.
-func (r *retry) readAudit() (map[string]settlement, error) {
-	list := map[string]settlement{}
-	if r.spec.Parked.Path == "" {
-		return list, nil
+// byHand says how an operator settled a message and who it was.
+func byHand(s pipeline.Settlement) string { return s.How + " by " + s.Actor }
+
+// outcome says what became of a message that is gone. Only an entry of a redrive
+// that was delivered says that it had its effect.
+func (f fate) outcome() (outcome, reason string) {
+	switch {
+	case f.delivered && f.by.How != "":
+		return outcomeRedriven, byHand(f.by) + " meanwhile"
+	case f.delivered:
+		return outcomeRedriven, ""
+	case f.by.How != "":
+		return outcomeOther, byHand(f.by)
+	case f.redriven:
+		return outcomeBefore, ""
+	default:
+		return outcomeOther, "the audit log does not say by whom"
 	}
-	file, err := os.Open(filepath.Join(r.spec.Parked.Path, pipeline.AuditName))
-	if errors.Is(err, os.ErrNotExist) {
-		return list, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
-	if _, err := file.Seek(r.audit, io.SeekStart); err != nil {
-		return nil, err
-	}
-	for lines := bufio.NewReader(file); ; {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return list, nil
+}
+
+// fates reads how messages were settled since the retry began.
+func (r *retry) fates(ctx context.Context) (map[string]fate, error) {
+	list := map[string]fate{}
+	err := r.lot.(pipeline.Lot).Settled(ctx, r.auditEnd, func(s pipeline.Settlement) bool {
+		f := list[s.ID]
+		if s.How == pipeline.HowRedriven {
+			f.redriven, f.delivered = true, f.delivered || s.Delivered
+		} else {
+			f.by = s
 		}
-		if err != nil {
-			return nil, err
-		}
-		var s settlement
-		if json.Unmarshal(bytes.TrimSpace(line), &s) == nil {
-			list[s.ID] = s
-		}
-	}
+		list[s.ID] = f
+		return true
+	})
+	return list, err
 }

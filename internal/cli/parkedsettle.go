@@ -89,7 +89,7 @@ func (f *parkedFlags) takeOut(ctx context.Context, s shelf, m *pipeline.Parked, 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := s.lot.Remove(ctx, m.ID, how, actor(), reason)
+	err := s.lot.Settle(ctx, m, pipeline.Settlement{How: how, Actor: actor(), Reason: reason})
 	if errors.Is(err, pipeline.ErrNotParked) {
 		return f.report(f.stdout, m, outcomeOther, "", "")
 	}

@@ -29,6 +29,9 @@ func (r *retry) giveBack(ctx context.Context, topic *kafkaio.TopicLot) error {
 			switch o, err := places[i], errs[i]; {
 			case errors.Is(err, pipeline.ErrNotParked):
 				outcome = outcomeOther
+				if by, ok := topic.Settled(m.ID); ok {
+					reason = byHand(by)
+				}
 			case err != nil:
 				outcome, failure = outcomeLeft, inOneLine(err).Error()
 				left++

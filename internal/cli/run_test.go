@@ -182,6 +182,49 @@ func TestRunAnswersProbes(t *testing.T) {
 	}
 }
 
+// TestProbesShowNothingOfMessages asks a pipeline whether it is ready while a
+// message meets a server that is down: that of its store, or its sink's.
+func TestProbesShowNothingOfMessages(t *testing.T) {
+	t.Parallel()
+	const secret = "canary-7f3a"
+	redis := servicestest.StartRedis(t, nil)
+	dir, address := t.TempDir(), servicestest.FreeAddr(t)
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
+	stop := background(t, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores:
+  cache: { redis: { url: %q, timeout: 500ms } }
+  keys:  { embedded: { path: keys } }
+pipelines:
+  down: { source: { file: { paths: [in.jsonl], follow: true, state: down } }, key: { id: .id }, store: cache, sink: { file: { path: out } }, parked: { path: p } }
+  gone: { source: { file: { paths: [in.jsonl], follow: true, state: gone } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true } }, parked: { path: p } }
+`, redis.URL(), "http://"+servicestest.FreeAddr(t))), "--admin", address)
+	if err := redis.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n")
+	for deadline := time.Now().Add(time.Minute); ; {
+		answer, err := http.Get("http://" + address + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		text := string(body)
+		if strings.Contains(text, secret) {
+			t.Fatalf("a key is shown: %s", text)
+		}
+		if strings.Contains(text, "down: not ready: the store has not worked since 2") && strings.Count(text, "connection refused") == 2 && strings.Contains(text, "gone: not ready: the sink has not worked since 2") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not say what is down: %s", text)
+		}
+	}
+	if got := stop(); !strings.Contains(got.stderr, secret) {
+		t.Errorf("the log does not name the message: %s", got.stderr)
+	}
+}
+
 func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:4195")

@@ -1,5 +1,5 @@
-// Package clock is the time of a store in this process: it starts at the wall
-// clock and then follows the monotonic one, so that a step of the wall clock
+// Package clock is the clock of a store in this process. It starts at the wall
+// clock and then follows the monotonic clock, so that a step of the wall clock
 // neither ends a lease nor shortens a window.
 package clock
 
@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// Clock tells a time that never runs backwards. It is safe for concurrent use.
+// Clock returns a time that never runs backwards. It is safe for concurrent
+// use.
 type Clock struct {
 	wall func() time.Time
 	base time.Time
-	// start is the clock's time at base, with the real clock.
+	// start is the clock's time at base. It is used with the real clock.
 	start int64
 
-	mu   sync.Mutex // guards last and now; unused with the real clock
+	mu   sync.Mutex // guards last and now; not used with the real clock
 	last time.Time
 	now  time.Time
 }
 
 // New returns a clock that starts at the later of wall() and notBefore. A nil
-// wall is time.Now. With a wall of the caller's that has no monotonic reading,
-// steps backwards are ignored and the clock goes on from where it was.
+// wall is time.Now. If wall returns times without a monotonic reading, the
+// clock ignores steps backwards and continues from its last time.
 func New(wall func() time.Time, notBefore time.Time) *Clock {
 	c := &Clock{wall: wall}
 	if wall == nil {
@@ -40,7 +41,7 @@ func New(wall func() time.Time, notBefore time.Time) *Clock {
 	return c
 }
 
-// Now returns the clock's time.
+// Now returns the time of the clock.
 func (c *Clock) Now() time.Time {
 	if c.wall == nil {
 		return c.now.Add(time.Since(c.base))

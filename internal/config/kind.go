@@ -273,7 +273,7 @@ var ErrNoTopic = errors.New("there is no such topic")
 type Parking interface {
 	Parked(ctx context.Context, pipeline string, fn func(*pipeline.Parked) bool) error
 	Get(ctx context.Context, id string) (*pipeline.Parked, error)
-	Remove(ctx context.Context, id, how, actor, reason string) error
+	Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error
 	Close() error
 }
 

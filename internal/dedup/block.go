@@ -2,36 +2,37 @@ package dedup
 
 import "github.com/semel-dev/semel"
 
-// block is a run of whole lines of one input on its way from the reader
-// through a worker to the committer. Blocks are used again and again.
+// block is a run of whole lines of one input. It goes from the reader through a
+// worker to the committer. Blocks are reused.
 type block struct {
 	// The reader fills these.
 
-	// input is the index of the input, offset the place of data in it.
+	// input is the index of the input, and offset is the position of data in
+	// it.
 	input  int
 	offset int64
 	data   []byte
-	// raw is how much of the input's file was read, compressed or not.
+	// raw is the number of bytes read from the input's file, compressed or not.
 	raw int64
-	// added is 1 if the last line had no line end and was given one.
+	// added is 1 if the last line had no line end and the reader added one.
 	added int
-	// err is why the reader stopped after this block.
+	// err is the reason why the reader stopped after this block.
 	err error
 
 	// A worker fills these.
 
-	// ends has, for each line, the end of its bytes with the line end. The
-	// next line begins there.
+	// ends has, for each line, the position after its line end, where the next
+	// line starts.
 	ends []int32
 	// digests and prints belong, in order, to the lines that are not in odd.
 	digests []semel.Digest
 	prints  []uint64
 	// odd are the lines that no key set decides, in order.
 	odd []oddLine
-	// hashed counts the lines without a key that took their content for one.
+	// hashed counts the lines without a key whose content became the key.
 	hashed int64
 
-	// parsed gets one value when the worker is done.
+	// parsed receives one value when the worker is done.
 	parsed chan struct{}
 	// decisions belong to digests.
 	decisions []semel.Decision
@@ -53,7 +54,7 @@ func (b *block) reset() {
 	b.ends, b.digests, b.prints, b.odd = b.ends[:0], b.digests[:0], b.prints[:0], b.odd[:0]
 }
 
-// start returns where a line begins.
+// start returns the position of a line.
 func (b *block) start(line int) int32 {
 	if line == 0 {
 		return 0
@@ -61,8 +62,8 @@ func (b *block) start(line int) int32 {
 	return b.ends[line-1]
 }
 
-// pool lends blocks. It is as large as what may be under way, so who waits for
-// a block waits for the committer.
+// pool lends blocks. It holds all blocks that may be in use, so a reader that
+// waits for a block waits for the committer.
 type pool struct {
 	free  chan *block
 	count int
@@ -77,7 +78,7 @@ func newPool(count, size int) *pool {
 	return p
 }
 
-// put gives a block back. Room for a very long line is not kept.
+// put gives a block back. It drops the buffer of a very long line.
 func (p *pool) put(b *block) {
 	if cap(b.data) > 4*p.size {
 		b.data = make([]byte, 0, p.size)

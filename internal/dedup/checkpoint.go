@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// checkpoint makes keys, position and outputs durable together, without waiting
-// for it.
+// checkpoint starts a commit that makes keys, position and outputs durable
+// together. It does not wait for the commit.
 func (c *committer) checkpoint(ctx context.Context) error {
 	if err := c.note(underway); err != nil {
 		return err
@@ -16,17 +16,17 @@ func (c *committer) checkpoint(ctx context.Context) error {
 	return c.journal.seal(ctx, c.files(), c.counts.BytesIn)
 }
 
-// stage is how far a run is at a checkpoint.
+// stage is the progress of a run at a checkpoint.
 type stage uint8
 
 const (
 	underway stage = iota
-	stopped        // from outside
+	stopped        // by the caller
 	failed         // at a line
 	finished       // at the end of the inputs
 )
 
-// finish is the last checkpoint. It waits until all is durable.
+// finish makes the last checkpoint. It waits until everything is durable.
 func (c *committer) finish(ctx context.Context, at stage) error {
 	if last := len(c.inputs) - 1; at == finished && c.pos.Input < last {
 		c.enter(last)
@@ -40,7 +40,7 @@ func (c *committer) finish(ctx context.Context, at stage) error {
 	if err := c.journal.seal(ctx, c.files(), c.counts.BytesIn); err != nil {
 		return err
 	}
-	c.journal.tx.Abort() // the next one, which is not needed
+	c.journal.tx.Abort() // the next transaction is not needed
 	c.journal.tx = nil
 	return c.journal.settled()
 }
@@ -90,19 +90,19 @@ func (c *committer) note(at stage) error {
 	})
 }
 
-// files are the outputs that must be synced before a commit.
+// files returns the outputs that must be synced before a commit.
 func (c *committer) files() []*output {
 	return slices.DeleteFunc(slices.Clone(c.outputs), func(o *output) bool { return o.path == "" })
 }
 
-// follow adds what is read of an input to the checksum that recognises it.
+// follow adds bytes that were read to the checksum that identifies the input.
 func (c *committer) follow(data []byte) {
 	if c.journal != nil && c.journal.id != "" {
 		c.crc = crc32.Update(c.crc, castagnoli, data)
 	}
 }
 
-// enter moves the position to the beginning of an input, over those before it
+// enter moves the position to the start of an input, and skips inputs before it
 // that have no lines.
 func (c *committer) enter(index int) {
 	for i := c.pos.Input + 1; i <= index; i++ {
@@ -112,7 +112,7 @@ func (c *committer) enter(index int) {
 	}
 }
 
-// leave remembers what the input was that was read to its end.
+// leave records the length and checksum of an input that was read to its end.
 func (c *committer) leave() {
 	if c.journal != nil && c.journal.id != "" {
 		c.found.Inputs[c.pos.Input].Read = &readState{Length: c.pos.Offset, CRC: c.crc}
@@ -120,7 +120,7 @@ func (c *committer) leave() {
 	}
 }
 
-// goTo sets the position to the beginning of an input.
+// goTo sets the position to the start of an input.
 func (c *committer) goTo(index int) {
 	in := c.inputs[index]
 	c.pos = position{Input: index, Offset: in.start, Line: in.headerLines()}

@@ -9,14 +9,14 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// fate is what becomes of a line.
+// fate says what happens to a line.
 type fate uint8
 
 const (
 	keep fate = iota
 	drop
 	reject
-	skip // a blank line, which is not counted as read
+	skip // a blank line, which does not count as read
 )
 
 // committer decides lines in the order of the inputs and writes them.
@@ -25,28 +25,29 @@ type committer struct {
 	inputs   []*input
 	comma    byte
 	set      keySet
-	journal  *journal // nil without a store; else it is the set
+	journal  *journal // nil without a store; otherwise journal is the set
 	outputs  []*output
 	out      *output
-	dups     *output // nil if they are not kept
-	rejected *output // nil if nothing is rejected
+	dups     *output // nil if duplicates are not kept
+	rejected *output // nil if no line is rejected
 	progress *progress
 
-	found runState // what the inputs were when the run began, or when read
-	// foundMore: found has changed since it was last recorded.
+	found runState // the state of the inputs when the run started, or when they were read
+	// foundMore is set if found has changed since it was last recorded.
 	foundMore bool
 	pos       position
 	crc       uint32 // of the input before pos, if the run can be resumed
 	counts    Counts
 	// written is counts.BytesOut when the output was opened.
 	written int64
-	// replay: the very same command is known to have finished, so all that
-	// has no key is in its files already. It ends with the first fresh line.
+	// replay is set if the same command is known to have finished. Lines
+	// without a key are then already in its files. The first fresh line clears
+	// it.
 	replay bool
 }
 
 // run takes blocks until there are no more, or until one cannot be settled. It
-// ends with a commit unless something cannot be written.
+// ends with a commit unless a write fails.
 func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) error {
 	err := c.settleAll(ctx, blocks, pool)
 	var line *LineError
@@ -89,7 +90,7 @@ func (c *committer) settleAll(ctx context.Context, blocks <-chan *block, pool *p
 				return c.stopped(ctx, b)
 			}
 			pool.put(b)
-		case <-ticker.C: // for an input that pauses
+		case <-ticker.C: // an input may pause
 		}
 		if c.journal != nil && c.journal.due(c.opts, c.counts.BytesIn, time.Now()) {
 			if err := c.checkpoint(drained); err != nil {
@@ -99,8 +100,8 @@ func (c *committer) settleAll(ctx context.Context, blocks <-chan *block, pool *p
 	}
 }
 
-// settle decides and writes the lines of a block, all or those before the first
-// that the run has to stop at.
+// settle decides and writes the lines of a block. If the run must stop at a
+// line, it writes the lines before that one.
 func (c *committer) settle(b *block) error {
 	lines, keyed := len(b.ends), len(b.digests)
 	var stop error
@@ -152,11 +153,12 @@ func (c *committer) settle(b *block) error {
 	return nil
 }
 
-// countOut counts what was written, the header too.
+// countOut counts the bytes that were written, including the header.
 func (c *committer) countOut() { c.counts.BytesOut = c.written + c.out.length - c.out.base }
 
-// place moves the lines that are kept together at the beginning of the block's
-// data and returns how many bytes they are. Others go to their files' buffers.
+// place moves the kept lines together at the start of the block's data and
+// returns how many bytes they have. Other lines go to the buffers of their
+// files.
 func (c *committer) place(b *block, lines int) (kept int) {
 	data := b.data
 	odd, keyed := b.odd, b.decisions
@@ -195,7 +197,7 @@ func (c *committer) place(b *block, lines int) (kept int) {
 	return kept + start - run
 }
 
-// knownFate is for a line whose key is known.
+// knownFate returns the fate of a line with a key.
 func (c *committer) knownFate(d semel.Decision) fate {
 	if d != semel.Mismatch {
 		return drop
@@ -210,7 +212,7 @@ func (c *committer) knownFate(d semel.Decision) fate {
 	return drop
 }
 
-// oddFate is for a line without a key.
+// oddFate returns the fate of a line without a key.
 func (c *committer) oddFate(odd oddLine) fate {
 	if odd.err == nil {
 		c.counts.Blank++
@@ -223,7 +225,7 @@ func (c *committer) oddFate(odd oddLine) fate {
 	return reject
 }
 
-// pass is for a line that is kept although its key does not say so.
+// pass returns the fate of a line that is kept by policy.
 func (c *committer) pass() fate {
 	if c.replay {
 		return drop
@@ -231,7 +233,8 @@ func (c *committer) pass() fate {
 	return keep
 }
 
-// aside counts a line that is not kept, and puts it where such lines go.
+// aside counts a line that is not kept, and writes it to the file for such
+// lines.
 func (c *committer) aside(f fate, line []byte) {
 	var side *output
 	switch f {
@@ -248,8 +251,8 @@ func (c *committer) aside(f fate, line []byte) {
 	}
 }
 
-// linesIn counts the lines in the first lines of a block, which may be records:
-// these may have more than one.
+// linesIn counts the line ends in the first lines of a block. A CSV record may
+// have more than one.
 func (c *committer) linesIn(data []byte, lines int) int64 {
 	if c.comma == 0 {
 		return int64(lines)
@@ -257,7 +260,7 @@ func (c *committer) linesIn(data []byte, lines int) int64 {
 	return int64(bytes.Count(data, []byte{'\n'}))
 }
 
-// stopped explains why the reader stopped after a block.
+// stopped returns the error for which the reader stopped after a block.
 func (c *committer) stopped(ctx context.Context, b *block) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -268,7 +271,7 @@ func (c *committer) stopped(ctx context.Context, b *block) error {
 	return c.lineError(b.err)
 }
 
-// lineError says of an error that it is at the line behind the position.
+// lineError adds the number of the line after the position to an error.
 func (c *committer) lineError(err error) error {
 	return &LineError{Input: c.inputs[c.pos.Input].name, Line: c.pos.Line + 1, Err: err}
 }

@@ -11,29 +11,30 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// csvState is where in a record a scanner stands.
+// csvState is the state of a scanner inside a record.
 type csvState uint8
 
 const (
 	fieldStart csvState = iota
 	unquoted
 	quoted
-	quoteSeen // a quote inside a quoted field: its end, or half of a doubled one
+	quoteSeen // a quote inside a quoted field: the end of the field, or half of a doubled quote
 )
 
 // recordScanner finds the ends of CSV records in data that may grow between
-// calls. A quote counts at the start of a field only; elsewhere in an unquoted
-// field it is a byte like any other.
+// calls. A quote matters only at the start of a field. Elsewhere in an unquoted
+// field it is an ordinary byte.
 type recordScanner struct {
 	comma   byte
 	state   csvState
-	bad     bool // the record has something behind a closing quote
+	bad     bool // the record has text after a closing quote
 	pos     int
 	newline byteFinder
 	quote   byteFinder
 }
 
-// byteFinder remembers the last find, so that a long line is searched once.
+// byteFinder remembers the last find, so that a long line is searched only
+// once.
 type byteFinder struct{ at, seen int }
 
 // next returns the first place of c in data at or after from, or len(data).
@@ -51,8 +52,8 @@ func (f *byteFinder) next(data []byte, from int, c byte) int {
 	return len(data)
 }
 
-// next returns the end, behind its line end, of the next record, or -1 if data
-// does not hold all of it; and whether the record is well formed.
+// next returns the end of the next record, after its line end, and whether the
+// record is well formed. The end is -1 if data does not hold the whole record.
 func (s *recordScanner) next(data []byte) (end int, good bool) {
 	for s.pos < len(data) {
 		switch s.state {
@@ -70,7 +71,7 @@ func (s *recordScanner) next(data []byte) (end int, good bool) {
 			case c == s.comma || c == '\n':
 				s.state = unquoted
 			case c == '\r' && s.pos+1 == len(data):
-				return -1, false // whether this is a line end is not known yet
+				return -1, false // the next byte decides whether this is a line end
 			default:
 				s.bad = s.bad || c != '\r' || data[s.pos+1] != '\n'
 				s.pos++
@@ -105,8 +106,8 @@ func (s *recordScanner) next(data []byte) (end int, good bool) {
 	return -1, false
 }
 
-// column is a field that a rule names, and the errors of a record without it,
-// made ahead.
+// column is a field that a rule names. Its errors, for records without the
+// field, are allocated in advance.
 type column struct {
 	at            int
 	absent, empty *key.MissingError
@@ -118,7 +119,7 @@ func findColumns(names []string, rules []*key.Rule, p *problems) [][]column {
 	for i, r := range rules {
 		for _, path := range r.Paths() {
 			if path.String() == "." {
-				continue // of hash(.): the whole record
+				continue // hash(.) means the whole record
 			}
 			name, ok := path.Name()
 			if !ok {
@@ -156,15 +157,15 @@ func findColumn(names []string, name string) (int, error) {
 	return at, nil
 }
 
-// appendFields appends the values of a record without its line end. Values with
-// doubled quotes are written to room, which is returned as it has grown.
+// appendFields appends the values of a record without its line end. It writes
+// values with doubled quotes to room, and returns room as it has grown.
 func appendFields(fields [][]byte, room, record []byte, comma byte) (split [][]byte, grown []byte) {
 	for {
 		var value []byte
 		if len(record) > 0 && record[0] == '"' {
 			value, record, room = unquote(record, room)
-			// What stands between the closing quote and the comma is not
-			// part of a well-formed record.
+			// Text between the closing quote and the comma is not part of a
+			// well-formed record.
 		} else {
 			value = record
 			if i := bytes.IndexByte(record, comma); i >= 0 {
@@ -181,14 +182,14 @@ func appendFields(fields [][]byte, room, record []byte, comma byte) (split [][]b
 	}
 }
 
-// unquote returns the value of the quoted field that record begins with, and
-// what follows its closing quote.
+// unquote returns the value of the quoted field at the start of record, and the
+// text after its closing quote.
 func unquote(record, room []byte) (value, rest, grown []byte) {
 	record = record[1:]
 	start := len(room)
 	for {
 		i := bytes.IndexByte(record, '"')
-		if i < 0 { // not closed, which the scanner has said
+		if i < 0 { // the quote is not closed, which the scanner has reported
 			i = len(record)
 			record = append(record[:i:i], '"')
 		}
@@ -204,15 +205,15 @@ func unquote(record, room []byte) (value, rest, grown []byte) {
 	}
 }
 
-// errRecord refuses a record that the rules of CSV do not divide into fields.
-var errRecord = errors.New("not valid CSV: a quoted field does not end where it should")
+// errRecord means that a record cannot be divided into fields.
+var errRecord = errors.New("not valid CSV: a quoted field has text after its closing quote, or no closing quote")
 
 func (w *worker) parseRecords(b *block) {
 	scanner := recordScanner{comma: w.comma}
 	for start := 0; start < len(b.data); {
 		end, good := scanner.next(b.data)
 		if end < 0 {
-			end = len(b.data) // a quote that is never closed
+			end = len(b.data) // a quote is never closed
 		}
 		record := trimEnd(b.data[start:end])
 		b.ends = append(b.ends, int32(end))
@@ -237,7 +238,7 @@ func (w *worker) parseRecords(b *block) {
 	}
 }
 
-// recordID appends the id of w.fields. Of several rules it is a composite.
+// recordID appends the id of w.fields. The id of several rules is a composite.
 func (w *worker) recordID(dst, record []byte) ([]byte, error) {
 	if len(w.rules) == 1 {
 		return w.columnID(dst, record, 0)
@@ -277,7 +278,7 @@ func (w *worker) columnID(dst, record []byte, rule int) ([]byte, error) {
 	return key.AppendString(dst, w.fields[columns[0].at]), nil
 }
 
-// appendContent appends the id of values, however they were quoted.
+// appendContent appends the id of values, however the record quotes them.
 func (w *worker) appendContent(dst []byte, values [][]byte) []byte {
 	w.content = w.content[:0]
 	for _, value := range values {

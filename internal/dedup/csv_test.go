@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// recordsOf divides data with the scanner, which sees it grow by step bytes.
+// recordsOf divides data with the scanner, and lets the data grow by step
+// bytes.
 func recordsOf(data []byte, comma byte, step int) (ends []int, good []bool) {
 	scanner := recordScanner{comma: comma}
 	for have := 0; have < len(data); {
@@ -24,8 +25,8 @@ func recordsOf(data []byte, comma byte, step int) (ends []int, good []bool) {
 	return ends, good
 }
 
-// FuzzCSV compares with encoding/csv: where that reads a record, ours has the
-// same end and the same fields.
+// FuzzCSV compares the scanner with encoding/csv. If encoding/csv reads a
+// record, the scanner must find the same end and the same fields.
 func FuzzCSV(f *testing.F) {
 	for _, seed := range []string{
 		"a,b\n1,2\n", "a,\"b\nc\"\r\n1,\"\"\"\"\n", "\"a\"x,b\n", "a\"b,c\n", "\r\n\n,\n\"", "\"a\"\r,b\r\n", "a\r", "\"\"\r\n\"\r\n\"\r\n",
@@ -57,7 +58,7 @@ func FuzzCSV(f *testing.F) {
 			}
 			want, err := reader.Read()
 			if err != nil {
-				return // it accepts less
+				return // encoding/csv accepts less
 			}
 			offset := reader.InputOffset()
 			if int(min(offset, int64(end))) != min(end, len(data)) {
@@ -71,7 +72,7 @@ func FuzzCSV(f *testing.F) {
 			for _, field := range fields {
 				got = append(got, strings.ReplaceAll(string(field), "\r", ""))
 			}
-			for k := range want { // it unifies line ends inside fields; we keep bytes
+			for k := range want { // encoding/csv unifies line ends inside fields; the scanner keeps the bytes
 				want[k] = strings.ReplaceAll(want[k], "\r", "")
 			}
 			if !slices.Equal(got, want) {

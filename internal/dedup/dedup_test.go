@@ -33,7 +33,7 @@ func random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// bundle is a directory with what one test reads and writes.
+// bundle is a directory for the files of one test.
 type bundle struct {
 	testing.TB
 	dir   string
@@ -53,7 +53,7 @@ func (b *bundle) file(name string, content string) string {
 	return b.path(name)
 }
 
-// content returns what a file holds, "" if there is none.
+// content returns the content of a file, or "" if there is no file.
 func (b *bundle) content(name string) string {
 	b.Helper()
 	data, err := os.ReadFile(b.path(name))
@@ -63,7 +63,7 @@ func (b *bundle) content(name string) string {
 	return string(data)
 }
 
-// run runs with standard output captured.
+// run runs and captures standard output.
 func (b *bundle) run(ctx context.Context, opts Options) (string, Report, error) {
 	var stdout bytes.Buffer
 	if opts.Stdout == nil {
@@ -78,7 +78,7 @@ func (b *bundle) run(ctx context.Context, opts Options) (string, Report, error) 
 	return stdout.String(), report, err
 }
 
-// must is run without an error.
+// must runs and fails the test on an error.
 func (b *bundle) must(opts Options) (string, Report) {
 	b.Helper()
 	out, report, err := b.run(b.Context(), opts)
@@ -91,7 +91,7 @@ func (b *bundle) must(opts Options) (string, Report) {
 	return out, report
 }
 
-// equal compares texts and shows where they part.
+// equal compares texts and shows the first difference.
 func (b *bundle) equal(what, got, want string) {
 	b.Helper()
 	if got == want {
@@ -156,7 +156,7 @@ func compareWithOracle(b *bundle, r *rand.Rand) {
 	}
 }
 
-// compressed packs text in one of the ways that are recognised.
+// compressed packs text in one of the recognised formats.
 func compressed(r *rand.Rand, text string) string {
 	var packed bytes.Buffer
 	switch r.IntN(4) {

@@ -11,9 +11,9 @@ import (
 
 // LineError says at which line of which input a run stopped.
 type LineError struct {
-	// Input is the input's name as the user gave it.
+	// Input is the name of the input as the user wrote it.
 	Input string
-	// Line counts from 1.
+	// Line is the number of the line, from 1.
 	Line int64
 	Err  error
 }
@@ -24,7 +24,7 @@ func (e *LineError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Input, e.
 // Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// missingError says why a line has no key and what can be done about it.
+// missingError says why a line has no key and how to handle such lines.
 type missingError struct{ err error }
 
 // Error implements error.
@@ -35,7 +35,7 @@ func (e *missingError) Error() string {
 // Unwrap returns the cause.
 func (e *missingError) Unwrap() error { return e.err }
 
-// describe says in the user's words why a line has no key.
+// describe says in the user's terms why a line has no key.
 func describe(err error) string {
 	var (
 		missing   *key.MissingError
@@ -47,17 +47,17 @@ func describe(err error) string {
 	case errors.As(err, &missing):
 		return fmt.Sprintf("%s is %s", missing.Rule, missing.Reason)
 	case errors.As(err, &notScalar):
-		return fmt.Sprintf("%s is an %s, which is not an id (hash(%s) takes its content)", notScalar.Rule, notScalar.Kind, notScalar.Rule)
+		return fmt.Sprintf("%s is an %s, which is not an id (use hash(%s) for its content)", notScalar.Rule, notScalar.Kind, notScalar.Rule)
 	case errors.As(err, &syntax):
 		return fmt.Sprintf("not valid JSON: %s at byte %d of the line", syntax.Problem, syntax.Offset+1)
 	case errors.As(err, &twice):
-		return fmt.Sprintf("the content has no one meaning: an object has two members %q", twice.Name)
+		return fmt.Sprintf("the content is ambiguous: an object has two members %q", twice.Name)
 	}
 	return err.Error()
 }
 
-// reason takes Go's words for the operation out of an error of a file, whose
-// name stands in the message already.
+// reason drops the name of the operation and of the file from a file error,
+// because the message already names the file.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {

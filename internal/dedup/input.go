@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// input is one thing to read, as it was found before anything was touched.
+// input is one input, as it was before the run touched anything.
 type input struct {
-	// name is what the user wrote, or "standard input".
+	// name is the name that the user wrote, or "standard input".
 	name string
-	path string // absolute; "" for standard input
+	path string // absolute, and "" for standard input
 	info os.FileInfo
-	// kept is a stream that was opened to look at it and cannot be opened
-	// again: standard input, pipes.
+	// kept is a stream that was opened for examination and cannot be opened
+	// again, such as standard input or a pipe.
 	kept   *stream
 	format Format
-	found  time.Time // when info was asked for
-	mark   []byte    // the byte order mark, if there is one
+	found  time.Time // time of the call that returned info
+	mark   []byte    // the byte order mark, if any
 	header []byte    // the CSV header with its line end
-	// lead is what was read of the input before the first line.
+	// lead has the bytes that were read before the first line.
 	lead []byte
-	// start is where the first line begins, in decompressed bytes.
+	// start is the position of the first line, in decompressed bytes.
 	start int64
 }
 
@@ -37,12 +37,12 @@ type position struct {
 	Offset int64 `json:"offset"`
 	// Line is the number of lines of this input before the position.
 	Line int64 `json:"line"`
-	// Ended: the line before had no line end, and was given one because the
-	// input ended. It must not go on.
+	// Ended means that the line before the position had no line end and got
+	// one, because the input ended. That line must not grow.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// findInput looks at one input. Files are opened and closed again.
+// findInput examines one input. It closes files again.
 func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) (*input, error) {
 	in := &input{name: name}
 	var raw io.Reader = stdin
@@ -61,7 +61,7 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 		}
 		if in.info.IsDir() {
 			file.Close()
-			return nil, fmt.Errorf("%s: this is a directory: name the files in it", name)
+			return nil, fmt.Errorf("%s: this is a directory; name the files in it", name)
 		}
 		if in.path, err = canonicalPath(name); err != nil {
 			file.Close()
@@ -84,7 +84,8 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 	return in, nil
 }
 
-// look finds out the format from the name or the first byte, and the mark.
+// look finds the format, from the name or the first byte, and the byte order
+// mark.
 func (in *input) look(s *stream, asked Format) error {
 	if beginsWith(s.plain, utf8Mark) {
 		in.mark = utf8Mark
@@ -99,7 +100,7 @@ func (in *input) look(s *stream, asked Format) error {
 		in.format = formatOfName(in.name)
 	}
 	if in.format == Auto {
-		// An error of the first read comes again where it can be reported.
+		// If the first read fails, a later read reports the error.
 		if head, _ := s.plain.Peek(1); len(head) > 0 && (head[0] == '{' || head[0] == '[') {
 			in.format = JSONL
 		}
@@ -107,7 +108,8 @@ func (in *input) look(s *stream, asked Format) error {
 	return nil
 }
 
-// formatOfName goes by the ending of a name, that of compression apart.
+// formatOfName returns the format for the extension of a name, without the
+// extension of a compression.
 func formatOfName(name string) Format {
 	name = strings.ToLower(name)
 	for _, ending := range []string{".gz", ".gzip", ".zst", ".zstd"} {
@@ -126,14 +128,15 @@ func formatOfName(name string) Format {
 	return Auto
 }
 
-// regular reports whether the input is a file that can be read from anywhere.
+// regular reports whether the input is a regular file, which can be read from
+// any position.
 func (in *input) regular() bool { return in.info != nil && in.info.Mode().IsRegular() }
 
 // stream opens the input at an offset.
 func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	if in.kept != nil {
 		in.kept.until(ctx)
-		return in.kept, nil // nothing but the mark and the header was read
+		return in.kept, nil // only the mark and the header were read
 	}
 	file, err := os.Open(in.path)
 	if err != nil {
@@ -150,8 +153,8 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 	return s, nil
 }
 
-// canonicalPath names a file that may not exist yet in one way only: by the same
-// name before and after it is made, also through a link.
+// canonicalPath returns one name for a file that may not exist yet. The name is
+// the same before and after the file is created, also through a link.
 func canonicalPath(name string) (string, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {

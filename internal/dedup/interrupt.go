@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Interruptible returns a reader of r whose reads end with the cause of ctx
-// also while r is a pipe or a terminal whose other end pauses.
+// Interruptible returns a reader of r. If r is a pipe or a terminal whose
+// writer pauses, reads still end with the cause of ctx.
 func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	file, ok := r.(*os.File)
 	if !ok {
@@ -16,12 +16,12 @@ func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return &patientReader{ctx: ctx, file: file}
 }
 
-// patientReader reads a file whose other end may pause. It waits until ctx
-// ends, which is that of the call under way: decompressors take none.
+// patientReader reads a file whose writer may pause. It waits until ctx ends.
+// ctx is that of the running call, because decompressors take none.
 type patientReader struct {
 	ctx  context.Context
 	file *os.File
-	// interrupted is the cause of ctx's end once a read met it.
+	// interrupted is the cause of ctx after a read met its end.
 	interrupted error
 }
 

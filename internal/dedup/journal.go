@@ -14,31 +14,31 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// journal is the keySet of a run with a store. What it decides becomes durable
+// journal is the keySet of a run with a store. Its decisions become durable
 // with the next commit, together with the position and the outputs.
 type journal struct {
 	store  *logstore.Store
 	tx     *logstore.Tx // nil before begin and after the last commit
 	window time.Duration
-	// id names the run in the store; "" if it cannot be resumed because one of
-	// its sides is a pipe.
+	// id names the run in the store. It is "" if the run cannot be resumed
+	// because an input or the output is a pipe.
 	id   string
 	mode openMode
 
 	keys      int        // decided in tx
 	committed time.Time  // when the last commit was sealed
-	bytesIn   int64      // at that time
-	pending   chan error // gets the outcome of the commit under way; or nil
+	bytesIn   int64      // at the time of the last commit
+	pending   chan error // receives the outcome of the running commit, or nil
 	failAt    func(string) error
 	elapsed   time.Duration // of earlier attempts
 	begun     time.Time
 }
 
-// maxTxKeys keeps a transaction below logstore.TxBytes, and bounds how much
-// memory commits under way take when lines are very short.
+// maxTxKeys keeps a transaction below logstore.TxBytes. It also bounds the
+// memory of running commits when lines are very short.
 const maxTxKeys = 1 << 19
 
-// storeError names the store in an error of writing it.
+// storeError adds the name of the store to a write error.
 type storeError struct {
 	dir string
 	err error
@@ -58,12 +58,12 @@ func (e *storeError) Unwrap() error { return e.err }
 func (j *journal) explain(err error) error {
 	var write *writeError
 	if err == nil || errors.As(err, &write) {
-		return err // of an output, which was to be synced
+		return err // the error of syncing an output
 	}
 	return &storeError{j.store.Dir(), err}
 }
 
-// isStore reports whether there is a store in a directory.
+// isStore reports whether a directory has a store.
 func isStore(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "STORE"))
 	return err == nil
@@ -71,15 +71,15 @@ func isStore(dir string) bool {
 
 func openStore(dir string) (*logstore.Store, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file: name a directory", dir)}}
+		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: this is a file; name a directory", dir)}}
 	}
 	store, err := logstore.Open(dir, nil)
 	var locked *logstore.LockedError
 	switch {
 	case errors.As(err, &locked):
-		return nil, fmt.Errorf("the store %s is in use by %s: run this again when that has ended", dir, locked.Holder)
+		return nil, fmt.Errorf("the store %s is in use by %s; run this again after it has ended", dir, locked.Holder)
 	case errors.Is(err, semel.ErrInvalidRequest):
-		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: the directory holds files of something else: name a store, or a directory that is new or empty", dir)}}
+		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--store %s: the directory holds other files; name a store, or a new or empty directory", dir)}}
 	case err != nil:
 		return nil, &storeError{dir, err}
 	}
@@ -106,10 +106,10 @@ func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.De
 	return nil
 }
 
-var errUndecided = errors.New("a key is claimed in the store by another program and has no outcome: see semel keys ls --state unknown, and semel keys resolve")
+var errUndecided = errors.New("another program claimed a key in the store and left no outcome; find it with semel keys ls --state unknown and settle it with semel keys resolve")
 
-// due reports whether it is time for a commit. Time alone does not make one
-// while another is under way.
+// due reports whether it is time for a commit. The time alone does not trigger
+// a commit while another is running.
 func (j *journal) due(o *Options, bytesIn int64, now time.Time) bool {
 	return bytesIn-j.bytesIn >= o.commitBytes || j.keys >= maxTxKeys/2 ||
 		now.Sub(j.committed) >= o.commitEvery && !j.busy()
@@ -119,7 +119,7 @@ func (j *journal) busy() bool {
 	return j.pending != nil && len(j.pending) == 0
 }
 
-// settled waits for the commit under way.
+// settled waits for the running commit.
 func (j *journal) settled() error {
 	if j.pending == nil {
 		return nil
@@ -139,8 +139,8 @@ func (j *journal) set(name string, value any) error {
 	return nil
 }
 
-// seal sends what was decided and set on its way, behind a sync of the files,
-// and begins the next transaction.
+// seal starts the commit of all decisions and named values, after a sync of the
+// files, and starts the next transaction.
 func (j *journal) seal(ctx context.Context, files []*output, bytesIn int64) error {
 	if err := j.settled(); err != nil {
 		return err
@@ -171,11 +171,11 @@ func (j *journal) begin(ctx context.Context) (err error) {
 	return j.explain(err)
 }
 
-// abort forgets what was decided since the last commit, which it waits for.
+// abort waits for the running commit and drops the decisions since then.
 func (j *journal) abort() {
 	if j.tx != nil {
 		j.tx.Abort()
 		j.tx = nil
 	}
-	_ = j.settled() // the error that led here says more
+	_ = j.settled() // the error that caused the abort says more
 }

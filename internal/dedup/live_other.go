@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// readable does not know, so lines are handed on after every read.
+// readable cannot know on this system, so lines are passed on after each read.
 func readable(*os.File) bool { return false }
 
-// waitReadable leaves the waiting to the read.
+// waitReadable does nothing; the read itself waits.
 func waitReadable(context.Context, *os.File) error { return nil }

@@ -69,7 +69,7 @@ func (l *live) write(data string) {
 	}
 }
 
-// interrupt ends the run, which has read all that was written, with the cause.
+// interrupt ends the run with the cause, after the run has read everything.
 func (l *live) interrupt() {
 	l.Helper()
 	for readable(l.stdin) {

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeEvery is how often a wait for input looks whether it was interrupted, in
-// milliseconds.
+// wakeEvery is the interval in milliseconds at which a wait for input checks
+// ctx.
 const wakeEvery = 100
 
-// readable reports whether a read of f returns at once.
+// readable reports whether a read of f returns without waiting.
 func readable(f *os.File) bool { return poll(f, 0) }
 
-// waitReadable returns when a read of f would return at once, or with the cause
-// of ctx's end. A read itself could not be interrupted.
+// waitReadable returns when a read of f would not wait, or with the cause of
+// ctx. A read itself cannot be interrupted.
 func waitReadable(ctx context.Context, f *os.File) error {
 	for !poll(f, wakeEvery) {
 		if ctx.Err() != nil {
@@ -27,7 +27,8 @@ func waitReadable(ctx context.Context, f *os.File) error {
 	return nil
 }
 
-// poll answers true also when poll fails: the read then says why.
+// poll also returns true if the system call fails. The read then returns the
+// error.
 func poll(f *os.File, milliseconds int) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, milliseconds)

@@ -7,11 +7,11 @@ import (
 	"github.com/semel-dev/semel/filter"
 )
 
-// leastBlockedRate is the lowest rate that a blocked filter, which is faster,
-// can be made for.
+// leastBlockedRate is the lowest rate of a blocked filter, which is the faster
+// kind.
 const leastBlockedRate = 1e-6
 
-// lossy is a keySet that forgets nothing and takes some new keys for known.
+// lossy is a keySet that takes some new keys for known ones and forgets no key.
 type lossy struct {
 	filter bloom
 	expect int64
@@ -19,7 +19,7 @@ type lossy struct {
 	over   bool
 }
 
-// bloom is what the filters of package filter have in common.
+// bloom has the methods that the filters of package filter share.
 type bloom interface {
 	AddDigest(d semel.Digest) (maybeSeen bool, err error)
 	Over() bool
@@ -39,7 +39,7 @@ func newLossy(o *Options) (*lossy, error) {
 	if err != nil {
 		return nil, &RefusedError{Problems: []string{fmt.Sprintf("--lossy %v --expect %d: %v", o.Lossy, o.Expect, err)}}
 	}
-	o.Note(fmt.Sprintf("lossy: of the new lines up to %v may be dropped as duplicates, as asked for by --lossy (a filter of %d KiB for %d keys)",
+	o.Note(fmt.Sprintf("lossy: up to %v of the new lines may be dropped as duplicates, as --lossy permits (a filter of %d KiB for %d keys)",
 		o.Lossy, l.filter.Bytes()>>10, o.Expect))
 	return l, nil
 }
@@ -57,14 +57,14 @@ func (l *lossy) decide(digests []semel.Digest, _ []uint64, out []semel.Decision)
 	}
 	if !l.over && l.filter.Over() {
 		l.over = true
-		l.note(fmt.Sprintf("lossy: there are more than the %d keys of --expect: more new lines are dropped than --lossy allows", l.expect))
+		l.note(fmt.Sprintf("lossy: there are more keys than the %d of --expect, so more new lines are dropped than --lossy permits", l.expect))
 	}
 	return nil
 }
 
-// close tells the rate that was reached.
+// close reports the rate that was reached.
 func (l *lossy) close() {
 	if l.over {
-		l.note(fmt.Sprintf("lossy: at the end new lines were dropped at a rate of %.2g", l.filter.ErrorRate()))
+		l.note(fmt.Sprintf("lossy: new lines were dropped at a rate of %.2g at the end", l.filter.ErrorRate()))
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Stdio is the name of standard input among inputs and of standard output as
-// an output.
+// Stdio is the name of standard input as an input and of standard output as an
+// output.
 const Stdio = "-"
 
 // MaxLine is the longest line, without its line end, that is read.
@@ -21,19 +21,19 @@ const MaxLine = 64 << 20
 type Format string
 
 const (
-	// Auto goes by the name of each input, then by its first byte.
+	// Auto uses the name of each input, then its first byte.
 	Auto Format = "auto"
-	// JSONL is one JSON document a line.
+	// JSONL has one JSON document on each line.
 	JSONL Format = "jsonl"
-	// Text is lines of any bytes.
+	// Text has lines of arbitrary bytes.
 	Text Format = "text"
-	// CSV is RFC 4180 with a header; a record may span lines.
+	// CSV is RFC 4180 with a header. A record may span lines.
 	CSV Format = "csv"
-	// TSV is CSV with tabs for commas.
+	// TSV is CSV with tabs instead of commas.
 	TSV Format = "tsv"
 )
 
-// OnMissing says what becomes of a line that has no key.
+// OnMissing says what happens to a line without a key.
 type OnMissing string
 
 const (
@@ -43,11 +43,11 @@ const (
 	MissingReject OnMissing = "reject"
 	// MissingPass writes the line to the output.
 	MissingPass OnMissing = "pass"
-	// MissingHash takes the line's content for its key.
+	// MissingHash uses the content of the line as its key.
 	MissingHash OnMissing = "hash"
 )
 
-// OnMismatch says what becomes of a line whose key is known with other content.
+// OnMismatch says what happens to a line whose key is known with other content.
 type OnMismatch string
 
 const (
@@ -59,69 +59,72 @@ const (
 	MismatchPass OnMismatch = "pass"
 )
 
-// Options say what to read, what makes lines the same, and where they go.
+// Options are the options of [Prepare]: what to read, which lines are the same,
+// and where lines go.
 type Options struct {
-	// Inputs are files, or [Stdio], read in this order. Defaults to Stdio.
+	// Inputs are files, or [Stdio], which are read in this order. Defaults to
+	// Stdio.
 	Inputs []string
-	// Format of all inputs. Defaults to Auto.
+	// Format is the format of all inputs. Defaults to Auto.
 	Format Format
-	// Keys are the key rules; several make one composite key. Defaults to
+	// Keys are the key rules. Several rules make one composite key. Defaults to
 	// "line".
 	Keys []string
-	// Store is the directory of the embedded store. Defaults to "", which
-	// keeps keys in memory for this run.
+	// Store is the directory of the embedded store. Defaults to "", which keeps
+	// keys in memory for this run.
 	Store string
 	// Scope is the key space in the store. Defaults to "default".
 	Scope string
 	// Window is how long a key is remembered. Must be above 0. Defaults to
 	// semel.Forever.
 	Window time.Duration
-	// Output is the file for the lines that are fresh. Defaults to Stdio.
+	// Output is the file for fresh lines. Defaults to Stdio.
 	Output string
-	// Append goes on after what an output holds that the store did not write.
+	// Append continues after content of an output that the store did not write.
 	// Defaults to false.
 	Append bool
-	// Force starts such an output anew, and an unfinished run whose inputs or
-	// outputs changed from its beginning. Keys that are known stay known, so
-	// that their lines are not written again. Defaults to false.
+	// Force overwrites such an output. It also restarts an unfinished run whose
+	// inputs or outputs changed. Known keys stay known, so their lines are not
+	// written again. Defaults to false.
 	Force bool
-	// Duplicates is a file for the lines that are dropped. Defaults to "",
-	// which does not keep them.
+	// Duplicates is a file for dropped lines. Defaults to "", which does not
+	// keep them.
 	Duplicates string
-	// Rejected is the file for the lines that are rejected. Must be set if
-	// OnMissing or OnMismatch rejects. Defaults to "".
+	// Rejected is the file for rejected lines. Must be set if OnMissing or
+	// OnMismatch rejects. Defaults to "".
 	Rejected string
-	// OnMissing is for lines without a key. Defaults to MissingFail.
+	// OnMissing applies to lines without a key. Defaults to MissingFail.
 	OnMissing OnMissing
-	// OnMismatch is for lines whose key had other content. Defaults to
+	// OnMismatch applies to lines whose key had other content. Defaults to
 	// MismatchDrop.
 	OnMismatch OnMismatch
-	// Report is a file that the [Report] is written to, as JSON. Defaults to
-	// "", which writes none.
+	// Report is the file for the [Report] as JSON. Defaults to "", which writes
+	// none.
 	Report string
-	// Lossy is the share of new lines that may be taken for duplicates, by a
-	// filter of fixed size in place of exact keys. Must be between 0 and 1,
+	// Lossy is the share of new lines that may be taken for duplicates. A
+	// filter of fixed size then replaces exact keys. Must be between 0 and 1,
 	// and 0 with a Store. Defaults to 0, which is exact.
 	Lossy float64
-	// Expect is the number of keys that the filter is made for. Must be above
+	// Expect is the number of keys for which the filter is made. Must be above
 	// 0 if Lossy is. Defaults to 0.
 	Expect int64
 	// Threads is the number of goroutines that parse. Must be between 0 and
 	// 256. Defaults to 0, which is one for each CPU.
 	Threads int
-	// Problems are what the caller found wrong already. If there are any, they
-	// are reported with all others and the run is refused. Defaults to nil.
+	// Problems are problems that the caller has already found. If there are
+	// any, Prepare refuses the run and reports them with its own. Defaults to
+	// nil.
 	Problems []string
-	// Stdin and Stdout stand behind Stdio. Default to nil, which is empty and
-	// discards.
+	// Stdin and Stdout are the streams of Stdio. Defaults to nil, which is
+	// empty and discards.
 	Stdin  io.Reader
 	Stdout io.Writer
-	// Note is told, one line at a time, what people should know that is not
-	// an error. Called before and during Do, from one goroutine at a time.
-	// Defaults to nil, which tells nobody.
+	// Note is called with one line of information at a time, before and during
+	// Do, from one goroutine at a time. Defaults to nil, which discards the
+	// lines.
 	Note func(text string)
 
-	// blockSize and commitEvery are smaller in tests. failAt is asked before
+	// blockSize and commitEvery are smaller in tests. failAt is called before
 	// each step that changes something durable.
 	blockSize   int
 	commitBytes int64
@@ -176,22 +179,22 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// check finds what is wrong with the options by themselves.
+// check adds the problems of the options to p.
 func (o *Options) check(p *problems) {
 	p.oneOf("--format", o.Format, Auto, JSONL, Text, CSV, TSV)
 	p.oneOf("--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
 	p.oneOf("--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
 	if o.Rejected == "" && (o.OnMissing == MissingReject || o.OnMismatch == MismatchReject) {
-		p.addf("lines are to be rejected, but there is no place for them: add --rejected FILE")
+		p.addf("lines can be rejected, but there is no file for them: add --rejected FILE")
 	}
 	if o.Window < 0 {
-		p.addf("--window %s: a key cannot be remembered for less than no time", o.Window)
+		p.addf("--window %s: write a duration above 0, or forever", o.Window)
 	}
 	if o.Threads < 0 || o.Threads > maxThreads {
 		p.addf("--threads %d: write a number from 1 to %d", o.Threads, maxThreads)
 	}
 	if o.Append && o.Force {
-		p.addf("--append goes on after what the output holds, --force starts it anew: choose one")
+		p.addf("--append continues after the content of the output and --force overwrites it: choose one")
 	}
 	o.checkLossy(p)
 	o.checkStdin(p)
@@ -200,20 +203,20 @@ func (o *Options) check(p *problems) {
 func (o *Options) checkLossy(p *problems) {
 	switch {
 	case o.Lossy == 0 && o.Expect != 0:
-		p.addf("--expect is for --lossy RATE: without it keys are exact and need no estimate")
+		p.addf("--expect is only for --lossy RATE; without it keys are exact")
 	case o.Lossy != 0 && (o.Lossy < 0 || o.Lossy >= 1):
-		p.addf("--lossy %v: a rate is above 0 and below 1, as 0.001", o.Lossy)
+		p.addf("--lossy %v: write a rate above 0 and below 1, such as 0.001", o.Lossy)
 	case o.Lossy != 0 && o.Expect <= 0:
-		p.addf("--lossy needs --expect N, the number of different keys to make the filter for")
+		p.addf("--lossy needs --expect N, the number of different keys")
 	}
 	if o.Lossy != 0 && o.Store != "" {
-		p.addf("--lossy and --store exclude each other: a store's keys are exact")
+		p.addf("--lossy and --store exclude each other: the keys of a store are exact")
 	}
 	if o.Lossy != 0 && o.Window != semel.Forever {
-		p.addf("--lossy and --window exclude each other: the filter forgets nothing")
+		p.addf("--lossy and --window exclude each other: the filter forgets no key")
 	}
 	if o.Lossy != 0 && o.OnMismatch != MismatchDrop {
-		p.addf("--lossy cannot tell other content: leave --on-mismatch out")
+		p.addf("--lossy cannot detect other content: leave out --on-mismatch")
 	}
 }
 
@@ -225,20 +228,20 @@ func (o *Options) checkStdin(p *problems) {
 		}
 	}
 	if stdin > 1 {
-		p.addf("standard input is named %d times: it can be read once", stdin)
+		p.addf("standard input is named %d times, but it can be read only once", stdin)
 	}
 }
 
-// RefusedError says why a run was not begun. Nothing was touched.
+// RefusedError says why Prepare refused a run. Nothing was touched.
 type RefusedError struct {
-	// Problems has one line for each: what, why, and what to do.
+	// Problems has one line for each problem: what is wrong, and what to do.
 	Problems []string
 }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return "dedup: refused: " + strings.Join(e.Problems, "; ") }
 
-// problems gathers what is wrong, so that all of it is reported at once.
+// problems collects problems, so that all of them are reported together.
 type problems []string
 
 func (p *problems) addf(format string, args ...any) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// oracle is deduplication written to be read: it decodes every line with
+// oracle is a deduplication that is easy to read. It decodes every line with
 // encoding/json and keeps every key in a map. Keys are the member "id".
 type oracle struct {
 	onMissing  OnMissing
@@ -23,7 +23,7 @@ type oracle struct {
 	failed int64
 }
 
-// input decides the lines of one input and reports whether to go on.
+// input decides the lines of one input and reports whether to continue.
 func (o *oracle) input(data string) bool {
 	for n := int64(1); data != ""; n++ {
 		line, rest, ended := strings.Cut(data, "\n")
@@ -141,7 +141,7 @@ func oracleKey(line string) (id string, content any, ok bool) {
 	return "", content, false
 }
 
-// randomLines makes lines of which many share ids, in many spellings.
+// randomLines makes lines with shared ids, written in many ways.
 func randomLines(r *rand.Rand, count, ids int, odd bool) string {
 	var b strings.Builder
 	for range count {

@@ -9,39 +9,40 @@ import (
 	"path/filepath"
 )
 
-// output is one file that lines go to, or standard output.
+// output is one file for lines, or standard output.
 type output struct {
 	flag string // --output, --duplicates or --rejected
 	name string // as the user wrote it
-	// path is canonical; "" for what has no content to come back to: standard
-	// output, devices, pipes.
+	// path is canonical. It is "" for standard output, devices and pipes, which
+	// have no content to return to.
 	path string
 	file *os.File
 	to   io.Writer
 
-	// Of a file, where this run goes on, whether that is where an earlier run
-	// ended it, and whether a line end is missing there.
+	// base is the position in the file where this run continues. The other two
+	// fields say whether an earlier run ended there, and whether a line end is
+	// missing there.
 	base    int64
 	intact  bool
 	unended bool
 
-	// renewed: what it held is given up. Of the lines that the store wrote,
-	// those up to lost may be there no more.
+	// renewed means that the content is overwritten. Up to lost of the lines
+	// that the store wrote may be gone.
 	renewed bool
 	lost    int64
 
 	length int64
-	lines  int64  // that were written for the store, up to length
+	lines  int64  // lines that were written for the store, up to length
 	crc    uint32 // of the content up to length, if tracked
 	track  bool
 	// mark is the byte order mark, written before the first line.
 	mark []byte
-	// buffer gathers the lines of one block for the side files.
+	// buffer collects the lines of one block for a file other than the output.
 	buffer []byte
 }
 
-// findOutputs looks at the files that are to be written, without touching them.
-// The first is the output itself.
+// findOutputs examines the output files without touching them. The first one is
+// the output itself.
 func findOutputs(opts *Options, p *problems) []*output {
 	outputs := []*output{{flag: "--output", name: opts.Output}}
 	if opts.Duplicates != "" {
@@ -55,7 +56,7 @@ func findOutputs(opts *Options, p *problems) []*output {
 		case o.name == Stdio && o.flag == "--output":
 			o.name, o.to = "standard output", opts.Stdout
 		case o.name == Stdio:
-			p.addf("%s -: standard output is for the fresh lines: name a file", o.flag)
+			p.addf("%s -: standard output is for the fresh lines; name a file", o.flag)
 		default:
 			o.find(p)
 		}
@@ -63,14 +64,14 @@ func findOutputs(opts *Options, p *problems) []*output {
 	return outputs
 }
 
-// find looks where the file is to be.
+// find examines the place of the file.
 func (o *output) find(p *problems) {
 	info, err := os.Stat(o.name)
 	switch {
 	case err == nil && info.IsDir():
-		p.addf("%s %s: this is a directory: name a file", o.flag, o.name)
+		p.addf("%s %s: this is a directory; name a file", o.flag, o.name)
 	case err == nil && !info.Mode().IsRegular():
-		// Neither position nor content to come back to.
+		// It has neither a position nor content to return to.
 	default:
 		if o.path, err = canonicalPath(o.name); err != nil {
 			p.addf("%s %s: its directory: %s", o.flag, o.name, reason(err))
@@ -78,7 +79,7 @@ func (o *output) find(p *problems) {
 	}
 }
 
-// open opens the file, or makes it, and changes nothing in it.
+// open opens or creates the file, and changes nothing in it.
 func (o *output) open() error {
 	if o.to != nil {
 		return nil
@@ -96,7 +97,7 @@ func (o *output) open() error {
 	return nil
 }
 
-// syncDir makes a file that is new findable after a loss of power.
+// syncDir makes the directory entry of a new file durable.
 func (o *output) syncDir() error {
 	if o.path == "" {
 		return nil
@@ -112,8 +113,8 @@ func (o *output) syncDir() error {
 	return nil
 }
 
-// begin cuts the file to its base and goes on there: of an empty one with the
-// header, of one that someone else wrote with the line end it lacks.
+// begin cuts the file to its base and continues there. It writes the header to
+// an empty file, and a missing line end to a file that another program wrote.
 func (o *output) begin(header []byte) error {
 	o.length = o.base
 	if o.path != "" {
@@ -154,7 +155,7 @@ func (o *output) put(data []byte) error {
 	return o.explain(err)
 }
 
-// flush writes what was gathered.
+// flush writes the collected lines.
 func (o *output) flush() error {
 	if len(o.buffer) == 0 {
 		return nil
@@ -164,8 +165,7 @@ func (o *output) flush() error {
 	return err
 }
 
-// trim takes a last line that was not written whole out of a file that nobody
-// will cut later.
+// trim removes an incomplete last line from a file that no later run will cut.
 func (o *output) trim(comma byte) {
 	if o.path == "" || o.length == o.base {
 		return
@@ -174,7 +174,7 @@ func (o *output) trim(comma byte) {
 	tail := make([]byte, min(o.length-o.base, most))
 	from := o.length - int64(len(tail))
 	if _, err := o.file.ReadAt(tail, from); err != nil {
-		return // the error that led here is told
+		return // the error that caused this is reported
 	}
 	cut := cutter{comma: comma}
 	if end := cut.end(tail); end > 0 {
@@ -189,7 +189,7 @@ func (o *output) close() error {
 	return o.explain(o.file.Close())
 }
 
-// explain names the file in an error of writing it.
+// explain adds the name of the file to a write error.
 func (o *output) explain(err error) error {
 	switch {
 	case err == nil:
@@ -212,7 +212,7 @@ func (e *writeError) Error() string { return e.name + ": " + reason(e.err) }
 // Unwrap returns the cause.
 func (e *writeError) Unwrap() error { return e.err }
 
-// closeOutputs closes all, and returns what went wrong.
+// closeOutputs closes all outputs and returns their errors.
 func closeOutputs(outputs []*output) error {
 	var errs []error
 	for _, o := range outputs {

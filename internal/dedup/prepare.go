@@ -11,8 +11,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// findInputs looks at all inputs and settles their format. What is wrong with
-// any of them goes to p.
+// findInputs examines all inputs and settles their format. Problems go to p.
 func findInputs(ctx context.Context, o *Options, rules []*key.Rule, p *problems) ([]*input, Format) {
 	var inputs []*input
 	for _, name := range o.Inputs {
@@ -40,11 +39,11 @@ func oneFormat(inputs []*input, rules []*key.Rule, p *problems) Format {
 			first = in
 		case in.format == first.format:
 		case isLine(rules) && !in.format.records() && !first.format.records():
-			// To the key it makes no difference, and blank lines are lines of
-			// some of them.
+			// The format makes no difference to the key, and in some formats
+			// blank lines are lines.
 			return Text
 		default:
-			p.addf("%s looks like %s and %s like %s: say --format", first.name, first.format, in.name, in.format)
+			p.addf("%s looks like %s and %s like %s: add --format", first.name, first.format, in.name, in.format)
 			return first.format
 		}
 	}
@@ -54,15 +53,14 @@ func oneFormat(inputs []*input, rules []*key.Rule, p *problems) Format {
 	case isLine(rules):
 		return Text
 	}
-	// A key that looks into documents needs them; where a line is none, that
-	// line is named.
+	// The key is in JSON documents. A line that is not one is reported.
 	return JSONL
 }
 
 // records reports whether the format has records and a header.
 func (f Format) records() bool { return f == CSV || f == TSV }
 
-// comma returns what separates fields, or 0.
+// comma returns the separator of fields, or 0.
 func (f Format) comma() byte {
 	switch f {
 	case CSV:
@@ -88,7 +86,7 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 		case err != nil:
 			p.addf("--key %q: %v", text, err)
 		case r.Form() != key.FormPath && r.Form() != key.FormLine && r.Form() != key.FormHash:
-			p.addf("--key %s: lines of a file have no such thing: use a path that begins with '.', line, or hash(.)", text)
+			p.addf("--key %s: lines of a file have no such property; use a path that begins with '.', line, or hash(.)", text)
 		default:
 			rules = append(rules, r)
 		}
@@ -96,21 +94,22 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 	return rules
 }
 
-// checkRules refuses rules that the format has no places for.
+// checkRules refuses rules that do not fit the format.
 func checkRules(rules []*key.Rule, format Format, p *problems) {
 	if format != Text || len(rules) == 0 || isLine(rules) {
-		return // without any, what is wrong with them was said
+		return // the problem of the rules was already reported
 	}
 	for _, r := range rules {
 		if r.Form() != key.FormLine {
-			p.addf("--key %s: lines of text have no members: say --format jsonl or csv if they are more than text", r)
+			p.addf("--key %s: lines of text have no members; add --format jsonl or --format csv if they are not text", r)
 			return
 		}
 	}
-	p.addf("--key line: once is enough")
+	p.addf("--key line: write it only once")
 }
 
-// readHeaders reads the CSV headers of all inputs and checks that they are one.
+// readHeaders reads the CSV headers of all inputs and checks that they are
+// equal.
 func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) (names []string, header []byte) {
 	var first *input
 	for _, in := range inputs {
@@ -119,7 +118,7 @@ func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) 
 			continue
 		}
 		if len(in.header) == 0 {
-			continue // an empty file has nothing to say
+			continue // an empty file has no header
 		}
 		fields, _ := appendFields(nil, nil, trimEnd(in.header), comma)
 		own := make([]string, len(fields))
@@ -131,7 +130,7 @@ func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) 
 			continue
 		}
 		if strings.Join(own, "\x00") != strings.Join(names, "\x00") {
-			p.addf("%s has another header than %s (%q, not %q): deduplicate them apart", in.name, first.name, own, names)
+			p.addf("%s and %s have different headers (%q and %q); deduplicate them separately", in.name, first.name, own, names)
 		}
 	}
 	if first != nil {
@@ -140,7 +139,7 @@ func readHeaders(ctx context.Context, inputs []*input, comma byte, p *problems) 
 	return names, header
 }
 
-// readHeader reads the first record, up to which the input's start moves.
+// readHeader reads the first record and moves the start of the input after it.
 func (in *input) readHeader(ctx context.Context, comma byte) error {
 	s, err := in.stream(ctx, in.start)
 	if err != nil {
@@ -171,10 +170,10 @@ func (in *input) readHeader(ctx context.Context, comma byte) error {
 	}
 }
 
-// headerLines is the number of lines before the first record.
+// headerLines returns the number of lines before the first record.
 func (in *input) headerLines() int64 { return int64(bytes.Count(in.header, []byte{'\n'})) }
 
-// checkPaths refuses files with two roles in one run.
+// checkPaths refuses a file that has two roles in one run.
 func checkPaths(inputs []*input, outputs []*output, report string, p *problems) {
 	if report != "" {
 		o := &output{flag: "--report", name: report}
@@ -188,7 +187,7 @@ func checkPaths(inputs []*input, outputs []*output, report string, p *problems) 
 		info, err := os.Stat(o.path)
 		for _, in := range inputs {
 			if in.info != nil && (in.path == o.path || err == nil && os.SameFile(info, in.info)) {
-				p.addf("%s %s is also an input: write to another file", o.flag, o.name)
+				p.addf("%s %s is also an input; write to another file", o.flag, o.name)
 			}
 		}
 		for _, other := range outputs[:i] {
@@ -197,7 +196,7 @@ func checkPaths(inputs []*input, outputs []*output, report string, p *problems) 
 				continue
 			}
 			if other.path == o.path || err == nil && otherErr == nil && os.SameFile(info, otherInfo) {
-				p.addf("%s and %s are one file, %s: name two", other.flag, o.flag, o.name)
+				p.addf("%s and %s are the same file, %s; name two files", other.flag, o.flag, o.name)
 			}
 		}
 	}

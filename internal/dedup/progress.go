@@ -2,21 +2,21 @@ package dedup
 
 import "sync/atomic"
 
-// progress is what others may see of a run while it runs.
+// progress is the part of the state that others may read during a run.
 type progress struct {
 	read, fresh, done atomic.Int64
 }
 
-// Progress is how far a run is.
+// Progress is the progress of a run.
 type Progress struct {
-	// Read and Fresh are those of Counts.
+	// Read and Fresh are as in Counts.
 	Read, Fresh int64
-	// Done and Total count the bytes of the inputs as they lie on the disk,
-	// compressed or not. Total is 0 if an input is not a file.
+	// Done and Total count the bytes of the inputs on disk, compressed or not.
+	// Total is 0 if an input is not a file.
 	Done, Total int64
 }
 
-// Progress tells how far the run is. It may be called while Do runs.
+// Progress returns the progress of the run. It may be called while Do runs.
 func (r *Run) Progress() Progress {
 	p := Progress{Read: r.progress.read.Load(), Fresh: r.progress.fresh.Load(), Done: r.progress.done.Load()}
 	for _, in := range r.inputs {
@@ -28,7 +28,7 @@ func (r *Run) Progress() Progress {
 	return p
 }
 
-// tell updates what others see, after a block.
+// tell updates the progress after a block.
 func (c *committer) tell(b *block) {
 	done := b.raw
 	for _, in := range c.inputs[:b.input] {

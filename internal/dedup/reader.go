@@ -12,12 +12,12 @@ type reader struct {
 	inputs []*input
 	comma  byte // 0 unless the format is CSV or TSV
 	blocks *pool
-	// work and ordered get each block; both have room for all blocks.
+	// work and ordered receive each block. Both have room for all blocks.
 	work, ordered chan<- *block
 }
 
-// run reads the inputs from a position to their ends, or to the first error,
-// which travels as the err of the last block.
+// run reads the inputs from a position to their ends, or to the first error.
+// The last block carries the error.
 func (r *reader) run(ctx context.Context, from position) {
 	defer close(r.work)
 	defer close(r.ordered)
@@ -74,8 +74,8 @@ func (r *reader) readInput(ctx context.Context, index int, offset int64) bool {
 	return false
 }
 
-// fill reads until the block is full, the input pauses or ends, and returns how
-// many bytes of the block are whole lines and whether the input goes on.
+// fill reads until the block is full or the input pauses or ends. It returns
+// how many bytes of the block are whole lines, and whether the input continues.
 func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more bool) {
 	cut := cutter{comma: r.comma}
 	for {
@@ -111,11 +111,12 @@ func (r *reader) fill(ctx context.Context, s *stream, b *block) (size int, more 
 	}
 }
 
-// errLineTooLong is told by the committer, who knows the line's number.
+// errLineTooLong is reported by the committer, which knows the number of the
+// line.
 var errLineTooLong = fmt.Errorf("the line is longer than %d MiB", MaxLine>>20)
 
-// tooLong reports whether lines are one line that is too long, if only by the
-// byte that would have been a carriage return.
+// tooLong reports whether lines are one line that is too long, if only by a
+// byte that could have been a carriage return.
 func (r *reader) tooLong(lines []byte) bool {
 	if len(lines) <= MaxLine || len(trimEnd(lines)) <= MaxLine {
 		return false
@@ -123,12 +124,12 @@ func (r *reader) tooLong(lines []byte) bool {
 	end := bytes.IndexByte(lines, '\n') + 1
 	if r.comma != 0 {
 		scanner := recordScanner{comma: r.comma}
-		end, _ = scanner.next(lines) // whether it is well formed is for a worker to say
+		end, _ = scanner.next(lines) // a worker checks whether the record is well formed
 	}
 	return end < 0 || end == len(lines)
 }
 
-// grow makes room for a longer line, up to MaxLine with its line end.
+// grow makes room for a longer line, up to MaxLine and its line end.
 func grow(b *block) bool {
 	const most = MaxLine + len("\r\n")
 	if cap(b.data) >= most {
@@ -140,8 +141,8 @@ func grow(b *block) bool {
 	return true
 }
 
-// settle waits until all blocks are back, so that no two very long lines take
-// memory at once.
+// settle waits until all blocks are back, so that only one very long line takes
+// memory at a time.
 func (r *reader) settle(ctx context.Context) bool {
 	var held []*block
 	defer func() {
@@ -160,7 +161,7 @@ func (r *reader) settle(ctx context.Context) bool {
 	return true
 }
 
-// fail sends an error in a block of its own.
+// fail sends an error in a separate block.
 func (r *reader) fail(ctx context.Context, index int, offset int64, err error) bool {
 	select {
 	case b := <-r.blocks.free:
@@ -172,17 +173,16 @@ func (r *reader) fail(ctx context.Context, index int, offset int64, err error) b
 	return false
 }
 
-// cutter finds the end of the last whole line, or CSV record, in data that
-// grows.
+// cutter finds the end of the last whole line, or CSV record, in growing data.
 type cutter struct {
-	comma   byte // 0 if lines are all there is
+	comma   byte // 0 for plain lines
 	whole   int  // end of the last whole line or record
-	scanned int  // data before is known
+	scanned int  // position up to which data was scanned
 	records recordScanner
 }
 
-// end returns the end of the last whole line of data, or 0. Data begins with
-// what it was at the last call.
+// end returns the end of the last whole line of data, or 0. data starts with
+// the data of the last call.
 func (c *cutter) end(data []byte) int {
 	if c.comma != 0 {
 		c.records.comma = c.comma

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Counts is what became of the lines. Read = Fresh + Duplicate + Rejected;
-// Mismatch and Missing say how many of them there are.
+// Counts counts lines by outcome. Read = Fresh + Duplicate + Rejected. Mismatch
+// and Missing count lines among these.
 type Counts struct {
 	Read      int64 `json:"read"`
 	Fresh     int64 `json:"fresh"`
@@ -20,21 +20,22 @@ type Counts struct {
 	Missing   int64 `json:"missing"`
 	Rejected  int64 `json:"rejected"`
 	Blank     int64 `json:"blank"`
-	// BytesIn counts decompressed bytes, BytesOut those written to the output.
+	// BytesIn counts decompressed bytes. BytesOut counts bytes written to the
+	// output.
 	BytesIn  int64 `json:"bytes_in"`
 	BytesOut int64 `json:"bytes_out"`
 }
 
-// Report is the result of a run. Of one that was resumed it counts from the
-// beginning of the first attempt.
+// Report is the result of a run. The report of a resumed run counts from the
+// start of the first attempt.
 type Report struct {
 	Counts
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	Resumed        bool    `json:"resumed"`
 }
 
-// write writes the report where path leads. A regular file is replaced at once,
-// behind symbolic links too: who reads it sees a whole one, the old or the new.
+// write writes the report to path. It replaces a regular file atomically, also
+// behind symbolic links, so a reader sees either the old or the new report.
 func (r Report) write(path string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -52,9 +53,8 @@ func (r Report) write(path string) error {
 	return nil
 }
 
-// isStream reports whether path names something that is open already, as
-// /dev/stderr does. It may be a regular file, which must not be pulled away
-// from under who writes it.
+// isStream reports whether path names an open stream, as /dev/stderr does. The
+// stream may be a regular file, which must not be replaced while it is open.
 func isStream(path string) bool {
 	path, err := filepath.Abs(path)
 	return err == nil && (strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/"))
@@ -63,7 +63,7 @@ func isStream(path string) bool {
 // appendTo writes to a device, a pipe or a stream. It blocks while a named pipe
 // has no reader.
 func appendTo(path string, data []byte) error {
-	switch filepath.Clean(path) { // opened again, a file would be written to from elsewhere
+	switch filepath.Clean(path) { // opening a file again would write from another position
 	case "/dev/stdout":
 		_, err := os.Stdout.Write(data)
 		return err
@@ -79,8 +79,8 @@ func appendTo(path string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// replaceFile puts a new file in the place of path, with the permissions of the
-// old one, whose info is nil if there is none.
+// replaceFile replaces path by a new file with the permissions of the old one.
+// info is nil if there is no old file.
 func replaceFile(path string, data []byte, info fs.FileInfo) error {
 	path, err := canonicalPath(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func replaceFile(path string, data []byte, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // in vain once it is renamed
+	defer os.Remove(file.Name()) // has no effect after the rename
 	_, err = file.Write(data)
 	mode := fs.FileMode(0o644)
 	if info != nil {

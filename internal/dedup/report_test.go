@@ -31,7 +31,7 @@ func TestBytesOutCountTheHeaderOfARunThatWasStoppedBeforeItsFirstLine(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the ticker does when the first line lets wait for itself.
+	// This is what the ticker does if the first line is late.
 	if err := run.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,14 @@ import (
 	"os"
 )
 
-// resumption is what the store says of a command that was run before.
+// resumption is what the store knows of an earlier run of the same command.
 type resumption struct {
 	run   runState
 	at    positionState
 	known bool
 }
 
-// unfinished reports whether there is a position to go on at.
+// unfinished reports whether there is a position at which to continue.
 func (r *resumption) unfinished() bool { return r.known && !r.at.Finished }
 
 func readResumption(v values, id string) (*resumption, error) {
@@ -30,9 +30,9 @@ func readResumption(v values, id string) (*resumption, error) {
 	return &r, err
 }
 
-// checkInputs finds inputs that are not what they were when the unfinished run
-// began. What was not read yet may have grown; behind the line at which a run
-// failed it may be anything.
+// checkInputs finds inputs that changed after the unfinished run started. The
+// part that was not yet read may have grown. After the line at which a run
+// failed, anything may have changed.
 func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *problems) {
 	for i, was := range r.run.Inputs {
 		in := inputs[i]
@@ -43,7 +43,7 @@ func (r *resumption) checkInputs(ctx context.Context, inputs []*input, p *proble
 		if err != nil {
 			p.addf("%s: %s", in.name, reason(err))
 		} else if why != "" {
-			p.addf("%s %s under an unfinished run, which therefore cannot go on: put the file back as it was, or read all inputs from their beginning with --force (keys that are known stay known)", in.name, why)
+			p.addf("%s %s during an unfinished run, so the run cannot continue: restore the file, or read all inputs from the start with --force (known keys stay known)", in.name, why)
 		}
 	}
 }
@@ -74,13 +74,13 @@ func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why str
 	}
 	grew := ""
 	if r.at.Ended {
-		grew = "grew behind its last line, which had no line end and was taken for whole,"
+		grew = "grew after its last line, which had no line end and was taken as complete,"
 	}
 	return compareRead(ctx, in, readState{Length: r.at.Offset, CRC: r.at.CRC}, grew)
 }
 
-// compareRead compares an input with what was read of it. If more follows, it
-// says that the input grew, unless that is "".
+// compareRead compares an input with the record of what was read. If the input
+// continues after that, the result is grew, unless grew is "".
 func compareRead(ctx context.Context, in *input, was readState, grew string) (why string, err error) {
 	s, err := in.stream(ctx, 0)
 	if err != nil {
@@ -107,14 +107,14 @@ func compareRead(ctx context.Context, in *input, was readState, grew string) (wh
 	}
 }
 
-// carry keeps what is known of the inputs that were read to their ends.
+// carry keeps the records of the inputs that were read to their ends.
 func (r *resumption) carry(found *runState) {
 	for i := range r.at.Input {
 		found.Inputs[i].Read = r.run.Inputs[i].Read
 	}
 }
 
-// unchanged reports whether all inputs are what a finished run has read.
+// unchanged reports whether all inputs are as a finished run read them.
 func (r *resumption) unchanged(found runState) bool {
 	for i, is := range found.Inputs {
 		was := r.run.Inputs[i]
@@ -126,7 +126,7 @@ func (r *resumption) unchanged(found runState) bool {
 	return true
 }
 
-// describeInputs makes the runState of a run that begins.
+// describeInputs returns the runState of a new run.
 func describeInputs(inputs []*input) (runState, error) {
 	var r runState
 	for _, in := range inputs {
@@ -140,9 +140,9 @@ func describeInputs(inputs []*input) (runState, error) {
 	return r, nil
 }
 
-// plan decides where an output goes on: at o.base, whose bytes have o.crc.
-// Nothing is touched. Unfinished says that lines which are in the output will
-// not be read again.
+// plan decides where an output continues: at o.base, where the checksum is
+// o.crc. It touches nothing. If unfinished is set, lines that are in the output
+// will not be read again.
 func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *problems) error {
 	if o.path == "" {
 		return nil
@@ -174,8 +174,8 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 				return err
 			}
 		}
-		// A run that was to go on behind foreign text may have ended before it
-		// wrote the line end that this lacked.
+		// A run that continued after foreign text may have ended before it
+		// wrote the missing line end of that text.
 		return o.lookForEnd()
 	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
@@ -184,15 +184,15 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		o.base, o.lost = size, was.Lines
 		return o.continueAfter()
 	case !known:
-		p.addf("%s %s holds %d bytes that this run did not write: --append goes on after them, --force starts the file anew", o.flag, o.name, size)
+		p.addf("%s %s holds %d bytes that this run did not write: add --append to continue after them, or --force to overwrite the file", o.flag, o.name, size)
 	default:
-		p.addf("%s %s was changed since it was written (it had %d bytes, now %d): --append goes on after what is there, --force starts the file anew", o.flag, o.name, was.Length, size)
+		p.addf("%s %s was changed since it was written (it had %d bytes, now %d): add --append to continue after its content, or --force to overwrite the file", o.flag, o.name, was.Length, size)
 	}
 	return nil
 }
 
-// keepWhole moves the base behind the whole lines that were written after the
-// last commit of a run that read from a pipe: they may not come again.
+// keepWhole moves the base after the whole lines that were written since the
+// last commit of a run that read from a pipe. These lines may not come again.
 func (o *output) keepWhole(size int64, comma byte) error {
 	file, err := os.Open(o.path)
 	if err != nil {
@@ -211,7 +211,7 @@ func (o *output) keepWhole(size int64, comma byte) error {
 	return nil
 }
 
-// continueAfter takes what is there as it is, but for a missing last line end.
+// continueAfter keeps the content as it is and notes a missing last line end.
 func (o *output) continueAfter() error {
 	var err error
 	if o.crc, err = checksum(o.path, o.base); err != nil {
@@ -220,7 +220,7 @@ func (o *output) continueAfter() error {
 	return o.lookForEnd()
 }
 
-// lookForEnd finds out whether what stands before the base lacks a line end.
+// lookForEnd finds out whether a line end is missing before the base.
 func (o *output) lookForEnd() error {
 	if o.base == 0 {
 		return nil

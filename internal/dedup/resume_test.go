@@ -15,7 +15,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// stopAt fails the nth step that makes something durable, and all after it.
+// stopAt fails the nth step that makes something durable, and all later ones.
 func stopAt(n int64) (failAt func(string) error, steps *atomic.Int64) {
 	steps = new(atomic.Int64)
 	return func(step string) error {
@@ -26,7 +26,7 @@ func stopAt(n int64) (failAt func(string) error, steps *atomic.Int64) {
 	}, steps
 }
 
-// stopAtSeal fails when the nth commit is about to be sealed. The first one only
+// stopAtSeal fails before the nth commit is sealed. The first commit only
 // announces the run.
 func stopAtSeal(n int64) func(string) error {
 	var seals atomic.Int64
@@ -54,7 +54,7 @@ func (b *bundle) checkpointedOptions(dir string, inputs []string) Options {
 	}
 }
 
-// oddInputs writes inputs and returns what the oracle makes of them.
+// oddInputs writes inputs and returns the oracle's output for them.
 func (b *bundle) oddInputs(r *rand.Rand, pack bool) ([]string, *oracle) {
 	o := &oracle{onMissing: MissingReject, onMismatch: MismatchPass, seen: map[string]any{}}
 	var inputs []string
@@ -135,8 +135,8 @@ func TestRunStoppedAgainAndAgainEndsAsIfUndisturbed(t *testing.T) {
 	}
 }
 
-// smear writes what a crash may leave behind the committed part of a file. Of a
-// run that wrote nothing it can leave nothing.
+// smear writes text after the committed part of a file, as a crash may leave
+// it. A run that wrote nothing leaves nothing.
 func (b *bundle) smear(r *rand.Rand, dir string) {
 	b.Helper()
 	if b.content(dir+"/out") == "" {
@@ -195,8 +195,8 @@ func TestRunIsResumedAndSaysSo(t *testing.T) {
 	if !report.Resumed {
 		t.Error("the report does not say resumed")
 	}
-	if len(b.notes) == 0 || !strings.Contains(b.notes[len(b.notes)-1], "going on at ") {
-		t.Errorf("notes %q do not say where the run goes on", b.notes)
+	if len(b.notes) == 0 || !strings.Contains(b.notes[len(b.notes)-1], "continuing at ") {
+		t.Errorf("notes %q do not say where the run continues", b.notes)
 	}
 	b.verify("d", o, report)
 }
@@ -294,8 +294,8 @@ func TestChangedOutputIsRefusedUnlessForcedOrAppended(t *testing.T) {
 					b.must(opts)
 				}
 				b.file("d/out", change(b.content("d/out")))
-				// What stands behind the last commit of an unfinished run is
-				// its own; an empty file of a finished one was taken away.
+				// The text after the last commit of an unfinished run is its
+				// own. An empty file of a finished run was removed.
 				accepted := unfinished && name == "added" || !unfinished && name == "emptied"
 				_, report, err := b.run(t.Context(), opts)
 				var refused *RefusedError
@@ -464,7 +464,7 @@ func TestPipedRunKeepsWholeLinesThatMayNotComeAgain(t *testing.T) {
 	opts := Options{
 		Format: Text, Store: b.path("store"), Output: b.path("out"),
 		Stdin:     strings.NewReader("a" + text + "\nb" + text + "\nc" + text + "\n"),
-		blockSize: 64, commitEvery: time.Hour, failAt: stopAtSeal(2), // the one at the end
+		blockSize: 64, commitEvery: time.Hour, failAt: stopAtSeal(2), // the last one
 	}
 	if _, _, err := b.run(t.Context(), opts); !errors.Is(err, errInjected) {
 		t.Fatalf("error %v", err)
@@ -476,7 +476,7 @@ func TestPipedRunKeepsWholeLinesThatMayNotComeAgain(t *testing.T) {
 	for line := range strings.Lines(b.content("out")) {
 		got += line[:1]
 	}
-	if got != "abccd" { // c came again, for its key was not remembered
+	if got != "abccd" { // c came again, because its key was not remembered
 		t.Fatalf("lines %q", got)
 	}
 	opts.Stdin = strings.NewReader("d" + text + "\ne" + text)

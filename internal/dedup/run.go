@@ -14,15 +14,15 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// Run is one deduplication that was found possible. See [Prepare].
+// Run is a deduplication that passed all checks. See [Prepare].
 type Run struct {
 	opts    Options
 	inputs  []*input
 	outputs []*output
-	header  []byte // of CSV, for outputs that are empty
+	header  []byte // the CSV header, for empty outputs
 	extract *extraction
 	store   *logstore.Store // nil without one
-	// committer holds what the run knows while it runs.
+	// committer holds the state of a running run.
 	committer *committer
 	from      position
 	resumed   bool
@@ -30,11 +30,11 @@ type Run struct {
 	progress  progress
 }
 
-// Prepare checks all that can be checked before anything is touched: options,
-// inputs, their formats and headers, outputs, and what the store remembers of
-// them. It may wait for the first bytes of an input that is a pipe. The error
-// is a [*RefusedError], ctx's cause, or that of the store. A Run that was
-// prepared must be ended by [Run.Do] or [Run.Close].
+// Prepare checks the options, the inputs with their formats and headers, the
+// outputs, and what the store knows of them, before it touches anything. It may
+// wait for the first bytes of a pipe. The error is a [*RefusedError], the cause
+// of ctx, or an error of the store. Call [Run.Do] or [Run.Close] on a prepared
+// Run.
 func Prepare(ctx context.Context, opts *Options) (*Run, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -100,8 +100,8 @@ func (r *Run) prepare(ctx context.Context) error {
 	return r.prepareMemory(ctx)
 }
 
-// isContent reports whether lines of one key have one content, so that there
-// is nothing to compare.
+// isContent reports whether lines with the same key have the same content, so
+// that there is nothing to compare.
 func isContent(rules []*key.Rule) bool {
 	for _, r := range rules {
 		if r.Form() == key.FormLine {
@@ -116,7 +116,7 @@ func isContent(rules []*key.Rule) bool {
 	return false
 }
 
-// prepareMemory has keys forgotten when the run ends.
+// prepareMemory keeps keys in memory for the run.
 func (r *Run) prepareMemory(ctx context.Context) error {
 	var p problems
 	nothing := values(func(string) ([]byte, bool) { return nil, false })
@@ -141,15 +141,14 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 	return err
 }
 
-// prepareStore has keys remembered in a store, and finds out whether it knows
-// of this run.
+// prepareStore keeps keys in a store, and looks the run up in it.
 func (r *Run) prepareStore(ctx context.Context) error {
 	j := &journal{window: r.opts.Window, mode: piped, failAt: r.opts.failAt, begun: r.begun}
 	if r.seekable() {
 		j.mode, j.id = checkpointed, r.identity()
 	}
 	if !isStore(r.opts.Store) {
-		// A run that is refused must not have made the store.
+		// A refused run must not create a store.
 		nothing := values(func(string) ([]byte, bool) { return nil, false })
 		if err := r.plan(ctx, j, nothing); err != nil {
 			return err
@@ -168,7 +167,8 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	return nil
 }
 
-// seekable reports whether all inputs and the output can be come back to.
+// seekable reports whether the run can return to a position in all inputs and
+// in the output.
 func (r *Run) seekable() bool {
 	for _, in := range r.inputs {
 		if !in.regular() {
@@ -178,7 +178,7 @@ func (r *Run) seekable() bool {
 	return r.committer.out.path != ""
 }
 
-// plan decides where inputs and outputs go on, from what the store knows.
+// plan decides where inputs and outputs continue, from the state in the store.
 func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	var p problems
 	known := new(resumption)
@@ -213,10 +213,11 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 		return err
 	}
 	if renewed && known.unfinished() {
-		// What it gave up is written again as far as it has no known key.
+		// Lines that were given up are written again unless their keys are
+		// known.
 		known = new(resumption)
 	}
-	r.tellLost()
+	r.noteLost()
 	if j.id == "" {
 		return nil
 	}
@@ -237,9 +238,10 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	return err
 }
 
-// tellLost says that fresh lines are in no file any more. Their keys are known,
-// and who took the file away may have them: the run does not decide that.
-func (r *Run) tellLost() {
+// noteLost notes that fresh lines are no longer in any file. Their keys are
+// known. Whoever removed the file may have the lines, so the run does not write
+// them again.
+func (r *Run) noteLost() {
 	out := r.committer.out
 	if out.lost == 0 {
 		return
@@ -248,10 +250,10 @@ func (r *Run) tellLost() {
 	if out.lost == 1 {
 		lines = "1 line"
 	}
-	r.opts.Note(fmt.Sprintf("what was written to %s before (%s) and is not there any more is not written again, because the store remembers the keys: to have it again, use another --scope or --store, or forget the keys with semel keys rm", out.name, lines))
+	r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, lines))
 }
 
-// resume takes up an unfinished run.
+// resume continues an unfinished run.
 func (r *Run) resume(known *resumption, j *journal) {
 	r.resumed = known.at.Offset > 0 || known.at.Input > 0
 	r.from = known.at.position
@@ -261,14 +263,14 @@ func (r *Run) resume(known *resumption, j *journal) {
 	j.elapsed = time.Duration(known.at.ElapsedSeconds * float64(time.Second))
 	j.bytesIn = c.counts.BytesIn
 	if r.resumed {
-		r.opts.Note(fmt.Sprintf("going on at %s:%d, where the last run stopped", r.inputs[r.from.Input].name, r.from.Line+1))
+		r.opts.Note(fmt.Sprintf("continuing at %s:%d, where the last run stopped", r.inputs[r.from.Input].name, r.from.Line+1))
 	}
 }
 
-// Do reads, decides and writes until the inputs end. The report counts what was
-// done also when the error is not nil: a [*LineError], ctx's cause after it
-// drained, or what kept a file or the store from being written. It is called
-// once.
+// Do reads, decides and writes until the inputs end. The report is also valid
+// if the error is not nil. The error is a [*LineError], the cause of ctx after
+// Do has drained, or the reason why a file or the store could not be written.
+// Call Do once.
 func (r *Run) Do(ctx context.Context) (Report, error) {
 	err := r.do(ctx)
 	if err != nil && r.committer.journal == nil {
@@ -316,12 +318,12 @@ func (r *Run) do(ctx context.Context) error {
 	return err
 }
 
-// errStopped ends the reader when the committer has ended.
+// errStopped stops the reader after the committer has ended.
 var errStopped = errors.New("dedup: the run has ended")
 
-// begin opens the outputs and makes known in the store that they are about to
-// be written. Only then are they touched: whatever a crash leaves in them, the
-// store can tell.
+// begin opens the outputs. It records in the store that they are about to be
+// written before it touches them. So after a crash the store can tell what the
+// files hold.
 func (r *Run) begin(ctx context.Context) error {
 	for _, o := range r.outputs {
 		if err := o.open(); err != nil {
@@ -372,8 +374,7 @@ func (r *Run) announce(ctx context.Context) error {
 	return j.settled()
 }
 
-// Close gives up a run that was prepared and not done. After Do it does
-// nothing.
+// Close gives up a prepared run. After Do it does nothing.
 func (r *Run) Close() error {
 	for _, in := range r.inputs {
 		if in.kept != nil {

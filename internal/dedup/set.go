@@ -9,11 +9,12 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// keySet remembers keys. The committer alone uses it.
+// keySet remembers keys. Only the committer uses it.
 type keySet interface {
-	// decide answers each digest, in order, with Fresh and remembers it, or
-	// with Duplicate, or with Mismatch if it is known with another print.
-	// Prints is nil where content does not matter; a print of 0 matches all.
+	// decide answers each digest, in order. It answers Fresh and remembers the
+	// digest, or Duplicate, or Mismatch if the digest is known with another
+	// print. prints is nil if content does not matter, and a print of 0 matches
+	// all prints.
 	decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error
 }
 
@@ -25,13 +26,14 @@ type memory[V table.Value] struct {
 	clock    *clock.Clock
 	values   []V
 	outcomes []table.Outcome
-	// value and print convert; print is nil in a table without values.
+	// value and print convert between prints and values. print is nil in a
+	// table without values.
 	value func(uint64) V
 	print func(V) uint64
 }
 
-// newMemory returns a keySet in memory, with room for prints only if they are
-// wanted.
+// newMemory returns a keySet in memory. It has room for prints only if prints
+// is set.
 func newMemory(window time.Duration, prints bool) (keySet, error) {
 	if prints {
 		m, err := makeMemory[uint64](window)
@@ -84,11 +86,11 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 	return nil
 }
 
-// differ compares prints, of which 0 is none.
+// differ compares prints. A print of 0 equals all prints.
 func differ(a, b uint64) bool { return a != b && a != 0 && b != 0 }
 
-// resized returns a slice of n elements, s's memory if it is large enough. What
-// it holds is left over.
+// resized returns a slice of n elements with undefined content. It uses the
+// memory of s if that is large enough.
 func resized[E any](s []E, n int) []E {
 	if cap(s) < n {
 		return make([]E, n, n+n/2)

@@ -11,81 +11,81 @@ import (
 	"time"
 )
 
-// The store remembers three kinds of named values. They are JSON, so that a
-// person can read them, and unknown fields are left alone.
+// The store keeps three kinds of named values. They are JSON, so that a person
+// can read them. Unknown fields are ignored.
 const (
-	outputValue   = "dedup/output:"   // and the path: an outputState
-	runValue      = "dedup/run:"      // and the run's identity: a runState
-	positionValue = "dedup/position:" // and the run's identity: a positionState
+	outputValue   = "dedup/output:"   // followed by the path: an outputState
+	runValue      = "dedup/run:"      // followed by the identity of the run: a runState
+	positionValue = "dedup/position:" // followed by the identity of the run: a positionState
 )
 
-// outputState is what the store knows of a file that lines were written to.
+// outputState is what the store knows of an output file.
 type outputState struct {
-	// Length and CRC are of what is committed.
+	// Length and CRC describe the committed content.
 	Length int64  `json:"length"`
 	CRC    uint32 `json:"crc"`
-	// Lines is how many of them were written for the store.
+	// Lines is the number of these lines that were written for the store.
 	Lines int64 `json:"lines,omitempty"`
 	// Open is set while a run may have written more than is committed.
 	Open openMode `json:"open,omitempty"`
-	// Changed is the file's time of change when it was complete, in
-	// nanoseconds, or 0: only the checksum tells.
+	// Changed is the modification time in nanoseconds of the complete file. If
+	// it is 0, only the checksum identifies the file.
 	Changed int64 `json:"changed,omitempty"`
 }
 
-// openMode says what a crash leaves behind the committed length.
+// openMode says what a crash leaves after the committed length.
 type openMode string
 
 const (
-	// closed: nothing.
+	// closed means that there is nothing after it.
 	closed openMode = ""
-	// checkpointed: lines that will be written again.
+	// checkpointed means lines that will be written again.
 	checkpointed openMode = "checkpointed"
-	// piped: lines that may never come again.
+	// piped means lines that may never come again.
 	piped openMode = "piped"
 )
 
-// runState says what a run reads, as it was when the run began.
+// runState describes the inputs of a run as they were when the run started.
 type runState struct {
 	Inputs []inputState `json:"inputs"`
 }
 
-// inputState recognises a file.
+// inputState identifies a file.
 type inputState struct {
 	Path    string `json:"path"`
 	Size    int64  `json:"size"`
 	Changed int64  `json:"changed"`
 	// Sample is a checksum of the first and the last bytes.
 	Sample uint32 `json:"sample"`
-	// Read is set when the input was read to its end.
+	// Read is set after the input was read to its end.
 	Read *readState `json:"read,omitempty"`
 }
 
-// readState is a length and a checksum of decompressed bytes.
+// readState is the length and checksum of decompressed bytes.
 type readState struct {
 	Length int64  `json:"length"`
 	CRC    uint32 `json:"crc"`
 }
 
-// positionState is how far a run is.
+// positionState is the progress of a run.
 type positionState struct {
 	position
-	// CRC is of the bytes of the current input before the position.
+	// CRC is the checksum of the current input before the position.
 	CRC            uint32  `json:"crc"`
 	Counts         Counts  `json:"counts"`
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	Finished       bool    `json:"finished,omitempty"`
-	// Failed: the run stopped by itself at a line behind the position, which
-	// people are told to mend.
+	// Failed is set if the run stopped at a line after the position, which the
+	// user must fix.
 	Failed bool `json:"failed,omitempty"`
 	// Replay is [committer.replay].
 	Replay bool `json:"replay,omitempty"`
 }
 
-// values looks named values up.
+// values looks up named values.
 type values func(name string) ([]byte, bool)
 
-// read decodes a named value and reports whether there is one.
+// read decodes a named value and reports whether it exists.
 func (v values) read(name string, into any) (bool, error) {
 	data, ok := v(name)
 	if !ok {
@@ -97,8 +97,8 @@ func (v values) read(name string, into any) (bool, error) {
 	return true, nil
 }
 
-// identity names a command: what it reads, what makes lines the same, and where
-// they go. How fast it works and what it reports are no part of it.
+// identity names a command by its inputs, by the rules for equal lines and by
+// its outputs. Options about speed and reports do not count.
 func (r *Run) identity() string {
 	o := &r.opts
 	type command struct {
@@ -126,10 +126,10 @@ func (r *Run) identity() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// castagnoli is computed by an instruction of the processor.
+// The processor computes castagnoli with an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sampleBytes is how much of each end of an input recognises it.
+// sampleBytes is the number of bytes at each end of an input that identify it.
 const sampleBytes = 64 << 10
 
 // recognise describes an input by its first size bytes.
@@ -173,12 +173,12 @@ func checksum(path string, length int64) (uint32, error) {
 	return hash.Sum32(), err
 }
 
-// settledFor is how long a file must have rested for its time of change to
-// prove anything: clocks of file systems are coarse.
+// settledFor is how old a modification time must be to prove anything, because
+// the clocks of file systems are coarse.
 const settledFor = 20 * time.Millisecond
 
-// changedTime returns a file's time of change if it proves that the file did
-// not change after now, or 0.
+// changedTime returns the modification time of a file if the time proves that
+// the file did not change after now, and 0 otherwise.
 func changedTime(info os.FileInfo, now time.Time) int64 {
 	if now.Sub(info.ModTime()) < settledFor {
 		return 0

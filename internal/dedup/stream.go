@@ -16,32 +16,32 @@ import (
 // stream is one open input, decompressed.
 type stream struct {
 	raw  io.Reader
-	file *os.File // raw, if it is a file of the operating system
+	file *os.File // the raw file, if the input is a file of the operating system
 	own  bool     // file is closed with the stream
 	zstd *zstd.Decoder
 
-	// coded and plain hold what was read ahead to recognise the content; they
-	// are one where nothing is compressed. Larger reads go past them.
+	// coded and plain hold bytes that were read ahead to recognise the content.
+	// They are the same if nothing is compressed. Larger reads bypass them.
 	coded, plain *bufio.Reader
 	compression  string
 
-	// live: the other end may pause, so a read may take forever. All reads of
-	// file then go through patient.
+	// live is set if the writer may pause, so that a read may take forever. All
+	// reads of file then go through patient.
 	live    bool
 	patient *patientReader
 }
 
-// The content by which compressed data is recognised, and the byte order mark.
+// These bytes identify compressed data and the byte order mark.
 var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 	utf8Mark  = []byte{0xef, 0xbb, 0xbf}
 
-	zstdSkippable = []byte{0x50, 0x2a, 0x4d, 0x18} // and up to 0x5f
+	zstdSkippable = []byte{0x50, 0x2a, 0x4d, 0x18} // the first byte is 0x50 to 0x5f
 )
 
-// openStream reads as much of raw as it takes to recognise compressed data. It
-// waits for a live input until ctx ends.
+// openStream reads enough of raw to recognise compressed data. It waits for a
+// live input until ctx ends.
 func openStream(ctx context.Context, raw io.Reader, own bool) (*stream, error) {
 	s := &stream{raw: raw, live: true}
 	if file, ok := raw.(*os.File); ok {
@@ -63,7 +63,7 @@ func openStream(ctx context.Context, raw io.Reader, own bool) (*stream, error) {
 	return s, nil
 }
 
-// decompress looks how the content begins, and sets plain.
+// decompress recognises compressed content and sets plain.
 func (s *stream) decompress() (err error) {
 	switch {
 	case beginsWith(s.coded, gzipMagic):
@@ -75,8 +75,8 @@ func (s *stream) decompress() (err error) {
 		s.plain = bufio.NewReaderSize(members, 64<<10)
 	case beginsWith(s.coded, zstdMagic), beginsWithSkippable(s.coded):
 		s.compression = "zstd"
-		// One goroutine less, and a decoder that does not read ahead: what is
-		// written to a pipe comes out as soon as it can.
+		// With one goroutine the decoder does not read ahead, so lines from a
+		// pipe come out as early as possible.
 		s.zstd, err = zstd.NewReader(s.coded, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
 		if err != nil {
 			return err
@@ -89,8 +89,8 @@ func (s *stream) decompress() (err error) {
 	return nil
 }
 
-// beginsWith compares byte by byte, for a live input may hold fewer bytes than
-// are compared, and no more may come for long.
+// beginsWith compares byte by byte. A live input may have fewer bytes than
+// magic, and more may not come for a long time.
 func beginsWith(r *bufio.Reader, magic []byte) bool {
 	for n := 1; n <= len(magic); n++ {
 		head, err := r.Peek(n)
@@ -101,16 +101,17 @@ func beginsWith(r *bufio.Reader, magic []byte) bool {
 	return true
 }
 
-// beginsWithSkippable reports whether a zstd frame follows that holds no data,
-// which may be the first: its magic has 16 first bytes.
+// beginsWithSkippable reports whether the data starts with a skippable zstd
+// frame. The magic number of such frames has 16 possible first bytes.
 func beginsWithSkippable(r *bufio.Reader) bool {
 	head, err := r.Peek(1)
 	return err == nil && head[0]&0xf0 == zstdSkippable[0] && beginsWith(r, append([]byte{head[0]}, zstdSkippable[1:]...))
 }
 
 // gzipMembers reads the members of gzip data one after the other. It looks for
-// the next one when it is asked for more, not when a member ends: until the
-// next one is written to a pipe, the last line would be held back.
+// the next member when the caller wants more data, not when a member ends.
+// Otherwise the last line of a member would wait until a pipe delivers the next
+// member.
 type gzipMembers struct {
 	coded  *bufio.Reader
 	member gzip.Reader
@@ -145,8 +146,8 @@ func (g *gzipMembers) Read(p []byte) (n int, err error) {
 	return n, g.err
 }
 
-// skipPadding goes over zeros behind a member, which tapes and block devices
-// leave. It returns io.EOF if nothing else follows.
+// skipPadding skips zeros after a member, which tapes and block devices leave.
+// It returns io.EOF if nothing else follows.
 func (g *gzipMembers) skipPadding() error {
 	for {
 		head, err := g.coded.Peek(1)
@@ -166,15 +167,16 @@ func (s *stream) read(ctx context.Context, p []byte) (int, error) {
 	return n, s.explain(err)
 }
 
-// until has reads wait for a live input until ctx ends.
+// until makes reads of a live input wait until ctx ends.
 func (s *stream) until(ctx context.Context) {
 	if s.patient != nil {
 		s.patient.ctx = ctx
 	}
 }
 
-// pauses reports that a read may have to wait for the other end. Of compressed
-// data there may be less than the decompressor needs to go on.
+// pauses reports whether a read may have to wait for the writer. With
+// compressed data a read may wait even if some bytes are there, because the
+// decompressor may need more.
 func (s *stream) pauses() bool {
 	switch {
 	case !s.live || s.plain.Buffered() > 0:
@@ -185,7 +187,7 @@ func (s *stream) pauses() bool {
 	return s.file == nil || !readable(s.file)
 }
 
-// explain says of an error in compressed data what it means.
+// explain says what an error in compressed data means.
 func (s *stream) explain(err error) error {
 	switch {
 	case err == nil || err == io.EOF || s.compression == "":
@@ -201,8 +203,8 @@ func (s *stream) explain(err error) error {
 	return fmt.Errorf("the %s data cannot be read: %w", s.compression, err)
 }
 
-// explainEnd is explain for a read that was to find a whole line: the end of
-// the input is no error.
+// explainEnd is explain for a read that expects a whole line. The end of the
+// input is not an error.
 func (s *stream) explainEnd(err error) error {
 	if err == io.EOF {
 		return nil
@@ -210,8 +212,8 @@ func (s *stream) explainEnd(err error) error {
 	return s.explain(err)
 }
 
-// skip goes to an offset in the decompressed bytes of a stream of which nothing
-// was read, and passes what it reads on the way to seen, if that is not nil.
+// skip moves to an offset in the decompressed bytes of a stream from which
+// nothing was read. It passes the skipped bytes to seen if seen is not nil.
 func (s *stream) skip(ctx context.Context, offset int64, seen func([]byte)) error {
 	if s.compression == "" && !s.live && seen == nil {
 		if _, err := s.file.Seek(offset, io.SeekStart); err != nil {
@@ -235,14 +237,15 @@ func (s *stream) skip(ctx context.Context, offset int64, seen func([]byte)) erro
 	return context.Cause(ctx)
 }
 
-// rawOffset returns how much of the file was read, 0 if it is not known.
+// rawOffset returns how many bytes of the file were read, or 0 if that is not
+// known.
 func (s *stream) rawOffset() int64 {
 	if s.live {
 		return 0
 	}
 	offset, err := s.file.Seek(0, io.SeekCurrent)
 	if err != nil {
-		return 0 // it is for people to look at
+		return 0 // the value is only shown to people
 	}
 	return offset
 }

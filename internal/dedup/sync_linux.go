@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncData makes a file's content and length durable, and leaves out its times.
+// syncData makes the content and length of a file durable, but not its times.
 func syncData(f *os.File) error {
 	for {
 		err := unix.Fdatasync(int(f.Fd()))

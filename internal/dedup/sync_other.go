@@ -4,5 +4,5 @@ package dedup
 
 import "os"
 
-// syncData makes a file's content and length durable.
+// syncData makes the content and length of a file durable.
 func syncData(f *os.File) error { return f.Sync() }

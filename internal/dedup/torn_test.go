@@ -21,7 +21,8 @@ func TestUnfinishedRunRefusesAnInputWhoseLastLineWasContinued(t *testing.T) {
 			b.file("in0", gzipped(text))
 		}
 		opts := b.checkpointedOptions("d", in)
-		// The announcement, and the commit behind the first input.
+		// The first commit is the announcement. The second follows the first
+		// input.
 		opts.commitBytes = int64(len(text))
 		opts.failAt = stopAtSeal(3)
 		if _, _, err := b.run(t.Context(), opts); !errors.Is(err, errInjected) {
@@ -39,7 +40,7 @@ func TestUnfinishedRunRefusesAnInputWhoseLastLineWasContinued(t *testing.T) {
 		if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) || !strings.Contains(err.Error(), "in0 grew") {
 			t.Fatalf("error %v", err)
 		}
-		b.file("in0", whole) // touched, but what it was
+		b.file("in0", whole) // rewritten with the same content
 		_, report := b.must(opts)
 		b.equal("output", b.content("d/out"), text+"\n{\"id\":3}\n")
 		if !report.Resumed || report.Fresh != 3 {
@@ -110,7 +111,7 @@ func TestUnfinishedRunKnowsAllOfTheInputsThatItRead(t *testing.T) {
 		if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) || !strings.Contains(err.Error(), "in0 changed") {
 			t.Fatalf("failed %v: error %v", failed, err)
 		}
-		b.file("in0", text) // touched, but what it was
+		b.file("in0", text) // rewritten with the same content
 		_, report := b.must(opts)
 		b.equal("output", b.content("d/out"), text+"{\"id\":\"last\"}\n")
 		if !report.Resumed {

@@ -8,40 +8,42 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// extraction is what workers need to know. It does not change while they run.
+// extraction has the parameters of the workers. It does not change while they
+// run.
 type extraction struct {
 	format   Format
 	comma    byte
 	rules    []*key.Rule
-	columns  [][]column // of each rule, in CSV
-	prints   bool       // a line's content is not told by its key
+	columns  [][]column // for each rule, in CSV
+	prints   bool       // the key does not determine the content of a line
 	digester interface{ Bytes(id []byte) semel.Digest }
 	seed     uint64
-	// hashMissing: lines without a key take their content for one.
+	// hashMissing means that the content of a line without a key becomes its
+	// key.
 	hashMissing bool
 }
 
-// worker parses blocks. Each has buffers of its own.
+// worker parses blocks. Each worker has its own buffers.
 type worker struct {
 	*extraction
-	// A JSON line's id comes from the finder if all rules are paths, from the
-	// reader if not.
+	// The id of a JSON line comes from the finder if all rules are paths, and
+	// otherwise from the reader.
 	finder  *key.Finder
 	reader  *key.Reader
 	message semel.Message
-	// document finds the content of lines without a key. It is the finder if
-	// there is one, which has seen the line then.
+	// document finds the content of lines without a key. If there is a finder,
+	// document is that finder and has already read the line.
 	document *key.Finder
-	// The fields of a CSV record, the room for those with quotes in them, and
-	// what a hash is made of.
+	// fields has the fields of a CSV record, and values the input of a hash.
+	// The buffer below holds fields with quotes in them.
 	fields, values [][]byte
 	room, content  []byte
 	id             []byte
 }
 
-// What the id of a line that took its content for its key begins with: no rule
-// makes such ids, so that the line is the same as its like alone. A line that
-// is not of its format is told by its bytes, which are no fields.
+// The id of a line whose content became its key starts with one of these. No
+// rule makes such ids, so the line equals only other lines without a key. A
+// line that is not valid in its format is identified by its bytes.
 const (
 	unkeyed      = "\x00mc"
 	unkeyedBytes = "\x00mb"
@@ -69,8 +71,8 @@ func newWorker(x *extraction) (*worker, error) {
 	return w, err
 }
 
-// work has threads workers parse blocks until there are no more, which wait
-// waits for.
+// work runs threads workers, which parse blocks until there are no more. wait
+// waits for them.
 func (x *extraction) work(threads int, blocks <-chan *block) (wait func(), err error) {
 	workers := make([]*worker, threads)
 	for i := range workers {
@@ -103,18 +105,15 @@ func (w *worker) parse(b *block) {
 	}
 }
 
-// isLine reports whether the key is the line itself. Such a key takes any line.
+// isLine reports whether the key is the line itself. Every line has such a key.
 func isLine(rules []*key.Rule) bool { return len(rules) == 1 && rules[0].Form() == key.FormLine }
 
-// parseJSON is the hot path: of a line with a key it calls the finder, the
-// digest and nothing else.
+// parseJSON is the hot path. For a line with a key it calls only the finder and
+// the digest.
 func (w *worker) parseJSON(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		err := w.finder.Find(line)
 		if err == nil {
 			w.id, err = w.finder.AppendID(w.id[:0])
@@ -130,14 +129,11 @@ func (w *worker) parseJSON(b *block) {
 	}
 }
 
-// parseContent is parseJSON for keys with a hash in them.
+// parseContent is parseJSON for keys that contain a hash.
 func (w *worker) parseContent(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		w.message.Body = line
 		id, err := w.reader.AppendID(w.id[:0], &w.message)
 		if err != nil {
@@ -152,14 +148,11 @@ func (w *worker) parseContent(b *block) {
 	}
 }
 
-// parseLines takes each line for its own key, in text and in JSON lines.
+// parseLines uses each line as its key, in text and in JSON lines.
 func (w *worker) parseLines(b *block) {
-	data := b.data
-	for start := 0; start < len(data); {
-		end := start + bytes.IndexByte(data[start:], '\n') + 1
-		line := trimEnd(data[start:end])
-		b.ends = append(b.ends, int32(end))
-		start = end
+	var line []byte
+	for start := 0; start < len(b.data); {
+		line, start = b.next(start)
 		if w.format == JSONL && isBlank(line) {
 			b.odd = append(b.odd, oddLine{line: int32(len(b.ends) - 1)})
 			continue
@@ -169,8 +162,16 @@ func (w *worker) parseLines(b *block) {
 	}
 }
 
-// withoutKey decides between blank lines, lines whose content is their key, and
-// lines that the committer has to deal with.
+// next records the end of the line that starts at start, and returns the line
+// and the start of the following one.
+func (b *block) next(start int) (line []byte, following int) {
+	end := start + bytes.IndexByte(b.data[start:], '\n') + 1
+	b.ends = append(b.ends, int32(end))
+	return trimEnd(b.data[start:end]), end
+}
+
+// withoutKey distinguishes blank lines, lines whose content becomes their key,
+// and lines that the committer has to handle.
 func (w *worker) withoutKey(b *block, line []byte, err error) {
 	at := int32(len(b.ends) - 1)
 	switch {
@@ -188,10 +189,10 @@ func (w *worker) withoutKey(b *block, line []byte, err error) {
 	}
 }
 
-// appendUnkeyed appends the id of a JSON line that took its content for its key.
+// appendUnkeyed appends the id of a JSON line whose content became its key.
 func (w *worker) appendUnkeyed(dst, line []byte) []byte {
 	if w.document != w.finder {
-		_ = w.document.Find(line) // AppendContent returns its error
+		_ = w.document.Find(line) // AppendContent returns the error
 	}
 	if id, err := w.document.AppendContent(append(dst, unkeyed...)); err == nil {
 		return id
@@ -199,7 +200,7 @@ func (w *worker) appendUnkeyed(dst, line []byte) []byte {
 	return key.AppendBytes(append(dst, unkeyedBytes...), line)
 }
 
-// trimEnd takes the line end off: a newline, and a carriage return before it.
+// trimEnd removes the line end: a newline, and a carriage return before it.
 func trimEnd(line []byte) []byte {
 	line = line[:len(line)-1]
 	if n := len(line); n > 0 && line[n-1] == '\r' {
@@ -208,7 +209,7 @@ func trimEnd(line []byte) []byte {
 	return line
 }
 
-// isBlank reports whether a line has nothing but JSON white space.
+// isBlank reports whether a line has only JSON white space.
 func isBlank(line []byte) bool {
 	for _, c := range line {
 		if c != ' ' && c != '\t' && c != '\r' {

@@ -1,10 +1,10 @@
 // Package digest turns keys into the 128-bit keyed digests that stores keep.
 //
 // The function is SipHash-2-4-128 (Aumasson and Bernstein, 2012), a
-// pseudo-random function with a 128-bit key: who does not know the secret can
-// neither find two keys with one digest nor aim keys at one slot of a table.
-// Scope and id are hashed in two steps, so that no pair of them collides by
-// concatenation.
+// pseudo-random function with a 128-bit key. Without the secret an attacker
+// cannot find two keys with the same digest and cannot aim keys at one slot of
+// a table. Scope and id are hashed in two steps, so that different pairs do not
+// collide by concatenation.
 package digest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Secret is the key of a Hasher. It belongs to one store and is kept with it.
+// Secret is the key of a Hasher. It belongs to one store, which keeps it.
 type Secret [16]byte
 
 // NewSecret returns a random secret.
@@ -36,7 +36,7 @@ func New(s Secret) Hasher {
 }
 
 // Scope returns the hasher of ids in one scope. Callers with many ids of one
-// scope keep it.
+// scope should keep it.
 func (h Hasher) Scope(scope string) Scoped {
 	a, b := siphash.Hash128(h.k0, h.k1, bytesOf(scope))
 	return Scoped{a, b}
@@ -60,8 +60,8 @@ func (s Scoped) Bytes(id []byte) semel.Digest {
 	return d
 }
 
-// Memo is a Hasher that remembers the last scope, which in a batch is nearly
-// always the next one too. It is not safe for concurrent use.
+// Memo is a Hasher that remembers the last scope, because the keys of a batch
+// nearly always have the same scope. It is not safe for concurrent use.
 type Memo struct {
 	Hasher Hasher
 	scope  string
@@ -77,5 +77,5 @@ func (m *Memo) Key(k semel.Key) semel.Digest {
 	return m.scoped.String(k.ID)
 }
 
-// bytesOf views a string as bytes. Siphash only reads them.
+// bytesOf returns a string as bytes without a copy. Siphash only reads them.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -59,7 +59,6 @@ stores:
       connect_timeout: 2s
       timeout: 500ms
       prefix: "cache:"
-      legacy_prefix: "dedup:"
       persistence: synced
       compact: { window: 7d, slices: 8, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
@@ -81,7 +80,7 @@ stores:
 	}
 	cache := spec[*redis.Store](t, f, "cache")
 	if cache.URL.Reveal() != "redis://app:pa%2Fss@localhost:6379/3" || cache.URL.String() != "redis://app:[hidden]@localhost:6379/3" ||
-		cache.Prefix != "cache:" || cache.LegacyPrefix != "dedup:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
+		cache.Prefix != "cache:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
 		cache.Timeout != 500*time.Millisecond || *cache.Compact != (redis.Compact{Window: 168 * time.Hour, Slices: 8, Expect: 1e7, Grace: 0}) {
 		t.Errorf("redis: %+v", cache)
 	}
@@ -102,7 +101,7 @@ stores:
 	if seen := spec[*filter.Store](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
 		t.Errorf("filter: %+v", seen)
 	}
-	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:21:28" {
+	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:20:28" {
 		t.Errorf("tiered: %+v", both)
 	}
 	three := spec[*tiered.Store](t, f, "three")
@@ -274,12 +273,12 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:" + password + "}", "from: a } file"},
 		{"${file:password}", "from: a } file"},
 	} {
-		f, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
+		f, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { cluster: ['h:1'], password: p, username: '"+c.written+"' } } }"), env)
 		if err != nil {
 			t.Errorf("%s: %v", c.written, err)
 			continue
 		}
-		if got := spec[*redis.Store](t, f, "a").LegacyPrefix; got != c.want {
+		if got := spec[*redis.Store](t, f, "a").Username; got != c.want {
 			t.Errorf("%s: got %q, want %q", c.written, got, c.want)
 		}
 	}
@@ -296,8 +295,8 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 		{"${file:large}", "is larger than 64 KiB"},
 		{"${file:}", "names no file"},
 	} {
-		_, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { url: 'redis://h', legacy_prefix: '"+c.written+"' } } }"), env)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:58: stores.a.redis.legacy_prefix: ") {
+		_, err := kind.All().Parse(filepath.Join(dir, "c.yaml"), []byte("stores: { a: { redis: { cluster: ['h:1'], password: p, username: '"+c.written+"' } } }"), env)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "c.yaml:1:66: stores.a.redis.username: ") {
 			t.Errorf("%s: got %v, want %s", c.written, err, c.want)
 		}
 	}

@@ -1,8 +1,7 @@
-// Package measure says which metrics there are and what each event of a guard
-// or a pipeline counts, whatever keeps the values: see package promobserve and
-// package otelobserve.
+// Package measure defines the metrics, and what each event of a guard or a
+// pipeline counts. Packages promobserve and otelobserve keep the values.
 //
-// No label is made of anything that a message carries. Labels are names of a
-// configuration, and words of lists that are fixed here; a word that is in no
-// list counts as "other".
+// No label is made from the content of a message. Labels are names of a
+// configuration, and words of fixed lists. A word outside its list counts as
+// "other".
 package measure

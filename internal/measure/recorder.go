@@ -11,17 +11,17 @@ import (
 
 // Backend keeps the values of instruments.
 type Backend interface {
-	// Bind returns what adds to a counter, puts a value into a histogram or sets
-	// a gauge, with these values of its labels. A counter is there with 0 from
-	// then on, a gauge from when it is set. What it returns must be safe for
-	// concurrent use.
+	// Bind returns a function that adds to a counter, puts a value into a
+	// histogram or sets a gauge, with these values of its labels. A counter
+	// exists with the value 0 from then on, and a gauge from its first value.
+	// The function must be safe for concurrent use.
 	Bind(id ID, labels ...string) func(float64)
 }
 
 // words are the instruments of one label with a fixed list of values.
 type words struct {
 	names []string
-	add   []func(float64) // one more than names: the last is of Other
+	add   []func(float64) // one more than names: the last is that of Other
 }
 
 // bind binds an instrument for each name and for Other as its last label.
@@ -33,7 +33,7 @@ func bind(b Backend, id ID, names []string, labels ...string) words {
 	return w
 }
 
-// count adds n for a word; "" is the first of the list.
+// count adds n for a word. "" is the first word of the list.
 func (w *words) count(word string, n float64) {
 	i := 0
 	if word != "" {
@@ -44,12 +44,12 @@ func (w *words) count(word string, n float64) {
 	w.add[i](n)
 }
 
-// Guard counts what a guard tells of single keys.
+// Guard counts the events of a guard.
 type Guard struct {
 	told      atomic.Bool // a decision came from a guard
 	decisions [semel.Late + 1]words
 	found     words // duplicates
-	failed    words // calls of the store
+	failed    words // store calls
 	claim, check, effect,
 	released, expired, lost, refused,
 	processed, passed, window, oldest func(float64)
@@ -91,7 +91,7 @@ func (g *Guard) ObserveMany(e semel.Event, many int) {
 			g.told.Store(true)
 		}
 		g.decided(e.Decision, e.Reason, n)
-		if elapsed := e.Elapsed.Seconds(); elapsed > 0 { // or no store was asked
+		if elapsed := e.Elapsed.Seconds(); elapsed > 0 { // 0 means that no store was asked
 			put(g.claim, elapsed, many)
 			put(g.check, elapsed, many)
 		}
@@ -114,7 +114,7 @@ func (g *Guard) ObserveMany(e semel.Event, many int) {
 	}
 }
 
-// put puts a value into a histogram, many times.
+// put puts a value into a histogram many times.
 func put(into func(float64), value float64, many int) {
 	for range many {
 		into(value)
@@ -131,14 +131,14 @@ func (g *Guard) decided(d semel.Decision, reason string, n float64) {
 	}
 }
 
-// Window sets how long a key is to be remembered.
+// Window sets the configured window.
 func (g *Guard) Window(d time.Duration) {
 	if d > 0 && d != semel.Forever {
 		g.window(d.Seconds())
 	}
 }
 
-// Pipeline counts what a pipeline tells.
+// Pipeline counts the events of a pipeline.
 type Pipeline struct {
 	*Guard
 	delivered, retried, parked, dropped, pauses words
@@ -188,7 +188,8 @@ func (p *Pipeline) ObservePipeline(e pipeline.Event) {
 		p.read(n)
 		p.bytes(float64(e.Bytes))
 	case pipeline.EventDecided:
-		// A guard has told of each key already, and before the pipeline did.
+		// If a guard reports decisions, it has reported each key before the
+		// pipeline.
 		if !p.told.Load() {
 			p.decided(e.Decision, e.Reason, n)
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Counted sets what a store holds, as it was at a time.
+// Counted sets the counts of a store, measured at a time.
 func Counted(b Backend, store string, c *semel.Counts, at time.Time) {
 	b.Bind(Keys, store, semel.Claimed.String())(float64(c.Claimed))
 	b.Bind(Keys, store, semel.Done.String())(float64(c.Done))
@@ -17,13 +17,13 @@ func Counted(b Backend, store string, c *semel.Counts, at time.Time) {
 	b.Bind(StoreMeasured, store)(unix(at))
 }
 
-// Layer sets whether a layer of a stack is left out.
+// Layer sets whether a stack skips a layer.
 func Layer(b Backend, store, layer string, down bool) {
 	b.Bind(LayerDown, store, layer)(number(down))
 }
 
-// Filter sets how full a filter of a stack is, if fill is not below 0, and counts
-// its false positives.
+// Filter sets the fill of a filter in a stack, if fill is not below 0, and
+// counts its false positives.
 func Filter(b Backend, store, layer string, fill float64, falsePositives int64) {
 	if fill >= 0 {
 		b.Bind(BloomFill, store, layer)(fill)
@@ -36,7 +36,7 @@ func Passed(b Backend, store string, keys int) {
 	b.Bind(FailOpenMessages, "", store)(float64(keys))
 }
 
-// Cleaning sets that a process waits for its turn to clean a store up.
+// Cleaning records that a process waits for its turn to clean up a store.
 func Cleaning(b Backend, store string, at time.Time) {
 	b.Bind(CleanupLast, store)(unix(at))
 	cleaned(b, store, 0, 0, 0)

@@ -11,7 +11,7 @@ import (
 // ID names an instrument.
 type ID int
 
-// The instruments. The table says what each is.
+// These are the instruments. Table describes each of them.
 const (
 	Decisions ID = iota
 	ClaimDuration
@@ -62,7 +62,7 @@ const (
 	CheckDuration
 )
 
-// Kind is what an instrument does.
+// Kind is the kind of an instrument.
 type Kind uint8
 
 const (
@@ -70,26 +70,26 @@ const (
 	Counter Kind = iota
 	// Histogram counts values by their size.
 	Histogram
-	// Gauge has one value now.
+	// Gauge has one current value.
 	Gauge
 )
 
-// String returns the kind's name as Prometheus has it.
+// String returns the name of the kind in Prometheus.
 func (k Kind) String() string { return [...]string{"counter", "histogram", "gauge"}[k] }
 
 // Instrument is one metric.
 type Instrument struct {
-	// Name is its name in OpenTelemetry.
+	// Name is the name in OpenTelemetry.
 	Name string
 	Kind Kind
-	// Unit is s, By, or what is counted, in braces.
+	// Unit is s, By, or the counted thing in braces.
 	Unit   string
 	Labels []string
 	Help   string
 }
 
-// Prometheus returns the instrument's name in Prometheus: the one to which an
-// OpenTelemetry exporter translates it.
+// Prometheus returns the name in Prometheus, as an OpenTelemetry exporter
+// translates it.
 func (i *Instrument) Prometheus() string {
 	name := strings.ReplaceAll(i.Name, ".", "_")
 	switch {
@@ -122,61 +122,61 @@ func Table() []Instrument {
 	)
 	with := func(labels []string, more ...string) []string { return slices.Concat(labels, more) }
 	return []Instrument{
-		Decisions:           {"dedup.decisions", Counter, "{message}", with(guard, "decision", "reason"), "Messages by what was decided about their key, and why."},
+		Decisions:           {"dedup.decisions", Counter, "{message}", with(guard, "decision", "reason"), "Messages by the decision about their key, and its reason."},
 		ClaimDuration:       {"dedup.claim.duration", Histogram, "s", guard, "How long the store took to answer a claim."},
 		EffectDuration:      {"dedup.effect.duration", Histogram, "s", guard, "Time from the claim of a key to its completion."},
-		ClaimsReleased:      {"dedup.claims.released", Counter, "{claim}", guard, "Claims that were given back after an error."},
-		LeaseExpired:        {"dedup.lease.expired", Counter, "{claim}", guard, "Claims that replaced one whose lease had ended without completion: the effect may have happened before."},
-		LeaseLost:           {"dedup.lease.lost", Counter, "{claim}", guard, "Leases that were gone while the effect ran."},
-		LateCompleteRefused: {"dedup.late_complete.refused", Counter, "{claim}", guard, "Effects that ended after another had taken their key over."},
-		StoreErrors:         {"dedup.store.errors", Counter, "{key}", with(guard, "class"), "Keys whose call of the store failed, by what may follow: retryable, permanent, unknown outcome."},
-		FailOpenMessages:    {"dedup.failopen.messages", Counter, "{message}", guard, "Messages that were let through without a decision, because the store did not answer."},
-		WindowConfigured:    {"dedup.window.configured", Gauge, "s", guard, "How long a key is to be remembered; nothing for ever."},
+		ClaimsReleased:      {"dedup.claims.released", Counter, "{claim}", guard, "Claims that were released after an error."},
+		LeaseExpired:        {"dedup.lease.expired", Counter, "{claim}", guard, "Claims that took over a key whose lease had ended without completion. Its effect may have happened before."},
+		LeaseLost:           {"dedup.lease.lost", Counter, "{claim}", guard, "Leases that were lost while the effect ran."},
+		LateCompleteRefused: {"dedup.late_complete.refused", Counter, "{claim}", guard, "Effects that ended after another claim had taken over their key."},
+		StoreErrors:         {"dedup.store.errors", Counter, "{key}", with(guard, "class"), "Keys whose store call failed, by class of the error: retryable, permanent, unknown outcome."},
+		FailOpenMessages:    {"dedup.failopen.messages", Counter, "{message}", guard, "Messages that were delivered without a decision, because the store did not answer."},
+		WindowConfigured:    {"dedup.window.configured", Gauge, "s", guard, "Configured window of keys; no value if keys are kept forever."},
 
 		WindowEffective:     {"dedup.window.effective", Gauge, "s", store, "Age of the oldest key that the store still knows."},
-		Keys:                {"dedup.keys", Gauge, "{key}", with(store, "state"), "Keys that the store holds, by state: claimed, done, unknown. Those that have expired may be among the done."},
-		StoreBytes:          {"dedup.store.bytes", Gauge, "By", with(store, "medium"), "What the keys take, in memory and on disk."},
+		Keys:                {"dedup.keys", Gauge, "{key}", with(store, "state"), "Keys in the store, by state: claimed, done, unknown. Done keys may include expired ones."},
+		StoreBytes:          {"dedup.store.bytes", Gauge, "By", with(store, "medium"), "Size of the keys, in memory and on disk."},
 		StoreMeasured:       {"dedup.store.measured.timestamp", Gauge, "s", store, "When the store was last measured, in Unix time."},
-		LayerDown:           {"dedup.layer.down", Gauge, "1", with(store, "layer"), "1 while a layer of a stack is left out because it does not answer."},
+		LayerDown:           {"dedup.layer.down", Gauge, "1", with(store, "layer"), "1 while a stack skips a layer because it does not answer."},
 		BloomFill:           {"dedup.bloom.fill", Gauge, "1", with(store, "layer"), "Share of the bits that are set in a filter of a stack, between 0 and 1."},
-		BloomFalsePositives: {"dedup.bloom.false_positives", Counter, "{key}", with(store, "layer"), "Keys that a filter of a stack called maybe known, and of which the durable store had no record."},
+		BloomFalsePositives: {"dedup.bloom.false_positives", Counter, "{key}", with(store, "layer"), "Keys that a filter of a stack reported as maybe known and that the durable store did not have."},
 		CleanupPasses:       {"dedup.cleanup.passes", Counter, "{pass}", with(store, "outcome"), "Clean-ups of expired keys that this process made."},
 		CleanupKeys:         {"dedup.cleanup.keys", Counter, "{key}", store, "Expired keys that this process deleted."},
-		CleanupLast:         {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or began to wait for its turn, in Unix time."},
+		CleanupLast:         {"dedup.cleanup.timestamp", Gauge, "s", store, "When this process last cleaned up, or started to wait for its turn, in Unix time."},
 
-		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers, and when it has ended."},
-		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that came from the source."},
-		ReadBytes:         {"dedup.read.bytes", Counter, "By", pipe, "Bytes of the messages that came from the source."},
+		Running:           {"dedup.running", Gauge, "1", pipe, "1 while the pipeline runs; 0 while it waits for its servers and after it has ended."},
+		MessagesRead:      {"dedup.messages.read", Counter, "{message}", pipe, "Messages that were read from the source."},
+		ReadBytes:         {"dedup.read.bytes", Counter, "By", pipe, "Bytes of the messages that were read from the source."},
 		MessagesDelivered: {"dedup.messages.delivered", Counter, "{message}", with(pipe, "outcome"), "Deliveries to the sink, by outcome: ok, error."},
-		DeliveryDuration:  {"dedup.delivery.duration", Histogram, "s", pipe, "How long a batch took to be decided, delivered and committed."},
+		DeliveryDuration:  {"dedup.delivery.duration", Histogram, "s", pipe, "Time to decide, deliver and commit a batch."},
 		MessagesSettled:   {"dedup.messages.settled", Counter, "{message}", pipe, "Messages that were acknowledged to the source."},
 		SettleDuration:    {"dedup.settle.duration", Histogram, "s", pipe, "Time from reading to acknowledgement, of the oldest message of each batch."},
-		MessagesRetried:   {"dedup.messages.retried", Counter, "{message}", with(pipe, "reason"), "Messages that failed and are delivered again; those that wait long for a key that another holds once each."},
-		MessagesReturned:  {"dedup.messages.returned", Counter, "{message}", pipe, "Messages that went back to the source undone."},
-		Parked:            {"dedup.parked", Counter, "{message}", with(pipe, "reason"), "Messages that were put aside."},
-		Dropped:           {"dedup.dropped", Counter, "{message}", with(pipe, "reason"), "Messages that were given up, because the configuration says so."},
-		Pauses:            {"dedup.pauses", Counter, "{pause}", with(pipe, "reason"), "How often the pipeline could not go on: the sink or the store did not answer, or it could not park or acknowledge."},
-		Paused:            {"dedup.paused", Gauge, "1", with(pipe, "reason"), "1 while the pipeline stands still because sink or store do not answer."},
-		SourceChanges:     {"dedup.source.changes", Counter, "{change}", pipe, "How often the source connected, lost its connection, was given partitions or lost them."},
-		InFlightMessages:  {"dedup.in_flight.messages", Gauge, "{message}", pipe, "Messages that were read and are not settled."},
-		InFlightBytes:     {"dedup.in_flight.bytes", Gauge, "By", pipe, "Bytes of the messages that were read and are not settled, about."},
-		SourceLagMessages: {"dedup.source.lag.messages", Gauge, "{message}", with(pipe, "source", "partition"), "Messages that are at the source and not settled, in each partition that this process has."},
-		SourceLagBytes:    {"dedup.source.lag.bytes", Gauge, "By", with(pipe, "source", "partition"), "Bytes that are at the source and not settled, for sources that count those."},
-		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that were put aside and wait for somebody to settle them."},
-		LossRatio:         {"dedup.loss.ratio", Gauge, "1", pipe, "Share of new messages that a filter which decides alone drops now, between 0 and 1."},
-		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Records of changelogs that the copies lack which a process keeps of what others work on."},
+		MessagesRetried:   {"dedup.messages.retried", Counter, "{message}", with(pipe, "reason"), "Messages that failed and are retried. A message that waits long for a claimed key counts once."},
+		MessagesReturned:  {"dedup.messages.returned", Counter, "{message}", pipe, "Messages that were returned to the source."},
+		Parked:            {"dedup.parked", Counter, "{message}", with(pipe, "reason"), "Messages that were parked."},
+		Dropped:           {"dedup.dropped", Counter, "{message}", with(pipe, "reason"), "Messages that were dropped because the configuration says so."},
+		Pauses:            {"dedup.pauses", Counter, "{pause}", with(pipe, "reason"), "How often the pipeline paused: the sink or the store did not answer, a partition could not be read, or a message could not be parked or acknowledged."},
+		Paused:            {"dedup.paused", Gauge, "1", with(pipe, "reason"), "1 while the pipeline is paused because the sink or the store does not answer, or a partition of the source cannot be read."},
+		SourceChanges:     {"dedup.source.changes", Counter, "{change}", pipe, "How often the source connected, lost its connection, or was assigned or lost partitions."},
+		InFlightMessages:  {"dedup.in_flight.messages", Gauge, "{message}", pipe, "Messages that were read and are not yet settled."},
+		InFlightBytes:     {"dedup.in_flight.bytes", Gauge, "By", pipe, "Approximate bytes of the messages that were read and are not yet settled."},
+		SourceLagMessages: {"dedup.source.lag.messages", Gauge, "{message}", with(pipe, "source", "partition"), "Messages at the source that are not yet settled, for each partition of this process."},
+		SourceLagBytes:    {"dedup.source.lag.bytes", Gauge, "By", with(pipe, "source", "partition"), "Bytes at the source that are not yet settled, for sources that count bytes."},
+		ParkedWaiting:     {"dedup.parked.waiting", Gauge, "{message}", pipe, "Messages that are parked and not yet redriven, skipped or marked as done."},
+		LossRatio:         {"dedup.loss.ratio", Gauge, "1", pipe, "Share of new messages that a pipeline with only a filter drops now, between 0 and 1."},
+		StandbyLag:        {"dedup.standby.lag", Gauge, "{record}", pipe, "Changelog records that this process's standby copies have not yet read."},
 
 		DuplicatesDetected: {"dedup.duplicates.detected", Counter, "{message}", with(guard, "reason"), "The same as dedup.decisions with the decision duplicate."},
-		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Effects that are complete: the count of dedup.effect.duration, or of deliveries where keys and effects commit together."},
+		EventsProcessed:    {"dedup.events.processed", Counter, "{message}", guard, "Completed effects: the count of dedup.effect.duration, or of deliveries if keys and effects commit together."},
 		CheckDuration:      {"dedup.check.duration", Histogram, "s", guard, "The same as dedup.claim.duration."},
 	}
 }
 
-// Other is the reason of what is in no list.
+// Other stands for all reasons outside the list.
 const Other = "other"
 
-// reasons are the words of [semel.Event.Reason] and of a pipeline's, for each
-// decision. The first one stands for none.
+// reasons returns the reasons of [semel.Event] and of pipeline events, for each
+// decision. The first one stands for an empty reason.
 func reasons(d semel.Decision) []string {
 	switch d {
 	case semel.Fresh:
@@ -201,7 +201,7 @@ func parkReasons() []string {
 
 func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }
 
-// pausing are the reasons of a pause that is later told to be over.
+// pausing returns the reasons of pauses whose end is reported.
 func pausing() []string { return []string{"sink", "source", "store"} }
 
 func pauseReasons() []string {

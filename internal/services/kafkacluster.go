@@ -121,17 +121,11 @@ func kafkaReady(ctx context.Context, addr string, node kafkaNode) error {
 
 // kafkaMetadata asks one node for all brokers and topics it knows.
 func kafkaMetadata(ctx context.Context, addr string) (*kmsg.MetadataResponse, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, err
-		}
-	}
 	request := kmsg.NewPtrMetadataRequest()
 	request.SetVersion(8) // the last one whose head has no tags
 	if _, err := conn.Write(kmsg.NewRequestFormatter().AppendRequest(nil, request, 0)); err != nil {

@@ -16,17 +16,11 @@ import (
 // the server is a [RedisError]. It is for setting servers up and looking at
 // them in any state; it makes no attempt to be fast.
 func RedisDo(ctx context.Context, addr string, command ...string) (any, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, err
-		}
-	}
 	var request strings.Builder
 	fmt.Fprintf(&request, "*%d\r\n", len(command))
 	for _, word := range command {
@@ -36,6 +30,21 @@ func RedisDo(ctx context.Context, addr string, command ...string) (any, error) {
 		return nil, err
 	}
 	return readReply(bufio.NewReader(conn))
+}
+
+// dial connects to a server. The deadline of ctx, if any, also ends reads and writes.
+func dial(ctx context.Context, addr string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
 }
 
 // RedisError is an error that a Redis server answered with.

@@ -6,21 +6,22 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Entry is one digest of a table with what is kept beside it.
+// Entry is one digest of a table with its value.
 type Entry[V Value] struct {
-	// Digest is the digest with 0 for its last byte.
+	// Digest is the digest. Its last byte is 0.
 	Digest semel.Digest
 	Value  V
 	Expiry Tick
 }
 
-// pageSlots is about how many slots Page reads under its caller's lock.
+// pageSlots is about the number of slots that Page reads under its caller's
+// lock.
 const pageSlots = 1024
 
-// Page appends to entries what the shard with the given first byte holds from
-// a position on, without what is expired, and returns the position for the
-// next call and whether one is needed. The first position is 0. Positions stay
-// good when the shard changes or moves between calls: they are digests.
+// Page appends the unexpired entries of a shard from a position on. first is
+// the first byte of the shard's digests, and the first position is 0. Page
+// returns the next position and whether there is more to read. Positions are
+// digests, so they stay valid when the shard changes between calls.
 func (s *Shard[V]) Page(entries []Entry[V], first byte, from uint64, now Tick) (page []Entry[V], next uint64, more bool) {
 	if len(s.slots) == 0 {
 		return entries, 0, false
@@ -30,7 +31,7 @@ func (s *Shard[V]) Page(entries []Entry[V], first byte, from uint64, now Tick) (
 		if x.low == 0 || x.high < from {
 			continue
 		}
-		// Keys with equal high bits, if there ever are any, stay on one page.
+		// Keys with equal high bits, if there are any, stay on one page.
 		if len(entries) >= pageSlots && x.high != next {
 			return entries, x.high, true
 		}
@@ -50,8 +51,8 @@ func (s *Shard[V]) digest(first byte, x *slot[V]) semel.Digest {
 	return d
 }
 
-// EachExpiry calls tell with the expiry of each digest, expired ones that were
-// not swept included, but for those that do not expire.
+// EachExpiry calls tell with the expiry of each digest that has one, also of
+// expired digests that were not yet swept.
 func (s *Shard[V]) EachExpiry(tell func(Tick)) {
 	for i := range s.slots {
 		if low := s.slots[i].low; low != 0 && low&metaMask != metaForever {

@@ -2,5 +2,5 @@
 
 package table
 
-// prefetch does nothing where the processor's hint is not known.
+// prefetch does nothing if the processor's hint is not known.
 func prefetch(uintptr) {}

@@ -2,8 +2,7 @@ package table
 
 import "unsafe"
 
-// Sweep removes what is expired, in place, and returns how many digests that
-// were.
+// Sweep removes expired digests in place and returns how many there were.
 func (s *Shard[V]) Sweep(now Tick) int {
 	if now <= s.base {
 		return 0
@@ -13,10 +12,10 @@ func (s *Shard[V]) Sweep(now Tick) int {
 	return removed
 }
 
-// DeleteExpiring removes, in place, at most most digests whose expiry is at a
-// tick or before, and returns how many.
+// DeleteExpiring removes at most most digests whose expiry is at a tick or
+// before, in place, and returns how many it removed.
 func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
-	next := uint64(0) // the first slot that is not yet given away
+	next := uint64(0) // the first slot that is not yet assigned
 	for i := range s.slots {
 		x := s.slots[i]
 		if x.low == 0 {
@@ -35,11 +34,11 @@ func (s *Shard[V]) DeleteExpiring(expiry Tick, most int) (removed int) {
 	return removed
 }
 
-// rebase moves the base to now, of which no expiry is left at or before. The
+// rebase moves the base to now. No remaining expiry is at now or before. The
 // ring index of an expiry does not depend on the base, so no slot changes.
 func (s *Shard[V]) rebase(now Tick) { s.base, s.phase = now, now%ring }
 
-// Shrink gives memory back if most of it is unused.
+// Shrink frees memory if most of it is unused.
 func (s *Shard[V]) Shrink() {
 	if s.used == 0 {
 		s.Clear()
@@ -48,17 +47,17 @@ func (s *Shard[V]) Shrink() {
 	}
 }
 
-// makeRoom is called when a key finds no slot: it sweeps, and if that freed
-// little it grows. The share of growth varies with salt, some bits of the new
-// key: the shards of a table that fill alike then grow at different times, and
-// its memory follows the number of its keys smoothly.
+// makeRoom is called when a key finds no slot. It sweeps, and grows the shard
+// if the sweep freed little. The share of growth varies with salt, which is
+// some bits of the new key. So shards that fill alike grow at different times,
+// and the memory of a table follows the number of its keys smoothly.
 func (s *Shard[V]) makeRoom(now Tick, salt uint64) {
 	if s.Sweep(now) > s.limit/8 {
 		return
 	}
 	if s.used < s.limit/2 {
-		// The last homes are crowded, which uniform digests do not bring about
-		// at such a load: room behind them helps, and more homes do not.
+		// The last homes are crowded, which does not happen with uniform
+		// digests at this load. More room behind them helps; more homes do not.
 		s.resize(s.homes, 2*(uint64(len(s.slots))-s.homes))
 		return
 	}
@@ -67,8 +66,8 @@ func (s *Shard[V]) makeRoom(now Tick, salt uint64) {
 	s.resize(homes, slack(homes))
 }
 
-// resize moves to an array with about the given number of homes and of slots
-// behind them: beyond its small size classes Go's heap gives whole pages.
+// resize moves to an array with about the given numbers of homes and of slots
+// behind them. Go's heap rounds large sizes to whole pages.
 func (s *Shard[V]) resize(homes, behind uint64) {
 	const page, large = 8 << 10, 32 << 10
 	size := uint64(unsafe.Sizeof(slot[V]{}))
@@ -87,9 +86,9 @@ func (s *Shard[V]) resize(homes, behind uint64) {
 	}
 }
 
-// move takes slots, all empty, into use and copies the keys in order. It
-// reports false, and leaves the shard as it was, if the last homes are so
-// crowded that the slack behind them does not suffice.
+// move copies the keys in order to new slots, which must be empty. It returns
+// false, and leaves the shard unchanged, if the last homes are so crowded that
+// the slack behind them is too small.
 func (s *Shard[V]) move(slots []slot[V], homes uint64) bool {
 	next := uint64(0)
 	for i := range s.slots {
@@ -111,18 +110,18 @@ func (s *Shard[V]) move(slots []slot[V], homes uint64) bool {
 	return true
 }
 
-// slack returns how many slots stand behind the given number of homes.
+// slack returns the number of slots behind the given number of homes.
 func slack(homes uint64) uint64 { return min(homes/8+8, maxSlack) }
 
-// reservedSlots returns the array that n keys are expected to fill well.
+// reservedSlots returns the sizes of an array that n keys fill well.
 func reservedSlots(n int) (slots, homes int) {
 	homes = n*100/reservePercent + 1
 	return homes + int(slack(uint64(homes))), homes
 }
 
-// Reserve takes memory for n digests in all in empty shards among which they
-// are spread evenly. Neighbours share an allocation, so that no shard pays for
-// the rounding of its own to whole pages.
+// Reserve allocates memory for n digests in empty shards, among which the
+// digests are spread evenly. Neighbouring shards share an allocation, so that
+// the rounding to whole pages does not cost memory for each shard.
 func Reserve[V Value](shards []*Shard[V], n int64) {
 	const together = 16
 	if n == 0 {
@@ -140,7 +139,7 @@ func Reserve[V Value](shards []*Shard[V], n int64) {
 	}
 }
 
-// Clear removes everything and gives its memory back.
+// Clear removes all digests and frees the memory.
 func (s *Shard[V]) Clear() {
 	s.slots, s.used = nil, 0
 	s.move(nil, 0)

@@ -9,43 +9,43 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Value is what a table may keep beside a digest. It has no pointers, so that
-// the garbage collector never looks into a table.
+// Value is a value that a table keeps with a digest. It has no pointers, so
+// that the garbage collector never scans a table.
 type Value interface {
 	struct{} | uint32 | uint64
 }
 
-// Shard is one part of a table, or a small table of its own: it keeps digests
-// that agree in their first byte. The zero Shard is empty and ready to use.
-// Its methods other than Prefetch are not safe for concurrent use.
+// Shard is one part of a table, or a small table of its own. It keeps digests
+// with the same first byte. The zero Shard is empty and ready to use. Its
+// methods other than Prefetch are not safe for concurrent use.
 //
-// The slots are an array sorted by digest with gaps: a key stands at its home,
-// which grows with the digest, or as few slots after it as those before it
-// leave. A search ends at the first greater key, growth is a copy in order,
-// and deletion leaves no tombstone.
+// The slots are an array sorted by digest, with gaps. The home of a key grows
+// with its digest. A key is at its home, or after it if the keys before it need
+// the room. A search ends at the first greater key, growth copies in order, and
+// deletion leaves no tombstone.
 type Shard[V Value] struct {
 	slots []slot[V]
-	// homes is how many slots are somebody's home. The few behind them take
-	// what the last ones push out, and the very last slot is always empty: it
-	// ends every search.
+	// homes is the number of slots that are homes. The few slots behind them
+	// take overflow from the last homes. The very last slot is always empty,
+	// which ends every search.
 	homes uint64
 	used  int
 	limit int
-	// base is a tick that no slot's expiry is at or before, which makes the
-	// 16 bits of an expiry unambiguous however long a shard is left alone.
+	// base is a tick before the expiry of every slot. It makes the 16 bits of
+	// an expiry unambiguous for any age of the shard.
 	base Tick
 	// phase is base modulo ring.
 	phase Tick
 
 	// hintAddress and hintHomes repeat slots and homes for Prefetch, which
-	// holds no lock. A torn pair costs a useless prefetch and nothing else.
+	// holds no lock. A torn pair only costs a useless prefetch.
 	hintAddress atomic.Uintptr
 	hintHomes   atomic.Uint64
 }
 
-// slot has v first, where a struct{} takes no room. High is bytes 1 to 8 of
-// the digest and low is bytes 9 to 14 and 16 bits of expiry: with the byte that
-// a shard's keys have in common 120 bits tell keys apart.
+// slot has v first, where a struct{} takes no room. high is bytes 1 to 8 of the
+// digest. low is bytes 9 to 14 and 16 bits of expiry. With the first byte,
+// which all keys of a shard share, 120 bits tell keys apart.
 type slot[V Value] struct {
 	v         V
 	high, low uint64
@@ -55,12 +55,12 @@ const (
 	metaMask   = 1<<16 - 1
 	firstSlots = 16
 	maxSlack   = 64
-	// At most this percentage of homes is used before a shard grows. Above it
+	// A shard grows when more than this percentage of homes is used. Above it
 	// the runs that an insertion moves become long: 1/(1-load)²/2 on average.
 	loadPercent = 92
-	// A reserved shard is sized for a lower load, but may be filled beyond
-	// loadPercent before it grows: with the keys that were expected some
-	// shards get more than their share.
+	// A reserved shard is sized for a lower load, and may be filled beyond
+	// loadPercent before it grows. Some shards get more than their share of the
+	// expected keys.
 	reservePercent, reservedLoadPercent = 89, 95
 )
 
@@ -73,14 +73,14 @@ func home(high, homes uint64) uint64 {
 	return h
 }
 
-// Prefetch starts to load what an operation on d is about to read. It is safe
-// to call at any time, also while another goroutine changes the shard.
+// Prefetch starts to load the memory that an operation on d will read. It may
+// be called at any time, also while another goroutine changes the shard.
 func (s *Shard[V]) Prefetch(d *semel.Digest) {
 	i := home(binary.BigEndian.Uint64(d[1:9]), s.hintHomes.Load())
 	prefetch(s.hintAddress.Load() + uintptr(i)*unsafe.Sizeof(slot[V]{}))
 }
 
-// Find returns the value and the expiry of a digest that is present and not
+// Find returns the value and the expiry of a digest that is present and has not
 // expired.
 func (s *Shard[V]) Find(d *semel.Digest, now Tick) (v V, expiry Tick, ok bool) {
 	high, low := split(d)
@@ -92,8 +92,8 @@ func (s *Shard[V]) Find(d *semel.Digest, now Tick) (v V, expiry Tick, ok bool) {
 }
 
 // Add inserts a digest that is absent or expired, and reports whether it did.
-// If the digest is present it stays as it is, and its value is returned.
-// The expiry is at most [MaxAhead] ticks after now, or Forever.
+// It leaves a present digest as it is and returns its value. The expiry is at
+// most [MaxAhead] ticks after now, or Forever.
 func (s *Shard[V]) Add(d *semel.Digest, v V, now, expiry Tick) (stored V, added bool) {
 	high, low := split(d)
 	i, found := s.find(high, low)
@@ -123,14 +123,14 @@ func (s *Shard[V]) Delete(d *semel.Digest) bool {
 	return found
 }
 
-// Len returns the number of digests, among them those that expired after the
-// last sweep and whose slot has not been used again.
+// Len returns the number of digests. It includes digests that expired after the
+// last sweep and whose slots have not been reused.
 func (s *Shard[V]) Len() int { return s.used }
 
-// Bytes returns the memory that the slots take.
+// Bytes returns the memory of the slots.
 func (s *Shard[V]) Bytes() int64 { return int64(len(s.slots)) * int64(unsafe.Sizeof(slot[V]{})) }
 
-// find returns the slot of a key, or the slot before which it belongs.
+// find returns the slot of a key, or the slot before which the key belongs.
 func (s *Shard[V]) find(high, low uint64) (i uint64, found bool) {
 	slots := s.slots
 	if len(slots) == 0 {
@@ -148,7 +148,7 @@ func (s *Shard[V]) find(high, low uint64) (i uint64, found bool) {
 	return i, false
 }
 
-// put writes a key to slot i, where find has found it or its place.
+// put writes a key to slot i, which find returned.
 func (s *Shard[V]) put(i uint64, found bool, high, low uint64, v V, now, expiry Tick) {
 	if s.used == 0 {
 		s.rebase(now)
@@ -170,8 +170,8 @@ func (s *Shard[V]) put(i uint64, found bool, high, low uint64, v V, now, expiry 
 	s.slots[i] = x
 }
 
-// shift moves the slots from i on by one, up to the first that is free or
-// expired. It reports false if they would run into the last one.
+// shift moves the slots from i on by one, up to the first free or expired slot.
+// It returns false if it would reach the last slot.
 func (s *Shard[V]) shift(i uint64, now Tick) bool {
 	slots := s.slots
 	free := i
@@ -205,7 +205,7 @@ func (s *Shard[V]) deleteAt(i uint64) {
 	s.used--
 }
 
-// expired reports whether a slot's expiry has come.
+// expired reports whether a slot has expired.
 func (s *Shard[V]) expired(low uint64, now Tick) bool {
 	if now <= s.base {
 		return false
@@ -229,7 +229,7 @@ func (s *Shard[V]) meta(expiry Tick) uint64 {
 	if expiry == Forever {
 		return metaForever
 	}
-	// An expiry in the past, as a caller has it whose now is older than the
-	// last sweep, is remembered to the next tick rather than not at all.
+	// An expiry may be in the past if the caller's now is older than the last
+	// sweep. The key is then kept until the next tick.
 	return uint64(max(expiry, s.base+1)%ring) + 1
 }

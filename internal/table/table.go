@@ -1,13 +1,12 @@
-// Package table keeps 128-bit keyed digests exactly, in 16 bytes a slot and
-// without pointers, each with a time of expiry and, if wanted, a small value.
+// Package table keeps 128-bit keyed digests exactly. A digest takes 16 bytes a
+// slot without pointers, and has an expiry and, if wanted, a small value.
 //
-// A table takes digests as they come from internal/digest: uniformly
-// distributed and out of an adversary's control. It compares 120 of their
-// bits, and takes 17 to 20 bytes of memory for a digest, 26 to 30 with a
-// uint64 beside it. Expired digests are treated as absent, their slots are
-// used again as others are inserted, and a shard, which is a 256th of the
-// table, is swept when it would have to grow: nothing runs in the background,
-// and no call waits for more than one shard.
+// A table takes digests as internal/digest makes them: uniformly distributed
+// and not chosen by an attacker. It compares 120 of their bits. A digest takes
+// 17 to 20 bytes of memory, or 26 to 30 with a uint64 value. Expired digests
+// count as absent, and insertions reuse their slots. A shard is a 256th of the
+// table, and is swept when it would have to grow. Nothing runs in the
+// background, and no call waits for more than one shard.
 package table
 
 import (
@@ -21,21 +20,21 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Shards is the number of shards of a Table. A digest's first byte chooses.
+// Shards is the number of shards of a Table. The first byte of a digest selects
+// the shard.
 const Shards = 256
 
-// ErrFull refuses an insertion: the table holds MaxKeys digests that have not
-// expired. Nothing is forgotten to make room.
+// ErrFull means that the table holds MaxKeys unexpired digests. The table
+// forgets nothing to make room.
 var ErrFull = errors.New("table is full")
 
 // Options are optional settings of a Table.
 type Options struct {
-	// Expect is the number of keys for which memory is taken at the start.
-	// The table grows beyond it. Must not be negative. Defaults to 0.
+	// Expect is the number of keys for which memory is allocated at the start.
+	// The table can grow beyond it. Must not be negative. Defaults to 0.
 	Expect int64
-	// MaxKeys is the number of keys beyond which insertions are refused with
-	// ErrFull; expired ones do not count. 0 is no limit. Must not be negative.
-	// Defaults to 0.
+	// MaxKeys is the highest number of unexpired keys. Further insertions fail
+	// with ErrFull. 0 is no limit. Must not be negative. Defaults to 0.
 	MaxKeys int64
 	// SingleOwner promises that no two calls overlap, which saves the locks.
 	// Defaults to false.
@@ -43,28 +42,28 @@ type Options struct {
 }
 
 // Table maps digests to small values, or to nothing with V = struct{}. It is
-// safe for concurrent use unless it has a single owner. Several calls that
-// take a present tick may pass different ones: each shard goes by the latest
-// it was swept with.
+// safe for concurrent use unless it has a single owner. Concurrent calls may
+// pass different ticks as now. Each shard uses the latest tick with which it
+// was swept.
 type Table[V Value] struct {
 	locked  bool
 	maxKeys int64
-	// count is the number of used slots. It is kept with maxKeys only.
+	// count is the number of used slots. It is kept only if maxKeys is set.
 	count atomic.Int64
-	// swept is the tick of the last sweep of all shards for want of room.
+	// swept is the tick of the last sweep of all shards to make room.
 	swept  atomic.Int64
 	shards [Shards]lockedShard[V]
 }
 
-// lockedShard fills two cache lines, so that owners of neighbours do not
-// disturb each other.
+// lockedShard fills two cache lines, so that neighbouring shards do not slow
+// each other down.
 type lockedShard[V Value] struct {
-	mu sync.Mutex // guards Shard, its Prefetch apart
+	mu sync.Mutex // guards Shard, except its Prefetch
 	Shard[V]
 	_ [128 - (unsafe.Sizeof(sync.Mutex{})+unsafe.Sizeof(Shard[struct{}]{}))%128]byte
 }
 
-// New returns an empty table. Opts may be nil.
+// New returns an empty table. opts may be nil.
 func New[V Value](opts *Options) (*Table[V], error) {
 	var o Options
 	if opts != nil {
@@ -94,27 +93,26 @@ func New[V Value](opts *Options) (*Table[V], error) {
 type Outcome bool
 
 const (
-	// Present: the digest was there, and its value was handed out.
+	// Present means that the digest was there, and its value was returned.
 	Present Outcome = false
-	// Added: the digest was inserted.
+	// Added means that the digest was inserted.
 	Added Outcome = true
 )
 
-// batchAhead is how many digests AddBatch asks the memory for before it
-// decides the first of them: more than a core's outstanding cache misses, few
-// enough to be in the cache still when their turn comes.
+// batchAhead is the number of digests that AddBatch prefetches before it
+// decides the first of them. It is more than a core's outstanding cache misses,
+// and few enough to be still in the cache when they are decided.
 const batchAhead = 32
 
-// AddBatch inserts those digests that are absent or expired, in order, so that
-// a digest that occurs twice is Added once and Present afterwards. Vals is
-// their values, or nil for zero ones; the value of one that is Present is
-// replaced by the value that the table has. Outcomes is filled with what was
-// done. Both are as long as digests. The expiry is Forever or at most MaxAhead
-// ticks after now.
+// AddBatch inserts digests that are absent or expired, in order. A digest that
+// occurs twice is Added once and Present afterwards. vals are the values, or
+// nil for zero values. AddBatch replaces the value of a Present digest by that
+// of the table, and sets outcomes. vals and outcomes are as long as digests.
+// The expiry is Forever or at most MaxAhead ticks after now.
 //
-// It returns how many digests were decided: all, or those before the first
-// that was refused with ErrFull. It overlaps the cache misses of a batch,
-// which is worth most from about 16 digests on.
+// AddBatch returns how many digests it decided: all, or those before the first
+// that was refused with ErrFull. It overlaps the cache misses of a batch, which
+// pays from about 16 digests on.
 func (t *Table[V]) AddBatch(digests []semel.Digest, vals []V, now, expiry Tick, outcomes []Outcome) (int, error) {
 	if vals != nil {
 		vals = vals[:len(digests)]
@@ -143,15 +141,16 @@ func (t *Table[V]) AddBatch(digests []semel.Digest, vals []V, now, expiry Tick, 
 	return len(digests), nil
 }
 
-// Prefetch starts to load what an operation on d will read. It is always safe.
+// Prefetch starts to load the memory that an operation on d will read. It is
+// always safe.
 func (t *Table[V]) Prefetch(d *semel.Digest) { t.shards[d[0]].Prefetch(d) }
 
 // Add inserts a digest that is absent or expired, and reports whether it did.
-// The value of a digest that is present is returned instead of v. The error is
+// For a present digest it returns the stored value instead of v. The error is
 // ErrFull or nil.
 func (t *Table[V]) Add(d *semel.Digest, v V, now, expiry Tick) (stored V, added bool, err error) {
-	// An insertion reads several lines one after the other; asked for at once
-	// they cost one cache miss, which the lock overlaps.
+	// An insertion reads several cache lines one after the other. Loaded
+	// together they cost one cache miss, which overlaps with the lock.
 	t.Prefetch(d)
 	return t.add(d, v, now, expiry)
 }
@@ -169,7 +168,8 @@ func (t *Table[V]) add(d *semel.Digest, v V, now, expiry Tick) (stored V, added 
 	}
 	if t.count.Add(1) > t.maxKeys {
 		t.count.Add(-1)
-		// One lock at a time: sweeping takes that of every shard.
+		// Only one lock is held at a time, because sweeping takes the lock of
+		// every shard.
 		t.unlock(s)
 		t.sweepForRoom(now)
 		s = t.lock(d[0])
@@ -187,8 +187,8 @@ func (t *Table[V]) add(d *semel.Digest, v V, now, expiry Tick) (stored V, added 
 	return stored, added, nil
 }
 
-// Set inserts a digest or replaces its value and expiry. It does not look at
-// MaxKeys: who sets has found the digest present.
+// Set inserts a digest or replaces its value and expiry. It ignores MaxKeys,
+// because its callers have found the digest present.
 func (t *Table[V]) Set(d *semel.Digest, v V, now, expiry Tick) {
 	s := t.lock(d[0])
 	used := s.used
@@ -216,8 +216,8 @@ func (t *Table[V]) Delete(d *semel.Digest) bool {
 	return found
 }
 
-// Sweep removes what is expired, shard after shard, gives back memory that is
-// no longer needed, and returns how many digests it removed.
+// Sweep removes expired digests, shard by shard, frees unused memory, and
+// returns how many digests it removed.
 func (t *Table[V]) Sweep(now Tick) int64 {
 	var removed int64
 	for i := range Shards {
@@ -231,19 +231,19 @@ func (t *Table[V]) Sweep(now Tick) int64 {
 	return removed
 }
 
-// Len returns the number of digests, among them expired ones whose slots have
-// not been used again.
+// Len returns the number of digests. It includes expired digests whose slots
+// have not been reused.
 func (t *Table[V]) Len() int64 {
 	return t.sum(func(s *Shard[V]) int64 { return int64(s.Len()) })
 }
 
-// Bytes returns the memory that the slots take.
+// Bytes returns the memory of the slots.
 func (t *Table[V]) Bytes() int64 { return t.sum((*Shard[V]).Bytes) + int64(unsafe.Sizeof(*t)) }
 
-// All yields the entries that are not expired in the order of their digests,
-// whose last byte, which a table does not keep, is 0. No lock is held while the
-// loop's body runs: an entry that is inserted or deleted meanwhile is yielded
-// or not.
+// All yields the unexpired entries in the order of their digests. A table does
+// not keep the last byte of a digest, so that byte is 0. No lock is held while
+// the loop body runs. An entry that is inserted or deleted during the loop may
+// or may not be yielded.
 func (t *Table[V]) All(now Tick) iter.Seq[Entry[V]] {
 	return func(yield func(Entry[V]) bool) {
 		var entries []Entry[V]
@@ -282,8 +282,8 @@ func (t *Table[V]) recount(change int) {
 	}
 }
 
-// sweepForRoom sweeps all shards, at most once a tick: within one tick nothing
-// more expires.
+// sweepForRoom sweeps all shards, at most once a tick, because no further
+// digest expires within a tick.
 func (t *Table[V]) sweepForRoom(now Tick) {
 	last := t.swept.Load()
 	if int64(now) > last && t.swept.CompareAndSwap(last, int64(now)) {

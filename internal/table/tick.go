@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// Tick counts the units of time in which a table remembers when keys expire,
-// from the origin of its Scale. A key whose expiry is tick e answers while the
-// present tick is below e.
+// Tick is a time of a table, in the units of its Scale. A key whose expiry is
+// tick e is present while the current tick is below e.
 type Tick int64
 
 // Forever is the expiry of a key that does not expire.
 const Forever Tick = math.MaxInt64
 
-// MaxAhead is how many ticks an expiry may lie ahead of the present one,
-// [Forever] apart.
+// MaxAhead is the highest number of ticks from now to an expiry other than
+// [Forever].
 const MaxAhead Tick = 1 << 15
 
-// The 16 bits of a slot beside its digest: 0 is an empty slot, 1 to ring are
-// expiry ticks modulo ring, and metaForever is Forever. Ring is nearly twice
-// MaxAhead, so that a shard is swept at most once in about MaxAhead ticks for
-// the sake of the ring alone.
+// A slot has 16 bits besides its digest. 0 is an empty slot, 1 to ring are
+// expiry ticks modulo ring, and metaForever is Forever. ring is nearly twice
+// MaxAhead. So the ring alone requires a sweep of a shard only once in about
+// MaxAhead ticks.
 const (
 	ring        = math.MaxUint16 - 1
 	metaForever = math.MaxUint16
@@ -34,12 +33,12 @@ type Scale struct {
 }
 
 // NewScale returns a scale that starts at origin, in nanoseconds since the Unix
-// epoch, and whose ticks are as short as windows up to maxWindow allow.
+// epoch. Its ticks are as short as windows up to maxWindow permit.
 func NewScale(origin int64, maxWindow time.Duration) (Scale, error) {
 	if maxWindow <= 0 {
 		return Scale{}, fmt.Errorf("table: the longest window %v is not above 0", maxWindow)
 	}
-	// A window that starts inside a tick ends one tick later than it is long.
+	// A window that starts inside a tick needs one tick more than its length.
 	ahead := int64(MaxAhead) - 1
 	return Scale{origin: origin, tick: (int64(maxWindow)-1)/ahead + 1}, nil
 }
@@ -47,8 +46,7 @@ func NewScale(origin int64, maxWindow time.Duration) (Scale, error) {
 // Length returns the length of a tick.
 func (s Scale) Length() time.Duration { return time.Duration(s.tick) }
 
-// Tick returns the tick in which now lies; times before the origin lie in the
-// first one.
+// Tick returns the tick of now. Times before the origin are in the first tick.
 func (s Scale) Tick(now int64) Tick {
 	if now <= s.origin {
 		return 0
@@ -56,8 +54,8 @@ func (s Scale) Tick(now int64) Tick {
 	return Tick((now - s.origin) / s.tick)
 }
 
-// Expiry returns the first tick at whose start a window that begins now is
-// over. A window of math.MaxInt64 is Forever.
+// Expiry returns the first tick that starts after the end of a window that
+// begins now. A window of math.MaxInt64 is Forever.
 func (s Scale) Expiry(now int64, window time.Duration) Tick {
 	if window == math.MaxInt64 {
 		return Forever

@@ -12,7 +12,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// messaging counts by the conventions of OpenTelemetry beside our own metrics.
+// messaging keeps the metrics of OpenTelemetry's messaging conventions, in
+// addition to Semel's own.
 type messaging struct {
 	*measure.Pipeline
 	consumed             metric.Int64Counter

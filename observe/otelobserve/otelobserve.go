@@ -1,8 +1,9 @@
-// Package otelobserve counts with OpenTelemetry what guards and pipelines do.
+// Package otelobserve counts the events of guards and pipelines with
+// OpenTelemetry.
 //
-// The metrics are described in docs/observability.md; they have the same names
-// as those of promobserve once they are exported to Prometheus. Nothing that a
-// message carries becomes an attribute.
+// docs/observability.md describes the metrics. Exported to Prometheus they have
+// the same names as those of promobserve. No attribute is made from the content
+// of a message.
 package otelobserve
 
 import (
@@ -23,8 +24,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Metrics has an instrument for everything that is counted. It is safe for
-// concurrent use.
+// Metrics has an instrument for each metric. It is safe for concurrent use.
 type Metrics struct {
 	meter     metric.Meter
 	backend   *backend
@@ -34,12 +34,12 @@ type Metrics struct {
 	lags map[string][]pipeline.Lag
 }
 
-// New makes the instruments. An error is the meter's.
+// New makes the instruments. It returns the errors of the meter.
 //
-// The conventions of OpenTelemetry for messaging are not stable yet. Where the
-// environment's OTEL_SEMCONV_STABILITY_OPT_IN has "messaging" or "messaging/dup"
-// in its list, pipelines also count messaging.client.consumed.messages and
-// messaging.process.duration, by those conventions.
+// The messaging conventions of OpenTelemetry are not stable yet. If the
+// environment variable OTEL_SEMCONV_STABILITY_OPT_IN lists "messaging" or
+// "messaging/dup", pipelines also count messaging.client.consumed.messages and
+// messaging.process.duration.
 func New(meter metric.Meter) (*Metrics, error) {
 	b, err := newBackend(meter)
 	if err != nil {
@@ -52,7 +52,7 @@ func New(meter metric.Meter) (*Metrics, error) {
 	})
 	m := &Metrics{meter: meter, backend: b, messaging: messaging, lags: map[string][]pipeline.Lag{}}
 	messages, size := b.observed[measure.SourceLagMessages], b.observed[measure.SourceLagBytes]
-	if _, err := meter.RegisterCallback(m.observeLag, messages, size); err != nil { // it lives as long as the meter
+	if _, err := meter.RegisterCallback(m.observeLag, messages, size); err != nil { // the registration lives as long as the meter
 		return nil, fmt.Errorf("otelobserve: %w", err)
 	}
 	return m, nil
@@ -72,27 +72,27 @@ func (m *Metrics) observeLag(_ context.Context, o metric.Observer) error {
 	return nil
 }
 
-// Lag shows how far a pipeline's source is behind now, as its pipeline.Lagger
-// told, until it is called again. Nil shows nothing.
+// Lag sets how far the source of a pipeline is behind, as its pipeline.Lagger
+// reports. The value stays until the next call. Nil removes it.
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lags[name] = lags
 }
 
-// Waiting shows how many messages of a pipeline are parked, as Runner.Waiting
-// told.
+// Waiting sets the number of parked messages of a pipeline, as Runner.Waiting
+// reports.
 func (m *Metrics) Waiting(name string, parked int64) {
 	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
-// Loss shows which share of new messages a pipeline drops whose filter decides
-// alone, as pipeline.KeyFilter.Rate told.
+// Loss sets the share of new messages that a pipeline with only a filter drops,
+// as pipeline.KeyFilter.Rate reports.
 func (m *Metrics) Loss(name string, ratio float64) {
 	m.backend.Bind(measure.LossRatio, name)(ratio)
 }
 
-// Guard returns the observer of a guard of a store, which is to be given to
+// Guard returns the observer for the guard of a store, for
 // semel.GuardOptions.Observer. The name of the store becomes an attribute.
 func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }
 
@@ -100,17 +100,17 @@ func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m
 type PipelineOptions struct {
 	// Store is the name of the pipeline's store. Defaults to none.
 	Store string
-	// Window is how long keys are to be remembered. Defaults to 0: not known.
+	// Window is the window of the keys. Defaults to 0: not known.
 	Window time.Duration
-	// System is the messaging.system of the source, such as "kafka", and
-	// Destination its messaging.destination.name, the topic or queue. Default to
-	// none: without a system the conventions are not followed.
+	// System is the messaging.system of the source, such as "kafka".
+	// Destination is its messaging.destination.name, the topic or queue.
+	// Default to none: without a system the messaging conventions are not used.
 	System, Destination string
 }
 
-// Pipeline returns the observer of a pipeline and of its guard, which is to be
-// given to both. The name becomes an attribute. Nil options are the zero options.
-// An error is the meter's.
+// Pipeline returns the observer for a pipeline and its guard. Pass it to both.
+// The name becomes an attribute. Nil options are the zero options. Pipeline
+// returns the errors of the meter.
 func (m *Metrics) Pipeline(name string, opts *PipelineOptions) (pipeline.Observer, error) {
 	var o PipelineOptions
 	if opts != nil {
@@ -124,9 +124,9 @@ func (m *Metrics) Pipeline(name string, opts *PipelineOptions) (pipeline.Observe
 	return newMessaging(m.meter, p, &o)
 }
 
-// Watch shows that a pipeline runs, and how much it has under way whenever the
-// metrics are collected, until stop is called. A pipeline.Runner can be watched.
-// An error is the meter's.
+// Watch reports that a pipeline runs, and its messages in flight whenever
+// metrics are collected, until stop is called. runner may be a pipeline.Runner.
+// Watch returns the errors of the meter.
 func (m *Metrics) Watch(name string, runner interface {
 	UnderWay() (count int, bytes int64)
 }) (stop func() error, err error) {
@@ -149,41 +149,41 @@ func (m *Metrics) Watch(name string, runner interface {
 	}, nil
 }
 
-// Counted shows what a store holds now, as its semel.Counter told.
+// Counted sets the counts of a store, as its semel.Counter reports.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
 }
 
-// Layer shows whether a layer of a stack is left out: see tiered.Down and
-// tiered.Up.
+// Layer sets whether a stack skips a layer: see tiered.Down and tiered.Up.
 func (m *Metrics) Layer(store, layer string, down bool) {
 	measure.Layer(m.backend, store, layer, down)
 }
 
-// Filter shows how full a filter of a stack is, if that is known and not below 0,
-// and counts the false positives since it was last told: see tiered.LayerStatus.
+// Filter sets the fill of a filter in a stack, if it is not below 0, and counts
+// the false positives since the last call: see tiered.LayerStatus.
 func (m *Metrics) Filter(store, layer string, fill float64, falsePositives int64) {
 	measure.Filter(m.backend, store, layer, fill, falsePositives)
 }
 
 // Passed counts claims that a stack let through while its durable store did not
-// answer: see tiered.Passed. With 0 it shows that there were none so far.
+// answer: see tiered.Passed. With 0 the counter exists and shows no such claim.
 func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
 
-// Cleaning shows that this process waits for its turn to clean a store up, which
-// counts as a clean-up that was made now.
+// Cleaning records that this process waits for its turn to clean up a store.
+// That counts as a clean-up at this time.
 func (m *Metrics) Cleaning(store string) { measure.Cleaning(m.backend, store, time.Now()) }
 
-// Cleaned counts a clean-up: how many keys are gone, and why it ended early.
+// Cleaned counts a clean-up: the number of removed keys, and the error that
+// ended it early.
 func (m *Metrics) Cleaned(store string, keys int64, err error) {
 	measure.Cleaned(m.backend, store, keys, err, time.Now())
 }
 
-// backend has what records in each instrument.
+// backend has the recording functions of each instrument.
 type backend struct {
 	table    []measure.Instrument
 	record   []func(set attribute.Set) func(float64)
-	observed map[measure.ID]metric.Int64ObservableGauge // those that are asked for
+	observed map[measure.ID]metric.Int64ObservableGauge // those that are read by callback
 }
 
 func newBackend(meter metric.Meter) (*backend, error) {
@@ -197,7 +197,8 @@ func newBackend(meter metric.Meter) (*backend, error) {
 	return b, errors.Join(errs...)
 }
 
-// instrument makes one, and returns what binds attributes to it.
+// instrument makes an instrument and returns the function that binds attributes
+// to it.
 func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.Set) func(float64), error) {
 	i := &b.table[id]
 	about, unit := metric.WithDescription(i.Help), metric.WithUnit(i.Unit)
@@ -212,7 +213,7 @@ func (b *backend) instrument(meter metric.Meter, id measure.ID) (func(attribute.
 		return func(set attribute.Set) func(float64) {
 			by := []metric.AddOption{metric.WithAttributeSet(set)}
 			add := func(n float64) { c.Add(ctx, int64(n), by...) }
-			add(0) // it is there from the start
+			add(0) // the counter exists from the start
 			return add
 		}, err
 	case i.Kind == measure.Histogram:

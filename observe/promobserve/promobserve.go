@@ -1,7 +1,8 @@
-// Package promobserve counts for Prometheus what guards and pipelines do.
+// Package promobserve counts the events of guards and pipelines for Prometheus.
 //
-// The metrics are described in docs/observability.md. Nothing that a message
-// carries becomes a label: their number depends on the configuration alone.
+// docs/observability.md describes the metrics. No label is made from the
+// content of a message, so the number of labels depends only on the
+// configuration.
 package promobserve
 
 import (
@@ -16,18 +17,18 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Metrics is a collector to be registered once. It is safe for concurrent use.
+// Metrics is a collector. Register it once. It is safe for concurrent use.
 type Metrics struct {
 	backend backend
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	watched map[string]underWay
-	lags    map[string]map[series]bool // those that are shown, by pipeline
+	lags    map[string]map[series]bool // the current series, by pipeline
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// series is a value of an instrument, by its labels.
+// series is a value of an instrument, identified by its labels.
 type series struct {
 	id                          measure.ID
 	pipeline, source, partition string
@@ -37,25 +38,25 @@ type underWay interface {
 	UnderWay() (count int, bytes int64)
 }
 
-// New returns metrics that nobody has counted in.
+// New returns empty metrics.
 func New() *Metrics {
 	return &Metrics{backend: newBackend(), watched: map[string]underWay{}, lags: map[string]map[series]bool{}}
 }
 
-// Guard returns the observer of a guard of a store, which is to be given to
+// Guard returns the observer for the guard of a store, for
 // semel.GuardOptions.Observer. The name of the store becomes a label.
 func (m *Metrics) Guard(store string) semel.Observer { return measure.NewGuard(m.backend, "", store) }
 
-// Pipeline returns the observer of a pipeline and of its guard, which is to be
-// given to both. The names become labels; a window of 0 is not known.
+// Pipeline returns the observer for a pipeline and its guard. Pass it to both.
+// The names become labels. A window of 0 is not known.
 func (m *Metrics) Pipeline(name, store string, window time.Duration) pipeline.Observer {
 	p := measure.NewPipeline(m.backend, name, store)
 	p.Window(window)
 	return p
 }
 
-// Watch shows that a pipeline runs, and how much it has under way whenever the
-// metrics are collected, until stop is called. A pipeline.Runner can be watched.
+// Watch reports that a pipeline runs, and its messages in flight whenever
+// metrics are collected, until stop is called. runner may be a pipeline.Runner.
 func (m *Metrics) Watch(name string, runner interface {
 	UnderWay() (count int, bytes int64)
 }) (stop func()) {
@@ -77,14 +78,14 @@ func (m *Metrics) show(name string, count int, bytes int64) {
 	m.backend.Bind(measure.InFlightBytes, name)(float64(bytes))
 }
 
-// Counted shows what a store holds now, as its semel.Counter told.
+// Counted sets the counts of a store, as its semel.Counter reports.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
 }
 
-// Lag shows how far a pipeline's source is behind now, as its pipeline.Lagger
-// told. What was shown of partitions that are not in the list is taken away, so
-// that nil shows nothing.
+// Lag sets how far the source of a pipeline is behind, as its pipeline.Lagger
+// reports. It removes the values of partitions that are not in the list, so nil
+// removes all.
 func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,7 +93,7 @@ func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	for i := range lags {
 		labels := measure.LagLabels(name, &lags[i])
 		measure.Lag(&lags[i], func(id measure.ID, value int64) {
-			m.backend.Bind(id, labels...)(float64(value)) // which mends labels
+			m.backend.Bind(id, labels...)(float64(value)) // Bind makes labels valid
 			shown[series{id, labels[0], labels[1], labels[2]}] = true
 		})
 	}
@@ -104,39 +105,39 @@ func (m *Metrics) Lag(name string, lags []pipeline.Lag) {
 	m.lags[name] = shown
 }
 
-// Waiting shows how many messages of a pipeline are parked, as Runner.Waiting
-// told.
+// Waiting sets the number of parked messages of a pipeline, as Runner.Waiting
+// reports.
 func (m *Metrics) Waiting(name string, parked int64) {
 	m.backend.Bind(measure.ParkedWaiting, name)(float64(parked))
 }
 
-// Loss shows which share of new messages a pipeline drops whose filter decides
-// alone, as pipeline.KeyFilter.Rate told.
+// Loss sets the share of new messages that a pipeline with only a filter drops,
+// as pipeline.KeyFilter.Rate reports.
 func (m *Metrics) Loss(name string, ratio float64) {
 	m.backend.Bind(measure.LossRatio, name)(ratio)
 }
 
-// Layer shows whether a layer of a stack is left out: see tiered.Down and
-// tiered.Up.
+// Layer sets whether a stack skips a layer: see tiered.Down and tiered.Up.
 func (m *Metrics) Layer(store, layer string, down bool) {
 	measure.Layer(m.backend, store, layer, down)
 }
 
-// Filter shows how full a filter of a stack is, if that is known and not below 0,
-// and counts the false positives since it was last told: see tiered.LayerStatus.
+// Filter sets the fill of a filter in a stack, if it is not below 0, and counts
+// the false positives since the last call: see tiered.LayerStatus.
 func (m *Metrics) Filter(store, layer string, fill float64, falsePositives int64) {
 	measure.Filter(m.backend, store, layer, fill, falsePositives)
 }
 
 // Passed counts claims that a stack let through while its durable store did not
-// answer: see tiered.Passed. With 0 it shows that there were none so far.
+// answer: see tiered.Passed. With 0 the counter exists and shows no such claim.
 func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
 
-// Cleaning shows that this process waits for its turn to clean a store up, which
-// counts as a clean-up that was made now.
+// Cleaning records that this process waits for its turn to clean up a store.
+// That counts as a clean-up at this time.
 func (m *Metrics) Cleaning(store string) { measure.Cleaning(m.backend, store, time.Now()) }
 
-// Cleaned counts a clean-up: how many keys are gone, and why it ended early.
+// Cleaned counts a clean-up: the number of removed keys, and the error that
+// ended it early.
 func (m *Metrics) Cleaned(store string, keys int64, err error) {
 	measure.Cleaned(m.backend, store, keys, err, time.Now())
 }
@@ -164,7 +165,7 @@ func (m *Metrics) Collect(into chan<- prometheus.Metric) {
 // backend has a vector for each instrument.
 type backend []vector
 
-// vector is a metric with all values of its labels.
+// vector is a metric with the values of all its labels.
 type vector struct {
 	prometheus.Collector
 	bind   func(labels ...string) func(float64)
@@ -192,8 +193,8 @@ func newBackend() backend {
 	return b
 }
 
-// Bind implements measure.Backend. Labels that are not valid UTF-8, such as a
-// name may be that somebody chose, are mended: a scrape would fail by them.
+// Bind implements measure.Backend. It replaces invalid UTF-8 in labels, because
+// a scrape would fail with it. Users choose some names.
 func (b backend) Bind(id measure.ID, labels ...string) func(float64) {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\uFFFD")

@@ -12,11 +12,11 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// ids makes the ids of a benchmark, n bytes each, without allocation in the
-// measured loop beyond the id itself.
+// ids makes the ids of a benchmark. The measured loop allocates nothing but the
+// id itself.
 type ids struct{ buf []byte }
 
-// next36 is the i-th of a sequence of ids in the form of a UUID.
+// next36 returns the i-th id of a sequence in the form of a UUID.
 func (ids *ids) next36(i uint64) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], (i+1)*0x9e3779b97f4a7c15)
@@ -30,7 +30,7 @@ func (ids *ids) next36(i uint64) string {
 	return string(ids.buf)
 }
 
-// next16 is the same in 16 bytes.
+// next16 returns the i-th id of a sequence of 16 bytes each.
 func (ids *ids) next16(i uint64) string {
 	ids.buf = ids.buf[:0]
 	ids.buf = binary.BigEndian.AppendUint64(ids.buf, (i+1)*0x9e3779b97f4a7c15)
@@ -55,8 +55,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkClaim claims ids with Done, fresh and then again, in batches, and
-// reports both rates and the bytes of heap an id. A round of b.N is one store.
+// BenchmarkClaim claims new ids with Done, and claims them again, in batches.
+// It reports both rates and the heap bytes for each id. One round of b.N is one
+// store.
 func BenchmarkClaim(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -108,7 +109,7 @@ func claimAll(b *testing.B, s semel.Store, n uint64, batch int, id func(*ids, ui
 	return time.Since(start)
 }
 
-// BenchmarkClaimComplete claims and completes one key after the other.
+// BenchmarkClaimComplete claims and completes keys, one after the other.
 func BenchmarkClaimComplete(b *testing.B) {
 	for name, result := range map[string]semel.Result{
 		"no result":   {},
@@ -140,8 +141,8 @@ func BenchmarkClaimComplete(b *testing.B) {
 	}
 }
 
-// BenchmarkWorstClaim reports the longest single claim on the way to four
-// million keys of which most expire on the way.
+// BenchmarkWorstClaim reports the longest single claim while four million keys
+// are added, most of which expire during the run.
 func BenchmarkWorstClaim(b *testing.B) {
 	for range b.N {
 		now := time.Now()
@@ -151,7 +152,7 @@ func BenchmarkWorstClaim(b *testing.B) {
 		var source ids
 		var worst time.Duration
 		for i := range uint64(8e6) {
-			// The last half of the keys meets a store that expires the first.
+			// The last half of the keys is added while the first half expires.
 			if i > 4e6 {
 				now = now.Add(900 * time.Microsecond)
 			}

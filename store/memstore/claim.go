@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// batchAhead is how many requests a call asks the memory for before it decides
-// the first of them.
+// batchAhead is the number of requests for which a call prefetches memory
+// before it decides the first of them.
 const batchAhead = 32
 
 // Claim implements [semel.Store]. It does not block.
@@ -32,7 +32,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			s.prefetch(&digests[i])
 		}
 		if now == (moment{}) {
-			// The clock takes about as long to read as the memory.
+			// Reading the clock takes about as long as reading the memory.
 			now = s.moment()
 		}
 		for i := range n {
@@ -45,7 +45,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return nil
 }
 
-// claim decides one request. The error refuses the whole call.
+// claim decides one request. An error refuses the whole call.
 func (s *Store) claim(req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) error {
 	*answer = semel.ClaimAnswer{}
 	if err := req.Validate(); err != nil {
@@ -62,16 +62,16 @@ func (s *Store) claim(req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *sem
 		if !full {
 			return nil
 		}
-		// No lock is held here: room may be found in any shard.
+		// No lock is held here, because makeRoom may find room in any shard.
 		if tries > 0 || !s.makeRoom(now) {
-			answer.Err = fmt.Errorf("memstore: %d keys: %w", s.opts.MaxKeys, semel.ErrStoreFull)
+			answer.Err = fmt.Errorf("memstore: the store holds %d keys: %w", s.opts.MaxKeys, semel.ErrStoreFull)
 			return nil
 		}
 	}
 }
 
-// decide answers a claim under the shard's lock. It reports true, and answers
-// nothing, if the key is new and there is no room for it.
+// decide answers a claim under the shard's lock. It returns true, and does not
+// answer, if the key is new and the store is full.
 func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) (full bool) {
 	if r, _ := sh.record(d, now.nanos); r != nil {
 		s.decideKnown(sh, r, req, answer, now)
@@ -108,12 +108,13 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 	return s.grantNew(sh, req, answer, d, now)
 }
 
-// compact reports whether a claim with Done leaves a compact key.
+// compact reports whether a claim with Done results in a compact key.
 func (s *Store) compact(req *semel.ClaimRequest) bool {
 	return s.compactWindow(req.Window) && req.Fingerprint.IsZero()
 }
 
-// compactWindow reports whether a key with nothing but a window is compact.
+// compactWindow reports whether a key with this window, and without result and
+// fingerprint, is compact.
 func (s *Store) compactWindow(window time.Duration) bool {
 	return (window <= s.opts.MaxWindow || window == semel.Forever) && !s.opts.KeepIDs
 }
@@ -142,8 +143,8 @@ func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answe
 	}
 }
 
-// grantNew grants a claim of a key without record, or reports that the store
-// is full.
+// grantNew grants a claim of a key without a record. It returns true if the
+// store is full.
 func (s *Store) grantNew(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAnswer, d *semel.Digest, now moment) (full bool) {
 	if s.opts.MaxKeys > 0 && !s.reserve(sh) {
 		return true
@@ -162,12 +163,12 @@ func (s *Store) grantNew(sh *shard, req *semel.ClaimRequest, answer *semel.Claim
 	return false
 }
 
-// grant gives a record to the owner of a request, or makes it done.
+// grant gives a record to the owner of a request, or marks it as done.
 func (s *Store) grant(sh *shard, r *record, req *semel.ClaimRequest, answer *semel.ClaimAnswer, now moment) {
 	sh.setHolder(r, req.Owner)
 	if !req.Fingerprint.IsZero() {
-		// A take-over without fingerprint does not make the key fit for
-		// another payload.
+		// A take-over without fingerprint keeps the fingerprint of the record,
+		// so that another payload still does not match.
 		r.fingerprint = req.Fingerprint
 	}
 	answer.Decision, r.oneStep = semel.Fresh, req.Done

@@ -39,7 +39,7 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	return nil
 }
 
-// complete decides one request. The error refuses the whole call.
+// complete decides one request. An error refuses the whole call.
 func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Digest, now moment) error {
 	if *answer = req.Validate(s.opts.MaxResult); *answer != nil {
 		return nil
@@ -55,7 +55,7 @@ func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Dig
 
 func (s *Store) checkResult(result semel.Result) error {
 	if n := int64(len(result.Data)); n > s.opts.MaxResult {
-		return fmt.Errorf("memstore: a result of %d bytes, at most %d: %w", n, s.opts.MaxResult, semel.ErrResultTooLarge)
+		return fmt.Errorf("memstore: the result has %d bytes, and the limit is %d: %w", n, s.opts.MaxResult, semel.ErrResultTooLarge)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (s *Store) ownerBy(owner *semel.Owner) uint64 {
 // recentKey returns the part of a digest that is kept of a completion.
 func recentKey(d *semel.Digest) uint64 { return binary.BigEndian.Uint64(d[1:9]) }
 
-// finish makes a record done, in the compact form if nothing speaks against it.
+// finish marks a record as done, in the compact form if possible.
 func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result semel.Result, window time.Duration, now moment) {
 	if result.Kind == semel.NoResult && len(result.Data) == 0 && r.attempt == 1 && r.fingerprint.IsZero() && s.compactWindow(window) {
 		token := r.token
@@ -102,8 +102,8 @@ func (s *Store) finish(sh *shard, r *record, n uint32, d *semel.Digest, result s
 	sh.setResult(r, result)
 }
 
-// Release implements [semel.Store]. It does not block. A release that is
-// repeated finds nothing to recognise, and gets a [*semel.StaleTokenError].
+// Release implements [semel.Store]. It does not block. A repeated release is
+// not recognised and gets a [*semel.StaleTokenError].
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
 	if err := s.enter(ctx, "release", len(reqs), len(answers)); err != nil {
 		return err
@@ -138,8 +138,8 @@ func release(sh *shard, req *semel.ReleaseRequest, d *semel.Digest, now moment) 
 	return nil
 }
 
-// Extend implements [semel.Store]. It does not block. A record that is unknown
-// is not extended: its holder may complete or release it.
+// Extend implements [semel.Store]. It does not block. An unknown record cannot
+// be extended, but its holder may complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if err := s.enter(ctx, "extend", len(reqs), len(answers)); err != nil {
 		return err
@@ -171,7 +171,7 @@ func extend(sh *shard, req *semel.ExtendRequest, d *semel.Digest, now moment) se
 	return semel.ExtendAnswer{LeaseEnd: instant(r.leaseEnd)}
 }
 
-// held returns the record that a token holds, claimed or unknown, or nil.
+// held returns the claimed or unknown record that a token holds, or nil.
 func (sh *shard) held(d *semel.Digest, token semel.Token, now moment) (*record, uint32) {
 	r, n := sh.record(d, now.nanos)
 	if r == nil || r.state == semel.Done || r.token != token {
@@ -180,7 +180,7 @@ func (sh *shard) held(d *semel.Digest, token semel.Token, now moment) (*record, 
 	return r, n
 }
 
-// stale returns the refusal of a token, with what is there instead.
+// stale returns the error for a stale token, with the current state.
 func (sh *shard) stale(d *semel.Digest, key semel.Key, token semel.Token, now moment) error {
 	refusal := &semel.StaleTokenError{Key: key, Token: token}
 	if r, _ := sh.record(d, now.nanos); r != nil {

@@ -18,12 +18,12 @@ func (s *Store) reserve(sh *shard) bool {
 }
 
 // roomKeys is about how many keys one claim examines in search of expired ones.
-// What remains is left to the next claim, which goes on from there.
+// The next claim continues from there.
 const roomKeys = 1 << 17
 
-// makeRoom tries to forget something for the sake of one new key and reports
-// whether it did: what has expired, and else, if the policy is to shorten, what
-// would expire first.
+// makeRoom tries to forget a key to make room for a new one, and reports
+// whether there is room. It forgets expired keys. If there are none and the
+// policy is Shorten, it forgets the keys that would expire first.
 func (s *Store) makeRoom(now moment) bool {
 	if now.nanos-s.swept.Load() >= int64(min(s.scale.Length(), time.Second)) {
 		examined := 0
@@ -50,7 +50,8 @@ func (s *Store) makeRoom(now moment) bool {
 	return s.count.Load() < s.opts.MaxKeys || s.opts.OnFull == Shorten && s.shorten(now)
 }
 
-// nextForRoom returns the shards in turn, so that all are shortened alike.
+// nextForRoom returns the shards in turn, so that all of them are shortened
+// alike.
 func (s *Store) nextForRoom() byte { return byte(s.room.Add(1)) }
 
 // shorten forgets the oldest sixteenth of the done keys of one shard.
@@ -74,9 +75,9 @@ func (s *Store) shorten(now moment) bool {
 	return false
 }
 
-// forgetOldest forgets about a sixteenth of the keys that are done for a time,
-// those that expire first, and returns how many and the last of their
-// expiries.
+// forgetOldest forgets about a sixteenth of the done keys that have a window,
+// those that expire first. It returns how many keys it forgot, and the last of
+// their expiries.
 func (sh *shard) forgetOldest(scale *table.Scale) (forgotten int, last table.Tick) {
 	var spread expirySpread
 	sh.eachExpiry(scale, spread.extend)
@@ -86,13 +87,13 @@ func (sh *shard) forgetOldest(scale *table.Scale) (forgotten int, last table.Tic
 	sh.eachExpiry(scale, spread.count)
 	quota := (spread.keys + 15) / 16
 	sure, last := spread.first(quota)
-	// All of the older keys go, and of those about as old as the last one as
-	// many as the quota asks for.
+	// All older keys go. Of the keys that are about as old as the last one, the
+	// quota decides how many go.
 	forgotten = sh.forget(scale, sure, quota)
 	return forgotten + sh.forget(scale, last, quota-forgotten), last
 }
 
-// eachExpiry tells the expiries of the keys that are done for a time.
+// eachExpiry passes the expiries of done keys that have a window to tell.
 func (sh *shard) eachExpiry(scale *table.Scale, tell func(table.Tick)) {
 	sh.done.EachExpiry(tell)
 	for n := range sh.records.top {
@@ -102,8 +103,8 @@ func (sh *shard) eachExpiry(scale *table.Scale, tell func(table.Tick)) {
 	}
 }
 
-// forget forgets at most most keys that are done and expire at a tick or
-// before it.
+// forget forgets done keys that expire at a tick or before it, at most most
+// keys.
 func (sh *shard) forget(scale *table.Scale, expiry table.Tick, most int) int {
 	forgotten := sh.done.DeleteExpiring(expiry, most)
 	for n := uint32(0); n < sh.records.top && forgotten < most; n++ {
@@ -134,8 +135,8 @@ func (e *expirySpread) width() table.Tick { return (e.max-e.min)/table.Tick(len(
 
 func (e *expirySpread) count(t table.Tick) { e.bins[(t-e.min)/e.width()]++ }
 
-// first returns two expiries: fewer than quota keys expire at sure or before,
-// and at least quota at last or before.
+// first returns two expiries. Fewer than quota keys expire at sure or before,
+// and at least quota keys expire at last or before.
 func (e *expirySpread) first(quota int) (sure, last table.Tick) {
 	last = e.min - 1
 	for i, sum := 0, 0; sum < quota; i++ {

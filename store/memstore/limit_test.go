@@ -27,7 +27,7 @@ func TestFullStoreRefusesNewKeysAndForgetsNone(t *testing.T) {
 			t.Fatalf("a claim of key %d of at most 1000 is %s, %v", i, a.Decision, a.Err)
 		}
 	}
-	// What is known is decided, and changes of it are no new keys.
+	// Known keys are decided. Changing them adds no key.
 	if err := b.complete(id(0), claim.Token, semel.Result{}); err != nil {
 		t.Error(err)
 	}
@@ -115,8 +115,8 @@ func TestShortenForgetsWhatExpiresFirstAndSaysSo(t *testing.T) {
 	if c.Oldest > 15*time.Minute {
 		t.Errorf("the oldest key is %v old, want not much more than 10m", c.Oldest)
 	}
-	// The youngest keys are all there, the oldest are not, and neither claims
-	// nor keys kept forever were touched.
+	// The newest keys are all there and the oldest are not. Claims and keys
+	// kept forever were not touched.
 	for i := keys - 4000; i < keys; i++ {
 		if r := b.look(id(i)); r.State != semel.Done {
 			t.Fatalf("key %d of the youngest is %s", i, r.State)

@@ -9,10 +9,10 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// errStopped says that the caller of a listing wants no more.
+// errStopped means that the caller of a listing wants no more records.
 var errStopped = errors.New("stopped")
 
-// listPage is how many records a listing copies under one lock.
+// listPage is the number of records that a listing copies under one lock.
 const listPage = 256
 
 func (s *Store) listShard(ctx context.Context, i byte, filter semel.Filter, yield func(semel.Record, error) bool) error {
@@ -67,8 +67,8 @@ func (s *Store) lockForList(ctx context.Context, i byte) (moment, *shard, error)
 	return moment{}, nil, fmt.Errorf("memstore: list: %w", semel.ErrClosed)
 }
 
-// page appends the records with the numbers from a position on that a filter
-// selects, without the data of their results.
+// page appends the records that a filter selects, from a position on, without
+// the data of their results.
 func (sh *shard) page(page []semel.Record, from uint32, filter semel.Filter, now moment) []semel.Record {
 	for n := from; n < min(from+listPage, sh.records.top); n++ {
 		r := sh.records.at(n)

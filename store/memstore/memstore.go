@@ -1,12 +1,13 @@
-// Package memstore keeps records in the memory of this process: the reference
-// for the semantics of [semel.Store], and the fast path where a restart may
-// forget.
+// Package memstore keeps records in the memory of this process. It is the
+// reference for the semantics of [semel.Store]. Use it in tests, and in
+// programs that may forget their keys on a restart.
 //
-// A key that is done and has neither a result nor a fingerprint takes one slot
-// of 16 bytes in a table without pointers; everything else, and with KeepIDs
-// everything, is kept as a full record beside it. Expiry happens in place: no
-// goroutine runs, and no call waits for more than a 256th of the store to be
-// swept or moved. The store never forgets a live key silently: see OnFull.
+// A done key without result and fingerprint has a compact form: it takes one
+// slot of 16 bytes in a table without pointers. Every other key has a full
+// record, and with KeepIDs all keys have one. Keys expire in place. The store
+// starts no goroutine, and no call waits for longer than it takes to sweep or
+// move a 256th of the store. The store never forgets a live key silently: see
+// OnFull.
 //
 // Three things that a full record has are not kept in the compact form: the time
 // of first sight, the token, and the owner of a claim with Done. The store
@@ -32,69 +33,74 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// Defaults of [Options].
+// These are the defaults of [Options].
 const (
 	DefaultMaxWindow = 24 * time.Hour
 	DefaultMaxResult = 16 << 20
 )
 
-// FullPolicy says what a store does for a new key when it holds MaxKeys.
+// FullPolicy says what a store does with a new key when it holds MaxKeys keys.
 type FullPolicy uint8
 
 const (
 	// Refuse answers the claim with ErrStoreFull and forgets nothing.
 	Refuse FullPolicy = iota
-	// Shorten forgets keys that are done, about those whose windows would end
-	// first, and reports it to OnShorten: the effect of a message that comes
-	// again after that is repeated. Claimed and unknown keys and keys kept
-	// forever are not forgotten; if there is nothing else, it refuses.
+	// Shorten forgets done keys, about those whose windows would end first, and
+	// reports them to OnShorten. A message of such a key then has its effect
+	// again. Shorten does not forget claimed and unknown keys, and keys that
+	// are kept forever. If there are no other keys, the store refuses.
 	Shorten
 )
 
 // Options are the options of [New]. The zero value is valid.
 type Options struct {
-	// MaxWindow is the longest window that is kept in the compact form; a
-	// 32767th of it is the store's Tick. Longer windows are kept as full
-	// records, Forever in the compact form. Defaults to 24 h. Must be above 0.
+	// MaxWindow is the longest window that the compact form can keep. It also
+	// sets the store's Tick, which is MaxWindow/32767: a key may be remembered
+	// up to one tick longer than its window. With the default that is 2.6 s, so
+	// set MaxWindow near your windows if they are a few seconds long. Keys with
+	// longer windows take full records, and keys with Forever the compact form.
+	// Defaults to 24 h. Must be above 0.
 	MaxWindow time.Duration
-	// Expect is the number of compact keys for which memory is taken at the
-	// start. Defaults to 0. Must not be negative.
+	// Expect is the number of compact keys for which the store allocates memory
+	// at the start. Defaults to 0. Must not be negative.
 	Expect int64
-	// MaxKeys is the most keys the store holds, expired ones apart. Defaults
-	// to 0: no limit. Must not be negative.
+	// MaxKeys is the highest number of keys that the store holds, without
+	// expired ones. Defaults to 0: no limit. Must not be negative.
 	MaxKeys int64
-	// OnFull says what happens to a new key when MaxKeys are held. Defaults to
-	// Refuse.
+	// OnFull says what happens to a new key when the store holds MaxKeys keys.
+	// Defaults to Refuse.
 	OnFull FullPolicy
-	// OnShorten is told what Shorten has forgotten. It is called by the claim
-	// that needed the room, maybe by several at once, and must not call the
-	// store. Defaults to none.
+	// OnShorten is called with the number of keys that Shorten forgot. The
+	// claim that needed the room calls it, so several calls may run
+	// concurrently. It must not call the store. Defaults to none.
 	OnShorten func(Shortening)
-	// MaxResult is the longest result in bytes that is kept; a longer one is
-	// refused with ErrResultTooLarge. Defaults to 16 MiB. Must not be negative.
+	// MaxResult is the longest result in bytes that the store accepts. It
+	// refuses longer results with ErrResultTooLarge. Defaults to 16 MiB. Must
+	// not be negative.
 	MaxResult int64
-	// KeepIDs keeps the readable key in each record, for listings. It takes a
-	// full record of about 200 bytes for each key. Defaults to false.
+	// KeepIDs keeps the readable key in each record, so that listings show it.
+	// Each key then takes a full record of about 200 bytes. Defaults to false.
 	KeepIDs bool
-	// Secret is the key of the digests. Defaults to a random one.
+	// Secret is the key of the digests. Defaults to a random secret.
 	Secret [16]byte
-	// Clock is the wall clock; the store does not follow it backwards.
-	// Defaults to time.Now and then the monotonic clock.
+	// Clock returns the wall-clock time. The store does not follow it
+	// backwards. Defaults to time.Now at the start, and the monotonic clock
+	// after that.
 	Clock func() time.Time
 }
 
-// Shortening is an incident: keys were forgotten to make room.
+// Shortening reports that the store forgot keys to make room.
 type Shortening struct {
 	// Forgotten is the number of keys.
 	Forgotten int64
-	// By is how long before the end of their windows keys were forgotten, at
-	// most.
+	// By is the longest time by which a key was forgotten before the end of its
+	// window.
 	By time.Duration
 }
 
 // Store is a [semel.Store] in the memory of this process. Its methods may be
-// called at once from many goroutines; none blocks for longer than the work on
-// a 256th of the store takes.
+// called concurrently. None blocks for longer than it takes to work on a 256th
+// of the store.
 type Store struct {
 	opts   Options
 	clock  *clock.Clock
@@ -103,11 +109,12 @@ type Store struct {
 	scopes scopeCache
 	seed   maphash.Seed // of owners
 	closed atomic.Bool
-	// token is the last token that was granted.
+	// token is the last granted token.
 	token atomic.Uint64
-	// count is the number of keys, kept only where MaxKeys limits it, room is
-	// where in the shards to look for room next, and swept is when nothing
-	// expired was last found in any of them, which is not tried again at once.
+	// count is the number of keys. It is kept only if MaxKeys limits it. room
+	// is the shard in which makeRoom looks next. swept is the last time at
+	// which no shard had an expired key; makeRoom does not sweep again right
+	// after it.
 	count  atomic.Int64
 	room   atomic.Uint32
 	swept  atomic.Int64
@@ -123,9 +130,8 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// New returns an empty store. Nil options are the zero options. All options
-// that are out of bounds are named in one error, which wraps
-// ErrInvalidRequest.
+// New returns an empty store. Nil options are the zero options. One error names
+// all options that are out of bounds, and wraps ErrInvalidRequest.
 func New(opts *Options) (*Store, error) {
 	var o Options
 	if opts != nil {
@@ -148,10 +154,10 @@ func New(opts *Options) (*Store, error) {
 	if s.scale, err = table.NewScale(s.clock.Nanos(), o.MaxWindow); err != nil {
 		return nil, fmt.Errorf("memstore: %w", err)
 	}
-	// Tokens must grow over a restart too, for the sake of targets that
-	// remember the highest. So they start at the time, in units short enough
-	// that no store grants more than one in each, and long enough that a token
-	// is a whole number in JSON for decades.
+	// Tokens must also grow over a restart, because targets may remember the
+	// highest token. So they start at the current time. The unit is so short
+	// that no store grants more than one token in each, and so long that tokens
+	// stay exact integers in JSON for decades.
 	s.token.Store(uint64(time.Now().UnixNano()) >> 8)
 	tables := make([]*table.Shard[struct{}], len(s.shards))
 	for i := range s.shards {
@@ -189,7 +195,7 @@ func (s *Store) Traits() semel.Traits {
 	return semel.Traits{Fenced: true, Exact: true, Results: true, MaxResult: s.opts.MaxResult, Tick: s.scale.Length()}
 }
 
-// Close forgets everything. Later calls get ErrClosed; to close twice is no
+// Close forgets all keys. Later calls get ErrClosed. A second Close is not an
 // error.
 func (s *Store) Close() error {
 	s.closed.Store(true)
@@ -202,8 +208,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// lock locks a shard. It returns nil if the store is closed, which a call in
-// progress must learn before it fills a shard again.
+// lock locks a shard. It returns nil if the store is closed, so that a running
+// call does not fill a cleared shard again.
 func (s *Store) lock(i byte) *shard {
 	sh := &s.shards[i]
 	sh.mu.Lock()
@@ -224,7 +230,7 @@ func (s *Store) unlock(sh *shard) {
 	sh.mu.Unlock()
 }
 
-// enter begins a call.
+// enter starts a call.
 func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {
 	switch {
 	case s.closed.Load():
@@ -238,8 +244,8 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	return nil
 }
 
-// moment is one time in the two forms in which records keep it. A call looks
-// at the clock once: its requests are decided as of its receipt.
+// moment is one time in the two forms of the records. A call reads the clock
+// once and decides its requests as of that time.
 type moment struct {
 	nanos int64
 	tick  table.Tick
@@ -250,10 +256,10 @@ func (s *Store) moment() moment {
 	return moment{now, s.scale.Tick(now)}
 }
 
-// never is the end of what does not end.
+// never is the end of a span that does not end.
 const never = math.MaxInt64
 
-// after returns the end of a span that begins at now.
+// after returns the end of a span that starts at now.
 func after(now int64, span time.Duration) int64 {
 	if int64(span) > never-now {
 		return never
@@ -261,7 +267,7 @@ func after(now int64, span time.Duration) int64 {
 	return now + int64(span)
 }
 
-// instant converts nanoseconds to a time, and 0 to none.
+// instant converts nanoseconds to a time, and 0 to the zero time.
 func instant(nanos int64) time.Time {
 	if nanos == 0 {
 		return time.Time{}

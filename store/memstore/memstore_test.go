@@ -63,7 +63,7 @@ func (b *bundle) wantDone(want semel.Decision, key semel.Key, window time.Durati
 	}
 }
 
-// claimed claims a key for an owner of its own.
+// claimed claims a key for its own owner.
 func (b *bundle) claimed(key semel.Key, lease time.Duration) semel.ClaimAnswer {
 	b.t.Helper()
 	b.nonce++
@@ -147,7 +147,7 @@ func TestRepeatedCompletionIsRecognisedAmongTheLastTenThousands(t *testing.T) {
 	if err := b.complete(id(0), tokens[0], semel.Result{}); !errors.As(err, &stale) || stale.State != semel.Done {
 		t.Errorf("a completion repeated after %d others is answered %v, want a stale token of a done key", keys, err)
 	}
-	// A token of another key proves nothing.
+	// A token of another key is refused.
 	if err := b.complete(id(keys-1), tokens[keys-2], semel.Result{}); !errors.Is(err, semel.ErrStaleToken) {
 		t.Errorf("the token of another key is answered %v", err)
 	}
@@ -215,7 +215,7 @@ func TestKeysOutliveTurnsOfTheTickRing(t *testing.T) {
 	b := setup(t, memstore.Options{MaxWindow: time.Hour})
 	b.wantDone(semel.Fresh, id(0), semel.Forever)
 	for turn := range 30 {
-		// Idle for a time that is no multiple of the ring.
+		// The store idles for a time that is not a multiple of the ring.
 		b.now = b.now.Add(time.Duration(turn) * 47 * time.Minute)
 		short, long := id(1000+turn), id(2000+turn)
 		b.wantDone(semel.Fresh, short, time.Minute)

@@ -4,26 +4,26 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// record is the full form of what the store remembers of a key.
+// record is the full form of a key in the store.
 type record struct {
 	digest      semel.Digest
 	token       semel.Token
 	nonce       uint64
 	holder      string
 	fingerprint semel.Fingerprint
-	// leaseEnd is 0 unless claimed or unknown.
+	// leaseEnd is 0 unless the record is claimed or unknown.
 	leaseEnd  int64
 	firstSeen int64
-	// expires is the end of the window if done, and else never: how often a
-	// key was tried must not be forgotten while nobody knows how it ended.
+	// expires is the end of the window of a done record, and otherwise never.
+	// The attempt count must not be forgotten while the outcome is open.
 	expires int64
 	// extra is nil for most records.
 	extra   *extra
 	attempt int32
-	// next is the number after this one in the list of free records.
+	// next is 1 more than the number of the next free record.
 	next uint32
-	// state is Absent for a free record. A record with hold whose lease is
-	// over counts as Unknown though it says Claimed: see stateAt.
+	// state is Absent for a free record. A record with hold and an ended lease
+	// counts as Unknown, although its state is Claimed: see stateAt.
 	state semel.State
 	kind  semel.ResultKind
 	hold  bool
@@ -31,7 +31,7 @@ type record struct {
 	oneStep bool
 }
 
-// extra is what only some records have.
+// extra has the fields that only some records need.
 type extra struct {
 	key  semel.Key
 	data []byte
@@ -58,7 +58,7 @@ func (r *record) result() semel.Result {
 	return semel.Result{Kind: r.kind, Data: r.extra.data}
 }
 
-// more returns the extra of a record, for writing.
+// more returns the extra fields of a record, for writing.
 func (r *record) more() *extra {
 	if r.extra == nil {
 		r.extra = new(extra)
@@ -66,7 +66,7 @@ func (r *record) more() *extra {
 	return r.extra
 }
 
-// show returns the record in the form for users, with the result's data.
+// show returns the record in its public form, with the data of the result.
 func (r *record) show(now int64) semel.Record {
 	shown := semel.Record{
 		Digest:      r.digest,
@@ -89,7 +89,7 @@ func (r *record) show(now int64) semel.Record {
 	return shown
 }
 
-// slab holds records by number, and uses the numbers of free ones again. It
+// slab holds records by number, and reuses the numbers of free records. It
 // grows by a few records at a time and never moves one.
 type slab struct {
 	chunks []*[slabChunk]record
@@ -104,7 +104,7 @@ type slab struct {
 
 const (
 	slabChunk = 16
-	// slabKept is how many free records an empty slab keeps.
+	// slabKept is the number of free records that an empty slab keeps.
 	slabKept = 1024
 )
 
@@ -129,14 +129,14 @@ func (s *slab) alloc() (n uint32, r *record) {
 func (s *slab) release(n uint32) {
 	s.live--
 	if s.live == 0 && s.top > slabKept {
-		s.shrink() // what a burst took
+		s.shrink() // frees the memory of a burst
 		return
 	}
 	*s.at(n) = record{next: s.free}
 	s.free = n + 1
 }
 
-// shrink gives the memory of an empty slab back.
+// shrink frees the memory of an empty slab.
 func (s *slab) shrink() {
 	if s.live == 0 {
 		*s = slab{}

@@ -8,9 +8,9 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// scopeCache keeps the hashers of some scopes. A place is filled once and
-// stays: a store with a few scopes saves a third of the hashing, and one with
-// a great many neither grows nor allocates for them.
+// scopeCache keeps the hashers of some scopes. An entry is filled once and
+// stays. A store with a few scopes saves a third of the hashing. A store with
+// very many scopes neither grows nor allocates for them.
 type scopeCache [64]atomic.Pointer[cachedScope]
 
 type cachedScope struct {
@@ -18,16 +18,16 @@ type cachedScope struct {
 	scoped digest.Scoped
 }
 
-// digest digests a key. The last byte is cleared: tables do not keep it, and a
-// key has one digest wherever it shows.
+// digest digests a key. The last byte is cleared, because tables do not keep it
+// and a key must have the same digest everywhere.
 func (s *Store) digest(key *semel.Key) semel.Digest {
 	d := s.scoped(key.Scope).String(key.ID)
 	d[15] = 0
 	return d
 }
 
-// scopeMemo remembers the last scope, which in a batch is nearly always the
-// next one too.
+// scopeMemo remembers the last scope, because the keys of a batch nearly always
+// have the same scope.
 type scopeMemo struct {
 	store  *Store
 	scope  string
@@ -44,7 +44,7 @@ func (m *scopeMemo) digest(key *semel.Key) semel.Digest {
 	return d
 }
 
-// prefetch starts to load what the decision on a key will read.
+// prefetch starts to load the memory that the decision on a key will read.
 func (s *Store) prefetch(d *semel.Digest) { s.shards[d[0]].done.Prefetch(d) }
 
 func (s *Store) scoped(scope string) digest.Scoped {

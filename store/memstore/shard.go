@@ -10,18 +10,17 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// shard holds the keys whose digests begin with one byte. A key is in at most
-// one of its two forms; an expired compact one may stand beside a record.
+// shard holds the keys whose digests begin with one byte. A live key has one of
+// the two forms. A key with a record may also have an expired compact form.
 type shard struct {
-	mu sync.Mutex // guards all below, the Prefetch of the tables apart
+	mu sync.Mutex // guards all fields below, except the Prefetch of the tables
 	// done has the compact keys.
 	done table.Shard[struct{}]
-	// index has the numbers of the records. Its entries do not expire by
-	// themselves.
+	// index has the numbers of the records. Its entries do not expire.
 	index   table.Shard[uint32]
 	records slab
-	// shortest is the shortest window of a compact key since the shard had
-	// none.
+	// shortest is the shortest window of the compact keys since the shard last
+	// had none.
 	shortest time.Duration
 	recent   recentCompletions
 	// holder and scope are the last ones that were kept, so that most records
@@ -29,11 +28,11 @@ type shard struct {
 	holder, scope string
 	// dataBytes is the length of all results and readable ids.
 	dataBytes int64
-	// counted is this shard's share of the store's count of keys.
+	// counted is this shard's share of the store's count.
 	counted int
 }
 
-// size is the number of keys, expired ones that were not noticed included.
+// size is the number of keys, with expired keys that are not yet forgotten.
 func (sh *shard) size() int { return sh.done.Len() + sh.records.live }
 
 // record returns the live record of a key and its number, or nil.
@@ -53,7 +52,7 @@ func (sh *shard) record(d *semel.Digest, now int64) (*record, uint32) {
 	return r, n
 }
 
-// add makes a record for a key that has none.
+// add makes a record for a key without one.
 func (sh *shard) add(d *semel.Digest, now int64) *record {
 	sh.forgetSome(now)
 	n, r := sh.records.alloc()
@@ -62,9 +61,9 @@ func (sh *shard) add(d *semel.Digest, now int64) *record {
 	return r
 }
 
-// forgetSome looks at two records, in turn, and drops them if they are
-// expired. Since each insertion does so, the expired are never many more than
-// the live, and nobody waits for a sweep.
+// forgetSome examines two records, in turn, and drops them if they have
+// expired. Each insertion does so. Therefore expired records are never many
+// more than live ones, and no call waits for a sweep.
 func (sh *shard) forgetSome(now int64) {
 	for range 2 {
 		if sh.records.live == 0 {
@@ -137,12 +136,12 @@ func (sh *shard) noteDone(d *semel.Digest, expiry table.Tick, window time.Durati
 	}
 }
 
-// sweep forgets all that has expired, and returns how many keys that were.
+// sweep forgets all expired keys and returns how many there were.
 func (sh *shard) sweep(now moment) int {
 	forgotten := sh.done.Sweep(now.tick)
 	for n := range sh.records.top {
 		if n >= sh.records.top {
-			break // the last record was dropped, and the slab with it
+			break // dropping the last record also cleared the slab
 		}
 		if r := sh.records.at(n); r.state != semel.Absent && r.goneAt(now.nanos) {
 			sh.drop(r, n)
@@ -175,11 +174,11 @@ type completion struct {
 	by uint64
 	// key is a part of the digest, which tells keys of one shard apart.
 	key uint64
-	// expiry tells this life of the key from a later one.
+	// expiry distinguishes this life of the key from a later one.
 	expiry table.Tick
 }
 
-// recentKept is the number of completions remembered in each shard.
+// recentKept is the number of completions that each shard remembers.
 const recentKept = 256
 
 func (t *recentCompletions) add(c completion) {

@@ -16,13 +16,13 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// agreement is what all stores of a prefix have in common: the secret of the
-// digests, and the form of what is done. The first one writes it, and the
-// others take it or are refused: who digests otherwise, or looks elsewhere for
-// what is done, would find every key new.
+// agreement is what all stores of a prefix share: the secret of the digests and
+// the layout of the compact form. The first store writes it. Later stores adopt
+// it or are refused. A store with another secret or layout would find every key
+// new.
 type agreement struct {
 	secret digest.Secret
-	given  bool // the secret is not kept in Redis, only a print of it
+	given  bool // Redis keeps only a print of the secret, not the secret
 	ring   *ring
 }
 
@@ -42,15 +42,16 @@ func (a *agreement) String() string {
 	return fmt.Sprintf("%s compact %s %d %d", s, a.ring.window, a.ring.slices, a.ring.subs)
 }
 
-// printOf tells secrets apart without giving them away.
+// printOf returns a value that tells secrets apart without revealing them.
 func printOf(s digest.Secret) string {
 	d := digest.New(s).Key(semel.Key{Scope: "semel", ID: "print of the secret"})
 	return strconv.FormatUint(binary.BigEndian.Uint64(d[:8]), 16)
 }
 
-var errNoAgreement = errors.New("what is kept is no agreement of stores")
+var errNoAgreement = errors.New("the value is not an agreement of stores")
 
-// adopt takes over what is kept, as far as it does not contradict.
+// adopt returns the agreement that is kept in Redis. It returns an error if the
+// kept agreement contradicts the wanted one.
 func (a *agreement) adopt(kept string) (*agreement, error) {
 	words := strings.Fields(kept)
 	if len(words) < 4 || words[0] != agreementVersion {
@@ -59,9 +60,9 @@ func (a *agreement) adopt(kept string) (*agreement, error) {
 	next := agreement{given: words[1] == "given"}
 	switch {
 	case next.given != a.given:
-		return nil, fmt.Errorf("Options.Secret: a secret is given: %t; it was when the prefix was first used: %t", a.given, next.given)
+		return nil, fmt.Errorf("Options.Secret: secret given: %t, but when the prefix was first used: %t", a.given, next.given)
 	case next.given && words[2] != printOf(a.secret):
-		return nil, errors.New("Options.Secret: it is another than when the prefix was first used")
+		return nil, errors.New("Options.Secret: the secret differs from the one with which the prefix was first used")
 	case next.given:
 		next.secret = a.secret
 	default:
@@ -79,7 +80,7 @@ func (a *agreement) adopt(kept string) (*agreement, error) {
 func (a *agreement) adoptRing(words []string) (*ring, error) {
 	if len(words) == 1 && words[0] == "plain" {
 		if a.ring != nil {
-			return nil, errors.New("Options.Compact: the prefix was first used without it")
+			return nil, errors.New("Options.Compact: the prefix was first used without the compact form")
 		}
 		return nil, nil
 	}
@@ -95,13 +96,13 @@ func (a *agreement) adoptRing(words []string) (*ring, error) {
 	case a.ring == nil:
 		return nil, fmt.Errorf("Options.Compact: the prefix was first used with windows of %v in %d slices", window, slices)
 	case window != a.ring.window || slices != a.ring.slices:
-		return nil, fmt.Errorf("Options.Compact: windows of %v in %d slices; the prefix was first used with %v in %d", a.ring.window, a.ring.slices, window, slices)
+		return nil, fmt.Errorf("Options.Compact: windows of %v in %d slices, but the prefix was first used with %v in %d", a.ring.window, a.ring.slices, window, slices)
 	}
 	return &ring{window: window, slices: slices, subs: uint32(subs)}, nil
 }
 
-// agreeCommands puts an agreement down where there is none, and asks which one
-// is there.
+// agreeCommands returns the commands that write an agreement if there is none,
+// and read the kept one.
 func (s *Store) agreeCommands(a *agreement) [2]rueidis.Completed {
 	name := s.opts.Prefix + "meta"
 	return [2]rueidis.Completed{
@@ -110,12 +111,12 @@ func (s *Store) agreeCommands(a *agreement) [2]rueidis.Completed {
 	}
 }
 
-// agree finds or makes the agreement when the store is opened.
+// agree reads or writes the agreement when the store opens.
 func (s *Store) agree(ctx context.Context, wanted *agreement) (*agreement, error) {
 	commands := s.agreeCommands(wanted)
 	results := s.client.DoMulti(ctx, commands[:]...)
-	// Who may only read finds what others have agreed on: Examine tells why
-	// nothing can be claimed there.
+	// A user who may only read still finds the agreement that others wrote.
+	// Examine then reports why the store cannot claim anything.
 	kept, err := results[1].ToString()
 	if refused := results[0].Error(); rueidis.IsRedisNil(err) && refused != nil {
 		err = refused
@@ -130,14 +131,14 @@ func (s *Store) agree(ctx context.Context, wanted *agreement) (*agreement, error
 	return a, nil
 }
 
-// examineAgreement compares the options with what the stores of the prefix have
-// agreed on. It makes no agreement.
+// examineAgreement compares the options with the agreement of the prefix. It
+// writes no agreement.
 func (s *Store) examineAgreement(ctx context.Context) semel.Finding {
 	f := semel.Finding{Subject: "prefix", Found: fmt.Sprintf("%q is in use", s.opts.Prefix)}
 	kept, err := s.client.Do(ctx, s.client.B().Get().Key(s.opts.Prefix+"meta").Build()).ToString()
 	switch {
 	case rueidis.IsRedisNil(err):
-		err, f.Found = nil, fmt.Sprintf("nobody has used %q yet", s.opts.Prefix)
+		err, f.Found = nil, fmt.Sprintf("no store has used %q yet", s.opts.Prefix)
 	case err == nil:
 		wanted := &agreement{secret: s.opts.Secret, given: s.opts.Secret != digest.Secret{}}
 		if c := s.opts.Compact; c != nil {
@@ -152,13 +153,15 @@ func (s *Store) examineAgreement(ctx context.Context) semel.Finding {
 	return f
 }
 
-// reminderEvery is how often a call looks whether the agreement is still there.
+// reminderEvery is how often a call checks that the agreement is still in
+// Redis.
 const reminderEvery = time.Second
 
-// remind returns commands to send along with a call, if it is time. A server
-// that came back without its data has lost the agreement; a process that starts
-// then would make another one, and the old and the new ones would not know each
-// other's keys. So those that run put it down again, or take the new one over.
+// remind returns commands to send along with a call, once every reminderEvery.
+// A server that came back without its data has lost the agreement. A process
+// that starts then would write another one, and old and new processes would not
+// find each other's keys. So running processes write their agreement again, or
+// adopt the new one.
 func (s *Store) remind() []rueidis.Completed {
 	now, due := time.Now().UnixNano(), s.reminded.Load()
 	if now < due || !s.reminded.CompareAndSwap(due, now+int64(reminderEvery)) {
@@ -168,8 +171,8 @@ func (s *Store) remind() []rueidis.Completed {
 	return commands[:]
 }
 
-// reminded takes the answer to the commands of remind. An error is not worth
-// more than to ask again later.
+// readReminder reads the answers to the commands of remind. On an error it does
+// nothing; a later call checks again.
 func (s *Store) readReminder(results []rueidis.RedisResult) {
 	if len(results) == 0 {
 		return
@@ -184,7 +187,8 @@ func (s *Store) readReminder(results []rueidis.RedisResult) {
 	}
 	next, err := current.adopt(kept)
 	if err != nil || current.ring != nil && *next.ring != *current.ring {
-		// The server has begun anew, under terms that are not ours.
+		// The server lost its data, and another process wrote an agreement with
+		// other options.
 		s.failed.Store(true)
 		return
 	}

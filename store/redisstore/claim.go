@@ -10,16 +10,14 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// Flags of a request in claim.lua.
+// These are the flags of a request in claim.lua.
 const (
 	flagDone = 1 << iota
 	flagHold
 	flagCompact
-	flagLegacy
 )
 
-// Claim implements [semel.Store]. It blocks for one round trip, with
-// LegacyPrefix for two.
+// Claim implements [semel.Store]. It blocks for one round trip.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if err := s.enter(ctx, "claim", len(reqs), len(answers)); err != nil {
 		return err
@@ -30,8 +28,8 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return s.claim(ctx, reqs, answers, nil)
 }
 
-// claim decides requests by script; only those of the given places, where there
-// are some.
+// claim decides requests by script. If places is not nil, it decides only the
+// requests at these places.
 func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, places []int) error {
 	n := len(reqs)
 	if places != nil {
@@ -49,26 +47,15 @@ func (s *Store) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 			answers[i].Err = err
 			continue
 		}
-		units = append(units, unit{at: i, digest: memo.Key(reqs[i].Key)})
-	}
-	if len(units) == 0 {
-		return nil
-	}
-	legacy, err := s.legacy(ctx, reqs, units)
-	if err != nil {
-		return err
-	}
-	for j := range units {
-		u := &units[j]
-		u.packed = s.packClaim(&reqs[u.at], legacy != nil && legacy[j], memo.Hasher)
+		units = append(units, unit{i, memo.Key(reqs[i].Key), s.packClaim(&reqs[i], memo.Hasher)})
 	}
 	return s.run(ctx, s.scripts.claim, units, func(at int, answer string) error {
 		return readClaim(&reqs[at], answer, &answers[at])
 	})
 }
 
-// distinct returns the owner to record. Who does not say who asks is somebody
-// else each time.
+// distinct returns the owner to record. Two requests without an owner count as
+// two different callers.
 func distinct(owner semel.Owner) semel.Owner {
 	if owner == (semel.Owner{}) {
 		owner.Nonce = rand.Uint64()
@@ -77,7 +64,7 @@ func distinct(owner semel.Owner) semel.Owner {
 }
 
 // packClaim packs a request for claim.lua.
-func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher) string {
+func (s *Store) packClaim(req *semel.ClaimRequest, h digest.Hasher) string {
 	var room [160]byte
 	owner := distinct(req.Owner)
 	var flags byte
@@ -94,9 +81,6 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher)
 	if req.Hold {
 		flags |= flagHold
 	}
-	if legacy {
-		flags |= flagLegacy
-	}
 	b := append(room[:0], flags)
 	b = binary.LittleEndian.AppendUint64(b, span)
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
@@ -110,15 +94,16 @@ func (s *Store) packClaim(req *semel.ClaimRequest, legacy bool, h digest.Hasher)
 	return string(b)
 }
 
-var errBadAnswer = errors.New("the script's answer is not understood")
+var errBadAnswer = errors.New("unexpected answer of the script")
 
-// readClaim reads an answer of claim.lua: a letter for the decision, and the
-// record that stands behind it, or its beginning.
+// readClaim reads an answer of claim.lua. The answer is a letter for the
+// decision, followed by the record behind it or by the start of that record.
 func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) error {
 	kind, rec := answer[0], answer[1:]
 	switch kind {
 	case 'X':
-		// A full server refuses single keys; any other trouble is that of all.
+		// A full server refuses single keys. Any other error is the error of
+		// the whole call.
 		err := refused("claim", rec)
 		if !isFull(err) {
 			return err
@@ -133,7 +118,7 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 	case 'F':
 		return readGranted(req, rec, to)
 	case 'D', 'I', 'U':
-		if rec == "" && kind == 'D' { // the compact form, or another scheme's mark
+		if rec == "" && kind == 'D' { // the compact form
 			to.Decision = semel.Duplicate
 			return nil
 		}
@@ -149,7 +134,7 @@ func readClaim(req *semel.ClaimRequest, answer string, to *semel.ClaimAnswer) er
 	return nil
 }
 
-// readGranted reads what was granted: a claim or, in one step, the attempt.
+// readGranted reads the claim or, for a key done in one step, the attempt.
 func readGranted(req *semel.ClaimRequest, rec string, to *semel.ClaimAnswer) error {
 	switch {
 	case req.Done && len(rec) == 4:
@@ -163,7 +148,7 @@ func readGranted(req *semel.ClaimRequest, rec string, to *semel.ClaimAnswer) err
 	return nil
 }
 
-// readPresent tells what stands in the way of a claim.
+// readPresent fills in the record that prevents a claim.
 func readPresent(kind byte, r *record, to *semel.ClaimAnswer) {
 	if kind == 'D' {
 		to.Decision, to.Result = semel.Duplicate, r.result
@@ -175,7 +160,7 @@ func readPresent(kind byte, r *record, to *semel.ClaimAnswer) {
 	}
 }
 
-// claimOf reads the claim from the beginning of a record.
+// claimOf reads the claim from the start of a record.
 func claimOf(rec string) (c semel.Claim) {
 	if len(rec) < tokenEnd || rec[0] == stateOneStep {
 		return c

@@ -61,7 +61,6 @@ func TestConformance(t *testing.T) {
 		"plain":   {},
 		"ids":     {KeepIDs: true, MaxResult: 1000},
 		"compact": {Compact: compactForm()},
-		"legacy":  {LegacyPrefix: "dedup:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,6 +80,19 @@ func TestConformance(t *testing.T) {
 			storetest.Run(t, h)
 		})
 	}
+}
+
+// TestConformanceOfAConnectedStore has the suite close stores that own their
+// connections.
+func TestConformanceOfAConnectedStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, storetest.Harness{
+		Time: storetest.Wall,
+		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
+			o := Options{Prefix: servicestest.Prefix(), Persistence: Logged, Client: unhurried(nil)}
+			return func() (semel.Store, error) { return Connect(tb.Context(), servers.Redis(tb), &o) }
+		},
+	})
 }
 
 // collide shows two keys that a store with the compact form takes for one. Two
@@ -138,8 +150,7 @@ type opened struct {
 
 func (o *opened) Close() error {
 	o.closed = true
-	o.client.Close()
-	return nil
+	return o.Store.Close()
 }
 
 func TestConformanceOfACluster(t *testing.T) {

@@ -16,45 +16,41 @@ import (
 )
 
 // Client is a connection to a server, a cluster, or a master under Sentinel. It
-// is a [rueidis.Client] whose Do and DoMulti end in time and which, while the
-// server does not answer, refuses them at once. Its methods may be called at
-// once from many goroutines.
+// is a [rueidis.Client] with two additions: Do and DoMulti have a time-out, and
+// while the server does not answer, they fail immediately. Its methods may be
+// called concurrently.
 //
-// It never sends a command twice, except where the server said that it did not
-// run it: MOVED and ASK of a cluster are followed. A command whose answer did
-// not come has the error [semel.ErrOutcomeUnknown]; one that was surely not
-// sent has [semel.ErrStoreUnavailable].
+// The client never sends a command twice, unless the server said that it did
+// not run the command: the client follows MOVED and ASK of a cluster. A command
+// whose answer did not arrive fails with [semel.ErrOutcomeUnknown]. A command
+// that was certainly not sent fails with [semel.ErrStoreUnavailable].
 type Client struct {
 	rueidis.Client
 	timeout time.Duration
-	secured bool // by TLS
+	secured bool // uses TLS
 	circuit circuit
 	closed  atomic.Bool
 }
 
 var _ rueidis.Client = (*Client)(nil)
 
-// Connect connects to the servers that a URL names:
+// NewClient connects to the servers that a URL names:
 //
 //	redis://[user[:password]@]host[:port][,host[:port]…][/database]
 //
-// rediss:// is the same over TLS. One host may be a single server or a node of
-// a cluster, which it tells; several are nodes of one cluster or, with
-// [ConnectOptions.Master], Sentinels. Special characters in user and password
-// are written as %XX. Nil options are valid.
+// rediss:// is the same over TLS. A single host is a server or a node of a
+// cluster; the client asks it which. Several hosts are nodes of one cluster. With
+// [ClientOptions.Master] all hosts are Sentinels. Write special characters in
+// user and password as %XX. Nil options are valid. The caller closes the client.
 //
-// Connect blocks until a server answered. The end of ctx ends dialling; after
-// that each server has ConnectTimeout to answer. Errors wrap
-// [semel.ErrInvalidRequest] if they are about URL or options, and
-// [semel.ErrStoreUnavailable] if no server let us in. None holds the password.
-// The caller closes the client.
-func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, error) {
-	var o ConnectOptions
-	if opts != nil {
-		o = *opts
-	}
-	target, err := parseURL(url)
-	if err := errors.Join(err, o.complete(target)); err != nil {
+// NewClient blocks until a server has answered. When ctx ends, NewClient stops
+// dialling; a server that is connected still has ConnectTimeout to answer. Errors
+// about URL or options wrap [semel.ErrInvalidRequest]. If no server accepts the
+// client, the error wraps [semel.ErrStoreUnavailable]. No error contains the
+// password.
+func NewClient(ctx context.Context, url string, opts *ClientOptions) (*Client, error) {
+	o, target, err := opts.resolve(url)
+	if err != nil {
 		return nil, err
 	}
 	dialing, cancel := context.WithCancel(context.Background())
@@ -72,9 +68,9 @@ func Connect(ctx context.Context, url string, opts *ConnectOptions) (*Client, er
 	return &Client{Client: client, timeout: o.Timeout, secured: o.TLS != nil}, nil
 }
 
-// client returns the options of the client library. Dialling ends with dialing
-// as well as with the context of the command that needs the connection.
-func (o *ConnectOptions) client(hosts []string, dialing context.Context) rueidis.ClientOption {
+// client returns the options of the client library. Dialling stops when dialing
+// ends, or when the context of the command that needs the connection ends.
+func (o *ClientOptions) client(hosts []string, dialing context.Context) rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress: hosts,
 		Username:    o.Username,
@@ -89,8 +85,9 @@ func (o *ConnectOptions) client(hosts []string, dialing context.Context) rueidis
 			ClientName: o.ClientName,
 			TLSConfig:  o.TLS,
 			Dialer:     net.Dialer{Timeout: o.ConnectTimeout},
-			// A demoted master stays alive: without this, one missed message of
-			// the Sentinels would bind the client to it forever.
+			// A demoted master stays alive. Without this refresh, one missed
+			// message of the Sentinels would bind the client to that master
+			// forever.
 			TopologyRefreshInterval: sentinelRefresh,
 		},
 		ClusterOption: rueidis.ClusterOption{MaxMovedRedirections: maxRedirections},
@@ -101,27 +98,28 @@ func (o *ConnectOptions) client(hosts []string, dialing context.Context) rueidis
 			defer context.AfterFunc(dialing, cancel)()
 			return dial(ctx, addr, d, config)
 		},
-		// Closes connections that do not answer; a call has the client's
-		// time-out beside it.
+		// The library closes connections that do not answer. Each call has the
+		// client's time-out in addition.
 		ConnWriteTimeout: o.Timeout,
-		// A record that this process caches would be a store of its own.
+		// A client-side cache would be a second store with its own view of
+		// records.
 		DisableCache: true,
-		// What was sent may have run. Asking again is up to the guard, which
-		// asks in a way that the store recognises.
+		// A command that was sent may have run. The guard repeats it in a way
+		// that the store recognises.
 		DisableRetry: true,
-		// CLIENT SETINFO needs a permission of its own.
+		// CLIENT SETINFO needs an extra permission.
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 	}
 }
 
 const (
 	sentinelRefresh = 2 * time.Second
-	// maxRedirections is how often one command follows MOVED and ASK. While a
-	// slot moves, two are usual.
+	// maxRedirections bounds how often one command follows MOVED and ASK. While
+	// a slot moves, two redirections are usual.
 	maxRedirections = 8
 )
 
-// dial connects. Nothing has been sent where it fails.
+// dial connects. If dial fails, nothing was sent.
 func dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err == nil && config != nil {
@@ -133,9 +131,9 @@ func dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (
 	return conn, nil
 }
 
-// handshake begins TLS. Nodes of a cluster and masters under Sentinel are known
-// by the address that another one told, so the name to verify is that of each
-// connection unless the configuration has one for all.
+// handshake starts TLS. Another server tells the client the addresses of
+// cluster nodes and of masters under Sentinel. So the name to verify is the
+// host of each connection, unless the configuration sets one name for all.
 func handshake(ctx context.Context, conn net.Conn, addr string, config *tls.Config) (net.Conn, error) {
 	if config.ServerName == "" {
 		host, _, err := net.SplitHostPort(addr)
@@ -152,8 +150,8 @@ func handshake(ctx context.Context, conn net.Conn, addr string, config *tls.Conf
 	return secured, nil
 }
 
-// Do sends one command and waits for its answer, at most for the time-out of
-// the client.
+// Do sends one command and waits for its answer, at most for the client's
+// time-out.
 func (c *Client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	pass, err := c.enter()
 	if err != nil {
@@ -167,7 +165,7 @@ func (c *Client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 }
 
 // DoMulti sends commands together and waits for their answers, at most for the
-// time-out of the client.
+// client's time-out.
 func (c *Client) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
 	pass, err := c.enter()
 	if err != nil {
@@ -180,26 +178,26 @@ func (c *Client) DoMulti(ctx context.Context, multi ...rueidis.Completed) []ruei
 	return results
 }
 
-// Close ends the connections; calls that run are waited for. Later calls have
-// the error [semel.ErrClosed]. Closing twice does nothing.
+// Close waits for running calls and closes the connections. Later calls fail
+// with [semel.ErrClosed]. A second Close does nothing.
 func (c *Client) Close() {
 	if !c.closed.Swap(true) {
 		c.Client.Close()
 	}
 }
 
-// Status tells whether the server answers. It does not block.
+// Status reports whether the server answers. It does not block.
 func (c *Client) Status() Status { return c.circuit.status() }
 
-// enter says whether a call may be made.
+// enter reports whether a call may be made.
 func (c *Client) enter() (pass, error) {
 	if c.closed.Load() {
-		return pass{}, fmt.Errorf("the client: %w", semel.ErrClosed)
+		return pass{}, fmt.Errorf("the client is closed: %w", semel.ErrClosed)
 	}
 	return c.circuit.enter(time.Now())
 }
 
-// limit gives a call the client's time-out if its own is later, or none.
+// limit applies the client's time-out, unless the deadline of ctx is earlier.
 func (c *Client) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= c.timeout {
 		return ctx, func() {}
@@ -207,8 +205,8 @@ func (c *Client) limit(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, c.timeout)
 }
 
-// leave tells the circuit how a call went and says of answers that did not come
-// why, where only the client knows.
+// leave reports the result of a call to the circuit. It replaces time-outs of
+// the client by errors that say so.
 func (c *Client) leave(ctx context.Context, p pass, results []rueidis.RedisResult) {
 	var failure error
 	answered := false

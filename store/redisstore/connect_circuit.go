@@ -14,38 +14,41 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Status is what a [Client] knows of its server.
+// Status is the state of the connection of a [Client].
 type Status struct {
-	// Open: the server does not answer. Calls are refused at once with
-	// [semel.ErrStoreUnavailable], except one now and then that tries.
+	// Open is set while the server does not answer. Calls then fail immediately
+	// with [semel.ErrStoreUnavailable], except for one call at a time that
+	// tries the server.
 	Open bool
 	// Since is when the circuit opened. It is zero unless Open.
 	Since time.Time
 	// Failures counts the failed calls since the server last answered.
 	Failures int
-	// LastError is the newest failure, or nil, and LastFailure its time; both
-	// stay when the server answers again.
+	// LastError is the newest failure, or nil, and LastFailure is its time.
+	// Both stay when the server answers again.
 	LastError   error
 	LastFailure time.Time
 }
 
-// Pauses between two tries while the circuit is open. They double.
+// These are the pauses between two tries while the circuit is open. Each pause
+// is twice the one before.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// circuit makes an outage cost one time-out and not one a call.
+// circuit makes an outage cost one time-out instead of one time-out for each
+// call.
 //
-// It opens when a call ran out of time, or found nobody to connect to, and no
-// call was answered since it began: in a cluster of which one node is down the
-// others keep it closed. A connection that was cut does not open it: that cost
-// no time, and the next call, which may repeat the one that was cut, finds out
-// whether there is a server. While it is open one call at a time may try, after
-// a pause; the first answer closes it.
+// The circuit opens when a call timed out or could not connect, and no call was
+// answered since that call began. In a cluster with one node down, the other
+// nodes therefore keep it closed. A cut connection does not open the circuit.
+// It cost no time, and the next call, which may repeat the one that was cut,
+// finds out whether the server is there. While the circuit is open, one call at
+// a time may try the server after a pause. The first answer closes the circuit.
 type circuit struct {
-	// answers counts the calls that were answered, and suspect is whether one
-	// failed since: all that a call of a healthy server touches.
+	// answers counts the answered calls. suspect is set if a call failed since
+	// the last answer. A call to a healthy server touches only these two.
 	answers atomic.Uint64
 	suspect atomic.Bool
 
@@ -53,12 +56,12 @@ type circuit struct {
 	current Status
 	pause   time.Duration
 	retry   time.Time // when the next call may try
-	probing bool      // one tries
+	probing bool      // a call is trying
 }
 
-// pass lets one call through.
+// pass permits one call.
 type pass struct {
-	answers uint64 // when the call began
+	answers uint64 // value of circuit.answers when the call began
 	began   time.Time
 	probe   bool
 }
@@ -74,15 +77,15 @@ func (c *circuit) enter(now time.Time) (pass, error) {
 	case !c.current.Open:
 		return p, nil
 	case c.probing || now.Before(c.retry):
-		return p, fmt.Errorf("not sent, the server has not answered since %s (%w): last error: %w",
+		return p, fmt.Errorf("not sent because the server has not answered since %s (%w); last error: %w",
 			c.current.Since.UTC().Format(time.RFC3339), semel.ErrStoreUnavailable, quoted{c.current.LastError})
 	}
 	c.probing, p.probe = true, true
 	return p, nil
 }
 
-// quoted shows an error without being it: what the last call died of is not
-// what became of this one.
+// quoted has the text of an error and not its identity. The cause of an earlier
+// failure is not the cause of this one.
 type quoted struct{ cause error }
 
 func (q quoted) Error() string { return q.cause.Error() }
@@ -135,16 +138,16 @@ func (c *circuit) status() Status {
 	return c.current
 }
 
-// judge says whether a call without any answer counts as a failure of the
-// server, and whether it may open the circuit. A caller who gave up sooner than
-// the first pause was only impatient: refusing the others for that long would
-// cost more than it saves.
+// judge reports whether a call without any answer counts as a failure of the
+// server, and whether it may open the circuit. A caller who gave up before the
+// first pause does not count. Refusing other calls for that long would cost
+// more than it saves.
 func judge(err error, waited time.Duration) (counts, opens bool) {
 	switch {
 	case err == nil, errors.Is(err, rueidis.ErrClosing), errors.Is(err, rueidis.ErrNoSlot):
 		return false, false
 	case errors.Is(err, semel.ErrStoreUnavailable), errors.Is(err, semel.ErrOutcomeUnknown):
-		return true, true // dial and leave have said so
+		return true, true // dial or leave set this error
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		late := waited >= firstPause
 		return late, late

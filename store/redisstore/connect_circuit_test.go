@@ -88,7 +88,7 @@ func TestPausedServerCostsOneTimeOut(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	const timeout = 2 * time.Second // in which a server that is there answers
-	client := connect(t, server.URL(), &ConnectOptions{Timeout: timeout, ConnectTimeout: timeout})
+	client := connect(t, server.URL(), &ClientOptions{Timeout: timeout, ConnectTimeout: timeout})
 	if err := ping(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,19 @@ import (
 
 func ExampleConnect() {
 	ctx := context.Background()
-	client, err := redisstore.Connect(ctx, "redis://sentinel-1:26379,sentinel-2:26379,sentinel-3:26379", &redisstore.ConnectOptions{
+	store, err := redisstore.Connect(ctx, "redis://localhost:6379", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer store.Close()
+	fmt.Println(store.Ready(ctx))
+}
+
+// A master under Sentinel, and a client that stores share.
+func ExampleNewClient() {
+	ctx := context.Background()
+	client, err := redisstore.NewClient(ctx, "redis://sentinel-1:26379,sentinel-2:26379,sentinel-3:26379", &redisstore.ClientOptions{
 		Master:   "orders",
 		Username: "semel",
 		Password: "from a file",

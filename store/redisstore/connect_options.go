@@ -16,54 +16,55 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Defaults of [ConnectOptions].
+// These are the defaults of [ClientOptions].
 const (
 	DefaultConnectTimeout = 2 * time.Second
 	DefaultTimeout        = 3 * time.Second
 	DefaultClientName     = "semel"
 )
 
-// ConnectOptions are the options of [Connect]. The zero value is valid.
-type ConnectOptions struct {
-	// Username and Password are those of an ACL user, or Password alone that of
-	// the default user. They replace what the URL has. Default to the URL's.
+// ClientOptions are the options of [NewClient]. The zero value is valid.
+type ClientOptions struct {
+	// Username and Password are the credentials of an ACL user. Password alone
+	// is that of the default user. They override the credentials of the URL.
+	// Default to those of the URL.
 	Username, Password string
-	// Database is the number of the database; a cluster has only 0. It replaces
-	// the URL's if it is above 0. Defaults to the URL's, or 0. Must not be
-	// negative.
+	// Database is the number of the database. A cluster has only database 0. A
+	// number above 0 overrides the URL. Defaults to that of the URL, or 0. Must
+	// not be negative.
 	Database int
-	// Master is the name of the master that the Sentinels of the URL watch.
-	// Defaults to none: the URL's hosts are the servers themselves.
+	// Master is the name of the master that the Sentinels of the URL monitor.
+	// Defaults to none: the hosts of the URL are the servers themselves.
 	Master string
-	// SentinelUsername and SentinelPassword are for the Sentinels, where they
-	// ask for them. Default to none.
+	// SentinelUsername and SentinelPassword are the credentials for the
+	// Sentinels. Default to none.
 	SentinelUsername, SentinelPassword string
-	// TLS is how connections are secured; [TLSFiles] makes one. Without a
-	// ServerName each certificate is verified for the host that is dialled.
-	// Defaults to TLS 1.2 or later and the system's authorities if the URL
-	// begins with rediss, otherwise to none.
+	// TLS is the TLS configuration of the connections. [TLSFiles] makes one.
+	// Without a ServerName, each certificate is verified for the host that the
+	// client dials. Defaults to TLS 1.2 or later with the system's authorities
+	// if the URL begins with rediss, otherwise to none.
 	TLS *tls.Config
-	// ClientName is what CLIENT LIST shows. Defaults to "semel". Must not have
-	// spaces.
+	// ClientName is the name that CLIENT LIST shows. Defaults to "semel". Must
+	// not contain spaces.
 	ClientName string
-	// ConnectTimeout limits one connection attempt, TLS and log-in included
-	// each. Defaults to 2 s. Must be at least 1 ms.
+	// ConnectTimeout limits one connection attempt. TLS and log-in have the
+	// same limit each. Defaults to 2 s. Must be at least 1 ms.
 	ConnectTimeout time.Duration
-	// Timeout limits how long one call waits for its answer, written and read.
-	// A context that ends earlier counts. Connections that do not answer are
-	// closed a second or two later. Defaults to 3 s. Must be at least 1 ms.
+	// Timeout limits how long a call waits for its answer. An earlier deadline
+	// of the context counts. Connections that do not answer are closed a second
+	// or two later. Defaults to 3 s. Must be at least 1 ms.
 	Timeout time.Duration
 }
 
-// TLSFiles names the files of a TLS configuration. Empty fields are left out.
+// TLSFiles names the files of a TLS configuration. Empty fields are ignored.
 type TLSFiles struct {
 	// CA has the certificates of the authorities that sign servers, in PEM.
-	// Defaults to the system's.
+	// Defaults to those of the system.
 	CA string
-	// Certificate and Key are the client's own, in PEM. Default to none.
+	// Certificate and Key are those of the client, in PEM. Default to none.
 	Certificate, Key string
-	// ServerName is the name to verify, for servers that are dialled by
-	// another. Defaults to the host.
+	// ServerName is the name to verify if it differs from the host that the
+	// client dials. Defaults to the host.
 	ServerName string
 }
 
@@ -77,7 +78,7 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("redisstore: TLSFiles.CA: %s has no certificate in PEM: %w", f.CA, semel.ErrInvalidRequest)
+			return nil, fmt.Errorf("redisstore: TLSFiles.CA: the file %s contains no certificate in PEM: %w", f.CA, semel.ErrInvalidRequest)
 		}
 	}
 	if f.Certificate != "" || f.Key != "" {
@@ -90,9 +91,19 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 	return config, nil
 }
 
+// resolve returns a copy that is completed from a URL, and the parts of the URL.
+func (o *ClientOptions) resolve(url string) (ClientOptions, target, error) {
+	var filled ClientOptions
+	if o != nil {
+		filled = *o
+	}
+	t, err := parseURL(url)
+	return filled, t, errors.Join(err, filled.complete(t))
+}
+
 // complete fills in what the URL and the defaults say, and names every field
 // that is out of its bounds.
-func (o *ConnectOptions) complete(t target) error {
+func (o *ClientOptions) complete(t target) error {
 	o.Username = cmp.Or(o.Username, t.username)
 	o.Password = cmp.Or(o.Password, t.password)
 	o.Database = cmp.Or(o.Database, t.database)
@@ -104,7 +115,7 @@ func (o *ConnectOptions) complete(t target) error {
 	}
 	var errs []error
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("redisstore: ConnectOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
+		errs = append(errs, fmt.Errorf("redisstore: ClientOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
 	}
 	if o.Database < 0 {
 		bad("Database: %d is negative", o.Database)
@@ -132,19 +143,20 @@ type target struct {
 	secure             bool
 }
 
-// CheckURL returns what is wrong with a URL for Connect, as an error that wraps
+// CheckURL returns what is wrong with a URL for NewClient, as an error that wraps
 // ErrInvalidRequest and quotes nothing of it. It connects to nothing.
 func CheckURL(url string) error {
 	_, err := parseURL(url)
 	return err
 }
 
-// parseURL reads a URL. Its errors quote nothing of it: where a password has
-// characters that should have been escaped, any part may be the password.
+// parseURL reads a URL. Its errors quote nothing of the URL: if a password has
+// characters that should have been escaped, any part of the URL may be the
+// password.
 func parseURL(raw string) (target, error) {
 	var t target
 	fail := func(what string) (target, error) {
-		return target{}, fmt.Errorf("redisstore: the URL %s; it should be redis[s]://[user[:password]@]host[:port][,host[:port]…][/database] "+
+		return target{}, fmt.Errorf("redisstore: the URL %s; write redis[s]://[user[:password]@]host[:port][,host[:port]…][/database] "+
 			"with special characters in user and password as %%XX: %w", what, semel.ErrInvalidRequest)
 	}
 	scheme, rest, found := strings.Cut(raw, "://")
@@ -157,7 +169,7 @@ func parseURL(raw string) (target, error) {
 	}
 	authority, path, _ := strings.Cut(rest, "/")
 	if strings.ContainsAny(rest, "?#") {
-		return fail("has a query or a fragment, which are options of their own here")
+		return fail("has a query or a fragment; use the options of the client instead")
 	}
 	hosts := authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -166,7 +178,7 @@ func parseURL(raw string) (target, error) {
 			return fail("has a user or password that cannot be read")
 		}
 		t.username = user.User.Username()
-		t.password, _ = user.User.Password() // none is empty
+		t.password, _ = user.User.Password() // empty if the URL has none
 		hosts = authority[at+1:]
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
@@ -179,14 +191,14 @@ func parseURL(raw string) (target, error) {
 	if path != "" {
 		database, err := strconv.ParseUint(path, 10, 31)
 		if err != nil {
-			return fail("has a database that is no number")
+			return fail("has a database that is not a number")
 		}
 		t.database = int(database)
 	}
 	return t, nil
 }
 
-// hostPort completes host, host:port, [v6] or [v6]:port with the default port.
+// hostPort completes host, host:port, [v6] and [v6]:port with the default port.
 func hostPort(s string) (string, bool) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestConnectBySentinelFindsTheMaster(t *testing.T) {
 	if f := find(t, examine(t, client, nil), "role"); f.Severity != semel.Fine {
 		t.Errorf("%+v", f)
 	}
-	_, err := Connect(t.Context(), "redis://"+strings.Join(s.Addrs(), ","), &ConnectOptions{Master: "another", ConnectTimeout: time.Second})
+	_, err := NewClient(t.Context(), "redis://"+strings.Join(s.Addrs(), ","), &ClientOptions{Master: "another", ConnectTimeout: time.Second})
 	if !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("a master that nobody knows: %v; want unavailable", err)
 	}
@@ -179,7 +179,7 @@ func TestTLSVerifiesBothSides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Connect(t.Context(), test.scheme+"://"+addr, &ConnectOptions{TLS: config, ConnectTimeout: time.Minute})
+		client, err := NewClient(t.Context(), test.scheme+"://"+addr, &ClientOptions{TLS: config, ConnectTimeout: time.Minute})
 		switch {
 		case test.ok && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -195,7 +195,7 @@ func TestTLSVerifiesBothSides(t *testing.T) {
 			client.Close()
 		}
 	}
-	if _, err := Connect(t.Context(), "redis://"+addr, &ConnectOptions{ConnectTimeout: time.Second}); !errors.Is(err, semel.ErrStoreUnavailable) {
+	if _, err := NewClient(t.Context(), "redis://"+addr, &ClientOptions{ConnectTimeout: time.Second}); !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("without TLS: %v; want it refused", err)
 	}
 }

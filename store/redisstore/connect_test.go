@@ -43,7 +43,7 @@ func TestBadURLIsRefusedWithoutQuotingIt(t *testing.T) {
 		"redis://host/" + canary, "redis://host/-1", "redis://user:" + canary + "@host:port",
 		"redis://:" + canary + "@@[host", "redis://:\x01" + canary + "@host", "redis://host/0?password=" + canary,
 	} {
-		client, err := Connect(t.Context(), raw, nil)
+		client, err := NewClient(t.Context(), raw, nil)
 		if client != nil || !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Errorf("%q: got %v, %v; want an invalid request", raw, client, err)
 		}
@@ -53,26 +53,78 @@ func TestBadURLIsRefusedWithoutQuotingIt(t *testing.T) {
 	}
 }
 
-func TestAllBadConnectOptionsAreNamedAtOnce(t *testing.T) {
+func TestAllBadClientOptionsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := Connect(t.Context(), "redis://host", &ConnectOptions{
+	_, err := NewClient(t.Context(), "redis://host", &ClientOptions{
 		Username: "u", Database: -1, ClientName: "a b", ConnectTimeout: time.Microsecond, Timeout: -time.Second,
 	})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("got %v; want an invalid request", err)
 	}
 	for _, field := range []string{"Password", "Database", "ClientName", "ConnectTimeout", "Timeout"} {
-		if !strings.Contains(err.Error(), "ConnectOptions."+field+":") {
+		if !strings.Contains(err.Error(), "ClientOptions."+field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}
 	}
 }
 
-// connect connects to a server of the test.
+func TestConnectNamesBadOptionsOfStoreAndClientTogether(t *testing.T) {
+	t.Parallel()
+	_, err := Connect(t.Context(), "http://:"+canary+"@host", &Options{MaxResult: -1, Client: &ClientOptions{Timeout: -1}})
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Fatalf("got %v; want an invalid request", err)
+	}
+	for _, want := range []string{"Options.MaxResult:", "ClientOptions.Timeout:", "redis://"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not name %q: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), canary) {
+		t.Errorf("the error quotes the secret: %v", err)
+	}
+}
+
+// A store closes its connections, and leaves those that were given to it.
+func TestCloseEndsOnlyConnectionsOfTheStore(t *testing.T) {
+	t.Parallel()
+	opts := &Options{Prefix: servicestest.Prefix(), Client: unhurried(nil)}
+	connected, err := Connect(t.Context(), servers.Redis(t), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := connect(t, servers.Redis(t), nil)
+	if _, err := New(t.Context(), client, opts); !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("New with Options.Client is answered %v; want an invalid request", err)
+	}
+	given, err := New(t.Context(), client, &Options{Prefix: opts.Prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, store := range []*Store{connected, given} {
+		if err := store.Ready(t.Context()); err != nil {
+			t.Errorf("Ready of an open store: %v", err)
+		}
+		for range 2 {
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := store.Ready(t.Context()); !errors.Is(err, semel.ErrClosed) {
+			t.Errorf("Ready of a closed store: %v; want ErrClosed", err)
+		}
+	}
+	if err := ping(t.Context(), connected.owned); !errors.Is(err, semel.ErrClosed) {
+		t.Errorf("the connection of the store: %v; want ErrClosed", err)
+	}
+	if err := ping(t.Context(), client); err != nil {
+		t.Errorf("the client that was given: %v", err)
+	}
+}
+
 // unhurried has a server answer within a minute where the options do not say
 // otherwise: one that is there may be slow to.
-func unhurried(opts *ConnectOptions) *ConnectOptions {
-	var o ConnectOptions
+func unhurried(opts *ClientOptions) *ClientOptions {
+	var o ClientOptions
 	if opts != nil {
 		o = *opts
 	}
@@ -80,9 +132,10 @@ func unhurried(opts *ConnectOptions) *ConnectOptions {
 	return &o
 }
 
-func connect(t testing.TB, url string, opts *ConnectOptions) *Client {
+// connect connects to a server of the test.
+func connect(t testing.TB, url string, opts *ClientOptions) *Client {
 	t.Helper()
-	client, err := Connect(t.Context(), url, unhurried(opts))
+	client, err := NewClient(t.Context(), url, unhurried(opts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +150,7 @@ func ping(ctx context.Context, c *Client) error {
 func TestConnectUsesDatabaseAndNameOfURLAndOptions(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
-	client := connect(t, server.URL()+"/5", &ConnectOptions{ClientName: "orders-7"})
+	client := connect(t, server.URL()+"/5", &ClientOptions{ClientName: "orders-7"})
 	info, err := client.Do(t.Context(), client.B().ClientInfo().Build()).ToString()
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +165,8 @@ func TestConnectUsesDatabaseAndNameOfURLAndOptions(t *testing.T) {
 func TestConnectToNobodySaysUnavailable(t *testing.T) {
 	t.Parallel()
 	addr := servicestest.FreeAddr(t)
-	for _, opts := range []*ConnectOptions{nil, {Master: "mymaster"}} {
-		_, err := Connect(t.Context(), "redis://:"+canary+"@"+addr, opts)
+	for _, opts := range []*ClientOptions{nil, {Master: "mymaster"}} {
+		_, err := NewClient(t.Context(), "redis://:"+canary+"@"+addr, opts)
 		if !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
 			t.Errorf("got %v of class %v; want the store to be unavailable", err, semel.Classify(err))
 		}
@@ -137,7 +190,7 @@ func silent(t *testing.T) string {
 func TestConnectToASilentServerEndsInTime(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	_, err := Connect(t.Context(), "redis://"+silent(t), &ConnectOptions{ConnectTimeout: 100 * time.Millisecond})
+	_, err := NewClient(t.Context(), "redis://"+silent(t), &ClientOptions{ConnectTimeout: 100 * time.Millisecond})
 	if !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("got %v; want the store to be unavailable", err)
 	}
@@ -151,7 +204,7 @@ func TestCancelledConnectDoesNotDial(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("no longer wanted")
 	cancel(reason)
-	_, err := Connect(ctx, "redis://"+silent(t), nil)
+	_, err := NewClient(ctx, "redis://"+silent(t), nil)
 	if !errors.Is(err, reason) || !errors.Is(err, semel.ErrStoreUnavailable) {
 		t.Errorf("got %v; want the cause, and unavailable", err)
 	}
@@ -165,7 +218,7 @@ func TestWrongPasswordIsRefusedWithoutShowingIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, url := range []string{"redis://:wrong" + canary + "@" + server.Addr(), "redis://" + server.Addr()} {
-		_, err := Connect(t.Context(), url, nil)
+		_, err := NewClient(t.Context(), url, nil)
 		if !errors.Is(err, semel.ErrStoreUnavailable) || strings.Contains(fmt.Sprint(err), canary) {
 			t.Errorf("got %v; want unavailable, without the password", err)
 		}

@@ -1,49 +1,44 @@
-// Package redisstore keeps keys in Redis or Valkey: single, replicated, under
-// Sentinel or as a cluster.
+// Package redisstore keeps keys in Redis or Valkey: on a single server, with
+// replicas, under Sentinel or in a cluster.
+//
+//	store, err := redisstore.Connect(ctx, "redis://localhost:6379", nil)
 //
 // # What is promised
 //
-// Nothing is lost: a key is answered Duplicate only after it was completed, and
-// an answer that did not come is an unknown outcome, never a duplicate. Against
-// a second effect a claim in Redis is best effort. What the server forgets may
-// have its effect again: on failover to a replica that lags, on eviction, and
-// on a restart without an append-only file that is synced always. [semel.Doctor]
-// says how a server is configured.
+// Nothing is lost: the store answers Duplicate only for a key that was
+// completed. A missing answer is an unknown outcome, never a duplicate.
 //
-// Time is the server's. Leases, fencing tokens, take-over and results work as
-// the contract says; each call is one pipeline of scripts, in which the server
-// decides up to a few hundred keys at once. A key that is recorded as done in
-// one step, from Redis 7.0 on, is a single SET with NX and GET.
+// Protection against a second effect is best effort. Redis may forget a key,
+// and a message of that key may then have a second effect. This happens on
+// failover to a replica that lags, on eviction, and on a restart unless the
+// append-only file is synced before each answer. [Store.Examine] reports how a
+// server is configured.
+//
+// Times are those of the server's clock. Leases, fencing tokens, take-over and
+// results work as the contract of [semel.Store] says. Each call is one pipeline
+// of scripts, and each script decides up to a few hundred keys. From Redis 7.0
+// on, a key that is recorded as done in one step is a single SET with NX and
+// GET.
 //
 // # What is kept
 //
-// All names begin with the prefix. The name of a record is its key's digest,
-// under a secret that is made when the prefix is first used and kept beside it.
-// A claim is kept for an hour after its lease, for the sake of the attempt that
-// is counted; one with hold until it is resolved; what is done for its window.
-// Nothing else needs to be cleaned, so there is no Purger.
+// All names begin with the prefix. The name of a record is the digest of its
+// key. The secret of the digests is made when the prefix is first used, and is
+// kept under the same prefix. A claim is kept until one hour after its lease
+// ends, because it counts the attempts. A claim with hold is kept until it is
+// resolved. A done key is kept for its window. The server expires all of these
+// by itself, so the store needs no Purger.
 //
-// With [Options.Compact] a key that is done and has neither a result nor a
-// fingerprint is half of its digest in a set of such numbers: about a fifteenth
-// of the memory.
+// With [Options.Compact], a done key without result and fingerprint is half of
+// its digest in a set of integers, which takes about a fifteenth of the memory.
 //
-// # What the user may do
+// # Permissions
 //
-// An ACL user of the server needs these permissions and no more; +bf.* only for
-// a filter kept by a module, +cluster only in a cluster, +select only for a
-// database other than 0. With +config|get the doctor sees more.
+// An ACL user of the server needs these permissions and no more. +bf.* is only
+// for a filter that a module keeps, +cluster only for a cluster, and +select
+// only for a database other than 0. With +config|get the doctor checks more.
 //
-//	ACL SETUSER semel on >PASSWORD ~semel:* ~dedup:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +exists +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
+//	ACL SETUSER semel on >PASSWORD ~semel:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
 //
-// The patterns are the prefix of the store and, if there is one, of the other
-// scheme.
-//
-// # The keys of another scheme
-//
-// Who comes from SET dedup:<id> NX EX sets [Options.LegacyPrefix]. A key that
-// has no record but such a mark is a duplicate. Marks are only read, and end
-// when their time is over. They prove what the old scheme proved, which is that
-// somebody began: a message that was lost under it stays lost. While old
-// processes still write marks, a message that an old and a new process get at
-// the same moment may have its effect in both.
+// Replace semel:* if the store has another prefix.
 package redisstore

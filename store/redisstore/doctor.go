@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,16 +19,16 @@ import (
 
 var _ semel.Doctor = (*Store)(nil)
 
-// Examine implements [semel.Doctor]. It asks every master for a few answers and
-// changes nothing. What a server does not let us see is a finding that says so.
-// Of several masters each finding names the one it is about.
+// Examine implements [semel.Doctor]. It sends a few read-only commands to every
+// master. If the server refuses one of them, a finding says so. With several
+// masters, each finding names its master.
 func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	return Examine(ctx, s.client, &s.opts)
 }
 
-// Examine is [Store.Examine] for servers on which a store with these options
-// cannot be opened, such as a replica or a server without memory. Nil options
-// are the zero options.
+// Examine is [Store.Examine] without a store. Use it for servers on which a
+// store with these options cannot be opened, such as a replica or a server
+// without free memory. Nil options are the zero options.
 func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel.Finding, error) {
 	s := &Store{client: client, opts: opts.withDefaults()}
 	if err := s.greet(ctx); err != nil {
@@ -65,7 +66,7 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 			Severity: semel.Broken,
 			Subject:  "node",
 			Found:    err.Error(),
-			Cost:     "keys of a master that does not answer cannot be claimed, and their messages wait",
+			Cost:     "the keys of this master cannot be claimed, and their messages wait",
 			Remedy:   "start it, or take it out of the cluster",
 		})
 	}
@@ -86,25 +87,26 @@ func (s *Store) examine(p *patient) []semel.Finding {
 	return findings
 }
 
-// patient is one server and what it said.
+// patient is one server and its answers.
 type patient struct {
 	addr   string
 	info   map[string]string
 	config map[string]string
-	// refused is why the configuration is not known, if it is not.
+	// refused is the error of CONFIG GET, if any.
 	refused error
-	// ahead is how far the server's clock is ahead of ours, give or take
-	// doubt.
+	// ahead is how far the server's clock is ahead of the local clock. doubt is
+	// the possible error.
 	ahead, doubt time.Duration
-	// secured and plain tell whether the connection has TLS, if that is known.
+	// secured and plain report whether the connection uses TLS. If neither is
+	// set, that is not known.
 	secured, plain bool
 }
 
-// asked are the parameters whose values INFO does not tell.
+// asked has the parameters that INFO does not show.
 var asked = [...]string{"appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag", "set-max-intset-entries"}
 
-// askPatient asks a server for all that is looked at. It needs INFO and TIME;
-// CONFIG is often forbidden, and known to be missed then.
+// askPatient sends all questions to a server. It needs INFO and TIME. CONFIG is
+// often forbidden, and the findings then say what is missing.
 func askPatient(ctx context.Context, addr string, node rueidis.Client) (*patient, error) {
 	p := &patient{addr: addr, config: map[string]string{}}
 	text, err := node.Do(ctx, node.B().Info().Section("all").Build()).ToString()
@@ -144,7 +146,7 @@ func fields(text string) map[string]string {
 	return m
 }
 
-// number reads a count of INFO; what is not there is 0.
+// number returns a number of INFO, or 0 if INFO does not have it.
 func (p *patient) number(name string) int64 {
 	n, err := strconv.ParseInt(p.info[name], 10, 64)
 	if err != nil {
@@ -153,8 +155,8 @@ func (p *patient) number(name string) int64 {
 	return n
 }
 
-// parameter returns a value of the configuration, or a finding that says that
-// it could not be seen and what that leaves open.
+// parameter returns a value of the configuration, or a finding which says that
+// the value is not available and what remains open.
 func (p *patient) parameter(name, open string) (string, *semel.Finding) {
 	if value, ok := p.config[name]; ok {
 		return value, nil
@@ -166,25 +168,25 @@ func (p *patient) parameter(name, open string) (string, *semel.Finding) {
 	return "", &semel.Finding{
 		Severity: semel.Notice,
 		Subject:  name,
-		Found:    "could not look: " + why,
+		Found:    "not checked: " + why,
 		Cost:     "not known: " + open,
-		Remedy:   "allow the user CONFIG GET, or look at the provider's settings",
+		Remedy:   "allow the user CONFIG GET, or check the settings of the provider",
 	}
 }
 
-// examineCluster asks one node how it sees the cluster.
+// examineCluster asks one node for its view of the cluster.
 func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding {
 	text, err := client.Do(ctx, client.B().ClusterInfo().Build()).ToString()
 	if err != nil {
 		return []semel.Finding{{
 			Severity: semel.Notice,
 			Subject:  "cluster_state",
-			Found:    "could not look: " + err.Error(),
+			Found:    "not checked: " + err.Error(),
 			Cost:     "not known: whether every key has a server",
 			Remedy:   "allow the user CLUSTER INFO",
 		}}
 	}
-	info := fields(strings.TrimPrefix(text, "txt:")) // a form of RESP3
+	info := fields(strings.TrimPrefix(text, "txt:")) // RESP3 prefixes the text
 	state := semel.Finding{Subject: "cluster_state", Found: info["cluster_state"]}
 	if info["cluster_state"] != "ok" {
 		state.Severity = semel.Broken
@@ -199,7 +201,7 @@ func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding 
 	if info["cluster_slots_ok"] != "16384" {
 		slots.Severity = semel.Broken
 		slots.Cost = "keys of slots without a server cannot be claimed, and their messages wait"
-		slots.Remedy = "assign every slot to a master that runs: redis-cli --cluster check, then fix"
+		slots.Remedy = "run redis-cli --cluster check, then --cluster fix, so that every slot has a running master"
 	}
 	return []semel.Finding{state, slots, fullCoverage(ctx, client)}
 }
@@ -216,7 +218,104 @@ func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
 	if value == "yes" {
 		f.Severity = semel.Notice
 		f.Cost = "while one master without a replica is down, claims of all keys are refused, and messages wait"
-		f.Remedy = "CONFIG SET " + subject + " no, if the other keys should go on"
+		f.Remedy = "CONFIG SET " + subject + " no, if the other keys must stay available"
+	}
+	return f
+}
+
+// ExamineFilter examines the filter that [NewFilter] would open with these
+// options. It changes nothing and creates no filter. Nil options are the zero
+// options. It blocks for a few round trips. It returns the errors of NewFilter.
+func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) ([]semel.Finding, error) {
+	f, err := newFilterOf(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	best, mine, err := f.wanted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	made := semel.Finding{Subject: "filter"}
+	answer := f.client.Do(ctx, f.client.B().Get().Key(f.name("settings")).Build())
+	kept := mine
+	if rueidis.IsRedisNil(answer.Error()) {
+		made.Found = fmt.Sprintf("the filter %q does not exist yet", f.opts.Prefix)
+	} else if kept, err = readSettings(answer); err != nil {
+		return nil, err
+	}
+	if err := f.use(ctx, best, mine, kept); err != nil {
+		return nil, err
+	}
+	if made.Found == "" {
+		made.Found = fmt.Sprintf("%q is in use, in the form %s", f.opts.Prefix, f.opts.Form)
+	}
+	return []semel.Finding{made, {Subject: "rate", Found: fmt.Sprintf("%g", f.Rate())}}, nil
+}
+
+// permissionLua returns the commands that the user may not run on a key. It
+// runs none of them. The audit log needs RPUSH.
+const permissionLua = `
+local key, missing = KEYS[1], {}
+for _, command in ipairs({
+  {'GET', key}, {'SET', key, 'v'}, {'DEL', key}, {'PTTL', key}, {'PEXPIREAT', key, '1'},
+  {'SADD', key, '1'}, {'SREM', key, '1'}, {'SISMEMBER', key, '1'}, {'SCARD', key}, {'RPUSH', key, 'v'}, {'TIME'},
+}) do
+  if not redis.acl_check_cmd(unpack(command)) then missing[#missing + 1] = command[1] end
+end
+return missing`
+
+// examinePermissions finds out whether the user may run the commands of the
+// store, without changing anything. It tries scripts and listings on a name
+// that does not exist, and asks the server about other commands.
+func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
+	f := semel.Finding{Subject: "permissions", Found: "all that the store needs"}
+	name, b := s.opts.Prefix+"{00}doctor "+rand.Text(), s.client.B()
+	var missing, unseen []string
+	note := func(what string, err error) {
+		switch answer, ok := rueidis.IsRedisErr(err); {
+		case err == nil, rueidis.IsRedisNil(err):
+		case ok && strings.HasPrefix(answer.Error(), "NOPERM"):
+			missing = append(missing, what)
+		default:
+			unseen = append(unseen, fmt.Sprintf("%s (%v)", what, err))
+		}
+	}
+	known := s.client.Do(ctx, b.Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(1).Key(name).Build()).Error()
+	if answer, ok := rueidis.IsRedisErr(known); ok && answer.IsNoScript() {
+		known = nil
+	}
+	note("EVALSHA", known)
+	refused, err := s.client.Do(ctx, b.Eval().Script(permissionLua).Numkeys(1).Key(name).Build()).AsStrSlice()
+	if answer, ok := rueidis.IsRedisErr(err); ok && strings.Contains(answer.Error(), "acl_check_cmd") {
+		err = nil // Redis before 7.0 does not have acl_check_cmd
+		unseen = append(unseen, "the commands inside scripts, which this version of the server does not report")
+	}
+	note("EVAL", err)
+	missing = append(missing, refused...)
+	if s.setGet {
+		// If the key does not exist, XX changes nothing.
+		note("SET", s.client.Do(ctx, b.Set().Key(name).Value("").Xx().Build()).Error())
+	}
+	for _, node := range s.client.Nodes() {
+		note("SCAN", node.Do(ctx, node.B().Scan().Cursor(0).Match(escapeGlob(name)).Count(1).Build()).Error())
+		note("MEMORY USAGE", node.Do(ctx, node.B().MemoryUsage().Key(name).Build()).Error())
+		break
+	}
+	switch {
+	case len(missing) == 1 && missing[0] == "RPUSH":
+		f.Severity = semel.Notice
+		f.Found = "all but RPUSH"
+		f.Cost = "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log"
+		f.Remedy = "grant +rpush to the user who changes keys by hand"
+	case len(missing) > 0:
+		f.Severity = semel.Broken
+		f.Found = "the user may not run " + strings.Join(missing, ", ")
+		f.Cost = "claims, completions or listings are refused, and messages wait"
+		f.Remedy = "grant the permissions that the package documentation of store/redisstore lists, with ACL SETUSER"
+	case len(unseen) > 0:
+		f.Severity = semel.Notice
+		f.Found = "not checked: " + strings.Join(unseen, "; ")
+		f.Cost = "not known whether the user may run all commands of the store"
 	}
 	return f
 }

@@ -25,7 +25,7 @@ func TestDoctorLooksAtAFilterAndMakesNone(t *testing.T) {
 		}
 		return find(t, findings, "filter").Found
 	}
-	if found := look(); found != `nobody has made "f:" yet` {
+	if found := look(); found != `the filter "f:" does not exist yet` {
 		t.Error(found)
 	}
 	if n := do(t, server.Addr(), "DBSIZE"); n != int64(0) {
@@ -36,7 +36,7 @@ func TestDoctorLooksAtAFilterAndMakesNone(t *testing.T) {
 		t.Error(found)
 	}
 	opts.Rate = 0.02
-	if _, err := ExamineFilter(t.Context(), client, &opts); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "made with other options") {
+	if _, err := ExamineFilter(t.Context(), client, &opts); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "the filter was made with the options") {
 		t.Errorf("with other options: %v", err)
 	}
 }

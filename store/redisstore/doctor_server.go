@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// What is looked at on one server. Each finding says what it costs the promise:
-// nothing is lost while the store refuses, and a forgotten key is a second
-// effect.
+// These methods each check one property of a server. Each finding says what the
+// property costs. While the store refuses claims, nothing is lost. A forgotten
+// key allows a second effect.
 
 func (p *patient) server() semel.Finding {
 	f := semel.Finding{Subject: "server"}
@@ -25,10 +25,10 @@ func (p *patient) server() semel.Finding {
 	switch major, minor, err := versionOf(version); {
 	case err != nil:
 		f.Severity = semel.Notice
-		f.Cost = "not known: whether the server does all that the store needs"
+		f.Cost = "not known whether the server has all commands of the store"
 	case name == "Redis" && (major < 6 || major == 6 && minor < 2):
 		f.Severity = semel.Broken
-		f.Cost = "the store needs what Redis has from 6.2 on"
+		f.Cost = "the store needs Redis 6.2 or later"
 		f.Remedy = "upgrade the server"
 	case name != "Redis" && name != "valkey":
 		f.Severity = semel.Notice
@@ -49,12 +49,12 @@ func (p *patient) connection() semel.Finding {
 	case p.plain:
 		f.Severity = semel.Notice
 		f.Found = "plain"
-		f.Cost = "who is on the way reads the password and can answer in the server's place, which voids every promise"
-		f.Remedy = "rediss://, unless the network is trusted"
+		f.Cost = "an attacker in the network reads the password and can answer instead of the server, which voids every promise"
+		f.Remedy = "use rediss://, unless the network is trusted"
 	default:
 		f.Severity = semel.Notice
-		f.Found = "could not look: the client was made elsewhere"
-		f.Cost = "not known: whether others on the way can read and answer"
+		f.Found = "not checked: the client was not made by redisstore"
+		f.Cost = "not known whether an attacker in the network can read and answer"
 	}
 	return f
 }
@@ -64,8 +64,8 @@ func (p *patient) role() semel.Finding {
 	if f.Found != "master" {
 		f.Severity = semel.Broken
 		f.Found += " of " + p.info["master_host"] + ":" + p.info["master_port"]
-		f.Cost = "a replica refuses claims, and what it shows may be of the past"
-		f.Remedy = "connect to the master, or by Sentinel, which follows it"
+		f.Cost = "a replica refuses claims, and it may show outdated keys"
+		f.Remedy = "connect to the master, or through Sentinel, which finds the master"
 	}
 	return f
 }
@@ -75,12 +75,12 @@ func (p *patient) policy() semel.Finding {
 	switch {
 	case f.Found == "":
 		f.Severity = semel.Notice
-		f.Found = "could not look: INFO does not tell"
-		f.Cost = "not known: whether the server forgets keys when memory is short"
+		f.Found = "not checked: INFO does not have it"
+		f.Cost = "not known whether the server forgets keys when memory is short"
 	case f.Found != "noeviction":
 		f.Severity = semel.Broken
-		f.Cost = "when memory is short the server forgets keys before their window ends, and says nothing: their messages take effect a second time"
-		f.Remedy = "CONFIG SET maxmemory-policy noeviction; if others need eviction, give the store a server of its own"
+		f.Cost = "when memory is short the server silently forgets keys before their window ends, and their messages can take effect a second time"
+		f.Remedy = "run CONFIG SET maxmemory-policy noeviction; if other users need eviction, give the store a server of its own"
 	}
 	return f
 }
@@ -90,7 +90,7 @@ func (p *patient) evicted() semel.Finding {
 	f := semel.Finding{Subject: "evicted_keys", Found: strconv.FormatInt(n, 10) + " since the server started"}
 	if n > 0 {
 		f.Severity = semel.Broken
-		f.Cost = "each may have been a key inside its window: its message takes effect a second time when it comes again"
+		f.Cost = "each may have been a key inside its window, whose message can take effect a second time"
 		f.Remedy = "set maxmemory-policy to noeviction and give the server more memory"
 	}
 	return f
@@ -101,9 +101,9 @@ func (p *patient) memory() semel.Finding {
 	f := semel.Finding{Subject: "maxmemory"}
 	if limit == 0 {
 		f.Severity = semel.Notice
-		f.Found = fmt.Sprintf("no limit; %s of the machine's %s are used", size(used), size(p.number("total_system_memory")))
-		f.Cost = "when the machine has no more memory the system ends the server, instead of new keys being refused"
-		f.Remedy = "set maxmemory below what the machine can spare, with noeviction"
+		f.Found = fmt.Sprintf("no limit; the server uses %s of the machine's %s", size(used), size(p.number("total_system_memory")))
+		f.Cost = "when the machine runs out of memory, the system kills the server; with a limit the server would refuse new keys"
+		f.Remedy = "set maxmemory below the memory that the machine can spare, with maxmemory-policy noeviction"
 		return f
 	}
 	share := 100 * float64(used) / float64(limit)
@@ -116,7 +116,7 @@ func (p *patient) memory() semel.Finding {
 	default:
 		return f
 	}
-	f.Cost = "at the limit new keys are refused and their messages wait; nothing is lost"
+	f.Cost = "at the limit the server refuses new keys, and their messages wait; nothing is lost"
 	f.Remedy = "raise maxmemory, shorten windows, or use the compact form"
 	return f
 }
@@ -128,19 +128,19 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
 }
 
-// log looks at the append-only file, and at whether it is what the store was
-// told.
+// log checks the append-only file, and compares it with the persistence in the
+// options.
 func (p *patient) log(told Persistence) []semel.Finding {
-	const turnOn = "CONFIG SET appendonly yes, and the same in its file"
+	const turnOn = "run CONFIG SET appendonly yes, and write the same to the server's configuration file"
 	on := semel.Finding{Subject: "appendonly", Found: "yes"}
 	if p.info["aof_enabled"] != "1" {
 		on.Found = "no"
 		on.Severity = semel.Warning
-		on.Cost = "a restart forgets all keys, or those since the last snapshot: their messages take effect a second time"
+		on.Cost = "a restart forgets all keys, or the keys since the last snapshot, and their messages can take effect a second time"
 		on.Remedy = turnOn
 		if told >= Logged {
 			on.Severity = semel.Broken
-			on.Cost = "the store is told that keys survive a restart, and they do not: " + on.Cost
+			on.Cost = "the options say that keys survive a restart, but they do not: " + on.Cost
 		}
 		return []semel.Finding{on}
 	}
@@ -148,7 +148,7 @@ func (p *patient) log(told Persistence) []semel.Finding {
 		on.Severity = semel.Broken
 		on.Found = "yes, but the last write failed: " + status
 		on.Cost = "the server refuses claims until its disk works; messages wait"
-		on.Remedy = "look at the server's log and disk"
+		on.Remedy = "check the server's log and disk"
 	}
 	fsync, unknown := p.parameter("appendfsync", "whether a loss of power forgets keys")
 	if unknown != nil {
@@ -162,19 +162,19 @@ func (p *patient) log(told Persistence) []semel.Finding {
 		if told >= Logged {
 			f.Severity = semel.Warning
 		}
-		// A write to the file waits for up to two seconds while the sync before
-		// it runs, and the answer does not wait with it.
-		f.Cost = "when the server is killed (kill -9, out of memory, a crash) or loses power, keys that it acknowledged in the last second or two are forgotten, and their messages take effect a second time; under load every second kill did so"
-		f.Remedy = "CONFIG SET appendfsync always, and persistence: synced, if that matters more than speed; and end the server with SIGTERM or SHUTDOWN, which forgets nothing"
+		// A write to the file waits for up to two seconds while the previous
+		// sync runs. The answer does not wait for that write.
+		f.Cost = "when the server is killed (kill -9, out of memory, a crash) or loses power, it forgets keys of the last one or two seconds, and their messages can take effect a second time; in tests under load every second kill forgot keys"
+		f.Remedy = "run CONFIG SET appendfsync always, and set persistence: synced, if that matters more than speed; stop the server with SIGTERM or SHUTDOWN, which forgets nothing"
 	default:
 		f.Severity = semel.Warning
-		f.Cost = "a loss of power forgets the keys of the last half minute or so: their messages take effect a second time"
-		f.Remedy = "CONFIG SET appendfsync everysec, or always"
+		f.Cost = "after a loss of power the keys of about the last half minute are forgotten, and their messages can take effect a second time"
+		f.Remedy = "run CONFIG SET appendfsync everysec, or always"
 	}
 	if told == Synced && fsync != "always" {
 		f.Severity = semel.Broken
-		f.Cost = "the store is told that keys survive a loss of power, and they do not: " + f.Cost
-		f.Remedy = "CONFIG SET appendfsync always"
+		f.Cost = "the options say that keys survive a loss of power, but they do not: " + f.Cost
+		f.Remedy = "run CONFIG SET appendfsync always"
 	}
 	return []semel.Finding{on, f}
 }
@@ -185,30 +185,31 @@ func (p *patient) snapshots() semel.Finding {
 		f.Severity = semel.Warning
 		f.Found = "the last snapshot failed: " + status
 		f.Cost = "by default the server then refuses claims, and messages wait"
-		f.Remedy = "look at the server's log and disk"
+		f.Remedy = "check the server's log and disk"
 		return f
 	}
 	save, unknown := p.parameter("save", "how much a restart forgets")
 	switch logged := p.info["aof_enabled"] == "1"; {
 	case logged:
-		f.Found = "the append-only file has all"
+		f.Found = "not needed: the append-only file has all keys"
 	case unknown != nil:
 		return *unknown
 	case save == "":
 		f.Severity = semel.Warning
 		f.Found = "none"
-		f.Cost = "a restart forgets all keys: their messages take effect a second time"
+		f.Cost = "a restart forgets all keys, and their messages can take effect a second time"
 		f.Remedy = "turn the append-only file on"
 	default:
 		f.Severity = semel.Warning
 		f.Found = save
-		f.Cost = "a restart forgets the keys since the last snapshot: their messages take effect a second time"
+		f.Cost = "a restart forgets the keys since the last snapshot, and their messages can take effect a second time"
 		f.Remedy = "turn the append-only file on"
 	}
 	return f
 }
 
-// lagAllowed is how long a replica may be silent before it counts as behind.
+// lagAllowed is the number of seconds for which a replica may be silent before
+// it counts as behind.
 const lagAllowed = 10
 
 func (p *patient) replicas() semel.Finding {
@@ -217,25 +218,25 @@ func (p *patient) replicas() semel.Finding {
 	f.Found = fmt.Sprintf("%d connected", n)
 	if n == 0 {
 		f.Severity = semel.Notice
-		f.Cost = "while the server is down nothing can be claimed, and messages wait"
-		f.Remedy = "a replica, with Sentinel or in a cluster, if that takes too long"
+		f.Cost = "while the server is down no key can be claimed, and messages wait"
+		f.Remedy = "add a replica, with Sentinel or in a cluster, if that outage is too long"
 		return f
 	}
 	f.Severity = semel.Notice
-	f.Cost = "replication is asynchronous: a failover forgets the keys that had not reached the replica, and their messages take effect a second time"
+	f.Cost = "replication is asynchronous: a failover forgets the keys that had not reached the replica, and their messages can take effect a second time"
 	for i := range n {
 		state := p.info["slave"+strconv.FormatInt(i, 10)]
 		lag, err := strconv.Atoi(after(state, "lag="))
 		if online := after(state, "state="); online != "online" || err != nil || lag > lagAllowed {
 			f.Severity = semel.Warning
 			f.Found += fmt.Sprintf("; %s:%s is %s and %s s behind", after(state, "ip="), after(state, "port="), cmp.Or(online, "silent"), after(state, "lag="))
-			f.Remedy = "look why the replica does not follow"
+			f.Remedy = "find out why the replica does not follow"
 		}
 	}
 	return f
 }
 
-// after returns the value of one of name=value,name=value.
+// after returns the value of name in a list name=value,name=value.
 func after(list, name string) string {
 	for part := range strings.SplitSeq(list, ",") {
 		if value, ok := strings.CutPrefix(part, name); ok {
@@ -247,7 +248,7 @@ func after(list, name string) string {
 
 func (p *patient) minReplicas() semel.Finding {
 	const subject = "min-replicas-to-write"
-	value, unknown := p.parameter(subject, "whether a master that was cut off goes on granting claims")
+	value, unknown := p.parameter(subject, "whether a master that is cut off still grants claims")
 	f := semel.Finding{Subject: subject, Found: value}
 	switch {
 	case unknown != nil:
@@ -256,8 +257,8 @@ func (p *patient) minReplicas() semel.Finding {
 		f.Found = "0, without replicas"
 	case value == "0":
 		f.Severity = semel.Warning
-		f.Cost = "a master that is cut off from its replicas goes on granting claims, and all of them are forgotten when another takes its place"
-		f.Remedy = "CONFIG SET min-replicas-to-write 1: it then refuses after min-replicas-max-lag seconds"
+		f.Cost = "a master that is cut off from its replicas still grants claims, and a failover forgets all of these claims"
+		f.Remedy = "run CONFIG SET min-replicas-to-write 1; the master then refuses claims after min-replicas-max-lag seconds"
 	default:
 		lag := p.config["min-replicas-max-lag"]
 		f.Found = fmt.Sprintf("%s, within %s s", value, lag)
@@ -287,13 +288,13 @@ func (p *patient) clock() semel.Finding {
 	default:
 		return f
 	}
-	f.Cost = "leases and windows follow the server alone and hold; but whether a message is late is told by its own time, and windows near that difference are wrong for it"
-	f.Remedy = "synchronize both clocks"
+	f.Cost = "leases and windows use only the server's clock and hold; the check for late messages compares the message's time with that clock, so it is wrong by this difference"
+	f.Remedy = "synchronize both clocks with NTP"
 	return f
 }
 
-// slowScript is from when on the time of a script is worth a finding: the
-// server does nothing else meanwhile.
+// slowScript is the duration from which a script is worth a finding. While a
+// script runs, the server does nothing else.
 const slowScript = 10 * time.Millisecond
 
 func (p *patient) scripts() semel.Finding {
@@ -312,23 +313,23 @@ func (p *patient) scripts() semel.Finding {
 	}
 	if micros, err := strconv.ParseFloat(slow, 64); err == nil && micros >= float64(slowScript.Microseconds()) {
 		f.Severity = semel.Notice
-		f.Cost = "while a script runs the server answers nobody: claims of all wait that long"
-		f.Remedy = "a faster server; or find whose scripts they are"
+		f.Cost = "while a script runs the server answers no other call, and all claims wait"
+		f.Remedy = "use a faster server, or find out which program runs slow scripts"
 	}
 	return f
 }
 
 func (p *patient) packing() semel.Finding {
 	const subject = "set-max-intset-entries"
-	value, unknown := p.parameter(subject, "whether the compact form is compact")
+	value, unknown := p.parameter(subject, "whether the compact form saves memory")
 	if unknown != nil {
 		return *unknown
 	}
 	f := semel.Finding{Subject: subject, Found: value}
 	if n, err := strconv.Atoi(value); err != nil || n < usualSetLimit {
 		f.Severity = semel.Notice
-		f.Cost = "sets with more members are not packed and take several times the memory; keys are kept all the same"
-		f.Remedy = fmt.Sprintf("CONFIG SET %s %d", subject, usualSetLimit)
+		f.Cost = "sets with more members are not packed and take several times the memory; no key is lost"
+		f.Remedy = fmt.Sprintf("run CONFIG SET %s %d", subject, usualSetLimit)
 	}
 	return f
 }

@@ -239,7 +239,7 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 	do(t, server.Addr(), append([]string{"ACL", "SETUSER", "semel"}, rules...)...)
 	url := "redis://semel:" + canary + "@" + server.Addr() + "/1"
 	client := connect(t, url, nil)
-	opts := &Options{Compact: compactForm(), LegacyPrefix: "dedup:"}
+	opts := &Options{Compact: compactForm()}
 	store, err := New(t.Context(), client, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 		t.Errorf("with %v: %+v", rules, f)
 	}
 	for _, subject := range []string{"appendfsync", "min-replicas-to-write", "set-max-intset-entries"} {
-		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "could not look") {
+		if f := find(t, findings, subject); f.Severity != semel.Notice || !strings.Contains(f.Found, "not checked") {
 			t.Errorf("without CONFIG: %+v", f)
 		}
 	}
@@ -304,7 +304,7 @@ func TestDoctorNamesTheCommandsThatTheUserMayNotRun(t *testing.T) {
 
 // everything does what a user of the store may do, and returns the first error.
 func everything(ctx context.Context, url string, opts *Options) error {
-	client, err := Connect(ctx, url, unhurried(nil))
+	client, err := NewClient(ctx, url, unhurried(nil))
 	if err != nil {
 		return err
 	}

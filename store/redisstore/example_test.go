@@ -9,18 +9,15 @@ import (
 	"github.com/semel-dev/semel/store/redisstore"
 )
 
-// Several processes share keys in one Redis: whoever is first has the effect.
+// Several processes share keys in one Redis. The first process to claim a key
+// runs the effect.
 func Example() {
 	ctx := context.Background()
-	client, err := redisstore.Connect(ctx, "redis://localhost:6379", nil)
+	store, err := redisstore.Connect(ctx, "redis://localhost:6379", &redisstore.Options{Prefix: "orders:"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
-	store, err := redisstore.New(ctx, client, &redisstore.Options{Prefix: "orders:"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer store.Close()
 	guard, err := semel.NewGuard(store, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -33,20 +30,16 @@ func Example() {
 }
 
 // Keys that only need to be remembered take a few bytes each.
-func ExampleNew_compact() {
+func ExampleConnect_compact() {
 	ctx := context.Background()
-	client, err := redisstore.Connect(ctx, "redis://localhost:6379", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
-	store, err := redisstore.New(ctx, client, &redisstore.Options{
+	store, err := redisstore.Connect(ctx, "redis://localhost:6379", &redisstore.Options{
 		Prefix:  "clicks:",
 		Compact: &redisstore.Compact{Window: semel.DefaultWindow, Expect: 100_000_000},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer store.Close()
 	answers := make([]semel.ClaimAnswer, 1)
 	err = store.Claim(ctx, []semel.ClaimRequest{{
 		Key:    semel.Key{Scope: "clicks", ID: "0197c5b1-6f7e-7c7a-9d0e-2a4b1c3d5e6f"},

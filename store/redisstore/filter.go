@@ -3,9 +3,12 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// Defaults of [FilterOptions].
+// These are the defaults of [FilterOptions].
 const (
 	DefaultFilterPrefix   = "semel:"
 	DefaultFilterCapacity = 1_000_000
@@ -25,88 +28,93 @@ const (
 	DefaultFilterSlices   = 2
 )
 
-// FilterForm says how a server keeps a filter.
+// FilterForm is the form in which a server keeps a filter.
 type FilterForm string
 
 const (
-	// FilterAuto takes the form that the filter has already or, for a new one,
-	// FilterModule where the server has the commands, and else FilterBits.
+	// FilterAuto uses the form of an existing filter. A new filter gets
+	// FilterModule if the server has the commands, and FilterBits otherwise.
 	FilterAuto FilterForm = ""
-	// FilterModule is a Bloom filter of the BF commands of a module. It takes
+	// FilterModule is a Bloom filter of a module with the BF commands. It takes
 	// the least memory for its rate.
 	FilterModule FilterForm = "module"
-	// FilterBits is a blocked Bloom filter in a plain string: all bits of a key
-	// are in one block of 64 bytes, so that one command looks at them all.
+	// FilterBits is a blocked Bloom filter in a plain string. All bits of a key
+	// are in one block of 64 bytes, so that one command reads them all.
 	FilterBits FilterForm = "bits"
 )
 
 // FilterOptions are the options of [NewFilter]. The zero value is valid. All
-// users of one filter have the same, which NewFilter checks.
+// users of one filter must have the same options, and NewFilter checks that.
 type FilterOptions struct {
-	// Prefix begins the names of the filter's keys; all are in one slot of a
-	// cluster. Defaults to "semel:".
+	// Prefix begins the names of the filter's keys. All of them are in one slot
+	// of a cluster. Defaults to "semel:".
 	Prefix string
-	// Capacity is the most keys that are added in one slice, Window/Slices
-	// long. Further ones are refused with [semel.ErrStoreFull] until the next
-	// slice begins. Defaults to 1,000,000. Must be above 0; in FilterBits it is
-	// limited by the 512 MiB that a string may have.
+	// Capacity is the highest number of keys in one slice, which is
+	// Window/Slices long. The filter refuses further keys with
+	// [semel.ErrStoreFull] until the next slice begins. Defaults to 1,000,000.
+	// Must be above 0. In FilterBits a slice must fit into the 512 MiB of a
+	// string.
 	Capacity int64
-	// Rate is the probability with which a key that was never added is called
-	// maybe there, when all slices are full. Defaults to 0.001. Must be at
-	// least 0.0000001 and below 0.5.
+	// Rate is the probability that a filter with full slices reports a key as
+	// maybe there that was never added. Defaults to 0.001. Must be at least
+	// 0.0000001 and below 0.5.
 	Rate float64
-	// Window is how long keys stay in the filter; some stay up to
-	// Window/Slices longer. Defaults to 24 h. Must be at least a second for
-	// each slice.
+	// Window is how long keys stay in the filter. Some stay up to Window/Slices
+	// longer. Defaults to 24 h. Must be at least a second for each slice.
 	Window time.Duration
-	// Slices is in how many parts a window is forgotten. One more filter than
-	// that is kept and looked into: more slices take less memory and more
-	// time. Defaults to 2. Must be between 1 and 64.
+	// Slices is the number of parts in which the filter forgets the window. The
+	// server keeps one filter more than that, and each call looks into all of
+	// them. More slices take less memory and more time. Defaults to 2. Must be
+	// between 1 and 64.
 	Slices int
-	// Form is how the filter is kept. Defaults to FilterAuto.
+	// Form is the form of the filter. Defaults to FilterAuto.
 	Form FilterForm
 }
 
-// Filter remembers keys in a fraction of the memory that exact records take,
-// and calls some keys maybe there that are not. It belongs in front of an exact
-// store, which confirms every "maybe"; alone it drops new messages at its rate:
+// Filter remembers keys in a fraction of the memory of exact records, and
+// reports some keys as maybe there that are not. Put it in front of an exact
+// store, which confirms every "maybe". Alone it drops new messages at its rate:
 // see TestAndAdd.
 //
-// Keys are kept by slices of the server's time; the server forgets each slice
-// as a whole. What the server forgets sooner, because it restarts without
-// persistence, fails over or evicts, the filter calls not there: it must never
-// replace a claim. All methods may be called at once from many goroutines and
-// block for about one round trip for each few hundred keys.
+// The filter keeps keys in slices of the server's time, and the server forgets
+// each slice as a whole. If the server restarts without persistence, fails over
+// or evicts keys, it forgets slices sooner, and the filter reports their keys
+// as not there. So the filter must never replace a claim. All methods may be
+// called concurrently. They block for about one round trip for each few hundred
+// keys.
 type Filter struct {
 	client rueidis.Client
 	opts   FilterOptions
 	form   filterForm
 	hasher digest.Hasher
 	base   time.Time
-	offset atomic.Int64 // from base to the server's clock, in ns
+	offset atomic.Int64 // from base to the server's clock, in nanoseconds
 }
 
 // filterForm makes the commands of a form and reads their answers.
 type filterForm interface {
-	// look asks for digests in the filter of one slice.
+	// look returns the commands that look up digests in the filter of one
+	// slice.
 	look(b rueidis.Builder, key string, digests []semel.Digest) []rueidis.Completed
-	// looked sets seen[i] where digest i is maybe there.
+	// looked sets seen[i] if digest i is maybe there.
 	looked(results []rueidis.RedisResult, digests []semel.Digest, seen []bool) error
-	// add adds digests to the filter of one slice, which ends at until. An
-	// error says that the filter is full, as far as is known before asking.
+	// add returns the commands that add digests to the filter of one slice,
+	// which ends at until. It returns an error if the filter is known to be
+	// full.
 	add(b rueidis.Builder, key string, digests []semel.Digest, until time.Time) ([]rueidis.Completed, error)
-	// added sets seen[i] where digest i was maybe there before. It returns how
-	// many digests were added, from the first.
+	// added sets seen[i] if digest i was maybe there before. It returns how
+	// many digests were added, counted from the first.
 	added(key string, results []rueidis.RedisResult, seen []bool) (int, error)
 	// check examines the filter of one slice, if it exists.
 	check(ctx context.Context, client rueidis.Client, key string) error
 }
 
-// NewFilter opens the filter under a prefix, or makes it. Nil options are
-// valid. It blocks for a few round trips. Errors wrap [semel.ErrInvalidRequest]
-// if options are out of bounds, differ from those the filter was made with, or
-// what the server has is not a filter of that size and rate; the others are
-// the server's. The client stays the caller's.
+// NewFilter opens the filter under a prefix, or creates it. Nil options are
+// valid. NewFilter blocks for a few round trips. Errors wrap
+// [semel.ErrInvalidRequest] in three cases: options are out of bounds, options
+// differ from those of the existing filter, or the server has a filter of
+// another size or rate. Other errors are those of the server. The client stays
+// the caller's to close.
 func NewFilter(ctx context.Context, client rueidis.Client, opts *FilterOptions) (*Filter, error) {
 	f, err := newFilterOf(client, opts)
 	if err != nil {
@@ -143,7 +151,7 @@ func (o *FilterOptions) complete() error {
 		errs = append(errs, fmt.Errorf("redisstore: FilterOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
 	}
 	if strings.ContainsAny(o.Prefix, "{}") {
-		bad("Prefix: %q has a hash tag", o.Prefix)
+		bad("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
 	}
 	if o.Capacity <= 0 {
 		bad("Capacity: %d is not above 0", o.Capacity)
@@ -160,26 +168,27 @@ func (o *FilterOptions) complete() error {
 	switch o.Form {
 	case FilterAuto, FilterModule, FilterBits:
 	default:
-		bad("Form: %q is none of %q and %q", o.Form, FilterModule, FilterBits)
+		bad("Form: %q is neither %q nor %q", o.Form, FilterModule, FilterBits)
 	}
 	return errors.Join(errs...)
 }
 
-// sliceRate is the rate that each slice may have for all to have o.Rate.
+// sliceRate returns the rate of one slice with which all slices together have
+// o.Rate.
 func (o *FilterOptions) sliceRate() float64 {
 	return -math.Expm1(math.Log1p(-o.Rate) / float64(o.Slices+1))
 }
 
-// Rate returns the probability with which a key that was never added is called
-// maybe there, when all slices are full. It does not block.
+// Rate returns the probability that a filter with full slices reports a key as
+// maybe there that was never added. It does not block.
 func (f *Filter) Rate() float64 { return f.opts.Rate }
 
-// Form returns how the server keeps the filter. It does not block.
+// Form returns the form of the filter. It does not block.
 func (f *Filter) Form() FilterForm { return f.opts.Form }
 
-// MayContain sets maybe[i] to whether keys[i] may have been added within the
-// window: false is certain as long as the server has lost nothing, true is not.
-// After an error maybe is not to be used.
+// MayContain sets maybe[i] if keys[i] may have been added within the window.
+// False is certain as long as the server has lost nothing. True is not certain.
+// After an error do not use maybe.
 func (f *Filter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error {
 	if len(keys) != len(maybe) {
 		return fmt.Errorf("redisstore: %d keys but room for %d answers: %w", len(keys), len(maybe), semel.ErrInvalidRequest)
@@ -188,26 +197,270 @@ func (f *Filter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool)
 	return err
 }
 
-// Add adds keys. After an error it is not known which were added, and adding
-// them again is right. A filter that is full refuses with
-// [semel.ErrStoreFull]: what was refused is later called not there.
+// Add adds keys. After an error it is not known which keys were added, and the
+// caller may add them again. A full filter refuses keys with
+// [semel.ErrStoreFull], and later reports them as not there.
 func (f *Filter) Add(ctx context.Context, keys []semel.Key) error {
 	_, err := f.inParts(ctx, keys, make([]bool, len(keys)), purpose{add: true})
 	return err
 }
 
-// TestAndAdd sets seen[i] to whether keys[i] may have been added within the
-// window, and adds it. Of several callers with one key at the same time one is
-// told that it was not there, or at the boundary of two slices more than one.
-// A key that occurs twice in a call was there the second time.
+// TestAndAdd adds keys, and sets seen[i] if keys[i] may have been added within
+// the window before. If several callers pass one key at the same time, one of
+// them gets false, and at the boundary of two slices more than one. If a key
+// occurs twice in a call, the second one is seen.
 //
-// Who drops a message because it was seen loses new ones at the filter's rate,
-// and whenever the answer to a first try was lost or the effect failed after
-// it: there is no claim to give back. Only the first answered keys have an
-// answer; there are fewer than all if there is an error.
+// A program that drops messages because they were seen loses new messages at
+// the filter's rate. It also loses a message if the answer to the first try was
+// lost, or if the effect failed: there is no claim to release. Only the first
+// answered keys have an answer. If there is an error, answered may be less than
+// the number of keys.
 func (f *Filter) TestAndAdd(ctx context.Context, keys []semel.Key, seen []bool) (answered int, err error) {
 	if len(keys) != len(seen) {
 		return 0, fmt.Errorf("redisstore: %d keys but room for %d answers: %w", len(keys), len(seen), semel.ErrInvalidRequest)
 	}
 	return f.inParts(ctx, keys, seen, purpose{look: true, add: true})
+}
+
+// filterSettings are the settings that all users of a filter must agree on, as
+// the server keeps them. With the secret, outsiders cannot choose keys that
+// collide.
+type filterSettings struct {
+	Version  int
+	Form     FilterForm
+	Capacity int64
+	Rate     float64
+	Window   time.Duration
+	Slices   int
+	Secret   string
+}
+
+func (f *Filter) name(what string) string { return f.opts.Prefix + "{filter}:" + what }
+
+func (f *Filter) sliceKey(slice int64) string { return f.name(strconv.FormatInt(slice, 10)) }
+
+// open reads or writes the settings and checks the existing filter.
+func (f *Filter) open(ctx context.Context) error {
+	best, mine, err := f.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	kept, err := f.agree(ctx, mine)
+	if err != nil {
+		return err
+	}
+	return f.use(ctx, best, mine, kept)
+}
+
+// wanted returns the best form that the server supports, and the settings that
+// this process would write.
+func (f *Filter) wanted(ctx context.Context) (best FilterForm, mine filterSettings, err error) {
+	if best, err = f.detect(ctx); err != nil {
+		return best, mine, err
+	}
+	form := cmp.Or(f.opts.Form, best)
+	if form == FilterModule && best != FilterModule {
+		return best, mine, fmt.Errorf("redisstore: FilterOptions.Form: the server has no BF commands: %w", semel.ErrInvalidRequest)
+	}
+	secret := digest.NewSecret()
+	mine = filterSettings{1, form, f.opts.Capacity, f.opts.Rate, f.opts.Window, f.opts.Slices, hex.EncodeToString(secret[:])}
+	return best, mine, nil
+}
+
+// use adopts the kept settings, or returns an error if they contradict the
+// options.
+func (f *Filter) use(ctx context.Context, best FilterForm, mine, kept filterSettings) (err error) {
+	if f.opts.Form == FilterAuto {
+		mine.Form = kept.Form
+	}
+	mine.Secret = kept.Secret
+	if kept != mine {
+		mine.Secret, kept.Secret = "", ""
+		return fmt.Errorf("redisstore: filter: the filter was made with the options %+v, and these are %+v: %w", kept, mine, semel.ErrInvalidRequest)
+	}
+	var secret digest.Secret
+	if n, err := hex.Decode(secret[:], []byte(kept.Secret)); err != nil || n != len(secret) {
+		return fmt.Errorf("redisstore: filter: the settings in Redis have no secret: %w", semel.ErrCorrupt)
+	}
+	if kept.Form == FilterModule && best != FilterModule {
+		return fmt.Errorf("redisstore: filter: the filter was made by a module that the server no longer has: %w", semel.ErrCorrupt)
+	}
+	f.hasher = digest.New(secret)
+	f.opts.Form = kept.Form
+	if f.form, err = f.opts.newForm(); err != nil {
+		return err
+	}
+	now, err := f.askTime(ctx)
+	if err != nil {
+		return err
+	}
+	for slice := now - int64(f.opts.Slices); slice <= now; slice++ {
+		if err := f.form.check(ctx, f.client, f.sliceKey(slice)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detect finds out whether the server has the BF commands. A server without
+// them answers "unknown command". Any other answer means that it has them.
+func (f *Filter) detect(ctx context.Context) (FilterForm, error) {
+	err := f.client.Do(ctx, f.client.B().BfExists().Key(f.name("settings-none")).Item("").Build()).Error()
+	if answer, ok := rueidis.IsRedisErr(err); ok && strings.Contains(answer.Error(), "unknown command") {
+		return FilterBits, nil
+	}
+	if err != nil {
+		return "", storeError("filter", err)
+	}
+	return FilterModule, nil
+}
+
+// agree writes the settings if there are none, and returns the kept ones.
+func (f *Filter) agree(ctx context.Context, mine filterSettings) (kept filterSettings, err error) {
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return kept, fmt.Errorf("redisstore: filter: settings: %w", err)
+	}
+	key, b := f.name("settings"), f.client.B()
+	results := f.client.DoMulti(ctx, b.Set().Key(key).Value(string(text)).Nx().Build(), b.Get().Key(key).Build())
+	if err := results[0].Error(); err != nil && !rueidis.IsRedisNil(err) {
+		return kept, storeError("filter", err)
+	}
+	return readSettings(results[1])
+}
+
+func readSettings(result rueidis.RedisResult) (kept filterSettings, err error) {
+	text, err := result.AsBytes()
+	if err != nil {
+		return kept, storeError("filter", err)
+	}
+	if err := json.Unmarshal(text, &kept); err != nil || kept.Version != 1 {
+		return kept, fmt.Errorf("redisstore: filter: the settings in Redis are not those of a filter, or are of a later version: %w", semel.ErrCorrupt)
+	}
+	return kept, nil
+}
+
+func (o *FilterOptions) newForm() (filterForm, error) {
+	switch o.Form {
+	case FilterModule:
+		return newModuleForm(o), nil
+	case FilterBits:
+		return newBitsForm(o)
+	}
+	return nil, fmt.Errorf("redisstore: filter: the form %q is of a later version: %w", o.Form, semel.ErrCorrupt)
+}
+
+// sliceLength returns the length of one slice.
+func (o *FilterOptions) sliceLength() time.Duration { return o.Window / time.Duration(o.Slices) }
+
+// guess returns the estimated current slice of the server's time.
+func (f *Filter) guess() int64 {
+	return (int64(time.Since(f.base)) + f.offset.Load()) / int64(f.opts.sliceLength())
+}
+
+// askTime asks for the server's time and returns its slice.
+func (f *Filter) askTime(ctx context.Context) (int64, error) {
+	return f.readTime(f.client.Do(ctx, f.client.B().Time().Build()))
+}
+
+func (f *Filter) readTime(result rueidis.RedisResult) (int64, error) {
+	parts, err := result.AsIntSlice()
+	switch {
+	case err != nil:
+		return 0, storeError("filter", err)
+	case len(parts) != 2:
+		return 0, fmt.Errorf("redisstore: filter: TIME has %d parts: %w", len(parts), semel.ErrCorrupt)
+	}
+	now := parts[0]*int64(time.Second) + parts[1]*int64(time.Microsecond)
+	f.offset.Store(now - int64(time.Since(f.base)))
+	return now / int64(f.opts.sliceLength()), nil
+}
+
+// purpose says whether a round looks keys up, adds them, or both.
+type purpose struct{ look, add bool }
+
+// mostCommands is the most commands of one round. For 2000 commands and more
+// the client library opens another connection.
+const mostCommands = 1500
+
+// inParts makes rounds of bounded length. It returns for how many keys, counted
+// from the first, the answer is complete.
+func (f *Filter) inParts(ctx context.Context, keys []semel.Key, seen []bool, why purpose) (int, error) {
+	for i := range keys {
+		if err := keys[i].Validate(); err != nil {
+			return 0, err
+		}
+	}
+	clear(seen)
+	memo := digest.Memo{Hasher: f.hasher}
+	part := mostCommands / (f.opts.Slices + 1)
+	digests := make([]semel.Digest, 0, min(part, len(keys)))
+	for done := 0; done < len(keys); done += len(digests) {
+		end := min(len(keys), done+part)
+		digests = digests[:0]
+		for _, k := range keys[done:end] {
+			digests = append(digests, memo.Key(k))
+		}
+		n, err := f.inTime(ctx, digests, seen[done:end], why)
+		if err != nil {
+			return done + n, err
+		}
+	}
+	return len(keys), nil
+}
+
+// inTime makes one round, and another one if the server's time turns out to be
+// in another slice than estimated. The answer of a TestAndAdd comes from the
+// first round, because the second round would find the keys of the first.
+func (f *Filter) inTime(ctx context.Context, digests []semel.Digest, seen []bool, why purpose) (int, error) {
+	slice := f.guess()
+	actual, n, err := f.round(ctx, slice, digests, seen, why)
+	for err == nil && actual != slice {
+		slice = actual
+		into := seen
+		if why.add {
+			why.look, into = false, make([]bool, len(seen))
+		}
+		actual, _, err = f.round(ctx, slice, digests, into, why)
+	}
+	return n, err
+}
+
+// round makes one round trip. A call that adds to a slice looks only into older
+// slices. So of two callers at a boundary at least one learns that a key is
+// new.
+func (f *Filter) round(ctx context.Context, slice int64, digests []semel.Digest, seen []bool, why purpose) (actual int64, n int, err error) {
+	b := f.client.B()
+	commands := append(make([]rueidis.Completed, 0, mostCommands), b.Time().Build())
+	newest := slice
+	if why.add {
+		until := time.Unix(0, (slice+int64(f.opts.Slices)+1)*int64(f.opts.sliceLength()))
+		adding, err := f.form.add(b, f.sliceKey(slice), digests, until)
+		if err != nil {
+			return 0, 0, err
+		}
+		commands = append(commands, adding...)
+		newest--
+	}
+	ends := []int{len(commands)}
+	if why.look {
+		for older := slice - int64(f.opts.Slices); older <= newest; older++ {
+			commands = append(commands, f.form.look(b, f.sliceKey(older), digests)...)
+			ends = append(ends, len(commands))
+		}
+	}
+	results := f.client.DoMulti(ctx, commands...)
+	if actual, err = f.readTime(results[0]); err != nil {
+		return 0, 0, err
+	}
+	for i := 1; i < len(ends); i++ {
+		if err := f.form.looked(results[ends[i-1]:ends[i]], digests, seen); err != nil {
+			return 0, 0, err
+		}
+	}
+	if why.add {
+		n, err = f.form.added(f.sliceKey(slice), results[1:ends[0]], seen)
+		return actual, n, err
+	}
+	return actual, len(digests), nil
 }

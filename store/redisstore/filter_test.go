@@ -277,7 +277,7 @@ func TestFilterMadeByHandIsChecked(t *testing.T) {
 	client := filterClient(t)
 	for want, command := range map[string][]string{
 		"":            {"20000", "NONSCALING"},
-		"grows":       {"20000"},
+		"scaling":      {"20000"},
 		"capacity":    {"21000", "NONSCALING"},
 		"at the rate": {"20000", "NONSCALING"},
 	} {
@@ -391,7 +391,7 @@ func TestBlockedFilterHasItsRate(t *testing.T) {
 
 func ExampleFilter() {
 	ctx := context.Background()
-	client, err := Connect(ctx, "redis://localhost:6379", nil)
+	client, err := NewClient(ctx, "redis://localhost:6379", nil)
 	if err != nil {
 		fmt.Println(err)
 		return

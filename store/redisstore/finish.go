@@ -7,10 +7,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Complete implements [semel.Store]. It blocks for one round trip. A key that
-// took the compact form recognises its completion for the length of
-// [Compact].Grace; after that a repetition gets a [*semel.StaleTokenError] which
-// says that the key is done.
+// Complete implements [semel.Store]. It blocks for one round trip. A repeated
+// completion of a key in the compact form is recognised for [Compact].Grace.
+// After that it gets a [*semel.StaleTokenError] which says that the key is
+// done.
 func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	if err := s.enter(ctx, "complete", len(reqs), len(answers)); err != nil {
 		return err
@@ -44,9 +44,8 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
-// Release implements [semel.Store]. It blocks for one round trip. A release
-// that is repeated finds nothing to recognise, and gets a
-// [*semel.StaleTokenError].
+// Release implements [semel.Store]. It blocks for one round trip. A repeated
+// release is not recognised and gets a [*semel.StaleTokenError].
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
 	if err := s.enter(ctx, "release", len(reqs), len(answers)); err != nil {
 		return err
@@ -65,8 +64,8 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	})
 }
 
-// Extend implements [semel.Store]. It blocks for one round trip. A record that
-// is unknown is not extended: its holder may complete or release it.
+// Extend implements [semel.Store]. It blocks for one round trip. An unknown
+// record cannot be extended, but its holder may complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if err := s.enter(ctx, "extend", len(reqs), len(answers)); err != nil {
 		return err
@@ -91,7 +90,7 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	})
 }
 
-// readChange reads the answer to a change of a record.
+// readChange reads the answer to a change of one record.
 func readChange(verb string, key semel.Key, token semel.Token, answer string, to *error) error {
 	switch answer[0] {
 	case 'K':

@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements [semel.Looker]. It blocks for one round trip. A key in the
-// compact form shows neither token nor attempt nor time of first sight.
+// Look implements [semel.Looker]. It blocks for one round trip. For a key in
+// the compact form it shows no token, no attempt and no time of first sight.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
 		return err
@@ -38,8 +38,8 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 			return damaged("look", keys[at])
 		}
 		if answer[0] == 'S' {
-			// The set lasts for longer than the window, so that its end does
-			// not tell the beginning.
+			// The set outlives the window, so its expiry does not give the time
+			// of completion.
 			r.window = 0
 		}
 		records[at] = r.show(int64(uint64At(answer, 9)), int64(uint64At(answer, 1)))
@@ -48,11 +48,12 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	})
 }
 
-// List implements [semel.Lister]. It walks through all names of each master,
-// whoever owns them, a page for each round trip; that takes as long as the
-// server has names. Readable keys are there only with [Options].KeepIDs, and a
-// filter by scope selects from them. Of a key in the compact form is known that
-// it is done and when it is forgotten at the latest.
+// List implements [semel.Lister]. It scans all names of each master, also those
+// that do not belong to the store, one page for each round trip. The time grows
+// with the number of names on the server. Records have a readable key only with
+// [Options].KeepIDs, and a filter by scope selects among these. For a key in
+// the compact form, List shows only that it is done and when it expires at the
+// latest.
 func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		err := s.walk(ctx, "list", func(p *page) error {
@@ -89,10 +90,10 @@ func selects(filter semel.Filter, r *semel.Record) bool {
 	return filter.Scope == nil || *filter.Scope == r.Key.Scope && r.Key.ID != ""
 }
 
-// Count implements [semel.Counter]. It walks through all names like List and
-// reads each record, so it is not for every minute. MemoryBytes is estimated
-// from a sample; DiskBytes is what names and values take when they are written
-// once. Keys in the compact form do not count for Oldest.
+// Count implements [semel.Counter]. It scans all names like List and reads each
+// record, so do not call it every minute. MemoryBytes is an estimate from a
+// sample. DiskBytes is the size of all names and values, written once. Oldest
+// ignores keys in the compact form.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 	var c semel.Counts
 	var names, sampled, sampledBytes int64
@@ -112,7 +113,8 @@ func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 			}
 		}
 		for _, set := range p.sets {
-			// What is done in the last moments has its record too.
+			// Keys that were done in the last moments also have a record, which
+			// readRecords left out.
 			c.Done += set.members
 		}
 		names += int64(len(p.records) + len(p.sets))

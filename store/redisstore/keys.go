@@ -8,16 +8,16 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// All names of a store begin with its prefix. Those that scripts touch go on
-// with a hash tag of two characters, which are ten bits of the digest, so that
-// all that one key needs is in one slot of a cluster:
+// All names of a store begin with its prefix. Names that scripts use continue
+// with a hash tag of two characters, which is ten bits of the digest. So all
+// names of one key are in one slot of a cluster:
 //
-//	semel:meta                 what the stores of this prefix have agreed on
+//	semel:meta                 the agreement of the stores of this prefix
 //	semel:{1f}<digest>         the record of a key; 16 bytes
-//	semel:{1f}token            the counter of tokens
+//	semel:{1f}token            the token counter
 //	semel:{1f}<sub>.<place>    a set of the compact form
 //
-// Without a cluster one counter is enough, which is that of the first tag.
+// Without a cluster one counter is enough: the counter of the first tag.
 const (
 	tagDigits = "0123456789abcdefghijklmnopqrstuv"
 	tags      = len(tagDigits) * len(tagDigits)
@@ -42,7 +42,7 @@ func (s *Store) recordKey(d *semel.Digest) string {
 	return string(s.appendRecordKey(room[:0], d))
 }
 
-// counterKey returns the name of the counter of tokens of a group of keys.
+// counterKey returns the name of the token counter of a group of keys.
 func (s *Store) counterKey(group int) string {
 	return string(append(s.appendTag(nil, group), "token"...))
 }
@@ -56,18 +56,18 @@ func (s *Store) digestOf(name string) (d semel.Digest, ok bool) {
 	return d, s.recordKey(&d) == name
 }
 
-// ring describes the sets of the compact form, on which all stores of a prefix
-// have agreed. A set holds what was done in one slice of time, its name is the
-// place of the slice in a ring: one place for each slice of the window, one
-// for the slice that has begun, and one that is empty, so that no name is used
-// anew before the set under it has expired.
+// ring describes the sets of the compact form. All stores of a prefix agree on
+// it. A set holds the keys that were done in one slice of time. The name of the
+// set is the place of the slice in a ring. The ring has one place for each
+// slice of the window, one for the current slice, and one that is empty. So a
+// set has expired before its name is used again.
 type ring struct {
 	window time.Duration
 	slices int
 	subs   uint32 // sets of one slice and one hash tag
 }
 
-// length is how long a slice is, in whole milliseconds.
+// length returns the length of a slice, in whole milliseconds.
 func (r *ring) length() time.Duration {
 	n := time.Duration(r.slices) * time.Millisecond
 	return (r.window + n - 1) / n * time.Millisecond
@@ -75,7 +75,7 @@ func (r *ring) length() time.Duration {
 
 func (r *ring) places() int { return r.slices + 2 }
 
-// fits reports whether a key that is done may take the compact form.
+// fits reports whether a done key with this window may take the compact form.
 func (r *ring) fits(window time.Duration) bool { return r != nil && window == r.window }
 
 // appendSetKeys appends the names of all sets that may hold a digest.
@@ -90,13 +90,13 @@ func (s *Store) appendSetKeys(keys []string, d *semel.Digest) []string {
 	return keys
 }
 
-// member returns what stands for a digest in a set: half of it, as a whole
-// number, so that the server packs the set.
+// member returns the member that represents a digest in a set. It is half of
+// the digest as an integer, so that the server packs the set.
 func member(d *semel.Digest) string {
 	return strconv.FormatInt(int64(binary.BigEndian.Uint64(d[8:])), 10)
 }
 
-// escapeGlob makes a prefix fit for a pattern of SCAN.
+// escapeGlob escapes a prefix for a pattern of SCAN.
 func escapeGlob(s string) string {
 	b := make([]byte, 0, len(s)+8)
 	for i := range len(s) {

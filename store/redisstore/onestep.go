@@ -13,11 +13,11 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// inOneStep reports whether a call can do without a script: each request
-// records its key as done, and neither the server's time nor the compact form
-// nor another scheme's marks count.
+// inOneStep reports whether a call needs no script: each request records its
+// key as done, and the decision needs neither the server's time nor the compact
+// form.
 func (s *Store) inOneStep(reqs []semel.ClaimRequest) bool {
-	if !s.setGet || s.ring != nil || s.opts.LegacyPrefix != "" {
+	if !s.setGet || s.ring != nil {
 		return false
 	}
 	for i := range reqs {
@@ -28,10 +28,10 @@ func (s *Store) inOneStep(reqs []semel.ClaimRequest) bool {
 	return true
 }
 
-// claimInOneStep decides requests by SET with NX and GET, which writes the
-// record if the key has none and else answers with the one that is there. What
-// that does not decide is left to the script: a key that somebody holds, whose
-// lease ends by the server's time, and a server that is full.
+// claimInOneStep decides requests by SET with NX and GET. The command writes
+// the record if the key has none, and otherwise returns the existing record.
+// The script decides the remaining requests: for a claimed key, whose lease
+// ends by the server's time, and on a full server.
 func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	for len(reqs) > 0 {
 		n := min(len(reqs), maxPipeline)
@@ -50,11 +50,11 @@ func (s *Store) claimInOneStep(ctx context.Context, reqs []semel.ClaimRequest, a
 // sent is a request on its way through a pipeline of SETs.
 type sent struct {
 	at  int // its place in the call
-	end int // where its record ends in the text of all
+	end int // where its record ends in the joined text
 }
 
-// setPipeline sends one pipeline and returns the places of the requests that
-// are not decided.
+// setPipeline sends one pipeline and returns the places of the requests that it
+// did not decide.
 func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (left []int, err error) {
 	list, all := s.packOneStep(reqs, answers)
 	if len(list) == 0 {
@@ -87,11 +87,11 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 		case rueidis.IsRedisNil(refusal):
 			answers[i].Decision, answers[i].Claim.Attempt = semel.Fresh, 1
 		case refusal == nil && kept == record(j):
-			// Written before, when the answer to the same request was lost.
+			// This request wrote the record before, and its answer was lost.
 			answers[i].Decision = semel.Fresh
 		case refusal != nil:
-			// A full server refuses the command before it looks whether the
-			// key is there; the script looks first.
+			// A full server refuses the command before it looks up the key. The
+			// script looks up the key first.
 			switch e := storeError("claim", refusal); {
 			case isFull(e):
 				left = append(left, i)
@@ -107,8 +107,8 @@ func (s *Store) setPipeline(ctx context.Context, reqs []semel.ClaimRequest, answ
 	return left, err
 }
 
-// packOneStep returns the requests that are valid, and the names and records of
-// all of them, one after the other: one text is much cheaper than two for each.
+// packOneStep returns the valid requests, and one text that joins their names
+// and records. One text is much cheaper than two texts for each request.
 func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) ([]sent, string) {
 	memo := s.digests()
 	owners := digest.Owners{Hasher: memo.Hasher}
@@ -133,8 +133,8 @@ func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnsw
 	return list, all.String()
 }
 
-// lifetime writes windows in milliseconds. In one call they are nearly always
-// the same.
+// lifetime converts windows to milliseconds. The requests of one call nearly
+// always have the same window.
 type lifetime struct {
 	window time.Duration
 	text   string
@@ -147,8 +147,8 @@ func (l *lifetime) millis(window time.Duration) string {
 	return l.text
 }
 
-// readKept decides on a record that was there before. It reports false if the
-// time decides.
+// readKept decides on an existing record. It returns false if the decision
+// depends on the time.
 func readKept(req *semel.ClaimRequest, kept string, to *semel.ClaimAnswer) bool {
 	r, ok := decode(kept)
 	switch {

@@ -14,7 +14,7 @@ import (
 // sentinelStore opens a store under Sentinels.
 func sentinelStore(t *testing.T, s *services.RedisSentinel) (*Client, *Store) {
 	t.Helper()
-	client := connect(t, "redis://"+strings.Join(s.Addrs(), ","), &ConnectOptions{Master: services.MasterName})
+	client := connect(t, "redis://"+strings.Join(s.Addrs(), ","), &ClientOptions{Master: services.MasterName})
 	store, err := New(t.Context(), client, nil)
 	if err != nil {
 		t.Fatal(err)

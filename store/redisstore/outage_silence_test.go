@@ -288,7 +288,7 @@ func TestGuardGoesThroughLostAnswersWithoutASecondEffect(t *testing.T) {
 
 func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	t.Parallel()
-	o := newOutage(t, &ConnectOptions{Timeout: 2 * time.Second, ConnectTimeout: 2 * time.Second})
+	o := newOutage(t, &ClientOptions{Timeout: 2 * time.Second, ConnectTimeout: 2 * time.Second})
 	done, req := o.done(), request(o.key())
 	if err := o.server.Pause(); err != nil {
 		t.Fatal(err)

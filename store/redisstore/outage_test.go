@@ -123,7 +123,7 @@ type outage struct {
 	store  *Store
 }
 
-func newOutage(t *testing.T, connecting *ConnectOptions, args ...string) *outage {
+func newOutage(t *testing.T, connecting *ClientOptions, args ...string) *outage {
 	t.Helper()
 	server := servicestest.StartRedis(t, &services.RedisOptions{Args: args})
 	client := connect(t, server.URL(), connecting)

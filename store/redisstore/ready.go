@@ -11,11 +11,11 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Ready returns nil if the server answers, or, of a cluster, if a node says that
-// every slot is served; or else why not. It blocks for one round trip, or for one
-// to each node until one answers, at most until ctx ends, and may be called at
-// any time. Errors wrap ErrStoreUnavailable, ErrStoreFailed, ErrClosed or what
-// ended ctx.
+// Ready returns nil if the server answers. For a cluster it returns nil if a
+// node says that every slot is served. Otherwise the error says why. Ready
+// blocks for one round trip, in a cluster for one to each node until one
+// answers, and at most until ctx ends. It may be called at any time. Errors
+// wrap ErrStoreUnavailable, ErrStoreFailed, ErrClosed or the error of ctx.
 func (s *Store) Ready(ctx context.Context) error {
 	err := s.enter(ctx, "ready", 0, 0)
 	if err != nil {
@@ -35,14 +35,15 @@ func (s *Store) Ready(ctx context.Context) error {
 	return fmt.Errorf("redisstore: ready: %w: %w", semel.ErrStoreUnavailable, err)
 }
 
-// clusterReady asks the nodes in turn until one says how it sees the cluster.
+// clusterReady asks the nodes one after the other until one reports the state
+// of the cluster.
 func (s *Store) clusterReady(ctx context.Context) error {
 	var failed []error
 	nodes := s.client.Nodes()
 	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
 		text, err := nodes[addr].Do(ctx, nodes[addr].B().ClusterInfo().Build()).ToString()
 		if err == nil {
-			return served(fields(strings.TrimPrefix(text, "txt:"))) // a form of RESP3
+			return served(fields(strings.TrimPrefix(text, "txt:"))) // RESP3 prefixes the text
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", addr, err))
 	}
@@ -52,7 +53,7 @@ func (s *Store) clusterReady(ctx context.Context) error {
 // served returns an error unless every slot of a cluster is served.
 func served(info map[string]string) error {
 	if state, given, failed := info["cluster_state"], info["cluster_slots_assigned"], info["cluster_slots_fail"]; state != "ok" || given != "16384" || failed != "0" {
-		return fmt.Errorf("cluster_state is %s, %s of 16384 slots have a server, and those of %s failed: %w", state, given, failed, semel.ErrStoreUnavailable)
+		return fmt.Errorf("cluster_state is %s: %s of 16384 slots are assigned and %s failed: %w", state, given, failed, semel.ErrStoreUnavailable)
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// A record is the string value of a key. Numbers are little-endian, times are
-// microseconds of the server's clock; record.lua has the same layout.
+// A record is the string value of a key. Numbers are little-endian, and times
+// are microseconds of the server's clock. record.lua has the same layout.
 //
 //	byte  claimed, held, unknown       done                   done in one step
 //	0     'c', 'h', 'u'                'd'                    'o'
@@ -24,10 +24,10 @@ import (
 //	33                                 kind of the result, 1, and result
 //	37    ids, owner
 //
-// What is marked * may be missing at the end. The owner of a claim is its nonce
-// and its name, that of a key done in one step a digest of both. Ids are the
-// readable scope and id if the store keeps them, and else 4 bytes of 0. Names
-// and ids have their length, 4 bytes, before them.
+// Fields marked * may be missing at the end. The owner of a claim is its nonce
+// and its name. The owner of a key done in one step is a digest of both. Ids
+// are the readable scope and id if the store keeps them, and otherwise 4 bytes
+// of 0. Names and ids follow their length of 4 bytes.
 const (
 	stateClaimed = 'c'
 	stateHeld    = 'h'
@@ -36,18 +36,18 @@ const (
 	stateOneStep = 'o'
 )
 
-// How long a record is at least, up to the part whose length varies.
+// These are the least lengths of a record, up to the fields of variable length.
 const (
 	claimHeader   = 37
 	doneHeader    = 29
 	oneStepPlain  = 17
 	oneStepPrints = 25
-	// tokenEnd and leaseEndEnd are where these fields end.
+	// tokenEnd and leaseEndEnd are the offsets at which these fields end.
 	tokenEnd    = 13
 	leaseEndEnd = 29
 )
 
-// oneStepState is stateOneStep to begin a record with.
+// oneStepState is stateOneStep as the start of a record.
 const oneStepState = "o"
 
 // appendOwner appends the owner of a claim.
@@ -56,7 +56,7 @@ func appendOwner(b []byte, owner *semel.Owner) []byte {
 	return appendString(b, owner.Name)
 }
 
-// appendIDs appends the readable key, or that there is none.
+// appendIDs appends the readable key, or a length of 0 without one.
 func appendIDs(b []byte, ids *semel.Key) []byte {
 	if ids == nil {
 		return binary.LittleEndian.AppendUint32(b, 0)
@@ -100,11 +100,11 @@ type record struct {
 	holder    string
 	key       semel.Key
 	result    semel.Result
-	owner     [8]byte       // of a key done in one step
-	window    time.Duration // likewise; 0 is forever
+	owner     [8]byte       // only of a key done in one step
+	window    time.Duration // only of a key done in one step; 0 is forever
 }
 
-// decode reads a record. It reports false if it is not one.
+// decode reads a record. It returns false if the text is not a record.
 func decode(rec string) (r record, ok bool) {
 	if rec == "" {
 		return record{}, false
@@ -120,7 +120,8 @@ func decode(rec string) (r record, ok bool) {
 	return record{}, false
 }
 
-// decodeHeader reads what claims and what is done have at fixed places.
+// decodeHeader reads the fields that are at fixed places in claims and done
+// keys.
 func (r *record) decodeHeader(rec string) bool {
 	done := rec[0] == stateDone
 	if len(rec) < doneHeader || !done && len(rec) < claimHeader {
@@ -152,7 +153,7 @@ func (r *record) decodeClaim(rec string) bool {
 
 func (r *record) decodeDone(rec string) bool {
 	if len(rec) == 1 {
-		return true // the compact form, which has no record
+		return true // a key in the compact form, which has no record
 	}
 	if !r.decodeHeader(rec) {
 		return false
@@ -186,7 +187,7 @@ func (r *record) decodeOneStep(rec string) bool {
 	return ok
 }
 
-// decodeIDs reads the readable key and returns what follows.
+// decodeIDs reads the readable key and returns the rest.
 func (r *record) decodeIDs(rest string) (string, bool) {
 	ids, rest, ok := cutString(rest)
 	if !ok || ids == "" {
@@ -196,12 +197,13 @@ func (r *record) decodeIDs(rest string) (string, bool) {
 		return rest, false
 	}
 	r.key.ID, _, ok = cutString(ids)
-	// A record may be as large as its result; the key must not hold all of it.
+	// A record may be as large as its result. The clone keeps the key from
+	// holding all of it in memory.
 	r.key.Scope, r.key.ID = strings.Clone(r.key.Scope), strings.Clone(r.key.ID)
 	return rest, ok
 }
 
-// cutString cuts a string off that has its length before it.
+// cutString cuts off a string that follows its length.
 func cutString(s string) (value, rest string, ok bool) {
 	if len(s) < 4 {
 		return "", "", false
@@ -217,13 +219,13 @@ func uint64At(s string, at int) uint64 {
 	return binary.LittleEndian.Uint64([]byte(s[at : at+8]))
 }
 
-// claim is what the record says of the present claim.
+// claim returns the current claim of the record.
 func (r *record) claim() semel.Claim {
 	return semel.Claim{Token: r.token, Attempt: r.attempt, LeaseEnd: instant(r.leaseEnd)}
 }
 
-// publicState is the state in the words of the contract. The server has made
-// what is held and whose lease is over unknown.
+// publicState returns the state in the terms of the contract. The scripts
+// already report a held record as unknown when its lease has ended.
 func (r *record) publicState() semel.State {
 	switch r.state {
 	case stateClaimed, stateHeld:
@@ -236,8 +238,8 @@ func (r *record) publicState() semel.State {
 	return semel.Absent
 }
 
-// show returns the record in the form for users. lasts is how many
-// milliseconds it will be there, from now on, or less than 0 without end.
+// show returns the record in its public form. lasts is the remaining lifetime
+// in milliseconds, or less than 0 without an end.
 func (r *record) show(now, lasts int64) semel.Record {
 	shown := semel.Record{
 		Key:         r.key,
@@ -260,7 +262,7 @@ func (r *record) show(now, lasts int64) semel.Record {
 	return shown
 }
 
-// instant converts microseconds to a time, and 0 to none.
+// instant converts microseconds to a time, and 0 to the zero time.
 func instant(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}
@@ -268,17 +270,18 @@ func instant(micros int64) time.Time {
 	return time.UnixMicro(micros)
 }
 
-// maxMicros bounds what a script counts in microseconds: beyond twice that its
-// numbers are no whole numbers any more. It is more than a hundred years.
+// maxMicros bounds the microseconds that a script adds up. Beyond twice that
+// value the numbers of a script are no longer integers. It is more than a
+// hundred years.
 const maxMicros = 1 << 52
 
-// microsUp converts a duration above 0 to microseconds, never shorter.
+// microsUp converts a duration above 0 to microseconds, rounded up.
 func microsUp(d time.Duration) uint64 {
 	return uint64(min(int64((d-1)/time.Microsecond)+1, maxMicros))
 }
 
-// windowMillis converts a window to the milliseconds that the server keeps a
-// key, never shorter; 0 is for ever.
+// windowMillis converts a window to the milliseconds for which the server keeps
+// a key, rounded up. 0 is forever.
 func windowMillis(window time.Duration) uint64 {
 	if window == semel.Forever {
 		return 0
@@ -286,11 +289,11 @@ func windowMillis(window time.Duration) uint64 {
 	return uint64((window-1)/time.Millisecond) + 1
 }
 
-// latest is a moment in microseconds that does not come.
+// latest is a moment in microseconds that never comes.
 const latest = 2 * maxMicros
 
-// lateAfter is the moment in microseconds after which a message is late; 0 is
-// never.
+// lateAfter returns the moment in microseconds after which a message is late. 0
+// is never.
 func lateAfter(req *semel.ClaimRequest) uint64 {
 	if req.Time.IsZero() || req.Window == semel.Forever {
 		return 0

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Sources of the scripts; record.lua comes before each.
+// These are the sources of the scripts. record.lua precedes each of them.
 var (
 	//go:embed lua/record.lua
 	recordLua string
@@ -32,21 +32,21 @@ var (
 	lookLua string
 )
 
-// script is one of the store's scripts, which decides a batch of requests.
+// script is one of the store's scripts. A script decides a batch of requests.
 type script struct {
 	verb string
 	text string
 	sha  string
-	sets bool // it looks into the compact form
+	sets bool // the script reads the compact form
 }
 
 func newScript(verb, text string, sets bool) *script {
 	text = recordLua + "\n" + text
-	sum := sha1.Sum([]byte(text)) // it is the server's name for the text
+	sum := sha1.Sum([]byte(text)) // the server identifies a script by this digest
 	return &script{verb: verb, text: text, sha: hex.EncodeToString(sum[:]), sets: sets}
 }
 
-// scripts are those of a store.
+// scripts are the scripts of a store.
 type scripts struct {
 	claim, complete, release, extend, resolve, remove, look *script
 }
@@ -63,15 +63,15 @@ func newScripts() scripts {
 	}
 }
 
-// A script takes at most so many requests and bytes, so that the server has
-// time for others in between.
+// A run of a script has at most this many requests and bytes, so that the
+// server can serve others in between.
 const (
 	maxUnits = 256
 	maxBytes = 4 << 20
 )
 
-// A pipeline takes at most so many commands, and about so many bytes, so that a
-// call of any size takes bounded memory beyond its own.
+// A pipeline has at most this many commands, and about this many bytes, so that
+// a call of any size takes bounded memory beyond its own.
 const (
 	maxPipeline      = 1024
 	maxPipelineBytes = 16 << 20
@@ -84,16 +84,16 @@ type unit struct {
 	packed string
 }
 
-// batch is what goes through one run of a script.
+// batch is the input of one run of a script.
 type batch struct {
 	group int
 	units []unit
 	bytes int
 }
 
-// run sends units through a script and hands each answer to read. It returns
-// the gravest error of the server or of read; the other answers of the same
-// pipeline are read all the same.
+// run sends units through a script and passes each answer to read. It returns
+// the gravest error of the server or of read. After an error, run still reads
+// the other answers of the same pipeline.
 func (s *Store) run(ctx context.Context, sc *script, units []unit, read func(at int, answer string) error) error {
 	for len(units) > 0 {
 		batches := s.batches(units)
@@ -121,7 +121,7 @@ func pipelined(batches []batch) int {
 	return len(batches)
 }
 
-// runPipeline returns the units whose answers were left out.
+// runPipeline returns the units whose answers the script left out.
 func (s *Store) runPipeline(ctx context.Context, sc *script, batches []batch, read func(at int, answer string) error) (again []unit, err error) {
 	answers, err := s.send(ctx, sc, batches)
 	for i := range batches {
@@ -137,8 +137,9 @@ func (s *Store) runPipeline(ctx context.Context, sc *script, batches []batch, re
 	return again, err
 }
 
-// batches groups units by what one script may touch: without a cluster all,
-// and else those of one hash tag. The order is kept inside a group.
+// batches groups units by what one script may access. Without a cluster that is
+// all units, and in a cluster the units of one hash tag. The order inside a
+// group is kept.
 func (s *Store) batches(units []unit) []batch {
 	var list []batch
 	last := make(map[int]int, 1) // the last batch of each group
@@ -164,7 +165,8 @@ func (s *Store) batches(units []unit) []batch {
 }
 
 // send runs a script for each batch, in one pipeline, and returns the answers
-// and the gravest error. A server that does not know the script is told it.
+// and the gravest error. It loads the script into a server that does not know
+// it.
 func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]string, error) {
 	commands := make([]rueidis.Completed, len(batches), len(batches)+2)
 	for i := range batches {
@@ -191,7 +193,8 @@ func (s *Store) send(ctx context.Context, sc *script, batches []batch) ([][]stri
 	return answers, gravest
 }
 
-// do sends commands in one pipeline, and now and then the reminder.
+// do sends commands in one pipeline. Once every reminderEvery it adds the
+// commands of remind.
 func (s *Store) do(ctx context.Context, commands []rueidis.Completed) []rueidis.RedisResult {
 	n, reminder := len(commands), s.remind()
 	if n == 1 && reminder == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// Defaults of [Options] and [Compact].
+// These are the defaults of [Options] and [Compact].
 const (
 	DefaultPrefix    = "semel:"
 	DefaultMaxResult = 1 << 20
@@ -24,100 +24,105 @@ const (
 	DefaultGrace     = 30 * time.Second
 )
 
-// Persistence is what the server is known to keep.
+// Persistence says what the server keeps when it ends.
 type Persistence uint8
 
 const (
-	// Volatile: the end of the server may forget everything, as without a file
-	// or with snapshots alone.
+	// Volatile means that the server may forget everything when it ends. It has
+	// no append-only file, or only snapshots.
 	Volatile Persistence = iota
-	// Logged: an append-only file survives an orderly end of the server. With
-	// appendfsync everysec the server may answer before it has written: when it
-	// is killed, crashes or loses power, it may forget what was answered in the
-	// last second or two.
+	// Logged means that an append-only file survives an orderly stop of the
+	// server. With appendfsync everysec the server may answer before it has
+	// written. When it is killed, crashes or loses power, it may forget the
+	// keys of the last one or two seconds.
 	Logged
-	// Synced: the append-only file is synced before each answer
-	// (appendfsync always).
+	// Synced means that the server syncs the append-only file before each
+	// answer (appendfsync always).
 	Synced
 )
 
-// Options are the options of [New]. The zero value is valid.
+// Options are the options of [Connect] and [New]. The zero value is valid.
 type Options struct {
-	// Prefix begins all names in Redis; stores of one prefix are one store.
-	// Defaults to "semel:". Must not contain "{" or "}".
+	// Prefix begins all names in Redis. Stores with the same prefix on the same
+	// server are one store. Defaults to "semel:". Must not contain "{" or "}".
 	Prefix string
-	// Secret is the key of the digests, the same for all stores of a prefix.
-	// Defaults to a random one that is kept in Redis.
+	// Secret is the key of the digests. All stores of a prefix must have the
+	// same secret. Defaults to a random secret that is kept in Redis.
 	Secret [16]byte
-	// Persistence is what the server is known to keep; Traits repeat it, and
-	// Examine compares. Defaults to Volatile.
+	// Persistence says what the server keeps when it ends. The store's traits
+	// follow from it, and Examine compares it with the server. Defaults to
+	// Volatile.
 	Persistence Persistence
-	// MaxResult is the longest result in bytes that is kept; a longer one is
-	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative.
+	// MaxResult is the longest result in bytes that the store accepts. It
+	// refuses longer results with ErrResultTooLarge. Defaults to 1 MiB. Must
+	// not be negative.
 	MaxResult int64
-	// KeepIDs keeps the readable key in each record, for listings, and takes
-	// as much memory as the key is long; a key in the compact form has none.
-	// Defaults to false.
+	// KeepIDs keeps the readable key in each record, so that listings show it.
+	// This takes as much memory as the key is long. Keys in the compact form
+	// have no readable key. Defaults to false.
 	KeepIDs bool
-	// Compact keeps what is done and has neither a result nor a fingerprint in
-	// a fraction of the memory. Defaults to none.
+	// Compact keeps done keys without result and fingerprint in a fraction of
+	// the memory. Defaults to nil: no compact form.
 	Compact *Compact
-	// LegacyPrefix makes a key whose id, after this prefix, is the name of
-	// anything in Redis a duplicate, unless it has a record. Each claim then
-	// costs a second round trip. Defaults to none.
-	LegacyPrefix string
+	// Client has the options of the connection that Connect makes. Defaults to
+	// the zero ClientOptions. Must be nil for New.
+	Client *ClientOptions
 }
 
-// Compact describes the compact form: half of the digest in a set of whole
-// numbers, one set for each bucket of digests and slice of time.
+// Compact describes the compact form: a key is half of its digest, in a set of
+// integers. There is one set for each bucket of digests and slice of time.
 //
 // A key that is done with a result, with a fingerprint or for another window
 // keeps its record. A key in the compact form is forgotten up to one slice
 // after its window, and shows neither token nor attempt.
 //
-// Half a digest is 64 bits. A new key is taken for a duplicate, and its message
-// dropped, if one of the m members of the sets that are asked has the same 64
-// bits: with a probability of m / 2^64. m is at most about 500 where Expect is
-// right, at any number of keys; so in N new keys it is N m / 2^64, which is one
-// in 37 million for a billion keys.
+// Half a digest is 64 bits. If one of the m members of the sets that the server
+// looks into has the same 64 bits, a new key is taken for a duplicate, and its
+// message is dropped. The probability is m / 2^64. If Expect is right, m is at
+// most about 500 for any number of keys. For N new keys the probability is then
+// N m / 2^64, which is one in 37 million for a billion keys.
 type Compact struct {
-	// Window is the window of the keys that may take the compact form. Must be
+	// Window is the window of keys that may take the compact form. Must be
 	// above 0 and not Forever.
 	Window time.Duration
-	// Slices is how many slices a window has. More of them forget sooner and
-	// take longer to ask. Defaults to 4. Must be from 1 to 64.
+	// Slices is the number of slices of a window. With more slices keys are
+	// forgotten sooner after their window, and calls take longer. Defaults to
+	// 4. Must be from 1 to 64.
 	Slices int
-	// Expect is how many keys are done in one window, about, all at once or
-	// little by little; it counts when the prefix is first used. Of many more
-	// each takes several times the memory, and of many fewer somewhat more.
-	// Defaults to 1048576. Must not be negative.
+	// Expect is about how many keys are done in one window, in any distribution
+	// over the window. It takes effect when the prefix is first used. If there
+	// are many more keys, each takes several times the memory. If there are
+	// many fewer, each takes somewhat more. Defaults to 1048576. Must not be
+	// negative.
 	Expect int64
-	// Grace is how long a record stays beside the compact form, so that a
-	// completion or a claim with Done that is sent again is recognised: longer
-	// than any caller goes on to ask again. It must be much shorter than the
-	// window to save memory. Defaults to 30 s. Must be at least 1 ms and
-	// shorter than Window.
+	// Grace is how long the record of a key stays in addition to the compact
+	// form. During that time a repeated completion or claim with Done is
+	// recognised. So Grace must be longer than callers repeat a request, and
+	// much shorter than the window to save memory. Defaults to 30 s. Must be at
+	// least 1 ms and shorter than Window.
 	Grace time.Duration
 }
 
-// Store is a [semel.Store] in Redis. Its methods may be called at once from
-// many goroutines. It starts none and has nothing to close: the client belongs
-// to whoever made it.
+// Store is a [semel.Store] in Redis. Its methods may be called concurrently. It
+// starts no goroutine.
 type Store struct {
 	client  rueidis.Client
+	owned   *Client // the client that Connect made, or nil
+	closed  atomic.Bool
 	opts    Options
 	scripts scripts
-	// cluster: what a script touches must be in one slot.
+	// cluster is set if all names that one script uses must be in one slot.
 	cluster bool
-	// setGet: the server knows SET with NX and GET.
+	// setGet is set if the server supports SET with NX and GET.
 	setGet bool
 	ring   *ring // nil without the compact form
-	// sliceArg and graceArg are what scripts are told of the ring.
+	// sliceArg and graceArg are the arguments of scripts about the ring.
 	sliceArg, graceArg string
 	agreed             atomic.Pointer[agreement]
-	// reminded is when the agreement is looked at next, in nanoseconds.
+	// reminded is when the agreement is checked next, in nanoseconds.
 	reminded atomic.Int64
-	// failed: the server has begun anew under another agreement.
+	// failed is set when the server has lost its data and has another agreement
+	// now.
 	failed atomic.Bool
 }
 
@@ -129,15 +134,47 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// New opens the store of a prefix. It asks the server, Redis from 6.2 on or
-// Valkey, for its version and for what the stores of this prefix have agreed
-// on, and blocks for that. Nil options are the zero options. All options that
-// are out of bounds, and what contradicts the agreement, are named in errors
-// that wrap ErrInvalidRequest; others say like those of the store's methods
-// what the server answered.
+// Connect connects to the servers that a URL names and opens the store of a
+// prefix on them. [NewClient] documents the URL and its errors. Options.Client
+// has the options of the connection. Nil options are the zero options. Connect
+// blocks for a few round trips. The caller closes the store, which closes its
+// connections.
+//
+// If several stores or filters share one client, use [NewClient] and [New]
+// instead.
+func Connect(ctx context.Context, url string, opts *Options) (*Store, error) {
+	o := opts.withDefaults()
+	connection := o.Client
+	o.Client = nil
+	_, _, err := connection.resolve(url)
+	if err := errors.Join(o.validate(), err); err != nil {
+		return nil, err
+	}
+	client, err := NewClient(ctx, url, connection)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(ctx, client, &o)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned = client
+	return s, nil
+}
+
+// New opens the store of a prefix on a client. The server must be Redis 6.2 or
+// later, or Valkey. New blocks while it asks the server for its version and for
+// the agreement of the stores of this prefix. Nil options are the zero options.
+// One error names all options that are out of bounds, and wraps
+// ErrInvalidRequest. So does an error about options that contradict the
+// agreement. Other errors are those of the store's methods.
 func New(ctx context.Context, client rueidis.Client, opts *Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("redisstore: New: the client is nil: %w", semel.ErrInvalidRequest)
+	}
+	if opts != nil && opts.Client != nil {
+		return nil, fmt.Errorf("redisstore: Options.Client: New already has a client, so leave this field nil or use Connect: %w", semel.ErrInvalidRequest)
 	}
 	o := opts.withDefaults()
 	if err := o.validate(); err != nil {
@@ -170,7 +207,7 @@ func New(ctx context.Context, client rueidis.Client, opts *Options) (*Store, err
 	return s, nil
 }
 
-// withDefaults returns a copy with the defaults filled in.
+// withDefaults returns a copy in which unset fields have their defaults.
 func (o *Options) withDefaults() Options {
 	var filled Options
 	if o != nil {
@@ -207,17 +244,14 @@ func (o *Options) validate() error {
 		bad("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
 	}
 	if o.Persistence > Synced {
-		bad("Persistence: %d is none of Volatile, Logged and Synced", o.Persistence)
+		bad("Persistence: %d is not Volatile, Logged or Synced", o.Persistence)
 	}
 	if o.MaxResult < 0 {
 		bad("MaxResult: %d is negative", o.MaxResult)
 	}
-	if o.LegacyPrefix != "" && strings.HasPrefix(o.Prefix, o.LegacyPrefix) {
-		bad("LegacyPrefix: the names of Prefix %q begin with %q too", o.Prefix, o.LegacyPrefix)
-	}
 	if c := o.Compact; c != nil {
 		if c.Window <= 0 || c.Window == semel.Forever {
-			bad("Compact.Window: %v is not above 0 and finite", c.Window)
+			bad("Compact.Window: %v is not above 0, or is Forever", c.Window)
 		}
 		if c.Slices < 1 || c.Slices > 64 {
 			bad("Compact.Slices: %d is not from 1 to 64", c.Slices)
@@ -232,7 +266,7 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// greet asks what the server is.
+// greet asks for the version and the mode of the server.
 func (s *Store) greet(ctx context.Context) error {
 	hello, err := s.client.Do(ctx, s.client.B().Arbitrary("HELLO").Build()).AsMap()
 	if err != nil {
@@ -246,7 +280,7 @@ func (s *Store) greet(ctx context.Context) error {
 		}
 		s.setGet = major >= 7
 	} else {
-		// Valkey and what else has come after Redis 7.
+		// The server is Valkey or another successor of Redis 7.
 		s.setGet = true
 	}
 	s.cluster = mode == "cluster" || s.client.Mode() == rueidis.ClientModeCluster
@@ -268,37 +302,50 @@ func versionOf(version string) (major, minor int, err error) {
 	return major, minor, errors.Join(err1, err2)
 }
 
-// usualSetLimit is the number of members up to which Redis packs a set of whole
-// numbers, unless it is configured otherwise.
+// usualSetLimit is the default number of members up to which Redis packs a set
+// of integers.
 const usualSetLimit = 512
 
-// newRing plans the sets of the compact form: so many that the server packs
-// them even if all keys of a window come in one slice. Usually each slice has a
-// part of them; sets of some dozen members are still worth their name.
+// newRing plans the sets of the compact form. There are so many sets that the
+// server packs them even if all keys of a window come in one slice. Usually
+// each slice has a part of the keys. Sets of some dozen members still save
+// memory.
 func (s *Store) newRing(ctx context.Context, c *Compact) (*ring, error) {
 	limit := int64(usualSetLimit)
-	// Who may not ask is not refused: the usual limit holds nearly everywhere.
+	// A user without the permission to ask gets the default limit, which holds
+	// nearly everywhere.
 	asked, err := s.client.Do(ctx, s.client.B().ConfigGet().Parameter("set-max-intset-entries").Build()).AsStrMap()
 	if n, e := strconv.ParseInt(asked["set-max-intset-entries"], 10, 64); err == nil && e == nil {
 		limit = n
 	}
 	if limit < 16 {
-		return nil, fmt.Errorf("redisstore: Options.Compact: the server's set-max-intset-entries is %d, so that it does not pack sets: %w", limit, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("redisstore: Options.Compact: the server's set-max-intset-entries is %d, so it does not pack sets; set it to at least 16: %w", limit, semel.ErrInvalidRequest)
 	}
 	r := &ring{window: c.Window, slices: c.Slices}
-	// Chance gives some sets a few dozen more than others.
+	// By chance some sets get a few dozen members more than others.
 	members := limit * 3 / 4
 	subs := (c.Expect/int64(tags) + members) / members
 	r.subs = uint32(min(max(subs, 1), 1<<31))
 	return r, nil
 }
 
+// Close makes later calls fail with [semel.ErrClosed]. If [Connect] made the
+// store, Close waits for running calls and closes the connections. A client
+// that was passed to [New] stays open. A second Close does nothing.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	if s.owned != nil {
+		s.owned.Close()
+	}
+	return nil
+}
+
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits { return s.opts.traits() }
 
-// Traits returns what a store with these options promises, without a server.
-// Nil options are the zero options. All that are out of bounds are named in one
-// error, which wraps ErrInvalidRequest.
+// Traits returns the promises of a store with these options, without a server.
+// Nil options are the zero options. One error names all options that are out of
+// bounds, and wraps ErrInvalidRequest.
 func (o *Options) Traits() (semel.Traits, error) {
 	filled := o.withDefaults()
 	if err := filled.validate(); err != nil {
@@ -318,27 +365,31 @@ func (o *Options) traits() semel.Traits {
 		MaxResult: o.MaxResult,
 	}
 	if c := o.Compact; c != nil {
-		// Window and slices are those on which the prefix has agreed.
+		// The agreement of the prefix has the same window and slices.
 		t.Tick = (&ring{window: c.Window, slices: c.Slices}).length()
 	}
 	return t
 }
 
-// JoinLanes says how many calls with joined requests are worth having under way
-// at once: while the server works on one, others are packed and read.
+// JoinLanes returns how many calls with joined requests should run
+// concurrently. While the server works on one, the client packs and reads
+// others.
 func (s *Store) JoinLanes() int { return 4 }
 
-// JoinSizes says how many requests such a call should have. With fewer the work
-// around a call counts; many more leave the server idle while they are packed.
+// JoinSizes returns how many requests a joined call should have. With fewer
+// requests the overhead of each call counts. With many more the server idles
+// while the client packs them.
 func (s *Store) JoinSizes() (least, most int) { return 32, 256 }
 
-// enter begins a call.
+// enter starts a call.
 func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {
 	switch {
 	case requests != answers:
 		return fmt.Errorf("redisstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
+	case s.closed.Load():
+		return fmt.Errorf("redisstore: %s: %w", verb, semel.ErrClosed)
 	case s.failed.Load():
-		return fmt.Errorf("redisstore: %s: the server has lost its data and was begun anew with other options: %w", verb, semel.ErrStoreFailed)
+		return fmt.Errorf("redisstore: %s: the server has lost its data, and another process uses the prefix with other options: %w", verb, semel.ErrStoreFailed)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("redisstore: %s: %w", verb, err)
@@ -346,7 +397,7 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	return nil
 }
 
-// ids is the readable key as far as it is kept.
+// ids returns the readable key if the store keeps it.
 func (s *Store) ids(key *semel.Key) *semel.Key {
 	if s.opts.KeepIDs {
 		return key
@@ -354,7 +405,7 @@ func (s *Store) ids(key *semel.Key) *semel.Key {
 	return nil
 }
 
-// digests returns what digests the keys of one call.
+// digests returns the digester for the keys of one call.
 func (s *Store) digests() digest.Memo {
 	return digest.Memo{Hasher: digest.New(s.agreed.Load().secret)}
 }

@@ -86,13 +86,13 @@ func TestBadOptionsAreNamedAllAtOnce(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, redisAddr(t))
 	_, err := New(t.Context(), client, &Options{
-		Prefix: "a{b}", Persistence: 9, MaxResult: -1, LegacyPrefix: "a{",
+		Prefix: "a{b}", Persistence: 9, MaxResult: -1,
 		Compact: &Compact{Window: semel.Forever, Slices: 99, Expect: -1, Grace: time.Nanosecond},
 	})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("New is answered %v", err)
 	}
-	for _, field := range []string{"Prefix", "Persistence", "MaxResult", "LegacyPrefix", "Compact.Window", "Compact.Slices", "Compact.Expect", "Compact.Grace"} {
+	for _, field := range []string{"Prefix", "Persistence", "MaxResult", "Compact.Window", "Compact.Slices", "Compact.Expect", "Compact.Grace"} {
 		if !strings.Contains(err.Error(), "redisstore: Options."+field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}
@@ -317,7 +317,7 @@ func TestLongResultsComeInParts(t *testing.T) {
 func TestClaimInOneStepRecognisesItself(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{
-		"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}, "legacy": {LegacyPrefix: "none:"}, "ids": {KeepIDs: true},
+		"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}, "ids": {KeepIDs: true},
 	} {
 		s := newStore(t, opts)
 		for i, change := range []func(*semel.ClaimRequest){
@@ -339,34 +339,6 @@ func TestClaimInOneStepRecognisesItself(t *testing.T) {
 			other.Owner = semel.Owner{Name: "another", Nonce: 1}
 			wantDecision(t, s, semel.Duplicate, other)
 		}
-	}
-}
-
-func TestLegacyMarksAreDuplicatesUnlessThereIsARecord(t *testing.T) {
-	t.Parallel()
-	prefix := servicestest.Prefix() + "dedup:"
-	s := newStore(t, &Options{LegacyPrefix: prefix})
-	command(t, s, "SET", prefix+"old", "1", "EX", "60")
-	command(t, s, "SET", prefix+"ends", "1", "PX", "20")
-	for _, inOneStep := range []bool{false, true} {
-		old, fresh := ask("old", 1), ask(fmt.Sprint("new ", inOneStep), 2)
-		old.Done, fresh.Done = inOneStep, inOneStep
-		answers := claim(t, s, old, fresh, old)
-		for i, want := range []semel.Decision{semel.Duplicate, semel.Fresh, semel.Duplicate} {
-			if answers[i].Decision != want {
-				t.Errorf("one step %t: answer %d is %s, want %s", inOneStep, i, answers[i].Decision, want)
-			}
-		}
-	}
-	// The mark of an old process does not take a key from who holds it.
-	held := ask("held", 3)
-	wantDecision(t, s, semel.Fresh, held)
-	command(t, s, "SET", prefix+"held", "1", "EX", "60")
-	wantDecision(t, s, semel.InFlight, ask("held", 4))
-	wantDecision(t, s, semel.Fresh, held)
-	await(t, "the mark is over", func() bool { return claim(t, s, ask("ends", 5))[0].Decision == semel.Fresh })
-	if n, err := command(t, s, "EXISTS", prefix+"new false", prefix+"new true", prefix+"ends").AsInt64(); err != nil || n != 0 {
-		t.Errorf("%d marks were written (%v)", n, err)
 	}
 }
 

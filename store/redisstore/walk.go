@@ -12,20 +12,20 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// errStopped says that the caller of a listing wants no more.
+// errStopped means that the caller of a listing wants no more records.
 var errStopped = errors.New("stopped")
 
-// page is what one round trip of a walk has found.
+// page has the records and sets that one round trip of a walk found.
 type page struct {
-	now     time.Time // of the server
+	now     time.Time // time of the server
 	records []semel.Record
 	sets    []markedSet
-	bytes   int64 // of names and values
-	// sampled is of how many names sampledBytes is the memory.
+	bytes   int64 // size of names and values
+	// sampledBytes is the memory of sampled names.
 	sampled, sampledBytes int64
 }
 
-// markedSet is a set of the compact form.
+// markedSet is the size and expiry of a set of the compact form.
 type markedSet struct {
 	members int64
 	expires time.Time
@@ -34,9 +34,11 @@ type markedSet struct {
 const (
 	// pageNames is about how many names are read in one round trip.
 	pageNames = 256
-	// pageCut is how many bytes are read of a record at first: results may be
-	// long and are not wanted.
+	// pageCut is how many bytes of a record are read at first. Results may be
+	// long and are not needed.
 	pageCut = 1024
+	// noSuchName is the answer of PTTL for a name that the server does not have.
+	noSuchName = -2
 )
 
 // walk visits all names of the store on all masters.
@@ -89,39 +91,55 @@ func (s *Store) walkNode(ctx context.Context, verb string, node rueidis.Client, 
 	}
 }
 
+// query sends, in one pipeline, the commands that ask returns for each name, and
+// returns a page with the server's time and the answers to these commands.
+func query(ctx context.Context, node rueidis.Client, names []string, ask func(b rueidis.Builder, name string) []rueidis.Completed) (p *page, now int64, answers []rueidis.RedisResult, err error) {
+	commands := rueidis.Commands{node.B().Time().Build()}
+	for _, name := range names {
+		commands = append(commands, ask(node.B(), name)...)
+	}
+	if len(names) > 0 {
+		commands = append(commands, node.B().MemoryUsage().Key(names[0]).Build())
+	}
+	answers = node.DoMulti(ctx, commands...)
+	if now, err = serverTime(answers[0]); err != nil {
+		return nil, 0, nil, err
+	}
+	p = &page{now: instant(now)}
+	answers = answers[1:]
+	if n := len(answers) - 1; n >= 0 {
+		err = p.sample(answers[n])
+		answers = answers[:n]
+	}
+	return p, now, answers, err
+}
+
 // readRecords reads the records with these names.
 func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
-	commands := rueidis.Commands{node.B().Time().Build()}
 	digests := make([]semel.Digest, 0, len(names))
 	kept := names[:0]
 	for _, name := range names {
 		if d, ok := s.digestOf(name); ok {
 			kept, digests = append(kept, name), append(digests, d)
-			commands = append(commands,
-				node.B().Getrange().Key(name).Start(0).End(pageCut-1).Build(),
-				node.B().Strlen().Key(name).Build(),
-				node.B().Pttl().Key(name).Build())
 		}
 	}
-	if len(kept) > 0 {
-		commands = append(commands, node.B().MemoryUsage().Key(kept[0]).Build())
-	}
-	results := node.DoMulti(ctx, commands...)
-	p := new(page)
-	now, err := serverTime(results[0])
+	p, now, answers, err := query(ctx, node, kept, func(b rueidis.Builder, name string) []rueidis.Completed {
+		return []rueidis.Completed{
+			b.Getrange().Key(name).Start(0).End(pageCut - 1).Build(), b.Strlen().Key(name).Build(), b.Pttl().Key(name).Build(),
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	p.now = instant(now)
 	for i, name := range kept {
-		head, err1 := results[3*i+1].ToString()
-		length, err2 := results[3*i+2].AsInt64()
-		lasts, err3 := results[3*i+3].AsInt64()
+		head, err1 := answers[3*i].ToString()
+		length, err2 := answers[3*i+1].AsInt64()
+		lasts, err3 := answers[3*i+2].AsInt64()
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return nil, err
 		}
-		if head == "" {
-			continue // it has expired meanwhile
+		if head == "" || lasts == noSuchName {
+			continue // the record expired before one of the three commands
 		}
 		r, ok := decode(head)
 		if !ok && length > int64(len(head)) {
@@ -140,7 +158,7 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 		}
 		p.bytes += int64(len(name)) + length
 		if s.inGrace(&r, lasts) {
-			continue // the set has it
+			continue // the set counts this key
 		}
 		if r.state == stateHeld && r.leaseEnd <= now {
 			r.state = stateUnknown
@@ -150,10 +168,11 @@ func (s *Store) readRecords(ctx context.Context, node rueidis.Client, names []st
 		shown.ResultSize += int(length) - len(head)
 		p.records = append(p.records, shown)
 	}
-	return p, p.sample(results[1+3*len(kept):])
+	return p, nil
 }
 
-// inGrace reports whether a record only stands beside the compact form.
+// inGrace reports whether a key is in the compact form and has its record only
+// for the grace.
 func (s *Store) inGrace(r *record, lasts int64) bool {
 	return s.ring != nil && r.publicState() == semel.Done && r.result.Kind == semel.NoResult && r.print.IsZero() &&
 		lasts >= 0 && lasts <= s.opts.Compact.Grace.Milliseconds()+1
@@ -161,45 +180,37 @@ func (s *Store) inGrace(r *record, lasts int64) bool {
 
 // readSets reads the sizes of the sets with these names.
 func (s *Store) readSets(ctx context.Context, node rueidis.Client, names []string) (*page, error) {
-	commands := rueidis.Commands{node.B().Time().Build()}
-	for _, name := range names {
-		commands = append(commands, node.B().Scard().Key(name).Build(), node.B().Pttl().Key(name).Build())
-	}
-	commands = append(commands, node.B().MemoryUsage().Key(names[0]).Build())
-	results := node.DoMulti(ctx, commands...)
-	p := new(page)
-	now, err := serverTime(results[0])
+	p, now, answers, err := query(ctx, node, names, func(b rueidis.Builder, name string) []rueidis.Completed {
+		return []rueidis.Completed{b.Scard().Key(name).Build(), b.Pttl().Key(name).Build()}
+	})
 	if err != nil {
 		return nil, err
 	}
-	p.now = instant(now)
 	for i, name := range names {
-		members, err1 := results[2*i+1].AsInt64()
-		lasts, err2 := results[2*i+2].AsInt64()
+		members, err1 := answers[2*i].AsInt64()
+		lasts, err2 := answers[2*i+1].AsInt64()
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
-		if members == 0 {
+		if members == 0 || lasts == noSuchName {
 			continue
 		}
 		p.sets = append(p.sets, markedSet{members, instant(now + lasts*1000)})
 		p.bytes += int64(len(name)) + 8*members
 	}
-	return p, p.sample(results[1+2*len(names):])
+	return p, nil
 }
 
-// sample notes the memory of a name, if there is an answer.
-func (p *page) sample(results []rueidis.RedisResult) error {
-	for _, result := range results {
-		n, err := result.AsInt64()
-		if rueidis.IsRedisNil(err) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		p.sampled++
-		p.sampledBytes += n
+// sample notes the memory of a name. A name that has expired has none.
+func (p *page) sample(result rueidis.RedisResult) error {
+	n, err := result.AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return nil
+	} else if err != nil {
+		return err
 	}
+	p.sampled++
+	p.sampledBytes += n
 	return nil
 }
 

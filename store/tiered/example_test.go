@@ -51,15 +51,11 @@ func ExampleNew() {
 // Redis above PostgreSQL: Redis answers duplicates, PostgreSQL decides.
 func ExampleDual() {
 	ctx := context.Background()
-	client, err := redisstore.Connect(ctx, "redis://localhost:6379", nil)
+	cache, err := redisstore.Connect(ctx, "redis://localhost:6379", &redisstore.Options{Prefix: "orders-cache:"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
-	cache, err := redisstore.New(ctx, client, &redisstore.Options{Prefix: "orders-cache:"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer cache.Close()
 	durable, err := pgstore.Connect(ctx, "postgres://localhost/orders", nil)
 	if err != nil {
 		log.Fatal(err)
@@ -86,16 +82,11 @@ func ExampleOpenCache() {
 		log.Fatal(err)
 	}
 	cache, err := tiered.OpenCache(ctx, traits, func(ctx context.Context) (semel.Store, func() error, error) {
-		client, err := redisstore.Connect(ctx, "redis://127.0.0.1:1", nil) // nobody is there
+		store, err := redisstore.Connect(ctx, "redis://127.0.0.1:1", options) // no server listens there
 		if err != nil {
 			return nil, nil, err
 		}
-		store, err := redisstore.New(ctx, client, options)
-		if err != nil {
-			client.Close()
-			return nil, nil, err
-		}
-		return store, func() error { client.Close(); return nil }, nil
+		return store, store.Close, nil
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -27,9 +27,9 @@ var shared servicestest.Pool
 func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 
 // connect connects to a Redis for the length of a test.
-func connect(t testing.TB, url string, opts *redisstore.ConnectOptions) *redisstore.Client {
+func connect(t testing.TB, url string, opts *redisstore.ClientOptions) *redisstore.Client {
 	t.Helper()
-	client, err := redisstore.Connect(t.Context(), url, opts)
+	client, err := redisstore.NewClient(t.Context(), url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

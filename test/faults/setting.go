@@ -95,7 +95,7 @@ func (s setting) open(ctx context.Context) (_ *opened, err error) {
 }
 
 func (s setting) redis(ctx context.Context, o *opened) (semel.Store, error) {
-	client, err := redisstore.Connect(ctx, s.Redis, &redisstore.ConnectOptions{Master: s.Master, Timeout: redisTimeout, ConnectTimeout: redisTimeout})
+	client, err := redisstore.NewClient(ctx, s.Redis, &redisstore.ClientOptions{Master: s.Master, Timeout: redisTimeout, ConnectTimeout: redisTimeout})
 	if err != nil {
 		return nil, err
 	}

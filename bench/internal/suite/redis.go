@@ -112,7 +112,7 @@ func redisCallers(ctx context.Context, callers int, span time.Duration, open fun
 }
 
 func openRedis(ctx context.Context, addr string, opts *redisstore.Options) (*redisstore.Store, func() error, error) {
-	client, err := redisstore.Connect(ctx, "redis://"+addr, nil)
+	client, err := redisstore.NewClient(ctx, "redis://"+addr, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,9 +32,6 @@ type Store struct {
 	ConnectTimeout, Timeout time.Duration
 	// Prefix is what the names of its keys in Redis begin with.
 	Prefix string
-	// LegacyPrefix is that of markers "SET <prefix><id> 1 NX EX n", which are
-	// read during a migration. "" reads none.
-	LegacyPrefix string
 	// Persistence is what the server is known to keep: volatile, logged or
 	// synced.
 	Persistence string
@@ -80,7 +77,6 @@ func (s *Store) Fields() schema.Mapping {
 			schema.DurationField("connect_timeout", &s.ConnectTimeout, "How long making a connection may take.").Means("2s"),
 			schema.DurationField("timeout", &s.Timeout, "How long one call may take.").Means("3s"),
 			{Name: "prefix", Doc: "What the names of its keys begin with.", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "semel:", Read: func(v schema.Value) { redisPrefix(v, &s.Prefix) }},
-			schema.TextField("legacy_prefix", &s.LegacyPrefix, "Prefix of markers of an earlier program, `<prefix><id>`, which count as done.").Means("none"),
 			schema.ChoiceField("persistence", &s.Persistence, "What the server is known to keep over its end: nothing for sure, what its log has (`appendfsync everysec`), or all (`appendfsync always`).",
 				"volatile", "logged", "synced").Or("volatile"),
 			config.KeepIDsField(&s.KeepIDs),
@@ -270,7 +266,7 @@ func (s *Store) options() (*redisstore.Options, error) {
 	}
 	opts := &redisstore.Options{
 		Prefix: s.Prefix, Persistence: kept, MaxResult: s.MaxResult,
-		KeepIDs: s.KeepIDs, LegacyPrefix: s.LegacyPrefix,
+		KeepIDs: s.KeepIDs,
 	}
 	if c := s.Compact; c != nil {
 		opts.Compact = &redisstore.Compact{Window: c.Window, Slices: c.Slices, Expect: c.Expect, Grace: c.Grace}
@@ -292,7 +288,7 @@ func persistence(name string) (redisstore.Persistence, error) {
 
 // Connect connects to the servers of a store. The caller closes the client.
 func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
-	opts := &redisstore.ConnectOptions{
+	opts := &redisstore.ClientOptions{
 		Username: s.Username, Password: s.Password.Reveal(), Database: s.Database,
 		ConnectTimeout: s.ConnectTimeout, Timeout: s.Timeout,
 	}
@@ -312,7 +308,7 @@ func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 	case s.Cluster != nil:
 		url = "redis://" + strings.Join(s.Cluster, ",")
 	}
-	return redisstore.Connect(ctx, url, opts)
+	return redisstore.NewClient(ctx, url, opts)
 }
 
 // OpenLayer opens the store for a layer of a stack, or has it opened when its

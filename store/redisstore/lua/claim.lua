@@ -1,8 +1,8 @@
--- Claims keys. A request is: flags; lease or, for a claim with Done, window in
--- milliseconds; the moment after which the message is late; fingerprint; ids,
+-- Claims keys. A request has: flags; lease or, for a claim with Done, window in
+-- milliseconds; the time after which the message is late; fingerprint; ids,
 -- owner or, for a claim with Done, the record to write.
 
-local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG, LEGACY_FLAG = 1, 2, 4, 8
+local DONE_FLAG, HOLD_FLAG, COMPACT_FLAG = 1, 2, 4
 local counter = tonumber(redis.call('GET', KEYS[1])) or 0
 local last = counter
 
@@ -10,15 +10,15 @@ local function has(flags, flag)
   return math.floor(flags / flag) % 2 == 1
 end
 
--- grant gives the key to the owner of the request, or makes it done.
+-- grant gives the key to the owner of the request, or marks it as done.
 local function grant(first, rec, flags, span, req, member)
   local attempt, seen = 1, now
   local tail = sub(req, 18)
   if rec then
     attempt, seen = unpack('<I4', rec, 2) + 1, unpack('<I8', rec, 14)
     if sub(tail, 1, 8) == NONE then
-      -- A take-over without fingerprint does not make the key fit for another
-      -- payload.
+      -- A take-over without fingerprint keeps the fingerprint of the record, so
+      -- that another payload still does not match.
       tail = print_of(rec) .. sub(tail, 9)
     end
   end
@@ -34,8 +34,8 @@ local function grant(first, rec, flags, span, req, member)
   local token = math.max(last + 1, now)
   local hold = has(flags, HOLD_FLAG)
   local head = pack('<BI4I8I8I8', hold and HELD or CLAIMED, attempt, token, seen, now + span)
-  -- How often a key was tried is remembered for an hour after the lease; with
-  -- hold, for ever.
+  -- The attempt count is kept for an hour after the lease ends, and forever
+  -- with hold.
   local err = store(KEYS[first], head .. tail, hold and 0 or math.ceil(span / 1000) + HOUR)
   if err then
     return refused(err)
@@ -44,7 +44,7 @@ local function grant(first, rec, flags, span, req, member)
   return 'F' .. head
 end
 
--- again answers a claim that was sent twice: its lease begins anew.
+-- again answers a repeated claim. The lease starts again.
 local function again(first, rec, lease)
   local ends = math.max(lease_end(rec), now + lease)
   local head = sub(rec, 1, 21) .. pack('<I8', ends)
@@ -60,7 +60,7 @@ local answers = each(function(first, rec, state, req, member)
     if not matches(print_of(rec), sub(req, 18, 25)) then
       return 'M' .. sub(rec, 1, HEADER)
     elseif state == ONE_STEP and done and rec == sub(req, 26) then
-      local err = has(flags, COMPACT_FLAG) and mend(first, member, rec, span)
+      local err = has(flags, COMPACT_FLAG) and repair(first, member, rec, span)
       return err and refused(err) or 'F' .. pack('<I4', 0)
     elseif state == DONE or state == ONE_STEP then
       return 'D' .. rec
@@ -71,8 +71,6 @@ local answers = each(function(first, rec, state, req, member)
     elseif lease_end(rec) > now then
       return 'I' .. rec
     end
-  elseif has(flags, LEGACY_FLAG) then
-    return 'D'
   else
     local answer = marked(first, member)
     if answer then

@@ -1,5 +1,5 @@
--- Makes claimed keys done. A request is: token, window in milliseconds, whether
--- the compact form would do, kind of the result, and the result.
+-- Marks claimed keys as done. A request has: token, window in milliseconds,
+-- whether the compact form is possible, kind of the result, and the result.
 
 return each(function(first, rec, state, req, member)
   local token, window, compact = unpack('<c8I8B', req)
@@ -12,8 +12,8 @@ return each(function(first, rec, state, req, member)
   elseif state == ONE_STEP or token == NONE or token_of(rec) ~= token then
     return stale(rec)
   elseif state == DONE then
-    -- It is repeated.
-    local err = compact == 1 and print_of(rec) == NONE and mend(first, member, rec, window)
+    -- This completion is a repetition.
+    local err = compact == 1 and print_of(rec) == NONE and repair(first, member, rec, window)
     return err and refused(err) or 'K'
   end
   local done, err = finished(rec, token, sub(req, 18)), nil

@@ -1,4 +1,4 @@
--- Moves the ends of leases. A request is: token and lease.
+-- Extends leases. A request has: token and lease.
 
 return each(function(first, rec, state, req)
   local token, lease = unpack('<c8I8', req)

@@ -1,6 +1,6 @@
--- Looks keys up: the milliseconds that the key is known, or less than 0, this
--- moment, and the record. S is a key in the compact form, whose record may still
--- stand beside it.
+-- Looks keys up. An answer has the remaining lifetime in milliseconds, or a
+-- negative number without an end, the current time, and the record. S is a key
+-- in the compact form, which may still have its record.
 
 return each(function(first, rec, state, _, member)
   local none = 'A'

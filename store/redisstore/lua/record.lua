@@ -1,23 +1,25 @@
--- What all scripts share. A script decides a batch of keys of one slot.
+-- This file precedes each script. A script decides a batch of keys of one slot.
 --
--- KEYS[1] is the counter of tokens. For each request follow the record and,
--- where the store has the compact form, the ring of sets of its bucket.
--- ARGV[1] and ARGV[2] are the length of a slice in microseconds and the grace
--- in milliseconds, 0 without the compact form. For each request follows one
--- packed string and, where there are sets, the member that stands for the key.
--- The reply is one string for each request. C says that the record is damaged
--- or a name of ours foreign, X and a text that the server refused to write. An
--- empty one is left out: it is long, others before it were too, and nothing was
--- changed; the caller asks for it again.
+-- KEYS[1] is the token counter. For each request follow the name of the record
+-- and, if the store has the compact form, the ring of sets of its bucket.
+-- ARGV[1] is the length of a slice in microseconds and ARGV[2] is the grace in
+-- milliseconds. Both are 0 without the compact form. For each request follow
+-- one packed string and, if there are sets, the member that represents the key.
 --
--- The layout of a record is in record.go. Times are microseconds of this
--- server's clock, numbers are little-endian.
+-- The reply has one string for each request. C means that the record is damaged
+-- or that a name of the store has another type. X and a text mean that the
+-- server refused a write. An empty string means that the script left the answer
+-- out, because this answer and earlier ones were long. Nothing was changed
+-- then, and the caller asks again.
+--
+-- record.go has the layout of a record. Times are microseconds of this server's
+-- clock. Numbers are little-endian.
 
 local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
 
 local CLAIMED, HELD, UNKNOWN, DONE, ONE_STEP = 99, 104, 117, 100, 111 -- c h u d o
 local NONE = string.rep('\0', 8) -- no token, no fingerprint
-local HEADER = 37                -- bytes that show state, claim and fingerprint
+local HEADER = 37                -- bytes with state, claim and fingerprint
 local HOUR = 3600000
 local LONG, REPLY_LIMIT = 1024, 4194304
 
@@ -28,7 +30,7 @@ local fields = slice > 0 and 2 or 1
 local count = (#ARGV - 2) / fields
 local stride = (#KEYS - 1) / count
 
--- held says whether the record is claimed, by whomever.
+-- held reports whether the record is claimed or unknown.
 local function held(state)
   return state == CLAIMED or state == HELD or state == UNKNOWN
 end
@@ -52,27 +54,27 @@ local function matches(a, b)
   return a == b or a == NONE or b == NONE or a == '' or b == ''
 end
 
--- foreign says whether the server refused because a name of ours has another
--- type: that is somebody else's doing.
+-- foreign reports whether the server refused a command because another program
+-- uses a name of the store with another type.
 local function foreign(err)
   return string.find(err, 'WRONGTYPE', 1, true) ~= nil
 end
 
--- own runs a command on a name of ours. It returns nil if the name is foreign;
--- any other refusal ends the script.
+-- own runs a command on a name of the store. It returns nil if the name is
+-- foreign. Any other refusal ends the script.
 local function own(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' then
     return reply
   elseif not foreign(reply.err) then
-    return redis.call(...) -- which is refused again
+    return redis.call(...) -- the server refuses it again
   end
 end
 
 local LEAST = { [CLAIMED] = 53, [HELD] = 53, [UNKNOWN] = 53, [DONE] = 34, [ONE_STEP] = 17 }
 
--- load returns a record and its state, or nil; of what is no record there is no
--- state. A lease that ended in a record with hold has made it unknown.
+-- load returns a record and its state, or nil. A value that is not a record has
+-- no state. A held record whose lease has ended is unknown.
 local function load(key)
   local rec = own('GET', key)
   if rec == nil then
@@ -90,8 +92,8 @@ local function load(key)
   return rec, state
 end
 
--- digits returns a whole number as text. A number that is handed to the server
--- is printed anew for each command, which costs as much as a short command.
+-- digits returns an integer as text. Redis formats a number argument again for
+-- each command, which costs as much as a short command.
 local printed = {}
 local function digits(n)
   local text = printed[n]
@@ -102,8 +104,8 @@ local function digits(n)
   return text
 end
 
--- store writes a record for px milliseconds, 0 is forever. It returns the text
--- of the error if the server refuses.
+-- store writes a record for px milliseconds, and 0 is forever. It returns the
+-- text of the error if the server refuses.
 local function store(key, rec, px)
   if px > 0 then
     return redis.pcall('SET', key, rec, 'PX', digits(px)).err
@@ -111,17 +113,17 @@ local function store(key, rec, px)
   return redis.pcall('SET', key, rec).err
 end
 
--- finished returns the record of a claimed key as one that is done: without
--- lease and owner, with the result and, before it, its kind.
+-- finished converts the record of a claimed key to a done one: without lease
+-- and owner, and with the result and its kind.
 local function finished(rec, token, result)
   local ids = unpack('<I4', rec, 38)
   return string.char(DONE) .. sub(rec, 2, 5) .. token .. sub(rec, 14, 21) .. sub(rec, 30, 41 + ids) .. result
 end
 
--- marked returns D if a key is done in the compact form, C if a set is foreign
--- and no other one has the key, and else nil. All sets of the ring are asked:
--- those of old slices have expired, and that of the next one covers a clock that
--- was set back.
+-- marked returns D if a key is done in the compact form. It returns C if a set
+-- is foreign and no other set has the key, and otherwise nil. It looks into all
+-- sets of the ring. The sets of old slices have expired. The set of the next
+-- slice matters after the clock was set back.
 local function marked(first, member)
   local answer
   for i = first + 1, first + stride - 1 do
@@ -135,9 +137,9 @@ local function marked(first, member)
   return answer
 end
 
--- add puts a key into the set of this slice. It comes after the key's record:
--- a server may refuse this second write (see errors.go), and whoever asks again
--- must be recognised then.
+-- add puts a key into the set of the current slice. The key's record is written
+-- first, because a server may refuse this second write (see errors.go) and the
+-- store must recognise a repetition then.
 local function add(first, member)
   local ring = stride - 1
   local s = math.floor(now / slice)
@@ -147,15 +149,15 @@ local function add(first, member)
     return 'PARTLY ' .. added.err
   end
   if redis.call('PTTL', set) < 0 then
-    -- The set begins: it ends when the last of its keys need not be known. If
-    -- that is refused, the next key sees to it.
+    -- The set is new. It expires when the window of its last key has ended. If
+    -- the server refuses that, the next key sets the expiry.
     redis.pcall('PEXPIREAT', set, digits((s + ring - 1) * slice / 1000))
   end
 end
 
--- mark makes a key done in the compact form, and keeps the record for a while,
--- so that who asks again is recognised. Without a set, which is foreign, the
--- record stays for the window.
+-- mark marks a key as done in the compact form. It keeps the record for the
+-- grace, so that a repetition is recognised. If the set is foreign, the record
+-- stays for the window.
 local function mark(first, member, rec, window)
   local err = store(KEYS[first], rec, grace) or add(first, member)
   if err and foreign(err) then
@@ -165,9 +167,9 @@ local function mark(first, member, rec, window)
   return err
 end
 
--- mend adds a key whose record is there and which should be in a set, if the
--- set refused it before.
-local function mend(first, member, rec, window)
+-- repair adds a key whose record is there to its set, if the set refused the
+-- key before.
+local function repair(first, member, rec, window)
   local answer = marked(first, member)
   if answer == 'C' then
     return store(KEYS[first], rec, window)
@@ -176,8 +178,8 @@ local function mend(first, member, rec, window)
   end
 end
 
--- each decides the requests in their order: decide gets the place of the
--- request's first key, its record, if there is one, the record's state, the
+-- each decides the requests in their order. It calls decide with the index of
+-- the request's first key, the record or nil, the state of the record, the
 -- request and the member.
 local function each(decide)
   local answers, size = {}, 0
@@ -189,7 +191,7 @@ local function each(decide)
       answer = decide(first, rec, state, ARGV[at], ARGV[at + 1])
     end
     if #answer > LONG and size > REPLY_LIMIT then
-      -- Whatever changes something has a short answer.
+      -- Answers that change something are short.
       answer = ''
     end
     size = size + #answer
@@ -202,7 +204,7 @@ local function refused(err)
   return 'X' .. err
 end
 
--- stale refuses a token with what is there instead.
+-- stale refuses a token and returns the start of the current record.
 local function stale(rec)
   return 'S' .. sub(rec or '', 1, HEADER)
 end

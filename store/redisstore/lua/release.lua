@@ -1,4 +1,4 @@
--- Gives claims back. A request is: token, and whether the key becomes unknown.
+-- Releases claims. A request has: token, and whether the key becomes unknown.
 
 return each(function(first, rec, state, req)
   local token, unknown = unpack('<c8B', req)

@@ -1,5 +1,5 @@
--- Forgets keys in whatever state they are, damaged ones too, and says whether
--- they were there.
+-- Removes keys in any state, also damaged ones, and reports whether they were
+-- there.
 
 local answers = {}
 for i = 1, count do

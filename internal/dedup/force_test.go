@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// told reports whether a note says that so many lines do not come again.
+// told reports whether a note gives this number of lines that do not come
+// again.
 func (b *bundle) told(lines string) bool {
 	return slices.ContainsFunc(b.notes, func(note string) bool {
 		return strings.Contains(note, "("+lines+")") && strings.Contains(note, "not written again") && strings.Contains(note, "--scope")

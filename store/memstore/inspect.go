@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// Look implements [semel.Looker]. It does not block. A key in the compact form
-// shows neither token nor time of first sight.
+// Look implements [semel.Looker]. It does not block. For a key in the compact
+// form it shows no token and no time of first sight.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (s *Store) showCompact(d semel.Digest, expiry table.Tick) semel.Record {
 }
 
 // List implements [semel.Lister]. It holds no lock while the caller works on a
-// record. Readable keys are there only with [Options].KeepIDs, and a filter by
-// scope selects from them.
+// record. Records have a readable key only with [Options].KeepIDs, and a filter
+// by scope selects among these.
 func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		for i := range s.shards {
@@ -64,7 +64,7 @@ func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.R
 	}
 }
 
-// Purge implements [semel.Purger]. Between shards it lets others work.
+// Purge implements [semel.Purger]. Other calls can run between two shards.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	var forgotten int64
 	for i := range s.shards {
@@ -74,7 +74,7 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 		now := s.moment()
 		sh := s.lock(byte(i))
 		if sh == nil {
-			continue // the next turn tells
+			continue // the next round returns the error
 		}
 		forgotten += int64(sh.sweep(now))
 		sh.done.Shrink()
@@ -85,9 +85,9 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return forgotten, nil
 }
 
-// Count implements [semel.Counter]. Oldest is that of the keys that are done,
-// since neither a claim nor an unknown key ends with a window. It is a lower
-// bound where compact keys have different windows: it goes by the shortest.
+// Count implements [semel.Counter]. Oldest is the age of the oldest done key,
+// because claims and unknown keys do not end with a window. If compact keys
+// have different windows, Oldest is a lower bound from the shortest window.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 	c := semel.Counts{MemoryBytes: int64(unsafe.Sizeof(*s))}
 	for i := range s.shards {
@@ -160,7 +160,8 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		sh.drop(r, n)
 		return nil
 	}
-	// The holder that comes after the decision finds its token stale.
+	// The record gets no token, so a holder that completes after this decision
+	// is too late.
 	r.token = 0
 	s.finish(sh, r, n, &d, result, window, now)
 	return nil
@@ -191,7 +192,7 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return was, nil
 }
 
-// bytes returns the memory that the records take.
+// bytes returns the memory of the records.
 func (s *slab) bytes() int64 {
 	return int64(len(s.chunks)) * int64(unsafe.Sizeof([slabChunk]record{}))
 }

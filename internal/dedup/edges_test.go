@@ -17,7 +17,7 @@ import (
 
 const bom = "\xEF\xBB\xBF"
 
-// jsonl calls a test with the key .id in JSON lines.
+// jsonl runs a test with the key .id on JSON lines.
 func jsonl(o Options) Options {
 	o.Keys, o.Format = []string{".id"}, JSONL
 	return o
@@ -33,7 +33,7 @@ func TestOddLines(t *testing.T) {
 		opts   Options
 		inputs []string
 		want   string
-		counts Counts // those that are not 0, but Read and the bytes
+		counts Counts // only counts other than 0, without Read and the bytes
 	}{
 		{"values of other types differ", jsonl(Options{}),
 			[]string{linesOf(`{"id":42}`, `{"id":"42"}`, `{"id":true}`, `{"id":"true"}`, `{"id":false}`)},
@@ -144,7 +144,7 @@ func TestRunStopsAtALineWithoutAKeyAndNamesIt(t *testing.T) {
 		{"jsonl", "{\"id\":1}\n\n{\"x\":1}\n", "in:3", ".id is missing"},
 		{"jsonl", "{\"id\":null}\n", "in:1", ".id is null"},
 		{"jsonl", "{\"id\":\"\"}\n", "in:1", ".id is empty"},
-		{"jsonl", "{\"id\":[1]}\n", "in:1", ".id is an array, which is not an id (hash(.id) takes its content)"},
+		{"jsonl", "{\"id\":[1]}\n", "in:1", ".id is an array, which is not an id (use hash(.id) for its content)"},
 		{"jsonl", "{\"id\":1}\n{\"id\":2\n", "in:2", "not valid JSON"},
 		{"jsonl", "{\"id\":1}\n" + bom + "{\"id\":2}\n", "in:2", "not valid JSON"},
 		{"csv", "id,v\n1,\"a\nb\"\n,x\n", "in:4", ".id is empty"},
@@ -225,22 +225,22 @@ func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
 		{Options{Inputs: []string{in}, Output: in}, []string{"is also an input"}},
 		{Options{Inputs: []string{in}, Output: link}, []string{"is also an input"}},
 		{Options{Inputs: []string{in}, Report: link}, []string{"--report", "is also an input"}},
-		{Options{Inputs: []string{in}, Output: b.path("o"), Duplicates: b.path("./o")}, []string{"are one file"}},
+		{Options{Inputs: []string{in}, Output: b.path("o"), Duplicates: b.path("./o")}, []string{"are the same file"}},
 		{Options{Inputs: []string{in}, Output: b.dir}, []string{"this is a directory"}},
 		{Options{Inputs: []string{in}, Output: b.path("no/o")}, []string{"--output", "there is no such file"}},
 		{Options{Inputs: []string{in}, OnMissing: MissingReject}, []string{"add --rejected FILE"}},
 		{Options{Inputs: []string{in}, Format: "x", OnMissing: "y", OnMismatch: "z", Threads: -1, Window: -1}, []string{"--format", "--on-missing", "--on-mismatch", "--threads", "--window"}},
-		{Options{Inputs: []string{in}, Keys: []string{".a[", "lien", "timestamp", "header:x"}}, []string{"column 4", "there is no such rule", "not stable", "no such thing"}},
+		{Options{Inputs: []string{in}, Keys: []string{".a[", "lien", "timestamp", "header:x"}}, []string{"column 4", "there is no such rule", "not stable", "no such property"}},
 		{Options{Inputs: []string{in}, Append: true, Force: true}, []string{"choose one"}},
 		{Options{Inputs: []string{in}, Lossy: 0.1, Store: b.path("s"), Window: time.Hour}, []string{"--expect", "--store", "--window"}},
 		{Options{Inputs: []string{in}, Expect: 5}, []string{"--lossy"}},
 		{Options{Inputs: []string{in, table}}, []string{"looks like jsonl", "like csv"}},
-		{Options{Inputs: []string{table, other}, Keys: []string{".a"}}, []string{"another header"}},
+		{Options{Inputs: []string{table, other}, Keys: []string{".a"}}, []string{"have different headers"}},
 		{Options{Inputs: []string{table}, Keys: []string{".z"}}, []string{`there is no column "z": the columns are ["a" "b"]`}},
 		{Options{Inputs: []string{table}, Keys: []string{".a.b"}}, []string{"a CSV column is"}},
 		{Options{Inputs: []string{twice}, Keys: []string{".a"}}, []string{"two columns"}},
 		{Options{Inputs: []string{in}, Format: Text, Keys: []string{".id"}}, []string{"--format jsonl"}},
-		{Options{Inputs: []string{Stdio, Stdio}}, []string{"it can be read once"}},
+		{Options{Inputs: []string{Stdio, Stdio}}, []string{"can be read only once"}},
 	} {
 		_, _, err := b.run(t.Context(), test.opts)
 		var refused *RefusedError
@@ -311,7 +311,8 @@ func TestLinesUpToTheLimitAreRead(t *testing.T) {
 	}
 }
 
-// brokenPipe accepts some bytes and then fails as a pipe does whose reader left.
+// brokenPipe accepts some bytes and then fails like a pipe whose reader has
+// left.
 type brokenPipe struct {
 	bytes.Buffer
 	room int
@@ -403,7 +404,7 @@ func TestLineOfAPausingInputComesOutAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The input stays open: only an interruption ends the run.
+		// The input stays open, so only an interruption ends the run.
 		cause := errors.New("interrupted")
 		cancel(cause)
 		if err := <-ended; !errors.Is(err, cause) {
@@ -436,7 +437,8 @@ func TestWindowForgetsKeys(t *testing.T) {
 			_, _, err := b.run(t.Context(), opts)
 			ended <- err
 		}()
-		// Each line is the same; it comes out again when it is forgotten.
+		// All lines are the same. A line comes out again after its key was
+		// forgotten.
 		buf := make([]byte, 2)
 		for range 3 {
 			for come := false; !come; {

@@ -1,0 +1,54 @@
+package redisstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/semel-dev/semel"
+)
+
+// expiring is a server on which the names that a command looks at expire right
+// after that command.
+type expiring struct {
+	rueidis.Client
+	after string
+}
+
+func (e expiring) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
+	results := make([]rueidis.RedisResult, len(multi))
+	for i, command := range multi {
+		words := append([]string(nil), command.Commands()...) // the client takes its own back
+		results[i] = e.Client.Do(ctx, command)
+		if words[0] == e.after {
+			e.Client.Do(ctx, e.Client.B().Del().Key(words[1]).Build())
+		}
+	}
+	return results
+}
+
+// A walk reads a name with several commands, and the name may expire in
+// between.
+func TestWalkLeavesOutWhatExpiresWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	for _, after := range []string{"GETRANGE", "STRLEN"} {
+		s := newStore(t, nil)
+		wantDecision(t, s, semel.Fresh, done(ask("soon", 1)))
+		memo := s.digests()
+		d := memo.Key(ask("soon", 1).Key)
+		p, err := s.readRecords(t.Context(), expiring{s.client, after}, []string{s.recordKey(&d)})
+		if err != nil || len(p.records) != 0 {
+			t.Errorf("after %s: %+v, %v; want no record", after, p, err)
+		}
+	}
+	s := newStore(t, &Options{Compact: &Compact{Window: time.Hour}})
+	wantDecision(t, s, semel.Fresh, done(ask("soon", 1)))
+	memo := s.digests()
+	d := memo.Key(ask("soon", 1).Key)
+	p, err := s.readSets(t.Context(), expiring{s.client, "SCARD"}, s.appendSetKeys(nil, &d))
+	if err != nil || len(p.sets) != 0 {
+		t.Errorf("after SCARD: %+v, %v; want no set", p, err)
+	}
+}
