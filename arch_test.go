@@ -34,12 +34,13 @@ var packageMap = map[string][]string{
 	"store/storetest":  {".", "vfs", "internal/faultfs", "github.com/anishathalye/porcupine"},
 	"store/redisstore": {".", "internal/digest", "github.com/redis/rueidis"},
 	"store/pgstore": {
-		".", "internal/digest",
+		".", "internal/digest", "store/pgstore/internal/pgschema",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgtype",
 		"github.com/jackc/pgx/v5/pgxpool", "github.com/jackc/pgx/v5/stdlib",
 	},
-	"store/tiered": {".", "filter", "internal/clock"},
-	"pipeline":     {".", "key"},
+	"store/pgstore/internal/pgschema": {".", "github.com/jackc/pgx/v5"},
+	"store/tiered":                    {".", "filter", "internal/clock"},
+	"pipeline":                        {".", "key"},
 	"broker/kafkaio": {
 		".", "key", "pipeline", "internal/clock", "internal/digest", "internal/table", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
@@ -311,11 +312,11 @@ func parseProject(t *testing.T) []*sourceFile {
 
 func TestArchitectureFilesKeepTheirForm(t *testing.T) {
 	t.Parallel()
-	const mostLines = 500
+	const mostLines = 800
 	meaningless := []string{"util", "utils", "common", "helper", "helpers", "types", "base", "pkg", "misc", "shared"}
 	for _, f := range parseProject(t) {
 		if f.lines > mostLines && !ast.IsGenerated(f.tree) {
-			t.Errorf("%s has %d lines, more than %d: one file holds one idea", f.name, f.lines, mostLines)
+			t.Errorf("%s has %d lines, more than %d: one file holds one concept", f.name, f.lines, mostLines)
 		}
 		if name := f.tree.Name.Name; slices.Contains(meaningless, strings.TrimSuffix(name, "_test")) {
 			t.Errorf("%s: package %s says nothing about what is in it", f.name, name)

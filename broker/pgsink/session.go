@@ -120,12 +120,13 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 		}
 	}
 	queued := b.QueuedQueries
-	outcomes := s.guard.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
 		for _, f := range fresh {
 			q := queued[f.Index]
 			b.Queue(q.SQL, q.Arguments...)
 		}
-	})
+		return nil
+	}))
 	for i := range outcomes {
 		if outcomes[i].Err != nil && outcomes[i].Decision == semel.Undecided {
 			s.careful.Store(20)
@@ -137,7 +138,7 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 
 // carefully has each message's error told apart.
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
-	return s.guard.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 		var b pgx.Batch
 		var queued []*semel.Item
 		bad := false
@@ -165,7 +166,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 		effects[queued[n].Index] = said
 		queued[n].Err = fmt.Errorf("%w: %w", errEffect, err)
 		return nil
-	})
+	}))
 }
 
 // errEffect hides from the guard that an error is permanent: it would be
@@ -174,12 +175,8 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 var errEffect = errors.New("the effect failed")
 
 func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
-	byCall := make(map[*semel.Call]int, len(calls))
-	for i := range calls {
-		byCall[&calls[i]] = i
-	}
-	return s.guard.DoTxEach(ctx, calls, func(ctx context.Context, tx pgx.Tx, call *semel.Call) (data []byte, err error) {
-		i := byCall[call]
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+		i := item.Index
 		effects[i] = nil
 		defer func() {
 			if p := recover(); p != nil { // all that it wrote is rolled back
@@ -189,15 +186,16 @@ func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []s
 		}()
 		result, err := s.handle(ctx, tx, pipeline.MessageOf(items[i]))
 		if err == nil {
-			return result.Data, nil
+			item.Data = result.Data
+			return nil
 		}
 		effects[i] = err
 		var permanent *semel.PermanentError
 		if errors.As(err, &permanent) {
-			return nil, fmt.Errorf("%w: %v", errEffect, err)
+			return fmt.Errorf("%w: %v", errEffect, err)
 		}
-		return nil, err
-	})
+		return err
+	}))
 }
 
 // settle turns an outcome of the guard into that of an item.

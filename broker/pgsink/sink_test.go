@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -211,6 +212,83 @@ func TestAnUpsertKeepsTheNewestVersion(t *testing.T) {
 		}
 		if got := one[string](t, pool, `SELECT v || "from" FROM "Odd (name)"`); got != "10ten" {
 			t.Errorf("%s: %s is kept", w.name, got)
+		}
+	}
+}
+
+// TestAnUpsertOfManyRowsKeepsTheNewestOfEach has several versions of a row in one
+// batch, a unique key of two columns, and a row that has no version yet.
+func TestAnUpsertOfManyRowsKeepsTheNewestOfEach(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE accounts (tenant text, id int8, revision int8, name text, PRIMARY KEY (tenant, id))")
+	for _, w := range ways(t, address, pool, accounts()) {
+		exec(t, pool, "TRUNCATE accounts")
+		exec(t, pool, "INSERT INTO accounts VALUES ('a', 9, NULL, 'older than versions')")
+		var list []*pipeline.Item
+		for i, body := range []string{
+			`{"t":"a","id":1,"v":5,"name":"five"}`, `{"t":"a","id":1,"v":4,"name":"four"}`, `{"t":"a","id":1,"v":7,"name":"seven"}`,
+			`{"t":"b","id":1,"v":1,"name":"other"}`, `{"t":"a","id":9,"v":0,"name":"zero"}`,
+		} {
+			list = append(list, item(fmt.Sprint(w.name, i), body))
+		}
+		w.process(t.Context(), list)
+		for i, want := range []string{pgsink.Applied, pgsink.Stale, pgsink.Applied, pgsink.Applied, pgsink.Applied} {
+			if it := list[i]; it.Err != nil || string(it.Result.Data) != want {
+				t.Errorf("%s: message %d: %q, %v; want %q", w.name, i, it.Result.Data, it.Err, want)
+			}
+		}
+		if got := one[string](t, pool, "SELECT string_agg(tenant || id || name, ' ' ORDER BY tenant, id) FROM accounts"); got != "a1seven a9zero b1other" {
+			t.Errorf("%s: %s", w.name, got)
+		}
+	}
+}
+
+func accounts() *pgsink.Options {
+	return &pgsink.Options{Upsert: &pgsink.Upsert{
+		Table: "accounts", Key: []string{"tenant", "id"}, Version: "revision",
+		Columns: []pgsink.Column{{"tenant", ".t"}, {"id", ".id"}, {"revision", ".v"}, {"name", ".name"}},
+	}}
+}
+
+func TestConcurrentUpsertsLeaveTheNewest(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE accounts (tenant text, id int8, revision int8, name text, PRIMARY KEY (tenant, id))")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const versions = 200
+	for _, w := range ways(t, address, pool, accounts()) {
+		exec(t, pool, "TRUNCATE accounts")
+		order := rand.New(rand.NewPCG(seed, 0)).Perm(versions)
+		results := make([]string, versions)
+		var all sync.WaitGroup
+		for worker := range 8 {
+			all.Go(func() {
+				for i := worker; i < versions; i += 8 {
+					version := order[i]
+					it := item(fmt.Sprint(w.name, version), fmt.Sprintf(`{"t":"a","id":1,"v":%d,"name":"n"}`, version))
+					for it.Err = errors.New("not sent yet"); it.Err != nil; {
+						w.process(t.Context(), []*pipeline.Item{it})
+						if c := class(it.Err); c != "delivered" && c != "retry" && c != "unavailable" {
+							t.Errorf("%s: version %d: %v", w.name, version, it.Err)
+							return
+						}
+					}
+					results[version] = string(it.Result.Data)
+				}
+			})
+		}
+		all.Wait()
+		if newest := one[int](t, pool, "SELECT revision FROM accounts"); newest != versions-1 {
+			t.Errorf("%s: the row is at %d", w.name, newest)
+		}
+		for version, result := range results {
+			if result != pgsink.Applied && result != pgsink.Stale || version == versions-1 && result != pgsink.Applied {
+				t.Errorf("%s: version %d is %q", w.name, version, result)
+			}
 		}
 	}
 }

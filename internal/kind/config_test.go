@@ -64,7 +64,7 @@ stores:
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
   found: { redis: { sentinel: { addresses: ["s:26379"], master: main }, database: 2 } }
   db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, cleanup_rate: 5e3, cleanup_hours: 22:00-06:00, partitions: 8 } }
-  ages:  { postgres: { dsn: "host=h", cleanup: generations, generation: 7d } }
+  ages:  { postgres: { dsn: "host=h", cleanup: message-time, message_age: 7d } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
   three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, sees_every_writer: true } }
@@ -95,8 +95,8 @@ stores:
 	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.CleanupHours != (schema.Hours{From: 22, To: 6}) || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
 		t.Errorf("postgres: %+v", db)
 	}
-	if ages := spec[*postgres.Store](t, f, "ages"); ages.Cleanup != "generations" || ages.Generation != 168*time.Hour {
-		t.Errorf("generations: %+v", ages)
+	if ages := spec[*postgres.Store](t, f, "ages"); ages.Cleanup != "message-time" || ages.MessageAge != 168*time.Hour {
+		t.Errorf("message-time: %+v", ages)
 	}
 	if seen := spec[*filter.Store](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
 		t.Errorf("filter: %+v", seen)
@@ -180,11 +180,9 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { postgres: { dsn: 'mysql://h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
 		{"stores:\n  a: { postgres: { dsn: 'postgres://u:a@b@h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it cannot be understood: in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @; elsewhere put a value with blanks in single quotes"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', schema: 'a;b', prefix: A } }\n", "c.yaml:2:43: stores.a.postgres.schema: \"a;b\": write lower-case letters, digits and _, a letter first\nc.yaml:2:58: stores.a.postgres.prefix: \"A\": write lower-case letters, digits and _, a letter first"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete, generations, message-time"},
+		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete, message-time"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup_rate: 0, cleanup_hours: '22-6' } }\n", "c.yaml:2:49: stores.a.postgres.cleanup_rate: \"0\": must be between 1 and 1000000000\nc.yaml:2:67: stores.a.postgres.cleanup_hours: \"22-6\": not hours of a day: write whole ones like 22:00-06:00"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it is for cleanup: message-time: write that too, or leave it out"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: generations, partitions: 4 } }\n", "c.yaml:2:69: stores.a.postgres.partitions: generations have tables of their own: leave it out"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: delete, generation: 1d } }\n", "c.yaml:2:64: stores.a.postgres.generation: it is for cleanup: generations: write that too, or leave it out"},
 		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: it has a query: what is to be set beside user, password, host and database has a field of its own\nc.yaml:2:47: stores.a.redis.prefix: it must not have braces"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: there is no password for it"},
 		{"stores:\n  a: { filter: { rate: 1, expect: 0, window: 1d } }\n", "c.yaml:2:24: stores.a.filter.rate: \"1\": not a rate: write a number above 0 and below 1, like 0.001\nc.yaml:2:35: stores.a.filter.expect: \"0\": must be at least 1"},

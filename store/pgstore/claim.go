@@ -147,9 +147,9 @@ func find(all []asked, key semel.Digest) *asked {
 // nobody can read what that transaction wrote before it commits.
 const openTransaction = "a transaction that has not committed"
 
-// decide answers all requests for some keys. Where another transaction holds
-// one of them for longer than we wait, the others must not wait for it too: the
-// keys are tried in ever smaller parts, until that one is alone and in flight.
+// decide answers all requests for some keys. If another transaction holds one of them
+// for longer than the lock timeout, the others must not wait for it too. The keys are
+// then tried in ever smaller parts, until that key is alone and in flight.
 func (c *claims) decide(ctx context.Context, keys []asked) error {
 	keys, err := c.rounds(ctx, keys)
 	switch {
@@ -188,9 +188,6 @@ func (c *claims) rounds(ctx context.Context, keys []asked) ([]asked, error) {
 		changes, err := c.read(ctx, keys, lookFirst)
 		lookFirst = false
 		if err == nil && len(changes) > 0 {
-			err = c.liftChanged(ctx, changes)
-		}
-		if err == nil && len(changes) > 0 {
 			err = c.put(ctx, keys, changes)
 		}
 		keys = open(keys)
@@ -226,7 +223,7 @@ func (s *share) saw(known, all int) {
 
 // insert makes the rows of keys that have none, for the first request of each.
 func (c *claims) insert(ctx context.Context, keys []asked) error {
-	if all, err := c.hope(ctx, keys); all || err != nil {
+	if all, err := c.insertOptimistically(ctx, keys); all || err != nil {
 		return err
 	}
 	p := c.params(keys)
@@ -235,14 +232,14 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		scopes, ids := c.readable(keys)
 		args = append(args, scopes, ids)
 	}
-	made, err := collect(ctx, c.session, c.sql().insert, args, func(rows pgx.CollectableRow) (r row, err error) {
+	made, err := collect(ctx, c.session, c.sql.insert, args, func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
 		return r, err
 	})
 	if err == nil {
 		c.known.saw(len(keys)-len(made), len(keys))
-		if len(keys) >= c.leastHope {
-			c.calm.saw(len(made) == len(keys))
+		if len(keys) >= c.leastOptimistic {
+			c.optimism.saw(len(made) == len(keys))
 		}
 	}
 	for i := range made {
@@ -321,21 +318,14 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 }
 
 // rows reads the rows of different keys, as of one moment of the server. There
-// is one for each key, in any order, also where the table has none.
+// is one for each key, in any order, even if the table has none.
 func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
-	for {
-		var now time.Time
-		rows, err := collect(ctx, s, s.sql().read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
-			err = scanRow(rows, &r, &now, s.opts.KeepIDs)
-			return r, err
-		})
-		if err != nil || len(rows) == len(keys) || s.ring == nil {
-			return rows, now, err
-		}
-		if err := s.learn(ctx); err != nil {
-			return nil, now, err
-		}
-	}
+	var now time.Time
+	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
+		err = scanRow(rows, &r, &now, s.opts.KeepIDs)
+		return r, err
+	})
+	return rows, now, err
 }
 
 // put makes changes to rows that are still as they were read, and answers what
@@ -349,7 +339,7 @@ func (c *claims) put(ctx context.Context, keys []asked, changes []change) error 
 		row
 		now time.Time
 	}
-	made, err := collect(ctx, c.session, c.sql().put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
+	made, err := collect(ctx, c.session, c.sql.put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
 		err = rows.Scan((*[16]byte)(&m.key), &m.token, &m.until, &m.seen, &m.now)
 		return m, err
 	})
@@ -361,4 +351,106 @@ func (c *claims) put(ctx context.Context, keys []asked, changes []change) error 
 		c.settle(k, &r, m.now)
 	}
 	return err
+}
+
+// params are the columns of the insert statement, for the first request of each
+// key.
+type params struct {
+	keys         pgtype.FlatArray[[16]byte]
+	spans        pgtype.FlatArray[pgtype.Int8]
+	fingerprints pgtype.FlatArray[pgtype.Int8]
+	owners       pgtype.FlatArray[[]byte]
+	deadlines    pgtype.FlatArray[pgtype.Timestamptz]
+	makers       pgtype.FlatArray[pgtype.Int8] // empty if there are none
+}
+
+func (c *claims) params(keys []asked) *params {
+	p := &params{
+		keys:         digestsOf(keys),
+		spans:        make([]pgtype.Int8, len(keys)),
+		fingerprints: make([]pgtype.Int8, len(keys)),
+		owners:       make([][]byte, len(keys)),
+		deadlines:    make([]pgtype.Timestamptz, len(keys)),
+	}
+	for i := range keys {
+		req := &c.reqs[keys[i].which[0]]
+		p.spans[i] = spanOf(req)
+		p.fingerprints[i] = fingerprint(req.Fingerprint)
+		p.deadlines[i] = c.hasher.deadline(req)
+		if !req.Done {
+			p.owners[i] = encodeOwner(req.Owner, req.Hold)
+		}
+	}
+	p.makers = c.makersOf(keys)
+	return p
+}
+
+// makersOf returns the column of makers, empty if there are none.
+func (c *claims) makersOf(keys []asked) pgtype.FlatArray[pgtype.Int8] {
+	makers := pgtype.FlatArray[pgtype.Int8]{}
+	for i := range keys {
+		maker := c.maker(&c.reqs[keys[i].which[0]])
+		if maker.Valid && len(makers) == 0 {
+			makers = make(pgtype.FlatArray[pgtype.Int8], len(keys))
+		}
+		if len(makers) > 0 {
+			makers[i] = maker
+		}
+	}
+	return makers
+}
+
+// readable returns the columns of readable keys.
+func (c *claims) readable(keys []asked) (scopes, ids pgtype.FlatArray[[]byte]) {
+	scopes, ids = make([][]byte, len(keys)), make([][]byte, len(keys))
+	for i := range keys {
+		key := c.reqs[keys[i].which[0]].Key
+		scopes[i], ids[i] = []byte(key.Scope), []byte(key.ID)
+	}
+	return scopes, ids
+}
+
+func digestsOf(keys []asked) pgtype.FlatArray[[16]byte] {
+	digests := make(pgtype.FlatArray[[16]byte], len(keys))
+	for i := range keys {
+		digests[i] = keys[i].key
+	}
+	return digests
+}
+
+// putParams are the columns of the put statement.
+type putParams struct {
+	keys         pgtype.FlatArray[[16]byte]
+	spans        pgtype.FlatArray[pgtype.Int8]
+	fingerprints pgtype.FlatArray[pgtype.Int8]
+	owners       pgtype.FlatArray[[]byte]
+	attempts     pgtype.FlatArray[pgtype.Int4]
+	seen         pgtype.FlatArray[pgtype.Timestamptz]
+	keep         pgtype.FlatArray[bool]
+	wasTokens    pgtype.FlatArray[pgtype.Int8]
+	wasUntil     pgtype.FlatArray[pgtype.Timestamptz]
+	wasOwned     pgtype.FlatArray[bool]
+	makers       pgtype.FlatArray[pgtype.Int8]
+}
+
+func (p *putParams) add(c *change) {
+	p.keys = append(p.keys, c.was.key)
+	p.fingerprints = append(p.fingerprints, c.next.fingerprint)
+	p.attempts = append(p.attempts, c.next.attempt)
+	p.seen = append(p.seen, c.next.seen)
+	p.keep = append(p.keep, c.keep)
+	p.spans = append(p.spans, c.span)
+	var owner []byte
+	if c.next.owned {
+		owner = encodeOwner(c.next.owner, c.next.hold)
+	}
+	p.owners = append(p.owners, owner)
+	p.wasTokens = append(p.wasTokens, c.was.token)
+	p.wasUntil = append(p.wasUntil, c.was.until)
+	p.wasOwned = append(p.wasOwned, c.was.owned)
+	p.makers = append(p.makers, c.next.token)
+}
+
+func (p *putParams) args() []any {
+	return []any{p.keys, p.spans, p.fingerprints, p.owners, p.attempts, p.seen, p.keep, p.wasTokens, p.wasUntil, p.wasOwned, p.makers}
 }

@@ -20,33 +20,38 @@ var transactWays = map[string]func(ctx context.Context, d *desk, call semel.Call
 		_, err := d.DoCallTx(ctx, call, fn)
 		return err
 	},
-	"DoTxBatch": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
+	"TxBatchFunc": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
 			fresh[0].Data, err = fn(ctx, tx)
 			return err
-		})[0].Err
+		}))[0].Err
 	},
-	"DoTxBatch, by item": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	"TxBatchFunc, by item": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 			fresh[0].Data, fresh[0].Err = fn(ctx, tx)
 			return nil
-		})[0].Err
+		}))[0].Err
 	},
-	"DoTxEach": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxEach(ctx, []semel.Call{call}, func(ctx context.Context, tx pgx.Tx, _ *semel.Call) ([]byte, error) {
-			return fn(ctx, tx)
-		})[0].Err
+	"TxItemFunc": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+			item.Data, err = fn(ctx, tx)
+			return err
+		}))[0].Err
 	},
 }
 
 // statementWays are the forms whose effect is SQL.
 var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Call, sql string) error{
-	"DoStatements": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
-		_, err := d.DoStatements(ctx, call, func(b *pgx.Batch) { b.Queue(sql) })
+	"TxQueueFunc": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
+		_, err := d.queueOne(ctx, call, func(b *pgx.Batch) { b.Queue(sql) })
 		return err
 	},
-	"DoBatchStatements": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
-		return d.DoBatchStatements(ctx, []semel.Call{call}, func(b *pgx.Batch, _ []*semel.Item) { b.Queue(sql) })[0].Err
+	"TxQueueFunc with a result": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			b.Queue(sql)
+			fresh[0].Data = []byte("result")
+			return nil
+		}))[0].Err
 	},
 }
 
@@ -89,10 +94,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 	open := func(t *testing.T, call *semel.Call) {
 		t.Helper()
 		b := &bundle{d.store, t}
-		answers := make([]semel.ClaimAnswer, 1)
-		req := request(call.Key)
-		req.Done = true
-		if err := d.store.InTx(b.begin()).Claim(t.Context(), []semel.ClaimRequest{req}, answers); err != nil {
+		if _, err := d.InTx(b.begin()).Claim(t.Context(), semel.Call{Key: call.Key}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -227,48 +229,39 @@ func TestErrorsOfACallersTransactionHaveTheirClass(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{LockWait: 50 * time.Millisecond, MaxResult: 10}, nil)
 	b := &bundle{d.store, t}
-	claim := func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-		answers := make([]semel.ClaimAnswer, 1)
-		return errors.Join(tx.Claim(t.Context(), []semel.ClaimRequest{req}, answers), answers[0].Err)
+	claim := func(t *testing.T, tx *Tx, key semel.Key) error {
+		_, err := tx.Claim(t.Context(), semel.Call{Key: key})
+		return err
 	}
 	for name, c := range map[string]struct {
-		do    func(t *testing.T, tx *Tx, req semel.ClaimRequest) error
+		do    func(t *testing.T, tx *Tx, key semel.Key) error
 		want  error
 		class semel.Class
 	}{
-		"a claim with a lease": {func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-			req.Done = false
-			return claim(t, tx, req)
-		}, semel.ErrInvalidRequest, semel.ClassPermanent},
-		"a key of another transaction": {func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-			if err := claim(t, d.store.InTx(b.begin()), req); err != nil {
+		"a key of another transaction": {func(t *testing.T, tx *Tx, key semel.Key) error {
+			if err := claim(t, d.InTx(b.begin()), key); err != nil {
 				t.Fatal(err)
 			}
-			return claim(t, tx, req)
+			return claim(t, tx, key)
 		}, semel.ErrStoreUnavailable, semel.ClassRetryable},
-		"the result of a key that was not claimed": {func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-			return tx.SetResult(t.Context(), req.Key, semel.Result{})
+		"the result of a key that was not claimed": {func(t *testing.T, tx *Tx, key semel.Key) error {
+			return tx.SetResult(t.Context(), key, semel.Result{})
 		}, semel.ErrInvalidRequest, semel.ClassPermanent},
-		"a result that is too large": {func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-			return tx.SetResult(t.Context(), req.Key, semel.Result{Kind: semel.Value, Data: make([]byte, 11)})
+		"a result that is too large": {func(t *testing.T, tx *Tx, key semel.Key) error {
+			return tx.SetResult(t.Context(), key, semel.Result{Kind: semel.Value, Data: make([]byte, 11)})
 		}, semel.ErrResultTooLarge, semel.ClassPermanent},
-		"once, of a key that is held": {func(t *testing.T, tx *Tx, req semel.ClaimRequest) error {
-			req.Done = false
-			if err := d.store.Claim(t.Context(), []semel.ClaimRequest{req}, make([]semel.ClaimAnswer, 1)); err != nil {
+		"a key that is held": {func(t *testing.T, tx *Tx, key semel.Key) error {
+			if err := d.store.Claim(t.Context(), []semel.ClaimRequest{request(key)}, make([]semel.ClaimAnswer, 1)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := d.Once(t.Context(), tx, semel.Call{Key: req.Key})
-			return err
+			return claim(t, tx, key)
 		}, semel.ErrInFlight, semel.ClassRetryable},
-		"once, of an invalid key": {func(t *testing.T, tx *Tx, _ semel.ClaimRequest) error {
-			_, err := d.Once(t.Context(), tx, semel.Call{})
-			return err
+		"an invalid key": {func(t *testing.T, tx *Tx, _ semel.Key) error {
+			return claim(t, tx, semel.Key{})
 		}, semel.ErrInvalidKey, semel.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := request(key(t.Name()))
-			req.Done = true
-			err := c.do(t, d.store.InTx(b.begin()), req)
+			err := c.do(t, d.InTx(b.begin()), key(t.Name()))
 			if !errors.Is(err, c.want) || semel.Classify(err) != c.class {
 				t.Errorf("got %v, which is %s; want %v, which is %s", err, semel.Classify(err), c.want, c.class)
 			}

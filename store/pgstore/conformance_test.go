@@ -127,7 +127,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	if err != nil {
 		return err
 	}
-	if err := s.InTx(tx).Claim(ctx, reqs, answers); err != nil {
+	if err := (&Guard{store: s}).InTx(tx).claim(ctx, reqs, answers); err != nil {
 		return errors.Join(err, tx.Rollback(ctx))
 	}
 	if commit {

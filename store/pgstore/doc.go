@@ -6,25 +6,24 @@
 // 128-bit keyed digests in a uuid column; the secret of the digests lives in
 // the database, so that all processes agree. All times are the server's.
 //
-// The tables are made by [Migrate], or by the SQL that [SQL] prints, under a
-// role that may create them. The role of the store itself needs no more than
-// SELECT, INSERT, UPDATE and DELETE on the tables and USAGE on the schema and
-// on the sequence; who cleans up by generations or by message time needs
-// TRUNCATE on them as well.
+// [Connect] with [Options].Migrate creates the tables. If the role of the program may
+// not create tables, run [Migrate], or the SQL that [SQL] prints, under another role.
+// The role of the store then needs SELECT, INSERT, UPDATE and DELETE on the tables, and
+// USAGE on the schema and on the sequence. Clean-up by message time also needs TRUNCATE
+// on the partitions.
 //
-// Keys are forgotten in one of three forms, which is chosen when the tables are
-// made, [MigrateOptions].Cleanup: row by row, by generations, or by the time
-// inside their ids. A key is remembered for exactly its window in each of them;
-// they differ in what that costs. [Store.Maintain] does the work.
+// Keys are forgotten in one of two forms: row by row, or by the time inside their
+// ids. [MigrateOptions].Cleanup chooses the form when the tables are created. A
+// key is remembered for exactly its window in both; they differ in cost.
+// [Store.Maintain] does the work.
 //
-// A failover to an asynchronous standby forgets what the standby had not
-// received: those keys may have their effect again, those of [Guard.DoTx] are
-// gone together with what was written for them, and fencing tokens may fall to
-// what the standby knew. A synchronous standby forgets nothing.
+// A failover to an asynchronous standby forgets the keys that the standby had not
+// received. Their effects may be repeated; keys of [Guard.DoTx] are gone together with
+// their writes. Fencing tokens may fall to those that the standby had. A synchronous
+// standby forgets nothing.
 //
-// The store holds neither sessions nor named prepared statements unless it is
-// told to (see [Options].Prepare), so that it works behind PgBouncer in
-// transaction mode. Transactions of a [Guard] go in the mode of the pool, as
-// the statements of their effects do: that of [Connect] names none, and that of
-// a pool which is given to [New] must not be cache_statement there.
+// The store needs no session and, without [Options].Prepare, no named prepared
+// statement, so that it works behind PgBouncer in transaction mode. Transactions of a
+// [Guard] use the mode of the pool. [Connect] opens a pool that names no statements. A
+// pool given to [New] must not have the mode cache_statement behind such a pooler.
 package pgstore

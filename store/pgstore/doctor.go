@@ -3,6 +3,9 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -234,4 +237,204 @@ func (e *examination) judgeClock(off time.Duration) {
 // duration takes months for 30 days, as PostgreSQL does where it must.
 func duration(i pgtype.Interval) time.Duration {
 	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days+30*i.Months)*24*time.Hour
+}
+
+// need is what a role must be allowed to do with a table or sequence.
+type need struct{ relation, privilege string }
+
+// needs returns what the store's calls need, given the partitions of the table
+// of keys. PostgreSQL checks the privileges of the table that a statement names:
+// claims name the parent, and clean-up names the partitions.
+func (s *Store) needs(partitions []string) (needs []need) {
+	add := func(relation string, privileges ...string) {
+		for _, p := range privileges {
+			needs = append(needs, need{relation, p})
+		}
+	}
+	add(s.opts.quoted("meta"), "SELECT", "UPDATE")
+	add(s.opts.quoted("migrations"), "SELECT")
+	add(s.opts.quoted("tokens"), "USAGE")
+	if s.hasher.times != nil {
+		add(s.opts.quoted("times"), "SELECT", "UPDATE")
+	}
+	add(s.opts.quoted("keys"), "SELECT", "INSERT", "UPDATE", "DELETE")
+	for _, partition := range partitions {
+		add(partition, "SELECT", "UPDATE", "DELETE")
+	}
+	return needs
+}
+
+const partitionsSQL = `SELECT array(SELECT format('%I.%I', n.nspname, c.relname)
+	FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+	WHERE i.inhparent = to_regclass($1) ORDER BY c.oid)`
+
+const lackingSQL = `SELECT current_user, array(
+	SELECT need.privilege || ' on ' || need.relation FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS need (relation, privilege, n)
+	WHERE NOT CASE need.privilege WHEN 'USAGE' THEN has_sequence_privilege(need.relation, need.privilege) ELSE has_table_privilege(need.relation, need.privilege) END
+	ORDER BY need.n)`
+
+// privileges judges what this role may do.
+func (e *examination) privileges(ctx context.Context) error {
+	var partitions []string
+	if err := e.ask(ctx, partitionsSQL, []any{e.opts.quoted("keys")}, &partitions); err != nil {
+		return err
+	}
+	role, lacking, err := e.lacking(ctx, e.needs(partitions))
+	if err != nil {
+		return err
+	}
+	found := fmt.Sprintf("role %s has what it needs", role)
+	if len(lacking) > 0 {
+		found = fmt.Sprintf("role %s lacks %s", role, listed(lacking))
+	}
+	e.judge(len(lacking) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
+	if err := e.audits(ctx); err != nil || e.hasher.times == nil {
+		return err
+	}
+	return e.truncates(ctx, partitions)
+}
+
+// audits judges whether this role may write the audit log.
+func (e *examination) audits(ctx context.Context) error {
+	var may bool
+	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'INSERT') AND has_table_privilege($1, 'SELECT')", []any{e.opts.quoted("audit")}, &may); err != nil {
+		return err
+	}
+	found := "this role may write it"
+	if !may {
+		found = "this role may not write it"
+	}
+	e.judge(!may, semel.Notice, "audit log", found, "none for claims; keys cannot be removed or resolved by hand with this role",
+		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" to the role of who does so")
+	return nil
+}
+
+// truncates judges whether this role may do the clean-up, where that truncates
+// tables.
+func (e *examination) truncates(ctx context.Context, tables []string) error {
+	var needs []need
+	for _, table := range tables {
+		needs = append(needs, need{table, "TRUNCATE"})
+	}
+	_, lacking, err := e.lacking(ctx, needs)
+	if err != nil {
+		return err
+	}
+	found := "this role may"
+	if len(lacking) > 0 {
+		found = "this role lacks " + listed(lacking)
+	}
+	e.judge(len(lacking) > 0, semel.Notice, "truncate", found, "none for claims; clean-up by this role fails", "GRANT TRUNCATE to the role that runs the maintenance")
+	return nil
+}
+
+// lacking returns this role, and which of the privileges it does not have.
+func (e *examination) lacking(ctx context.Context, needs []need) (role string, lacking []string, err error) {
+	relations, privileges := make([]string, len(needs)), make([]string, len(needs))
+	for i, n := range needs {
+		relations[i], privileges[i] = n.relation, n.privilege
+	}
+	err = e.ask(ctx, lackingSQL, []any{relations, privileges}, &role, &lacking)
+	return role, lacking, err
+}
+
+// listed names the first of many.
+func listed(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// replication is what a primary says of the servers that follow it.
+type replication struct {
+	names, commit string // synchronous_standby_names, synchronous_commit
+	// synchronous are those that commits wait for, asynchronous the others that
+	// could take over, and unseen those of which this role may not see which
+	// they are.
+	synchronous, asynchronous, unseen int
+}
+
+// standbysSQL counts those who follow. A logical subscriber and a backup cannot
+// take over; but commits wait for a subscriber that is named.
+const standbysSQL = `SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
+	count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')),
+	count(*) FILTER (WHERE r.sync_state NOT IN ('sync', 'quorum') AND r.state <> 'backup' AND s.pid IS NULL),
+	count(*) FILTER (WHERE r.sync_state IS NULL AND s.pid IS NULL)
+FROM pg_stat_replication AS r
+LEFT JOIN (SELECT active_pid AS pid FROM pg_replication_slots WHERE slot_type = 'logical') AS s ON s.pid = r.pid`
+
+// standbys judges what a failover forgets. Of a server that is a standby itself
+// it is enough that it is one.
+func (e *examination) standbys(ctx context.Context) error {
+	var r replication
+	var standby bool
+	err := e.ask(ctx, standbysSQL, nil, &standby, &r.names, &r.commit, &r.synchronous, &r.asynchronous, &r.unseen)
+	if err == nil && !standby {
+		e.judgeStandbys(r)
+	}
+	return err
+}
+
+func (e *examination) judgeStandbys(r replication) {
+	found := fmt.Sprintf("%d standbys, %d of them synchronous, synchronous_standby_names = '%s'", r.synchronous+r.asynchronous+r.unseen, r.synchronous, r.names)
+	const forgets = "a failover to an asynchronous standby forgets the keys that had not reached it: their effects are repeated"
+	switch {
+	case r.names == "":
+		e.judge(r.asynchronous+r.unseen > 0, semel.Warning, "synchronous_standby_names", found, forgets,
+			"name at least one standby in synchronous_standby_names, or fail over to none that lags")
+	case r.commit == "local" || r.commit == "off":
+		e.judge(true, semel.Warning, "synchronous standbys", found+", synchronous_commit = "+r.commit,
+			"commits do not wait for the synchronous standby: a failover forgets keys, whose effects are repeated", "set synchronous_commit = on for this role")
+	case r.unseen == 0 && r.synchronous < awaited(r.names):
+		e.judge(true, semel.Broken, "synchronous_standby_names", found,
+			"no key can be claimed: every commit waits for standbys that are not there",
+			"start the standbys that are named, or change synchronous_standby_names")
+	default:
+		e.judge(r.asynchronous > 0, semel.Warning, "synchronous_standby_names", found, forgets,
+			"fail over to synchronous standbys alone, or name all of them in synchronous_standby_names")
+	}
+}
+
+var numbered = regexp.MustCompile(`(?i)^\s*(?:first|any)?\s*([0-9]+)\s*\(`)
+
+// awaited returns how many standbys a commit waits for, by the setting
+// synchronous_standby_names that is not empty.
+func awaited(names string) int {
+	if m := numbered.FindStringSubmatch(names); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			return n
+		}
+	}
+	return 1
+}
+
+// form examines what there is of a form of clean-up beyond the table of keys.
+func (e *examination) form(ctx context.Context) error {
+	if e.hasher.times == nil {
+		return nil
+	}
+	return e.floor(ctx)
+}
+
+func (e *examination) floor(ctx context.Context) error {
+	var behind pgtype.Interval
+	var raised bool
+	err := e.ask(ctx, "SELECT clock_timestamp() - age * interval '1 microsecond' - floor, floor > 'epoch' FROM "+e.opts.quoted("times"), nil, &behind, &raised)
+	if err != nil {
+		return err
+	}
+	if raised {
+		e.judgeFloor(duration(behind))
+	} else { // the finding about clean-up says for how long
+		e.judge(false, semel.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
+	}
+	return nil
+}
+
+func (e *examination) judgeFloor(behind time.Duration) {
+	m := e.hasher.times
+	e.judge(behind > m.width()+lag, semel.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
+		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
 }

@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/services"
@@ -124,6 +126,163 @@ func TestOldTransactionAndDeadRowsAreFound(t *testing.T) {
 		c.look(e)
 		if f := e.findings[0]; f.Subject != c.subject || f.Severity != c.severity {
 			t.Errorf("%s is found %+v, want %s", c.subject, f, c.severity)
+		}
+	}
+}
+
+func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		made MigrateOptions
+		// revoked are privileges by table, each without which calls fail, and
+		// truncates a table that clean-up truncates.
+		revoked   map[string]string
+		truncates string
+	}{
+		"partitions":   {MigrateOptions{Partitions: 2}, map[string]string{"keys": "INSERT", "keys_0": "UPDATE", "keys_1": "DELETE"}, ""},
+		"message time": {MigrateOptions{Cleanup: CleanupMessageTime}, map[string]string{"times": "UPDATE", "keys_0": "SELECT", "keys_31": "DELETE"}, "keys_7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := shared.Database(t)
+			migrated(t, address, &c.made)
+			b := openAt(t, address, nil)
+			user := newRole(t, b)
+			b.exec("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO " + user)
+			b.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO " + user)
+			s := openAt(t, as(address, user), nil).Store
+			if f := finding(t, s, "privileges"); f.Severity != semel.Fine {
+				t.Errorf("with all privileges: %+v", f)
+			}
+			for table, privilege := range c.revoked {
+				b.exec("REVOKE " + privilege + " ON semel_" + table + " FROM " + user)
+				f := finding(t, s, "privileges")
+				if f.Severity != semel.Broken || !strings.Contains(f.Found, " lacks "+privilege+" on ") || !strings.Contains(f.Found, "semel_"+table) || strings.Contains(f.Found, ", ") {
+					t.Errorf("without %s on %s: %+v", privilege, table, f)
+				}
+				b.exec("GRANT " + privilege + " ON semel_" + table + " TO " + user)
+			}
+			if c.truncates == "" {
+				return
+			}
+			b.exec("REVOKE TRUNCATE ON semel_" + c.truncates + " FROM " + user)
+			if f := finding(t, s, "truncate"); f.Severity != semel.Notice || !strings.Contains(f.Found, "semel_"+c.truncates) {
+				t.Errorf("without TRUNCATE on %s: %+v", c.truncates, f)
+			}
+		})
+	}
+}
+
+func TestManyThingsAreNotAllListed(t *testing.T) {
+	t.Parallel()
+	many := strings.Split("a b c d e f g h i j", " ")
+	if got := listed(many); got != "a, b, c, d, e, f, g, h and 2 more" {
+		t.Error(got)
+	}
+	if got := listed(many[:8]); got != "a, b, c, d, e, f, g, h" {
+		t.Error(got)
+	}
+}
+
+func TestStandbysAreJudgedByWhatAFailoverForgets(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		replication
+		want semel.Severity
+	}{
+		"none":                         {replication{}, semel.Fine},
+		"asynchronous":                 {replication{asynchronous: 1}, semel.Warning},
+		"unseen":                       {replication{unseen: 1}, semel.Warning},
+		"synchronous":                  {replication{names: "a", synchronous: 1}, semel.Fine},
+		"one of two":                   {replication{names: "a", synchronous: 1, asynchronous: 1}, semel.Warning},
+		"named and absent":             {replication{names: "a"}, semel.Broken},
+		"another than the named":       {replication{names: "a", asynchronous: 2}, semel.Broken},
+		"fewer than awaited":           {replication{names: "FIRST 2 (a, b)", synchronous: 1}, semel.Broken},
+		"as many as awaited":           {replication{names: "any 2(a, b, c)", synchronous: 2}, semel.Fine},
+		"named, which may not be seen": {replication{names: "a", unseen: 1}, semel.Fine},
+	} {
+		c.commit = "on"
+		e := new(examination)
+		e.judgeStandbys(c.replication)
+		if f := e.findings[0]; f.Severity != c.want {
+			t.Errorf("%s: %+v, want %s", what, f, c.want)
+		}
+	}
+	for names, want := range map[string]int{"a": 1, "*": 1, "a, b": 1, "2 (a, b)": 2, "FIRST 3(a,b,c)": 3, " Any 2 (*)": 2, "first": 1} {
+		if n := awaited(names); n != want {
+			t.Errorf("%q awaits %d, want %d", names, n, want)
+		}
+	}
+}
+
+func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
+	t.Parallel()
+	primary := servicestest.StartPostgres(t, nil)
+	b := openedAt(t, primary.URL(), nil)
+	user := newRole(t, b)
+	b.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + user)
+	blind := openAt(t, as(primary.URL(), user), nil).Store
+	for _, name := range []string{"one", "two"} {
+		servicestest.StartStandby(t, primary, map[string]string{"cluster_name": name})
+	}
+	reload := func(ctx context.Context, sql string) {
+		t.Helper()
+		for _, sql := range []string{sql, "SELECT pg_reload_conf()"} {
+			if _, err := b.pool.Exec(ctx, sql); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(func() { reload(context.Background(), "ALTER SYSTEM RESET synchronous_standby_names") }) // or nothing is committed any more
+	for _, c := range []struct {
+		names string
+		want  semel.Severity
+		found string
+	}{
+		{"one", semel.Warning, "2 standbys, 1 of them synchronous"},
+		{"ANY 2 (one, two)", semel.Fine, "2 standbys, 2 of them synchronous"},
+		{"nobody", semel.Broken, "2 standbys, 0 of them synchronous"},
+		{"FIRST 3 (one, two, three)", semel.Broken, "2 standbys, 2 of them synchronous"},
+	} {
+		reload(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '"+c.names+"'")
+		eventually(t, "the finding under "+c.names, func() bool {
+			f := finding(t, b.Store, "synchronous_standby_names")
+			return f.Severity == c.want && strings.Contains(f.Found, c.found) && strings.Contains(f.Found, "'"+c.names+"'")
+		})
+		eventually(t, "what a role sees that may see less, under "+c.names, func() bool {
+			f := finding(t, blind, "synchronous_standby_names")
+			return f.Severity == semel.Fine && strings.Contains(f.Found, "2 standbys") && strings.Contains(f.Found, "'"+c.names+"'")
+		})
+	}
+}
+
+func TestDoctorTellsWhatHoldsCleanUpBack(t *testing.T) {
+	t.Parallel()
+	times := &examination{Store: &Store{hasher: hasher{times: &messageTime{age: 28 * time.Hour, slots: 32}}}}
+	for behind, want := range map[time.Duration]semel.Severity{-time.Minute: semel.Fine, time.Hour: semel.Fine, 3 * time.Hour: semel.Notice} {
+		times.findings = nil
+		times.judgeFloor(behind)
+		if got := times.findings[0]; got.Severity != want {
+			t.Errorf("%v behind: %+v, want %s", behind, got, want)
+		}
+	}
+}
+
+func TestDoctorExaminesCleanUpByMessageTime(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	migrated(t, address, &MigrateOptions{Cleanup: CleanupMessageTime})
+	s, err := New(t.Context(), pool(t, address), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := finding(t, s, "oldest message"); f.Severity != semel.Fine || f.Found != "of any age: no clean-up has run yet" {
+		t.Errorf("before the first clean-up: %+v", f)
+	}
+	purged(t, s) // raises the floor, which begins at zero
+	for _, subject := range []string{"oldest message", "truncate"} {
+		if f := finding(t, s, subject); f.Severity != semel.Fine {
+			t.Errorf("%+v", f)
 		}
 	}
 }

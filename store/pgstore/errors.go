@@ -11,7 +11,7 @@ import (
 )
 
 // ErrSchema: the tables are not there, or not as this version needs them. It
-// is permanent until somebody migrates.
+// is permanent until the tables are migrated.
 var ErrSchema = fmt.Errorf("schema is not migrated: %w", semel.ErrInvalidRequest)
 
 // What PostgreSQL says, as far as something follows from it.
@@ -41,9 +41,9 @@ func failure(err error) error {
 	case errors.As(err, &server):
 		return fmt.Errorf("%w: %w", answered(server), err)
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
-		// Nothing was sent. (A closed connection says so too, and may have been
-		// found closed while it was read from: of that one nothing is known.) A caller who gave up is told so, not that the
-		// server is away.
+		// Nothing was sent. A closed connection says so too, but may have been found
+		// closed while it was read from: then the outcome is not known. A caller who
+		// gave up gets the error of the context, not that the server is unavailable.
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
@@ -92,11 +92,11 @@ func answered(e *pgconn.PgError) error {
 		}
 		return semel.ErrStoreFull
 	case "0A", "22", "23", "28", "3D", "3F", "42", "54":
-		// The statement, the data or the permission: nothing was changed, and
-		// nothing will be until somebody changes something.
+		// The statement, the data or the permission: nothing was changed, and a retry
+		// changes nothing either.
 		return semel.ErrInvalidRequest
 	}
-	// All else is refused and rolled back: a dead-lock, a lock that was not
+	// All else is refused and rolled back: a deadlock, a lock that was not
 	// free in time, a cancelled statement, a server that starts, stops
 	// accepting, or is a standby.
 	return semel.ErrStoreUnavailable

@@ -16,9 +16,9 @@ import (
 
 func ExampleConnect() {
 	ctx := context.Background()
-	store, err := pgstore.Connect(ctx, os.Getenv("DATABASE_URL"), nil)
+	store, err := pgstore.Connect(ctx, os.Getenv("DATABASE_URL"), &pgstore.Options{Migrate: true})
 	if err != nil {
-		fmt.Println(err) // says `semel migrate up` where the tables are missing
+		fmt.Println(err)
 		return
 	}
 	defer store.Close()

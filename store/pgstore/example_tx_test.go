@@ -27,6 +27,10 @@ type order struct {
 	Cents   int64
 }
 
+func connect(ctx context.Context, address string) (*pgstore.Store, error) {
+	return pgstore.Connect(ctx, address, &pgstore.Options{Migrate: true})
+}
+
 func pay(ctx context.Context, guard *pgstore.Guard, o order) (string, error) {
 	key := semel.Key{Scope: "payments", ID: o.ID}
 	out, err := guard.DoTx(ctx, key, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -41,7 +45,7 @@ func payAll(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.B
 	for i, o := range orders {
 		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
 	}
-	return guard.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 		for _, item := range fresh {
 			o := orders[item.Index]
 			_, item.Err = tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
@@ -50,20 +54,39 @@ func payAll(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.B
 			}
 		}
 		return nil
-	})
+	}))
 }
 
-func payByStatement(ctx context.Context, guard *pgstore.Guard, o order) error {
-	call := semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}}
-	_, err := guard.DoStatements(ctx, call, func(b *pgx.Batch) {
-		b.Queue("UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
-	})
-	return err
+func payInOneTrip(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.BatchOutcome {
+	calls := make([]semel.Call, len(orders))
+	for i, o := range orders {
+		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
+	}
+	return guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+		for _, item := range fresh {
+			o := orders[item.Index]
+			b.Queue("UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+		}
+		return nil
+	}))
 }
 
-func payInOurs(ctx context.Context, pool *pgxpool.Pool, store *pgstore.Store, guard *pgstore.Guard, o order) error {
+func payEach(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.BatchOutcome {
+	calls := make([]semel.Call, len(orders))
+	for i, o := range orders {
+		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
+	}
+	return guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) error {
+		o := orders[item.Index]
+		_, err := tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
+		item.Data = []byte("receipt of " + o.ID)
+		return err
+	}))
+}
+
+func payInOurs(ctx context.Context, pool *pgxpool.Pool, guard *pgstore.Guard, o order) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		out, err := guard.Once(ctx, store.InTx(tx), semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
+		out, err := guard.InTx(tx).Claim(ctx, semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
 		if err != nil || out.Decision != semel.Fresh {
 			return err
 		}
@@ -72,13 +95,13 @@ func payInOurs(ctx context.Context, pool *pgxpool.Pool, store *pgstore.Store, gu
 	})
 }
 
-func payInSQL(ctx context.Context, db *sql.DB, store *pgstore.Store, guard *pgstore.Guard, o order) error {
+func payInSQL(ctx context.Context, db *sql.DB, guard *pgstore.Guard, o order) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	out, err := guard.Once(ctx, store.InSQLTx(tx), semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
+	out, err := guard.InSQLTx(tx).Claim(ctx, semel.Call{Key: semel.Key{Scope: "payments", ID: o.ID}})
 	if err != nil || out.Decision != semel.Fresh {
 		return err
 	}
@@ -94,16 +117,13 @@ type customer struct {
 	Name     string
 }
 
-func keepNewest(ctx context.Context, pool *pgxpool.Pool, c customer) (applied pgstore.Applied, err error) {
-	customers, err := pgstore.NewUpsert(pgstore.Table{Name: "customers", Keys: []string{"id"}, Version: "revision", Columns: []string{"name"}})
-	if err != nil {
-		return pgstore.NotApplied, err
-	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		applied, err = customers.Write(ctx, tx, c.ID, c.Revision, c.Name)
-		return err
-	})
-	return applied, err
+func keepNewest(ctx context.Context, pool *pgxpool.Pool, c customer) (stale bool, err error) {
+	const upsert = `
+		INSERT INTO customers AS old (id, revision, name) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, name = excluded.name
+		WHERE old.revision IS NULL OR old.revision < excluded.revision`
+	tag, err := pool.Exec(ctx, upsert, c.ID, c.Revision, c.Name)
+	return err == nil && tag.RowsAffected() == 0, err
 }
 
 func ExampleGuard_DoTx() {
@@ -126,7 +146,7 @@ func ExampleGuard_DoTx() {
 	fmt.Println(out.Decision, string(out.Result.Data), err)
 }
 
-func ExampleGuard_Once() {
+func ExampleGuard_InTx() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://shop@localhost/shop")
 	if err != nil {
@@ -144,7 +164,7 @@ func ExampleGuard_Once() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(payInOurs(ctx, pool, store, guard, order{ID: "order-42", Account: "alice", Cents: 1250}))
+	fmt.Println(payInOurs(ctx, pool, guard, order{ID: "order-42", Account: "alice", Cents: 1250}))
 }
 
 func TestExamplesOfTransactions(t *testing.T) {
@@ -156,17 +176,15 @@ func TestExamplesOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err := pgstore.Migrate(ctx, pool, nil); err != nil {
+	store, err := connect(ctx, address) // to a fresh database
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer store.Close()
 	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id text PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(ctx, "INSERT INTO accounts VALUES ('alice', 1000), ('bob', 10); CREATE TABLE customers (id text PRIMARY KEY, revision bigint, name text)"); err != nil {
-		t.Fatal(err)
-	}
-	store, err := pgstore.New(ctx, pool, nil)
-	if err != nil {
 		t.Fatal(err)
 	}
 	guard, err := pgstore.NewGuard(store, nil)
@@ -191,9 +209,10 @@ func TestExamplesOfTransactions(t *testing.T) {
 			}
 		}
 		for name, err := range map[string]error{
-			"statement": payByStatement(ctx, guard, order{"order-5", "alice", 100}),
-			"ours":      payInOurs(ctx, pool, store, guard, order{"order-6", "alice", 100}),
-			"sql":       payInSQL(ctx, db, store, guard, order{"order-7", "alice", 100}),
+			"one trip": payInOneTrip(ctx, guard, []order{{"order-5", "alice", 100}})[0].Err,
+			"each":     payEach(ctx, guard, []order{{"order-8", "alice", 100}})[0].Err,
+			"ours":     payInOurs(ctx, pool, guard, order{"order-6", "alice", 100}),
+			"sql":      payInSQL(ctx, db, guard, order{"order-7", "alice", 100}),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -201,13 +220,13 @@ func TestExamplesOfTransactions(t *testing.T) {
 		}
 	}
 	var cents int64
-	if err := pool.QueryRow(ctx, "SELECT cents FROM accounts WHERE id = 'alice'").Scan(&cents); err != nil || cents != 400 {
-		t.Errorf("alice has %d cents, %v; want 400", cents, err)
+	if err := pool.QueryRow(ctx, "SELECT cents FROM accounts WHERE id = 'alice'").Scan(&cents); err != nil || cents != 300 {
+		t.Errorf("alice has %d cents, %v; want 300", cents, err)
 	}
-	for i, want := range []pgstore.Applied{pgstore.Written, pgstore.Equal, pgstore.Stale} {
-		applied, err := keepNewest(ctx, pool, customer{"c", []int64{2, 2, 1}[i], "Carol"})
-		if applied != want || err != nil {
-			t.Errorf("version %d is %s, %v; want %s", i, applied, err, want)
+	for i, want := range []bool{false, true, true, false} {
+		stale, err := keepNewest(ctx, pool, customer{"c", []int64{2, 2, 1, 3}[i], "Carol"})
+		if stale != want || err != nil {
+			t.Errorf("message %d is stale: %t, %v; want %t", i, stale, err, want)
 		}
 	}
 }

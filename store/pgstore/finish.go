@@ -110,11 +110,8 @@ func (s session) finish(ctx context.Context, v verb, n int) error {
 // their keys by the statement, the others by a look at what is there instead.
 func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 	left, err := s.finishHeld(ctx, v, some)
-	switch {
-	case err != nil || len(left) == 0:
+	if err != nil || len(left) == 0 {
 		return err
-	case s.ring != nil:
-		return s.finishLifted(ctx, v, left)
 	}
 	rows, now, err := s.rows(ctx, keysOf(left))
 	if err == nil {
@@ -131,7 +128,7 @@ func (s session) finishHeld(ctx context.Context, v verb, some []held) ([]held, e
 	for i, h := range some {
 		keys[i], tokens[i], which[i] = h.key, int64(h.token), h.i
 	}
-	changed, err := collect(ctx, s, v.statement(s.sql()), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
+	changed, err := collect(ctx, s, v.statement(&s.sql), append([]any{keys, tokens}, v.columns(which)...), func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.until)
 		return r, err
 	})

@@ -43,7 +43,7 @@ const (
 // other things too, the latter still tell.
 func inParallelFor(b *testing.B, p *pgxpool.Pool, each int, f func(ctx context.Context) error) {
 	b.Helper()
-	for range 4 * calmAfter {
+	for range 4 * optimisticAfter {
 		if err := f(b.Context()); err != nil {
 			b.Fatal(err)
 		}
@@ -117,12 +117,15 @@ func BenchmarkSameTransaction(b *testing.B) {
 		})
 	})
 	for _, prepare := range []bool{false, true} {
-		b.Run(fmt.Sprintf("1/DoStatements, prepare %t", prepare), func(b *testing.B) {
+		b.Run(fmt.Sprintf("1/TxQueueFunc, prepare %t", prepare), func(b *testing.B) {
 			g, p := newBusiness(b, prepare)
 			inParallelFor(b, p, 1, func(ctx context.Context) error {
 				id := uuidText()
-				_, err := g.DoStatements(ctx, semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(insertOrder, id, orderBody) })
-				return err
+				out := g.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
+					b.Queue(insertOrder, id, orderBody)
+					return nil
+				}))
+				return out[0].Err
 			})
 		})
 	}
@@ -146,17 +149,20 @@ func BenchmarkSameTransaction(b *testing.B) {
 		})
 	})
 	batches := map[string]func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome{
-		"DoTxBatch": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
-			return g.DoTxBatch(ctx, calls, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		"TxBatchFunc": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
+			return g.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
 				_, err := tx.Exec(ctx, insertOrders, idsOf(fresh))
 				return err
-			})
+			}))
 		},
-		"DoBatchStatements": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
-			return g.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) { b.Queue(insertOrders, idsOf(fresh)) })
+		"TxQueueFunc": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
+			return g.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+				b.Queue(insertOrders, idsOf(fresh))
+				return nil
+			}))
 		},
 	}
-	for _, name := range []string{"DoTxBatch", "DoBatchStatements"} {
+	for _, name := range []string{"TxBatchFunc", "TxQueueFunc"} {
 		b.Run("100/"+name, func(b *testing.B) {
 			g, p := newBusiness(b, false)
 			inParallelFor(b, p, size, func(ctx context.Context) error {

@@ -70,7 +70,7 @@ func race(t *testing.T, d *desk) {
 				if n%2 == 0 {
 					_, err = d.DoTx(t.Context(), key(id), counting(id))
 				} else {
-					_, err = d.DoStatements(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(count, id) })
+					_, err = d.queueOne(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(count, id) })
 				}
 				if err != nil {
 					t.Errorf("%s: %v", id, err)
@@ -165,12 +165,12 @@ func tryOnce(ctx context.Context, d *desk, way int, id string) (semel.Outcome, e
 	case 0:
 		return d.DoTx(ctx, key(id), counting(id))
 	case 1:
-		return d.DoStatements(ctx, semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(count, id) })
+		return d.queueOne(ctx, semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(count, id) })
 	}
-	out := d.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
+	out := d.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
 		fresh[0].Data, err = counting(id)(ctx, tx)
 		return err
-	})
+	}))
 	return out[0].Outcome, out[0].Err
 }
 
@@ -353,15 +353,15 @@ func TestALostAnswerToStatementsIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	p, d, direct := behindProxy(t)
 	for _, f := range []fault{loseAnswer, loseRequest} {
-		hoping(t, d)
+		makeOptimistic(t, d)
 		for range 3 {
-			if _, err := hopefulWays["DoStatements"](t.Context(), d, semel.Call{Key: key(fmt.Sprint("warm ", time.Now().UnixNano()))}); err != nil {
+			if _, err := optimisticWays["TxQueueFunc"](t.Context(), d, semel.Call{Key: key(fmt.Sprint("warm ", time.Now().UnixNano()))}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		id, struck := fmt.Sprint("fault ", f), p.struck.Load()
 		var once sync.Once
-		out, err := d.DoStatements(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) {
+		out, err := d.queueOne(t.Context(), semel.Call{Key: key(id)}, func(b *pgx.Batch) {
 			b.Queue(count, id)
 			once.Do(func() { p.strike(f) })
 		})
@@ -393,7 +393,7 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 			d = openDesk(t, pool(t, bouncer.URL()+"&default_query_exec_mode="+mode), opts, nil)
 		}
 		everyWayTwice(t, d)
-		hoping(t, d)
+		makeOptimistic(t, d)
 		everyWayTwice(t, d)
 		var wait sync.WaitGroup
 		for range 8 {

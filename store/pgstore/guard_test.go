@@ -67,6 +67,15 @@ func counting(id string) TxFunc {
 	}
 }
 
+// queueOne decides one call whose effect is statements.
+func (d *desk) queueOne(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
+	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
+		queue(b)
+		return nil
+	}))
+	return out[0].Outcome, out[0].Err
+}
+
 // effects returns how often the effect of an id is there.
 func (d *desk) effects(t testing.TB, id string) (n int) {
 	t.Helper()

@@ -1,9 +1,11 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,13 +21,14 @@ type MaintainOptions struct {
 	// Every is how long after the beginning of one clean-up the next begins.
 	// Defaults to 5 min. Must be at least 1 s.
 	Every time.Duration
-	// Rate is the most rows a second that are deleted. Defaults to 0: no limit
-	// but that a clean-up works a fifth of the time. Must not be negative.
+	// Rate is the most rows a second that are deleted. Defaults to 0: a clean-up works
+	// a fifth of the time, at any rate. Must not be negative.
 	Rate int
 	// Hours limits clean-up to some hours of the day. Defaults to all day.
 	Hours Hours
-	// OnPass is told of each clean-up of this process: how many rows are gone,
-	// and why it ended early. It is called by Maintain. Defaults to none.
+	// OnPass is called by Maintain after each clean-up of this process, with the
+	// number of deleted rows and the reason why it ended early, or nil. Defaults to
+	// none.
 	OnPass func(gone int64, err error)
 }
 
@@ -79,10 +82,10 @@ const rest = 4
 // errNotNow ends a clean-up whose hours are over.
 var errNotNow = errors.New("not in these hours")
 
-// Maintain cleans up until ctx ends, and then returns the reason. It blocks:
-// the caller gives it a goroutine and waits for that. Of all processes that
-// maintain one table, one at a time works; when it is gone, another does.
-// An error of one clean-up, which OnPass is told, does not end it.
+// Maintain cleans up until ctx ends, and then returns the cause of ctx. It blocks: run
+// it in a goroutine and wait for that. Of all processes that maintain one table, one
+// at a time works; when it is gone, another one does. An error of one clean-up does
+// not end Maintain; OnPass gets it.
 func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 	o, err := opts.checked()
 	if err != nil {
@@ -105,7 +108,7 @@ func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 	}
 }
 
-// turnSQL takes the turn to clean up for $2 microseconds, if nobody has it.
+// turnSQL takes the turn to clean up for $2 microseconds, if no process has it.
 const turnSQL = clock + `
 UPDATE {meta} SET at = clock.now + $2::bigint * interval '1 microsecond' FROM clock
 WHERE name = 'cleaning' AND (at <= clock.now OR $3::boolean) RETURNING clock.now`
@@ -145,14 +148,14 @@ func (s *Store) pass(ctx context.Context, o *MaintainOptions) (gone int64, worke
 		return gone, true, nil
 	}
 	if err == nil {
-		_, err = s.stamp(ctx, s.sql().cleaned)
+		_, err = s.stamp(ctx, s.sql.cleaned)
 	}
 	return gone, true, err
 }
 
 // turn takes or renews the turn to clean up, and returns the server's time.
 func (s *Store) turn(ctx context.Context, span time.Duration, renew bool) (now time.Time, mine bool, err error) {
-	times, err := s.stamp(ctx, s.sql().turn, microseconds(span), renew)
+	times, err := s.stamp(ctx, s.sql.turn, microseconds(span), renew)
 	if err != nil || len(times) == 0 {
 		return time.Time{}, false, err
 	}
@@ -169,4 +172,179 @@ func (s *Store) stamp(ctx context.Context, sql string, args ...any) ([]time.Time
 		return nil, fmt.Errorf("pgstore: maintain: %w", err)
 	}
 	return times, nil
+}
+
+const (
+	// grace is how long a row stays after it has ended. While it does, no claim
+	// that took its token before can become the row of the key: see insertSQL.
+	// It is longer than any one wait of a claim, which takes the token of a row
+	// just before it waits for that row, and looks again after each wait. A
+	// whole statement may take longer: lock_timeout counts for each row.
+	grace = time.Minute
+	// abandoned is how long the attempts of a claim are remembered after its lease
+	// ended without another claim.
+	abandoned = time.Hour
+	// purgePages is how many pages of a table one statement of a clean-up reads:
+	// about twenty thousand rows.
+	purgePages = 256
+)
+
+// purgeSQL deletes what has ended in the pages from $2 to before $3, and does
+// not wait for rows that are being claimed. The table has no index on the
+// time: it would cost each claim more than reading the pages costs a clean-up.
+const purgeSQL = clock + `
+DELETE FROM {part} WHERE ctid = ANY (ARRAY(
+	SELECT t.ctid FROM clock, {part} AS t
+	WHERE t.ctid >= format('(%s,0)', $2::bigint)::tid AND t.ctid < format('(%s,0)', $3::bigint)::tid AND CASE
+		WHEN t.owner IS NULL AND t.until = '-infinity' THEN t.seen <= clock.now - $4::bigint * interval '1 microsecond'
+		WHEN t.owner IS NULL THEN t.until <= clock.now - $4::bigint * interval '1 microsecond'
+		ELSE get_byte(t.owner, 0) = 0 AND t.until <= clock.now - $5::bigint * interval '1 microsecond' END
+	FOR UPDATE OF t SKIP LOCKED))`
+
+// part is a table that holds rows itself: the table of keys, or one of its
+// partitions.
+type part struct {
+	name  string // quoted
+	pages int64
+}
+
+const partsSQL = clock + `
+SELECT format('%I.%I', n.nspname, c.relname), pg_relation_size(c.oid) / current_setting('block_size')::bigint
+FROM clock, pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($2)))
+ORDER BY c.oid`
+
+func (s session) parts(ctx context.Context) ([]part, error) {
+	return collect(ctx, s, partsSQL, []any{s.opts.quoted("keys")}, func(rows pgx.CollectableRow) (p part, err error) {
+		err = rows.Scan(&p.name, &p.pages)
+		return p, err
+	})
+}
+
+// Purge implements [semel.Purger]. It goes over the whole table once and deletes in many
+// short transactions, as fast as the server allows. [Store.Maintain] leaves room for
+// claims. Rows stay for a minute after they have ended, so that tokens grow.
+func (s *Store) Purge(ctx context.Context) (int64, error) {
+	return s.purge(ctx, func(context.Context, int64) error { return nil })
+}
+
+// purge goes over the table once. After each statement it calls pace with the
+// number of rows that are gone.
+func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows int64) error) (int64, error) {
+	if s.hasher.times != nil {
+		return s.purgeSlots(ctx, pace)
+	}
+	if err := s.enter("purge", 0, 0); err != nil {
+		return 0, err
+	}
+	parts, err := s.onPool().parts(ctx)
+	s.leave()
+	var forgotten int64
+	for i := 0; err == nil && i < len(parts); i++ {
+		for page := int64(0); err == nil && page < parts[i].pages; page += purgePages {
+			var n int64
+			if n, err = s.purgePart(ctx, parts[i].name, page); err == nil {
+				forgotten += n
+				err = pace(ctx, n)
+			}
+		}
+	}
+	if err != nil {
+		return forgotten, fmt.Errorf("pgstore: purge: %w", err)
+	}
+	return forgotten, nil
+}
+
+func (s *Store) purgePart(ctx context.Context, name string, page int64) (gone int64, err error) {
+	if err := s.enter("purge", 0, 0); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	on := s.onPool()
+	sql := strings.ReplaceAll(purgeSQL, "{part}", name)
+	err = on.run(ctx, func() error {
+		tag, err := s.pool.Exec(ctx, sql, s.mode(), on.lockWait, page, page+purgePages, microseconds(grace), microseconds(abandoned))
+		gone = tag.RowsAffected()
+		return err
+	})
+	return gone, err
+}
+
+// Cleanup is the form in which keys are forgotten after their window. It is
+// chosen when the tables are created and cannot be changed later.
+type Cleanup string
+
+const (
+	// CleanupDelete deletes rows in short statements. It suits any ids and any mix
+	// of windows. Autovacuum must remove the dead rows that it leaves.
+	CleanupDelete Cleanup = "delete"
+	// CleanupMessageTime keeps keys in partitions by the time inside their ids,
+	// and truncates a partition once all its messages are too old to be answered
+	// for. Each id must contain a time, as a UUID of version 7 does, and a message
+	// must have the same id at every delivery.
+	CleanupMessageTime Cleanup = "message-time"
+)
+
+// DefaultCleanup is the form of tables that were created without another.
+const DefaultCleanup = CleanupDelete
+
+// validate returns an error if there is no such form.
+func (c Cleanup) validate(field string) error {
+	switch c {
+	case CleanupDelete, CleanupMessageTime:
+		return nil
+	}
+	return fmt.Errorf("pgstore: %s: %q is neither %s nor %s: %w", field, string(c), CleanupDelete, CleanupMessageTime, semel.ErrInvalidRequest)
+}
+
+// checkCleanup compares the wanted form with that of the tables, if there are
+// any. It comes before the first step: tables of a form that this version does
+// not have are left as they are.
+func (o *MigrateOptions) checkCleanup(ctx context.Context, db Beginner) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, tx)
+	exists, err := o.hasTable(ctx, tx, "meta")
+	if err != nil || !exists {
+		return err
+	}
+	var form []byte
+	err = tx.QueryRow(ctx, "SELECT value FROM "+o.quoted("meta")+" WHERE name = 'cleanup'", pgx.QueryExecModeDescribeExec).Scan(&form)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	return Cleanup(form).suits(o.Cleanup, o.Names)
+}
+
+// suits returns an error if tables of this form cannot be used, or are not of
+// the wanted form. A change of the form would forget all keys.
+func (c Cleanup) suits(wanted Cleanup, n Names) error {
+	have := cmp.Or(c, DefaultCleanup)
+	switch {
+	case have != CleanupDelete && have != CleanupMessageTime:
+		return fmt.Errorf("the tables %s* in schema %s were created for clean-up by %q, which this version does not support. "+
+			"Create tables under another prefix and use those; keys remembered in the old tables are not copied: %w", n.Prefix, n.Schema, string(have), ErrSchema)
+	case wanted != "" && have != wanted:
+		return fmt.Errorf("the tables %s* in schema %s were created for clean-up by %s, not by %s: %w", n.Prefix, n.Schema, string(have), string(wanted), ErrSchema)
+	}
+	return nil
+}
+
+// setForm makes the store work on tables of a form.
+func (s *Store) setForm(ctx context.Context, form Cleanup) error {
+	if err := form.suits(s.opts.Cleanup, s.opts.Names); err != nil {
+		return err
+	}
+	if form != CleanupMessageTime {
+		return nil
+	}
+	times, err := s.onPool().messageTimes(ctx)
+	if err != nil {
+		return err
+	}
+	s.hasher.times = times
+	s.sql = messageTimeStatements(s.opts.Names, s.opts.KeepIDs, times)
+	return nil
 }

@@ -1,45 +1,69 @@
 package pgstore
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path"
-	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
+// Defaults of the names under which tables are created.
+const (
+	DefaultSchema = "public"
+	DefaultPrefix = "semel_"
+)
 
-// MigrateOptions say where tables are made, and how. The zero value is valid.
+// Names says where the tables are. The zero value is valid.
+type Names struct {
+	// Schema of the tables. Defaults to "public". Must be of a-z, 0-9 and _,
+	// not begin with a digit, and have at most 63 bytes.
+	Schema string
+	// Prefix of the names of tables and of the sequence. Defaults to
+	// "semel_". Must be of the same characters and have at most 40 bytes.
+	Prefix string
+}
+
+func (n Names) withDefaults() Names {
+	return Names{Schema: cmp.Or(n.Schema, DefaultSchema), Prefix: cmp.Or(n.Prefix, DefaultPrefix)}
+}
+
+func (n Names) validate() []error { return pgschema.Names(n).Validate() }
+
+// quoted returns the name of a table, quoted with its schema.
+func (n Names) quoted(table string) string { return pgschema.Names(n).Quoted(table) }
+
+// Table returns the name of one of the store's tables, such as "parked", quoted
+// with its schema. The error wraps semel.ErrInvalidRequest if the names are not
+// valid.
+func (n Names) Table(table string) (string, error) {
+	n = n.withDefaults()
+	return n.quoted(table), errors.Join(n.validate()...)
+}
+
+// MigrateOptions are the options of [Migrate]. The zero value is valid.
 type MigrateOptions struct {
 	Names
 	// Partitions is the number of hash partitions of the table of keys, which
-	// clean-up and autovacuum take one by one. It counts when the table is
-	// made, and cannot be changed later. Defaults to 0: a plain table. Must
-	// not be negative, nor above 1024. If clean-up is by message time it is the
-	// number of partitions by time, four of which are spare. Defaults to 32
-	// then. Must be between 8 and 256.
+	// clean-up and autovacuum take one by one. It counts when the table is created
+	// and cannot be changed later. Defaults to 0: a plain table. Must be between 0 and
+	// 1024. If clean-up is by message time, it is the number of partitions by time,
+	// four of which are spare. Then it defaults to 32 and must be between 8 and 256.
 	Partitions int
-	// Cleanup is the form in which keys are forgotten. It counts when the table
-	// is made, and cannot be changed later. Defaults to CleanupDelete, or to
-	// what the table was made for.
+	// Cleanup is the form in which keys are forgotten. It counts when the table is
+	// created and cannot be changed later. Defaults to the form of the table, or to
+	// CleanupDelete if there is none yet.
 	Cleanup Cleanup
-	// MessageAge is how old a message may be, by the time inside its id, to be
-	// answered for, if clean-up is by message time. It counts when the table is
-	// made, and cannot be changed later. Defaults to 7 days. Must be at least as
-	// many hours as there are partitions.
+	// MessageAge is the age, by the time inside its id, up to which a message is
+	// answered for, if clean-up is by message time. It counts when the table is created
+	// and cannot be changed later. Defaults to 7 days. Must be at least as many hours
+	// as there are partitions.
 	MessageAge time.Duration
 	// FillFactor is the share of a page, in percent, that new rows fill; the
 	// rest is left for updates. It counts when the table is made. With 90, most
@@ -73,28 +97,28 @@ const DefaultFillFactor = 90
 
 const maxPartitions = 1024
 
-// storage is how the table, or each partition of it, is kept. Autovacuum comes
-// after a fiftieth of the table has changed, and not after a fifth: a table of
-// keys is large and all of it changes.
-const storage = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, " +
-	"autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05"
-
 // migrationLock is the key of the advisory lock under which steps are applied.
 // It says "semel" in hexadecimal.
 const migrationLock = 0x73656d656c
 
-// Migrate applies the steps that the database does not have yet, each in a
-// transaction of its own, and returns them. It is safe to run at once from many
-// places, and to kill: what was applied is whole. Nil options are the zero
-// options. It waits for other runners as long as ctx allows.
+// Migrate applies the steps that the database does not have yet, each in a transaction
+// of its own, and returns them. Many processes may run it concurrently, and each may
+// be killed: a step is applied as a whole or not at all. Migrate waits for other
+// runners until ctx ends. Nil options are the zero options. The error wraps
+// [ErrSchema] if the tables were created for another form of clean-up.
+//
+// [Options].Migrate does this when a store is opened.
 func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return nil, err
+	}
+	if err := o.checkCleanup(ctx, db); err != nil {
+		return nil, fmt.Errorf("pgstore: migrate: %w", failure(err))
 	}
 	var applied []Migration
 	for _, step := range steps {
@@ -105,9 +129,6 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 		if m != nil {
 			applied = append(applied, *m)
 		}
-	}
-	if err := o.checkCleanup(ctx, db); err != nil {
-		return applied, fmt.Errorf("pgstore: migrate: %w", failure(err))
 	}
 	if o.KeepIDs {
 		if err := o.addIDs(ctx, db); err != nil {
@@ -124,7 +145,7 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	if err != nil {
 		return nil, err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return nil, err
 	}
@@ -139,32 +160,32 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 	}
 	status := make([]Migration, len(steps))
 	for i, step := range steps {
-		status[i] = step.Migration
-		status[i].Applied = applied[step.Version]
+		status[i] = Migration{Version: step.Version, Name: step.Name, Applied: applied[step.Version]}
 	}
 	return status, nil
 }
 
-// SQL returns all steps as a script for psql or another tool, for those who do
-// not let programs change schemas. Each step is one transaction, and fails
-// whole where it was applied before.
+// SQL returns all steps as a script for psql or another tool, for databases whose
+// schema programs may not change. Each step is one transaction, and fails as a whole if
+// it was applied before.
 func SQL(opts *MigrateOptions) (string, error) {
 	o, err := opts.checked()
 	if err != nil {
 		return "", err
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		return "", err
 	}
+	names := pgschema.Names(o.Names)
 	var script strings.Builder
-	fmt.Fprintf(&script, "BEGIN;\n%s;\n%s;\nCOMMIT;\n", o.createSchema(), o.createMigrations())
+	fmt.Fprintf(&script, "BEGIN;\n%s;\n%s;\nCOMMIT;\n", names.CreateSchema(), names.CreateMigrations())
 	for _, step := range steps {
 		fmt.Fprintf(&script, "\n-- %d: %s\nBEGIN;\nSELECT pg_advisory_xact_lock(%d);\n%s\nINSERT INTO %s (version, name) VALUES (%d, '%s');\nCOMMIT;\n",
-			step.Version, step.Name, migrationLock, step.sql, o.quoted("migrations"), step.Version, step.Name)
+			step.Version, step.Name, migrationLock, step.SQL, o.quoted("migrations"), step.Version, step.Name)
 	}
 	if o.KeepIDs {
-		ids, err := o.render("ids.sql")
+		ids, err := o.layout().ReadableKeys()
 		if err != nil {
 			return "", err
 		}
@@ -186,9 +207,6 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	if err := c.Cleanup.validate("MigrateOptions.Cleanup"); err != nil && c.Cleanup != "" {
 		errs = append(errs, err)
 	}
-	if c.Cleanup == CleanupGenerations && c.Partitions != 0 {
-		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d, but generations have tables of their own: %w", c.Partitions, semel.ErrInvalidRequest))
-	}
 	if c.Cleanup == CleanupMessageTime {
 		errs = append(errs, c.checkMessageTime()...)
 	}
@@ -201,78 +219,16 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	return &c, errors.Join(errs...)
 }
 
-// step is a Migration with what it does.
-type step struct {
-	Migration
-	sql string
-}
-
-// steps returns the embedded steps in order.
-func (o *MigrateOptions) steps() ([]step, error) {
-	names, err := fs.Glob(migrationFiles, "migrations/0*.sql")
-	if err != nil {
-		return nil, err
+// layout is what the options choose of the tables.
+func (o *MigrateOptions) layout() *pgschema.Layout {
+	return &pgschema.Layout{
+		Names: pgschema.Names(o.Names), Cleanup: string(cmp.Or(o.Cleanup, DefaultCleanup)),
+		Partitions: o.Partitions, MessageAge: o.MessageAge, FillFactor: o.FillFactor,
 	}
-	steps := make([]step, len(names))
-	for i, name := range names {
-		base := path.Base(name)
-		number, what, _ := strings.Cut(strings.TrimSuffix(base, ".sql"), "_")
-		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			return nil, fmt.Errorf("pgstore: %s is not step %d: %w", base, i+1, err)
-		}
-		sql, err := o.render(base)
-		if err != nil {
-			return nil, err
-		}
-		steps[i] = step{Migration{Version: version, Name: strings.ReplaceAll(what, "_", " ")}, sql}
-	}
-	return steps, nil
-}
-
-// partition is one partition, for the templates.
-type partition struct{ Name, Values string }
-
-// render fills one file with the quoted names.
-func (o *MigrateOptions) render(file string) (string, error) {
-	t, err := template.ParseFS(migrationFiles, "migrations/"+file)
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %s: %w", file, err)
-	}
-	var partitions []partition
-	for i := range o.Partitions {
-		partitions = append(partitions, partition{o.quoted(fmt.Sprintf("keys_%d", i)), o.values(i)})
-	}
-	var generations []string
-	for i := range ringTables {
-		generations = append(generations, o.quoted(ringTable(i)))
-	}
-	var sql bytes.Buffer
-	err = t.Execute(&sql, map[string]any{
-		"Keys": o.quoted("keys"), "Tokens": o.quoted("tokens"), "Meta": o.quoted("meta"), "Audit": o.quoted("audit"), "Parked": o.quoted("parked"),
-		"Cleanup": cmp.Or(o.Cleanup, DefaultCleanup), "Generations": generations, "Phase": o.quoted("phase"), "Times": o.quoted("times"), "MessageAge": o.MessageAge.Microseconds(),
-		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", o.FillFactor, storage),
-	})
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %s: %w", file, err)
-	}
-	return sql.String(), nil
-}
-
-func (o *MigrateOptions) createSchema() string {
-	return "CREATE SCHEMA IF NOT EXISTS " + o.quotedSchema()
-}
-
-func (o *MigrateOptions) createMigrations() string {
-	return "CREATE TABLE IF NOT EXISTS " + o.quoted("migrations") + ` (
-    version integer     NOT NULL PRIMARY KEY,
-    name    text        NOT NULL,
-    applied timestamptz NOT NULL DEFAULT clock_timestamp()
-)`
 }
 
 // apply applies one step unless it was applied before, when it returns nil.
-func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migration, error) {
+func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step) (*Migration, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -293,10 +249,10 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migra
 			return nil, err
 		}
 	}
-	if _, err := tx.Exec(ctx, s.sql); err != nil {
+	if _, err := tx.Exec(ctx, s.SQL); err != nil {
 		return nil, err
 	}
-	m := s.Migration
+	m := Migration{Version: s.Version, Name: s.Name}
 	insert := "INSERT INTO " + o.quoted("migrations") + " (version, name) VALUES ($1, $2) RETURNING applied"
 	if err := tx.QueryRow(ctx, insert, pgx.QueryExecModeDescribeExec, s.Version, s.Name).Scan(&m.Applied); err != nil {
 		return nil, err
@@ -304,10 +260,9 @@ func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s step) (*Migra
 	return &m, tx.Commit(ctx)
 }
 
-// applied returns when which step was applied; nil if none ever was.
+// applied returns when each step was applied, or nil if none ever was.
 func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.Time, error) {
-	var exists bool
-	err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quoted("migrations")).Scan(&exists)
+	exists, err := o.hasTable(ctx, tx, "migrations")
 	if err != nil || !exists {
 		return nil, err
 	}
@@ -325,25 +280,35 @@ func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.T
 	return applied, err
 }
 
+// hasTable reports whether a table exists. It reads the catalog itself: to_regclass
+// may answer from a cache that is older than the lock which the transaction has
+// waited for, if the same session has looked for the table before.
+func (o *MigrateOptions) hasTable(ctx context.Context, tx pgx.Tx, table string) (exists bool, err error) {
+	const sql = "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2)"
+	err = tx.QueryRow(ctx, sql, pgx.QueryExecModeDescribeExec, o.Schema, o.Prefix+table).Scan(&exists)
+	return exists, err
+}
+
 // prepare makes what the first step stands on. A schema that exists is not
 // made, since even the attempt needs a privilege on the database.
 func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
+	names := pgschema.Names(o.Names)
 	var exists bool
-	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, o.quotedSchema()).Scan(&exists)
+	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.QueryExecModeDescribeExec, names.QuotedSchema()).Scan(&exists)
 	if err != nil {
 		return err
 	}
 	if !exists {
-		if _, err := tx.Exec(ctx, o.createSchema()); err != nil {
+		if _, err := tx.Exec(ctx, names.CreateSchema()); err != nil {
 			return err
 		}
 	}
-	_, err = tx.Exec(ctx, o.createMigrations())
+	_, err = tx.Exec(ctx, names.CreateMigrations())
 	return err
 }
 
 func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
-	sql, err := o.render("ids.sql")
+	sql, err := o.layout().ReadableKeys()
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,63 @@ func TestMigrationsAreAppliedOnceByManyRunners(t *testing.T) {
 	}
 }
 
+// TestConnectMakesAFreshDatabaseReady has several processes connect to a database
+// without tables.
+func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
+	t.Parallel()
+	address := shared.Database(t)
+	if _, err := Connect(t.Context(), address, nil); !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), "Options.Migrate") {
+		t.Errorf("connect without tables: %v", err)
+	}
+	connect := func(address string, opts *Options) *bundle {
+		t.Helper()
+		s, err := Connect(t.Context(), address, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return &bundle{s, t}
+	}
+	names := Names{Schema: "fresh", Prefix: "x_"}
+	var group sync.WaitGroup
+	for n := range 4 {
+		group.Go(func() {
+			s, err := Connect(t.Context(), address, &Options{Names: names, Migrate: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			(&bundle{s, t}).want(semel.Fresh, n)
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	// Tables that are there stay, and get what the options need beyond them.
+	b := connect(address, &Options{Names: names, Migrate: true, KeepIDs: true})
+	b.want(semel.InFlight, 0, 1, 2, 3)
+	b.want(semel.Fresh, 4)
+	scope := "test"
+	for r, err := range b.List(t.Context(), semel.Filter{Scope: &scope}) {
+		if err != nil || r.Key != keyOf(4) {
+			t.Errorf("listed %v, %v", r.Key, err)
+		}
+	}
+	// Nothing is created where nothing is missing, so that no right is needed.
+	user := newRole(t, b)
+	b.exec("GRANT USAGE ON SCHEMA fresh TO " + user)
+	b.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fresh TO " + user)
+	b.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA fresh TO " + user)
+	connect(as(address, user), &Options{Names: names, Migrate: true, KeepIDs: true}).want(semel.InFlight, 4)
+	// Tables of one form are not made those of another.
+	if _, err := Connect(t.Context(), address, &Options{Names: names, Migrate: true, Cleanup: CleanupMessageTime}); !errors.Is(err, ErrSchema) {
+		t.Errorf("connect with another form: %v", err)
+	}
+	timed := connect(address, &Options{Names: Names{Prefix: "timed_"}, Migrate: true, Cleanup: CleanupMessageTime})
+	wantDecision(t, timed.Store, semel.Fresh, uuid7(time.Now(), 1))
+}
+
 // TestAnOlderDatabaseKeepsItsAnswers takes a database as it was before rows told
 // who made a key done in one step.
 func TestAnOlderDatabaseKeepsItsAnswers(t *testing.T) {
@@ -53,7 +110,7 @@ func TestAnOlderDatabaseKeepsItsAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := o.steps()
+	steps, err := o.layout().Steps()
 	if err != nil {
 		t.Fatal(err)
 	}

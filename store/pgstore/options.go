@@ -13,27 +13,25 @@ const (
 	DefaultMaxResult = 1 << 20
 	DefaultLockWait  = 2 * time.Second
 	DefaultRetries   = 5
-	// DefaultGeneration is [semel.DefaultWindow].
-	DefaultGeneration = semel.DefaultWindow
 )
 
-// Options are the options of [New] and [Connect]. The zero value is valid.
+// Options are the options of [Connect] and [New]. The zero value is valid.
 type Options struct {
 	Names
+	// Migrate has Connect and New create the tables in a fresh database, and apply
+	// the steps that an older one lacks, as the function Migrate does. Partitions,
+	// FillFactor and MessageAge have their defaults then. The role must be allowed to
+	// create tables if any are missing. Defaults to false.
+	Migrate bool
 	// KeepIDs keeps the readable scope and id in each row, for listings. It
 	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
 	KeepIDs bool
-	// Cleanup is the form in which keys are forgotten that the tables must have
-	// been made for. Defaults to what they were made for.
+	// Cleanup is the form of clean-up that the tables must have been created for.
+	// Defaults to the form of the tables.
 	Cleanup Cleanup
-	// Generation is the shortest time for which a generation lasts, where keys
-	// are kept in generations. A key that is remembered for longer is copied
-	// once for each generation that ends before. Defaults to 24 h. Must be at
-	// least 1 ms.
-	Generation time.Duration
-	// MessageTime returns the time inside an id, where keys are kept by the time
-	// of messages, or false if it has none. It must be the same for every
-	// delivery and in every process, and never change. Defaults to IDTime.
+	// MessageTime returns the time inside an id, or false if the id has none, if
+	// clean-up is by message time. It must be the same for every delivery and in
+	// every process, and never change. Defaults to IDTime.
 	MessageTime func(key semel.Key) (time.Time, bool)
 	// MaxResult is the longest result in bytes that is kept; a longer one is
 	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,
@@ -78,9 +76,6 @@ func (o *Options) checked() (Options, error) {
 	if c.MessageTime == nil {
 		c.MessageTime = IDTime
 	}
-	if c.Generation == 0 {
-		c.Generation = DefaultGeneration
-	}
 	errs := c.Names.validate()
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("pgstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
@@ -92,9 +87,6 @@ func (o *Options) checked() (Options, error) {
 		if err := c.Cleanup.validate("Options.Cleanup"); err != nil {
 			errs = append(errs, err)
 		}
-	}
-	if c.Generation < time.Millisecond {
-		bad("Generation: %v is less than 1ms", c.Generation)
 	}
 	if c.LockWait < time.Millisecond || c.LockWait > mostLockWait {
 		bad("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)

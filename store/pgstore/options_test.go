@@ -48,3 +48,18 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		t.Errorf("defaults are %+v, %v", w, err)
 	}
 }
+
+func TestNamesThatAreNotValidAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"1a", "A", "a-b", `a"b`, "a;", strings.Repeat("x", 64)} {
+		if _, err := SQL(&MigrateOptions{Names: Names{Schema: bad}}); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("SQL in schema %q: %v", bad, err)
+		}
+		if _, err := (Names{Schema: bad}).Table("parked"); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("a table in schema %q: %v", bad, err)
+		}
+	}
+	if table, err := (Names{}).Table("parked"); table != `"public"."semel_parked"` || err != nil {
+		t.Errorf("the table is %s, %v", table, err)
+	}
+}

@@ -1,17 +1,20 @@
 package pgstore
 
-import "strings"
+import (
+	"strings"
 
-// statements are the statements on one table of keys. Each decides many keys;
-// $1 is the lock_timeout, which a statement sets for its own transaction: a
-// parameter of the session would reach whoever gets the connection from a
-// pooler next.
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
+)
+
+// statements are the statements on one table of keys. Each decides many keys. $1 is
+// the lock_timeout, which a statement sets for its own transaction: a parameter of the
+// session would reach the next user of the connection behind a pooler.
 //
-// Rows are locked in the order of their keys, so that two statements never wait
-// for each other: the insert takes keys in order, the others lock theirs in
-// order before the first is changed.
+// Rows are locked in the order of their keys, so that two statements never wait for
+// each other. The insert takes keys in order; the others lock their rows in order
+// before they change the first.
 type statements struct {
-	insert, read, put, lift, carry, keep, held, hope, hopeSame, hopeOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be
@@ -27,7 +30,7 @@ const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span *
 // order of keys. A message that is too old is left out by its deadline.
 //
 // The token is taken before the row is there: another claim may take a higher
-// one, be granted, and be given back meanwhile. Then its row is still there,
+// one, be granted, and be given back in between. Then its row is still there,
 // because rows that ended are cleaned up only later, and nothing is inserted.
 const insertSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
@@ -77,31 +80,30 @@ RETURNING true`
 const heldSQL = clock + `
 SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid LIMIT 1`
 
-// hopeSQL makes the rows of keys that are expected to be new, and fails whole if
-// one of them is not or its message is late: it is refused as a second row of
-// the key, or as one without an end. That is a third less work for the server
-// than ON CONFLICT, which inserts each row in two steps, and leaves dead rows
-// where the hope was wrong.
-const hopeSQL = clock + `
+// optimisticSQL inserts the rows of keys that are expected to be new. It fails as a
+// whole if one of them is known or its message is late: the row is refused as a
+// second one of its key, or as one without an end. That is a third less work for the
+// server than ON CONFLICT, which inserts each row in two steps. It leaves dead rows
+// if it fails.
+const optimisticSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint{+, scope, id})
 SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.maker, r.fingerprint{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::bigint[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
 	AS r (key, span, fingerprint, deadline, maker{+, scope, id})
 ORDER BY r.key`
 
-// hopeSameSQL is hopeSQL for keys that are remembered for equally long and of
-// which no more is known but perhaps their makers, as most are that come
-// together: the one array or two that are left, in order, cost a quarter less
-// than six and their sorting.
-const hopeSameSQL = clock + `
+// optimisticSameSQL is optimisticSQL for keys with one window, without fingerprint
+// and deadline, as most keys of one call are. One array or two, in order, cost a
+// quarter less than six arrays and their sorting.
+const optimisticSameSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token{+, scope, id})
 SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}) AS r (key, maker{+, scope, id})`
 
-// hopeOneSQL is hopeSQL for one key whose message cannot be late: to make a row
-// of constants, rather than of arrays and a common clock, halves what it adds to
-// the statement behind it.
-const hopeOneSQL = `
+// optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A row of
+// constants, rather than of arrays and a common clock, halves what it adds to the
+// statement behind it.
+const optimisticOneSQL = `
 INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id})
 VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
 	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $6::bytea, $7::bytea})`
@@ -117,7 +119,7 @@ FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.until`
 
 // releaseSQL ends claims: the row stays, as one that was given back just now,
-// until it is cleaned up. Or the key becomes unknown at once.
+// until it is cleaned up. Or the key becomes unknown now.
 const releaseSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.unknown
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
@@ -150,10 +152,10 @@ UPDATE {keys} AS t SET
 FROM clock, r WHERE t.key = $2::uuid AND get_byte(t.owner, 0) = 1 AND t.until <= clock.now
 RETURNING true`
 
-// removeSQL forgets one key, and all that its row tells of it.
+// removeSQL forgets one key and empties its row.
 const removeSQL = clock + `, was AS MATERIALIZED (
-	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid AND ` + record + ` FOR UPDATE OF t)
-UPDATE {keys} AS t SET ` + removedRow + `
+	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
+UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
 FROM was, clock WHERE t.key = was.key
 RETURNING was.live`
 
@@ -170,15 +172,12 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
 
-// removedRow is what is left of a row that was removed.
-const removedRow = `until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}`
-
 // newStatements fills in the names.
 func newStatements(n Names, ids bool) statements {
-	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", n.literal("tokens"), "{meta}", n.quoted("meta"))
+	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", pgschema.Names(n).Literal("tokens"), "{meta}", n.quoted("meta"))
 	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), hope: fill(hopeSQL), hopeSame: fill(hopeSameSQL), hopeOne: fill(hopeOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}

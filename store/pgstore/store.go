@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -22,21 +23,20 @@ const schemaVersion = 2
 // pages, which clean-up goes by.
 const minServer = 140000
 
-// Store is a [semel.Store] in PostgreSQL. Its methods may be called at once
-// from many goroutines; each blocks for one statement, or two where keys were
-// known before, and for a free connection.
+// Store is a [semel.Store] in PostgreSQL. It is safe for concurrent use. Each method
+// blocks for a free connection and for one statement, or two if keys were known
+// before.
 type Store struct {
-	opts   Options
-	pool   *pgxpool.Pool
-	owned  bool // the store closes the pool
-	hasher hasher
-	plain  statements
-	wait   string // the lock_timeout of Options.LockWait
-	ring   *ring  // nil unless keys are kept in generations
-	known  share
-	calm   calm
+	opts     Options
+	pool     *pgxpool.Pool
+	owned    bool // the store closes the pool
+	hasher   hasher
+	sql      statements
+	wait     string // the lock_timeout of Options.LockWait
+	known    share
+	optimism optimism
 
-	leastHope int
+	leastOptimistic int
 
 	mu     sync.RWMutex // held for reading during each call; guards closed
 	closed bool
@@ -51,9 +51,10 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// Connect opens a pool of connections and a store on it, which closes the pool
-// with itself. The address is in either form of PostgreSQL, also with many
-// hosts; with target_session_attrs=read-write the store finds the primary.
+// Connect opens a pool of connections and a store on it. [Store.Close] closes both.
+// The address is in either form of PostgreSQL and may have many hosts; with
+// target_session_attrs=read-write the store finds the primary. With
+// [Options].Migrate a fresh database is all it needs.
 //
 // The pool prepares no statement under a name, so that a pooler in transaction
 // mode may stand between, unless Options.Prepare is set or the address has a
@@ -85,39 +86,57 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 // New returns a store on a pool, which stays the caller's to close. Nil options
 // are the zero options; all that are out of bounds are named in one error,
 // which wraps ErrInvalidRequest. It asks the database for the version of its
-// schema, and answers [ErrSchema] if that is not what the store needs.
+// schema. If that is not what the store needs, the error wraps [ErrSchema], or,
+// with Options.Migrate, New applies the missing steps.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	o, err := opts.checked()
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, plain: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastHope: leastHope}
-	if err := s.check(ctx); err != nil {
+	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastOptimistic: leastOptimistic}
+	if err := s.checkServer(ctx); err != nil {
+		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
+	}
+	if o.Migrate {
+		if _, err := Migrate(ctx, pool, &MigrateOptions{Names: o.Names, Cleanup: o.Cleanup, KeepIDs: o.KeepIDs}); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.checkSchema(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
 	return s, nil
 }
 
-// check asks whether the database is one the store can work on, and for the
-// secret of its digests.
-func (s *Store) check(ctx context.Context) error {
-	var server, version int
+// checkServer asks whether the server is one that the store can work on.
+func (s *Store) checkServer(ctx context.Context) error {
+	var version int
 	var isolation string
-	var schema, ids bool
-	var secret, form []byte
-	err := s.queryRow(ctx, s.pool, `SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'),
-		to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL`, s.opts.quoted("migrations"), s.opts.quoted("meta")).
-		Scan(&server, &isolation, &schema)
+	err := s.queryRow(ctx, s.pool, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").Scan(&version, &isolation)
 	switch {
 	case err != nil:
 		return err
-	case server < minServer:
-		return fmt.Errorf("server version %d: at least %d is needed: %w", server, minServer, semel.ErrInvalidRequest)
+	case version < minServer:
+		return fmt.Errorf("server version %d: at least %d is needed: %w", version, minServer, semel.ErrInvalidRequest)
 	case isolation != "read committed":
 		return fmt.Errorf("transactions are %s by default; a claim must see what others have committed: set default_transaction_isolation to 'read committed' for this role: %w",
 			isolation, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// checkSchema asks whether the tables are those that the store needs, and for the
+// secret of its digests.
+func (s *Store) checkSchema(ctx context.Context) error {
+	var version int
+	var schema, ids bool
+	var secret, form []byte
+	err := s.queryRow(ctx, s.pool, "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL", s.opts.quoted("migrations"), s.opts.quoted("meta")).Scan(&schema)
+	switch {
+	case err != nil:
+		return err
 	case !schema:
-		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
+		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`, or set pgstore.Options.Migrate: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
 	}
 	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
 		s.opts.quoted("keys")).Scan(&version, &ids, &secret, &form)
@@ -125,23 +144,14 @@ func (s *Store) check(ctx context.Context) error {
 	case err != nil:
 		return err
 	case version < schemaVersion:
-		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`: %w", version, schemaVersion, ErrSchema)
+		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`, or set pgstore.Options.Migrate: %w", version, schemaVersion, ErrSchema)
 	case s.opts.KeepIDs && !ids:
-		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids: %w", ErrSchema)
+		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids, or set pgstore.Options.Migrate: %w", ErrSchema)
 	case len(secret) != len(digest.Secret{}):
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
 	s.hasher.Hasher = digest.New(digest.Secret(secret))
 	return s.setForm(ctx, Cleanup(form))
-}
-
-// sql returns the statements to use now. Each statement may be of another time:
-// see generations.go.
-func (s *Store) sql() *statements {
-	if s.ring == nil {
-		return &s.plain
-	}
-	return s.ring.statements()
 }
 
 // Traits implements [semel.Store].
@@ -152,8 +162,8 @@ func (s *Store) Traits() semel.Traits {
 	}
 }
 
-// Close waits for the calls that run and, if the store opened the pool, closes
-// it. Later calls get ErrClosed; to close twice is no error.
+// Close waits for running calls. If the store opened the pool, Close closes it. Later
+// calls get ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	close := !s.closed && s.owned
@@ -226,6 +236,31 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 	}
 }
 
-// JoinLanes says how many calls with joined requests are worth having under way
-// at once: while the server syncs one, it works on the other.
+// JoinLanes says how many calls with joined requests are worth running concurrently:
+// while the server syncs one, it works on the other.
 func (s *Store) JoinLanes() int { return 2 }
+
+var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")
+
+// Ready returns nil if the database answers and accepts writes. It blocks for a free
+// connection and one statement, at most until ctx ends. It also returns nil if all
+// connections are busy until then. Errors wrap ErrStoreUnavailable, ErrInvalidRequest
+// if the database refuses the role, ErrClosed, or the cause of ctx.
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.enter("ready", 0, 0); err != nil {
+		return err
+	}
+	defer s.leave()
+	var readOnly bool
+	err := s.pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
+	if err != nil && ctx.Err() != nil && s.pool.Stat().AcquiredConns() >= s.pool.Config().MaxConns {
+		return nil // all connections are at work
+	}
+	if err == nil && readOnly {
+		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, errReadOnly)
+	}
+	if err != nil {
+		return fmt.Errorf("pgstore: ready: %w", rolledBack(err)) // nothing was to be changed
+	}
+	return nil
+}

@@ -12,56 +12,95 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Tx claims keys in a transaction that its caller began and ends: they are done
-// when it commits, and free again when it rolls back. It is of one transaction
-// and, like it, for one goroutine at a time.
+// Tx claims keys in a transaction that its caller began and ends: the keys are
+// done when it commits, and free again when it rolls back. It belongs to one
+// transaction and, like it, to one goroutine at a time.
 //
-// The transaction must be at READ COMMITTED, the server's default, and it must
-// be rolled back after an error, as after any other failed statement. A
-// transaction without lock_timeout gets that of Options.LockWait at the first
-// call, for the rest of its life; a key that another transaction holds for
-// longer is SQLSTATE 55P03 and wraps ErrStoreUnavailable.
+// The transaction must be at READ COMMITTED, the server's default. It must be
+// rolled back after an error of the database, as after any other failed statement.
+// A transaction without lock_timeout gets that of Options.LockWait at the first
+// call, for the rest of its life. A key that another transaction holds for longer
+// is SQLSTATE 55P03 and wraps ErrStoreUnavailable.
 //
-// Keys that one call claims are locked in one order. Transactions that claim
-// the same keys in several calls may dead-lock, as with any rows: the server
-// then fails one of them with SQLSTATE 40P01, and its caller may begin again.
+// Keys that one call claims are locked in one order. Transactions that claim the
+// same keys in several calls may deadlock, as with any rows: the server then fails
+// one of them with SQLSTATE 40P01, and its caller may begin again.
 type Tx struct {
+	guard   *Guard
 	on      session
 	checked bool
 	fresh   map[semel.Digest]struct{} // granted in this transaction
 }
 
-// InTx returns the store's side of a transaction of pgx. It asks nothing yet.
-func (s *Store) InTx(tx pgx.Tx) *Tx { return s.inTx(tx) }
+// InTx returns the guard's side of a transaction of pgx. It asks nothing yet.
+func (g *Guard) InTx(tx pgx.Tx) *Tx { return g.inTx(tx) }
 
-// InSQLTx returns the store's side of a transaction of database/sql, with any
+// InSQLTx returns the guard's side of a transaction of database/sql, with any
 // driver for PostgreSQL. It asks nothing yet.
-func (s *Store) InSQLTx(tx *sql.Tx) *Tx { return s.inTx(&sqlQuerier{tx, pgtype.NewMap()}) }
+func (g *Guard) InSQLTx(tx *sql.Tx) *Tx { return g.inTx(&sqlQuerier{tx, pgtype.NewMap()}) }
 
-func (s *Store) inTx(q querier) *Tx {
-	return &Tx{on: session{Store: s, q: q, lockWait: s.wait}, fresh: make(map[semel.Digest]struct{})}
+func (g *Guard) inTx(q querier) *Tx {
+	return &Tx{guard: g, on: session{Store: g.store, q: q, lockWait: g.store.wait}, fresh: make(map[semel.Digest]struct{})}
 }
 
-// Claim claims keys that become done with the transaction. All requests must
-// have Done set. Answers are as in [semel.Store]; one that is Fresh tells the
-// caller to write what belongs to the key into the same transaction. A claim that
-// is repeated after the commit is a Duplicate, because its effect has committed
-// with it. Claim blocks for a round trip, for one more at the first call, and while another
-// transaction holds one of the keys.
-func (t *Tx) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+// Claim claims a key. The decision Fresh tells the caller to write what belongs to
+// the message into the same transaction, and to commit. A Duplicate has its stored
+// result; so is a claim that is repeated after the commit, because its effect has
+// committed with it. Other decisions are errors, as of [semel.Guard.Do]; they leave
+// the transaction as it is. Claim blocks for a round trip, for one more at the first
+// call, and while another transaction holds the key.
+func (t *Tx) Claim(ctx context.Context, call semel.Call) (semel.Outcome, error) {
+	out := t.ClaimBatch(ctx, []semel.Call{call})[0]
+	return out.Outcome, out.Err
+}
+
+// ClaimBatch is Claim for many calls, with one round trip for all. The outcomes are
+// in the order of the calls. A key that occurs twice is a Duplicate the second time.
+// An error of the database is the error of each call.
+func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOutcome {
+	outcomes := make([]semel.BatchOutcome, len(calls))
+	reqs, answers := make([]semel.ClaimRequest, len(calls)), make([]semel.ClaimAnswer, len(calls))
+	for i := range calls {
+		reqs[i] = t.guard.Request(&calls[i])
+		reqs[i].Done = true
+	}
+	asked := time.Now()
+	if err := t.claim(ctx, reqs, answers); err != nil {
+		for i := range outcomes {
+			outcomes[i].Err = err
+			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: calls[i].Key, Err: err})
+		}
+		return outcomes
+	}
+	elapsed := time.Since(asked)
+	for i := range answers {
+		call, a, out := &calls[i], &answers[i], &outcomes[i]
+		if a.Err != nil {
+			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: call.Key, Err: a.Err})
+			out.Err = a.Err
+			continue
+		}
+		t.guard.ObserveDecision(call.Key, a, elapsed)
+		if a.Decision != semel.Fresh {
+			out.Outcome, out.Err = t.guard.Settle(ctx, call, a)
+			continue
+		}
+		out.Outcome = semel.Outcome{Decision: semel.Fresh, Attempt: a.Claim.Attempt}
+	}
+	return outcomes
+}
+
+// claim claims keys that become done with the transaction.
+func (t *Tx) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if err := t.on.enter("claim", len(reqs), len(answers)); err != nil {
 		return err
 	}
 	defer t.on.leave()
-	for i := range reqs {
-		if !reqs[i].Done {
-			return fmt.Errorf("pgstore: claim in a transaction: request %d is not Done, and a transaction has no lease: %w", i, semel.ErrInvalidRequest)
-		}
+	err := t.check(ctx)
+	if err == nil {
+		err = t.on.claim(ctx, reqs, answers)
 	}
-	if err := t.check(ctx); err != nil {
-		return fmt.Errorf("pgstore: claim in a transaction: %w", err)
-	}
-	if err := t.on.claim(ctx, reqs, answers); err != nil {
+	if err != nil {
 		return fmt.Errorf("pgstore: claim in a transaction: %w", err)
 	}
 	for i := range answers {
@@ -116,7 +155,7 @@ func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) 
 		return fmt.Errorf("pgstore: set result: %s was not claimed in this transaction: %w", key, semel.ErrInvalidRequest)
 	}
 	args := []any{pgtype.FlatArray[[16]byte]{digest}, pgtype.FlatArray[[]byte]{encodeResult(result)}}
-	stored, err := collect(ctx, t.on, t.on.sql().keep, args, pgx.RowTo[bool])
+	stored, err := collect(ctx, t.on, t.on.sql.keep, args, pgx.RowTo[bool])
 	if err != nil {
 		return fmt.Errorf("pgstore: set result: %w", err)
 	}
@@ -124,28 +163,4 @@ func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) 
 		return fmt.Errorf("pgstore: set result: %s is no longer there: %w", key, semel.ErrInvalidRequest)
 	}
 	return nil
-}
-
-// Once claims a key in a transaction that the caller owns. Fresh tells the
-// caller to write what belongs to the message into the same transaction, and to
-// commit; a duplicate has its stored result. Other decisions are errors, as of
-// [semel.Guard.Do]. It blocks as [Tx.Claim].
-func (g *Guard) Once(ctx context.Context, tx *Tx, call semel.Call) (semel.Outcome, error) {
-	req := [1]semel.ClaimRequest{g.Request(&call)}
-	req[0].Done = true
-	var answer [1]semel.ClaimAnswer
-	asked := time.Now()
-	err := tx.Claim(ctx, req[:], answer[:])
-	if err == nil {
-		err = answer[0].Err
-	}
-	if err != nil {
-		g.Observe(semel.Event{Kind: semel.StoreError, Key: call.Key, Err: err})
-		return semel.Outcome{}, err
-	}
-	g.ObserveDecision(call.Key, &answer[0], time.Since(asked))
-	if answer[0].Decision == semel.Fresh {
-		return semel.Outcome{Decision: semel.Fresh, Attempt: answer[0].Claim.Attempt}, nil
-	}
-	return g.Settle(ctx, &call, &answer[0])
 }

@@ -39,10 +39,10 @@ type place struct {
 func inBothForms(t *testing.T) map[string]place {
 	t.Helper()
 	places := make(map[string]place)
-	for _, form := range []Cleanup{CleanupDelete, CleanupGenerations} {
+	for form, opts := range forms() {
 		address := shared.Database(t)
 		migrated(t, address, &MigrateOptions{Cleanup: form})
-		d := deskAt(t, address, nil, nil)
+		d := deskAt(t, address, &opts, nil)
 		for name, begin := range libraries(d) {
 			places[fmt.Sprintf("%s, %v", name, form)] = place{d, begin}
 		}
@@ -57,7 +57,7 @@ func ownedPGX(t testing.TB, d *desk, level string) owned {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return owned{d.store.InTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err },
+	return owned{d.InTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err },
 		func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }}
 }
 
@@ -74,7 +74,7 @@ func ownedSQL(t testing.TB, d *desk, level string, mode pgx.QueryExecMode) owned
 	if err != nil {
 		t.Fatal(err)
 	}
-	return owned{d.store.InSQLTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(sql, args...); return err }, tx.Commit, tx.Rollback}
+	return owned{d.InSQLTx(tx), func(sql string, args ...any) error { _, err := tx.Exec(sql, args...); return err }, tx.Commit, tx.Rollback}
 }
 
 func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
@@ -85,7 +85,7 @@ func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
 			ctx, id := t.Context(), "by "+name
 			for _, commit := range []bool{false, true} {
 				tx := begin(t, "")
-				out, err := d.Once(ctx, tx.tx, semel.Call{Key: key(id), Window: semel.Forever})
+				out, err := tx.tx.Claim(ctx, semel.Call{Key: key(id), Window: semel.Forever})
 				want(t, out, err, semel.Fresh, "", nil)
 				if err := tx.exec(count, id); err != nil {
 					t.Fatal(err)
@@ -105,7 +105,7 @@ func TestAKeyCommitsWithTheCallersTransaction(t *testing.T) {
 				}
 			}
 			tx := begin(t, "")
-			out, err := d.Once(ctx, tx.tx, semel.Call{Key: key(id)})
+			out, err := tx.tx.Claim(ctx, semel.Call{Key: key(id)})
 			want(t, out, err, semel.Duplicate, "\x00\xff\"\\", nil)
 			if err := tx.commit(); err != nil {
 				t.Fatal(err)
@@ -138,28 +138,32 @@ func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
 			})
 			tx := begin(t, "")
 			defer func() { _ = tx.rollback() }()
-			var reqs []semel.ClaimRequest
+			var calls []semel.Call
 			for _, id := range []string{"held", "unknown", "lost", "new", "new", "late", "other payload"} {
-				req := semel.ClaimRequest{Key: k(id), Window: time.Hour, Done: true}
+				call := semel.Call{Key: k(id), Window: time.Hour}
 				switch id {
 				case "late":
-					req.Time = time.Now().Add(-2 * time.Hour)
+					call.Time = time.Now().Add(-2 * time.Hour)
 				case "other payload":
-					req.Key, req.Fingerprint = k("held"), semel.Fingerprint{2}
+					call.Key, call.Fingerprint = k("held"), semel.Fingerprint{2}
 				}
-				reqs = append(reqs, req)
+				calls = append(calls, call)
 			}
-			answers := make([]semel.ClaimAnswer, len(reqs))
-			if err := tx.tx.Claim(ctx, reqs, answers); err != nil {
-				t.Fatal(err)
-			}
-			for i, decision := range []semel.Decision{semel.InFlight, semel.InDoubt, semel.Fresh, semel.Fresh, semel.Duplicate, semel.Late, semel.Mismatch} {
-				if answers[i].Decision != decision || answers[i].Err != nil {
-					t.Errorf("%s is %s (%v), want %s", reqs[i].Key, answers[i].Decision, answers[i].Err, decision)
+			outcomes := tx.tx.ClaimBatch(ctx, calls)
+			for i, c := range []struct {
+				decision semel.Decision
+				err      error
+			}{
+				{semel.InFlight, semel.ErrInFlight}, {semel.InDoubt, semel.ErrOutcomeUnknown}, {semel.Fresh, nil}, {semel.Fresh, nil},
+				{semel.Duplicate, nil}, {semel.Late, semel.ErrLate}, {semel.Mismatch, semel.ErrMismatch},
+			} {
+				if outcomes[i].Decision != c.decision || !errors.Is(outcomes[i].Err, c.err) {
+					t.Errorf("%s is %s (%v), want %s (%v)", calls[i].Key, outcomes[i].Decision, outcomes[i].Err, c.decision, c.err)
 				}
 			}
-			if answers[2].Claim.Attempt != 2 || answers[0].Holder != "holder" {
-				t.Errorf("attempt %d, holder %q", answers[2].Claim.Attempt, answers[0].Holder)
+			var flight *semel.InFlightError
+			if outcomes[2].Attempt != 2 || !errors.As(outcomes[0].Err, &flight) || flight.Holder != "holder" {
+				t.Errorf("attempt %d, %v", outcomes[2].Attempt, outcomes[0].Err)
 			}
 		})
 	}
@@ -171,21 +175,13 @@ func TestATransactionThatCannotDecideIsRefused(t *testing.T) {
 	for name, begin := range libraries(d) {
 		for _, level := range []string{"repeatable read", "serializable"} {
 			tx := begin(t, level)
-			_, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key(name)})
+			_, err := tx.tx.Claim(t.Context(), semel.Call{Key: key(name)})
 			if !errors.Is(err, semel.ErrInvalidRequest) {
 				t.Errorf("%s at %s: %v", name, level, err)
 			}
 			if err := tx.rollback(); err != nil {
 				t.Error(err)
 			}
-		}
-		tx := begin(t, "")
-		err := tx.tx.Claim(t.Context(), []semel.ClaimRequest{{Key: key(name), Window: time.Hour, Lease: time.Hour}}, make([]semel.ClaimAnswer, 1))
-		if !errors.Is(err, semel.ErrInvalidRequest) {
-			t.Errorf("%s: a claim with a lease: %v", name, err)
-		}
-		if err := tx.rollback(); err != nil {
-			t.Error(err)
 		}
 	}
 }
@@ -194,12 +190,12 @@ func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{LockWait: 30 * time.Millisecond}, nil)
 	holder := ownedPGX(t, d, "")
-	if _, err := d.Once(t.Context(), holder.tx, semel.Call{Key: key("a")}); err != nil {
+	if _, err := holder.tx.Claim(t.Context(), semel.Call{Key: key("a")}); err != nil {
 		t.Fatal(err)
 	}
 	for name, begin := range libraries(d) {
 		tx := begin(t, "")
-		_, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key("a")})
+		_, err := tx.tx.Claim(t.Context(), semel.Call{Key: key("a")})
 		if semel.Classify(err) != semel.ClassRetryable || stateOf(err) != lockNotAvailable {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -212,7 +208,7 @@ func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
 		if err := tx.exec("SET LOCAL lock_timeout = '77ms'"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Once(t.Context(), tx.tx, semel.Call{Key: key("b")}); err != nil {
+		if _, err := tx.tx.Claim(t.Context(), semel.Call{Key: key("b")}); err != nil {
 			t.Fatal(err)
 		}
 		if shown = tx.tx.on.lockWait; shown != "77ms" {

@@ -123,8 +123,19 @@ func transactIn(pool *pgxpool.Pool) func(context.Context, semel.Store, []semel.C
 		if err != nil {
 			return err
 		}
-		if err := durable.InTx(tx).Claim(ctx, reqs, answers); err != nil {
+		guard, err := pgstore.NewGuard(durable, nil)
+		if err != nil {
 			return errors.Join(err, tx.Rollback(ctx))
+		}
+		calls := make([]semel.Call, len(reqs))
+		for i, r := range reqs {
+			calls[i] = semel.Call{Key: r.Key, Fingerprint: r.Fingerprint, Window: r.Window, Time: r.Time}
+		}
+		for i, out := range guard.InTx(tx).ClaimBatch(ctx, calls) {
+			answers[i] = semel.ClaimAnswer{Decision: out.Decision, Result: out.Result}
+			if out.Decision == semel.Undecided {
+				return errors.Join(out.Err, tx.Rollback(ctx))
+			}
 		}
 		if commit {
 			return tx.Commit(ctx)

@@ -148,9 +148,6 @@ var crashSettings = []struct {
 	{onPostgres, []mode{retry, hold, sameTx}, 3, byAttempt, func(t *testing.T) setting {
 		return inPostgres(t, onPostgres, pgstore.CleanupDelete)
 	}},
-	{"postgres generations", []mode{retry, hold, sameTx}, 3, byAttempt, func(t *testing.T) setting {
-		return inPostgres(t, onPostgres, pgstore.CleanupGenerations)
-	}},
 	{"postgres message-time", []mode{retry, hold, sameTx}, 3, byAttempt, func(t *testing.T) setting {
 		s := inPostgres(t, onPostgres, pgstore.CleanupMessageTime)
 		s.Began = time.Now().UnixMilli()

@@ -260,7 +260,6 @@ func TestHurtServersBreakNoPromise(t *testing.T) {
 		{onRedis, onRedis, []mode{retry, hold}, ""},
 		{onCompact, onCompact, []mode{retry, hold}, ""},
 		{onPostgres, onPostgres, []mode{retry, hold, sameTx}, pgstore.CleanupDelete},
-		{"postgres generations", onPostgres, []mode{retry, hold, sameTx}, pgstore.CleanupGenerations},
 		{"postgres message-time", onPostgres, []mode{retry, hold, sameTx}, pgstore.CleanupMessageTime},
 		{onDual, onDual, []mode{retry, hold}, pgstore.CleanupDelete},
 	} {

@@ -201,7 +201,6 @@ var raceSettings = []struct {
 		return setting{Kind: onRedis, Redis: "redis://" + cluster.Addrs()[0]}
 	}},
 	{onPostgres, func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupDelete) }},
-	{"postgres generations", func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupGenerations) }},
 	{"postgres message-time", func(t *testing.T) setting { return inPostgres(t, onPostgres, pgstore.CleanupMessageTime) }},
 	{onDual, func(t *testing.T) setting {
 		s := inPostgres(t, onDual, pgstore.CleanupDelete)
@@ -337,8 +336,8 @@ const (
 	tolerant = true // servers are hurt meanwhile
 )
 
-// keepCleaning purges a store in PostgreSQL all along, which in generations
-// rotates them, until the function it returns is called.
+// keepCleaning purges a store in PostgreSQL all along, until the function that it
+// returns is called.
 func keepCleaning(t *testing.T, s setting, mayFail bool) (stop func()) {
 	t.Helper()
 	if s.Postgres == "" {
@@ -369,36 +368,12 @@ func keepCleaning(t *testing.T, s setting, mayFail bool) (stop func()) {
 		if passes == 0 {
 			t.Error("nothing was cleaned up beside the work")
 		}
-		// A rotation takes two steps, so that a long race must have seen one.
-		if phase := phase(t, s); phase >= 0 {
-			t.Logf("%d steps of rotation", phase)
-			if phase < 2 && passes >= 50 {
-				t.Error("generations were not rotated beside the work")
-			}
-		}
 	})
 	return func() {
 		cancel()
 		wg.Wait()
 		store.close()
 	}
-}
-
-// phase returns how often the rotator of generations took a step, or -1 where
-// keys are not in generations.
-func phase(t *testing.T, s setting) int {
-	t.Helper()
-	text, err := query(context.WithoutCancel(t.Context()), s.Postgres, `SELECT coalesce(to_regclass('semel_phase')::text, '')`)
-	if err == nil && text != "" {
-		text, err = query(context.WithoutCancel(t.Context()), s.Postgres, `SELECT max(phase)::text FROM semel_phase`)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-	if n, err := strconv.Atoi(text); err == nil {
-		return n
-	}
-	return -1
 }
 
 // racer is one process of a race.

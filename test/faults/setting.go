@@ -108,7 +108,7 @@ func (s setting) redis(ctx context.Context, o *opened) (semel.Store, error) {
 }
 
 func (s setting) inPostgres(ctx context.Context, o *opened) (semel.Store, error) {
-	opts := &pgstore.Options{Generation: generation}
+	opts := &pgstore.Options{}
 	if s.Began != 0 {
 		opts.MessageTime = s.messageTime
 	}
@@ -126,10 +126,6 @@ func (s setting) messageTime(key semel.Key) (time.Time, bool) {
 	n, err := strconv.Atoi(key.ID)
 	return time.UnixMilli(s.Began).Add(-time.Duration(n%48) * time.Hour), err == nil
 }
-
-// generation is short, so that keys in generations are rotated while they are
-// claimed.
-const generation = time.Second
 
 // markFirst is the mistake that this project is about: a key is marked when it
 // is first seen, before the work.

@@ -28,8 +28,6 @@ func cleanup(e Env) []Benchmark {
 	}{
 		{"delete", fmt.Sprintf("the rows of %s keys whose window is over are deleted meanwhile, with the default share of the time", count(dead)),
 			prepared, pgstore.MigrateOptions{Cleanup: pgstore.CleanupDelete, Partitions: 8}, fmt.Sprintf(oldRows, "gen_random_uuid()")},
-		{"generations", "the generations change every 2 s meanwhile",
-			pgstore.Options{Prepare: true, Generation: 2 * time.Second}, pgstore.MigrateOptions{Cleanup: pgstore.CleanupGenerations}, ""},
 		{"message-time", fmt.Sprintf("by the time of messages, of which those of %s old keys are too old: their partition is looked through and truncated meanwhile", count(dead)),
 			ofNow(), pgstore.MigrateOptions{Cleanup: pgstore.CleanupMessageTime, Partitions: slots, MessageAge: messageAge}, fmt.Sprintf(oldRows, tooOldKey)},
 	} {
@@ -78,10 +76,8 @@ func ofNow() pgstore.Options {
 // a batch in milliseconds.
 func claimsWhileCleaning(ctx context.Context, span time.Duration, opts *pgstore.Options, migrate *pgstore.MigrateOptions, clean bool, old string, dead int) (rate, p99 float64, err error) {
 	err = onStore(ctx, 4, "", opts, migrate, func(pool *pgxpool.Pool, store *pgstore.Store) error {
-		if old != "" {
-			if _, err := pool.Exec(ctx, old, dead); err != nil {
-				return err
-			}
+		if _, err := pool.Exec(ctx, old, dead); err != nil {
+			return err
 		}
 		if _, err := pool.Exec(ctx, "CHECKPOINT"); err != nil {
 			return err

@@ -33,10 +33,10 @@ func postgres(e Env) []Benchmark {
 			func(ctx context.Context) (float64, error) { return copyBatches(ctx, keys) }),
 		comparison("postgres-1024-callers", server+fmt.Sprintf("1024 callers claim new ids of 16 bytes, done in one step, one at a time each, for %v. Peer: 64 connections that insert one row a transaction", span),
 			6, func(ctx context.Context) (float64, error) { return joinedCallers(ctx, span) }, single),
-		comparison("postgres-transaction-1", server+fmt.Sprintf("One message a transaction, on 16 connections, for %v: its key and one business row, in one round trip (DoStatements). Peer: the business row alone", span),
+		comparison("postgres-transaction-1", server+fmt.Sprintf("One message a transaction, on 16 connections, for %v: its key and one business row, in one round trip (DoTxBatch with a TxQueueFunc). Peer: the business row alone", span),
 			0.85, func(ctx context.Context) (float64, error) { return onePerTransaction(ctx, span) },
 			func(ctx context.Context) (float64, error) { return businessRows(ctx, span, 1) }),
-		comparison("postgres-transaction-100", server+fmt.Sprintf("100 messages a transaction, on 16 connections, for %v: their keys and 100 business rows in one statement (DoBatchStatements). Peer: the business rows alone", span),
+		comparison("postgres-transaction-100", server+fmt.Sprintf("100 messages a transaction, on 16 connections, for %v: their keys and 100 business rows in one statement (DoTxBatch with a TxQueueFunc). Peer: the business rows alone", span),
 			0.45, func(ctx context.Context) (float64, error) { return hundredPerTransaction(ctx, span) },
 			func(ctx context.Context) (float64, error) { return businessRows(ctx, span, 100) }),
 		{
@@ -209,10 +209,11 @@ func onePerTransaction(ctx context.Context, span time.Duration) (rate float64, e
 			return err
 		}
 		rate, err = load(clients, span, func(id []byte) error {
-			out, err := guard.DoStatements(ctx, semel.Call{Key: semel.Key{ID: string(id)}}, func(b *pgx.Batch) {
+			out := guard.DoTxBatch(ctx, []semel.Call{{Key: semel.Key{ID: string(id)}}}, pgstore.TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
 				b.Queue(businessInsert, [16]byte(id), 1)
-			})
-			return wantFresh(out.Decision == semel.Fresh, err)
+				return nil
+			}))
+			return wantFresh(out[0].Decision == semel.Fresh, out[0].Err)
 		})
 		return err
 	})
@@ -232,13 +233,14 @@ func hundredPerTransaction(ctx context.Context, span time.Duration) (rate float6
 			for i := range ids {
 				calls[i].Key.ID = string(ids[i][:])
 			}
-			outcomes := guard.DoBatchStatements(ctx, calls, func(b *pgx.Batch, fresh []*semel.Item) {
+			outcomes := guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
 				rows := make([][16]byte, len(fresh))
 				for i, item := range fresh {
 					rows[i] = ids[item.Index]
 				}
 				b.Queue(businessMany, rows, make([]int32, len(rows)))
-			})
+				return nil
+			}))
 			for _, out := range outcomes {
 				if err := wantFresh(out.Decision == semel.Fresh, out.Err); err != nil {
 					return err

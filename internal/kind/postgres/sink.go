@@ -31,23 +31,8 @@ type Sink struct {
 	Args      []string
 	// Table gets a row of Columns for each message.
 	Table   string
-	Columns []Column
-	Upsert  *Upsert
-}
-
-// Column is a column and where its value comes from: ".a.b", "header:NAME",
-// "record-key", "property:message-id", "body", "key", "scope", "time",
-// "attempt", "token", "source", "partition" or "offset".
-type Column struct{ Name, From string }
-
-// Upsert keeps one row for each value of the columns Key.
-type Upsert struct {
-	Table   string
-	Columns []Column
-	// Key are the columns that are unique together.
-	Key []string
-	// Version is the column that must grow for a row to be replaced; "" is none.
-	Version string
+	Columns []pgsink.Column
+	Upsert  *pgsink.Upsert
 }
 
 // NewSink returns an empty Sink.
@@ -74,7 +59,7 @@ func (s *Sink) Fields() schema.Mapping {
 			}, "What `$1`, `$2`… stand for."),
 			tableField(&s.Table, "Table that gets a row for each message."),
 			columnsField(&s.Columns, "Its columns, with `table`, and where their values come from."),
-			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
+			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &pgsink.Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
 		},
 		OneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
 		Check: func(v schema.Value, there schema.Members) {
@@ -93,7 +78,7 @@ func (s *Sink) Fields() schema.Mapping {
 	}
 }
 
-func upsertMapping(u *Upsert) schema.Mapping {
+func upsertMapping(u *pgsink.Upsert) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			tableField(&u.Table, "Table.").Need(),
@@ -122,7 +107,7 @@ func upsertMapping(u *Upsert) schema.Mapping {
 	}
 }
 
-func columnNames(columns []Column) []string {
+func columnNames(columns []pgsink.Column) []string {
 	var names []string
 	for _, c := range columns {
 		names = append(names, c.Name)
@@ -150,7 +135,7 @@ func tableField(target *string, doc string) schema.Field {
 }
 
 // columnsField is where the values of columns come from.
-func columnsField(target *[]Column, doc string) schema.Field {
+func columnsField(target *[]pgsink.Column, doc string) schema.Field {
 	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
 		entries, ok := v.Entries()
 		if ok && len(entries) == 0 {
@@ -161,7 +146,7 @@ func columnsField(target *[]Column, doc string) schema.Field {
 				v.WrongAt(e.At, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.Path)
 				continue
 			}
-			c := Column{Name: e.Name}
+			c := pgsink.Column{Name: e.Name}
 			columnSource(v.Value(e.Value, schema.Within(v.Path, e.Name)), &c.From)
 			*target = append(*target, c)
 		}
@@ -274,18 +259,7 @@ func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session
 }
 
 func (s *Sink) options() *pgsink.Options {
-	columns := func(list []Column) []pgsink.Column {
-		var all []pgsink.Column
-		for _, c := range list {
-			all = append(all, pgsink.Column{Name: c.Name, From: c.From})
-		}
-		return all
-	}
-	opts := &pgsink.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: columns(s.Columns)}
-	if u := s.Upsert; u != nil {
-		opts.Upsert = &pgsink.Upsert{Table: u.Table, Columns: columns(u.Columns), Key: u.Key, Version: u.Version}
-	}
-	return opts
+	return &pgsink.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Upsert: s.Upsert}
 }
 
 // Examine implements config.Kind.
@@ -328,7 +302,7 @@ func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 }
 
 // planOf asks how a row would be written. With key there must be a unique index.
-func planOf(table string, columns []Column, key []string) string {
+func planOf(table string, columns []pgsink.Column, key []string) string {
 	names, values := make([]string, len(columns)), make([]string, len(columns))
 	for i, c := range columns {
 		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"

@@ -21,17 +21,15 @@ type Store struct {
 	DSN schema.Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
-	// Cleanup is the form in which expired keys are taken away: delete,
-	// generations or message-time; "" is what the tables were made for.
+	// Cleanup is the form in which expired keys are removed: delete or message-time.
+	// "" is the form that the tables were created for.
 	Cleanup string
-	// CleanupRate is the most rows a second that a clean-up deletes or moves. 0 is
-	// the store's default.
+	// CleanupRate is the most rows a second that a clean-up deletes. 0 is the
+	// store's default.
 	CleanupRate int
 	// CleanupHours are the hours in which keys are cleaned up. The zero value is
 	// all day.
 	CleanupHours schema.Hours
-	// Generation is how long a generation lasts. 0 is the store's default.
-	Generation time.Duration
 	// MessageAge is how old a message may be by the time inside its id. 0 is
 	// the store's default.
 	MessageAge time.Duration
@@ -57,10 +55,9 @@ func (s *Store) Fields() schema.Mapping {
 			schema.IdentifierField("schema", &s.Schema, 63, "Schema of its tables.").Means("public"),
 			schema.IdentifierField("prefix", &s.Prefix, 40, "What the names of its tables begin with.").Means("semel_"),
 			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys go. It counts when the tables are made, and cannot be changed later.",
-				"delete", "generations", "message-time").Means("what the tables were made for; `delete` when they are made"),
-			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The most rows a second that a clean-up deletes or moves.").Means("no limit but that it works a fifth of the time"),
+				"delete", "message-time").Means("what the tables were made for; `delete` when they are made"),
+			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The most rows a second that a clean-up deletes.").Means("no limit but that it works a fifth of the time"),
 			schema.HoursField("cleanup_hours", &s.CleanupHours, "Hours of the day, by UTC, in which keys are cleaned up, such as those of little load.").Means("all day"),
-			schema.DurationField("generation", &s.Generation, "How long a generation lasts, with `cleanup: generations`.").Means("24h"),
 			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It counts when the tables are made.").Means("7d"),
 			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Into how many parts the table is divided. It counts when the tables are made.").Means("none with `delete`, 32 with `message-time`"),
 			schema.TruthField("prepare", &s.Prepare, "Have statements prepared by name, which not every pooler bears.").Means("false"),
@@ -68,14 +65,8 @@ func (s *Store) Fields() schema.Mapping {
 			config.MaxResultField(&s.MaxResult).Means("1MiB"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
-			if generation, ok := there["generation"]; ok && s.Cleanup != "generations" {
-				generation.Wrong("it is for cleanup: generations: write that too, or leave it out")
-			}
 			if age, ok := there["message_age"]; ok && s.Cleanup != "message-time" {
 				age.Wrong("it is for cleanup: message-time: write that too, or leave it out")
-			}
-			if partitions, ok := there["partitions"]; ok && s.Cleanup == "generations" {
-				partitions.Wrong("generations have tables of their own: leave it out")
 			}
 		},
 	}
@@ -128,7 +119,7 @@ func (s *Store) CheckAddress() (field string, err error) {
 // Open implements config.Spec.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
-		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), Generation: s.Generation,
+		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup),
 		KeepIDs: s.KeepIDs, MaxResult: s.MaxResult, Prepare: s.Prepare,
 	})
 	if err != nil {

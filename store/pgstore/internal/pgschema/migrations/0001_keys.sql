@@ -51,21 +51,7 @@ ON CONFLICT (name) DO NOTHING;
 
 INSERT INTO {{.Meta}} (name, value) VALUES ('cleanup', '{{.Cleanup}}')
 ON CONFLICT (name) DO NOTHING;
-{{if eq .Cleanup "generations"}}
--- Generations: the rows are in three tables by turns, see generations.go. The
--- table above stays empty; through it people see the rows of all three, where
--- an owner of one byte, 2, marks a row that has gone to a newer table.
-{{range .Generations}}
-CREATE TABLE {{.}} (PRIMARY KEY (key)) INHERITS ({{$.Keys}}) WITH ({{$.Storage}});
-{{end}}
--- What the rotator has done so far, and when it began the present phase.
-CREATE TABLE {{.Phase}} (
-    phase bigint      NOT NULL PRIMARY KEY,
-    since timestamptz NOT NULL
-);
-
-INSERT INTO {{.Phase}} VALUES (0, clock_timestamp());
-{{end}}{{if eq .Cleanup "message-time"}}
+{{if eq .Cleanup "message-time"}}
 -- Message time: how old a message may be, in microseconds, between how many
 -- partitions its time is divided, the time of messages before which what has
 -- no record is late, and since when all transactions that begin go by it.

@@ -45,7 +45,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// listPage is how many rows a listing reads at once.
+// listPage is how many rows a listing reads with one statement.
 const listPage = 1000
 
 // List implements [semel.Lister]. It reads page after page in the order of
@@ -88,12 +88,7 @@ func (s *Store) listed(ctx context.Context, filter semel.Filter, last semel.Dige
 	case filter.Scope != nil:
 		return nil, nil
 	}
-	var page []semel.Record
-	err := s.steady(ctx, func(on session) (_ bool, err error) {
-		page, err = collect(ctx, on, s.sql().list, args, s.listedRow)
-		return false, err
-	})
-	return page, err
+	return collect(ctx, s.onPool(), s.sql.list, args, s.listedRow)
 }
 
 func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
@@ -128,15 +123,8 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		return err
 	}
 	digest := [16]byte(s.hasher.Key(key))
-	var resolved []bool
-	err := s.steady(ctx, func(on session) (done bool, err error) {
-		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
-			return false, err
-		}
-		resolved, err = collect(ctx, on, s.sql().resolve,
-			[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
-		return len(resolved) > 0, err
-	})
+	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
+		[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
 	if err == nil && len(resolved) == 0 {
 		err = semel.ErrNotUnknown
 	}
@@ -155,18 +143,82 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
 		return false, err
 	}
-	digest := [16]byte(s.hasher.Key(key))
-	was := false
-	err := s.steady(ctx, func(on session) (bool, error) {
-		if err := on.lift(ctx, pgtype.FlatArray[[16]byte]{digest}); err != nil {
-			return false, err
-		}
-		live, err := collect(ctx, on, s.sql().remove, []any{digest}, pgx.RowTo[bool])
-		was = was || slices.Contains(live, true)
-		return false, err
-	})
+	live, err := collect(ctx, s.onPool(), s.sql.remove, []any{[16]byte(s.hasher.Key(key))}, pgx.RowTo[bool])
 	if err != nil {
 		return false, fmt.Errorf("pgstore: remove %s: %w", key, err)
 	}
-	return was, nil
+	return slices.Contains(live, true), nil
+}
+
+// countPages is how many pages Count reads at most: 64 MiB.
+const countPages = 8192
+
+// countSQL counts the rows of a sample of $2 percent of the pages. Forgotten
+// rows are not counted.
+const countSQL = clock + `
+SELECT count(*) FILTER (WHERE t.owner IS NOT NULL AND NOT (get_byte(t.owner, 0) = 1 AND t.until <= clock.now)),
+	count(*) FILTER (WHERE t.owner IS NULL AND t.until > clock.now),
+	count(*) FILTER (WHERE get_byte(t.owner, 0) = 1 AND t.until <= clock.now),
+	max(clock.now - t.seen) FILTER (WHERE t.owner IS NULL AND t.until > clock.now)
+FROM {keys} AS t TABLESAMPLE SYSTEM ($2), clock`
+
+const sizeSQL = clock + `
+SELECT coalesce(sum(pg_relation_size(c.oid) / current_setting('block_size')::bigint), 0)::bigint, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM clock, pg_class AS c
+WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($2)))`
+
+// Count implements [semel.Counter]. A table of up to 64 MiB is counted; of a
+// larger one that much is, in pages chosen at random, and the counts are
+// estimates; Oldest is then a lower bound. Oldest is the age, since its first
+// claim, of the oldest key that is done and still remembered: the window that
+// the store has lived up to so far.
+func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
+	if err := s.enter("count", 0, 0); err != nil {
+		return semel.Counts{}, err
+	}
+	defer s.leave()
+	c, err := s.onPool().count(ctx)
+	if err != nil {
+		return semel.Counts{}, fmt.Errorf("pgstore: count: %w", err)
+	}
+	return c, nil
+}
+
+func (s session) count(ctx context.Context) (semel.Counts, error) {
+	var c semel.Counts
+	var pages int64
+	_, err := collect(ctx, s, sizeSQL, []any{s.opts.quoted("keys")}, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&pages, &c.DiskBytes)
+	})
+	if err != nil {
+		return c, err
+	}
+	percent := min(100, 100*countPages/float64(max(pages, 1)))
+	_, err = collect(ctx, s, s.sql.count, []any{percent}, func(row pgx.CollectableRow) (struct{}, error) {
+		var oldest pgtype.Interval
+		err := row.Scan(&c.Claimed, &c.Done, &c.Unknown, &oldest)
+		c.Oldest = duration(oldest)
+		return struct{}{}, err
+	})
+	for _, n := range []*int64{&c.Claimed, &c.Done, &c.Unknown} {
+		*n = int64(float64(*n) * 100 / percent)
+	}
+	return c, err
+}
+
+// Audit appends a line of JSON to the table of the audit log, which says who changed a
+// key by hand, and why. Write the line before the change, so that no change lacks one.
+// Audit blocks for one statement. Nothing else needs the privilege to insert into that
+// table.
+func (s *Store) Audit(ctx context.Context, line []byte) error {
+	if err := s.enter("audit", 0, 0); err != nil {
+		return err
+	}
+	defer s.leave()
+	var number int64
+	err := s.queryRow(ctx, s.pool, "INSERT INTO "+s.opts.quoted("audit")+" (line) VALUES ($1::text::json) RETURNING number", string(line)).Scan(&number)
+	if err != nil {
+		return fmt.Errorf("pgstore: audit: %w", failure(err))
+	}
+	return nil
 }

@@ -10,14 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
-
-func TestConformanceByMessageTime(t *testing.T) {
-	t.Parallel()
-	began := time.Now() // the suite's ids have no time of their own
-	conformance(t, shared.Database(t), MigrateOptions{Cleanup: CleanupMessageTime, Partitions: 8},
-		Options{MessageTime: func(semel.Key) (time.Time, bool) { return began, true }})
-}
 
 // uuid7 is the n-th id of a moment.
 func uuid7(at time.Time, n int) string {
@@ -105,7 +99,7 @@ func purged(t *testing.T, s *Store) {
 
 func sizeOf(t *testing.T, s *Store, at time.Time) int64 {
 	t.Helper()
-	pages, err := s.pages(t.Context(), s.opts.quoted(slotTable(s.hasher.times.slot(at))))
+	pages, err := s.pages(t.Context(), s.opts.quoted(pgschema.Partition(s.hasher.times.slot(at))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,8 +185,11 @@ func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rollback(context.Background(), tx)
-	answers := make([]semel.ClaimAnswer, 1)
-	if err := s.InTx(tx).Claim(t.Context(), []semel.ClaimRequest{{Key: semel.Key{ID: written}, Window: 24 * time.Hour, Done: true}}, answers); err != nil {
+	g, err := NewGuard(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.InTx(tx).Claim(t.Context(), semel.Call{Key: semel.Key{ID: written}, Window: 24 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	pass(t, s, 4*time.Hour)
@@ -218,23 +215,9 @@ func TestMessageTimeTruncatesNoPartitionWithAKeyThatStays(t *testing.T) {
 	pass(t, s, 4*time.Hour)
 	purged(t, s) // raises the floor
 	slot := s.hasher.times.slot(at)
-	gone, stays, err := s.truncateSlot(t.Context(), slot, s.opts.quoted(slotTable(slot)))
+	gone, stays, err := s.truncateSlot(t.Context(), slot, s.opts.quoted(pgschema.Partition(slot)))
 	if err != nil || !stays || gone != 0 {
 		t.Errorf("truncated %d rows, a key stays: %t, %v", gone, stays, err)
 	}
 	wantDecision(t, s, semel.Duplicate, kept)
-}
-
-func TestFormsAreNotMixed(t *testing.T) {
-	t.Parallel()
-	_, p := timed(t)
-	if _, err := New(t.Context(), p, &Options{Cleanup: CleanupGenerations}); !errors.Is(err, ErrSchema) {
-		t.Errorf("a store that wants another form: %v, want ErrSchema", err)
-	}
-	if _, err := Migrate(t.Context(), p, &MigrateOptions{Cleanup: CleanupDelete}); !errors.Is(err, ErrSchema) {
-		t.Errorf("a migration to another form: %v, want ErrSchema", err)
-	}
-	if _, err := Migrate(t.Context(), p, nil); err != nil {
-		t.Errorf("a migration that leaves the form open: %v", err)
-	}
 }

@@ -31,7 +31,8 @@ type grant struct {
 type journal struct {
 	mu               sync.Mutex // guards the rest
 	granted, refused []grant
-	spans            int // transactions that were open over a change of phase
+	spans            int // transactions that were open over a clean-up
+	passes           int // clean-ups so far
 }
 
 func (j *journal) note(list *[]grant, g grant) {
@@ -116,14 +117,14 @@ func (w *writer) record(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, 
 	}
 }
 
-// transaction claims in a transaction that is held open over rotations.
+// transaction claims in a transaction that is held open over clean-ups.
 func (w *writer) transaction(ctx context.Context) error {
 	tx, err := w.store.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer rollback(ctx, tx)
-	in, began := w.store.InTx(tx), w.store.ring.phase()
+	in, began := (&Guard{store: w.store}).InTx(tx), w.cleanUps()
 	type claimed struct {
 		reqs          []semel.ClaimRequest
 		answers       []semel.ClaimAnswer
@@ -132,7 +133,7 @@ func (w *writer) transaction(ctx context.Context) error {
 	var all []claimed
 	for range 1 + w.random.IntN(2) {
 		c := claimed{reqs: []semel.ClaimRequest{w.request(true), w.request(true)}, answers: make([]semel.ClaimAnswer, 2), before: time.Now()}
-		if err := in.Claim(ctx, c.reqs, c.answers); err != nil {
+		if err := in.claim(ctx, c.reqs, c.answers); err != nil {
 			return err
 		}
 		c.after = time.Now()
@@ -159,7 +160,7 @@ func (w *writer) transaction(ctx context.Context) error {
 	} else if err := tx.Rollback(ctx); err != nil {
 		return err
 	}
-	if w.store.ring.phase() > began {
+	if w.cleanUps() > began {
 		w.mu.Lock()
 		w.spans++
 		w.mu.Unlock()
@@ -216,25 +217,35 @@ func (w *writer) leased(ctx context.Context) error {
 // errLost: a claim was lost whose lease runs.
 var errLost = errors.New("the claim is lost")
 
-// rotators rotate until ctx ends. Each lives for a random while only, and is
+// cleanUps returns how many clean-ups there were so far.
+func (j *journal) cleanUps() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.passes
+}
+
+// cleaners clean up until ctx ends. Each lives for a random while only, and is
 // killed in the middle of what it does.
-func rotators(ctx context.Context, t *testing.T, address string, o Options, random *rand.Rand) (killed int) {
+func (j *journal) cleaners(ctx context.Context, t *testing.T, address string, o Options, random *rand.Rand) (killed int) {
 	for ctx.Err() == nil {
 		life, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(400))*time.Millisecond)
 		p, err := pgxpool.New(context.WithoutCancel(ctx), address)
 		if err != nil {
-			t.Errorf("rotator: %v", err)
+			t.Errorf("cleaner: %v", err)
 			cancel()
 			return killed
 		}
 		s, err := New(life, p, &o)
 		for err == nil {
 			if _, err = s.Purge(life); err == nil {
+				j.mu.Lock()
+				j.passes++
+				j.mu.Unlock()
 				err = sleep(life, 20*time.Millisecond)
 			}
 		}
 		if life.Err() == nil {
-			t.Errorf("rotator: %v", err)
+			t.Errorf("cleaner: %v", err)
 		}
 		killed++
 		cancel()
@@ -243,13 +254,32 @@ func rotators(ctx context.Context, t *testing.T, address string, o Options, rand
 	return killed
 }
 
-func TestGenerationsForgetNothingUnderLoad(t *testing.T) {
+// forms are the forms of clean-up, with options for stores whose messages are all
+// of one time.
+func forms() map[Cleanup]Options {
+	began := time.Now()
+	return map[Cleanup]Options{
+		CleanupDelete:      {},
+		CleanupMessageTime: {MessageTime: func(semel.Key) (time.Time, bool) { return began, true }},
+	}
+}
+
+func TestCleanUpForgetsNothingUnderLoad(t *testing.T) {
 	t.Parallel()
+	for form, opts := range forms() {
+		t.Run(string(form), func(t *testing.T) {
+			t.Parallel()
+			forgetsNothingUnderLoad(t, form, opts)
+		})
+	}
+}
+
+func forgetsNothingUnderLoad(t *testing.T, form Cleanup, opts Options) {
 	start := seed(t)
 	address := shared.Database(t)
-	migrated(t, address, &MigrateOptions{Cleanup: CleanupGenerations})
+	migrated(t, address, &MigrateOptions{Cleanup: form})
 	connections := pool(t, address)
-	opts := Options{Generation: 100 * time.Millisecond, LockWait: 500 * time.Millisecond}
+	opts.LockWait = 500 * time.Millisecond
 	load := 8 * time.Second
 	if testing.Short() {
 		load = 2 * time.Second
@@ -261,9 +291,8 @@ func TestGenerationsForgetNothingUnderLoad(t *testing.T) {
 	var j journal
 	var group sync.WaitGroup
 	var refusals int
-	var last phase
 	for i := range 8 {
-		s, err := New(t.Context(), connections, &opts) // each believes for itself
+		s, err := New(t.Context(), connections, &opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,48 +308,55 @@ func TestGenerationsForgetNothingUnderLoad(t *testing.T) {
 				if err != nil {
 					refusals++
 				}
-				last = max(last, s.ring.phase())
-				if time.Since(began) > load && last >= 6 && j.spans > 0 && len(j.refused) > 0 && len(j.granted) > 100 {
+				if time.Since(began) > load && j.passes >= 6 && j.spans > 0 && len(j.refused) > 0 && len(j.granted) > 100 {
 					cancel()
 				}
 				j.mu.Unlock()
 			}
 		})
 	}
-	killed := rotators(ctx, t, address, opts, rand.New(rand.NewPCG(start, 1<<32)))
+	killed := j.cleaners(ctx, t, address, opts, rand.New(rand.NewPCG(start, 1<<32)))
 	group.Wait()
 	j.check(t)
 	how := make(map[string]int)
 	for _, g := range j.granted {
 		how[g.how[len("writer-0 "):]]++
 	}
-	t.Logf("phase %d, %d grants (%v), %d duplicates, %d transactions open over a change of phase, %d rotators killed, %d calls refused",
-		last, len(j.granted), how, len(j.refused), j.spans, killed, refusals)
-	if cmp.Or(len(j.refused) == 0, last < 6, j.spans == 0, killed == 0, len(how) < 3) {
+	t.Logf("%d clean-ups, %d grants (%v), %d duplicates, %d transactions open over a clean-up, %d cleaners killed, %d calls refused",
+		j.passes, len(j.granted), how, len(j.refused), j.spans, killed, refusals)
+	if cmp.Or(len(j.refused) == 0, j.passes < 6, j.spans == 0, killed == 0, len(how) < 3) {
 		t.Error("the test did not meet what it is about")
 	}
 }
 
-func TestConformanceWhileGenerationsRotate(t *testing.T) {
+func TestConformanceWhileCleaningUp(t *testing.T) {
 	t.Parallel()
-	conformance(t, shared.Database(t), MigrateOptions{Cleanup: CleanupGenerations, KeepIDs: true}, Options{Generation: time.Millisecond}, func(tb testing.TB, beside *Store, stores *caseStores) {
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		tb.Cleanup(func() { cancel(); <-ended })
-		go func() {
-			defer close(ended)
-			seen := make(map[*Store]bool)
-			for ctx.Err() == nil {
-				if _, err := beside.Purge(ctx); err != nil && ctx.Err() == nil {
-					tb.Errorf("rotate: %v", err)
-					return
-				}
-				// No call has to live through one rotation after another, however
-				// slow the machine is; calls without an end do not stop rotation.
-				limit := time.Now().Add(2 * time.Second)
-				for sleep(ctx, 10*time.Millisecond) == nil && !stores.idle(seen) && time.Now().Before(limit) {
-				}
+	for form, opts := range forms() {
+		t.Run(string(form), func(t *testing.T) {
+			t.Parallel()
+			conformance(t, shared.Database(t), MigrateOptions{Cleanup: form, Partitions: 8, KeepIDs: true}, opts, cleanBeside)
+		})
+	}
+}
+
+// cleanBeside cleans up beside the case of a test until it ends.
+func cleanBeside(tb testing.TB, beside *Store, stores *caseStores) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	tb.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		seen := make(map[*Store]bool)
+		for ctx.Err() == nil {
+			if _, err := beside.Purge(ctx); err != nil && ctx.Err() == nil {
+				tb.Errorf("clean up: %v", err)
+				return
 			}
-		}()
-	})
+			// No call has to live through one clean-up after another, however
+			// slow the machine is; calls without an end do not stop clean-up.
+			limit := time.Now().Add(2 * time.Second)
+			for sleep(ctx, 10*time.Millisecond) == nil && !stores.idle(seen) && time.Now().Before(limit) {
+			}
+		}
+	}()
 }

@@ -1,4 +1,4 @@
-package pgstore
+package pgschema
 
 import (
 	"errors"
@@ -10,18 +10,15 @@ import (
 
 func TestNamesThatSurpriseAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, good := range []Names{{}, {Schema: "a"}, {Schema: "_9", Prefix: "p_"}, {Schema: strings.Repeat("s", 63), Prefix: strings.Repeat("p", 40)}} {
-		if errs := good.withDefaults().validate(); len(errs) > 0 {
+	for _, good := range []Names{{"public", "semel_"}, {"a", "semel_"}, {Schema: "_9", Prefix: "p_"}, {Schema: strings.Repeat("s", 63), Prefix: strings.Repeat("p", 40)}} {
+		if errs := good.Validate(); len(errs) > 0 {
 			t.Errorf("%+v: %v", good, errs)
 		}
 	}
 	for _, bad := range []string{"1a", "A", "a-b", "a.b", `a"b`, "a b", "a'", "a;", "ä", "a\x00", "{", strings.Repeat("x", 64)} {
-		errs := Names{Schema: bad, Prefix: bad}.validate()
+		errs := Names{Schema: bad, Prefix: bad}.Validate()
 		if len(errs) != 2 || !errors.Is(errs[0], semel.ErrInvalidRequest) || !strings.Contains(errs[0].Error(), "Names.Schema") {
 			t.Errorf("%q: %v", bad, errs)
-		}
-		if _, err := SQL(&MigrateOptions{Names: Names{Schema: bad}}); !errors.Is(err, semel.ErrInvalidRequest) {
-			t.Errorf("SQL in schema %q: %v", bad, err)
 		}
 	}
 }
@@ -34,13 +31,13 @@ func FuzzIdentifiers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, schema, prefix string) {
 		n := Names{Schema: schema, Prefix: prefix}
-		if len(n.validate()) > 0 {
+		if len(n.Validate()) > 0 {
 			return
 		}
-		if got, want := n.quoted("keys"), `"`+schema+`"."`+prefix+`keys"`; got != want {
+		if got, want := n.Quoted("keys"), `"`+schema+`"."`+prefix+`keys"`; got != want {
 			t.Errorf("quoted is %s, want %s", got, want)
 		}
-		if got, want := n.literal("keys"), `'"`+schema+`"."`+prefix+`keys"'`; got != want {
+		if got, want := n.Literal("keys"), `'"`+schema+`"."`+prefix+`keys"'`; got != want {
 			t.Errorf("literal is %s, want %s", got, want)
 		}
 		if strings.ContainsAny(schema+prefix, "\"'\\;- \t\n\x00{}$") || strings.ToLower(schema+prefix) != schema+prefix {

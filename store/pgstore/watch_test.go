@@ -24,7 +24,7 @@ var ways = []string{
 // whose effect was rolled back.
 func TestAnEffectCannotGoOnInAnotherTransaction(t *testing.T) {
 	t.Parallel()
-	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "generations": {Cleanup: CleanupGenerations}, "message time": {Cleanup: CleanupMessageTime}} {
+	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "message time": {Cleanup: CleanupMessageTime}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			opts := &Options{}
@@ -75,22 +75,22 @@ func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx
 			_, err := tx.Conn().Exec(ctx, sql)
 			return nil, err
 		}),
-		"DoTxBatch": func(ctx context.Context) error {
-			out := d.DoTxBatch(ctx, both("batch"), func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
+		"TxBatchFunc": func(ctx context.Context) error {
+			out := d.DoTxBatch(ctx, both("batch"), TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
 				_, err := tx.Exec(ctx, sql)
 				return err
-			})
+			}))
 			return out[1].Err
 		},
-		"DoTxEach": func(ctx context.Context) error {
+		"TxItemFunc": func(ctx context.Context) error {
 			first := true
-			out := d.DoTxEach(ctx, both("each"), func(ctx context.Context, tx pgx.Tx, _ *semel.Call) (_ []byte, err error) {
+			out := d.DoTxBatch(ctx, both("each"), TxItemFunc(func(ctx context.Context, tx pgx.Tx, _ *semel.Item) (err error) {
 				if first {
 					_, err = tx.Exec(ctx, sql)
 				}
 				first = false
-				return nil, err
-			})
+				return err
+			}))
 			return out[1].Err
 		},
 	}
@@ -102,10 +102,10 @@ func TestACommitBeforeAFailureIsNoFailure(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for _, sql := range []string{"COMMIT; BEGIN; SELECT 1/0", "COMMIT AND CHAIN; SELECT 1/0"} {
-		out := d.DoTxBatch(t.Context(), []semel.Call{{Key: key(sql)}, {Key: key(sql + " after")}}, func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
+		out := d.DoTxBatch(t.Context(), []semel.Call{{Key: key(sql)}, {Key: key(sql + " after")}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
 			_, err := tx.Exec(ctx, sql)
 			return err
-		})
+		}))
 		for i := range out {
 			if !errors.Is(out[i].Err, semel.ErrOutcomeUnknown) {
 				t.Errorf("%s: %s, %v", sql, out[i].Decision, out[i].Err)
@@ -121,10 +121,10 @@ func TestStatementsCannotEndTheirTransaction(t *testing.T) {
 	address := shared.Database(t)
 	for _, mode := range []string{"cache_describe", "simple_protocol"} {
 		d := deskWith(t, address+"&default_query_exec_mode="+mode, nil, nil)
-		hoping(t, d)
+		makeOptimistic(t, d)
 		for _, sql := range []string{"ROLLBACK", "BEGIN", "COMMIT", "END", "ABORT", "-- now\nEND"} {
 			call := semel.Call{Key: key(mode + sql)}
-			_, err := d.DoStatements(t.Context(), call, func(b *pgx.Batch) {
+			_, err := d.queueOne(t.Context(), call, func(b *pgx.Batch) {
 				b.Queue(sql)
 				b.Queue(count, call.Key.ID)
 			})
@@ -219,9 +219,8 @@ func TestACallWithoutFunctionIsRefused(t *testing.T) {
 	var errs []error
 	_, err := d.DoTx(ctx, key("a"), nil)
 	errs = append(errs, err)
-	_, err = d.DoStatements(ctx, calls[0], nil)
-	errs = append(errs, err)
-	for _, outcomes := range [][]semel.BatchOutcome{d.DoTxBatch(ctx, calls, nil), d.DoTxEach(ctx, calls, nil), d.DoBatchStatements(ctx, calls, nil)} {
+	for _, fn := range []BatchEffect{nil, TxBatchFunc(nil), TxItemFunc(nil), TxQueueFunc(nil)} {
+		outcomes := d.DoTxBatch(ctx, calls, fn)
 		errs = append(errs, outcomes[0].Err, outcomes[1].Err)
 	}
 	for i, err := range errs {

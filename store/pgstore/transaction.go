@@ -21,9 +21,9 @@ const rollbackWait = 5 * time.Second
 // committed while it waited for it.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// unit is one transaction of a guard, on a connection of its own. It begins
+// guardTx is one transaction of a guard, on a connection of its own. It begins
 // with the first statement, in the same round trip.
-type unit struct {
+type guardTx struct {
 	session
 	conn *pgxpool.Conn
 	tx   pgx.Tx // nil until it is begun
@@ -31,8 +31,8 @@ type unit struct {
 	keys pgtype.FlatArray[[16]byte] // that it claimed, once that is known
 }
 
-// unit takes a connection. The caller must call end.
-func (s *Store) unit(ctx context.Context) (*unit, error) {
+// begin takes a connection. The caller must call end.
+func (s *Store) begin(ctx context.Context) (*guardTx, error) {
 	// The store may be closed while the transaction runs: the connection then
 	// stays open until its end.
 	if err := s.enter("begin", 0, 0); err != nil {
@@ -43,13 +43,13 @@ func (s *Store) unit(ctx context.Context) (*unit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: connect: %w", rolledBack(err))
 	}
-	u := &unit{conn: conn, seen: watch{conn: conn.Conn().PgConn()}}
+	u := &guardTx{conn: conn, seen: watch{conn: conn.Conn().PgConn()}}
 	u.session = session{Store: s, q: u, lockWait: s.wait}
 	return u, nil
 }
 
 // Query implements querier.
-func (u *unit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (u *guardTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if u.tx != nil {
 		return u.tx.Query(ctx, sql, args...)
 	}
@@ -73,7 +73,7 @@ func (u *unit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 // queue adds one of our statements to a batch. Batches go in the mode of the
 // pool, whatever ours is: where that mode does not ask the server for the types
 // of parameters, arguments go as text.
-func (u *unit) queue(b *pgx.Batch, sql string, args ...any) error {
+func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 	if len(args) > 0 {
 		if _, ok := args[0].(pgx.QueryExecMode); ok {
 			args = args[1:]
@@ -122,7 +122,7 @@ func (r *lastRows) Err() error {
 
 // verdict says why the transaction cannot be committed after its effect, which
 // returned err.
-func (u *unit) verdict(ctx context.Context, err error) error {
+func (u *guardTx) verdict(ctx context.Context, err error) error {
 	u.verify(ctx)
 	switch {
 	case u.ended():
@@ -136,9 +136,9 @@ func (u *unit) verdict(ctx context.Context, err error) error {
 	case u.conn.Conn().PgConn().IsBusy():
 		return fmt.Errorf("pgstore: the effect left the rows of a query open: %w", semel.ErrInvalidRequest)
 	case u.aborted() && u.seen.cause != nil:
-		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", failure(u.seen.cause))
+		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", failure(u.seen.cause))
 	case u.aborted():
-		return fmt.Errorf("pgstore: the effect went on after a statement had failed: %w", semel.ErrInvalidRequest)
+		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", semel.ErrInvalidRequest)
 	}
 	return nil
 }
@@ -146,14 +146,14 @@ func (u *unit) verdict(ctx context.Context, err error) error {
 // verify finds out, where it is in doubt, whether the transaction is still the
 // one that claimed the keys: their rows are then its own. It asks nothing where
 // the server would not answer.
-func (u *unit) verify(ctx context.Context) {
+func (u *guardTx) verify(ctx context.Context) {
 	c := u.conn.Conn().PgConn()
 	if !u.seen.doubtful || len(u.keys) == 0 || c.IsClosed() || c.IsBusy() || c.TxStatus() != 'T' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
 	defer cancel()
-	own, err := collect(ctx, u.session, u.sql().held, []any{u.keys}, pgx.RowTo[bool])
+	own, err := collect(ctx, u.session, u.sql.held, []any{u.keys}, pgx.RowTo[bool])
 	if err != nil {
 		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is seen
 		return
@@ -163,20 +163,20 @@ func (u *unit) verify(ctx context.Context) {
 
 // lost reports that the connection is gone. The server rolls back what was not
 // committed.
-func (u *unit) lost() bool { return u.conn.Conn().IsClosed() }
+func (u *guardTx) lost() bool { return u.conn.Conn().IsClosed() }
 
 // aborted reports that the server refuses everything but a rollback.
-func (u *unit) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
+func (u *guardTx) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
 
 // ended reports that the effect sent COMMIT or ROLLBACK past us. One that may
 // have is taken for it where nothing can be asked any more.
-func (u *unit) ended() bool {
+func (u *guardTx) ended() bool {
 	return u.seen.ended || idle(u.seen.conn) || u.seen.commits && (u.aborted() || u.lost())
 }
 
 // broken says why nothing can go on in the transaction, whatever its effect
 // returned.
-func (u *unit) broken(ctx context.Context) error {
+func (u *guardTx) broken(ctx context.Context) error {
 	switch {
 	case u.ended():
 		return semel.ErrOutcomeUnknown
@@ -186,7 +186,7 @@ func (u *unit) broken(ctx context.Context) error {
 	return semel.ErrStoreUnavailable
 }
 
-// kept is a key that is committed, with what is stored for it.
+// kept is a key that is committed, with its result.
 type kept struct {
 	item   *semel.Item
 	result semel.Result
@@ -194,8 +194,8 @@ type kept struct {
 
 // commit stores results and commits, in one round trip. It goes on when the
 // caller has gone: a commit that was begun should not become a doubt.
-func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+func (u *guardTx) commit(ctx context.Context, all []kept, commitTimeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	var keys pgtype.FlatArray[[16]byte]
 	var results pgtype.FlatArray[[]byte]
@@ -208,7 +208,7 @@ func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) e
 		return u.committed(u.tx.Commit(ctx))
 	}
 	var b pgx.Batch
-	if err := u.queue(&b, u.sql().keep, u.lockWait, keys, results); err != nil {
+	if err := u.queue(&b, u.sql.keep, u.lockWait, keys, results); err != nil {
 		return err
 	}
 	b.Queue("commit")
@@ -231,7 +231,7 @@ func (u *unit) commit(ctx context.Context, all []kept, patience time.Duration) e
 }
 
 // committed classifies the answer to a commit.
-func (u *unit) committed(err error) error {
+func (u *guardTx) committed(err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		if u.seen.cause != nil {
 			err = u.seen.cause
@@ -241,8 +241,8 @@ func (u *unit) committed(err error) error {
 	return failure(err)
 }
 
-// undo rolls back, so that the next statement begins anew.
-func (u *unit) undo(ctx context.Context) error {
+// undo rolls back, so that the next statement begins another transaction.
+func (u *guardTx) undo(ctx context.Context) error {
 	u.tx, u.seen.ended = nil, false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
 	defer cancel()
@@ -252,7 +252,7 @@ func (u *unit) undo(ctx context.Context) error {
 
 // end rolls back what was not committed and gives the connection back. To end
 // twice is no error.
-func (u *unit) end(ctx context.Context) {
+func (u *guardTx) end(ctx context.Context) {
 	if u.conn == nil {
 		return
 	}

@@ -1,0 +1,378 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel"
+)
+
+// batch is one call of DoTx or DoTxBatch.
+type batch struct {
+	g        *Guard
+	calls    []semel.Call
+	outcomes []semel.BatchOutcome
+	run      effect
+	// queue is the effect as statements, if it is nothing else.
+	queue TxQueueFunc
+	// doubt says why an earlier attempt may have been committed. It is nil if no
+	// attempt may have been.
+	doubt error
+}
+
+func (g *Guard) newBatch(calls []semel.Call, run effect) *batch {
+	return &batch{g: g, calls: calls, outcomes: make([]semel.BatchOutcome, len(calls)), run: run}
+}
+
+// stage is how far a transaction got.
+type stage uint8
+
+const (
+	claiming stage = iota
+	running
+	committing
+)
+
+// attemptError says why a transaction was not committed, or may not have been.
+type attemptError struct {
+	err   error
+	stage stage
+	// retry: the server rolled the transaction back because of another one.
+	retry bool
+	// whole: no single call is the cause, so that an attempt with each call alone
+	// is of no use.
+	whole bool
+	todo  []int // the calls that have no outcome yet
+}
+
+// errHeld: a transaction that has not ended holds one of the keys.
+var errHeld = errors.New("held by a transaction that has not ended")
+
+// all decides calls with different keys, in one transaction, or in smaller ones if
+// one of the calls fails.
+func (b *batch) all(ctx context.Context, todo []int) {
+	s := b.transact(ctx, todo)
+	if s == nil {
+		return
+	}
+	var failed itemErrors
+	switch {
+	case errors.As(s.err, &failed):
+		rest := slices.Clone(s.todo)
+		for _, item := range failed {
+			b.fail(ctx, item.Index, item.Err)
+			rest = slices.DeleteFunc(rest, func(i int) bool { return i == item.Index })
+		}
+		if len(rest) > 0 {
+			b.all(ctx, rest)
+		}
+	case s.whole || len(s.todo) == 1:
+		for _, i := range s.todo {
+			b.fail(ctx, i, s.err)
+		}
+	default:
+		for _, i := range s.todo {
+			b.all(ctx, []int{i})
+		}
+	}
+}
+
+// transact attempts one transaction. It retries if the server rolled it back because
+// of another one. If the answer to the commit is lost, it claims the keys once more:
+// that claim waits until the first transaction has ended, and shows how it ended.
+func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
+	asked := b.doubt != nil
+	pause := time.Millisecond
+	for try := 0; ; {
+		s := b.attempt(ctx, todo)
+		if s == nil {
+			return nil
+		}
+		todo = s.todo
+		switch {
+		case s.retry && try < b.g.store.opts.Retries && sleep(ctx, pause/2+rand.N(pause)) == nil:
+			try, pause = try+1, 2*pause
+		case s.stage == committing && errors.Is(s.err, semel.ErrOutcomeUnknown) && !asked:
+			asked, b.doubt = true, s.err
+		case s.stage == claiming && b.doubt != nil:
+			s.err, s.whole = fmt.Errorf("%w; asked again: %v", b.doubt, s.err), true
+			return s
+		default:
+			return s
+		}
+	}
+}
+
+// attempt runs one transaction: claim, effect, commit. Calls that need no effect have
+// their outcome afterwards, even if it returns an error for the others.
+func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
+	reqs := make([]semel.ClaimRequest, len(todo))
+	for n, i := range todo {
+		reqs[n] = b.g.Request(&b.calls[i])
+		reqs[n].Done = true
+	}
+	answers := make([]semel.ClaimAnswer, len(reqs))
+	asked := time.Now()
+	u, err := b.g.store.begin(ctx)
+	if err != nil {
+		return b.unclaimed(todo, err)
+	}
+	defer u.end(ctx)
+	optimistic := func() bool { return b.doubt == nil && b.g.optimism.justified() && u.sql.optimistic != "" }
+	if b.queue != nil && optimistic() {
+		if s, decided := b.quick(ctx, u, reqs, todo, asked); decided {
+			return s
+		}
+	}
+	if err := u.decide(ctx, reqs, answers, optimistic()); err != nil {
+		return b.unclaimed(todo, err)
+	}
+	// The claim waited for the transactions that held the keys: its answer is final.
+	b.doubt = nil
+	elapsed := time.Since(asked)
+	items := make([]semel.Item, len(todo))
+	fresh := make([]*semel.Item, 0, len(todo))
+	for n, i := range todo {
+		b.g.ObserveDecision(b.calls[i].Key, &answers[n], elapsed)
+		if answers[n].Decision == semel.Fresh {
+			items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
+			fresh = append(fresh, &items[n])
+		}
+	}
+	b.g.optimism.saw(len(fresh) == len(todo))
+	var s *attemptError
+	if len(fresh) > 0 {
+		s = b.effect(ctx, u, fresh, asked)
+	}
+	u.end(ctx) // parking a late message may take long and needs no transaction
+	for n, i := range todo {
+		if answers[n].Decision != semel.Fresh {
+			b.settle(ctx, i, &answers[n])
+		}
+	}
+	return s
+}
+
+// unclaimed returns the error of a claim that failed.
+func (b *batch) unclaimed(todo []int, err error) *attemptError {
+	b.g.Observe(semel.Event{Kind: semel.StoreError, Key: b.calls[todo[0]].Key, Err: err})
+	if stateOf(err) == lockNotAvailable {
+		return &attemptError{err: fmt.Errorf("%w: %w", errHeld, err), todo: todo}
+	}
+	return &attemptError{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, retry: repeatable(err), whole: true}
+}
+
+func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
+	out := &b.outcomes[i]
+	if a.Err != nil {
+		out.Err = fmt.Errorf("pgstore: claim %s: %w", b.calls[i].Key, a.Err)
+		return
+	}
+	out.Outcome, out.Err = b.g.Settle(ctx, &b.calls[i], a)
+}
+
+// effect runs the effect of fresh items and commits.
+func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.Item, asked time.Time) *attemptError {
+	s := &attemptError{stage: running}
+	for _, item := range fresh {
+		s.todo = append(s.todo, item.Index)
+		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
+	}
+	all, err := b.run(ctx, u, fresh)
+	if err = u.verdict(ctx, err); err != nil {
+		s.err = err
+		s.retry = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
+		s.whole = u.lost() || u.ended() || ctx.Err() != nil
+		return s
+	}
+	stored := slices.Clone(all)
+	for i := range stored {
+		if most := b.g.store.opts.MaxResult; int64(len(stored[i].result.Data)) > most {
+			stored[i].result = semel.Result{Kind: semel.NotKept}
+		}
+	}
+	if err := u.commit(ctx, stored, b.g.commitTimeout); err != nil {
+		s.stage, s.err = committing, fmt.Errorf("pgstore: commit: %w", err)
+		s.retry, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
+		return s
+	}
+	b.committed(fresh, all, asked)
+	return nil
+}
+
+// committed gives fresh items their outcomes.
+func (b *batch) committed(fresh []*semel.Item, all []kept, asked time.Time) {
+	for _, item := range fresh {
+		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: item.Err}
+		if item.Err != nil {
+			b.g.Observe(semel.Event{Kind: semel.Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: item.Err})
+		}
+	}
+	for _, k := range all {
+		out := &b.outcomes[k.item.Index]
+		out.Decision, out.Result = semel.Fresh, k.result
+		b.g.Observe(semel.Event{Kind: semel.Completed, Key: k.item.Call.Key, Elapsed: time.Since(asked)})
+	}
+}
+
+// fail sets the outcome of a call to the error of its effect, or of the transaction.
+func (b *batch) fail(ctx context.Context, i int, err error) {
+	call, out := &b.calls[i], &b.outcomes[i]
+	switch {
+	case errors.Is(err, errHeld):
+		out.Decision = semel.InFlight
+		out.Err = &semel.InFlightError{Key: call.Key, Holder: openTransaction}
+	case isPermanent(err):
+		*out = b.record(ctx, call, err)
+	default:
+		b.g.Observe(semel.Event{Kind: semel.Released, Key: call.Key, Err: err})
+		out.Err = err
+	}
+}
+
+// record stores a permanent error as the result of its key, in a transaction of its
+// own, because what the effect had written is rolled back by then. If another
+// delivery was decided in between, that decision is the outcome.
+func (b *batch) record(ctx context.Context, call *semel.Call, failure error) semel.BatchOutcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.g.commitTimeout)
+	defer cancel()
+	recording := b.g.newBatch([]semel.Call{*call}, func(_ context.Context, _ *guardTx, fresh []*semel.Item) ([]kept, error) {
+		return []kept{{fresh[0], failedResult(failure)}}, nil
+	})
+	recording.all(ctx, []int{0})
+	out := recording.outcomes[0]
+	switch {
+	case out.Decision == semel.Fresh && out.Err == nil:
+		out.Err = failure
+	case out.Err != nil && out.Decision != semel.Duplicate:
+		out.Err = fmt.Errorf("pgstore: the permanent failure of %s is not recorded (%v): %w", call.Key, failure, out.Err)
+	}
+	return out
+}
+
+// inParts decides all calls, with at most so many in a transaction. A key that occurs
+// again is decided after its first call has an outcome.
+func (b *batch) inParts(ctx context.Context, most int) {
+	todo := make([]int, len(b.calls))
+	for i := range todo {
+		todo[i] = i
+	}
+	for len(todo) > 0 {
+		var again []int
+		seen := make(map[semel.Key]bool, len(todo))
+		now := slices.DeleteFunc(todo, func(i int) bool {
+			key := b.calls[i].Key
+			if seen[key] {
+				again = append(again, i)
+			}
+			was := seen[key]
+			seen[key] = true
+			return was
+		})
+		for part := range slices.Chunk(now, most) {
+			b.all(ctx, part)
+		}
+		todo = again
+	}
+}
+
+// quick sends claims and statements as one transaction, which the server begins and
+// commits by itself. It decides nothing if a key is known, or if the effect needs a
+// transaction that is begun before it.
+func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *attemptError, decided bool) {
+	sql, args := u.optimisticInsert(reqs)
+	if sql == "" {
+		return nil, false
+	}
+	items := make([]semel.Item, len(todo))
+	fresh := make([]*semel.Item, len(todo))
+	for n, i := range todo {
+		items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
+		fresh[n] = &items[n]
+	}
+	var statements pgx.Batch
+	if err := u.queue(&statements, sql, args...); err != nil {
+		return b.unclaimed(todo, err), true
+	}
+	if err := b.queue(&statements, fresh); err != nil || needsTransaction(statements.QueuedQueries[1:], fresh) {
+		return nil, false
+	}
+	if ctx.Err() != nil {
+		return b.unclaimed(todo, causeOf(ctx)), true
+	}
+	// What is sent may be committed: canceling it would only leave the outcome unknown.
+	sent, cancel := outlasting(ctx, b.g.commitTimeout)
+	defer cancel()
+	br := u.conn.SendBatch(sent, &statements)
+	if _, err := br.Exec(); err != nil {
+		err = errors.Join(err, closed(br, err))
+		if insertRefused(err) {
+			b.g.optimism.saw(false)
+			return nil, false
+		}
+		s := b.unclaimed(todo, failure(err))
+		if errors.Is(s.err, semel.ErrOutcomeUnknown) {
+			s.stage = committing
+		}
+		return s, true
+	}
+	if err := failure(br.Close()); err != nil {
+		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
+		return &attemptError{
+			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown, todo: todo,
+		}, true
+	}
+	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
+	for _, item := range fresh {
+		b.g.ObserveDecision(item.Call.Key, &answer, time.Since(asked))
+	}
+	b.committed(fresh, withoutResults(fresh), asked)
+	return nil, true
+}
+
+// needsTransaction reports whether an effect needs a transaction that is begun
+// before it: an item has failed or has a result to store, callbacks must see the
+// answers before the commit, or a statement may end what the server began by itself.
+func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.Item) bool {
+	for _, item := range fresh {
+		if item.Err != nil || item.Data != nil {
+			return true
+		}
+	}
+	last := ""
+	for _, q := range statements {
+		if q.Fn != nil || q.SQL != last && mayEnd(q.SQL) {
+			return true
+		}
+		last = q.SQL
+	}
+	return false
+}
+
+// outlasting returns a context that ends a timeout after ctx does. The caller must
+// call cancel.
+func outlasting(ctx context.Context, timeout time.Duration) (_ context.Context, cancel context.CancelFunc) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(timeout, func() { end(context.Cause(ctx)) })
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		end(nil)
+	}
+}
+
+func withoutResults(fresh []*semel.Item) []kept {
+	all := make([]kept, len(fresh))
+	for i, item := range fresh {
+		all[i].item = item
+	}
+	return all
+}
