@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// copyJars is the goal of Maven that copies jars, with the version of its
-// plugin, which would be another one tomorrow.
+// copyJars is the Maven goal that copies jars. It has a fixed plugin version,
+// because the default version changes over time.
 const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
-// getMaven copies jars, and those they depend on, into "made".
+// getMaven copies jars and their dependencies into "made".
 func getMaven(ctx context.Context, progress io.Writer, work string, p Package) error {
 	var pom strings.Builder
 	pom.WriteString(`<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -34,7 +34,7 @@ func getMaven(ctx context.Context, progress io.Writer, work string, p Package) e
 	if err != nil {
 		return err
 	}
-	for _, jar := range jars { // whatever our umask is, servers read them
+	for _, jar := range jars { // servers read them, whatever the umask of this process is
 		if err := os.Chmod(jar, 0o644); err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func getMaven(ctx context.Context, progress io.Writer, work string, p Package) e
 	return os.Chmod(made, 0o755)
 }
 
-// getDeb downloads a package of the system and takes its file alone into
-// "made", without what it depends on: nothing of it is installed.
+// getDeb downloads a system package and copies only its file into "made". It
+// does not install the package or its dependencies.
 func getDeb(ctx context.Context, progress io.Writer, work string, p Package) error {
 	if os.Geteuid() == 0 {
 		if err := tell(ctx, progress, "", "apt-get", "update", "-q"); err != nil {

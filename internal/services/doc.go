@@ -1,22 +1,24 @@
 // Package services installs real servers, starts them on free loopback ports
-// and stops them: for tests, benchmarks and demonstrations.
+// and stops them, for tests, benchmarks and demonstrations.
 //
-// A server runs as a child of this process, as an unprivileged user where we
-// are root, and dies with this process even if that is killed. Its data is in
-// a directory of its own under [os.TempDir], which Close removes; what a killed
-// process left there, the next start of a server removes.
+// A server runs as a child of this process. If this process is root, the server
+// runs as an unprivileged user. The server ends with this process, even if that
+// is killed. Its data is in its own directory under [os.TempDir], which Close
+// removes. The next start of a server removes directories of killed processes.
 //
-// "Ready" means that the server answered in its protocol and that it is ours:
-// another one may have taken the port between our look and its start.
+// A server is ready when it answers in its protocol and is the one that was
+// started. Another server may have taken the port between the check of the port
+// and the start.
 //
-// Tests use package servicestest, which skips or fails where a server is not
-// installed. Servers are started on Linux; elsewhere every start says so.
+// Tests use package servicestest, which skips or fails if a server is not
+// installed. Servers run on Linux only. On other systems every start returns an
+// error.
 package services
 
 import "errors"
 
-// ErrNotInstalled is wrapped by errors that say which command installs what is
-// missing.
+// ErrNotInstalled is wrapped by errors that name the command which installs the
+// missing program.
 var ErrNotInstalled = errors.New("not installed")
 
 // ErrLocked is returned by [Lock] if another process has the lock.

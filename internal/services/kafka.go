@@ -16,34 +16,34 @@ import (
 	"syscall"
 )
 
-// KafkaOptions say how Kafka is started.
+// KafkaOptions are the options of [StartKafka].
 type KafkaOptions struct {
-	// HeapMiB is the most heap of each node in MiB; 96 is the least that costs
+	// HeapMiB is the heap size of each node in MiB. 96 is the least that costs
 	// no speed. Defaults to 256.
 	HeapMiB int
-	// Properties are lines of server.properties by name, added to or in place
-	// of ours: see [StartKafka]. Defaults to none.
+	// Properties are lines of server.properties by name. They override the
+	// defaults of [StartKafka]. Defaults to none.
 	Properties map[string]string
 }
 
 // StartKafka starts one node, broker and controller, and returns when it
-// serves. Addr is its bootstrap address, and URL the same. Nil options are
-// valid. Errors wrap [ErrNotInstalled] where that is the reason.
+// serves. Addr and URL are its bootstrap address. Nil options are valid. If
+// Kafka is not installed, the error wraps [ErrNotInstalled].
 //
-// It is set up for tests: topics are not made by being named, a group begins
-// without waiting for further members, sessions and transactions may be as
-// short as half a second, and a transaction that outlived its time-out ends a
-// second later. It never syncs records itself, as Kafka does by default. A node
-// that was killed is back two seconds later than one that was stopped: it waits
-// for its own session to end.
+// The server is configured for tests. Topics are not created automatically. A
+// group starts without waiting for further members. Sessions and transactions
+// may be as short as half a second, and a transaction ends one second after its
+// time-out. As by default, Kafka never syncs records itself. After a kill a
+// node takes two seconds longer to start than after a stop, because it waits
+// for the end of its own session.
 //
-// Kafka 4.3.1 that ends between the answer to a commit and the markers of the
-// transaction writes them when it is back, but not always: a partition without a
-// leader, as there are while it ends and begins, it takes for deleted and calls the
-// transaction complete, and neither readers of committed records nor the group get
-// past it. A node that is alone therefore does not give its leaderships away when
-// it is stopped. A test that ends a node under load looks at [LostMarkers] where
-// something is missing.
+// If Kafka 4.3.1 ends between the answer to a commit and the markers of the
+// transaction, it writes the markers after the restart, but not always. While
+// it ends and starts, partitions have no leader. Kafka may take such a
+// partition for deleted and call the transaction complete. Then neither readers
+// of committed records nor the group can pass the transaction. Therefore a
+// single node does not give up its leaderships when it is stopped. If records
+// are missing in a test that ends a node under load, check [LostMarkers].
 func StartKafka(ctx context.Context, opts *KafkaOptions) (*Server, error) {
 	install, err := findKafka(opts)
 	if err != nil {
@@ -52,16 +52,16 @@ func StartKafka(ctx context.Context, opts *KafkaOptions) (*Server, error) {
 	return startKafkaNode(ctx, install, kafkaNode{cluster: newKafkaID(), id: 1})
 }
 
-// LostMarker is a transaction that Kafka called complete without having written
-// all of its markers.
+// LostMarker is a transaction that Kafka called complete although some of its
+// markers were not written.
 type LostMarker struct {
 	Transaction string   // its transactional id
 	Partitions  []string // those without the marker, such as "out-1"
 }
 
-// LostMarkers returns what the log of a Kafka says of markers that it did not
-// write. If records or offsets of these partitions are then missing for good that
-// says nothing about its clients.
+// LostMarkers returns the transactions whose markers, according to its log,
+// Kafka did not write. If records or offsets of these partitions are missing
+// permanently, that is no fault of the clients.
 func LostMarkers(kafka *Server) ([]LostMarker, error) {
 	log, err := os.ReadFile(kafka.logFile())
 	return lostMarkers(log), err
@@ -83,7 +83,7 @@ func lostMarkers(log []byte) (list []LostMarker) {
 	return list
 }
 
-// kafkaInstall is what all nodes of one start have in common.
+// kafkaInstall is the common part of all nodes of one start.
 type kafkaInstall struct {
 	java string
 	jars []string
@@ -106,26 +106,26 @@ func findKafka(opts *KafkaOptions) (*kafkaInstall, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In an order that is always the same: the archive of classes holds for
-	// one class path.
+	// The order is always the same, because the class archive is valid for one
+	// class path.
 	k.jars, err = filepath.Glob(filepath.Join(filepath.Dir(jar), "*.jar"))
 	return k, err
 }
 
 func (k *kafkaInstall) classPath() string { return strings.Join(k.jars, ":") }
 
-// kafkaNode is what differs between nodes.
+// kafkaNode is the part that differs between nodes.
 type kafkaNode struct {
 	cluster string
 	id      int
-	// ports are those of all nodes of a cluster; none if there is one node,
-	// which takes any.
+	// ports are the ports of all nodes of a cluster. It is empty for a single
+	// node, which takes any port.
 	ports []int
 }
 
-// controllerOffset is the distance from a node's port to that of its
-// controller, which nodes know of each other before they start. All lie below
-// the ephemeral range.
+// controllerOffset is the distance from the port of a node to that of its
+// controller. Nodes must know each other's ports before they start. All ports
+// are below the ephemeral range.
 const controllerOffset = 7000
 
 func startKafkaNode(ctx context.Context, install *kafkaInstall, node kafkaNode) (*Server, error) {
@@ -146,7 +146,7 @@ func startKafkaNode(ctx context.Context, install *kafkaInstall, node kafkaNode) 
 	return startOn(ctx, node.ports[node.id-1], kind, prepare, nil)
 }
 
-// identify makes a copy of the template the data of this node.
+// identify turns a copy of the template into the data of this node.
 func (n kafkaNode) identify(dir string) error {
 	name := filepath.Join("data", "meta.properties")
 	content, err := os.ReadFile(filepath.Join(dir, name))
@@ -162,7 +162,7 @@ func (n kafkaNode) identify(dir string) error {
 
 func newKafkaID() string {
 	var id [16]byte
-	_, _ = rand.Read(id[:])   // it never fails
+	_, _ = rand.Read(id[:])   // never fails
 	id[0] = id[0]&0x7f | 0x40 // Kafka refuses a leading "-"
 	return base64.RawURLEncoding.EncodeToString(id[:])
 }
@@ -178,17 +178,17 @@ func (k *kafkaInstall) kind(node kafkaNode, archive string) kind {
 			return writeFile(dir, "server.properties", k.properties(dir, port, node))
 		},
 		args: func(dir string, _ int) []string {
-			// Compiling once and not again costs no speed in runs of seconds,
-			// and a quarter less of the processor.
+			// Compiling only once costs no speed in runs of a few seconds, and
+			// saves a quarter of the processor time.
 			return []string{
 				fmt.Sprintf("-Xmx%dm", k.opts.HeapMiB), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", archive,
-				// It takes no notice of TMPDIR, and unpacks libraries there.
+				// The server ignores TMPDIR and unpacks libraries in this
+				// directory.
 				"-Djava.io.tmpdir=" + dir, "-cp", k.classPath(), "kafka.Kafka", "server.properties",
 			}
 		},
 		url: func(addr string) string { return addr },
-		// Metadata may list the broker before: as what it was when it was
-		// killed.
+		// Metadata may list the broker too early, from before it was killed.
 		started: "Kafka Server started",
 		ready: func(ctx context.Context, addr, _ string, _ int) error {
 			return kafkaReady(ctx, addr, node)
@@ -220,7 +220,8 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 		"default.replication.factor":     copies,
 		"min.insync.replicas":            quorum,
 
-		// By default 50 partitions each, which are made at the first use.
+		// The default is 50 partitions each, which are created at the first
+		// use.
 		"offsets.topic.num.partitions":                     "4",
 		"offsets.topic.replication.factor":                 copies,
 		"transaction.state.log.num.partitions":             "4",
@@ -238,8 +239,9 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 		"group.consumer.assignment.interval.ms":                       "0",
 		"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 
-		// A node that was killed has no leaderships until its former session ends:
-		// that long it may take the partitions of a transaction for deleted.
+		// A killed node has no leaderships until its former session ends.
+		// During that time it may take the partitions of a transaction for
+		// deleted.
 		"broker.heartbeat.interval.ms": "300",
 		"broker.session.timeout.ms":    "2000",
 		// The default of 128 MiB does not fit into the heap.
@@ -256,7 +258,7 @@ func (k *kafkaInstall) properties(dir string, port int, node kafkaNode) []byte {
 	return []byte(text.String())
 }
 
-// prepareKafka makes the template for what is installed.
+// prepareKafka makes the template for the installed programs.
 func prepareKafka(ctx context.Context) error {
 	install, err := findKafka(nil)
 	if err != nil {
@@ -267,8 +269,8 @@ func prepareKafka(ctx context.Context) error {
 }
 
 // template returns a directory with formatted data, which is copied for each
-// node, and an archive of the classes that a start loads, which halves the time
-// it takes. It is made once for each Java, Kafka and machine.
+// node, and a class archive, which halves the time of a start. It is made once
+// for each Java, Kafka and machine.
 func (k *kafkaInstall) template(ctx context.Context) (string, error) {
 	version, err := exec.CommandContext(ctx, k.java, "-version").CombinedOutput()
 	if err != nil {
@@ -277,10 +279,10 @@ func (k *kafkaInstall) template(ctx context.Context) (string, error) {
 	return template("kafka", k.java+"\n"+string(version)+"\n"+k.classPath(), func(dir string) error { return k.makeTemplate(ctx, dir) })
 }
 
-// makeTemplate formats data, starts a node with a copy of it and takes the
-// archive that this one leaves when it stops.
+// makeTemplate formats data, starts a node with a copy of it, and keeps the
+// class archive that the node writes when it stops.
 func (k *kafkaInstall) makeTemplate(ctx context.Context, template string) (err error) {
-	const anyPort = firstPort // it is not kept in what is formatted
+	const anyPort = firstPort // the formatted data does not contain the port
 	node := kafkaNode{cluster: newKafkaID(), id: 1}
 	if err := writeFile(template, "server.properties", k.properties(template, anyPort, node)); err != nil {
 		return err

@@ -16,14 +16,15 @@ import (
 )
 
 // KafkaCluster is three nodes, each broker and controller. Topics have three
-// replicas, two of which must be in sync for a write. It serves as long as two
-// nodes run; of two that are gone, neither is back before the other starts too.
+// replicas, and a write needs two replicas in sync. The cluster serves as long
+// as two nodes run. If two nodes are down, neither is back before the other
+// starts too.
 type KafkaCluster struct {
 	Nodes []*Server
 }
 
-// StartKafkaCluster starts three nodes and returns when each of them knows all.
-// Nil options are valid; they are those of [StartKafka].
+// StartKafkaCluster starts three nodes and returns when each of them knows the
+// others. Nil options are valid; they are those of [StartKafka].
 func StartKafkaCluster(ctx context.Context, opts *KafkaOptions) (*KafkaCluster, error) {
 	install, err := findKafka(opts)
 	if err != nil {
@@ -46,7 +47,8 @@ func startKafkaCluster(ctx context.Context, install *kafkaInstall) (*KafkaCluste
 	}
 	c := &KafkaCluster{Nodes: make([]*Server, len(ports))}
 	failed := make([]error, len(ports))
-	// At once: none is ready before a majority runs.
+	// The nodes start concurrently, because none is ready before a majority
+	// runs.
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	cluster := newKafkaID()
@@ -70,9 +72,9 @@ func startKafkaCluster(ctx context.Context, install *kafkaInstall) (*KafkaCluste
 	return c, nil
 }
 
-// WaitWhole returns when each node knows all others and every replica of every
-// partition is in sync, for example after one was killed and restarted. A
-// context without end is bounded to a minute.
+// WaitWhole returns when each node knows all others and every replica is in
+// sync, for example after a node was killed and restarted. Without a deadline
+// it waits at most a minute.
 func (c *KafkaCluster) WaitWhole(ctx context.Context) error {
 	return until(ctx, "a whole cluster", func(ctx context.Context) error {
 		for _, node := range c.Nodes {
@@ -127,11 +129,11 @@ func kafkaMetadata(ctx context.Context, addr string) (*kmsg.MetadataResponse, er
 	}
 	defer func() { _ = conn.Close() }()
 	request := kmsg.NewPtrMetadataRequest()
-	request.SetVersion(8) // the last one whose head has no tags
+	request.SetVersion(8) // the last version whose header has no tags
 	if _, err := conn.Write(kmsg.NewRequestFormatter().AppendRequest(nil, request, 0)); err != nil {
 		return nil, err
 	}
-	var head [8]byte // length of what follows, and our number for the request
+	var head [8]byte // length of the rest, and the number of the request
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return nil, err
 	}

@@ -10,9 +10,10 @@ import (
 	"syscall"
 )
 
-// Lock takes the exclusive lock of a file or directory; a file is made if there
-// is none. It waits for it, or returns [ErrLocked] at once. Closing the file
-// gives the lock back, and so does the end of the process.
+// Lock takes the exclusive lock of a file or directory, and creates a file that
+// does not exist. It waits for the lock if wait is set, and otherwise returns
+// [ErrLocked]. Closing the file releases the lock, and so does the end of the
+// process.
 func Lock(name string, wait bool) (*os.File, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,9 +42,9 @@ func Lock(name string, wait bool) (*os.File, error) {
 	return file, nil
 }
 
-// lockPort claims a port among all processes of the machine, whoever's they are. It
-// does not bind it: the claim is a name in the abstract namespace of sockets, which
-// leaves no file.
+// lockPort claims a port among all processes and users of the machine. It does
+// not bind the port. The claim is a name in the abstract socket namespace,
+// which leaves no file.
 func lockPort(port int) (io.Closer, error) {
 	return net.Listen("unix", "@semel-port-"+strconv.Itoa(port))
 }

@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// StartPgBouncer starts a connection pool in front of a PostgreSQL, in
-// transaction mode: each transaction may get another connection. Settings are
-// lines of its configuration by name, added to or in place of ours. All
-// databases are reached through it, and by the user postgres only.
+// StartPgBouncer starts a connection pool in front of a PostgreSQL server, in
+// transaction mode: each transaction may get another connection. settings are
+// lines of its configuration by name and override the defaults. The pool serves
+// all databases, but only for the user postgres.
 func StartPgBouncer(ctx context.Context, server *Server, settings map[string]string) (*Server, error) {
 	program, err := Find(PgBouncer)
 	if err != nil {

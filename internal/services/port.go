@@ -11,19 +11,20 @@ import (
 )
 
 const (
-	// Ports below the ephemeral range, in which an outgoing connection could
-	// take one before the server does, and such that the bus of a Redis
-	// cluster (port + 10000) lies below it too.
+	// These ports are below the ephemeral range, from which an outgoing
+	// connection could take a port before the server does. The bus ports of a
+	// Redis cluster (port + 10000) are below it too.
 	firstPort, lastPort = 15000, 21999
 	portTries           = 20
-	// As many below them are for who wants a port at which nobody listens.
+	// As many ports below these are for callers who need a port without a
+	// listener.
 	freePorts = 5000
 )
 
 var errPortTaken = errors.New("port is taken")
 
-// startSomewhere starts the server on its port, or on any if that is 0. The port
-// stays claimed while the server is down.
+// startSomewhere starts the server on its port, or on any port if that is 0.
+// The port stays claimed while the server is down.
 func (s *Server) startSomewhere(ctx context.Context) error {
 	given := s.port != 0
 	for range portTries {
@@ -42,18 +43,18 @@ func (s *Server) startSomewhere(ctx context.Context) error {
 	return fmt.Errorf("no free port found between %d and %d: %w", firstPort, lastPort, errPortTaken)
 }
 
-// releasePort gives the claim of the server's port up.
+// releasePort releases the claim of the server's port.
 func (s *Server) releasePort() {
 	if s.owns != nil {
-		_ = s.owns.Close() // the lock ends with it, whatever it returns
+		_ = s.owns.Close() // the lock ends even if Close returns an error
 		s.owns = nil
 	}
 }
 
-// FreeAddr returns an address of this machine at which nobody listens. Until
-// release is called, no server of this package gets its port and no other caller,
-// in whatever process; outgoing connections and who asks the system for any port do
-// not get it at all.
+// FreeAddr returns an address of this machine without a listener. Until release
+// is called, no server of this package and no other caller gets its port, in
+// any process. Outgoing connections and programs that ask the system for a free
+// port never get it.
 func FreeAddr() (addr string, release func(), err error) {
 	for range portTries {
 		port := firstPort - 1 - rand.IntN(freePorts)
@@ -64,8 +65,8 @@ func FreeAddr() (addr string, release func(), err error) {
 	return "", nil, fmt.Errorf("services: no free port found between %d and %d: %w", firstPort-freePorts, firstPort-1, errPortTaken)
 }
 
-// claimPort claims a port that can be bound now. The claim ends when it is closed,
-// and with the process.
+// claimPort claims a port that can be bound now. The claim ends when it is
+// closed, or with the process.
 func claimPort(port int) (io.Closer, error) {
 	claim, err := lockPort(port)
 	if err != nil {

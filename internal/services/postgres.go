@@ -18,18 +18,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PostgresOptions say which PostgreSQL is started, and how.
+// PostgresOptions are the options of [StartPostgres].
 type PostgresOptions struct {
 	// Version is Postgres15 or Postgres18. Defaults to Postgres15.
 	Version string
-	// Settings are configuration parameters by name. Defaults to the server's
-	// own, with 200 connections and the time zone UTC.
+	// Settings are configuration parameters by name. Defaults to those of the
+	// server, with 200 connections and the time zone UTC.
 	Settings map[string]string
 }
 
-// StartPostgres starts one server with an empty database "postgres" and the
-// superuser "postgres", who needs no password, and returns when it answers. Nil
-// options are valid. Errors wrap [ErrNotInstalled] where that is the reason.
+// StartPostgres starts one server and returns when it answers. The server has
+// an empty database "postgres" and the superuser "postgres" without a password.
+// Nil options are valid. If the server is not installed, the error wraps
+// [ErrNotInstalled].
 func StartPostgres(ctx context.Context, opts *PostgresOptions) (*Server, error) {
 	o := PostgresOptions{}
 	if opts != nil {
@@ -72,8 +73,8 @@ func postgresKind(name, program string) kind {
 				"unix_socket_directories": "",
 				"max_connections":         "200",
 				"timezone":                "UTC",
-				// The other method opens and syncs every file before the
-				// first start after a kill, which takes seconds.
+				// The other method opens and syncs every file before the first
+				// start after a kill, which takes seconds.
 				"recovery_init_sync_method": "syncfs",
 			})...)
 		},
@@ -82,7 +83,7 @@ func postgresKind(name, program string) kind {
 			return postgresReady(ctx, addr, dataDir(dir))
 		},
 		stop: syscall.SIGINT, // does not wait for clients
-		// The server takes its children along, which a SIGKILL would leave.
+		// The server ends its children, which would survive a SIGKILL.
 		death: syscall.SIGQUIT,
 	}
 }
@@ -102,8 +103,8 @@ func postgresReady(ctx context.Context, addr, data string) error {
 	return nil
 }
 
-// postgresDo runs statements on a connection of its own and returns the first
-// value of the last one that has any.
+// postgresDo runs statements on a new connection and returns the first value of
+// the last statement that has one.
 func postgresDo(ctx context.Context, server, sql string) (string, error) {
 	conn, err := pgconn.Connect(ctx, server)
 	if err != nil {
@@ -120,8 +121,8 @@ func postgresDo(ctx context.Context, server, sql string) (string, error) {
 	return value, err
 }
 
-// postgresTemplate returns a directory as initdb makes it, which is copied for
-// each server. It is made once for each program and machine.
+// postgresTemplate returns a directory as initdb creates it, which is copied
+// for each server. It is made once for each program and machine.
 func postgresTemplate(ctx context.Context, program string) (string, error) {
 	version, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {
@@ -135,8 +136,8 @@ func postgresTemplate(ctx context.Context, program string) (string, error) {
 	})
 }
 
-// CreateDatabase makes an empty database with a random name on the server of a
-// postgres:// address and returns the address of it.
+// CreateDatabase creates an empty database with a random name on the server of
+// a postgres:// address, and returns the address of the database.
 func CreateDatabase(ctx context.Context, server string) (string, error) {
 	address, err := url.Parse(server)
 	if err != nil {
@@ -150,7 +151,8 @@ func CreateDatabase(ctx context.Context, server string) (string, error) {
 	return address.String(), nil
 }
 
-// DropDatabase removes what CreateDatabase made; its connections are ended.
+// DropDatabase removes a database that CreateDatabase made, and ends its
+// connections.
 func DropDatabase(ctx context.Context, server, database string) error {
 	address, err := url.Parse(database)
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// process is a running child. done is closed after it ended and was reaped;
-// err, the reason, is read after that.
+// process is a running child. done is closed after the child has ended and was
+// reaped. err is the reason, and may be read after that.
 type process struct {
 	pid  int
 	done chan struct{}
 	err  error
 }
 
-// launch starts a program that gets the signal death when this process ends,
-// however that happens.
+// launch starts a program that gets the signal death when this process ends for
+// any reason.
 func launch(program string, args []string, dir string, log *os.File, death syscall.Signal) (*process, error) {
 	owner, err := unprivileged()
 	if err != nil {
@@ -38,8 +38,8 @@ func launch(program string, args []string, dir string, log *os.File, death sysca
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the signal when the thread ends that started the
-		// child. This one is kept for the goroutine and ends with it, after
+		// The kernel sends the signal when the thread that started the child
+		// ends. This thread is locked to the goroutine and ends with it, after
 		// the child.
 		runtime.LockOSThread()
 		err := cmd.Start()
@@ -57,8 +57,8 @@ func launch(program string, args []string, dir string, log *os.File, death sysca
 	return p, nil
 }
 
-// unprivileged returns whom servers run as: nobody if we are root, nil for
-// ourselves otherwise.
+// unprivileged returns the user of servers. That is nobody if this process is
+// root, and otherwise nil for the current user.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -87,7 +87,7 @@ func giveAway(name string) error {
 	return os.Chown(name, int(owner.Uid), int(owner.Gid))
 }
 
-// asServer runs a program to its end as the user of servers.
+// asServer runs a program as the user of servers and waits for its end.
 func asServer(cmd *exec.Cmd) error {
 	owner, err := unprivileged()
 	if err != nil {
@@ -103,13 +103,14 @@ func asServer(cmd *exec.Cmd) error {
 	return nil
 }
 
-// signal sends a signal to the process alone.
+// signal sends a signal only to the process, not to its children.
 func (p *process) signal(s syscall.Signal) error {
 	return ignoreGone(syscall.Kill(p.pid, s))
 }
 
-// pauseAll stops the process and its descendants with SIGSTOP. It looks again
-// until it finds no more: who is not stopped yet may start another.
+// pauseAll stops the process and its descendants with SIGSTOP. It repeats this
+// until it finds no new descendants, because a process that is not yet stopped
+// may start another.
 func (p *process) pauseAll() error {
 	for known := 0; ; {
 		members := family(p.pid)
@@ -120,7 +121,7 @@ func (p *process) pauseAll() error {
 	}
 }
 
-// waitPaused returns when all threads have stopped: one that runs when the
+// waitPaused returns when all threads have stopped. A thread that runs when the
 // signal is sent may still answer.
 func (p *process) waitPaused(limit time.Duration) error {
 	return wait(limit, fmt.Sprintf("process %d to stop", p.pid), func() bool {
@@ -139,11 +140,11 @@ func signalEach(pids []int, s syscall.Signal) error {
 	return nil
 }
 
-// killAll kills the process and its descendants and returns when all are gone.
-// PostgreSQL gives each backend a process group of its own, and one that is
-// still there holds the shared memory against a restart.
+// killAll kills the process and its descendants and returns when all of them
+// are gone. PostgreSQL gives each backend its own process group, and a
+// remaining backend would keep the shared memory and prevent a restart.
 func (p *process) killAll(limit time.Duration) error {
-	if err := p.pauseAll(); err != nil { // so that none is added meanwhile
+	if err := p.pauseAll(); err != nil { // so that no process is added during the kill
 		return err
 	}
 	members := family(p.pid)
@@ -159,7 +160,7 @@ func (p *process) killAll(limit time.Duration) error {
 	return err
 }
 
-// wait asks until something has happened.
+// wait polls until happened returns true.
 func wait(limit time.Duration, what string, happened func() bool) error {
 	deadline := time.After(limit)
 	ticker := time.NewTicker(time.Millisecond)
@@ -182,7 +183,7 @@ func family(pid int) []int {
 		for _, list := range lists {
 			content, err := os.ReadFile(list)
 			if err != nil {
-				continue // ended meanwhile
+				continue // ended in the meantime
 			}
 			for field := range strings.FieldsSeq(string(content)) {
 				if child, err := strconv.Atoi(field); err == nil {
@@ -194,8 +195,8 @@ func family(pid int) []int {
 	return members
 }
 
-// alive reports whether a process runs. A zombie does not: it waits for a
-// parent that may never ask, and holds nothing.
+// alive reports whether a process runs. A zombie does not run. It waits for its
+// parent and holds nothing.
 func alive(pid int) bool {
 	stat, err := processStat(strconv.Itoa(pid))
 	return err == nil && stat[0] != "Z" && stat[0] != "X"
@@ -210,8 +211,9 @@ func runsThreads(pid int) bool {
 	})
 }
 
-// ProcessStart says when a process was started, in ticks since the boot. Its id
-// and this name it for good: ids alone are used again.
+// ProcessStart returns the start time of a process, in ticks since the boot.
+// The id and the start time identify a process uniquely, because ids are
+// reused.
 func ProcessStart(pid int) (string, error) {
 	stat, err := processStat(strconv.Itoa(pid))
 	if err != nil {
@@ -220,14 +222,15 @@ func ProcessStart(pid int) (string, error) {
 	return stat[19], nil
 }
 
-// processStat returns the fields of /proc/NAME/stat from the state on; the name
-// is that of a process or of one of its threads.
+// processStat returns the fields of /proc/NAME/stat from the state on. name is
+// that of a process or of one of its threads.
 func processStat(name string) ([]string, error) {
 	content, err := os.ReadFile(filepath.Join("/proc", name, "stat"))
 	if err != nil {
 		return nil, err
 	}
-	// The name before, in parentheses, may itself have parentheses and spaces.
+	// The name before it is in parentheses, and may itself contain parentheses
+	// and spaces.
 	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
 	if len(fields) < 20 {
 		return nil, fmt.Errorf("its state is %q", content)

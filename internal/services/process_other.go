@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Nothing here but Linux ends a child with its parent, whatever happens, and
-// lists the children of a process.
+// Only Linux ends a child with its parent in all cases and lists the children
+// of a process.
 var errPlatform = fmt.Errorf("%w: servers are started on Linux only", ErrNotInstalled)
 
 type process struct {
@@ -41,7 +41,7 @@ func ProcessStart(int) (string, error) { return "", errPlatform }
 // Lock returns an error: servers are started on Linux only.
 func Lock(string, bool) (*os.File, error) { return nil, errPlatform }
 
-// lockPort claims nothing: there are no servers that could take the port.
+// lockPort claims nothing, because no server can take the port.
 func lockPort(int) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 // Install returns an error: servers are started on Linux only.

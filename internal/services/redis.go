@@ -7,26 +7,25 @@ import (
 	"syscall"
 )
 
-// RedisOptions say which Redis or Valkey is started, and how.
+// RedisOptions are the options of [StartRedis].
 type RedisOptions struct {
 	// Version is Redis70, Redis82 or Valkey9. Defaults to Redis70.
 	Version string
 	// Bloom loads the module with the BF commands. Defaults to false.
 	Bloom bool
-	// Files are written to the server's directory before it starts, which is
-	// its working directory: certificates, a list of users. Defaults to none.
+	// Files are written to the working directory of the server before it
+	// starts, for example certificates or a list of users. Defaults to none.
 	Files map[string][]byte
-	// Args are added to the command line, such as "--maxmemory", "10mb"; what
-	// is named again replaces the earlier value. Defaults to no snapshots and
-	// an append-only file that is never synced, which keeps all that was
-	// acknowledged when the server is killed. With "--appendfsync", "everysec"
-	// it does not: while a sync runs, Redis answers for up to two seconds
-	// before it writes.
+	// Args are added to the command line, such as "--maxmemory", "10mb", and
+	// override earlier values. Defaults to no snapshots and an append-only file
+	// that is never synced, which keeps all acknowledged writes when the server
+	// is killed. "--appendfsync", "everysec" does not: while a sync runs, Redis
+	// answers for up to two seconds before it writes.
 	Args []string
 }
 
 // StartRedis starts one server and returns when it answers. Nil options are
-// valid. Errors wrap [ErrNotInstalled] where that is the reason.
+// valid. If the server is not installed, the error wraps [ErrNotInstalled].
 func StartRedis(ctx context.Context, opts *RedisOptions) (*Server, error) {
 	o := RedisOptions{}
 	if opts != nil {
@@ -50,7 +49,7 @@ func StartRedis(ctx context.Context, opts *RedisOptions) (*Server, error) {
 	return start(ctx, redisKind(o.Version, program), withFiles(o.Files), append(args, o.Args...))
 }
 
-// withFiles returns the preparation that writes these files.
+// withFiles returns a preparation that writes these files.
 func withFiles(files map[string][]byte) func(context.Context, string) error {
 	return func(_ context.Context, dir string) error {
 		for name, content := range files {
@@ -69,7 +68,8 @@ func redisKind(name, program string) kind {
 		args: func(dir string, port int) []string {
 			return []string{
 				"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--daemonize", "no",
-				// Without it the first synchronisation of a replica waits 5 s.
+				// Without this the first synchronisation of a replica waits 5
+				// s.
 				"--repl-diskless-sync-delay", "0",
 			}
 		},

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// RedisCluster is a cluster of three masters that share the slots evenly. A
-// node that stays away for more than five seconds is missed by the others, and then
-// all of them refuse writes, until it is back.
+// RedisCluster is a cluster of three masters that share the slots evenly. After
+// a node is away for more than five seconds, the others consider it failed, and
+// all of them refuse writes until it is back.
 type RedisCluster struct {
 	Nodes []*Server
 }
 
-// StartRedisCluster starts three servers and returns when each says that the
-// cluster is whole. Nil options are valid.
+// StartRedisCluster starts three servers and returns when each of them reports
+// a complete cluster. Nil options are valid.
 func StartRedisCluster(ctx context.Context, opts *RedisOptions) (_ *RedisCluster, err error) {
 	o := RedisOptions{}
 	if opts != nil {
@@ -50,9 +50,9 @@ func StartRedisCluster(ctx context.Context, opts *RedisOptions) (_ *RedisCluster
 	return c, c.WaitWhole(ctx)
 }
 
-// WaitWhole returns when each node says that all slots are served, for example
-// after one was killed and restarted. A context without end is bounded to a
-// minute.
+// WaitWhole returns when each node reports that all slots are served, for
+// example after a node was killed and restarted. Without a deadline it waits at
+// most a minute.
 func (c *RedisCluster) WaitWhole(ctx context.Context) error {
 	return until(ctx, "a whole cluster", func(ctx context.Context) error {
 		for _, node := range c.Nodes {

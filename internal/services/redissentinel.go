@@ -13,17 +13,18 @@ import (
 // MasterName is the name of the master in a [RedisSentinel].
 const MasterName = "semel"
 
-// RedisSentinel is a master with a replica and three Sentinels, which make the
-// replica the master when the master is away for more than ten seconds: on a slow
-// machine one that is there may stand still. See [RedisSentinel.KillMaster].
+// RedisSentinel is a master with a replica and three Sentinels. The Sentinels
+// promote the replica when the master is away for more than ten seconds,
+// because on a slow machine a running master may stop answering for a while.
+// See [RedisSentinel.KillMaster].
 type RedisSentinel struct {
-	Master, Replica *Server // what they were at the start
+	Master, Replica *Server // the roles at the start
 	Sentinels       []*Server
 }
 
-// StartRedisSentinel starts five servers and returns when the Sentinels could
-// fail over: before, the loss of a master is not noticed. The options are those
-// of master and replica; nil is valid.
+// StartRedisSentinel starts five servers and returns when the Sentinels are
+// able to fail over. Before that they would not notice the loss of the master.
+// The options are those of master and replica, and nil is valid.
 func StartRedisSentinel(ctx context.Context, opts *RedisOptions) (_ *RedisSentinel, err error) {
 	o := RedisOptions{}
 	if opts != nil {
@@ -86,8 +87,8 @@ func (s *RedisSentinel) waitAware(ctx context.Context) error {
 	})
 }
 
-// Detach cuts the replica off from the master. The Sentinels would mend that after
-// a few seconds; they now wait longer, until [RedisSentinel.KillMaster].
+// Detach cuts the replica off from the master. The Sentinels normally reconnect
+// it after a few seconds. They now wait until [RedisSentinel.KillMaster].
 func (s *RedisSentinel) Detach(ctx context.Context) error {
 	if err := s.set(ctx, "failover-timeout", "60000"); err != nil {
 		return err
@@ -96,8 +97,9 @@ func (s *RedisSentinel) Detach(ctx context.Context) error {
 	return err
 }
 
-// KillMaster kills the master, and has the Sentinels miss it after three seconds.
-// They make a replica the master that was cut off for at most ten times as long.
+// KillMaster kills the master, and lets the Sentinels notice after three
+// seconds. They promote a replica that was cut off for at most ten times as
+// long.
 func (s *RedisSentinel) KillMaster(ctx context.Context) error {
 	if err := s.Master.Kill(); err != nil {
 		return err

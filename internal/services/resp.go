@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// RedisDo sends one command to a Redis server on a connection of its own and
-// returns the answer: a string, an int64, nil, or a []any of these. An error of
-// the server is a [RedisError]. It is for setting servers up and looking at
-// them in any state; it makes no attempt to be fast.
+// RedisDo sends one command to a Redis server on a new connection and returns
+// the answer: a string, an int64, nil, or a []any of these. An error of the
+// server is a [RedisError]. Use RedisDo to set up and inspect servers in any
+// state. It is not fast.
 func RedisDo(ctx context.Context, addr string, command ...string) (any, error) {
 	conn, err := dial(ctx, addr)
 	if err != nil {
@@ -47,7 +47,7 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// RedisError is an error that a Redis server answered with.
+// RedisError is an error answer of a Redis server.
 type RedisError string
 
 func (e RedisError) Error() string { return string(e) }
@@ -90,7 +90,7 @@ func readReply(r *bufio.Reader) (any, error) {
 	return nil, fmt.Errorf("unknown reply %q", line)
 }
 
-// redisInfo asks for a part of INFO and returns its fields.
+// redisInfo asks for a section of INFO and returns its fields.
 func redisInfo(ctx context.Context, addr, section string) (map[string]string, error) {
 	reply, err := RedisDo(ctx, addr, "INFO", section)
 	if err != nil {

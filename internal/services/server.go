@@ -17,54 +17,54 @@ import (
 )
 
 const (
-	// startLimit bounds a start whose context has no end.
+	// startLimit bounds a start without a deadline.
 	startLimit = 3 * time.Minute
-	// stopLimit is how long a server may take to stop in order.
+	// stopLimit is how long an orderly stop may take.
 	stopLimit = time.Minute
-	// pollPause is the pause between two questions whether a server answers.
+	// pollPause is the pause between two checks whether a server answers.
 	pollPause = 10 * time.Millisecond
 )
 
-// Server is one real server. Addr, URL, Dir and Name are fixed; the other
-// methods may be called concurrently and then run one after the other.
+// Server is one real server. Addr, URL, Dir and Name never change. The other
+// methods may be called concurrently and run one after the other.
 type Server struct {
 	kind kind
 	dir  string
-	held *os.File // the lock of dir, for as long as the server is not closed
+	held *os.File // the lock of dir, until the server is closed
 	port int
 	owns io.Closer // the claim of port
 
-	mu      sync.Mutex // guards what follows, and is held while a server starts or stops
+	mu      sync.Mutex // guards the fields below, and is held while a server starts or stops
 	args    []string   // added to the command line
-	process *process   // the last one that was started; nil after Close
+	process *process   // the last started process; nil after Close
 	paused  bool
 }
 
-// kind is what differs between servers.
+// kind has the differences between servers.
 type kind struct {
 	name    string
 	program string
-	// configure, if any, writes what the program reads; before each start.
+	// configure, if any, writes the server's configuration before each start.
 	configure func(dir string, port int) error
 	args      func(dir string, port int) []string
 	url       func(addr string) string
-	// started is what the program writes when it serves; empty if its answer
-	// says enough.
+	// started is text that the server writes when it serves. It is empty if an
+	// answer is enough.
 	started string
-	// ready returns nil if the server answers and is the process pid with the
+	// ready returns nil if the server answers, and is the process pid with the
 	// data in dir.
 	ready func(ctx context.Context, addr, dir string, pid int) error
-	stop  syscall.Signal // ends it in order
+	stop  syscall.Signal // stops it in order
 	death syscall.Signal // ends it when this process ends
 }
 
-// start makes the directory, lets prepare fill it, and starts the server on a
-// port that is free. The context bounds the start, not the server's life.
+// start makes the directory, calls prepare to fill it, and starts the server on
+// a free port. The context bounds the start, not the life of the server.
 func start(ctx context.Context, k kind, prepare func(ctx context.Context, dir string) error, args []string) (*Server, error) {
 	return startOn(ctx, 0, k, prepare, args)
 }
 
-// startOn is start on a given port, or on any if that is 0.
+// startOn is start on a given port, or on any port if that is 0.
 func startOn(ctx context.Context, port int, k kind, prepare func(ctx context.Context, dir string) error, args []string) (*Server, error) {
 	s := &Server{kind: k, args: slices.Clone(args), port: port}
 	if err := s.makeDir(); err != nil {
@@ -94,7 +94,7 @@ func (s *Server) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }() // the child has its own
+	defer func() { _ = log.Close() }() // the child has its own descriptor
 	args := append(s.kind.args(s.dir, s.port), s.args...)
 	before, _ := log.Seek(0, io.SeekEnd)
 	s.process, err = launch(s.kind.program, args, s.dir, log, s.kind.death)
@@ -140,7 +140,7 @@ func (s *Server) waitReady(ctx context.Context, before int64) error {
 	}
 }
 
-// Name says what the server is, such as "redis-7.0".
+// Name returns the kind and version of the server, such as "redis-7.0".
 func (s *Server) Name() string { return s.kind.name }
 
 // Addr returns host:port.
@@ -149,13 +149,15 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 // Port returns the port of Addr.
 func (s *Server) Port() int { return s.port }
 
-// URL returns the address as clients read it, such as redis://127.0.0.1:15001.
+// URL returns the address in the form that clients read, such as
+// redis://127.0.0.1:15001.
 func (s *Server) URL() string { return s.kind.url(s.Addr()) }
 
-// Dir returns the directory that has the server's data and log until Close.
+// Dir returns the directory of the server's data and log. It exists until
+// Close.
 func (s *Server) Dir() string { return s.dir }
 
-// PID returns the id of the process that was started last.
+// PID returns the id of the last started process.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +167,7 @@ func (s *Server) PID() int {
 	return s.process.pid
 }
 
-// Running reports whether the server's process is there, paused or not.
+// Running reports whether the server's process exists, paused or not.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +186,7 @@ func (s *Server) running() bool {
 	}
 }
 
-// Log returns the end of what the server wrote, at most 8 KiB.
+// Log returns the end of the server's output, at most 8 KiB.
 func (s *Server) Log() string {
 	const most = 8 << 10
 	info, err := os.Stat(s.logFile())
@@ -204,9 +206,9 @@ func (s *Server) logSince(offset int64) string {
 	return string(content[offset:])
 }
 
-// Kill ends the server with SIGKILL, with all processes it has started, and
-// returns when all are gone. What it had written is in the page cache of the
-// machine and stays, synced or not: this is no power failure.
+// Kill ends the server and all its processes with SIGKILL, and returns when
+// they are gone. Data that the server has written stays in the page cache,
+// synced or not. So Kill is not a power failure.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,9 +225,9 @@ func (s *Server) kill() error {
 	return nil
 }
 
-// Stop ends the server in order and returns when it is gone. Its data stays
-// for Restart. One that does not stop within a minute is killed, and the
-// error says so.
+// Stop ends the server in order and returns when it is gone. Its data stays for
+// Restart. A server that does not stop within a minute is killed, and the error
+// says so.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +257,7 @@ func (s *Server) halt() error {
 }
 
 // Pause stops the server and all its processes with SIGSTOP, and returns when
-// all have stopped: connections stay and are not answered.
+// they have stopped. Connections stay open and get no answers.
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,9 +292,9 @@ func (s *Server) resume() error {
 	return nil
 }
 
-// Restart starts the server again with the port and the data it had, and
-// returns when it answers; one that runs is stopped in order before. Arguments
-// are added to the command line of this and later starts.
+// Restart starts the server again with its port and its data, and returns when
+// it answers. It first stops a running server in order. args are added to the
+// command line of this and later starts.
 func (s *Server) Restart(ctx context.Context, args ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +311,7 @@ func (s *Server) Restart(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Close kills the server and removes its data. Closing twice does nothing.
+// Close kills the server and removes its data. A second Close does nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,11 +325,11 @@ func (s *Server) Close() error {
 	return err
 }
 
-// dirPrefix begins the name of every server's directory.
+// dirPrefix begins the names of all server directories.
 const dirPrefix = "semel-server-"
 
-// makeDir makes the directory of a server and locks it, so that others know it
-// is in use. It removes those that processes left which were killed.
+// makeDir makes the directory of a server and locks it, so that other processes
+// know that it is in use. It removes directories of killed processes.
 func (s *Server) makeDir() (err error) {
 	sweep()
 	if s.dir, err = os.MkdirTemp("", dirPrefix+s.kind.name+"-*"); err != nil {
@@ -339,8 +341,8 @@ func (s *Server) makeDir() (err error) {
 	return giveAway(s.dir)
 }
 
-// writeFile writes a file of a server's directory, for the server to read and
-// to change.
+// writeFile writes a file that the server can read and change into a server's
+// directory.
 func writeFile(dir, name string, content []byte) error {
 	name = filepath.Join(dir, name)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
@@ -349,9 +351,9 @@ func writeFile(dir, name string, content []byte) error {
 	return giveAway(name)
 }
 
-// sweep removes directories of servers whose owner has gone. One that is
-// younger than a minute may not have been locked yet. What cannot be removed
-// belongs to somebody else.
+// sweep removes directories of servers whose owner is gone. A directory that is
+// younger than a minute may not be locked yet. Directories that cannot be
+// removed belong to another user.
 func sweep() {
 	left, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
 	for _, dir := range left {

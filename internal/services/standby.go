@@ -12,11 +12,10 @@ import (
 	"strings"
 )
 
-// StartStandby starts a copy of a running PostgreSQL that follows it, and
-// returns when it does. It is asynchronous until the primary's
-// synchronous_standby_names says otherwise, and becomes a primary by
-// pg_promote(). Settings are added to the primary's command line, which it
-// starts with.
+// StartStandby starts a standby of a running PostgreSQL server and returns when
+// it follows. The standby is asynchronous unless synchronous_standby_names of
+// the primary names it. pg_promote() makes it a primary. The standby starts
+// with the primary's command line and settings.
 func StartStandby(ctx context.Context, primary *Server, settings map[string]string) (*Server, error) {
 	prepare := func(ctx context.Context, dir string) error {
 		return asServer(exec.CommandContext(ctx, filepath.Join(filepath.Dir(primary.kind.program), "pg_basebackup"),

@@ -8,8 +8,9 @@ import (
 )
 
 // template returns a directory that is copied for each server. It is made once
-// for each text that says what it is made of; several processes may want it at
-// once. It is for the user that servers run as to write while it is made.
+// for each text that describes it, also if several processes want it
+// concurrently. fill runs while the directory is writable for the user of
+// servers.
 func template(kind, of string, fill func(dir string) error) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
@@ -29,7 +30,7 @@ func template(kind, of string, fill func(dir string) error) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(parent) }() // it is only in the way
+	defer func() { _ = os.RemoveAll(parent) }() // a leftover does no harm
 	if err := giveAway(parent); err != nil {
 		return "", err
 	}

@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// Unit is what one name starts for demonstrations and for tests that share
-// servers with other processes.
+// Unit is a server or group of servers with a name, for demonstrations and for
+// tests that share servers with other processes.
 type Unit struct {
 	Name, About string
-	// Variable of the environment is set to the address, or the addresses with
-	// commas between.
+	// Variable is the environment variable for the address, or for several
+	// addresses with commas between them.
 	Variable string
-	// Needs are the packages it is made of.
+	// Needs are the packages of the unit.
 	Needs []string
-	// Default says that it is started where no name is given.
+	// Default says that the unit is started if no name is given.
 	Default bool
-	// on is the unit that it stands in front of or follows.
+	// on is the unit that this one follows or stands in front of.
 	on    string
 	start func(ctx context.Context, on *Server) (*Started, error)
 }
 
-// Started is a unit that runs. Addr is the value of the unit's variable.
+// Started is a running unit. Addr is the value of the unit's variable.
 type Started struct {
 	Unit    Unit
 	Addr    string
@@ -131,9 +131,9 @@ func single(server *Server, err error) (*Started, error) {
 	return &Started{Addr: server.URL(), servers: []*Server{server}}, nil
 }
 
-// SelectUnits returns the units with these names, each with the one it stands
-// on before it; the default ones if there are no names, and each one for the
-// name "all".
+// SelectUnits returns the units with these names, each after the unit it
+// depends on. Without names it returns the default units, and for the name
+// "all" all units.
 func SelectUnits(names []string) ([]Unit, error) {
 	all := Units()
 	wanted := map[string]bool{}
@@ -152,9 +152,9 @@ func SelectUnits(names []string) ([]Unit, error) {
 	}), nil
 }
 
-// SelectPackages returns the names of the packages that are wanted by these
-// names of units or packages; all that the ordinary tests need if there are no
-// names, and each one for the name "all".
+// SelectPackages returns the names of the packages for these names of units or
+// packages. Without names it returns those of the ordinary tests, and for the
+// name "all" all packages.
 func SelectPackages(names []string) ([]string, error) {
 	var selected []string
 	for _, p := range Packages() {
@@ -180,7 +180,7 @@ func SelectPackages(names []string) ([]string, error) {
 }
 
 // StartUnits starts units in the order of [SelectUnits]. If one does not start,
-// those that did are closed.
+// the others are closed.
 func StartUnits(ctx context.Context, units []Unit) ([]*Started, error) {
 	var running []*Started
 	byName := map[string]*Server{}

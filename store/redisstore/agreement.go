@@ -80,7 +80,7 @@ func (a *agreement) adopt(kept string) (*agreement, error) {
 func (a *agreement) adoptRing(words []string) (*ring, error) {
 	if len(words) == 1 && words[0] == "plain" {
 		if a.ring != nil {
-			return nil, errors.New("Options.Compact: the prefix was first used without the compact form")
+			return nil, errors.New("Options.Compact: the prefix was first used without it")
 		}
 		return nil, nil
 	}

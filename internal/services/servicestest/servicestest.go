@@ -1,12 +1,13 @@
-// Package servicestest gives real servers to tests.
+// Package servicestest provides real servers for tests.
 //
-// A test that needs one which is not installed is skipped with the command that
-// installs it, or fails where the environment has SEMEL_SERVICES=required.
+// If a server is not installed, a test that needs it is skipped with the
+// command that installs it. With SEMEL_SERVICES=required in the environment the
+// test fails instead.
 //
-// A private server, which a test may kill and pause, comes from StartRedis,
-// StartPostgres, StartKafka and the like and ends with the test. A shared one comes from a
-// [Pool]. Which versions are started says the environment: SEMEL_POSTGRES is 15
-// or 18, SEMEL_REDIS is redis-7.0, redis-8.2 or valkey-9.
+// StartRedis, StartPostgres, StartKafka and similar functions start a private
+// server, which the test may kill and pause. It ends with the test. A [Pool]
+// has shared servers. The environment selects the versions: SEMEL_POSTGRES is
+// 15 or 18, and SEMEL_REDIS is redis-7.0, redis-8.2 or valkey-9.
 package servicestest
 
 import (
@@ -23,8 +24,8 @@ import (
 	"github.com/semel-dev/semel/internal/services"
 )
 
-// StartRedis starts a server for this test alone. An empty version is the one
-// that the environment names.
+// StartRedis starts a server for this test alone. An empty version means the
+// version of the environment.
 func StartRedis(t testing.TB, opts *services.RedisOptions) *services.Server {
 	t.Helper()
 	return private(t, func() (*services.Server, error) {
@@ -32,8 +33,8 @@ func StartRedis(t testing.TB, opts *services.RedisOptions) *services.Server {
 	})
 }
 
-// StartPostgres starts a server for this test alone. An empty version is the
-// one that the environment names.
+// StartPostgres starts a server for this test alone. An empty version means the
+// version of the environment.
 func StartPostgres(t testing.TB, opts *services.PostgresOptions) *services.Server {
 	t.Helper()
 	return private(t, func() (*services.Server, error) {
@@ -64,7 +65,7 @@ func StartRedisSentinel(t testing.TB, opts *services.RedisOptions) *services.Red
 	return sentinel
 }
 
-// StartKafka starts a Kafka of one node for this test alone.
+// StartKafka starts a single Kafka node for this test alone.
 func StartKafka(t testing.TB, opts *services.KafkaOptions) *services.Server {
 	t.Helper()
 	return private(t, func() (*services.Server, error) {
@@ -72,7 +73,7 @@ func StartKafka(t testing.TB, opts *services.KafkaOptions) *services.Server {
 	})
 }
 
-// StartKafkaCluster starts a Kafka of three nodes for this test alone.
+// StartKafkaCluster starts three Kafka nodes for this test alone.
 func StartKafkaCluster(t testing.TB, opts *services.KafkaOptions) *services.KafkaCluster {
 	t.Helper()
 	cluster, err := services.StartKafkaCluster(t.Context(), opts)
@@ -83,7 +84,7 @@ func StartKafkaCluster(t testing.TB, opts *services.KafkaOptions) *services.Kafk
 	return cluster
 }
 
-// StartStandby starts a copy of a server that follows it, for this test alone.
+// StartStandby starts a standby of a server for this test alone.
 func StartStandby(t testing.TB, primary *services.Server, settings map[string]string) *services.Server {
 	t.Helper()
 	return private(t, func() (*services.Server, error) {
@@ -110,8 +111,8 @@ func private(t testing.TB, start func() (*services.Server, error)) *services.Ser
 	return server
 }
 
-// cleanUp closes servers when the test has ended, and shows what they wrote if
-// the test failed.
+// cleanUp closes servers at the end of the test, and shows their output if the
+// test failed.
 func cleanUp(t testing.TB, servers ...*services.Server) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -136,7 +137,8 @@ func Program(t testing.TB, name string) string {
 	return program
 }
 
-// stopTest skips if the server is only not installed, and may be.
+// stopTest skips the test if the server is not installed and that is permitted.
+// Otherwise it fails the test.
 func stopTest(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, services.ErrNotInstalled) && os.Getenv("SEMEL_SERVICES") != "required" {
@@ -166,8 +168,8 @@ func postgresOptions(opts *services.PostgresOptions) *services.PostgresOptions {
 	return &o
 }
 
-// NewDatabase makes an empty database on the server with this address and
-// removes it when the test has ended.
+// NewDatabase creates an empty database on the server with this address, and
+// removes it at the end of the test.
 func NewDatabase(t testing.TB, server string) string {
 	t.Helper()
 	database, err := services.CreateDatabase(t.Context(), server)
@@ -191,8 +193,8 @@ func Prefix() string { return strings.ToLower(rand.Text()[:10]) + ":" }
 // has, for a shared Kafka.
 func Topic() string { return "t-" + strings.ToLower(rand.Text()[:10]) }
 
-// FreeAddr returns an address at which nobody listens, unless this test does. One
-// that a closed listener had could be given to anyone by then.
+// FreeAddr returns an address without a listener, which no other test gets. The
+// address of a listener that was closed could be given to another program.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	addr, release, err := services.FreeAddr()
@@ -203,16 +205,17 @@ func FreeAddr(t testing.TB) string {
 	return addr
 }
 
-// Pool shares servers among the tests of a package. Its zero value is ready;
-// its methods may be called concurrently. A package has one, and closes it:
+// Pool shares servers among the tests of a package. The zero Pool is ready to
+// use. Its methods may be called concurrently. A package has one Pool and
+// closes it:
 //
 //	var servers servicestest.Pool
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 //
-// Where the environment has the address of such a server, SEMEL_TEST_REDIS,
-// SEMEL_TEST_POSTGRES or SEMEL_TEST_KAFKA as tools/services prints them, that
-// one is used and none is started.
+// If the environment has the address of a server in SEMEL_TEST_REDIS,
+// SEMEL_TEST_POSTGRES or SEMEL_TEST_KAFKA, as tools/services prints them, the
+// Pool uses that server and starts none.
 type Pool struct {
 	redis, postgres, kafka shared
 }
@@ -245,7 +248,7 @@ func (s *shared) close() error {
 }
 
 // Redis returns the address of the shared Redis, as redis://host:port. Tests
-// keep apart by [Prefix].
+// use different names through [Prefix].
 func (p *Pool) Redis(t testing.TB) string {
 	t.Helper()
 	opts := redisOptions(nil)
@@ -254,8 +257,8 @@ func (p *Pool) Redis(t testing.TB) string {
 	})
 }
 
-// Postgres returns the address of the shared PostgreSQL, as postgres://. For
-// a database of the test's own there is [Pool.Database].
+// Postgres returns the address of the shared PostgreSQL server, as postgres://.
+// Use [Pool.Database] for a database of the test's own.
 func (p *Pool) Postgres(t testing.TB) string {
 	t.Helper()
 	opts := postgresOptions(nil)
@@ -265,7 +268,7 @@ func (p *Pool) Postgres(t testing.TB) string {
 }
 
 // Kafka returns the bootstrap address of the shared Kafka, as host:port. Tests
-// keep apart by [Topic].
+// use different names through [Topic].
 func (p *Pool) Kafka(t testing.TB) string {
 	t.Helper()
 	return p.kafka.url(t, services.Kafka43, func(ctx context.Context) (*services.Server, error) {
@@ -273,8 +276,8 @@ func (p *Pool) Kafka(t testing.TB) string {
 	})
 }
 
-// Database returns the address of a new database on the shared PostgreSQL,
-// which is removed when the test has ended.
+// Database returns the address of a new database on the shared PostgreSQL
+// server, which is removed at the end of the test.
 func (p *Pool) Database(t testing.TB) string {
 	t.Helper()
 	return NewDatabase(t, p.Postgres(t))
