@@ -50,7 +50,7 @@ func TestCanonicalFormOfAnObjectWithADuplicateNameIsRefused(t *testing.T) {
 			continue
 		}
 		if object := doc[duplicate.Offset:]; object[0] != '{' || !strings.HasPrefix(duplicate.Name, "a") {
-			t.Errorf("%s: the error tells of %q at %q", doc, duplicate.Name, object)
+			t.Errorf("%s: the error names %q at %q", doc, duplicate.Name, object)
 		}
 		if string(got) != "before" {
 			t.Errorf("%s: %q was appended", doc, got)

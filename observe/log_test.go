@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// written is what a log wrote, line by line.
+// written has the lines of a log.
 type written struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -151,7 +151,7 @@ func TestLogOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// counts is an observer that is told once of what is alike.
+// counts is an observer that counts equal events in one call.
 type counts struct{ calls, events int }
 
 func (c *counts) ObservePipeline(pipeline.Event)      {}

@@ -25,9 +25,9 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, Unordered: true, New: senders})
 }
 
-// senders send each message until it is answered with 2xx.
+// senders repeat each message until they get a 2xx answer.
 func senders(tb testing.TB) brokertest.SourcePlace {
-	address := servicestest.FreeAddr(tb) // sources come and go, the address stays
+	address := servicestest.FreeAddr(tb) // the address stays while sources come and go
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ctx, stop := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
@@ -74,7 +74,8 @@ func sent(ctx context.Context, client *http.Client, url string, body []byte) boo
 	return err == nil && resp.StatusCode/100 == 2
 }
 
-// TestAThousandSendersAtOnce drains in the middle, with senders that leave.
+// TestAThousandSendersAtOnce drains the source in the middle. Some senders
+// leave early.
 func TestAThousandSendersAtOnce(t *testing.T) {
 	t.Parallel()
 	store, err := memstore.New(nil)
@@ -125,7 +126,7 @@ func TestAThousandSendersAtOnce(t *testing.T) {
 			body := []byte{'m', byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/26/26)}
 			for tries := 0; ; tries++ {
 				ctx, cancel := context.WithCancel(t.Context())
-				if i%10 == 0 && tries == 0 { // leaves before the answer
+				if i%10 == 0 && tries == 0 { // this sender leaves before the answer
 					time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
 				}
 				ok := sent(ctx, client, "http://"+address, body)

@@ -36,7 +36,7 @@ func open(t testing.TB, opts Options) *Source {
 
 func url(s *Source) string { return "http://" + s.Addr().String() + s.opts.Path }
 
-// post sends a request and returns the answer, whose body is read.
+// post sends a request and returns the answer with its body.
 func post(t testing.TB, s *Source, body string) (*http.Response, string) {
 	t.Helper()
 	resp, err := http.Post(url(s), "text/plain", strings.NewReader(body))
@@ -66,11 +66,11 @@ func TestASenderThatClosedItsHalfIsNotToldThatItIsDone(t *testing.T) {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return // no answer is an answer that keeps the message with its sender
+		return // without an answer the sender keeps the message
 	}
 	resp.Body.Close()
 	if resp.StatusCode/100 == 2 {
-		t.Errorf("answered %s although nobody has read the message", resp.Status)
+		t.Errorf("answered %s before the message was read", resp.Status)
 	}
 }
 

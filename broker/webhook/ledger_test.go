@@ -40,7 +40,8 @@ func TestSinkPassesTheSuite(t *testing.T) {
 	}})
 }
 
-// receiver is a target that keeps what it got, in the order of the answers.
+// receiver is a target that keeps received messages in the order of its
+// answers.
 type receiver struct {
 	tb      testing.TB
 	address string

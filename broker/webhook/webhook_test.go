@@ -42,7 +42,7 @@ func deliver(ctx context.Context, s *Sink, it *pipeline.Item) error {
 	return it.Err
 }
 
-// class says in a word what an error means.
+// class returns the class of an error as a word.
 func class(err error) string {
 	var (
 		away      *pipeline.UnavailableError
@@ -150,8 +150,8 @@ func TestHeadersSayWhatTheTargetNeeds(t *testing.T) {
 	}
 }
 
-// hangUp is a server that answers the first request of a connection and reads
-// the second, but hangs up instead of an answer.
+// hangUp is a server that answers the first request of a connection. It reads
+// the second one and closes the connection without an answer.
 func hangUp(t *testing.T) (url string, requests *atomic.Int32) {
 	t.Helper()
 	requests = &atomic.Int32{}
@@ -219,7 +219,8 @@ func TestTimeoutsAndRefusals(t *testing.T) {
 		"no such name":      {"http://no-such-name.invalid", "unavailable", 0, enough},
 		"TLS where is none": {strings.Replace(server.URL, "http:", "https:", 1), "unavailable", 0, enough},
 	} {
-		// What must time out must have begun before: on a slow machine it has longer.
+		// A call that must time out must have started. A slow machine gets more
+		// time for that.
 		for timeout := c.timeout; ; timeout *= 2 {
 			it := item("k", "b")
 			got := class(deliver(t.Context(), newSink(t, Options{URL: c.url, Timeout: timeout}), it))
@@ -281,9 +282,9 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// TestANameThatChangesItsAddressIsRefused has a name resolve to a public address
-// first, and to a private one when it is connected to. The guard sees each
-// address that is connected to, whatever was resolved before.
+// TestANameThatChangesItsAddressIsRefused makes a name resolve to a public
+// address first, and to a private one when the sink connects. The guard checks
+// each address at the moment of the connection.
 func TestANameThatChangesItsAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	reached := atomic.Bool{}
@@ -330,7 +331,7 @@ func TestTLSNeedsATrustedCertificate(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	if err := deliver(t.Context(), newSink(t, Options{URL: server.URL}), item("k", "b")); class(err) != "unavailable" {
-		t.Errorf("a certificate of nobody: %v", err)
+		t.Errorf("a certificate of an unknown authority: %v", err)
 	}
 	trusting := server.Client().Transport.(*http.Transport).TLSClientConfig
 	if err := deliver(t.Context(), newSink(t, Options{URL: server.URL, TLS: trusting}), item("k", "b")); err != nil {
@@ -359,7 +360,7 @@ func TestOptionsAreCheckedAllAtOnce(t *testing.T) {
 
 func TestErrorsShowNoSecretOfTheAddress(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", servicestest.FreeAddr(t)) // which nobody else has once it is closed
+	listener, err := net.Listen("tcp", servicestest.FreeAddr(t)) // no other test gets this address after it is closed
 	if err != nil {
 		t.Fatal(err)
 	}

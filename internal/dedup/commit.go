@@ -185,7 +185,7 @@ func (c *committer) place(b *block, lines int) (kept int) {
 			kept += start - run
 			run = end
 			gone++
-			c.aside(f, data[start:end])
+			c.divert(f, data[start:end])
 		}
 		start = end
 	}
@@ -233,9 +233,9 @@ func (c *committer) pass() fate {
 	return keep
 }
 
-// aside counts a line that is not kept, and writes it to the file for such
+// divert counts a line that is not kept, and writes it to the file for such
 // lines.
-func (c *committer) aside(f fate, line []byte) {
+func (c *committer) divert(f fate, line []byte) {
 	var side *output
 	switch f {
 	case drop:

@@ -79,7 +79,7 @@ func (r *resumption) whatChanged(ctx context.Context, in *input, i int) (why str
 	return compareRead(ctx, in, readState{Length: r.at.Offset, CRC: r.at.CRC}, grew)
 }
 
-// compareRead compares an input with the record of what was read. If the input
+// compareRead compares an input with its read state. If the input
 // continues after that, the result is grew, unless grew is "".
 func compareRead(ctx context.Context, in *input, was readState, grew string) (why string, err error) {
 	s, err := in.stream(ctx, 0)

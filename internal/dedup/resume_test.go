@@ -312,7 +312,7 @@ func TestChangedOutputIsRefusedUnlessForcedOrAppended(t *testing.T) {
 				opts.Append = true
 				b.must(opts)
 				if now := b.content("d/out"); !strings.HasPrefix(now, changed) {
-					t.Fatalf("--append did not go on after what was there")
+					t.Fatalf("--append did not continue after the content")
 				}
 			})
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// The reference vector of SipHash-2-4-128 for an empty message under the key
-// 00 01 … 0f, from the function's authors (vectors_sip128, entry 0).
+// This is the reference vector of SipHash-2-4-128 for an empty message under
+// the key 00 01 … 0f, from the authors of the function (vectors_sip128, entry
+// 0).
 func TestTheFunctionIsSipHash128(t *testing.T) {
 	a, b := siphash.Hash128(0x0706050403020100, 0x0f0e0d0c0b0a0908, nil)
 	if a != 0xe6a825ba047f81a3 || b != 0x930255c71472f66d {
@@ -19,7 +20,7 @@ func TestTheFunctionIsSipHash128(t *testing.T) {
 	}
 }
 
-// Digests are on disk: they may not change.
+// Digests are on disk, so they must not change.
 func TestDigestsStayAsTheyAre(t *testing.T) {
 	h := digest.New(digest.Secret{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	got := h.Key(semel.Key{Scope: "orders", ID: "order-1"})
@@ -38,7 +39,7 @@ func TestScopeAndIDDoNotRunTogether(t *testing.T) {
 		}
 		seen[d] = k
 		memo := digest.Memo{Hasher: h}
-		for range 2 { // the scope is new, and then remembered
+		for range 2 { // the scope is new in the first round and remembered in the second
 			if memo.Key(k) != d {
 				t.Errorf("the memo digests %v differently", k)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// ledger is a backend that remembers.
+// ledger is a backend that keeps all values.
 type ledger struct {
 	mu     sync.Mutex
 	values map[string]float64
@@ -157,14 +157,14 @@ func TestEveryEventCounts(t *testing.T) {
 	l.check(t, "dedup.window.effective{s}", 60)
 	p.Window(semel.Forever)
 	l.check(t, "dedup.window.configured{p|s}", 3600)
-	// What later versions tell is no reason to fail.
+	// Unknown events of later versions must not cause a failure.
 	p.Observe(semel.Event{Kind: 200, Decision: 200})
 	p.Observe(semel.Event{Kind: semel.Decided, Decision: 200, Reason: "of later"})
 	l.check(t, "dedup.decisions{p|s|undecided|other}", 1)
 	p.ObservePipeline(pipeline.Event{Kind: 200})
 }
 
-// The words of the lists are those that are told.
+// The lists must have exactly the words that are reported.
 func TestReasonsAreThoseOfAGuard(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
@@ -191,7 +191,7 @@ func TestReasonsAreThoseOfAGuard(t *testing.T) {
 	l.check(t, "dedup.decisions{|s|duplicate|failed permanently before}", 1)
 }
 
-// answering is a store that is only there.
+// answering is a store that does nothing.
 type answering struct{ semel.Store }
 
 func (*answering) Traits() semel.Traits { return semel.Traits{} }

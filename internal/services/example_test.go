@@ -7,12 +7,12 @@ import (
 	"github.com/semel-dev/semel/internal/services"
 )
 
-// A server is killed and has its data when it is back.
+// A killed server has its data after the restart.
 func ExampleStartRedis() {
 	ctx := context.Background()
 	server, err := services.StartRedis(ctx, &services.RedisOptions{Args: []string{"--appendfsync", "always"}})
 	if err != nil {
-		fmt.Println(err) // it may say which command installs it
+		fmt.Println(err) // the error may name the command that installs the server
 		return
 	}
 	defer func() { _ = server.Close() }()

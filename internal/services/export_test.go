@@ -9,7 +9,8 @@ import (
 // MoveTo makes the next start use another port.
 func (s *Server) MoveTo(port int) { s.port = port }
 
-// ClaimPort claims a port as a start does, and returns an error if another has it.
+// ClaimPort claims a port as a start does, and returns an error if the port is
+// claimed.
 func ClaimPort(port int) (io.Closer, error) { return claimPort(port) }
 
 // AskKafka returns nil if a node answers.
@@ -18,7 +19,8 @@ func AskKafka(ctx context.Context, addr string) error {
 	return err
 }
 
-// WaitKafkaTopic returns when a node knows a topic and who leads its partitions.
+// WaitKafkaTopic returns when a node knows a topic and the leaders of its
+// partitions.
 func WaitKafkaTopic(ctx context.Context, addr, name string) error {
 	return until(ctx, "topic "+name, func(ctx context.Context) error {
 		metadata, err := kafkaMetadata(ctx, addr)

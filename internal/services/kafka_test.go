@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// kafkaClient connects to nodes, with short pauses between tries.
+// kafkaClient connects to nodes, with short pauses between attempts.
 func kafkaClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(append([]kgo.Opt{
@@ -33,8 +33,8 @@ func kafkaClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
-// makeTopic returns when all nodes know the topic: the one that made it tells the
-// others later.
+// makeTopic creates a topic and returns when all nodes know it. The other nodes
+// learn about it later than the first.
 func makeTopic(t *testing.T, client *kgo.Client, copies int16) string {
 	t.Helper()
 	topic := servicestest.Topic()
@@ -55,7 +55,7 @@ func makeTopic(t *testing.T, client *kgo.Client, copies int16) string {
 	return topic
 }
 
-// put writes one record in a transaction of its own.
+// put writes one record in its own transaction.
 func put(ctx context.Context, client *kgo.Client, topic, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -68,7 +68,7 @@ func put(ctx context.Context, client *kgo.Client, topic, value string) error {
 	return client.EndTransaction(ctx, kgo.TryCommit)
 }
 
-// committed reads so many committed records from the begin of a topic.
+// committed reads this many committed records from the start of a topic.
 func committed(t *testing.T, addrs []string, topic string, n int) []string {
 	t.Helper()
 	client := kafkaClient(t, addrs, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -98,7 +98,7 @@ func TestKilledKafkaHasItsRecordsAfterRestart(t *testing.T) {
 		if err := put(t.Context(), client, topic, want[round]); err != nil {
 			t.Fatal(err)
 		}
-		committed(t, []string{server.Addr()}, topic, len(want)) // its marker is written too
+		committed(t, []string{server.Addr()}, topic, len(want)) // the marker is written too
 		addr, pid := server.Addr(), server.PID()
 		if err := end(); err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestPausedKafkaDoesNotAnswerUntilItContinues(t *testing.T) {
 	}
 }
 
-// The directory for temporary files of Java is the server's own.
+// Java's directory for temporary files is that of the server.
 func TestKafkaLeavesNothing(t *testing.T) {
 	dir := ownTempDir(t)
 	before := javaLeftovers(t)
@@ -233,7 +233,7 @@ func TestKafkaClusterServesWithoutOneNode(t *testing.T) {
 
 func TestFailedKafkaSaysWhy(t *testing.T) {
 	t.Parallel()
-	servicestest.StartKafka(t, nil) // skip here where nothing is installed
+	servicestest.StartKafka(t, nil) // skips the test here if nothing is installed
 	_, err := services.StartKafka(t.Context(), &services.KafkaOptions{Properties: map[string]string{"num.io.threads": "none"}})
 	if err == nil || !strings.Contains(err.Error(), "num.io.threads") {
 		t.Errorf("got %v", err)

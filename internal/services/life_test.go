@@ -20,13 +20,13 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// runs reports whether a process is there and no zombie.
+// runs reports whether a process exists and is not a zombie.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// descendants returns a process and all below it.
+// descendants returns a process and all its descendants.
 func descendants(t *testing.T, pid int) []int {
 	t.Helper()
 	all := []int{pid}
@@ -49,11 +49,11 @@ func descendants(t *testing.T, pid int) []int {
 	return all
 }
 
-// TestServersEndWithTheirTest starts this test binary again, which starts
+// TestServersEndWithTheirTest starts this test binary again. The binary starts
 // servers, pauses one of them and waits to be killed.
 func TestServersEndWithTheirTest(t *testing.T) {
 	t.Parallel()
-	servicestest.StartRedis(t, nil) // skip here where nothing is installed
+	servicestest.StartRedis(t, nil) // skips the test here if nothing is installed
 	owner := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOwnerOfServersThatIsKilled$")
 	owner.Env = append(os.Environ(), "SEMEL_SERVICES_OWNER=yes", "TMPDIR="+openDir(t))
 	said, err := owner.StdoutPipe()
@@ -205,7 +205,7 @@ func TestAnotherServerOnThePortIsNotMistaken(t *testing.T) {
 
 func TestFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 	dir := ownTempDir(t)
-	servicestest.StartRedis(t, nil) // skip here where nothing is installed
+	servicestest.StartRedis(t, nil) // skips the test here if nothing is installed
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, test := range []struct {
@@ -251,7 +251,7 @@ func TestStartRemovesWhatAKilledOwnerLeft(t *testing.T) {
 	}
 }
 
-// ownTempDir gives this test a directory for temporary files which other users
+// ownTempDir gives this test a directory for temporary files that other users
 // can enter.
 func ownTempDir(t *testing.T) string {
 	t.Helper()
@@ -287,8 +287,8 @@ func contents(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestMissingProgramSkipsOrFailsATest runs a test of this binary with nothing
-// installed.
+// TestMissingProgramSkipsOrFailsATest runs a test of this binary without
+// installed servers.
 func TestMissingProgramSkipsOrFailsATest(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

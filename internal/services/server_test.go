@@ -47,8 +47,8 @@ func TestKilledRedisHasItsDataAfterRestart(t *testing.T) {
 	}
 }
 
-// With appendfsync everysec, Redis answers before it writes while a sync runs:
-// a proof that kills it would then count losses of its own making.
+// With appendfsync everysec, Redis answers before it writes while a sync runs.
+// A test that kills Redis would then count losses that it caused itself.
 func TestKilledRedisHasAllItAcknowledged(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)

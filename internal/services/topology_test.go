@@ -42,7 +42,8 @@ func mustSQL(t *testing.T, address, statements string) string {
 	return value
 }
 
-// eventually asks until the answer is as wanted, for at most a minute.
+// eventually repeats a question until the answer is right, for at most a
+// minute.
 func eventually(t *testing.T, what string, ask func() (string, bool)) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -116,7 +117,7 @@ func TestPausedServerDoesNotAnswerUntilItContinues(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := test.ask(t.Context()); err != nil {
-			t.Errorf("%s does not answer any more: %v", test.server.Name(), err)
+			t.Errorf("%s no longer answers: %v", test.server.Name(), err)
 		}
 		if err := test.server.Pause(); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// benchDigest is the i-th of a sequence of digests that look uniform.
+// benchDigest returns the i-th of a sequence of digests that look uniform.
 func benchDigest(i uint64) semel.Digest {
 	var d semel.Digest
 	hi, lo := bits.Mul64(i+1, 0x9e3779b97f4a7c15)
@@ -32,8 +32,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkAdd fills a table and reports fresh and present digests a second
-// and bytes of heap a digest. Each of its b.N rounds is one table.
+// BenchmarkAdd fills a table. It reports new and present digests a second, and
+// the heap bytes for each digest. Each of its b.N rounds is one table.
 func BenchmarkAdd(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -88,7 +88,7 @@ func addAll(b *testing.B, t *table.Table[struct{}], n uint64, batch int) {
 	}
 }
 
-// BenchmarkMapAdd is the plain peer of BenchmarkAdd.
+// BenchmarkMapAdd is the comparison for BenchmarkAdd.
 func BenchmarkMapAdd(b *testing.B) {
 	for range b.N {
 		const n = 1e7
@@ -107,8 +107,8 @@ func BenchmarkMapAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkWorstAdd reports the longest single insertion on the way to four
-// million digests.
+// BenchmarkWorstAdd reports the longest single insertion while four million
+// digests are added.
 func BenchmarkWorstAdd(b *testing.B) {
 	for range b.N {
 		t := newTable[struct{}](b, nil)

@@ -41,7 +41,7 @@ func newTable[V table.Value](t testing.TB, opts *table.Options) *table.Table[V] 
 	return tab
 }
 
-// model is what a table must be: a map with expiries.
+// model is a map with expiries, with which the tests compare a table.
 type model map[[15]byte]struct {
 	v      uint64
 	expiry table.Tick
@@ -57,7 +57,8 @@ func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
 		digests := make([]semel.Digest, keys)
 		for i := range digests {
 			digests[i] = randomDigest(r)
-			// Two crowded shards whose keys share homes, beside the even rest.
+			// Two shards are crowded and their keys share homes. The others are
+			// even.
 			if i%8 == 0 {
 				digests[i][0], digests[i][1], digests[i][2] = 7, 0xff, 0xff
 			}
@@ -109,7 +110,7 @@ func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
 	}
 }
 
-// checkAll compares what a table lists with the model.
+// checkAll compares the entries of a table with the model.
 func checkAll(t *testing.T, tab *table.Table[uint64], want model, now table.Tick) {
 	t.Helper()
 	live := 0
@@ -193,8 +194,8 @@ func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
 	var digests []semel.Digest
 	for i := range 300 {
 		d := randomDigest(r)
-		// The very last home of a shard, and for some of them equal bits up
-		// to the end of the part that decides the order.
+		// The keys have the very last home of a shard. Some of them have equal
+		// bits up to the end of the part that decides the order.
 		for j := range 9 {
 			if j < 3 || i%2 == 0 {
 				d[j] = 0xff
@@ -298,7 +299,7 @@ func TestExpiredSlotsAreUsedAgainAndSweepsGiveMemoryBack(t *testing.T) {
 			most = tab.Bytes()
 		}
 	}
-	// Twenty thousand keys live at any time, two hundred thousand were seen.
+	// Twenty thousand keys live at any time, of two hundred thousand in total.
 	if now := tab.Bytes(); now > most*5/4 {
 		t.Errorf("the table grew from %d to %d bytes with a constant number of live keys", most, now)
 	}

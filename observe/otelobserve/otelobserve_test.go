@@ -129,7 +129,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	}
 	for series := range values {
 		if strings.HasPrefix(series, "messaging.") {
-			t.Errorf("%s, which nobody asked for", series)
+			t.Errorf("the unexpected series %s", series)
 		}
 	}
 	if err := stop(); err != nil {
@@ -198,7 +198,7 @@ func TestMessagesDoNotMakeSeries(t *testing.T) {
 			t.Errorf("%s", series)
 		}
 	}
-	// Histograms are there from their first value.
+	// Histograms exist from their first value.
 	if n := len(after) - before; n > 6 {
 		t.Errorf("%d series, %d before", len(after), before)
 	}

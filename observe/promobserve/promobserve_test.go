@@ -48,8 +48,8 @@ func samples(exposition string) (n int) {
 	return n
 }
 
-// Whatever messages carry, there are as many samples as before, and none of it
-// is in them.
+// For any messages, the number of samples stays the same and no content of a
+// message is in them.
 func TestMessagesDoNotMakeSeries(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -60,7 +60,7 @@ func TestMessagesDoNotMakeSeries(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	m, scrape := registered(t)
 	p := m.Pipeline("orders", "keys", time.Hour)
-	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventStandby}) // a gauge is there from when it is set
+	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventStandby}) // a gauge exists from its first value
 	before := samples(scrape())
 	parts := []string{"hostile", "\"}", "\n", "\\", "\x00", "\xff\xfe", "{a=\"b\"}", "é", strings.Repeat("x", 5000), "# TYPE hostile counter\nhostile 1\n"}
 	for i := range 3000 {
@@ -171,7 +171,7 @@ func TestManyMayCountAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			g := m.Guard("keys") // of one store, each
+			g := m.Guard("keys") // each guard belongs to the same store
 			for range 1000 {
 				g.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Duplicate})
 			}

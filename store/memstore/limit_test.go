@@ -99,7 +99,7 @@ func TestShortenForgetsWhatExpiresFirstAndSaysSo(t *testing.T) {
 		b.now = b.now.Add(time.Hour / keys / 2)
 	}
 	if len(told) == 0 {
-		t.Fatal("nobody was told that keys were forgotten")
+		t.Fatal("OnShorten was not called")
 	}
 	var forgotten int64
 	for _, s := range told {

@@ -16,8 +16,8 @@ import (
 
 const benchWindow = time.Hour
 
-// BenchmarkCallers lets many callers record one new key each. The metric is
-// keys a second of all.
+// BenchmarkCallers runs many callers, each of which records one new key after
+// the other. The metric is the keys a second of all callers.
 func BenchmarkCallers(b *testing.B) {
 	for _, callers := range []int{1, 64, 1024} {
 		b.Run(fmt.Sprintf("one step/%d", callers), func(b *testing.B) {
@@ -99,8 +99,7 @@ func benchCallers(b *testing.B, callers int, wrap func(*Store) semel.Store, call
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "keys/s")
 }
 
-// BenchmarkBatches records new keys, or claims and completes them, in calls of
-// many.
+// BenchmarkBatches records new keys, or claims and completes them, in batches.
 func BenchmarkBatches(b *testing.B) {
 	for _, size := range []int{64, 1024} {
 		for name, opts := range map[string]*Options{"plain": nil, "compact": {Compact: &Compact{Window: benchWindow}}} {

@@ -9,10 +9,10 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// TestCompactFormIsRefusedBetweenItsWrites takes from the user one of the
-// commands by which a key becomes done in the compact form, as a server whose
-// disk fails does in the middle of a script. Who asks again must not be told
-// that its own key is a duplicate, and what is then acknowledged must last.
+// TestCompactFormIsRefusedBetweenItsWrites takes one of the commands of the
+// compact form from the user. A server whose disk fails refuses in the same way
+// in the middle of a script. A caller that repeats its request must not be
+// answered that its own key is a duplicate, and an acknowledged key must last.
 func TestCompactFormIsRefusedBetweenItsWrites(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
@@ -51,7 +51,7 @@ func TestCompactFormIsRefusedBetweenItsWrites(t *testing.T) {
 		for _, req := range []semel.ClaimRequest{one, two} {
 			memo := s.digests()
 			d := memo.Key(req.Key)
-			do(t, server.Addr(), "DEL", s.recordKey(&d)) // its time is over
+			do(t, server.Addr(), "DEL", s.recordKey(&d)) // the end of its lifetime
 			req.Owner.Nonce += 10
 			wantDecision(t, s, semel.Duplicate, req)
 			sets := 0
@@ -69,8 +69,9 @@ func TestCompactFormIsRefusedBetweenItsWrites(t *testing.T) {
 	}
 }
 
-// TestForeignSetRefusesItsKeysAlone has something else stand under the names of a
-// bucket's sets. A key that is claimed is done all the same, and stays so.
+// TestForeignSetRefusesItsKeysAlone uses the names of a bucket's sets for
+// another type. Claimed keys of the bucket can still be completed, and stay
+// done.
 func TestForeignSetRefusesItsKeysAlone(t *testing.T) {
 	t.Parallel()
 	form := compactForm()
@@ -80,7 +81,7 @@ func TestForeignSetRefusesItsKeysAlone(t *testing.T) {
 	d := memo.Key(held.Key)
 	sets := s.appendSetKeys(nil, &d)
 	for o := memo.Key(other.Key); s.appendSetKeys(nil, &o)[0] == sets[0]; o = memo.Key(other.Key) {
-		other.Key.ID += "s" // by chance both had the same sets
+		other.Key.ID += "s" // both had the same sets by chance
 	}
 	token := wantDecision(t, s, semel.Fresh, held).Claim.Token
 	for _, name := range sets {

@@ -11,18 +11,19 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// TestCompactFormTakesATenthOfTheMemory compares with what is usual: SET with
-// NX and EX of an id like a UUID.
+// TestCompactFormTakesATenthOfTheMemory compares the compact form with the
+// usual form: SET with NX and EX of an id like a UUID.
 func TestCompactFormTakesATenthOfTheMemory(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
 	const keys = 1 << 17
-	// All that is expected of a window comes at once.
+	// All expected keys of the window come together.
 	s, err := New(t.Context(), newClient(t, server.Addr()), &Options{Compact: &Compact{Window: 24 * time.Hour, Expect: keys, Grace: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// memory is what names, values and the tables of names and expiries take.
+	// memory returns the memory of names, values and the tables of names and
+	// expiries.
 	memory := func() (n int64) {
 		t.Helper()
 		stats, err := command(t, s, "MEMORY", "STATS").AsMap()
@@ -35,7 +36,7 @@ func TestCompactFormTakesATenthOfTheMemory(t *testing.T) {
 		}
 		sizes, err := tables.AsIntMap()
 		if err != nil {
-			return n // there is no name yet
+			return n // the name does not exist yet
 		}
 		for _, size := range sizes {
 			n += size
@@ -71,11 +72,11 @@ func TestCompactFormTakesATenthOfTheMemory(t *testing.T) {
 		}
 	}
 	await(t, "the records have gone", func() bool { return names() < keys/50 })
-	// The server gives the tables' memory back when it has the time.
+	// The server frees the memory of the tables when it has time.
 	var compact float64
 	defer func() { t.Logf("%.1f bytes for each key, and %.1f in the usual form", compact, plain) }()
-	// A tenth, and a little more where the server has made the usual form smaller,
-	// as Redis 8.2 has.
+	// The limit is a tenth, and a little more for servers with a smaller usual
+	// form, such as Redis 8.2.
 	await(t, "a key takes about a tenth of the memory", func() bool {
 		compact = float64(memory()-before) / keys
 		return compact <= plain/9
@@ -99,7 +100,7 @@ func TestCompactFormTakesATenthOfTheMemory(t *testing.T) {
 }
 
 // TestCompactFormRemembersForTheWindowAndATick lets many short windows pass, so
-// that slices begin and end and names of sets are used again.
+// that slices begin and end and set names are reused.
 func TestCompactFormRemembersForTheWindowAndATick(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -110,7 +111,7 @@ func TestCompactFormRemembersForTheWindowAndATick(t *testing.T) {
 		tick := s.Traits().Tick
 		type entry struct {
 			key           semel.Key
-			after, before time.Time // it was done between
+			after, before time.Time // time before and after the completion
 		}
 		var live []entry
 		nonce := uint64(0)
@@ -191,7 +192,7 @@ func TestCompactFormIsOnlyForKeysOfItsWindowWithoutResultAndFingerprint(t *testi
 	other.Fingerprint = semel.Fingerprint{2}
 	wantDecision(t, s, semel.Mismatch, other)
 
-	// The record goes, the key stays.
+	// The record expires and the key stays.
 	memo := s.digests()
 	d := memo.Key(compact.Key)
 	command(t, s, "DEL", s.recordKey(&d))
@@ -256,7 +257,7 @@ func TestLookTellsWhenAKeyInTheCompactFormIsForgotten(t *testing.T) {
 	if err := s.Look(t.Context(), []semel.Key{inOne.Key, inTwo.Key}, records); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range records { // with their records beside the set
+	for _, r := range records { // together with their records outside the set
 		if left := time.Until(r.Expires); left < window-time.Minute || left > window+s.Traits().Tick+time.Minute {
 			t.Errorf("%s is forgotten in %v, want the window of %v and up to a tick", r.Key, left, window)
 		}

@@ -17,7 +17,7 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-// newClient connects to servers for the length of a test.
+// newClient connects to servers for the duration of a test.
 func newClient(t testing.TB, addrs ...string) rueidis.Client {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs, DisableCache: true})
@@ -28,7 +28,7 @@ func newClient(t testing.TB, addrs ...string) rueidis.Client {
 	return client
 }
 
-// newStore opens a store under a prefix of its own on the shared server.
+// newStore opens a store with its own prefix on the shared server.
 func newStore(t testing.TB, opts *Options) *Store {
 	t.Helper()
 	var o Options
@@ -52,8 +52,8 @@ func redisAddr(t testing.TB) string {
 	return servers.Redis(t)[len(scheme):]
 }
 
-// compactForm is the compact form in which the suite's own window fits: an hour
-// and four ticks.
+// compactForm is a compact form for the suite's window, which is an hour and
+// four ticks.
 func compactForm() *Compact { return &Compact{Window: 2 * time.Hour, Slices: 8} }
 
 func TestConformance(t *testing.T) {
@@ -82,7 +82,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceOfAConnectedStore has the suite close stores that own their
+// TestConformanceOfAConnectedStore runs the suite on stores that own their
 // connections.
 func TestConformanceOfAConnectedStore(t *testing.T) {
 	t.Parallel()
@@ -95,9 +95,9 @@ func TestConformanceOfAConnectedStore(t *testing.T) {
 	})
 }
 
-// collide shows two keys that a store with the compact form takes for one. Two
-// that agree in 64 bits cannot be found, so it puts the half of the second's
-// digest where the first one's would be if they did.
+// collide returns two keys that a store with the compact form takes for one.
+// Keys that agree in 64 bits cannot be found. So collide puts half of the
+// second key's digest into the set of the first key.
 func collide(t *testing.T) func(semel.Store) (first, second semel.Key) {
 	return func(store semel.Store) (first, second semel.Key) {
 		s := store.(*Store)
@@ -112,8 +112,8 @@ func collide(t *testing.T) func(semel.Store) (first, second semel.Key) {
 	}
 }
 
-// TestConformanceWithoutPersistence ends the server whenever the suite opens
-// the store anew: what it had is gone, and the store says no other.
+// TestConformanceWithoutPersistence kills the server whenever the suite reopens
+// the store. The data is gone then, and the traits say so.
 func TestConformanceWithoutPersistence(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--appendonly", "no"}})
@@ -142,7 +142,7 @@ func TestConformanceWithoutPersistence(t *testing.T) {
 	})
 }
 
-// opened notes that the suite is done with a store.
+// opened records that the suite has closed a store.
 type opened struct {
 	*Store
 	closed bool

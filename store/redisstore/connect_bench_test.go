@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// BenchmarkClient measures what the time-out and the circuit of a Client cost
-// beside the client library alone.
+// BenchmarkClient measures the cost of the time-out and the circuit of a
+// Client, compared with the client library alone.
 func BenchmarkClient(b *testing.B) {
 	server := servicestest.StartRedis(b, nil)
 	client := connect(b, server.URL(), nil)
@@ -23,7 +23,7 @@ func BenchmarkClient(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/callers=%d", name, callers), func(b *testing.B) {
 				var n atomic.Int64
 				prefix := servicestest.Prefix()
-				b.SetParallelism(max(1, callers/2)) // of two processors
+				b.SetParallelism(max(1, callers/2)) // with two processors
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
 						set := c.B().Set().Key(prefix + strconv.FormatInt(n.Add(1), 36)).Value("1").Nx().Ex(time.Minute).Build()

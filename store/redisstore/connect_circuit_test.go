@@ -29,7 +29,7 @@ func TestCircuitOpensOnlyWhereNothingAnswers(t *testing.T) {
 	c.leave(answered, now, true, nil)
 	c.leave(failing, now, false, io.EOF)
 	if s := c.status(); s.Open || s.Failures != 1 || !errors.Is(s.LastError, io.EOF) {
-		t.Errorf("after a failure beside an answer: %+v; want it closed, with one failure", s)
+		t.Errorf("after a failure and an answer: %+v; want it closed, with one failure", s)
 	}
 	c.leave(enter(), now, false, context.DeadlineExceeded)
 	c.leave(enter(), now, false, context.Canceled)
@@ -66,7 +66,7 @@ func TestOpenCircuitLetsOneCallTry(t *testing.T) {
 			t.Fatalf("after the pause of %v: %v", pause, err)
 		}
 		if _, err := c.enter(now.Add(time.Hour)); err == nil {
-			t.Fatal("a second call tries beside the first")
+			t.Fatal("a second call tries during the first")
 		}
 		c.leave(probe, now, false, io.EOF)
 		pause = min(2*pause, lastPause)
@@ -87,7 +87,7 @@ func TestOpenCircuitLetsOneCallTry(t *testing.T) {
 func TestPausedServerCostsOneTimeOut(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
-	const timeout = 2 * time.Second // in which a server that is there answers
+	const timeout = 2 * time.Second // a running server answers within this time
 	client := connect(t, server.URL(), &ClientOptions{Timeout: timeout, ConnectTimeout: timeout})
 	if err := ping(t.Context(), client); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestPausedServerCostsOneTimeOut(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			late := time.Since(began) > timeout/2 // the circuit may be open when it comes
+			late := time.Since(began) > timeout/2 // the circuit may be open already
 			err := ping(t.Context(), client)
 			if semel.Classify(err) != semel.ClassUnknown && !(late && errors.Is(err, semel.ErrStoreUnavailable)) {
 				t.Errorf("got %v of class %v; want an unknown outcome", err, semel.Classify(err))
@@ -108,7 +108,7 @@ func TestPausedServerCostsOneTimeOut(t *testing.T) {
 	}
 	wg.Wait()
 	if took := time.Since(began); took < timeout || took > 40*timeout {
-		t.Errorf("64 calls at once took %v; want about one time-out of %v", took, timeout)
+		t.Errorf("64 concurrent calls took %v; want about one time-out of %v", took, timeout)
 	}
 	if s := client.Status(); !s.Open || s.Failures == 0 || s.LastError == nil || s.Since.Before(began) {
 		t.Errorf("the status is %+v; want it open", s)
@@ -134,7 +134,7 @@ func TestPausedServerCostsOneTimeOut(t *testing.T) {
 // eventually polls until a condition holds.
 func eventually(t testing.TB, holds func() bool, what string) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute) // only what hangs needs it
+	deadline := time.After(2 * time.Minute) // needed only if something hangs
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

@@ -19,7 +19,7 @@ func ExampleConnect() {
 	fmt.Println(store.Ready(ctx))
 }
 
-// A master under Sentinel, and a client that stores share.
+// The master is under Sentinel, and several stores may share the client.
 func ExampleNewClient() {
 	ctx := context.Background()
 	client, err := redisstore.NewClient(ctx, "redis://sentinel-1:26379,sentinel-2:26379,sentinel-3:26379", &redisstore.ClientOptions{

@@ -65,7 +65,7 @@ func TestConnectBySentinelFindsTheMaster(t *testing.T) {
 	}
 	_, err := NewClient(t.Context(), "redis://"+strings.Join(s.Addrs(), ","), &ClientOptions{Master: "another", ConnectTimeout: time.Second})
 	if !errors.Is(err, semel.ErrStoreUnavailable) {
-		t.Errorf("a master that nobody knows: %v; want unavailable", err)
+		t.Errorf("an unknown master: %v; want unavailable", err)
 	}
 }
 
@@ -83,8 +83,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue makes a certificate for this machine, signed by the authority or, for
-// the authority's own, by itself. It returns it also in PEM, and its key.
+// issue returns a certificate for this machine, also in PEM, and its key. The
+// authority signs it. The authority's own certificate is self-signed.
 func (a *authority) issue(name string, ca bool) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -117,7 +117,7 @@ func (a *authority) issue(name string, ca bool) (cert *x509.Certificate, key *ec
 	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// file writes a file of the test and returns its name.
+// file writes a file for the test and returns its name.
 func (a *authority) file(name string, data []byte) string {
 	a.t.Helper()
 	path := filepath.Join(a.t.TempDir(), name)
@@ -127,8 +127,8 @@ func (a *authority) file(name string, data []byte) string {
 	return path
 }
 
-// startTLS starts a server that wants certificates of the authority, and
-// returns its address for TLS, which not every build of a server has.
+// startTLS starts a server that requires certificates of the authority, and
+// returns its TLS address. Not every build of the server supports TLS.
 func startTLS(t *testing.T, a *authority) string {
 	t.Helper()
 	_, _, cert, key := a.issue("server", false)
@@ -139,7 +139,7 @@ func startTLS(t *testing.T, a *authority) string {
 		Args:    []string{"--tls-cert-file", "server.crt", "--tls-key-file", "server.key", "--tls-ca-cert-file", "ca.crt", "--tls-auth-clients", "yes"},
 	})
 	var port string
-	eventually(t, func() bool { // the port may be taken
+	eventually(t, func() bool { // another program may take the port
 		port = strconv.Itoa(15000 + mathrand.IntN(7000))
 		_, err := services.RedisDo(t.Context(), server.Addr(), "CONFIG", "SET", "tls-port", port)
 		if err != nil {

@@ -84,7 +84,8 @@ func TestConnectNamesBadOptionsOfStoreAndClientTogether(t *testing.T) {
 	}
 }
 
-// A store closes its connections, and leaves those that were given to it.
+// Close ends the store's own connections, and not those of a client that was
+// passed to New.
 func TestCloseEndsOnlyConnectionsOfTheStore(t *testing.T) {
 	t.Parallel()
 	opts := &Options{Prefix: servicestest.Prefix(), Client: unhurried(nil)}
@@ -121,8 +122,8 @@ func TestCloseEndsOnlyConnectionsOfTheStore(t *testing.T) {
 	}
 }
 
-// unhurried has a server answer within a minute where the options do not say
-// otherwise: one that is there may be slow to.
+// unhurried gives a server a minute to answer unless the options set a
+// time-out, because a running server may be slow.
 func unhurried(opts *ClientOptions) *ClientOptions {
 	var o ClientOptions
 	if opts != nil {
@@ -132,7 +133,7 @@ func unhurried(opts *ClientOptions) *ClientOptions {
 	return &o
 }
 
-// connect connects to a server of the test.
+// connect connects to a test server.
 func connect(t testing.TB, url string, opts *ClientOptions) *Client {
 	t.Helper()
 	client, err := NewClient(t.Context(), url, unhurried(opts))

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// do runs one command on a server and wants no error.
+// do runs one command on a server and fails the test on an error.
 func do(t testing.TB, addr string, command ...string) any {
 	t.Helper()
 	answer, err := services.RedisDo(t.Context(), addr, command...)
@@ -158,7 +158,7 @@ func TestDoctorLooksAtReplication(t *testing.T) {
 		t.Errorf("open where others have agreed, to have a replica examined: %v", err)
 	}
 	if _, err := New(t.Context(), follower, nil); !errors.Is(err, semel.ErrStoreUnavailable) {
-		t.Errorf("open a prefix that nobody has used, on a replica: %v", err)
+		t.Errorf("open an unused prefix on a replica: %v", err)
 	}
 	if got := find(t, examine(t, follower, nil), "role"); got.Severity != semel.Broken || !strings.Contains(got.Found, master.Addr()) {
 		t.Errorf("on a replica: %+v; want it broken", got)
@@ -216,7 +216,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 	}, "the findings name the dead master and the state of the cluster")
 }
 
-// leastPrivilege is the ACL of the package documentation.
+// leastPrivilege returns the ACL rules of the package documentation.
 func leastPrivilege(t testing.TB) []string {
 	t.Helper()
 	text, err := os.ReadFile("doc.go")
@@ -266,13 +266,14 @@ func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 		}
 	}
 
-	// Each command of the list is needed: without it something is refused.
+	// Each command of the list is needed: without it the server refuses
+	// something.
 	for _, rule := range rules {
 		command, ok := strings.CutPrefix(rule, "+")
 		switch {
 		case !ok, strings.HasPrefix(command, "bf."), strings.HasPrefix(command, "cluster"):
 			continue
-		case command == "ping": // a refusal is an answer too, but one that fills ACL LOG
+		case command == "ping": // a refused ping also counts as an answer, but it fills ACL LOG
 			continue
 		}
 		do(t, server.Addr(), "ACL", "SETUSER", "semel", "-"+command)
@@ -302,7 +303,7 @@ func TestDoctorNamesTheCommandsThatTheUserMayNotRun(t *testing.T) {
 	}
 }
 
-// everything does what a user of the store may do, and returns the first error.
+// everything uses all methods of the store, and returns the first error.
 func everything(ctx context.Context, url string, opts *Options) error {
 	client, err := NewClient(ctx, url, unhurried(nil))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// filterClient connects to a server with the module, which keeps both forms.
+// filterClient connects to a server with the module, which supports both forms.
 func filterClient(t testing.TB) *Client {
 	t.Helper()
 	return connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
@@ -84,8 +84,8 @@ func TestFilterKeepsWhatWasAddedAndItsRate(t *testing.T) {
 		if got := count(t, f, idsFrom("in", 0, n)); got != n {
 			t.Errorf("%d of %d added keys are there", got, n)
 		}
-		// One of two slices is full: half of the rate, of 20,000 keys 200, with a
-		// standard deviation of 14.
+		// One of two slices is full, so the rate is half: 200 of 20,000 keys,
+		// with a standard deviation of 14.
 		if got := float64(count(t, f, idsFrom("out", 0, n))); got < 120 || got > 280 {
 			t.Errorf("%v of %d other keys are called maybe there; want about %v", got, n, n*rate/2)
 		}
@@ -175,7 +175,7 @@ func TestFullFilterRefusesAndNeverSaysAlreadyThere(t *testing.T) {
 				t.Fatalf("full is %t, but adding says %v", full, err)
 			}
 		}
-		// The bits are counted one call behind.
+		// The counter on the server is one call behind.
 		if !full || new < capacity || new > capacity+14 {
 			t.Errorf("full is %t after %d keys; want it after about %d", full, new, capacity)
 		}
@@ -266,7 +266,7 @@ func TestFilterOfOtherOptionsIsRefused(t *testing.T) {
 			other := opts
 			change(&other)
 			if _, err := NewFilter(t.Context(), client, &other); !errors.Is(err, semel.ErrInvalidRequest) {
-				t.Errorf("%+v beside %+v: %v; want it refused", other, opts, err)
+				t.Errorf("%+v after %+v: %v; want it refused", other, opts, err)
 			}
 		}
 	})
@@ -277,7 +277,7 @@ func TestFilterMadeByHandIsChecked(t *testing.T) {
 	client := filterClient(t)
 	for want, command := range map[string][]string{
 		"":            {"20000", "NONSCALING"},
-		"scaling":      {"20000"},
+		"scaling":     {"20000"},
 		"capacity":    {"21000", "NONSCALING"},
 		"at the rate": {"20000", "NONSCALING"},
 	} {
@@ -288,7 +288,7 @@ func TestFilterMadeByHandIsChecked(t *testing.T) {
 			rate *= 2
 		}
 		args := append([]string{strconv.FormatFloat(rate, 'g', -1, 64)}, command...)
-		for slice := range int64(2) { // the present slice may end meanwhile
+		for slice := range int64(2) { // the current slice may end during the test
 			reserve := client.B().Arbitrary("BF.RESERVE").Keys(f.sliceKey(f.guess() + slice)).Args(args...).Build()
 			if err := client.Do(t.Context(), reserve).Error(); err != nil {
 				t.Fatal(err)

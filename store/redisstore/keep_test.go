@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// TestTokensGrowThoughTheServersClockWasSetBack makes the counter of tokens
-// what it would be after such a step: ahead of the time.
+// TestTokensGrowThoughTheServersClockWasSetBack sets the token counter ahead of
+// the time, as after such a step.
 func TestTokensGrowThoughTheServersClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	cluster, err := New(t.Context(), newClient(t, servicestest.StartRedisCluster(t, nil).Addrs()...), nil)
@@ -43,7 +43,7 @@ func TestTokensGrowThoughTheServersClockWasSetBack(t *testing.T) {
 	}
 }
 
-// TestRecordsAreKeptAsLongAsTheyCount asks the server when it will forget.
+// TestRecordsAreKeptAsLongAsTheyCount asks the server when records expire.
 func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 	t.Parallel()
 	const forever = time.Duration(-1)
@@ -83,8 +83,8 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 		}
 	}
 
-	// A claim is kept for an hour after its lease: for that long the next one
-	// learns that the effect may have happened.
+	// A claim is kept for an hour after its lease. During that time the next
+	// claim learns that the effect may have happened.
 	req, token := take(func(*semel.ClaimRequest) {})
 	check("a claim", req.Key, req.Lease+time.Hour)
 	wantDecision(t, s, semel.Fresh, req)
@@ -94,7 +94,8 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 	finish(req.Key, token, 3*time.Hour)
 	check("what is done", req.Key, 3*time.Hour)
 
-	// What was held must not vanish: nobody would know that it is in doubt.
+	// A held record must not expire, because the doubt about its effect would
+	// be lost.
 	req, token = take(func(r *semel.ClaimRequest) { r.Hold = true })
 	check("a claim with hold", req.Key, forever)
 	wantDecision(t, s, semel.Fresh, req)
@@ -117,7 +118,7 @@ func TestRecordsAreKeptAsLongAsTheyCount(t *testing.T) {
 		t.Errorf("a completion without token is answered %v", err)
 	}
 
-	for _, at := range []time.Time{{}, time.Now()} { // by SET, and by script
+	for _, at := range []time.Time{{}, time.Now()} { // by SET and by script
 		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, 4*time.Hour, at })
 		check("what is done in one step", req.Key, 4*time.Hour)
 		req, _ = take(func(r *semel.ClaimRequest) { r.Done, r.Window, r.Time = true, semel.Forever, at })

@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// The server answers, but not as usual.
+// In these tests the server answers, but not as usual.
 
 func TestScriptsAreSentAgainAfterAFlush(t *testing.T) {
 	t.Parallel()
@@ -128,7 +128,8 @@ func TestServerThatLoadsRefusesAsUnavailable(t *testing.T) {
 		return info["aof_rewrite_in_progress"] == "0" && info["aof_rewrite_scheduled"] == "0" && info["aof_last_bgrewrite_status"] == "ok"
 	}, "the append-only file is written anew")
 	loading := false
-	// While a slow machine is busy elsewhere nobody asks: then it loads for longer.
+	// A slow machine may pause the test, which then sends no request while the
+	// server loads. So the load takes longer.
 	for delay := 1000; !loading && delay <= 16_000; delay *= 2 {
 		if err := o.server.Kill(); err != nil {
 			t.Fatal(err)
@@ -145,8 +146,8 @@ func TestServerThatLoadsRefusesAsUnavailable(t *testing.T) {
 	}
 }
 
-// wantLoaded asks for a key that is done until the server has loaded it, and
-// reports whether it refused while it did.
+// wantLoaded asks for a done key until the server has loaded it, and reports
+// whether the server refused requests before.
 func (o *outage) wantLoaded(done semel.Key) (loading bool) {
 	t := o.t
 	t.Helper()
@@ -196,8 +197,8 @@ func TestRestartedServerIsFoundAgain(t *testing.T) {
 	if err := o.server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	// The connection that was closed may take one call along, whose outcome is
-	// then not known; whoever comes later is refused before anything is sent.
+	// One call may be lost with the closed connection, and its outcome is then
+	// unknown. Later calls are refused before anything is sent.
 	eventually(t, func() bool {
 		answer, err := askFor(t.Context(), o.store, request(o.key()))
 		if err == nil || answer.Decision != semel.Undecided {

@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// migration is one slot of a cluster on its way from one node to another.
+// migration is one slot of a cluster that moves from one node to another.
 type migration struct {
 	*outage
 	cluster  *services.RedisCluster
@@ -39,7 +39,7 @@ func newMigration(t *testing.T) *migration {
 	return m
 }
 
-// choose makes the slot of a key the one that migrates, to the next node.
+// choose selects the slot of a key for the migration to the next node.
 func (m *migration) choose(key semel.Key) {
 	m.t.Helper()
 	memo := m.store.digests()
@@ -80,7 +80,7 @@ func (m *migration) begin() {
 	do(m.t, m.from.Addr(), "CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.ids[m.to])
 }
 
-// names returns what is in the slot on the old node.
+// names returns the names in the slot on the old node.
 func (m *migration) names() []string {
 	m.t.Helper()
 	var names []string
@@ -136,7 +136,7 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 	}
 	m.claim(request(held.Key), semel.InFlight)
 
-	// What a script needs is on both nodes: neither can run it.
+	// The names of the script are on both nodes, so neither can run it.
 	m.move(names[0])
 	err := finish(t.Context(), m.store, held.Key, token)
 	if !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
@@ -146,7 +146,7 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 		t.Error("the old node has not answered TRYAGAIN: the fault did not happen")
 	}
 
-	// All is on the new node, and the slot is still the old one's.
+	// All names are on the new node, and the old node still owns the slot.
 	m.move(names[1:]...)
 	if err := finish(t.Context(), m.store, held.Key, token); err != nil {
 		t.Errorf("complete on the new node: %v", err)
@@ -159,9 +159,9 @@ func TestSlotThatMovesIsFollowedOrUnavailable(t *testing.T) {
 	m.claim(request(held.Key), semel.Duplicate)
 }
 
-// TestSlotsMoveUnderWork moves slots that the work uses while it runs, all from
-// one node to another: a node that gives and takes at once may lose its claim
-// to a slot in the gossip, and then no node has it.
+// TestSlotsMoveUnderWork moves slots that are in use, all from one node to
+// another. A node that gives and takes slots at the same time may lose its
+// claim to a slot in the gossip, and then no node has the slot.
 func TestSlotsMoveUnderWork(t *testing.T) {
 	t.Parallel()
 	m := newMigration(t)

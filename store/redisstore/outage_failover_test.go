@@ -22,7 +22,7 @@ func sentinelStore(t *testing.T, s *services.RedisSentinel) (*Client, *Store) {
 	return client, store
 }
 
-// waitForFailover waits until the Sentinels call the replica the master.
+// waitForFailover waits until the Sentinels name the replica as the master.
 func waitForFailover(t *testing.T, s *services.RedisSentinel) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -50,8 +50,9 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	waitForFailover(t, s)
 	<-ended
 	w.wantFailures()
-	// What the replica had not yet got when its master died may happen twice:
-	// the work in flight, here one key for each worker and a little more.
+	// Effects that the replica had not received when its master died may happen
+	// twice. That is the work in flight, here one key for each worker and a few
+	// more.
 	if second := w.check(); second > 100 {
 		t.Errorf("%d effects happened twice in a failover to a replica that was close behind", second)
 	}
@@ -60,8 +61,8 @@ func TestWorkGoesThroughAFailover(t *testing.T) {
 	}
 }
 
-// TestWorkGoesThroughAPlannedFailover makes the master a replica while it runs:
-// connections stay, and what comes by them is refused.
+// TestWorkGoesThroughAPlannedFailover demotes the running master. Connections
+// stay, and the demoted master refuses their commands.
 func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)
@@ -78,13 +79,13 @@ func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	do(t, s.Sentinels[0].Addr(), "SENTINEL", "FAILOVER", services.MasterName)
 	waitForFailover(t, s)
 	eventually(t, func() bool {
-		// Sentinel ends the connections of whom it makes a replica, this one too.
+		// Sentinel closes the connections of a demoted master, also this one.
 		role, err := services.RedisDo(ctx, s.Master.Addr(), "ROLE")
 		return err == nil && role.([]any)[0] == "slave"
 	}, "the old master is a replica")
 	<-ended
-	// The old master took claims until it was told, which the new one, already
-	// on its own, has never seen.
+	// The old master granted claims until it was demoted. The new master was
+	// already detached and has never seen these claims.
 	if second := w.check(); second > 100 {
 		t.Errorf("%d effects happened twice", second)
 	}
@@ -102,9 +103,9 @@ func TestWorkGoesThroughAPlannedFailover(t *testing.T) {
 	}
 }
 
-// TestFailoverToADetachedReplicaForgetsWhatItMissed counts what asynchronous
-// replication costs: exactly the keys that the replica missed have their effect
-// again, none is called a duplicate that is not, and none is lost.
+// TestFailoverToADetachedReplicaForgetsWhatItMissed measures the cost of
+// asynchronous replication. Exactly the keys that the replica missed have their
+// effect again. No key is wrongly called a duplicate, and none is lost.
 func TestFailoverToADetachedReplicaForgetsWhatItMissed(t *testing.T) {
 	t.Parallel()
 	s := servicestest.StartRedisSentinel(t, nil)

@@ -15,7 +15,7 @@ import (
 
 func TestDiskErrorRefusesAsUnavailable(t *testing.T) {
 	t.Parallel()
-	// A snapshot that cannot be written makes the server refuse writes.
+	// The server refuses writes after it failed to write a snapshot.
 	o := newOutage(t, nil, "--appendonly", "no", "--save", "3600 1")
 	done := o.done()
 	do(t, o.server.Addr(), "CONFIG", "SET", "rdb-key-save-delay", "10000000")
@@ -34,7 +34,7 @@ func TestDiskErrorRefusesAsUnavailable(t *testing.T) {
 	o.claim(request(o.key()), semel.Fresh)
 }
 
-// killChild ends the one child of a server, which writes a snapshot.
+// killChild kills the only child of a server, which writes a snapshot.
 func killChild(t *testing.T, server int) {
 	t.Helper()
 	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", server, server))
@@ -54,7 +54,7 @@ func killChild(t *testing.T, server int) {
 	}
 }
 
-// waiting reports whether bytes lie in the sockets of a server that it has not
+// waiting reports whether the sockets of a server hold bytes that it has not
 // read.
 func waiting(t *testing.T, server *services.Server) bool {
 	t.Helper()
@@ -64,7 +64,7 @@ func waiting(t *testing.T, server *services.Server) bool {
 	}
 	local := fmt.Sprintf(":%04X", server.Port())
 	for line := range strings.Lines(string(table)) {
-		// number, local address, remote address, state, sent:received
+		// fields: number, local address, remote address, state, sent:received
 		part := strings.Fields(line)
 		if len(part) > 4 && strings.HasSuffix(part[1], local) && part[3] == "01" && !strings.HasSuffix(part[4], ":00000000") {
 			return true

@@ -12,16 +12,17 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// The server does not answer: whether it did what was asked is not known.
+// In these tests the server does not answer, so the outcome of a request is
+// unknown.
 
-// cutter is a proxy in front of a server that can lose an answer: it hands a
-// request over, waits until the server has answered, and cuts the connection
-// instead of handing the answer back.
+// cutter is a proxy in front of a server that can lose an answer. It forwards a
+// request, waits until the server has answered, and then closes the connection
+// without forwarding the answer.
 type cutter struct {
 	addr string
 
 	mu   sync.Mutex // guards the fields below
-	lose []byte     // the answer to a request with this in it is lost
+	lose []byte     // the answer to a request that contains this text is lost
 	lost int
 }
 
@@ -49,7 +50,7 @@ func newCutter(t *testing.T, upstream string) *cutter {
 	return c
 }
 
-// loseAnswerTo makes the next answer to a request with a word in it get lost.
+// loseAnswerTo loses the next answer to a request that contains a word.
 func (c *cutter) loseAnswerTo(word string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +64,8 @@ func (c *cutter) losses() int {
 	return c.lost
 }
 
-// serve hands bytes to and fro. Small requests come in one piece here.
+// serve forwards bytes in both directions. Small requests arrive in one piece
+// here.
 func (c *cutter) serve(client net.Conn, upstream string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", upstream)
@@ -71,7 +73,7 @@ func (c *cutter) serve(client net.Conn, upstream string) {
 		return
 	}
 	defer server.Close()
-	var armed sync.Mutex // held while the answer that comes is to be lost
+	var armed sync.Mutex // held while the next answer will be lost
 	losing := false
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -118,8 +120,8 @@ func (c *cutter) serve(client net.Conn, upstream string) {
 	}
 }
 
-// newCut returns a server with a store behind a cutter, and a second store that
-// sees the server directly.
+// newCut returns a server with a store behind a cutter, and a second store with
+// a direct connection.
 func newCut(t *testing.T) (o *outage, cut *cutter, direct *Store) {
 	t.Helper()
 	o = newOutage(t, nil)
@@ -133,7 +135,7 @@ func newCut(t *testing.T) (o *outage, cut *cutter, direct *Store) {
 	return o, cut, direct
 }
 
-// stateOf looks a key up.
+// stateOf returns the state of a key.
 func stateOf(t *testing.T, store *Store, key semel.Key) semel.State {
 	t.Helper()
 	records := make([]semel.Record, 1)
@@ -143,7 +145,7 @@ func stateOf(t *testing.T, store *Store, key semel.Key) semel.State {
 	return records[0].State
 }
 
-// wantLost makes a call whose answer is lost, and wants it to be unknown.
+// wantLost makes a call whose answer is lost, and expects an unknown outcome.
 func wantLost(t *testing.T, cut *cutter, call func() error) {
 	t.Helper()
 	before := cut.losses()
@@ -156,7 +158,7 @@ func wantLost(t *testing.T, cut *cutter, call func() error) {
 	}
 }
 
-// again repeats a call until the connection is there again.
+// again repeats a call until the connection is back.
 func again(t *testing.T, call func() error) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -177,7 +179,7 @@ func TestRepetitionAfterALostAnswerIsRecognised(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A claim: the store has it, and the repetition gets it.
+	// This tests a claim. The store has made it, and the repetition gets it.
 	req := request(key)
 	wantLost(t, cut, func() error { _, err := askFor(ctx, o.store, req); return err })
 	if got := stateOf(t, direct, key); got != semel.Claimed {
@@ -192,7 +194,7 @@ func TestRepetitionAfterALostAnswerIsRecognised(t *testing.T) {
 		t.Fatalf("the repeated claim: %+v; want its own, fresh", held)
 	}
 
-	// An extension.
+	// This tests an extension.
 	extend := func() error {
 		var answers [1]semel.ExtendAnswer
 		err := o.store.Extend(ctx, []semel.ExtendRequest{{Key: key, Token: held.Claim.Token, Lease: time.Hour}}, answers[:])
@@ -201,7 +203,7 @@ func TestRepetitionAfterALostAnswerIsRecognised(t *testing.T) {
 	wantLost(t, cut, extend)
 	again(t, extend)
 
-	// A completion.
+	// This tests a completion.
 	complete := func() error { return finish(ctx, o.store, key, held.Claim.Token) }
 	wantLost(t, cut, complete)
 	if got := stateOf(t, direct, key); got != semel.Done {
@@ -307,7 +309,8 @@ func TestClaimOfAPausedServerIsUnknownAndThenItsOwn(t *testing.T) {
 	if err := o.server.Continue(); err != nil {
 		t.Fatal(err)
 	}
-	// The server finds the claim in its socket and makes it, for nobody.
+	// The server reads the claim from its socket and grants it, although the
+	// caller is gone.
 	eventually(t, func() bool {
 		records := make([]semel.Record, 1)
 		err := o.store.Look(t.Context(), []semel.Key{req.Key}, records)

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// nonce makes owners that no other claim has.
+// nonce makes owners unique.
 var nonce atomic.Uint64
 
 func request(key semel.Key) semel.ClaimRequest {
@@ -28,7 +28,7 @@ func request(key semel.Key) semel.ClaimRequest {
 	}
 }
 
-// askFor asks for one key and returns the error of the call or of the key.
+// askFor claims one key and returns the error of the call or of the key.
 func askFor(ctx context.Context, store semel.Store, req semel.ClaimRequest) (semel.ClaimAnswer, error) {
 	var answers [1]semel.ClaimAnswer
 	err := store.Claim(ctx, []semel.ClaimRequest{req}, answers[:])
@@ -44,8 +44,8 @@ func finish(ctx context.Context, store semel.Store, key semel.Key, token semel.T
 	return errors.Join(err, answers[0])
 }
 
-// lifeOf uses each verb and ability of a store once, and returns the first
-// error or wrong answer.
+// lifeOf calls each method of a store once, and returns the first error or
+// wrong answer.
 func lifeOf(ctx context.Context, store *Store) error {
 	id := fmt.Sprint("life ", nonce.Add(1))
 	key, other := semel.Key{Scope: "life", ID: id}, semel.Key{Scope: "life", ID: id + " held"}
@@ -115,7 +115,7 @@ func lifeOf(ctx context.Context, store *Store) error {
 	return store.Audit(ctx, []byte(strings.Repeat("x", 10)))
 }
 
-// outage is one server with a store, for tests that hurt the server.
+// outage is a server with a store, for tests that disturb the server.
 type outage struct {
 	t      *testing.T
 	server *services.Server
@@ -134,8 +134,8 @@ func newOutage(t *testing.T, connecting *ClientOptions, args ...string) *outage 
 	return &outage{t, server, client, store}
 }
 
-// errorsOf returns how often a server has answered with an error of this kind:
-// the proof that a fault happened.
+// errorsOf returns how often a server has answered with an error of this kind,
+// which proves that a fault happened.
 func errorsOf(t testing.TB, addr, kind string) int {
 	t.Helper()
 	info := fields(do(t, addr, "INFO", "errorstats").(string))
@@ -159,7 +159,7 @@ func (o *outage) key() semel.Key {
 	return semel.Key{Scope: o.t.Name(), ID: strconv.FormatUint(nonce.Add(1), 10)}
 }
 
-// claim claims a key and wants a decision.
+// claim claims a key and expects a decision.
 func (o *outage) claim(req semel.ClaimRequest, want semel.Decision) semel.ClaimAnswer {
 	o.t.Helper()
 	answer, err := askFor(o.t.Context(), o.store, req)
@@ -180,8 +180,7 @@ func (o *outage) done() semel.Key {
 	return key
 }
 
-// wantRefusal claims a key and wants it refused with an error of a kind, and
-// nothing decided.
+// wantRefusal claims a key and expects an error of a kind and no decision.
 func (o *outage) wantRefusal(key semel.Key, want error, class semel.Class) {
 	o.t.Helper()
 	answer, err := askFor(o.t.Context(), o.store, request(key))
@@ -190,8 +189,9 @@ func (o *outage) wantRefusal(key semel.Key, want error, class semel.Class) {
 	}
 }
 
-// work runs effects under a guard while a server is hurt, and keeps the books:
-// what no fault may break is that a duplicate has a completed effect behind it.
+// work runs effects under a guard while a server is disturbed, and keeps a
+// ledger. No fault may break this rule: a duplicate has a completed effect
+// behind it.
 type work struct {
 	t     *testing.T
 	guard *semel.Guard
@@ -199,10 +199,10 @@ type work struct {
 
 	mu      sync.Mutex // guards the fields below
 	effects map[semel.Key]int
-	// acknowledged are the keys whose message was acknowledged.
+	// acknowledged has the keys whose message was acknowledged.
 	acknowledged map[semel.Key]bool
-	// unrecorded are the keys of which somebody was told that their effect
-	// happened and could not be recorded: these may have it again.
+	// unrecorded has the keys whose caller learned that the effect happened and
+	// could not be recorded. These keys may have their effect again.
 	unrecorded map[semel.Key]bool
 	failures   int
 	duplicates int
@@ -220,8 +220,8 @@ func newWork(t *testing.T, store semel.Store, keys int) *work {
 	}
 }
 
-// run delivers each key twice, by several workers, again and again until each
-// delivery is acknowledged.
+// run delivers each key twice, with several workers, and repeats each delivery
+// until it is acknowledged.
 func (w *work) run(ctx context.Context) {
 	const workers = 8
 	var wg sync.WaitGroup
@@ -261,7 +261,8 @@ func (w *work) deliver(ctx context.Context, key semel.Key) {
 	}
 }
 
-// settle notes how a delivery went and reports whether it is acknowledged.
+// settle records the outcome of a delivery and reports whether it is
+// acknowledged.
 func (w *work) settle(key semel.Key, out semel.Outcome, err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,8 +305,8 @@ func (w *work) waitFor(ctx context.Context, n int) {
 	}
 }
 
-// check looks at the books when all is done, and returns how many keys had a
-// second effect although every effect of theirs was recorded.
+// check checks the ledger at the end, and returns how many keys had a second
+// effect although all their effects were recorded.
 func (w *work) check() (second int) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -323,14 +324,14 @@ func (w *work) check() (second int) {
 	return second
 }
 
-// containsCode reports whether an error is, deep down, a server's answer that
+// containsCode reports whether an error wraps an answer of the server that
 // begins with this word.
 func containsCode(err error, code string) bool {
 	var answer *rueidis.RedisError
 	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), code+" ")
 }
 
-// wantFailures fails the test if nobody has noticed the fault.
+// wantFailures fails the test if no caller noticed the fault.
 func (w *work) wantFailures() {
 	w.t.Helper()
 	w.mu.Lock()

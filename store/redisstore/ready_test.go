@@ -27,7 +27,7 @@ func TestReadySaysThatTheServerIsAway(t *testing.T) {
 	if err := o.server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// A connection that was open is found closed first.
+	// The first call may find that an open connection was closed.
 	eventually(t, func() bool {
 		err := ready.Ready(t.Context())
 		if !errors.Is(err, semel.ErrStoreUnavailable) {

@@ -78,7 +78,7 @@ func TestTimesAreRoundedSoThatNothingEndsEarly(t *testing.T) {
 	}
 }
 
-// FuzzDecode looks for bytes that a reader trips over.
+// FuzzDecode searches for bytes that break a reader.
 func FuzzDecode(f *testing.F) {
 	f.Add("")
 	f.Add("d")
@@ -119,7 +119,8 @@ func TestErrorsAreClassified(t *testing.T) {
 		{io.EOF, semel.ErrOutcomeUnknown, semel.ClassUnknown},
 		{os.ErrDeadlineExceeded, semel.ErrOutcomeUnknown, semel.ClassUnknown},
 		{errors.New("what nobody knows"), semel.ErrOutcomeUnknown, semel.ClassUnknown},
-		// A call that was under way when the client closed may have been done.
+		// A call that was running when the client was closed may have been
+		// executed.
 		{rueidis.ErrClosing, semel.ErrOutcomeUnknown, semel.ClassUnknown},
 		{rueidis.ErrClosing, semel.ErrClosed, semel.ClassUnknown},
 		{fmt.Errorf("%w before anything was sent", semel.ErrClosed), semel.ErrClosed, semel.ClassPermanent},

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// ask asks for a key with an owner of its own.
+// ask returns a claim of a key with its own owner.
 func ask(id string, nonce uint64) semel.ClaimRequest {
 	return semel.ClaimRequest{
 		Key: semel.Key{Scope: "test", ID: id}, Owner: semel.Owner{Name: "worker", Nonce: nonce},
@@ -32,7 +32,7 @@ func claim(t testing.TB, s *Store, reqs ...semel.ClaimRequest) []semel.ClaimAnsw
 	return answers
 }
 
-// wantDecision makes one claim, which must be answered so.
+// wantDecision makes one claim and expects a decision.
 func wantDecision(t testing.TB, s *Store, want semel.Decision, req semel.ClaimRequest) semel.ClaimAnswer {
 	t.Helper()
 	a := claim(t, s, req)[0]
@@ -51,7 +51,7 @@ func complete(t testing.TB, s *Store, key semel.Key, token semel.Token, window t
 	return answer[0]
 }
 
-// done makes the request one that completes in the same step.
+// done returns the request as one that completes in the same step.
 func done(req semel.ClaimRequest) semel.ClaimRequest {
 	req.Done = true
 	return req
@@ -70,7 +70,7 @@ func command(t testing.TB, s *Store, words ...string) rueidis.RedisResult {
 // await polls until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute) // only what hangs needs it
+	deadline := time.After(2 * time.Minute) // needed only if something hangs
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
@@ -109,7 +109,7 @@ func TestStoresOfOnePrefixAgreeOrAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		first, second Options
-		names         string // what the refusal names; empty if there is none
+		names         string // text that the refusal must contain; empty if there is no refusal
 	}{
 		{"both plain", Options{}, Options{KeepIDs: true, MaxResult: 5}, ""},
 		{"both compact, of another size", Options{Compact: &Compact{Window: time.Hour, Expect: 1e9}}, Options{Compact: &Compact{Window: time.Hour}}, ""},
@@ -157,7 +157,7 @@ func TestGivenSecretIsNotKeptInRedis(t *testing.T) {
 }
 
 // TestRunningStoresMeetAgainWhenTheServerLostItsData starts one store before
-// and one after the loss: both must know each other's keys.
+// the loss and one after it. Both must find each other's keys.
 func TestRunningStoresMeetAgainWhenTheServerLostItsData(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
@@ -201,8 +201,8 @@ func TestRunningStoresMeetAgainWhenTheServerLostItsData(t *testing.T) {
 	})
 }
 
-// TestFullServerRefusesNewKeysAndKnowsTheOthers fills a server that may not
-// evict.
+// TestFullServerRefusesNewKeysAndKnowsTheOthers fills a server that does not
+// evict keys.
 func TestFullServerRefusesNewKeysAndKnowsTheOthers(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, &services.RedisOptions{Args: []string{"--maxmemory", "3mb", "--maxmemory-policy", "noeviction", "--appendonly", "no"}})
@@ -237,7 +237,7 @@ func TestFullServerRefusesNewKeysAndKnowsTheOthers(t *testing.T) {
 				}
 			}
 		}
-		// What makes room is not refused.
+		// Commands that free memory are not refused.
 		if err := s.Release(t.Context(), []semel.ReleaseRequest{{Key: held.Key, Token: claim(t, s, held)[0].Claim.Token}}, make([]error, 1)); err != nil {
 			t.Errorf("%s: release on a full server: %v", name, err)
 		}
@@ -291,7 +291,7 @@ func TestDamagedRecordRefusesItsKeyAlone(t *testing.T) {
 func TestLongResultsComeInParts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, nil)
-	const keys = 24 // of 1 MiB each: several times what one answer takes
+	const keys = 24 // each of 1 MiB, so that they need several answers
 	reqs := make([]semel.ClaimRequest, keys)
 	for i := range reqs {
 		reqs[i] = ask(fmt.Sprint("long ", i), uint64(i))
@@ -312,8 +312,8 @@ func TestLongResultsComeInParts(t *testing.T) {
 	}
 }
 
-// TestClaimInOneStepRecognisesItself is the case in which a message would be
-// lost: the first answer did not arrive, and the second one says duplicate.
+// TestClaimInOneStepRecognisesItself tests a case that could lose a message:
+// the first answer is lost, and the second answer is duplicate.
 func TestClaimInOneStepRecognisesItself(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{
@@ -342,8 +342,7 @@ func TestClaimInOneStepRecognisesItself(t *testing.T) {
 	}
 }
 
-// TestClaimWithoutOwnerIsNobodysRepetition has two callers that do not say who
-// they are.
+// TestClaimWithoutOwnerIsNobodysRepetition has two callers without an owner.
 func TestClaimWithoutOwnerIsNobodysRepetition(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": nil, "compact": {Compact: &Compact{Window: time.Hour}}} {

@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// torn is a client whose pipelines go to several servers, none of which answers:
-// each command in turn meets one of the faults.
+// torn is a client whose pipelines go to several servers, none of which
+// answers. Each command meets the next one of the faults.
 type torn struct {
 	rueidis.Client
 	faults []error
@@ -29,13 +29,13 @@ func (c *torn) DoMulti(_ context.Context, commands ...rueidis.Completed) []rueid
 	return results
 }
 
-// TestCallThatOneServerRefusedAndAnotherLostIsUnknown: the refusal must not say
-// for both that nothing was changed.
+// TestCallThatOneServerRefusedAndAnotherLostIsUnknown expects that the refusal
+// of one server does not mean for both that nothing changed.
 func TestCallThatOneServerRefusedAndAnotherLostIsUnknown(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, nil)
-	s.setGet = true        // it is not asked
-	const n = maxUnits + 1 // so many go through two runs of a script
+	s.setGet = true        // the test does not ask the server
+	const n = maxUnits + 1 // this many need two runs of a script
 	var claims, oneStep []semel.ClaimRequest
 	var completions []semel.CompleteRequest
 	for i := range n {
@@ -61,7 +61,7 @@ func TestCallThatOneServerRefusedAndAnotherLostIsUnknown(t *testing.T) {
 			"completions": func() error { return s.Complete(t.Context(), completions, make([]error, n)) },
 		} {
 			if len(c.faults) > 2 && name != "one step" {
-				continue // there are but two runs
+				continue // there are only two runs
 			}
 			if err := call(); semel.Classify(err) != c.want {
 				t.Errorf("%s with %v: %v of class %s, want %s", name, c.faults, err, semel.Classify(err), c.want)

@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// expiring is a server on which the names that a command looks at expire right
-// after that command.
+// expiring is a server on which a name expires right after a certain command
+// reads it.
 type expiring struct {
 	rueidis.Client
 	after string
@@ -20,7 +20,7 @@ type expiring struct {
 func (e expiring) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
 	results := make([]rueidis.RedisResult, len(multi))
 	for i, command := range multi {
-		words := append([]string(nil), command.Commands()...) // the client takes its own back
+		words := append([]string(nil), command.Commands()...) // the client reuses its own slice
 		results[i] = e.Client.Do(ctx, command)
 		if words[0] == e.after {
 			e.Client.Do(ctx, e.Client.B().Del().Key(words[1]).Build())
