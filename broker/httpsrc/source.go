@@ -45,6 +45,8 @@ type Options struct {
 	// Authorization is the required value of the header of that name. Defaults
 	// to "": every request is accepted.
 	Authorization string
+
+	queue int // requests that may wait to be read; smaller in tests
 }
 
 // DecisionHeader is the header of an answer with the decision about the
@@ -81,7 +83,7 @@ func Open(opts *Options) (*Source, error) {
 	o.Path = cmp.Or(o.Path, "/")
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
 	o.Wait = cmp.Or(o.Wait, 30*time.Second)
-	o.Queue = cmp.Or(o.Queue, 256)
+	o.queue = cmp.Or(o.queue, 256)
 	o.MaxBytes = max(cmp.Or(o.MaxBytes, 256<<20), o.MaxBody)
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -92,7 +94,7 @@ func Open(opts *Options) (*Source, error) {
 	}
 	s := &Source{
 		opts: o, listener: listener, lane: pipeline.NewLane("http"),
-		queue: make(chan *pipeline.Item, o.Queue), closing: make(chan struct{}), failed: make(chan error, 1),
+		queue: make(chan *pipeline.Item, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.offset.Store(time.Now().UnixNano())
 	s.server = &http.Server{
@@ -124,8 +126,8 @@ func (o *Options) validate() error {
 	if o.Path[0] != '/' {
 		bad("Path: %q does not begin with /", o.Path)
 	}
-	if o.MaxBody < 0 || o.Wait < 0 || o.Queue < 0 || o.MaxBytes < 0 {
-		bad("MaxBody, Wait, Queue, MaxBytes: %d, %v, %d, %d: none may be negative", o.MaxBody, o.Wait, o.Queue, o.MaxBytes)
+	if o.MaxBody < 0 || o.Wait < 0 || o.MaxBytes < 0 {
+		bad("MaxBody, Wait, MaxBytes: %d, %v, %d: none may be negative", o.MaxBody, o.Wait, o.MaxBytes)
 	}
 	return errors.Join(errs...)
 }

@@ -190,7 +190,7 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 
 func TestAFullQueueTellsSendersToComeAgain(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{Queue: 1, Wait: 50 * time.Millisecond})
+	s := open(t, Options{queue: 1, Wait: 50 * time.Millisecond})
 	var senders sync.WaitGroup
 	for range 5 {
 		senders.Go(func() {

@@ -13,12 +13,12 @@ func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	if !ok {
 		return r
 	}
-	return &patientReader{ctx: ctx, file: file}
+	return &interruptibleReader{ctx: ctx, file: file}
 }
 
-// patientReader reads a file whose writer may pause. It waits until ctx ends.
+// interruptibleReader reads a file whose writer may pause. It waits until ctx ends.
 // ctx is that of the running call, because decompressors take none.
-type patientReader struct {
+type interruptibleReader struct {
 	ctx  context.Context
 	file *os.File
 	// interrupted is the cause of ctx after a read met its end.
@@ -26,7 +26,7 @@ type patientReader struct {
 }
 
 // Read implements io.Reader.
-func (r *patientReader) Read(p []byte) (int, error) {
+func (r *interruptibleReader) Read(p []byte) (int, error) {
 	if r.interrupted = waitReadable(r.ctx, r.file); r.interrupted != nil {
 		return 0, r.interrupted
 	}

@@ -26,9 +26,9 @@ type stream struct {
 	compression  string
 
 	// live is set if the writer may pause, so that a read may take forever. All
-	// reads of file then go through patient.
-	live    bool
-	patient *patientReader
+	// reads of file then go through interruptible.
+	live          bool
+	interruptible *interruptibleReader
 }
 
 // These bytes identify compressed data and the byte order mark.
@@ -49,8 +49,8 @@ func openStream(ctx context.Context, raw io.Reader, own bool) (*stream, error) {
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
 			s.live = false
 		} else {
-			s.patient = &patientReader{ctx: ctx, file: file}
-			raw = s.patient
+			s.interruptible = &interruptibleReader{ctx: ctx, file: file}
+			raw = s.interruptible
 		}
 	}
 	s.coded = bufio.NewReaderSize(raw, 64<<10)
@@ -83,8 +83,8 @@ func (s *stream) decompress() (err error) {
 		}
 		s.plain = bufio.NewReaderSize(s.zstd, 64<<10)
 	}
-	if s.patient != nil {
-		return s.patient.interrupted
+	if s.interruptible != nil {
+		return s.interruptible.interrupted
 	}
 	return nil
 }
@@ -169,8 +169,8 @@ func (s *stream) read(ctx context.Context, p []byte) (int, error) {
 
 // until makes reads of a live input wait until ctx ends.
 func (s *stream) until(ctx context.Context) {
-	if s.patient != nil {
-		s.patient.ctx = ctx
+	if s.interruptible != nil {
+		s.interruptible.ctx = ctx
 	}
 }
 
@@ -192,8 +192,8 @@ func (s *stream) explain(err error) error {
 	switch {
 	case err == nil || err == io.EOF || s.compression == "":
 		return err
-	case s.patient != nil && s.patient.interrupted != nil:
-		return s.patient.interrupted
+	case s.interruptible != nil && s.interruptible.interrupted != nil:
+		return s.interruptible.interrupted
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the %s data ends early: get the whole file", s.compression)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum),

@@ -76,13 +76,13 @@ func (o *ClientOptions) client(hosts []string, dialing context.Context) rueidis.
 		Username:    o.Username,
 		Password:    o.Password,
 		SelectDB:    o.Database,
-		ClientName:  o.ClientName,
+		ClientName:  clientName,
 		TLSConfig:   o.TLS,
 		Sentinel: rueidis.SentinelOption{
 			MasterSet:  o.Master,
 			Username:   o.SentinelUsername,
 			Password:   o.SentinelPassword,
-			ClientName: o.ClientName,
+			ClientName: clientName,
 			TLSConfig:  o.TLS,
 			Dialer:     net.Dialer{Timeout: o.ConnectTimeout},
 			// A demoted master stays alive. Without this refresh, one missed

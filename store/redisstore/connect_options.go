@@ -20,8 +20,10 @@ import (
 const (
 	DefaultConnectTimeout = 2 * time.Second
 	DefaultTimeout        = 3 * time.Second
-	DefaultClientName     = "semel"
 )
+
+// clientName is the name that CLIENT LIST shows.
+const clientName = "semel"
 
 // ClientOptions are the options of [NewClient]. The zero value is valid.
 type ClientOptions struct {
@@ -44,9 +46,6 @@ type ClientOptions struct {
 	// client dials. Defaults to TLS 1.2 or later with the system's authorities
 	// if the URL begins with rediss, otherwise to none.
 	TLS *tls.Config
-	// ClientName is the name that CLIENT LIST shows. Defaults to "semel". Must
-	// not contain spaces.
-	ClientName string
 	// ConnectTimeout limits one connection attempt. TLS and log-in have the
 	// same limit each. Defaults to 2 s. Must be at least 1 ms.
 	ConnectTimeout time.Duration
@@ -101,13 +100,12 @@ func (o *ClientOptions) resolve(url string) (ClientOptions, target, error) {
 	return filled, t, errors.Join(err, filled.complete(t))
 }
 
-// complete fills in what the URL and the defaults say, and names every field
-// that is out of its bounds.
+// complete fills unset fields from the URL and the defaults, and names every
+// field that is out of its bounds.
 func (o *ClientOptions) complete(t target) error {
 	o.Username = cmp.Or(o.Username, t.username)
 	o.Password = cmp.Or(o.Password, t.password)
 	o.Database = cmp.Or(o.Database, t.database)
-	o.ClientName = cmp.Or(o.ClientName, DefaultClientName)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, DefaultConnectTimeout)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	if o.TLS == nil && t.secure {
@@ -122,9 +120,6 @@ func (o *ClientOptions) complete(t target) error {
 	}
 	if o.Username != "" && o.Password == "" {
 		bad("Password: the user %q has none", o.Username)
-	}
-	if strings.ContainsAny(o.ClientName, " \r\n") {
-		bad("ClientName: %q has spaces", o.ClientName)
 	}
 	if o.ConnectTimeout < time.Millisecond {
 		bad("ConnectTimeout: %v is shorter than 1ms", o.ConnectTimeout)
@@ -143,8 +138,8 @@ type target struct {
 	secure             bool
 }
 
-// CheckURL returns what is wrong with a URL for NewClient, as an error that wraps
-// ErrInvalidRequest and quotes nothing of it. It connects to nothing.
+// CheckURL returns an error if NewClient cannot use a URL. The error wraps
+// ErrInvalidRequest and quotes nothing of the URL. CheckURL connects to nothing.
 func CheckURL(url string) error {
 	_, err := parseURL(url)
 	return err

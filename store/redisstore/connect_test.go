@@ -56,12 +56,12 @@ func TestBadURLIsRefusedWithoutQuotingIt(t *testing.T) {
 func TestAllBadClientOptionsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := NewClient(t.Context(), "redis://host", &ClientOptions{
-		Username: "u", Database: -1, ClientName: "a b", ConnectTimeout: time.Microsecond, Timeout: -time.Second,
+		Username: "u", Database: -1, ConnectTimeout: time.Microsecond, Timeout: -time.Second,
 	})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatalf("got %v; want an invalid request", err)
 	}
-	for _, field := range []string{"Password", "Database", "ClientName", "ConnectTimeout", "Timeout"} {
+	for _, field := range []string{"Password", "Database", "ConnectTimeout", "Timeout"} {
 		if !strings.Contains(err.Error(), "ClientOptions."+field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}
@@ -148,15 +148,15 @@ func ping(ctx context.Context, c *Client) error {
 	return c.Do(ctx, c.B().Ping().Build()).Error()
 }
 
-func TestConnectUsesDatabaseAndNameOfURLAndOptions(t *testing.T) {
+func TestConnectionHasItsNameAndTheDatabaseOfTheURL(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRedis(t, nil)
-	client := connect(t, server.URL()+"/5", &ClientOptions{ClientName: "orders-7"})
+	client := connect(t, server.URL()+"/5", nil)
 	info, err := client.Do(t.Context(), client.B().ClientInfo().Build()).ToString()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{" name=orders-7 ", " db=5 "} {
+	for _, want := range []string{" name=semel ", " db=5 "} {
 		if !strings.Contains(info, want) {
 			t.Errorf("CLIENT INFO has no %q: %s", want, info)
 		}

@@ -39,7 +39,7 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 	var failed []error
 	masters := 0
 	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
-		p, err := askPatient(ctx, addr, nodes[addr])
+		p, err := readServerState(ctx, addr, nodes[addr])
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", addr, storeError("examine", err)))
 			continue
@@ -77,7 +77,7 @@ func Examine(ctx context.Context, client rueidis.Client, opts *Options) ([]semel
 	return findings, nil
 }
 
-func (s *Store) examine(p *patient) []semel.Finding {
+func (s *Store) examine(p *serverState) []semel.Finding {
 	findings := []semel.Finding{p.server(), p.connection(), p.role(), p.policy(), p.evicted(), p.memory()}
 	findings = append(findings, p.log(s.opts.Persistence)...)
 	findings = append(findings, p.snapshots(), p.replicas(), p.minReplicas(), p.clock(), p.scripts())
@@ -87,8 +87,8 @@ func (s *Store) examine(p *patient) []semel.Finding {
 	return findings
 }
 
-// patient is one server and its answers.
-type patient struct {
+// serverState is one server and its answers.
+type serverState struct {
 	addr   string
 	info   map[string]string
 	config map[string]string
@@ -105,10 +105,10 @@ type patient struct {
 // asked has the parameters that INFO does not show.
 var asked = [...]string{"appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag", "set-max-intset-entries"}
 
-// askPatient sends all questions to a server. It needs INFO and TIME. CONFIG is
+// readServerState sends all questions to a server. It needs INFO and TIME. CONFIG is
 // often forbidden, and the findings then say what is missing.
-func askPatient(ctx context.Context, addr string, node rueidis.Client) (*patient, error) {
-	p := &patient{addr: addr, config: map[string]string{}}
+func readServerState(ctx context.Context, addr string, node rueidis.Client) (*serverState, error) {
+	p := &serverState{addr: addr, config: map[string]string{}}
 	text, err := node.Do(ctx, node.B().Info().Section("all").Build()).ToString()
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func fields(text string) map[string]string {
 }
 
 // number returns a number of INFO, or 0 if INFO does not have it.
-func (p *patient) number(name string) int64 {
+func (p *serverState) number(name string) int64 {
 	n, err := strconv.ParseInt(p.info[name], 10, 64)
 	if err != nil {
 		return 0
@@ -157,7 +157,7 @@ func (p *patient) number(name string) int64 {
 
 // parameter returns a value of the configuration, or a finding which says that
 // the value is not available and what remains open.
-func (p *patient) parameter(name, open string) (string, *semel.Finding) {
+func (p *serverState) parameter(name, open string) (string, *semel.Finding) {
 	if value, ok := p.config[name]; ok {
 		return value, nil
 	}
@@ -209,7 +209,7 @@ func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding 
 func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
 	const subject = "cluster-require-full-coverage"
 	values, err := client.Do(ctx, client.B().ConfigGet().Parameter(subject).Build()).AsStrMap()
-	p := patient{config: values, refused: err}
+	p := serverState{config: values, refused: err}
 	value, unknown := p.parameter(subject, "whether one master that is down stops claims of all keys")
 	if unknown != nil {
 		return *unknown

@@ -15,7 +15,7 @@ import (
 // property costs. While the store refuses claims, nothing is lost. A forgotten
 // key allows a second effect.
 
-func (p *patient) server() semel.Finding {
+func (p *serverState) server() semel.Finding {
 	f := semel.Finding{Subject: "server"}
 	name, version := "Redis", p.info["redis_version"]
 	if other := p.info["server_name"]; other != "" && other != "redis" {
@@ -37,7 +37,7 @@ func (p *patient) server() semel.Finding {
 	return f
 }
 
-func (p *patient) connection() semel.Finding {
+func (p *serverState) connection() semel.Finding {
 	f := semel.Finding{Subject: "connection"}
 	host, _, _ := net.SplitHostPort(p.addr)
 	local := host == "localhost" || net.ParseIP(host).IsLoopback()
@@ -59,7 +59,7 @@ func (p *patient) connection() semel.Finding {
 	return f
 }
 
-func (p *patient) role() semel.Finding {
+func (p *serverState) role() semel.Finding {
 	f := semel.Finding{Subject: "role", Found: p.info["role"]}
 	if f.Found != "master" {
 		f.Severity = semel.Broken
@@ -70,7 +70,7 @@ func (p *patient) role() semel.Finding {
 	return f
 }
 
-func (p *patient) policy() semel.Finding {
+func (p *serverState) policy() semel.Finding {
 	f := semel.Finding{Subject: "maxmemory-policy", Found: p.info["maxmemory_policy"]}
 	switch {
 	case f.Found == "":
@@ -85,7 +85,7 @@ func (p *patient) policy() semel.Finding {
 	return f
 }
 
-func (p *patient) evicted() semel.Finding {
+func (p *serverState) evicted() semel.Finding {
 	n := p.number("evicted_keys")
 	f := semel.Finding{Subject: "evicted_keys", Found: strconv.FormatInt(n, 10) + " since the server started"}
 	if n > 0 {
@@ -96,7 +96,7 @@ func (p *patient) evicted() semel.Finding {
 	return f
 }
 
-func (p *patient) memory() semel.Finding {
+func (p *serverState) memory() semel.Finding {
 	used, limit := p.number("used_memory"), p.number("maxmemory")
 	f := semel.Finding{Subject: "maxmemory"}
 	if limit == 0 {
@@ -130,7 +130,7 @@ func size(bytes int64) string {
 
 // log checks the append-only file, and compares it with the persistence in the
 // options.
-func (p *patient) log(told Persistence) []semel.Finding {
+func (p *serverState) log(told Persistence) []semel.Finding {
 	const turnOn = "run CONFIG SET appendonly yes, and write the same to the server's configuration file"
 	on := semel.Finding{Subject: "appendonly", Found: "yes"}
 	if p.info["aof_enabled"] != "1" {
@@ -179,7 +179,7 @@ func (p *patient) log(told Persistence) []semel.Finding {
 	return []semel.Finding{on, f}
 }
 
-func (p *patient) snapshots() semel.Finding {
+func (p *serverState) snapshots() semel.Finding {
 	f := semel.Finding{Subject: "save"}
 	if status := p.info["rdb_last_bgsave_status"]; status != "" && status != "ok" {
 		f.Severity = semel.Warning
@@ -212,7 +212,7 @@ func (p *patient) snapshots() semel.Finding {
 // it counts as behind.
 const lagAllowed = 10
 
-func (p *patient) replicas() semel.Finding {
+func (p *serverState) replicas() semel.Finding {
 	f := semel.Finding{Subject: "replicas"}
 	n := p.number("connected_slaves")
 	f.Found = fmt.Sprintf("%d connected", n)
@@ -246,7 +246,7 @@ func after(list, name string) string {
 	return ""
 }
 
-func (p *patient) minReplicas() semel.Finding {
+func (p *serverState) minReplicas() semel.Finding {
 	const subject = "min-replicas-to-write"
 	value, unknown := p.parameter(subject, "whether a master that is cut off still grants claims")
 	f := semel.Finding{Subject: subject, Found: value}
@@ -273,7 +273,7 @@ func (p *patient) minReplicas() semel.Finding {
 	return f
 }
 
-func (p *patient) clock() semel.Finding {
+func (p *serverState) clock() semel.Finding {
 	f := semel.Finding{Subject: "clock"}
 	direction, apart := "ahead of", p.ahead
 	if apart < 0 {
@@ -297,7 +297,7 @@ func (p *patient) clock() semel.Finding {
 // script runs, the server does nothing else.
 const slowScript = 10 * time.Millisecond
 
-func (p *patient) scripts() semel.Finding {
+func (p *serverState) scripts() semel.Finding {
 	f := semel.Finding{Subject: "evalsha"}
 	stats := p.info["cmdstat_evalsha"]
 	calls, mean := after(stats, "calls="), after(stats, "usec_per_call=")
@@ -319,7 +319,7 @@ func (p *patient) scripts() semel.Finding {
 	return f
 }
 
-func (p *patient) packing() semel.Finding {
+func (p *serverState) packing() semel.Finding {
 	const subject = "set-max-intset-entries"
 	value, unknown := p.parameter(subject, "whether the compact form saves memory")
 	if unknown != nil {
