@@ -7,9 +7,9 @@ import (
 )
 
 // Owners digests the owners of claims, so that a store can keep a few bytes of
-// the owner that made a key done in one step. It remembers the last name, which
-// in a batch is nearly always the next one too. It is not safe for concurrent
-// use.
+// the owner that made a key done in one step. It remembers the last name,
+// because the claims of a batch nearly always have the same name. It is not
+// safe for concurrent use.
 type Owners struct {
 	Hasher Hasher
 	name   string

@@ -81,9 +81,9 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 	if req.Done {
 		by = s.ownerBy(&req.Owner)
 	}
-	// A compact key has no fingerprint, so that it matches any.
+	// A compact key has no fingerprint and therefore matches any.
 	if req.Done && req.Time.IsZero() && s.opts.MaxKeys == 0 && s.compact(req) {
-		// The fast path: find and insert at once.
+		// The fast path finds and inserts in one step.
 		expiry := s.scale.Expiry(now.nanos, req.Window)
 		if _, added := sh.done.Add(d, struct{}{}, now.tick, expiry); added {
 			sh.noteDone(d, expiry, req.Window, by)
@@ -97,7 +97,7 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 	if _, expiry, ok := sh.done.Find(d, now.tick); ok {
 		answer.Decision = semel.Duplicate
 		if sh.recent.has(completion{by, recentKey(d), expiry}) {
-			answer.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
+			answer.Decision = semel.Fresh // a repetition of this claim, whose answer was lost; without an attempt
 		}
 		return false
 	}
@@ -127,7 +127,7 @@ func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answe
 	case !r.fingerprint.Matches(req.Fingerprint):
 		answer.Decision, answer.Claim = semel.Mismatch, r.claim()
 	case state == semel.Done && r.oneStep && req.Done && owned:
-		answer.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
+		answer.Decision = semel.Fresh // a repetition of this claim, whose answer was lost; without an attempt
 	case state == semel.Done:
 		answer.Decision, answer.Result = semel.Duplicate, r.result()
 	case state == semel.Unknown:

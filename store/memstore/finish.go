@@ -78,7 +78,7 @@ func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Diges
 	return nil
 }
 
-// ownerBy returns what stands for an owner in a completion; 0 is nobody.
+// ownerBy returns the value of completion.by for an owner. 0 means no owner.
 func (s *Store) ownerBy(owner *semel.Owner) uint64 {
 	if *owner == (semel.Owner{}) {
 		return 0

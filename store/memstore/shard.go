@@ -120,7 +120,7 @@ func (sh *shard) setResult(r *record, result semel.Result) {
 	}
 }
 
-// setDone stores a key in the compact form. by is who made it done; 0 is nobody.
+// setDone stores a key in the compact form. by is as in completion.
 func (sh *shard) setDone(d *semel.Digest, now moment, expiry table.Tick, window time.Duration, by uint64) {
 	sh.done.Set(d, struct{}{}, now.tick, expiry)
 	sh.noteDone(d, expiry, window, by)
@@ -162,15 +162,15 @@ func (sh *shard) clear() {
 }
 
 // recentCompletions are the last completions, and claims with Done, whose keys
-// are kept in the compact form: by them a repetition is recognised.
+// have the compact form. With them the store recognises a repetition.
 type recentCompletions struct {
 	ring []completion
 	next int
 }
 
 type completion struct {
-	// by is the token, or what stands for the owner of a claim with Done; 0 is
-	// nobody.
+	// by is the token or, for a claim with Done, a hash of the owner. 0 means
+	// no owner.
 	by uint64
 	// key is a part of the digest, which tells keys of one shard apart.
 	key uint64

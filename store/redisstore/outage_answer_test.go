@@ -126,7 +126,7 @@ func TestServerThatLoadsRefusesAsUnavailable(t *testing.T) {
 	eventually(t, func() bool {
 		info := fields(do(t, o.server.Addr(), "INFO", "persistence").(string))
 		return info["aof_rewrite_in_progress"] == "0" && info["aof_rewrite_scheduled"] == "0" && info["aof_last_bgrewrite_status"] == "ok"
-	}, "the append-only file is written anew")
+	}, "the append-only file is rewritten")
 	loading := false
 	// A slow machine may pause the test, which then sends no request while the
 	// server loads. So the load takes longer.
