@@ -113,7 +113,12 @@ var packageMap = map[string][]string{
 		"internal/kind/embedded", "internal/kind/kafka", "internal/kind/postgres", "internal/kind/tiered",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
-	"cmd/semel":      {"internal/cli", "internal/kind"},
+	"cmd/semel":         {"internal/cli", "internal/kind"},
+	"examples/consumer": {".", "store/logstore"},
+	"examples/produce":  {"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo"},
+	"examples/kafka-postgres": {
+		".", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool", "github.com/twmb/franz-go/pkg/kgo",
+	},
 	"tools/services": {"internal/services"},
 	"test/kafka":     {},
 	"test/crash":     {},

@@ -1,0 +1,326 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// updateDocs makes the pages show what the commands print now.
+var updateDocs = flag.Bool("update-docs", false, "write the output of the commands in docs/ into its pages")
+
+// docsPages are the pages whose commands run, each in a directory and a shell of
+// its own. The pages mark them with these fences:
+//
+//	```console       commands after "$ ", each with the output that it prints
+//	```console wait  the same, repeated until the output is there
+//	```sh            commands whose verbs and flags must exist
+//	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file
+//
+// A line "…" in an output stands for any lines. The first word after a page is
+// the servers that it needs.
+var docsPages = []struct{ name, servers string }{
+	{"../README.md", ""},
+	{"getting-started.md", ""},
+	{"concepts.md", ""},
+	{"pipelines.md", ""},
+	{"postgres.md", ""},
+	{"observability.md", ""},
+	{"guides/kafka-to-postgres.md", "kafka postgres"},
+	{"guides/webhook-receiver.md", "postgres"},
+	{"guides/redis.md", "redis"},
+	{"guides/operating.md", ""},
+}
+
+// Not parallel with other tests: a child that was forked and has not yet become
+// bash holds every file of this process, and with it the locks of their stores.
+func TestDocumentsRunAsPrinted(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the pages start servers by tools/services, which needs Linux")
+	}
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../examples/...")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build, err, output)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(program, filepath.Join(bin, "semel")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(goInDocs), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range docsPages {
+		t.Run(page.name, func(t *testing.T) {
+			t.Parallel()
+			runPage(t, filepath.Join("..", "..", "docs", page.name), bin, page.servers)
+		})
+	}
+}
+
+// goInDocs stands for the go command: what a page runs with it is built already,
+// and the servers that it starts are those of the test.
+const goInDocs = `#!/bin/sh
+case "$1 $2 $3" in
+"install ./cmd/semel ") ;;
+"run ./cmd/semel "*) shift 2; exec semel "$@" ;;
+"run ./examples/"*) program=$(basename "$2"); shift 2; exec "$program" "$@" ;;
+"run ./tools/services start") env | sed -n "s/^SEMEL_DOCS_\(SEMEL_TEST_[A-Z]*\)=\(.*\)/export \1='\2'/p" ;;
+"run ./tools/services stop") ;;
+*) echo "docs_test.go does not know: go $*" >&2; exit 2 ;;
+esac
+`
+
+// TestEveryPageIsTried keeps a new page from being left out.
+func TestEveryPageIsTried(t *testing.T) {
+	t.Parallel()
+	for _, pattern := range []string{"*.md", "guides/*.md"} {
+		found, err := filepath.Glob(filepath.Join("..", "..", "docs", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range found {
+			text := readFile(t, name)
+			name = filepath.ToSlash(strings.TrimPrefix(name, filepath.Join("..", "..", "docs")+string(filepath.Separator)))
+			listed := slices.ContainsFunc(docsPages, func(p struct{ name, servers string }) bool { return p.name == name })
+			if !listed && strings.Contains(text, "\n```console") {
+				t.Errorf("docs/%s shows commands and is not among docsPages", name)
+			}
+		}
+	}
+}
+
+var fence = regexp.MustCompile("(?ms)^```(console wait|console|sh|yaml)\n(.*?)^```$")
+
+func runPage(t *testing.T, name, bin, needs string) {
+	text := readFile(t, name)
+	s := openSession(t, bin, needs)
+	updated := fence.ReplaceAllStringFunc(text, func(block string) string {
+		found := fence.FindStringSubmatch(block)
+		kind, body := found[1], found[2]
+		switch kind {
+		case "yaml":
+			s.configuration(body)
+		case "sh":
+			s.verbs(body)
+		default:
+			if got := s.console(body, kind == "console wait"); got != body {
+				return "```" + kind + "\n" + got + "```"
+			}
+		}
+		return block
+	})
+	s.close()
+	if *updateDocs && updated != text {
+		if err := os.WriteFile(name, []byte(updated), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if updated != text {
+		t.Errorf("%s does not show what its commands print: correct it, or go test ./internal/cli -run DocumentsRun -update-docs", name)
+	}
+}
+
+// session is the shell in which the commands of a page run, one after the other.
+type session struct {
+	*testing.T
+	dir    string
+	env    []string
+	shell  *exec.Cmd
+	input  io.WriteCloser
+	output *bufio.Reader
+	// real replaces what a page says by what holds here; shown is the reverse.
+	real, shown *strings.Replacer
+}
+
+// end follows the output of a command.
+const end = "\x01end of command "
+
+func openSession(t *testing.T, bin, needs string) *session {
+	t.Helper()
+	s := &session{T: t, dir: t.TempDir()}
+	copyExamples(t, s.dir)
+	s.env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "NO_COLOR=1",
+		"GORACE=atexit_sleep_ms=0") // by default each program sleeps a second at its end
+	for _, name := range strings.Fields(needs) {
+		switch name {
+		case "kafka": // of its own, for the names of topics are those of the page
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
+		case "postgres":
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
+		case "redis":
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_REDIS=redis://"+servicestest.StartRedis(t, nil).Addr())
+		}
+	}
+	real, shown := []string{"semel run ", "semel run --log-format text "}, []string(nil) // as on a terminal
+	for _, port := range []string{"127.0.0.1:4195", "127.0.0.1:8081", "127.0.0.1:8082"} {
+		addr := servicestest.FreeAddr(t)
+		real, shown = append(real, port, addr), append(shown, addr, port)
+	}
+	s.real, s.shown = strings.NewReplacer(real...), strings.NewReplacer(append(shown, s.dir, "/home/me/semel")...)
+
+	s.shell = exec.CommandContext(t.Context(), "bash", "--norc")
+	s.shell.Dir, s.shell.Env = s.dir, s.env
+	s.shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	input, err := s.shell.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.shell.Stdout, s.shell.Stderr = writer, writer
+	if err := s.shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	t.Cleanup(func() { reader.Close() })
+	s.input, s.output = input, bufio.NewReader(reader)
+	return s
+}
+
+func copyExamples(t *testing.T, dir string) {
+	t.Helper()
+	files, err := filepath.Glob("../../examples/*.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "examples"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		writeFile(t, filepath.Join(dir, "examples", filepath.Base(name)), readFile(t, name))
+	}
+}
+
+// close ends the shell and what it left running.
+func (s *session) close() {
+	s.Helper()
+	s.input.Close()
+	if err := s.shell.Wait(); err != nil {
+		s.Logf("the shell ended with %v", err) // with the status of its last command
+	}
+	if err := syscall.Kill(-s.shell.Process.Pid, syscall.SIGKILL); err == nil {
+		s.Error("the page leaves processes behind: end them in its last block")
+	} else if !errors.Is(err, syscall.ESRCH) {
+		s.Error(err)
+	}
+}
+
+// run runs a command and returns what it printed.
+func (s *session) run(command string) string {
+	s.Helper()
+	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?\n", s.real.Replace(command), end); err != nil {
+		s.Fatal(err)
+	}
+	var out strings.Builder
+	for {
+		line, err := s.output.ReadString('\n')
+		if err != nil {
+			s.Fatalf("%s: %v after %q", command, err, out.String())
+		}
+		if before, _, ended := strings.Cut(line, end); ended {
+			out.WriteString(before)
+			return s.shown.Replace(out.String())
+		}
+		out.WriteString(line)
+	}
+}
+
+// console runs the commands of a block and returns the block as it should be.
+func (s *session) console(body string, wait bool) string {
+	s.Helper()
+	var got strings.Builder
+	for _, part := range regexp.MustCompile(`(?m)^\$ `).Split(body, -1)[1:] {
+		command, output, _ := strings.Cut(part, "\n")
+		typed := command
+		for strings.HasPrefix(output, "> ") { // a command of several lines
+			var line string
+			line, output, _ = strings.Cut(output, "\n")
+			command, typed = command+"\n"+line[2:], typed+"\n"+line
+		}
+		printed := s.run(command)
+		for deadline := time.Now().Add(time.Minute); wait && !like(output, printed) && time.Now().Before(deadline); {
+			<-time.After(100 * time.Millisecond)
+			printed = s.run(command)
+		}
+		if !like(output, printed) {
+			s.Logf("$ %s\nprinted\n%s\nand the page shows\n%s", command, printed, output)
+			output = printed
+		}
+		fmt.Fprintf(&got, "$ %s\n%s", typed, output)
+	}
+	return got.String()
+}
+
+// volatile is what differs from run to run.
+var volatile = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?|\b[0-9a-f]{24,32}\b|in [0-9.]+ m?s \([0-9.,]+( [kM])? lines/s\)|\d+(\.\d+)? (m?s|min)\b|\d+m?s ago|\[\d+\] \d+\n`)
+
+// like reports whether an output is what a page shows, but for times, digests and
+// the width of columns.
+func like(shown, printed string) bool {
+	plain := func(text string) []string {
+		text = volatile.ReplaceAllString(text, "*")
+		lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+		for i, line := range lines {
+			lines[i] = strings.Join(strings.Fields(line), " ")
+		}
+		return lines
+	}
+	want, got := plain(shown), plain(printed)
+	if !slices.Contains(want, "…") {
+		return slices.Equal(want, got)
+	}
+	pattern := regexp.QuoteMeta("\n" + strings.Join(want, "\n") + "\n")
+	return regexp.MustCompile("(?s)^" + strings.ReplaceAll(pattern, "\n…\n", "\n(.*\n)?") + "$").MatchString("\n" + strings.Join(got, "\n") + "\n")
+}
+
+// configuration writes a file that a page names, and lints what is whole.
+func (s *session) configuration(body string) {
+	s.Helper()
+	name := filepath.Join(s.TempDir(), "semel.yaml")
+	if found := regexp.MustCompile(`^# (\S+\.yaml)`).FindStringSubmatch(body); found != nil {
+		name = filepath.Join(s.dir, found[1])
+	} else if !regexp.MustCompile(`(?m)^(stores|pipelines):`).MatchString(body) {
+		return
+	}
+	writeFile(s.T, name, s.real.Replace(body))
+	// Lint connects to nothing: what a page did not set may be anywhere.
+	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1}; "
+	if printed := s.run("(" + set + "semel lint " + name + " >lint 2>&1 || [ $? = 3 ] || cat lint); rm lint"); printed != "" {
+		s.Errorf("lint says of\n%s\n%s", body, printed)
+	}
+}
+
+// verbs asks for the help of every command, with its flags.
+func (s *session) verbs(body string) {
+	s.Helper()
+	for line := range strings.Lines(strings.ReplaceAll(body, "\\\n", " ")) {
+		for _, command := range regexp.MustCompile(`[|;&]+`).Split(line, -1) {
+			words, _, _ := strings.Cut(strings.TrimSpace(command), "#")
+			if !strings.HasPrefix(words, "semel ") {
+				continue
+			}
+			if printed := s.run("(" + words + " --help >help 2>&1 || cat help); rm -f help"); printed != "" {
+				s.Errorf("%s: %s", words, printed)
+			}
+		}
+	}
+}
