@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,8 +29,8 @@ var updateDocs = flag.Bool("update-docs", false, "write the output of the comman
 //	```sh            commands whose verbs and flags must exist
 //	```yaml          a configuration; "# NAME.yaml" in its first line makes it that file
 //
-// A line "…" in an output stands for any lines. The first word after a page is
-// the servers that it needs.
+// A line "…" in an output stands for any lines. The words after a
+// page are the servers that it needs.
 var docsPages = []struct{ name, servers string }{
 	{"../README.md", ""},
 	{"getting-started.md", ""},
@@ -49,8 +47,12 @@ var docsPages = []struct{ name, servers string }{
 // Not parallel with other tests: a child that was forked and has not yet become
 // bash holds every file of this process, and with it the locks of their stores.
 func TestDocumentsRunAsPrinted(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the pages start servers by tools/services, which needs Linux")
+	for _, tool := range []string{"bash", "curl", "psql"} {
+		if _, err := exec.LookPath(tool); err != nil && os.Getenv("SEMEL_SERVICES") == "required" {
+			t.Fatal(err)
+		} else if err != nil {
+			t.Skip(err)
+		}
 	}
 	bin := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../examples/...")
@@ -191,7 +193,10 @@ func openSession(t *testing.T, bin, needs string) *session {
 		t.Fatal(err)
 	}
 	writer.Close()
-	t.Cleanup(func() { reader.Close() })
+	t.Cleanup(func() {
+		reader.Close()
+		s.kill()
+	})
 	s.input, s.output = input, bufio.NewReader(reader)
 	return s
 }
@@ -217,12 +222,13 @@ func (s *session) close() {
 	if err := s.shell.Wait(); err != nil {
 		s.Logf("the shell ended with %v", err) // with the status of its last command
 	}
-	if err := syscall.Kill(-s.shell.Process.Pid, syscall.SIGKILL); err == nil {
+	if s.kill() {
 		s.Error("the page leaves processes behind: end them in its last block")
-	} else if !errors.Is(err, syscall.ESRCH) {
-		s.Error(err)
 	}
 }
+
+// kill ends all processes of the shell, and reports whether there were any.
+func (s *session) kill() bool { return syscall.Kill(-s.shell.Process.Pid, syscall.SIGKILL) == nil }
 
 // run runs a command and returns what it printed.
 func (s *session) run(command string) string {
@@ -230,6 +236,8 @@ func (s *session) run(command string) string {
 	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?\n", s.real.Replace(command), end); err != nil {
 		s.Fatal(err)
 	}
+	stuck := time.AfterFunc(2*time.Minute, func() { s.kill() })
+	defer stuck.Stop()
 	var out strings.Builder
 	for {
 		line, err := s.output.ReadString('\n')
