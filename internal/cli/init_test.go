@@ -45,12 +45,12 @@ func TestEveryScenarioIsCleanForLint(t *testing.T) {
 func TestInitOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), "mine")
-	run(t, "", "init", "--scenario", "sqs", "-o", file).check(t, exitUsage, "--output "+file+": it is there already: name another file, or remove it")
+	run(t, "", "init", "--scenario", "http-to-api", "-o", file).check(t, exitUsage, "--output "+file+": it is there already: name another file, or remove it")
 	if readFile(t, file) != "mine" {
 		t.Error("the file was changed")
 	}
-	run(t, "", "init", "--scenario", "sqs", "-o", filepath.Join(file, "x")).check(t, exitUsage, "this is not a directory")
+	run(t, "", "init", "--scenario", "http-to-api", "-o", filepath.Join(file, "x")).check(t, exitUsage, "this is not a directory")
 	run(t, "", "init").check(t, exitUsage, "--scenario NAME is missing: name one of quickstart, kafka-to-kafka, ")
 	run(t, "", "init", "--scenario", "kafka-to-postgre").check(t, exitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?")
-	run(t, "", "init", "sqs").check(t, exitUsage, `unexpected argument "sqs"`)
+	run(t, "", "init", "http-to-api").check(t, exitUsage, `unexpected argument "http-to-api"`)
 }

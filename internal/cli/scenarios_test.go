@@ -224,12 +224,12 @@ func (j journal) bodies() []string {
 
 func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"rabbitmq", "sqs", "sqs-dlq"} {
+	for _, name := range []string{"http-to-postgres", "http-to-api"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seen := newJournal(t)
 			env := map[string]string{"LISTEN": servicestest.FreeAddr(t), "API_URL": seen.URL}
-			if name == "rabbitmq" {
+			if name == "http-to-postgres" {
 				env["DATABASE_URL"] = servers.Database(t)
 			}
 			s := openScenario(t, name, env)
@@ -256,7 +256,7 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 				t.Errorf("%v\n%s", decided, ended.stderr)
 			}
 			got, want := seen.bodies(), everyText()
-			if name == "rabbitmq" {
+			if name == "http-to-postgres" {
 				got, want = s.query("SELECT id FROM orders"), everyEvent("o")
 			}
 			if slices.Sort(want); !slices.Equal(got, want) {
