@@ -27,7 +27,7 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 		},
 		{
 			[]string{"dedup", "--kee", ".a", "-k", "a.b", "--format", "text", "--append", "--force", "--report", "-"},
-			[]string{"unknown flag --kee: ", "--report -: ", "--append goes on ", `--key "a.b": `},
+			[]string{"unknown flag --kee: ", "--report -: ", "--append continues ", `--key "a.b": `},
 		},
 		{
 			[]string{"dedup", "--window", "", "--store", "", "-o", "", "--report=", "--scope", "", "-k", "", "", absent},

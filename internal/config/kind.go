@@ -289,9 +289,10 @@ type Database interface {
 
 // AddressChecker is a store that can tell without connecting that its address is
 // wrong: a port that is none, a file of certificates that cannot be read. field is
-// the field within the store's kind.
+// the field within the store's kind. It reads the files that the configuration names
+// only if files is true.
 type AddressChecker interface {
-	CheckAddress() (field string, err error)
+	CheckAddress(files bool) (field string, err error)
 }
 
 // FilterSpec is a store that decides alone, by a filter.

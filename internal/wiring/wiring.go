@@ -166,10 +166,10 @@ func CheckAddresses(f *config.File) []schema.Problem {
 	var problems []schema.Problem
 	for _, s := range f.Stores {
 		checker, ok := s.Spec.(config.AddressChecker)
-		if !ok || !f.Needs(s.Name) {
+		if !ok {
 			continue
 		}
-		if field, err := checker.CheckAddress(); err != nil {
+		if field, err := checker.CheckAddress(f.Needs(s.Name)); err != nil {
 			text := f.Redact(err.Error())
 			// A driver shows the address before the reason.
 			text = text[strings.LastIndex(text, "`: ")+1:]

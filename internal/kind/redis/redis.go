@@ -216,11 +216,11 @@ func (s *Store) lintDecider(l *config.Linter, of *config.Store) {
 }
 
 // CheckAddress implements config.AddressChecker.
-func (s *Store) CheckAddress() (field string, err error) {
+func (s *Store) CheckAddress(files bool) (field string, err error) {
 	if !s.URL.IsZero() {
 		err = redisstore.CheckURL(s.URL.Reveal())
 	}
-	if t := s.TLS; t != nil && err == nil {
+	if t := s.TLS; t != nil && err == nil && files {
 		_, err = redisstore.TLSFiles{CA: t.CA, Certificate: t.Certificate, Key: t.Key, ServerName: t.ServerName}.Config()
 		return "tls", err
 	}
