@@ -304,7 +304,7 @@ func (e *examination) audits(ctx context.Context) error {
 	if !may {
 		found = "this role may not write it"
 	}
-	e.judge(!may, semel.Notice, "audit log", found, "none for claims; keys cannot be removed or resolved by hand with this role",
+	e.judge(!may, semel.Notice, "audit log", found, "none for claims; with this role keys cannot be removed or resolved by hand, nor parked messages be settled",
 		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" to the role of who does so")
 	return nil
 }
