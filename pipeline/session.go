@@ -38,6 +38,30 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Ahead is the ability of a session to go on behind a batch whose outcome is not yet
+// durable, so that the next is decided while the disk writes the one before.
+type Ahead interface {
+	// Prepare does what an item needs but once, and no order. It is called by those
+	// who read, when the items have their keys. An item may be processed without.
+	Prepare(items []*Item)
+
+	// Begin does of Process what needs not wait until something is durable. after
+	// is what was begun last for items that stand before these and was not waited
+	// for, or nil. If one of them was not delivered, and comes again, none of these
+	// is delivered: their Err is ErrBehind. Slice and items are the session's until
+	// Wait has returned.
+	Begin(ctx context.Context, items []*Item, after Begun) Begun
+}
+
+// Begun is a batch that a session has begun. Its methods are called by the
+// goroutine that called Begin, Wait once.
+type Begun interface {
+	// Done reports whether Wait would return at once.
+	Done() bool
+	// Wait does the rest of Process.
+	Wait()
+}
+
 // StoreError is the Err of an item whose store did not do its part.
 type StoreError struct{ Err error }
 

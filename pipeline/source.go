@@ -78,3 +78,25 @@ type Readier interface {
 	// Probes show the error's text: it must not have anything of a message.
 	Ready(ctx context.Context) error
 }
+
+// UnknownLag stands where a source cannot count in a unit.
+const UnknownLag = -1
+
+// Lag is how far a source is behind.
+type Lag struct {
+	// Source is the topic or queue; "" is all that the source has.
+	Source    string
+	Partition int32
+	// Messages and Bytes are how many are there and not settled. A source that
+	// does not count in one of them says UnknownLag.
+	Messages, Bytes int64
+}
+
+// Lagger is the ability of a source to say how far it is behind.
+type Lagger interface {
+	// Lag returns how much is there and not settled, for each partition that the
+	// source has now: what others have is theirs to tell. It may ask a server
+	// and blocks at most until ctx ends. It may be called at any time. An error
+	// that wraps errors.ErrUnsupported will come again.
+	Lag(ctx context.Context) ([]Lag, error)
+}
