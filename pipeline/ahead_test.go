@@ -41,7 +41,7 @@ type aheadFlight struct {
 	until time.Time
 }
 
-func (s worldAhead) Begin(_ context.Context, items []*pipeline.Item, after pipeline.Begun) pipeline.Begun {
+func (s worldAhead) Begin(_ context.Context, items []*pipeline.Item, after pipeline.Batch) pipeline.Batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &aheadFlight{world: s.world, items: items, until: time.Now().Add(time.Duration(s.random.IntN(400)) * time.Millisecond)}
@@ -173,7 +173,7 @@ func (s *holding) Process(ctx context.Context, items []*pipeline.Item) {
 	s.Begin(ctx, items, nil).Wait()
 }
 
-func (s *holding) Begin(_ context.Context, items []*pipeline.Item, _ pipeline.Begun) pipeline.Begun {
+func (s *holding) Begin(_ context.Context, items []*pipeline.Item, _ pipeline.Batch) pipeline.Batch {
 	nap(context.Background(), time.Millisecond)
 	for _, it := range items {
 		it.Decision, it.Err = semel.Fresh, nil
@@ -209,7 +209,7 @@ func (s *slow) Abandon(context.Context, []*pipeline.Item)        {}
 func (s *slow) Close(context.Context) error                      { return nil }
 func (s *slow) Process(ctx context.Context, it []*pipeline.Item) { s.Begin(ctx, it, nil).Wait() }
 
-func (s *slow) Begin(context.Context, []*pipeline.Item, pipeline.Begun) pipeline.Begun {
+func (s *slow) Begin(context.Context, []*pipeline.Item, pipeline.Batch) pipeline.Batch {
 	s.begun++
 	return slowFlight{}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"testing"
+	"time"
 )
 
 func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
@@ -18,7 +19,7 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 		t.Fatal("the block is not spent")
 	}
 	first := b.Items(100)
-	first[7].Message.Body, first[7].done = []byte("of the first"), true
+	first[7].Message.Body, first[7].Tries = []byte("of the first"), 3
 	if again := b.Items(100); &again[0] == &first[0] {
 		t.Fatal("a block was given twice")
 	}
@@ -69,13 +70,13 @@ func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 		items := b.Items(2)
 		lane := NewLane("lane")
 		for i := range items {
-			items[i].Lane, items[i].source, items[i].group = lane, &feed{}, 1
+			items[i].Lane, items[i].Group = lane, 1
 		}
 		s := newScheduler(10, 1<<20, 1<<20)
-		s.add([]*Item{&items[0], &items[1]})
+		s.add(s.entries(nil, []*Item{&items[0], &items[1]}, &feed{}, time.Now()))
 		batch, _ := s.take(nil, 1, true)
 		if held {
-			items[1].hold = &hold{}
+			items[1].Held = "a claim"
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -84,7 +85,7 @@ func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 		}
 		s.forget()
 		for _, it := range s.orphaned() {
-			it.hold = nil // as Abandon begins, and then looks at more of the item
+			it.Held = nil // as Abandon begins, and then looks at more of the item
 		}
 		batch[0].done = true
 		s.settle(batch)

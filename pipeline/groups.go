@@ -15,7 +15,7 @@ type groups struct {
 // chain is the items of a group in their order.
 type chain struct {
 	group      uint64
-	head, tail *Item
+	head, tail *entry
 }
 
 const leastGroups = 64
@@ -47,20 +47,19 @@ func (g *groups) find(group uint64) *chain {
 	}
 }
 
-// touchAhead is for how many items the slots are loaded together.
+// touchAhead is the number of entries whose slots are loaded together.
 const touchAhead = 64
 
-// touch loads the slots where the groups of items belong. Whoever is there next
-// waits for memory once and not for each: others have written to most of them, on
-// another processor.
+// touch loads the slots of entries' groups together. Another processor has written
+// to most of them, so that each would otherwise cost a wait of its own.
 //
 //go:noinline
-func (g *groups) touch(items []*Item) (sum uint64) {
+func (g *groups) touch(entries []*entry) (sum uint64) {
 	if len(g.slots) == 0 {
 		return 0
 	}
-	for _, it := range items {
-		sum += g.slots[g.home(it.group)].group
+	for _, e := range entries {
+		sum += g.slots[g.home(e.Group)].group
 	}
 	return sum
 }

@@ -22,7 +22,7 @@ func TestGroupsAreAMap(t *testing.T) {
 		numbers[i] |= 1
 	}
 	var table groups
-	want := map[uint64]*Item{}
+	want := map[uint64]*entry{}
 	check := func() {
 		t.Helper()
 		n := 0
@@ -38,7 +38,7 @@ func TestGroupsAreAMap(t *testing.T) {
 	for i := range 60_000 {
 		group := numbers[rnd.IntN(len(numbers))]
 		if phase := i / 10_000; rnd.IntN(4) < 1+phase%3 { // it grows, and shrinks
-			it := &Item{group: group}
+			it := &entry{Item: &Item{Group: group}}
 			c := table.at(group)
 			c.head, c.tail = it, it
 			want[group] = it

@@ -1,79 +1,60 @@
 package pipeline
 
-import (
-	"time"
+import "github.com/semel-dev/semel"
 
-	"github.com/semel-dev/semel"
-)
-
-// Item is one message on its way through a pipeline. Who has it at the moment,
-// source, runner, session or sink, is the only one to touch it.
+// Item is one message on its way through a pipeline, and its outcome. It has one
+// owner at a time: the source, the runner, the session or the sink. Only the owner
+// may use it.
 type Item struct {
 	// Message is what was delivered. The source sets it and never changes it
 	// again.
 	Message semel.Message
 	// Lane is the ordered unit of the source that the message belongs to.
 	Lane *Lane
-	// Ref is the source's own.
+	// Ref belongs to the source.
 	Ref any
 
-	// Decision, Result and Err are the outcome. A session, or a sink for what
-	// it was given, sets them: with an Err of nil the message is settled, by
-	// its effect or by an earlier one.
+	// Decision, Result and Err are the outcome. A session sets them, or a sink for
+	// what it was given. With a nil Err the message is settled, by its effect or by
+	// an earlier one.
 	Decision semel.Decision
 	Err      error
 	Result   semel.Result
+	// Delivered: the sink delivered the message although its Decision is not Fresh.
+	// A session that only observes sets it.
+	Delivered bool
+	// Parked is the reason for which the message was parked, or empty. The runner
+	// sets it before it acknowledges the message.
+	Parked string
 
-	// Attempt counts the deliveries of this key that were begun, from 1, by
-	// whomever; 0 before the first. The session sets it before it delivers.
+	// Attempt is the number of the delivery of this key, from 1, counted over all
+	// processes; 0 before the first. The session sets it before it delivers.
 	Attempt int
-	// Token is the fencing token of the claim under which the message is
-	// delivered; 0 if the key and the effect commit together. The session
-	// sets it.
+	// Token is the fencing token of the claim under which the message is delivered;
+	// 0 if the key and the effect commit together. The session sets it.
 	Token semel.Token
+	// Held belongs to the session: what it holds for the message between two
+	// calls, such as a claim. While it is not nil, the runner keeps the item until
+	// it is processed again or abandoned. A session sets it to nil when the message
+	// is settled or abandoned.
+	Held any
 
-	// Digest is the session's own: that of the key, where it was prepared.
-	Digest semel.Digest
 	// Call has the message's key and what a store is asked with. The runner
 	// sets it.
 	Call semel.Call
+	// Digest is the key's digest, if the session has prepared it.
+	Digest semel.Digest
+	// Group tells which items must be delivered in order: those of equal Group.
+	// The runner sets it; it is never 0.
+	Group uint64
+	// Tries is how many deliveries of the item failed since it was read. Those that
+	// found the sink unavailable do not count. The runner sets it.
+	Tries int
 	// Redrive counts how often the message came back from a [Lot].
 	Redrive int
 
-	// What every item needs stands together: it is fewer lines of a processor's
-	// cache.
-
-	source   *feed
-	block    *block         // that it is part of, or nil
-	next     *Item          // the one behind it in its group
-	group    uint64         // its group, of which the scheduler keeps a chain
-	size     int64          // its Bytes
-	done     bool           // settled, or forgotten
-	busy     bool           // a worker has it; the scheduler's lock guards it
-	away     bool           // the sink could not be reached for it, when
-	told     bool           // the observer was told that it waits on
-	observed semel.Decision // by a TwoPhase session that delivers all the same
-	reason   string         // why it is not processed: it has no key, or is parked
-	due      time.Time      // of the next try
-	read     time.Time      // when it came from the source
-
-	hold    *hold               // what a TwoPhase session holds for it
-	asked   *semel.ClaimRequest // for it, whose answer was lost
-	twin    *Item               // by whose outcome a TwoPhase session decides on it
-	parking string              // why it is put aside
-	seen    uint64              // so many had been delivered, when it was away
-	passed  float32             // how often it would have been taken since by lot
-	tries   int                 // deliveries that failed and count
-	since   time.Time           // when it began to wait for another holder
+	block *block // the memory that the item is part of, or nil
 }
-
-// Group tells which items must be delivered in order: those with an equal
-// group. It is never 0 once the runner has the item.
-func (it *Item) Group() uint64 { return it.group }
-
-// Tries returns how many deliveries of the item failed since it was read, not
-// counting those that found the sink unavailable.
-func (it *Item) Tries() int { return it.tries }
 
 // Bytes returns about how much memory the message takes.
 func (it *Item) Bytes() int64 {
@@ -84,23 +65,10 @@ func (it *Item) Bytes() int64 {
 	return int64(n) + 256
 }
 
-// RedriveHeader is the name of the header that a message gets when it comes
-// back from a Lot. Its value is how often it did. It keeps the dedup of brokers
-// and targets from taking the message for a repetition.
+// RedriveHeader is the name of the header that a redriven message gets. Its value
+// is how often the message was redriven. It keeps brokers and targets that
+// deduplicate from dropping the message as a repetition.
 const RedriveHeader = "semel-redrive"
 
-// Parked returns why the message was put aside, or "".
-func (it *Item) Parked() string {
-	if it.reason == alreadyParked {
-		return it.reason
-	}
-	return it.parking
-}
-
 // delivered reports whether a settled item had its effect now, rather than before.
-func (it *Item) delivered() bool {
-	return it.Decision == semel.Fresh || it.observed != semel.Undecided
-}
-
-// waits reports whether it is not yet time for an item.
-func (it *Item) waits() bool { return !it.due.IsZero() && time.Now().Before(it.due) }
+func (it *Item) delivered() bool { return it.Decision == semel.Fresh || it.Delivered }

@@ -9,78 +9,79 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// hold is what a session holds for an item: its claim.
-type hold struct {
+// heldClaim is a claim that a session holds for an item.
+type heldClaim struct {
 	key     semel.Key
 	token   semel.Token
 	attempt int // of the claim
-	// sure is until when the lease surely lasts. The keeper's lock guards it
-	// and lost.
-	sure time.Time
-	lost bool
-	// doubt: a delivery may have had its effect. delivered: one surely had,
+	// validUntil is until when the lease certainly lasts. The renewer's lock guards
+	// it, and lost.
+	validUntil time.Time
+	lost       bool
+	// doubt: a delivery may have had its effect. delivered: one certainly had it,
 	// with this result, and is to be completed.
 	doubt, delivered bool
 	result           *semel.Result // nil is none
-	of               *held         // the batch it is kept in; the keeper's lock guards it
+	batch            *leaseBatch   // in which its lease is renewed; the renewer's lock guards it
 }
 
-// deliver notes that the effect was had, with a result.
-func (h *hold) deliver(result semel.Result) {
-	h.delivered = true
+// deliver notes that the effect happened, with a result.
+func (c *heldClaim) deliver(result semel.Result) {
+	c.delivered = true
 	if result.Kind != semel.NoResult || result.Data != nil {
-		h.result = &result
+		c.result = &result
 	}
 }
 
-// outcome returns the result of the effect that was had.
-func (h *hold) outcome() semel.Result {
-	if h.result == nil {
+// outcome returns the result of the effect that happened.
+func (c *heldClaim) outcome() semel.Result {
+	if c.result == nil {
 		return semel.Result{}
 	}
-	return *h.result
+	return *c.result
 }
 
-// held is a batch of claims whose leases are kept. Its effects run under a
-// context that ends when one of them is lost.
-type held struct {
+// leaseBatch is a batch of claims whose leases are renewed. Its effects run under a
+// context that ends when one of the claims is lost.
+type leaseBatch struct {
 	effect context.Context
 	lose   context.CancelCauseFunc
 	began  time.Time
-	holds  []*hold
+	claims []*heldClaim
 }
 
-// keeper extends the leases of all claims that a session holds. One timer is
-// enough for all, and what is shorter than a beat is never extended.
-type keeper struct {
-	guard   *semel.Guard
-	store   semel.Store
-	lease   time.Duration
-	every   time.Duration
-	beating context.Context
-	endBeat context.CancelFunc
+// leaseRenewer renews the leases of all claims that a session holds. One timer is
+// enough for all of them. A claim that is held for less than the timer's interval is
+// never renewed.
+type leaseRenewer struct {
+	guard    *semel.Guard
+	store    semel.Store
+	lease    time.Duration
+	interval time.Duration
+	open     context.Context // ends when the session is closed
+	close    context.CancelFunc
 
-	beat sync.Mutex // held over a beat, before mu
+	renewing sync.Mutex // held during a renewal; before mu
 
 	mu      sync.Mutex // guards the fields below
-	batches map[*held]struct{}
+	batches map[*leaseBatch]struct{}
 	timer   *time.Timer
 	ticking bool
 	stopped bool
-	asks    bool // a beat waits for the store, and will look at holds then
+	waiting bool // a renewal waits for the store, and looks at its claims then
 }
 
-func (k *keeper) init(guard *semel.Guard, store semel.Store, lease, every time.Duration) {
-	k.guard, k.store, k.lease, k.every = guard, store, lease, every
-	k.beating, k.endBeat = context.WithCancel(context.Background())
-	k.batches = map[*held]struct{}{}
+func (k *leaseRenewer) init(guard *semel.Guard, store semel.Store, lease, interval time.Duration) {
+	k.guard, k.store, k.lease, k.interval = guard, store, lease, interval
+	k.open, k.close = context.WithCancel(context.Background())
+	k.batches = map[*leaseBatch]struct{}{}
 }
 
-// stop ends the beats. None runs when it returns, nor will one.
-func (k *keeper) stop() {
-	k.endBeat()
-	k.beat.Lock()
-	defer k.beat.Unlock()
+// stop ends the renewals. None runs when it returns, nor will one.
+func (k *leaseRenewer) stop() {
+	k.close()
+	k.renewing.Lock()
+	defer k.renewing.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stopped = true
@@ -89,155 +90,152 @@ func (k *keeper) stop() {
 	}
 }
 
-// held reports whether the claim of an item surely lasts for a while, or its
-// effect is there and only to be completed. If not it is to be given up.
-func (k *keeper) held(it *Item) bool {
+// usable reports whether a claim certainly lasts for a while, or its effect happened
+// and only has to be completed. If not, the claim is to be given up.
+func (k *leaseRenewer) usable(c *heldClaim) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !it.hold.delivered && (it.hold.lost || time.Until(it.hold.sure) < k.every/2) {
-		return false
-	}
-	it.Attempt = it.hold.attempt + it.tries
-	it.Token = it.hold.token
-	return true
+	return c.delivered || !c.lost && time.Until(c.validUntil) >= k.interval/2
 }
 
-// keep begins to extend the claims of items that are about to be delivered.
-func (k *keeper) keep(ctx context.Context, items []*Item, began time.Time) *held {
-	b := &held{began: began, holds: make([]*hold, 0, len(items))}
+// start begins to renew the claims of items that are about to be delivered.
+func (k *leaseRenewer) start(ctx context.Context, items []*Item, began time.Time) *leaseBatch {
+	b := &leaseBatch{began: began, claims: make([]*heldClaim, 0, len(items))}
 	b.effect, b.lose = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, it := range items {
-		if h := it.hold; h != nil {
-			if h.of != nil {
-				delete(k.batches, h.of)
+		if c := claimOf(it); c != nil {
+			if c.batch != nil {
+				delete(k.batches, c.batch)
 			}
-			h.of = b
-			b.holds = append(b.holds, h)
+			c.batch = b
+			b.claims = append(b.claims, c)
 		}
 	}
-	k.register(b)
+	k.add(b)
 	return b
 }
 
-// register has a batch extended from now on. Call with mu.
-func (k *keeper) register(b *held) {
-	if len(b.holds) == 0 {
+// add has a batch renewed from now on. Call it with mu.
+func (k *leaseRenewer) add(b *leaseBatch) {
+	if len(b.claims) == 0 {
 		return
 	}
 	k.batches[b] = struct{}{}
 	if !k.ticking && !k.stopped {
 		k.ticking = true
 		if k.timer == nil {
-			k.timer = time.AfterFunc(k.every, k.tick)
+			k.timer = time.AfterFunc(k.interval, k.renew)
 		} else {
-			k.timer.Reset(k.every)
+			k.timer.Reset(k.interval)
 		}
 	}
 }
 
-// unkeep ends what keep began.
-func (k *keeper) unkeep(b *held) {
+// end ends what start began.
+func (k *leaseRenewer) end(b *leaseBatch) {
 	b.lose(nil)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.batches, b)
-	for _, h := range b.holds {
-		h.of = nil
+	for _, c := range b.claims {
+		c.batch = nil
 	}
 }
 
-// retain keeps the claim of one item until its next try.
-func (k *keeper) retain(it *Item) {
+// retain renews one claim until its item's next try.
+func (k *leaseRenewer) retain(c *heldClaim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	b := &held{holds: []*hold{it.hold}}
-	it.hold.of = b
-	k.register(b)
-}
-
-// asking reports whether a beat may look at holds that were given up or completed.
-func (k *keeper) asking() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.asks
-}
-
-// let ends the keeping of an item's claim, which is given up.
-func (k *keeper) let(it *Item) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if it.hold.of != nil {
-		delete(k.batches, it.hold.of)
+	if c.batch != nil {
+		return
 	}
-	it.hold = nil
+	c.batch = &leaseBatch{claims: []*heldClaim{c}}
+	k.add(c.batch)
 }
 
-// tick extends all claims once.
-func (k *keeper) tick() {
-	k.beat.Lock()
-	defer k.beat.Unlock()
+// mayLook reports whether a renewal may still look at claims that were completed or
+// given up.
+func (k *leaseRenewer) mayLook() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.waiting
+}
+
+// forget stops renewing a claim that is given up.
+func (k *leaseRenewer) forget(c *heldClaim) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.batch != nil {
+		delete(k.batches, c.batch)
+	}
+}
+
+// renew renews all claims once.
+func (k *leaseRenewer) renew() {
+	k.renewing.Lock()
+	defer k.renewing.Unlock()
 	k.mu.Lock()
 	var reqs []semel.ExtendRequest
-	var holds []*hold
+	var claims []*heldClaim
 	asked := time.Now()
-	wait := k.lease - k.every // and not longer than all leases last
+	wait := k.lease - k.interval // and not longer than all leases last
 	for b := range k.batches {
-		for _, h := range b.holds {
-			if !h.lost {
-				reqs = append(reqs, semel.ExtendRequest{Key: h.key, Token: h.token, Lease: k.lease})
-				holds = append(holds, h)
-				wait = min(wait, h.sure.Sub(asked))
+		for _, c := range b.claims {
+			if !c.lost {
+				reqs = append(reqs, semel.ExtendRequest{Key: c.key, Token: c.token, Lease: k.lease})
+				claims = append(claims, c)
+				wait = min(wait, c.validUntil.Sub(asked))
 			}
 		}
 	}
 	if len(reqs) == 0 {
 		k.ticking = false
 	}
-	k.asks = len(reqs) > 0
+	k.waiting = len(reqs) > 0
 	k.mu.Unlock()
 	if len(reqs) == 0 {
 		return
 	}
 	answers := make([]semel.ExtendAnswer, len(reqs))
-	ctx, cancel := context.WithTimeout(k.beating, max(wait, k.every/4))
+	ctx, cancel := context.WithTimeout(k.open, max(wait, k.interval/4))
 	err := k.store.Extend(ctx, reqs, answers)
 	cancel()
-	if err != nil && k.beating.Err() == nil {
+	if err != nil && k.open.Err() == nil {
 		k.guard.Observe(semel.Event{Kind: semel.StoreError, Key: reqs[0].Key, Err: err})
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asks = false
-	next := k.every
+	k.waiting = false
+	next := k.interval
 	if err != nil {
-		next = k.every/4 + time.Millisecond
+		next = k.interval/4 + time.Millisecond
 	}
-	for i, h := range holds {
-		switch left := time.Until(h.sure); {
-		case h.of == nil: // completed or given up meanwhile
+	for i, c := range claims {
+		switch left := time.Until(c.validUntil); {
+		case c.batch == nil: // completed or given up meanwhile
 		case answers[i].Err != nil:
-			k.lose(h, answers[i].Err)
+			k.lose(c, answers[i].Err)
 		case err == nil || !answers[i].LeaseEnd.IsZero():
-			h.sure = asked.Add(k.lease)
+			c.validUntil = asked.Add(k.lease)
 		case left <= 0:
-			k.lose(h, err)
+			k.lose(c, err)
 		default:
 			next = min(next, left)
 		}
 	}
-	if k.stopped || k.beating.Err() != nil {
+	if k.stopped || k.open.Err() != nil {
 		return
 	}
 	k.timer.Reset(next)
 }
 
-// lose ends the effects of the batch that a lost claim is in. Call with mu.
-func (k *keeper) lose(h *hold, err error) {
-	h.lost = true
-	k.guard.Observe(semel.Event{Kind: semel.LeaseLost, Key: h.key, Err: err})
-	if h.of != nil && h.of.lose != nil {
-		h.of.lose(fmt.Errorf("%s: %w: %w", h.key, semel.ErrLeaseLost, err))
+// lose ends the effects of the batch that a lost claim is in. Call it with mu.
+func (k *leaseRenewer) lose(c *heldClaim, err error) {
+	c.lost = true
+	k.guard.Observe(semel.Event{Kind: semel.LeaseLost, Key: c.key, Err: err})
+	if c.batch != nil && c.batch.lose != nil {
+		c.batch.lose(fmt.Errorf("%s: %w: %w", c.key, semel.ErrLeaseLost, err))
 	}
 }

@@ -90,17 +90,17 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
 	first, behind := l.take(items)
 	defer l.let(first)
-	l.decide(ctx, first)
+	observed := l.decide(ctx, first)
 	todo := make([]*Item, 0, len(first))
 	group, blocked := uint64(0), false // the items of a group stand together
 	for _, it := range items {
-		if it.group != group {
-			group, blocked = it.group, false
+		if it.Group != group {
+			group, blocked = it.Group, false
 		}
 		switch {
 		case behind[it] != nil:
 			// Of another group it may still have to be delivered.
-			blocked = blocked || behind[it].group != it.group
+			blocked = blocked || behind[it].Group != it.Group
 		case it.Err != nil:
 			blocked = true
 		case it.Decision != semel.Fresh: // settled
@@ -112,7 +112,7 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 	}
 	if len(todo) > 0 {
 		deliver(ctx, l.sink, todo)
-		l.remember(ctx, todo, began)
+		l.remember(ctx, todo, observed, began)
 	}
 	for it, of := range behind {
 		l.follow(it, of)
@@ -126,7 +126,7 @@ func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 	defer l.mu.Unlock()
 	mine := map[*Item]bool{}
 	for _, it := range items {
-		it.Decision, it.Result, it.Err, it.observed = semel.Undecided, semel.Result{}, nil, semel.Undecided
+		it.Decision, it.Result, it.Err, it.Delivered = semel.Undecided, semel.Result{}, nil, false
 		switch holder := l.busy[it.Call.Key]; {
 		case holder == nil:
 			l.busy[it.Call.Key], mine[it] = it, true
@@ -151,8 +151,8 @@ func (l *Lossy) let(items []*Item) {
 	}
 }
 
-// decide asks the filter.
-func (l *Lossy) decide(ctx context.Context, items []*Item) {
+// decide asks the filter. It returns the duplicates that are delivered all the same.
+func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]bool) {
 	keys := make([]semel.Key, len(items))
 	for i, it := range items {
 		keys[i] = it.Call.Key
@@ -170,37 +170,42 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) {
 			it.Err = &StoreError{fmt.Errorf("ask for %s: %w", it.Call.Key, err)}
 			l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Elapsed: elapsed})
 			if pass {
-				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.tries+1
+				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.Tries+1
 			}
 			continue
 		case maybe[i]:
 			it.Decision, reason = semel.Duplicate, MaybeReason
 		default:
-			it.Decision, it.Attempt = semel.Fresh, it.tries+1
+			it.Decision, it.Attempt = semel.Fresh, it.Tries+1
 		}
 		l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Reason: reason, Attempt: it.Attempt, Elapsed: elapsed})
 		if l.opts.Observe && it.Decision == semel.Duplicate {
-			it.observed, it.Decision, it.Attempt = semel.Duplicate, semel.Fresh, it.tries+1
+			if observed == nil {
+				observed = map[*Item]bool{}
+			}
+			observed[it] = true
+			it.Decision, it.Attempt = semel.Fresh, it.Tries+1
 		}
 	}
 	if pass {
 		l.failedOpen(len(items), err)
 	}
+	return observed
 }
 
 // addWithin bounds the adding of what was delivered, also when the pipeline ends.
 const addWithin = 10 * time.Second
 
-// remember adds what was delivered. What cannot be added is settled all the
-// same: if it comes again, it has its effect again.
-func (l *Lossy) remember(ctx context.Context, items []*Item, began time.Time) {
+// remember adds the keys of what was delivered. A message whose key cannot be added
+// is settled all the same: if it comes again, it has its effect again.
+func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, began time.Time) {
 	var keys []semel.Key
 	for _, it := range items {
 		if it.Err != nil {
 			continue
 		}
-		if it.observed != semel.Undecided {
-			it.Decision = it.observed
+		if observed[it] {
+			it.Decision, it.Delivered = semel.Duplicate, true
 			continue
 		}
 		keys = append(keys, it.Call.Key)

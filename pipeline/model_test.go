@@ -179,10 +179,10 @@ func (s worldSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		if it.Err = ctx.Err(); it.Err == nil {
 			it.Err = s.deliver(it)
 		}
-		if failed[it.Group()] {
+		if failed[it.Group] {
 			it.Err = pipeline.ErrBehind
 		}
-		failed[it.Group()] = failed[it.Group()] || it.Err != nil
+		failed[it.Group] = failed[it.Group] || it.Err != nil
 		if it.Err != nil {
 			continue
 		}

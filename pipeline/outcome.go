@@ -9,147 +9,173 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// alreadyParked is the reason of a message that came again although it was
-// parked: it is settled.
+// alreadyParked is the reason of a message that came again although it is parked: it
+// is settled.
 const alreadyParked = "parked before"
 
-// verdicts are what becomes of the items of a batch.
-type verdicts struct {
-	settled, park, back []*Item
-	wait                time.Duration // of what goes back
+// failures is what the outcome code remembers of an item that has failed before.
+type failures struct {
+	unavailable bool      // the sink was unavailable for it
+	delivered   uint64    // how many messages had been delivered then
+	passedOver  float32   // how often it would have been delivered since if the sink took messages at random
+	waitingFrom time.Time // when it began to wait for another holder of its key
+	waitKnown   bool      // the observer knows that it waits for longer than Wait
+}
+
+// pastFailures returns what is remembered of an entry's failures, to be read and
+// changed.
+func (e *entry) pastFailures() *failures {
+	if e.failures == nil {
+		e.failures = &failures{}
+	}
+	return e.failures
+}
+
+// outcomes is what becomes of the entries of a batch.
+type outcomes struct {
+	settled, park, giveBack []*entry
+	delay                   time.Duration // before those that go back to the source come again
 
 	sinkErr, storeErr     error
-	after                 time.Duration // how long the sink asks to be left alone
+	sinkAfter             time.Duration // how long the sink asks to be left alone
 	sinkWorks, storeWorks bool
 	delivered             uint64
-	together              bool // one failure of the sink is that of all items
+	failedTogether        bool    // the sink failed several items with one error
+	items                 []*Item // room for the items of settled
 }
 
-// reset forgets all but the room.
-func (v *verdicts) reset() {
-	clear(v.settled) // an idle worker must hold nothing
-	*v = verdicts{settled: v.settled[:0]}
+// reset keeps nothing but the room.
+func (o *outcomes) reset() {
+	clear(o.settled) // an idle worker must hold nothing
+	clear(o.items)
+	*o = outcomes{settled: o.settled[:0], items: o.items[:0]}
 }
 
-// judge decides what becomes of items after they were processed and does it: on
-// return each is either done with, or has the time at which it comes again. The
-// verdicts are empty before and after.
-func (r *Runner) judge(batch []*Item, v *verdicts) {
-	defer v.reset()
+// settleBatch decides what becomes of the entries of a batch that was processed, and
+// does it. Then each entry is done, or has the time of its next try. The outcomes are
+// empty before and after.
+func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
+	defer o.reset()
 	now := time.Now()
-	v.together = failedTogether(batch)
-	for _, it := range batch {
-		it.due = time.Time{}
-		r.sentence(it, v, now)
+	o.failedTogether = failedTogether(batch)
+	for _, e := range batch {
+		e.due = time.Time{}
+		r.classify(e, o, now)
 	}
-	r.delivered.Add(v.delivered)
-	r.mood(v)
-	if len(v.park) > 0 && r.park(v.park) {
-		v.settled = append(v.settled, v.park...)
+	r.delivered.Add(o.delivered)
+	r.pauseOrResume(o)
+	if r.park(o.park) {
+		o.settled = append(o.settled, o.park...)
 	}
-	if len(v.back) > 0 {
-		r.giveBack(v.back, v.wait)
+	if len(o.giveBack) > 0 {
+		r.giveBack(o)
 	}
-	if len(v.settled) > 0 {
-		r.settled(v.settled)
+	if len(o.settled) > 0 {
+		r.acknowledge(o)
 	}
 }
 
-// failedTogether reports whether the sink failed several items in one, so that
-// none of them is the cause.
-func failedTogether(batch []*Item) bool {
-	var last, away *UnavailableError
-	for _, it := range batch {
-		if it.Err == nil || !errors.As(it.Err, &away) {
+// failedTogether reports whether one error of the sink failed several items, so that
+// none of them alone is the cause.
+func failedTogether(batch []*entry) bool {
+	var last, unavailable *UnavailableError
+	for _, e := range batch {
+		if e.Err == nil || !errors.As(e.Err, &unavailable) {
 			continue
 		}
-		if away == last {
+		if unavailable == last {
 			return true
 		}
-		last = away
+		last = unavailable
 	}
 	return false
 }
 
-// mostPassed bounds how long a message waits that a sink refuses with a time at
-// which to come again, while it takes others: it would have been taken so many times
-// if the sink took of those that wait whichever comes first. By chance that happens
-// to one in half a billion (e to the power of -20).
-const mostPassed = 20
+// maxPassedOver bounds how long a message waits that a sink refuses with a time of
+// its own while it takes others. A sink that takes messages at random would pass over
+// one message so often in one of half a billion cases (e to the power of -20).
+const maxPassedOver = 20
 
-// sentence puts one item where it belongs.
-func (r *Runner) sentence(it *Item, v *verdicts, now time.Time) {
-	if it.reason != "" { // it was not processed
-		r.unprocessed(it, v)
+// classify adds one entry to the outcomes.
+func (r *Runner) classify(e *entry, o *outcomes, now time.Time) {
+	if e.unprocessed != "" {
+		r.classifyUnprocessed(e, o)
 		return
 	}
-	if it.Decision != semel.Undecided {
-		v.storeWorks = true
+	if e.Decision != semel.Undecided {
+		o.storeWorks = true
 	}
-	if it.Err != nil {
-		r.failed(it, v, now)
+	if e.Err != nil {
+		r.classifyFailed(e, o, now)
 		return
 	}
-	if it.delivered() {
-		v.sinkWorks = true
-		v.delivered++
+	if e.delivered() {
+		o.sinkWorks = true
+		o.delivered++
 	}
-	v.settled = append(v.settled, it)
+	o.settled = append(o.settled, e)
 }
 
-// failed puts an item with an error where it belongs.
-func (r *Runner) failed(it *Item, v *verdicts, now time.Time) {
+// classifyFailed adds an entry with an error to the outcomes.
+func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 	var (
-		flight    *semel.InFlightError
-		permanent *semel.PermanentError
-		store     *StoreError
-		away      *UnavailableError
+		inFlight    *semel.InFlightError
+		permanent   *semel.PermanentError
+		store       *StoreError
+		unavailable *UnavailableError
 	)
-	switch err := it.Err; {
+	switch err := e.Err; {
 	case errors.Is(err, ErrBehind):
 	case r.hard.Err() != nil: // it goes back to the source
-	case errors.As(err, &flight):
-		r.waitFor(it, flight, v, now)
-	case it.Decision == semel.Late:
-		r.giveUp(it, "late", r.opts.OnLate, v)
-	case it.Decision == semel.Mismatch:
-		r.giveUp(it, "mismatch", r.opts.OnMismatch, v)
-	case it.Decision == semel.InDoubt:
-		r.giveUp(it, "unknown", unknownThen(r.opts.Failure.Then), v)
+	case errors.As(err, &inFlight):
+		r.waitForHolder(e, inFlight, o, now)
+	case e.Decision == semel.Late:
+		r.giveUp(e, "late", r.opts.OnLate, o)
+	case e.Decision == semel.Mismatch:
+		r.giveUp(e, "mismatch", r.opts.OnMismatch, o)
+	case e.Decision == semel.InDoubt:
+		r.giveUp(e, "unknown", unknownThen(r.opts.Failure.Then), o)
 	case errors.As(err, &permanent):
-		v.sinkWorks = true
-		r.giveUp(it, "permanent", r.opts.Failure.Then, v)
+		o.sinkWorks = true
+		r.giveUp(e, "permanent", r.opts.Failure.Then, o)
 	case errors.As(err, &store):
-		v.storeErr = err
-	case errors.As(err, &away):
-		// While others are delivered it is this message that the sink cannot
-		// take, and it must not hold them up for ever.
-		delivered := r.delivered.Load() + v.delivered
-		refused := it.away && delivered != it.seen
-		if refused {
-			waiting, _ := r.sched.size()
-			it.passed += float32(delivered-it.seen) / float32(max(waiting, 1))
-		}
-		it.away, it.seen = true, delivered
-		switch {
-		case !refused || v.together:
-			v.sinkErr, v.after = err, max(v.after, away.After)
-		case away.After > 0 && it.passed < mostPassed: // the sink takes no more now, and says until when
-			it.due = now.Add(max(r.opts.Failure.Pause(1), away.After))
-			r.observe(Event{Kind: EventRetried, Count: 1, Err: err, Reason: "failed", Item: it})
-		default:
-			r.retry(it, v, now)
-		}
+		o.storeErr = err
+	case errors.As(err, &unavailable):
+		r.classifyUnavailable(e, unavailable, o, now)
 	case errors.Is(err, semel.ErrLeaseLost):
-		it.due = now.Add(r.opts.Failure.Pause(1))
-		r.observe(Event{Kind: EventRetried, Count: 1, Err: err, Reason: "lease lost", Item: it})
+		e.due = now.Add(r.opts.Failure.Pause(1))
+		r.observe(Event{Kind: EventRetried, Count: 1, Err: err, Reason: "lease lost", Item: e.Item})
 	default:
-		v.sinkWorks = true
-		r.retry(it, v, now)
+		o.sinkWorks = true
+		r.retry(e, o, now)
 	}
 }
 
-// unknownThen is what becomes of a key that somebody must resolve: it is never
+// classifyUnavailable adds an entry to the outcomes for which the sink was
+// unavailable. The pipeline pauses, unless the sink has delivered others since it was
+// unavailable for this one: then this message is the cause, and must not hold up the
+// others for ever.
+func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcomes, now time.Time) {
+	f := e.pastFailures()
+	delivered := r.delivered.Load() + o.delivered
+	refused := f.unavailable && delivered != f.delivered
+	if refused {
+		waiting, _ := r.sched.size()
+		f.passedOver += float32(delivered-f.delivered) / float32(max(waiting, 1))
+	}
+	f.unavailable, f.delivered = true, delivered
+	switch {
+	case !refused || o.failedTogether:
+		o.sinkErr, o.sinkAfter = e.Err, max(o.sinkAfter, err.After)
+	case err.After > 0 && f.passedOver < maxPassedOver: // the sink takes no more now, and says until when
+		e.due = now.Add(max(r.opts.Failure.Pause(1), err.After))
+		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
+	default:
+		r.retry(e, o, now)
+	}
+}
+
+// unknownThen is what becomes of a key that a person must resolve: it is never
 // dropped.
 func unknownThen(then Then) Then {
 	if then == Drop {
@@ -158,10 +184,12 @@ func unknownThen(then Then) Then {
 	return then
 }
 
-// unprocessed is for what has no key, or was parked before.
-func (r *Runner) unprocessed(it *Item, v *verdicts) {
-	if it.reason == alreadyParked {
-		v.settled = append(v.settled, it)
+// classifyUnprocessed adds an entry to the outcomes that has no key, or that is parked
+// already.
+func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
+	if e.unprocessed == alreadyParked {
+		e.Parked = alreadyParked
+		o.settled = append(o.settled, e)
 		return
 	}
 	then := Park
@@ -171,80 +199,81 @@ func (r *Runner) unprocessed(it *Item, v *verdicts) {
 	case MissingStop:
 		then = Stop
 	}
-	r.giveUp(it, it.reason, then, v)
+	r.giveUp(e, e.unprocessed, then, o)
 }
 
-// retry has an item delivered again, if attempts are left.
-func (r *Runner) retry(it *Item, v *verdicts, now time.Time) {
-	it.tries++
-	if it.tries >= r.opts.Failure.Attempts {
-		r.giveUp(it, "attempts", r.opts.Failure.Then, v)
+// retry sets the time of the next try, or gives the item up after the last one.
+func (r *Runner) retry(e *entry, o *outcomes, now time.Time) {
+	e.Tries++
+	if e.Tries >= r.opts.Failure.Attempts {
+		r.giveUp(e, "attempts", r.opts.Failure.Then, o)
 		return
 	}
-	pause := r.opts.Failure.Pause(it.tries)
+	pause := r.opts.Failure.Pause(e.Tries)
 	var (
-		asked *RetryError
-		away  *UnavailableError
+		asked       *RetryError
+		unavailable *UnavailableError
 	)
-	if errors.As(it.Err, &asked) {
+	if errors.As(e.Err, &asked) {
 		pause = max(pause, asked.After)
-	} else if errors.As(it.Err, &away) {
-		pause = max(pause, away.After)
+	} else if errors.As(e.Err, &unavailable) {
+		pause = max(pause, unavailable.After)
 	}
-	it.due = now.Add(pause)
-	r.observe(Event{Kind: EventRetried, Count: 1, Err: it.Err, Reason: "failed", Item: it})
+	e.due = now.Add(pause)
+	r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
 }
 
-// waitFor lets an item wait for another holder of its key, or gives it back. One
-// that its source cannot take back waits without end: to put it aside would be
-// wrong while its effect may be happening, so that it is only told.
-func (r *Runner) waitFor(it *Item, flight *semel.InFlightError, v *verdicts, now time.Time) {
-	if it.since.IsZero() {
-		it.since = now
+// waitForHolder lets an item wait for another holder of its key, or returns it to the
+// source. If the source cannot take it back, it waits without end, and the observer
+// hears of it once. It is not parked, because its effect may be happening.
+func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outcomes, now time.Time) {
+	f := e.pastFailures()
+	if f.waitingFrom.IsZero() {
+		f.waitingFrom = now
 	}
-	waited := now.Sub(it.since)
-	left := max(flight.LeaseEnd.Sub(now), 100*time.Millisecond)
-	if it.source.canReturn && waited >= r.opts.Wait {
-		v.back = append(v.back, it)
-		v.wait = max(v.wait, min(left, 30*time.Second))
+	waited := now.Sub(f.waitingFrom)
+	left := max(inFlight.LeaseEnd.Sub(now), 100*time.Millisecond)
+	if e.feed.canReturn && waited >= r.opts.Wait {
+		o.giveBack = append(o.giveBack, e)
+		o.delay = max(o.delay, min(left, 30*time.Second))
 		return
 	}
-	if !it.told && waited >= r.opts.Wait {
-		it.told = true
-		r.observe(Event{Kind: EventRetried, Count: 1, Err: it.Err, Reason: HeldReason, Elapsed: waited, Item: it})
+	if !f.waitKnown && waited >= r.opts.Wait {
+		f.waitKnown = true
+		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: HeldReason, Elapsed: waited, Item: e.Item})
 	}
 	pause := min(max(waited/2, 2*time.Millisecond), 500*time.Millisecond, left)
-	it.due = now.Add(pause/2 + rand.N(pause))
+	e.due = now.Add(pause/2 + rand.N(pause))
 }
 
-// giveUp puts an item aside, drops it, or ends the pipeline at it. One that was
-// put aside before and fails again is put aside again.
-func (r *Runner) giveUp(it *Item, reason string, then Then, v *verdicts) {
-	if it.source.parked {
+// giveUp parks an item, drops it, or ends the pipeline at it. A redriven message that
+// fails again is always parked again.
+func (r *Runner) giveUp(e *entry, reason string, then Then, o *outcomes) {
+	if e.feed.parked {
 		then = Park
 	}
 	switch then {
 	case Park:
-		it.parking = reason
-		v.park = append(v.park, it)
+		e.Parked = reason
+		o.park = append(o.park, e)
 	case Drop:
-		r.session.Abandon(r.hard, []*Item{it})
-		r.observe(Event{Kind: EventDropped, Count: 1, Reason: reason, Err: it.Err, Item: it})
-		v.settled = append(v.settled, it)
+		r.session.Abandon(r.hard, []*Item{e.Item})
+		r.observe(Event{Kind: EventDropped, Count: 1, Reason: reason, Err: e.Err, Item: e.Item})
+		o.settled = append(o.settled, e)
 	default:
-		r.fail(fmt.Errorf("%w%s, for %q: %w: mend the cause and start again, or write %s", ErrStopped, it.named(), reason, it.Err, instead(reason)))
+		r.fail(fmt.Errorf("%w%s, for %q: %w: mend the cause and start again, or write %s", ErrStopped, e.named(), reason, e.Err, instead(reason)))
 	}
 }
 
-// named says which message of the source an item is, by what is known of it.
-func (it *Item) named() string {
+// named says which message of the source an entry is, as far as that is known.
+func (e *entry) named() string {
 	text := ""
-	if o := it.Message.Origin; o != (semel.Origin{Delivery: o.Delivery}) {
-		text = " of " + it.source.at(o)
-	} else if it.Message.ID != "" {
-		text = fmt.Sprintf(" with the id %q", it.Message.ID)
+	if o := e.Message.Origin; o != (semel.Origin{Delivery: o.Delivery}) {
+		text = " of " + e.feed.at(o)
+	} else if e.Message.ID != "" {
+		text = fmt.Sprintf(" with the id %q", e.Message.ID)
 	}
-	return text + ", key " + it.Call.Key.String()
+	return text + ", key " + e.Call.Key.String()
 }
 
 // at says where a message of the source stands.
@@ -255,7 +284,7 @@ func (f *feed) at(o semel.Origin) string {
 	return fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)
 }
 
-// instead is the setting of a configuration that puts a message aside which would
+// instead is the setting of a configuration that parks a message which would
 // end the pipeline for a reason.
 func instead(reason string) string {
 	switch reason {
@@ -267,22 +296,32 @@ func instead(reason string) string {
 	return "then: park"
 }
 
-// park puts items aside and reports whether that is durable. It tries until it
-// is, or the pipeline must end. A permanent error ends the pipeline: what cannot
-// be put aside stays with its source.
-func (r *Runner) park(items []*Item) bool {
-	list := make([]Parked, len(items))
-	for i, it := range items {
+// park parks items and reports whether they are durable. It tries until they are, or
+// the pipeline must end. A permanent error ends the pipeline: a message that cannot
+// be parked stays with its source.
+func (r *Runner) park(entries []*entry) (parked bool) {
+	if len(entries) == 0 {
+		return true
+	}
+	defer func() {
+		for _, e := range entries {
+			if !parked {
+				e.Parked = ""
+			}
+		}
+	}()
+	list := make([]Parked, len(entries))
+	for i, e := range entries {
 		list[i] = Parked{
-			ID:       parkedID(r.opts.Name, it),
+			ID:       parkedID(r.opts.Name, e),
 			Pipeline: r.opts.Name,
-			Key:      it.Call.Key,
-			Reason:   it.parking,
-			Error:    it.Err.Error(),
-			Attempts: max(it.Attempt, it.tries),
-			Redrives: it.Redrive,
+			Key:      e.Call.Key,
+			Reason:   e.Parked,
+			Error:    e.Err.Error(),
+			Attempts: max(e.Attempt, e.Tries),
+			Redrives: e.Redrive,
 			At:       time.Now(),
-			Message:  it.Message,
+			Message:  e.Message,
 		}
 	}
 	err := r.opts.Parker.Park(r.hard, list)
@@ -298,71 +337,77 @@ func (r *Runner) park(items []*Item) bool {
 		err = r.opts.Parker.Park(r.hard, list)
 	}
 	r.known.add(list)
-	r.session.Abandon(r.hard, items)
-	for _, it := range items {
-		r.observe(Event{Kind: EventParked, Count: 1, Reason: it.parking, Err: it.Err, Item: it})
+	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
+	for _, e := range entries {
+		r.observe(Event{Kind: EventParked, Count: 1, Reason: e.Parked, Err: e.Err, Item: e.Item})
 	}
 	return true
 }
 
-// giveBack returns items to their source.
-func (r *Runner) giveBack(items []*Item, delay time.Duration) {
-	r.session.Abandon(r.hard, items)
-	for f, of := range byFeed(items) {
-		err := f.source.Return(r.hard, of, delay)
-		if err != nil {
-			now := time.Now()
-			for _, it := range of {
-				it.due = now.Add(time.Second) // they are still ours
-			}
+// giveBack returns items to their sources.
+func (r *Runner) giveBack(o *outcomes) {
+	r.session.Abandon(r.hard, appendItems(nil, o.giveBack, nil))
+	for _, f := range r.feeds {
+		items := appendItems(nil, o.giveBack, f)
+		if len(items) == 0 {
 			continue
 		}
-		r.observe(Event{Kind: EventReturned, Count: len(of)})
-		for _, it := range of {
-			it.done = true
+		err := f.source.Return(r.hard, items, o.delay)
+		if err == nil {
+			r.observe(Event{Kind: EventReturned, Count: len(items)})
+		}
+		now := time.Now()
+		for _, e := range o.giveBack {
+			switch {
+			case e.feed != f:
+			case err != nil:
+				e.due = now.Add(time.Second) // the source did not take it
+			default:
+				e.done = true
+			}
 		}
 	}
 }
 
-// settled acknowledges items. An error of the source is tried again until the
-// pipeline must end; the messages then come again, and are known.
-func (r *Runner) settled(items []*Item) {
-	for f, of := range byFeed(items) {
-		err := f.source.Ack(r.hard, of)
+// appendItems appends the items of entries that a feed read; nil is all feeds.
+func appendItems(into []*Item, of []*entry, f *feed) []*Item {
+	for _, e := range of {
+		if f == nil || e.feed == f {
+			into = append(into, e.Item)
+		}
+	}
+	return into
+}
+
+// acknowledge acknowledges what is settled. It repeats a call that the source answers
+// with an error, until the pipeline must end. The messages then come again, and are
+// duplicates.
+func (r *Runner) acknowledge(o *outcomes) {
+	for _, f := range r.feeds {
+		o.items = appendItems(o.items[:0], o.settled, f)
+		if len(o.items) == 0 {
+			continue
+		}
+		err := f.source.Ack(r.hard, o.items)
 		for n := 1; err != nil; n++ {
 			r.observe(Event{Kind: EventPaused, Reason: "acknowledging", Err: err})
 			if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
 				break
 			}
-			err = f.source.Ack(r.hard, of)
+			err = f.source.Ack(r.hard, o.items)
 		}
 	}
-	oldest := items[0].read
-	for _, it := range items {
-		it.done = true
-		if it.read.Before(oldest) {
-			oldest = it.read
+	oldest := o.settled[0].read
+	for _, e := range o.settled {
+		e.done = true
+		if e.read.Before(oldest) {
+			oldest = e.read
 		}
 	}
-	r.observe(Event{Kind: EventSettled, Count: len(items), Elapsed: time.Since(oldest)})
+	r.observe(Event{Kind: EventSettled, Count: len(o.settled), Elapsed: time.Since(oldest)})
 }
 
-func byFeed(items []*Item) map[*feed][]*Item {
-	same := true
-	for _, it := range items {
-		same = same && it.source == items[0].source
-	}
-	if same {
-		return map[*feed][]*Item{items[0].source: items}
-	}
-	by := map[*feed][]*Item{}
-	for _, it := range items {
-		by[it.source] = append(by[it.source], it)
-	}
-	return by
-}
-
-// trouble is what keeps sink or store from working.
+// trouble is an outage of sink or store.
 type trouble struct {
 	err   error
 	times int
@@ -370,9 +415,9 @@ type trouble struct {
 	until time.Time // the end of the pause
 }
 
-// mood pauses the pipeline when sink or store are down, and lets it go on when
+// pauseOrResume pauses the pipeline when sink or store are down, and resumes it when
 // they work.
-func (r *Runner) mood(v *verdicts) {
+func (r *Runner) pauseOrResume(o *outcomes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -401,10 +446,10 @@ func (r *Runner) mood(v *verdicts) {
 			*t = trouble{}
 		}
 	}
-	change(&r.stoDown, "store", v.storeErr, v.storeWorks, 0)
-	change(&r.sinkDown, "sink", v.sinkErr, v.sinkWorks, v.after)
+	change(&r.stoDown, "store", o.storeErr, o.storeWorks, 0)
+	change(&r.sinkDown, "sink", o.sinkErr, o.sinkWorks, o.sinkAfter)
 	switch {
-	case v.storeErr != nil || v.sinkErr != nil:
+	case o.storeErr != nil || o.sinkErr != nil:
 		r.sched.pause(until)
 	case r.stoDown.err == nil && r.sinkDown.err == nil:
 		r.sched.resume()
@@ -413,7 +458,7 @@ func (r *Runner) mood(v *verdicts) {
 	}
 }
 
-// observe tells the observer.
+// observe hands an event to the observer, if there is one.
 func (r *Runner) observe(e Event) {
 	if r.opts.Observer != nil {
 		e.Pipeline = r.opts.Name
@@ -421,7 +466,7 @@ func (r *Runner) observe(e Event) {
 	}
 }
 
-// observeBatch tells how a batch was decided and delivered.
+// observeBatch reports how a batch was decided and delivered.
 func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	if r.opts.Observer == nil {
 		return

@@ -15,85 +15,79 @@ import (
 // preparer finds the keys and groups of one source's messages. It is for one
 // goroutine.
 type preparer struct {
-	r      *Runner
-	feed   *feed
-	reader *key.Reader
-	id     []byte
-	ids    strings.Builder // of items
-	seed   maphash.Seed
-	ahead  Ahead // nil if the session is none
+	r       *Runner
+	feed    *feed
+	reader  *key.Reader
+	id      []byte
+	ids     strings.Builder // of items
+	entries []*entry        // what prepare returned last
 }
 
 func newPreparer(r *Runner, f *feed) *preparer {
-	return &preparer{
-		r: r, feed: f,
-		reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}),
-		seed:   r.seed,
-		ahead:  r.ahead,
-	}
+	return &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint})}
 }
 
-// prepare readies items for the scheduler.
-func (p *preparer) prepare(items []*Item) []*Item {
-	now := time.Now()
+// prepare readies items for the scheduler. What it returns is valid until the next
+// call.
+func (p *preparer) prepare(items []*Item) []*entry {
+	p.entries = p.r.sched.entries(p.entries[:0], items, p.feed, time.Now())
 	var bytes int64
-	for _, it := range items {
-		it.source, it.read = p.feed, now
-		bytes += int64(len(it.Message.Body))
-		if it.Redrive == 0 || it.Call.Key.ID == "" {
-			p.find(it)
+	for _, e := range p.entries {
+		bytes += int64(len(e.Message.Body))
+		if e.Redrive == 0 || e.Call.Key.ID == "" {
+			p.find(e)
 		}
-		it.Call.Window = p.r.opts.Window
-		if p.r.opts.EventTime && it.Redrive == 0 {
-			it.Call.Time = it.Message.Time
+		e.Call.Window = p.r.opts.Window
+		if p.r.opts.EventTime && e.Redrive == 0 {
+			e.Call.Time = e.Message.Time
 		}
-		it.group = p.group(it)
-		if it.Redrive == 0 && p.r.known.has(p.r.opts.Name, it) {
-			it.reason = alreadyParked
+		e.Group = p.group(e.Item)
+		if e.Redrive == 0 && p.r.known.has(p.r.opts.Name, e) {
+			e.unprocessed = alreadyParked
 		}
 	}
-	if p.ahead != nil {
-		p.ahead.Prepare(items)
+	if p.r.pipelined != nil {
+		p.r.pipelined.Prepare(items)
 	}
 	p.r.observe(Event{Kind: EventRead, Count: len(items), Bytes: bytes})
-	return items
+	return p.entries
 }
 
-// find sets the key of an item, or says why it has none.
-func (p *preparer) find(it *Item) {
-	id, err := p.reader.AppendID(p.id[:0], &it.Message)
+// find sets the key of an item, or the reason why it has none.
+func (p *preparer) find(e *entry) {
+	id, err := p.reader.AppendID(p.id[:0], &e.Message)
 	if errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar) {
 		switch p.r.opts.OnMissing {
 		case MissingPass:
-			id, err = appendOrigin(p.id[:0], &it.Message), nil
+			id, err = appendOrigin(p.id[:0], &e.Message), nil
 		case MissingHash:
-			if id, err = key.AppendContent(p.id[:0], it.Message.Body); err != nil {
-				id, err = key.AppendBytes(p.id[:0], it.Message.Body), nil
+			if id, err = key.AppendContent(p.id[:0], e.Message.Body); err != nil {
+				id, err = key.AppendBytes(p.id[:0], e.Message.Body), nil
 			}
 		}
 	}
 	p.id = id[:0]
 	if err != nil {
-		it.Err, it.reason = err, "key-missing"
+		e.Err, e.unprocessed = err, "key-missing"
 		if !errors.Is(err, key.ErrMissing) {
-			it.reason = "key-invalid"
+			e.unprocessed = "key-invalid"
 		}
 		return
 	}
-	it.Call.Key = semel.Key{Scope: p.r.opts.Scope, ID: p.text(id)}
-	if err := it.Call.Key.Validate(); err != nil {
-		it.Err, it.reason = fmt.Errorf("key: %w", err), "key-invalid"
+	e.Call.Key = semel.Key{Scope: p.r.opts.Scope, ID: p.text(id)}
+	if err := e.Call.Key.Validate(); err != nil {
+		e.Err, e.unprocessed = fmt.Errorf("key: %w", err), "key-invalid"
 		return
 	}
 	if p.r.opts.Fingerprint {
 		print := p.reader.Print()
-		binary.LittleEndian.PutUint64(it.Call.Fingerprint[:8], print)
-		binary.LittleEndian.PutUint64(it.Call.Fingerprint[8:], mix(print))
+		binary.LittleEndian.PutUint64(e.Call.Fingerprint[:8], print)
+		binary.LittleEndian.PutUint64(e.Call.Fingerprint[8:], mix(print))
 	}
 }
 
-// idRoom is how much memory ids share. It is little, because who keeps one of them
-// keeps all.
+// idRoom is how much memory ids share. It is little, because one id that is kept
+// keeps all of it.
 const idRoom = 1 << 10
 
 // text returns an id as a string. It shares its memory with those of other items, so
@@ -132,9 +126,9 @@ func (p *preparer) group(it *Item) uint64 {
 	switch {
 	case p.r.opts.Order == OrderLane && !p.feed.parked:
 	case it.Message.RecordKey != nil:
-		group = mix(lane) ^ maphash.Bytes(p.seed, it.Message.RecordKey)
+		group = mix(lane) ^ maphash.Bytes(p.r.seed, it.Message.RecordKey)
 	case it.Call.Key.ID != "":
-		group = mix(lane) ^ maphash.String(p.seed, it.Call.Key.ID)
+		group = mix(lane) ^ maphash.String(p.r.seed, it.Call.Key.ID)
 	default:
 		group = mix(lane) ^ mix(p.r.lanes.Add(1)) // no key, no order
 	}

@@ -117,7 +117,7 @@ func redriveHeaders(headers []semel.Header, times int) []semel.Header {
 func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
 		p := it.Ref.(*Parked)
-		if it.parking == "" {
+		if it.Parked == "" {
 			how := Settlement{How: HowRedriven, Actor: s.opts.Actor, Reason: "the key was done already"}
 			if it.delivered() {
 				how.Delivered, how.Reason = true, "done"
@@ -201,33 +201,33 @@ func (k *parkedPlaces) add(list []Parked) {
 // has reports whether this very message is parked. Another one may stand at the
 // place of one that was, and somebody may have taken it out, so the lot is asked;
 // while it does not answer, nothing counts as parked.
-func (k *parkedPlaces) has(pipeline string, it *Item) bool {
+func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	if !k.any.Load() {
 		return false
 	}
 	k.mu.Lock()
-	_, maybe := k.at[placeOf(&it.Message)]
+	_, maybe := k.at[placeOf(&e.Message)]
 	k.mu.Unlock()
 	if !maybe {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := k.lot.Get(ctx, parkedID(pipeline, it))
+	_, err := k.lot.Get(ctx, parkedID(pipeline, e))
 	return err == nil
 }
 
 // parkedID names a delivery within a lot: by its place, and by what it says,
 // because another message may stand at that place later, in a file that was
 // rotated or a topic that was made anew.
-func parkedID(pipeline string, it *Item) string {
-	if p, ok := it.Ref.(*Parked); ok && it.source.parked {
+func parkedID(pipeline string, e *entry) string {
+	if p, ok := e.Ref.(*Parked); ok && e.feed.parked {
 		return p.ID
 	}
-	o := it.Message.Origin
+	o := e.Message.Origin
 	h := sha256.New()
-	m := &it.Message
-	for _, part := range []string{pipeline, it.Call.Key.Scope, it.Call.Key.ID, o.Source, m.ID, string(m.RecordKey), string(m.Body)} {
+	m := &e.Message
+	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, o.Source, m.ID, string(m.RecordKey), string(m.Body)} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
 	fmt.Fprintf(h, "%d/%d", o.Partition, o.Offset)

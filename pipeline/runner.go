@@ -19,7 +19,7 @@ import (
 type Runner struct {
 	opts      Options
 	session   Session
-	ahead     Ahead // the session, or nil if it is none
+	pipelined PipelinedSession // the session, or nil if it is none
 	traits    SinkTraits
 	sched     *scheduler
 	feeds     []*feed
@@ -63,10 +63,8 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(); err != nil {
 		return nil, err
 	}
-	if r.traits.Ordered { // else a batch has one item of a chain
-		if ahead, ok := session.(Ahead); ok {
-			r.ahead = ahead
-		}
+	if r.traits.Ordered { // else a batch has one item of a group, and no other may follow
+		r.pipelined, _ = session.(PipelinedSession)
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)
@@ -128,7 +126,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		})
 	}
 	for range r.opts.Workers {
-		workers.Go(r.work)
+		workers.Go((&worker{r: r}).run)
 	}
 	readers.Wait()
 	r.sched.close()
@@ -176,130 +174,155 @@ func withoutLane(items []*Item) int {
 	return slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Lane == nil })
 }
 
-// flight is a batch that a worker has begun.
-type flight struct {
-	batch, todo []*Item // todo are those that the session has
-	begun       Begun   // nil if it needs no waiting
-	start       time.Time
+// worker processes batches. If the session takes pipelined batches, a worker begins
+// the next batch of a group while the one before is not yet durable; it settles them
+// in their order.
+type worker struct {
+	r        *Runner
+	pending  []*pendingBatch // begun and not settled, oldest first
+	unused   []*pendingBatch // to be used again
+	outcomes outcomes
 }
 
-// work processes batches until there are no more.
-func (r *Runner) work() {
-	var (
-		flights, idle []*flight // in their order; and those to be used again
-		verdicts      verdicts
-	)
+// pendingBatch is a batch that was begun and is not settled.
+type pendingBatch struct {
+	entries []*entry
+	items   []*Item // those of entries that the session has
+	begun   Batch   // nil if the session has processed the batch
+	start   time.Time
+}
+
+// run processes batches until there are no more.
+func (w *worker) run() {
 	for {
-		var f *flight
-		if n := len(idle); n > 0 {
-			f, idle = idle[n-1], idle[:n-1]
-		} else {
-			f = new(flight)
-		}
-		var orphans []*Item
-		switch n := len(flights); {
-		case n == 0:
-			f.batch, orphans = r.sched.take(f.batch, r.opts.Batch, r.traits.Ordered)
-		case !flights[0].done():
-			f.batch = r.sched.follow(f.batch, flights[n-1].batch, r.opts.Batch)
-		}
+		b := w.newBatch()
+		orphans := w.take(b)
 		switch {
-		case len(orphans) > 0:
-			r.session.Abandon(r.hard, orphans)
-		case len(f.batch) > 0:
-			r.begin(f, flights)
-			flights = append(flights, f)
+		case len(b.entries) > 0:
+			w.begin(b)
+			w.pending = append(w.pending, b)
 			continue
-		case len(flights) == 0:
-			return
+		case len(orphans) > 0:
+			w.r.session.Abandon(w.r.hard, orphans)
+		case len(w.pending) > 0:
+			w.settle()
 		default:
-			n := r.land(flights, &verdicts)
-			idle = append(idle, flights[:n]...)
-			flights = append(flights[:0], flights[n:]...)
+			return
 		}
-		idle = append(idle, f)
+		w.unused = append(w.unused, b)
 	}
+}
+
+// newBatch returns an empty batch.
+func (w *worker) newBatch() *pendingBatch {
+	last := len(w.unused) - 1
+	if last < 0 {
+		return &pendingBatch{}
+	}
+	b := w.unused[last]
+	w.unused = w.unused[:last]
+	return b
+}
+
+// take fills a batch, or returns items that are to be abandoned. It blocks until
+// there is something, unless the worker has pending batches: it then takes only what
+// follows them, and nothing once the oldest can be settled.
+func (w *worker) take(b *pendingBatch) (orphans []*Item) {
+	switch n := len(w.pending); {
+	case n == 0:
+		b.entries, orphans = w.r.sched.take(b.entries, w.r.opts.Batch, w.r.traits.Ordered)
+	case !w.pending[0].done():
+		b.entries = w.r.sched.follow(b.entries, w.pending[n-1].entries, w.r.opts.Batch)
+	}
+	return orphans
 }
 
 // begin gives a batch to the session. It waits for the outcome unless the session
-// can go ahead.
-func (r *Runner) begin(f *flight, before []*flight) {
-	f.todo, f.start = f.todo[:0], time.Now()
-	for _, it := range f.batch {
-		if it.reason == "" {
-			f.todo = append(f.todo, it)
+// takes pipelined batches.
+func (w *worker) begin(b *pendingBatch) {
+	r := w.r
+	b.start = time.Now()
+	for _, e := range b.entries {
+		if e.unprocessed == "" {
+			b.items = append(b.items, e.Item)
 		}
 	}
 	switch {
-	case len(f.todo) == 0:
-	case r.ahead == nil:
-		r.session.Process(r.hard, f.todo)
+	case len(b.items) == 0:
+	case r.pipelined == nil:
+		r.session.Process(r.hard, b.items)
 	default:
-		var after Begun
-		for _, b := range before {
-			if b.begun != nil {
-				after = b.begun
+		var after Batch
+		for _, before := range w.pending {
+			if before.begun != nil {
+				after = before.begun
 			}
 		}
-		f.begun = r.ahead.Begin(r.hard, f.todo, after)
+		b.begun = r.pipelined.Begin(r.hard, b.items, after)
 	}
 }
 
-// done reports whether a flight need not be waited for.
-func (f *flight) done() bool { return f.begun == nil || f.begun.Done() }
+// done reports whether the batch can be settled without waiting.
+func (b *pendingBatch) done() bool { return b.begun == nil || b.begun.Done() }
 
-func hasFailed(it *Item) bool { return it.Err != nil }
-
-// land waits for the first of the flights, judges and settles it. If one of its
-// items failed it does so with all flights together: what failed comes again, and
-// must not be before those behind it are back. It returns how many they were.
-func (r *Runner) land(flights []*flight, v *verdicts) int {
-	n := 1
+// settle waits for the oldest pending batch and settles it. If one of its items
+// failed, it settles all pending batches together: the items behind the failed one
+// come again too, and must be back in their group before it is ready.
+func (w *worker) settle() {
+	r, n := w.r, 1
 	for i := 0; i < n; i++ {
-		f := flights[i]
-		if f.begun != nil {
-			f.begun.Wait()
-			f.begun = nil
+		b := w.pending[i]
+		if b.begun != nil {
+			b.begun.Wait()
+			b.begun = nil
 		}
-		if len(f.todo) > 0 {
-			r.observeBatch(f.todo, time.Since(f.start))
+		if len(b.items) > 0 {
+			r.observeBatch(b.items, time.Since(b.start))
 		}
-		if n < len(flights) && slices.ContainsFunc(f.batch, hasFailed) {
-			n = len(flights)
+		if n < len(w.pending) && slices.ContainsFunc(b.entries, hasFailed) {
+			n = len(w.pending)
 		}
 	}
-	batch := flights[0].batch
-	for _, f := range flights[1:n] {
-		batch = append(batch, f.batch...)
+	settled := w.pending[:n]
+	entries := settled[0].entries
+	for _, b := range settled[1:] {
+		entries = append(entries, b.entries...)
 	}
-	r.judge(batch, v)
-	r.sched.settle(batch)
-	flights[0].batch = batch
-	for _, f := range flights[:n] {
-		clear(f.batch) // an idle worker must hold nothing
-		clear(f.todo)
-		f.batch, f.todo = f.batch[:0], f.todo[:0]
+	r.settleBatch(entries, &w.outcomes)
+	r.sched.settle(entries)
+	settled[0].entries = entries
+	for _, b := range settled {
+		clear(b.entries) // an idle worker must hold nothing
+		clear(b.items)
+		b.entries, b.items = b.entries[:0], b.items[:0]
 	}
-	return n
+	w.unused = append(w.unused, settled...)
+	w.pending = append(w.pending[:0], w.pending[n:]...)
 }
 
-// finish gives back what is left and closes everything.
+func hasFailed(e *entry) bool { return e.Err != nil }
+
+// finish returns what is left to the sources and closes everything.
 func (r *Runner) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.opts.Shutdown/2, time.Second))
 	defer cancel()
-	left := append(r.sched.leftovers(), r.sched.orphaned()...)
-	r.session.Abandon(ctx, left)
+	left := r.sched.leftovers()
+	held := r.sched.orphaned()
+	for _, e := range left {
+		held = append(held, e.Item)
+	}
+	r.session.Abandon(ctx, held)
 	errs := []error{r.failure}
 	for _, f := range r.feeds {
-		var of []*Item
-		for _, it := range left {
-			if it.source == f && !it.Lane.Closed() {
-				of = append(of, it)
+		var items []*Item
+		for _, e := range left {
+			if e.feed == f && !e.Lane.Closed() {
+				items = append(items, e.Item)
 			}
 		}
-		if len(of) > 0 {
-			r.observe(Event{Kind: EventReturned, Count: len(of)})
-			errs = append(errs, wrap("source: return what is left", f.source.Return(ctx, of, 0)))
+		if len(items) > 0 {
+			r.observe(Event{Kind: EventReturned, Count: len(items)})
+			errs = append(errs, wrap("source: return what is left", f.source.Return(ctx, items, 0)))
 		}
 		errs = append(errs, wrap("close the source", f.source.Close(ctx)))
 	}

@@ -7,17 +7,41 @@ import (
 	"time"
 )
 
-// scheduler holds the items under way: a source gave them, and they are not
-// settled. It gives workers those that are ready, in the order of their groups,
-// and bounds how many there are.
+// entry is an item that a source gave and that is not settled, with the notes of
+// the scheduler and of the outcome code. Entries are used again: their number is at
+// most that of the items that were under way at once.
 //
-// A group is a chain of items in their order. Its head is ready, or is being
-// processed with some of those behind it, or waits for its time. The others
-// wait for the head.
+// The scheduler's lock guards next and busy. The other fields belong to the
+// goroutine that has the entry: the reader, then a worker while busy is set.
+type entry struct {
+	*Item
+	feed *feed
+	next *entry // the entry behind it in its group, or in the list of free ones
+	size int64  // the item's Bytes
+	busy bool   // a worker has it
+	done bool   // it is settled, or it was forgotten because its lane is closed
+	// unprocessed is why the item is not given to the session: it has no key, or
+	// it is parked already. Empty for all others.
+	unprocessed string
+	read        time.Time // when it came from the source
+	due         time.Time // the time of the next try, or zero
+	failures    *failures // the outcome code's; nil until something failed
+}
+
+// waits reports whether it is not yet time for the entry.
+func (e *entry) waits() bool { return !e.due.IsZero() && time.Now().Before(e.due) }
+
+// scheduler holds the entries under way. It gives workers those that are ready, in
+// the order of their groups, and bounds how many there are.
+//
+// A group is a chain of entries in their order. Its head is ready, or a worker has
+// it and perhaps some of those behind it, or it waits for its time. The others wait
+// for the head. So each group has one place, which it keeps: in ready, in later, or
+// with a worker.
 type scheduler struct {
 	maxCount   int
 	maxBytes   int64
-	batchBytes int64 // most of a batch, but that a larger item goes alone
+	batchBytes int64 // the most bytes of a batch; a larger item goes alone
 
 	mu       sync.Mutex // after it, only the lock of a Lane is taken
 	work     sync.Cond  // something is ready, or the end came
@@ -29,8 +53,10 @@ type scheduler struct {
 	timer    *time.Timer
 	count    int
 	bytes    int64
-	orphans  []*Item  // forgotten, and a session may hold something for them
+	orphans  []*Item  // forgotten, and a session holds something for them
 	spent    []*block // to be used again, once the lock is not held
+	gone     *entry   // list of the entries that left their chains since the last reclaim
+	free     *entry   // list of the entries to be used again, all zero but for next
 	closed   bool     // nothing more will be added
 	draining bool     // nothing more will be taken
 
@@ -57,7 +83,7 @@ func (s *scheduler) wait(ctx context.Context) bool {
 	return !s.draining && ctx.Err() == nil
 }
 
-// wake lets everybody who waits look again.
+// wake has all that wait look again.
 func (s *scheduler) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,50 +91,82 @@ func (s *scheduler) wake() {
 	s.room.Broadcast()
 }
 
-// add takes items over.
-func (s *scheduler) add(items []*Item) {
+// entries appends an entry to into for each item of a feed.
+func (s *scheduler) entries(into []*entry, items []*Item, f *feed, now time.Time) []*entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, it := range items {
+		if s.free == nil {
+			made := make([]entry, len(items)-i)
+			for k := range made[1:] {
+				made[k].next = &made[k+1]
+			}
+			s.free = &made[0]
+		}
+		e := s.free
+		s.free, e.next = e.next, nil
+		e.Item, e.feed, e.read = it, f, now
+		into = append(into, e)
+	}
+	return into
+}
+
+// reclaim makes the entries free that left their chains. Call it with mu, when
+// nobody looks at one of them any more.
+func (s *scheduler) reclaim() {
+	for s.gone != nil {
+		e := s.gone
+		s.gone = e.next
+		*e = entry{next: s.free} // what is free must hold nothing
+		s.free = e
+	}
+}
+
+// add takes entries over. The slice stays the caller's.
+func (s *scheduler) add(entries []*entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var (
 		lane   *Lane
 		closed bool
-		c      *chain // of the item before
+		c      *chain // of the entry before
 	)
-	for i, it := range items {
+	for i, e := range entries {
 		if i%touchAhead == 0 {
-			s.groups.touch(items[i:min(i+touchAhead, len(items))])
+			s.groups.touch(entries[i:min(i+touchAhead, len(entries))])
 		}
-		if it.Lane != lane {
-			lane, closed = it.Lane, it.Lane.Closed()
+		if e.Lane != lane {
+			lane, closed = e.Lane, e.Lane.Closed()
 		}
-		if closed {
-			it.done = true // the source delivers it to somebody else
+		if closed { // the source delivers it to another process
+			e.next, s.gone = s.gone, e
 			continue
 		}
-		it.size = it.Bytes()
+		e.size = e.Bytes()
 		s.count++
-		s.bytes += it.size
-		it.Lane.queued++
-		if pause := it.source.pause; pause != nil && !it.Lane.held && it.Lane.queued > s.maxCount/2 {
-			it.Lane.held = true
-			pause(it.Lane, true)
+		s.bytes += e.size
+		e.Lane.queued++
+		if pause := e.feed.pause; pause != nil && !e.Lane.held && e.Lane.queued > s.maxCount/2 {
+			e.Lane.held = true
+			pause(e.Lane, true)
 		}
-		if c == nil || c.group != it.group {
-			c = s.groups.at(it.group)
+		if c == nil || c.group != e.Group {
+			c = s.groups.at(e.Group)
 		}
 		if c.head == nil {
-			c.head, c.tail = it, it
-			s.push(it)
+			c.head, c.tail = e, e
+			s.push(e)
 			continue
 		}
-		c.tail.next = it
-		c.tail = it
+		c.tail.next = e
+		c.tail = e
 	}
+	s.reclaim()
 }
 
 // push makes a head ready.
-func (s *scheduler) push(it *Item) {
-	s.ready.pushBack(it)
+func (s *scheduler) push(e *entry) {
+	s.ready.pushBack(e)
 	if s.idle > 0 {
 		s.work.Signal()
 	}
@@ -131,11 +189,11 @@ func (s *scheduler) drain() {
 	s.room.Broadcast()
 }
 
-// take returns items to be processed, at most most and no more bytes than a batch
-// may have; with ordered as many of a group as there are, and otherwise one. Or it
-// returns those that were forgotten and that a session may hold something for. It
-// blocks until there are some, and returns none at the end.
-func (s *scheduler) take(into []*Item, most int, ordered bool) (batch, orphans []*Item) {
+// take blocks until a batch is ready, or until items were forgotten for which the
+// session holds something: it returns one of the two, and nothing at the end. A
+// batch has at most limit entries and no more bytes than a batch may have. With
+// ordered it has as many entries of a group as there are, otherwise one.
+func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry, orphans []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -154,13 +212,13 @@ func (s *scheduler) take(into []*Item, most int, ordered bool) (batch, orphans [
 			next = earlier(next, s.until)
 		case s.ready.len() > 0:
 			if s.paused {
-				most = 1
+				limit = 1
 			}
-			if batch := s.pick(into[:0], most, ordered); len(batch) > 0 {
+			if batch := s.pick(into[:0], limit, ordered); len(batch) > 0 {
 				s.probing = s.paused
 				return batch, nil
 			}
-			continue // all there was were of closed lanes
+			continue // all that was ready was of closed lanes
 		}
 		s.alarm(next)
 		s.idle++
@@ -169,16 +227,16 @@ func (s *scheduler) take(into []*Item, most int, ordered bool) (batch, orphans [
 	}
 }
 
-// due makes ready what has waited for its time, and returns when the next one
-// has, or zero.
+// due makes the entries ready whose time has come. It returns the time of the next
+// one, or zero.
 func (s *scheduler) due() time.Time {
 	if len(s.later) == 0 {
 		return time.Time{}
 	}
 	now := time.Now()
 	for len(s.later) > 0 {
-		if it := s.later[0]; it.due.After(now) {
-			return it.due
+		if e := s.later[0]; e.due.After(now) {
+			return e.due
 		}
 		s.ready.pushFront(s.later.pop())
 	}
@@ -192,7 +250,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// alarm has the workers look again at a time.
+// alarm wakes the workers at a time.
 func (s *scheduler) alarm(at time.Time) {
 	if at.IsZero() {
 		return
@@ -205,42 +263,42 @@ func (s *scheduler) alarm(at time.Time) {
 	s.timer.Reset(left)
 }
 
-func (s *scheduler) pick(batch []*Item, most int, ordered bool) []*Item {
+// pick appends what is ready to a batch.
+func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	bytes := int64(0)
-	for len(batch) < most && s.ready.len() > 0 && s.fits(*s.ready.at(0), bytes) {
+	for len(batch) < limit && s.ready.len() > 0 && s.fits(*s.ready.at(0), bytes) {
 		head := s.ready.popFront()
 		if !s.begin(head) {
-			s.advance(head.group, time.Time{})
+			s.advance(head.Group, time.Time{})
 			continue
 		}
 		batch = append(batch, head)
 		bytes += head.size
 		if ordered {
-			batch, bytes = s.behind(head, batch, bytes, most)
+			batch, bytes = s.behind(head, batch, bytes, limit)
 		}
 	}
 	return batch
 }
 
-// behind adds what stands behind an item in its group and is to be processed with
-// it.
-func (s *scheduler) behind(head *Item, batch []*Item, bytes int64, most int) ([]*Item, int64) {
+// behind appends the entries behind head in its group that can be processed with it.
+func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) ([]*entry, int64) {
 	more := 0
-	for it := head.next; it != nil && len(batch) < most && s.fits(it, bytes); it = it.next {
-		if it.waits() {
+	for e := head.next; e != nil && len(batch) < limit && s.fits(e, bytes); e = e.next {
+		if e.waits() {
 			break // it would hold up those before it again
 		}
 		switch {
-		case it.done:
+		case e.done:
 			continue
-		case it.Lane == head.Lane:
-			it.busy = true
+		case e.Lane == head.Lane:
+			e.busy = true
 			more++
-		case !s.begin(it): // two groups with one number
+		case !s.begin(e): // two groups with one number
 			continue
 		}
-		batch = append(batch, it)
-		bytes += it.size
+		batch = append(batch, e)
+		bytes += e.size
 	}
 	if more > 0 {
 		head.Lane.more(more)
@@ -248,10 +306,10 @@ func (s *scheduler) behind(head *Item, batch []*Item, bytes int64, most int) ([]
 	return batch, bytes
 }
 
-// follow returns items that stand behind those of a batch, which are being
-// processed, in the group of its last, as take does. It does not block, and returns
-// none where others have waited longer.
-func (s *scheduler) follow(into, batch []*Item, most int) []*Item {
+// follow returns the entries behind the last one of a batch, in the group of that
+// one, while the batch is being processed. It does not block. It returns none if
+// another group is ready, which has waited longer.
+func (s *scheduler) follow(into, batch []*entry, limit int) []*entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	into = into[:0]
@@ -259,114 +317,116 @@ func (s *scheduler) follow(into, batch []*Item, most int) []*Item {
 	if s.draining || s.paused || len(s.orphans) > 0 || s.ready.len() > 0 {
 		return into
 	}
-	it := batch[len(batch)-1].next
-	for it != nil && it.done {
-		it = it.next
+	e := batch[len(batch)-1].next
+	for e != nil && e.done {
+		e = e.next
 	}
-	if it == nil || it.waits() || !s.begin(it) {
+	if e == nil || e.waits() || !s.begin(e) {
 		return into
 	}
-	into, _ = s.behind(it, append(into, it), it.size, most) // the size bounds what is added, and that is all of the batch
+	into, _ = s.behind(e, append(into, e), e.size, limit)
 	return into
 }
 
-// fits reports whether an item may join a batch that has so many bytes.
-func (s *scheduler) fits(it *Item, bytes int64) bool {
-	return bytes == 0 || bytes+it.size <= s.batchBytes
+// fits reports whether an entry may join a batch of this many bytes.
+func (s *scheduler) fits(e *entry, bytes int64) bool {
+	return bytes == 0 || bytes+e.size <= s.batchBytes
 }
 
-// begin reports whether an item may be processed.
-func (s *scheduler) begin(it *Item) bool {
-	if it.done {
+// begin marks an entry as being processed. It returns false if the entry is done
+// with, or its lane is closed.
+func (s *scheduler) begin(e *entry) bool {
+	if e.done {
 		return false
 	}
-	if it.busy = it.Lane.begin(); !it.busy {
-		s.drop(it)
+	if e.busy = e.Lane.begin(); !e.busy {
+		s.drop(e)
 	}
-	return it.busy
+	return e.busy
 }
 
-// settle takes back what take gave: of each item, whether it is done with, and
-// if not when it comes again. Its lane goes on.
-func (s *scheduler) settle(items []*Item) {
-	for _, k := range s.settleAll(items) {
+// settle takes entries back from a worker. Each is done, or has the time of its
+// next try. Closing its lane need not wait for it any more.
+func (s *scheduler) settle(entries []*entry) {
+	for _, k := range s.settleAll(entries) {
 		k.reuse()
 	}
 }
 
-// settleAll is settle without what needs no lock: it returns the blocks that are
-// spent.
-func (s *scheduler) settleAll(items []*Item) []*block {
+// settleAll does the part of settle that needs the lock. It returns the blocks that
+// are spent.
+func (s *scheduler) settleAll(entries []*entry) []*block {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	ended := 0 // of the item's lane
-	for i, it := range items {
+	ended := 0 // entries of the same lane
+	for i, e := range entries {
 		if i%touchAhead == 0 {
-			s.groups.touch(items[i:min(i+touchAhead, len(items))])
+			s.groups.touch(entries[i:min(i+touchAhead, len(entries))])
 		}
 		ended++
-		it.busy = false
-		if it.done {
-			s.uncount(it)
-		} else if it.Lane.Closed() {
-			s.drop(it)
+		e.busy = false
+		if e.done {
+			s.uncount(e)
+		} else if e.Lane.Closed() {
+			s.drop(e)
 		}
-		last := i == len(items)-1
-		if last || items[i+1].Lane != it.Lane {
-			it.Lane.end(ended)
+		last := i == len(entries)-1
+		if last || entries[i+1].Lane != e.Lane {
+			e.Lane.end(ended)
 			ended = 0
 		}
-		if last || items[i+1].group != it.group {
-			s.advance(it.group, now)
+		if last || entries[i+1].Group != e.Group {
+			s.advance(e.Group, now)
 		}
 	}
 	if s.closed && s.count == 0 {
 		s.work.Broadcast()
 	}
 	s.tellRoom()
+	s.reclaim()
 	spent := s.spent
 	s.spent = nil
 	return spent
 }
 
-// tellRoom lets readers go on if there is room.
+// tellRoom wakes the readers if there is room.
 func (s *scheduler) tellRoom() {
 	if s.count < s.maxCount && s.bytes < s.maxBytes {
 		s.room.Broadcast()
 	}
 }
 
-// forget drops what is of closed lanes and not being processed, at once: what
-// waits for its time would wait with its claim held.
+// forget drops the entries of closed lanes that no worker has. An entry that waits
+// for its next try is dropped now, because its claim is held until then.
 func (s *scheduler) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.groups.all() {
-		for it := c.head; it != nil; it = it.next {
-			if !it.busy && !it.done && it.Lane.Closed() { // in this order: who is busy with it sets done
-				s.drop(it)
+		for e := c.head; e != nil; e = e.next {
+			if !e.busy && !e.done && e.Lane.Closed() { // in this order: the worker that has it sets done
+				s.drop(e)
 			}
 		}
 	}
-	// A head that is dropped makes way. Each group has one place, in ready, in
-	// later or with a worker, and keeps it.
+	// The next entry of the group takes the place of a head that was dropped.
 	waiting := s.later
 	s.later = nil
-	for _, it := range waiting {
-		if it.done {
-			s.advance(it.group, time.Time{})
+	for _, e := range waiting {
+		if e.done {
+			s.advance(e.Group, time.Time{})
 		} else {
-			s.later.push(it)
+			s.later.push(e)
 		}
 	}
 	for range s.ready.len() {
-		if it := s.ready.popFront(); it.done {
-			s.advance(it.group, time.Time{})
+		if e := s.ready.popFront(); e.done {
+			s.advance(e.Group, time.Time{})
 		} else {
-			s.ready.pushBack(it)
+			s.ready.pushBack(e)
 		}
 	}
+	s.reclaim()
 	s.work.Broadcast()
 }
 
@@ -376,10 +436,11 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	head := c.head
 	for head != nil && head.done {
 		settled := head
-		head, settled.next = settled.next, nil // or whoever holds one holds all that followed
-		if settled.block != nil && settled.hold == nil && settled.asked == nil && settled.block.spent() {
+		head = settled.next
+		if settled.block != nil && settled.Held == nil && settled.block.spent() {
 			s.spent = append(s.spent, settled.block)
 		}
+		settled.next, s.gone = s.gone, settled
 	}
 	if head == nil {
 		s.groups.remove(c)
@@ -387,31 +448,31 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	}
 	c.head = head
 	if head.busy {
-		return // who has it settles it
+		return // its worker settles it
 	}
 	if head.due.After(now) && !now.IsZero() {
 		s.later.push(head)
 		if s.idle > 0 {
-			s.work.Signal() // who waits sets the timer
+			s.work.Signal() // a worker that waits sets the timer
 		}
 		return
 	}
 	s.push(head)
 }
 
-// drop forgets an item whose lane is closed.
-func (s *scheduler) drop(it *Item) {
-	it.done = true
-	s.uncount(it)
-	if it.hold != nil || it.asked != nil {
-		it.block = nil // a session will look at it, whenever its chain lets it go
-		s.orphans = append(s.orphans, it)
+// drop forgets an entry whose lane is closed.
+func (s *scheduler) drop(e *entry) {
+	e.done = true
+	s.uncount(e)
+	if e.Held != nil {
+		e.block = nil // the session will look at the item, which must not be used again
+		s.orphans = append(s.orphans, e.Item)
 	}
 	s.tellRoom()
 }
 
-// orphaned returns, once, the items that were forgotten although a session may
-// hold something for them.
+// orphaned returns the items that were forgotten although the session holds
+// something for them. It returns each once.
 func (s *scheduler) orphaned() []*Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -420,23 +481,22 @@ func (s *scheduler) orphaned() []*Item {
 	return list
 }
 
-func (s *scheduler) uncount(it *Item) {
+func (s *scheduler) uncount(e *entry) {
 	s.count--
-	s.bytes -= it.size
-	lane := it.Lane
+	s.bytes -= e.size
+	lane := e.Lane
 	lane.queued--
 	if lane.held && lane.queued <= s.maxCount*3/8 {
 		lane.held = false
-		it.source.pause(lane, false)
+		e.feed.pause(lane, false)
 	}
 }
 
-// pause stops all work until a time. Then one item is tried, and its success
-// lets all go on. It reports whether work was not paused before.
-func (s *scheduler) pause(until time.Time) (first bool) {
+// pause stops all work until a time. Then one item is tried. Work goes on when it
+// succeeds.
+func (s *scheduler) pause(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first = !s.paused
 	s.paused, s.probing = true, false
 	if until.After(s.until) {
 		s.until = until
@@ -444,23 +504,20 @@ func (s *scheduler) pause(until time.Time) (first bool) {
 	if s.idle > 0 {
 		s.work.Signal()
 	}
-	return first
 }
 
-// resume ends a pause and reports whether there was one.
-func (s *scheduler) resume() (was bool) {
+// resume ends a pause, if there is one.
+func (s *scheduler) resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was = s.paused
-	s.paused, s.probing, s.until = false, false, time.Time{}
-	if was {
+	if s.paused {
 		s.work.Broadcast()
 	}
-	return was
+	s.paused, s.probing, s.until = false, false, time.Time{}
 }
 
-// unprobe lets another item be tried after one that told nothing of the sink
-// and the store.
+// unprobe lets another item be tried, after one whose outcome says nothing about
+// sink and store.
 func (s *scheduler) unprobe() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -477,21 +534,21 @@ func (s *scheduler) size() (count int, bytes int64) {
 	return s.count, s.bytes
 }
 
-// leftovers takes out all items, in the order of their groups. Nobody works on
-// one any more.
-func (s *scheduler) leftovers() []*Item {
+// leftovers takes out all entries, in the order of their groups. No worker has one
+// any more.
+func (s *scheduler) leftovers() []*entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	var left []*Item
+	var left []*entry
 	for c := range s.groups.all() {
-		for it := c.head; it != nil; it = it.next {
-			if !it.done {
-				it.done = true
-				s.uncount(it)
-				left = append(left, it)
+		for e := c.head; e != nil; e = e.next {
+			if !e.done {
+				e.done = true
+				s.uncount(e)
+				left = append(left, e)
 			}
 		}
 	}
@@ -501,52 +558,52 @@ func (s *scheduler) leftovers() []*Item {
 
 // ring is a queue with two ends.
 type ring struct {
-	items []*Item // its length is a power of two, or 0
-	first int
-	n     int
+	entries []*entry // its length is a power of two, or 0
+	first   int
+	n       int
 }
 
 func (r *ring) len() int { return r.n }
 
-func (r *ring) at(i int) *(*Item) { return &r.items[(r.first+i)&(len(r.items)-1)] }
+func (r *ring) at(i int) **entry { return &r.entries[(r.first+i)&(len(r.entries)-1)] }
 
 func (r *ring) grow() {
-	if r.n < len(r.items) {
+	if r.n < len(r.entries) {
 		return
 	}
-	items := make([]*Item, max(2*len(r.items), 64))
+	entries := make([]*entry, max(2*len(r.entries), 64))
 	for i := range r.n {
-		items[i] = *r.at(i)
+		entries[i] = *r.at(i)
 	}
-	r.items, r.first = items, 0
+	r.entries, r.first = entries, 0
 }
 
-func (r *ring) pushBack(it *Item) {
+func (r *ring) pushBack(e *entry) {
 	r.grow()
-	*r.at(r.n) = it
+	*r.at(r.n) = e
 	r.n++
 }
 
-func (r *ring) pushFront(it *Item) {
+func (r *ring) pushFront(e *entry) {
 	r.grow()
-	r.first = (r.first - 1) & (len(r.items) - 1)
-	r.items[r.first] = it
+	r.first = (r.first - 1) & (len(r.entries) - 1)
+	r.entries[r.first] = e
 	r.n++
 }
 
-func (r *ring) popFront() *Item {
-	it := r.items[r.first]
-	r.items[r.first] = nil
-	r.first = (r.first + 1) & (len(r.items) - 1)
+func (r *ring) popFront() *entry {
+	e := r.entries[r.first]
+	r.entries[r.first] = nil
+	r.first = (r.first + 1) & (len(r.entries) - 1)
 	r.n--
-	return it
+	return e
 }
 
-// laterHeap orders items by when they are due.
-type laterHeap []*Item
+// laterHeap orders entries by the time of their next try.
+type laterHeap []*entry
 
-func (h *laterHeap) push(it *Item) { heap.Push(h, it) }
-func (h *laterHeap) pop() *Item    { return heap.Pop(h).(*Item) }
+func (h *laterHeap) push(e *entry) { heap.Push(h, e) }
+func (h *laterHeap) pop() *entry   { return heap.Pop(h).(*entry) }
 
 // Len implements heap.Interface.
 func (h laterHeap) Len() int { return len(h) }
@@ -558,13 +615,13 @@ func (h laterHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
 func (h laterHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
 // Push implements heap.Interface.
-func (h *laterHeap) Push(x any) { *h = append(*h, x.(*Item)) }
+func (h *laterHeap) Push(x any) { *h = append(*h, x.(*entry)) }
 
 // Pop implements heap.Interface.
 func (h *laterHeap) Pop() any {
 	old := *h
-	it := old[len(old)-1]
+	e := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	return it
+	return e
 }

@@ -38,24 +38,28 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
-// Ahead is the ability of a session to go on behind a batch whose outcome is not yet
-// durable, so that the next is decided while the disk writes the one before.
-type Ahead interface {
-	// Prepare does what an item needs but once, and no order. It is called by those
-	// who read, when the items have their keys. An item may be processed without.
+// PipelinedSession is a Session that takes pipelined batches: it decides a batch
+// while the one before it is not yet durable. The runner uses Begin in place of
+// Process if the session's traits have Ordered set.
+type PipelinedSession interface {
+	Session
+
+	// Prepare does the part of the work that an item needs once, and in no order.
+	// The goroutines that read call it when the items have their keys. An item may
+	// be processed without.
 	Prepare(items []*Item)
 
-	// Begin does of Process what needs not wait until something is durable. after
-	// is what was begun last for items that stand before these and was not waited
-	// for, or nil. If one of them was not delivered, and comes again, none of these
-	// is delivered: their Err is ErrBehind. Slice and items are the session's until
-	// Wait has returned.
-	Begin(ctx context.Context, items []*Item, after Begun) Begun
+	// Begin starts processing a batch. It returns before the batch is durable; Wait
+	// blocks until it is. after is the last batch that the caller began and did not
+	// wait for, or nil: its items stand before these in their group. If one of them
+	// was not delivered and comes again, none of these is delivered, and their Err
+	// is ErrBehind. Slice and items belong to the session until Wait has returned.
+	Begin(ctx context.Context, items []*Item, after Batch) Batch
 }
 
-// Begun is a batch that a session has begun. Its methods are called by the
-// goroutine that called Begin, Wait once.
-type Begun interface {
+// Batch is a batch that a PipelinedSession has begun. The goroutine that called
+// Begin calls its methods, and calls Wait once.
+type Batch interface {
 	// Done reports whether Wait would return at once.
 	Done() bool
 	// Wait does the rest of Process.

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
@@ -23,11 +24,11 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 		s := newScheduler(100, 8*size, 8*size/workers)
 		var items []*Item
 		for i := range uint64(8) {
-			it := &Item{Lane: lane, source: f, group: (i*groups/8)<<1 | 1}
+			it := &Item{Lane: lane, Group: (i*groups/8)<<1 | 1}
 			it.Message.Body = make([]byte, size-256)
 			items = append(items, it)
 		}
-		s.add(items)
+		s.add(s.entries(nil, items, f, time.Now()))
 		for took := 0; took < len(items); {
 			batch, _ := s.take(nil, 100, true)
 			if len(batch) != 2 {
@@ -68,11 +69,11 @@ func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
 		s := newScheduler(100, 1<<20, 1000)
 		var items []*Item
 		for i, size := range c.sizes {
-			it := &Item{Lane: lane, source: &feed{}, group: (uint64(i)%c.groups)<<1 | 1}
+			it := &Item{Lane: lane, Group: (uint64(i)%c.groups)<<1 | 1}
 			it.Message.Body = make([]byte, size-256)
 			items = append(items, it)
 		}
-		s.add(items)
+		s.add(s.entries(nil, items, &feed{}, time.Now()))
 		s.close()
 		var got []int
 		for batch, _ := s.take(nil, 100, true); batch != nil; batch, _ = s.take(nil, 100, true) {

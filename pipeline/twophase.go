@@ -38,7 +38,23 @@ type TwoPhase struct {
 	sink  Sink
 	opts  TwoPhaseOptions
 	rooms rooms // for a Process each
-	keeper
+
+	leases leaseRenewer
+}
+
+// What TwoPhase holds for an item is one of two: the claim that was granted, or the
+// request whose answer was lost, which the store may have granted and knows again.
+
+// claimOf returns the claim that the session holds for an item, or nil.
+func claimOf(it *Item) *heldClaim {
+	c, _ := it.Held.(*heldClaim)
+	return c
+}
+
+// lostRequest returns the request for an item whose answer was lost, or nil.
+func lostRequest(it *Item) *semel.ClaimRequest {
+	req, _ := it.Held.(*semel.ClaimRequest)
+	return req
 }
 
 // NewTwoPhase returns a session. Errors are those of semel.NewGuard. The sink is
@@ -73,7 +89,7 @@ func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase
 		return nil, fmt.Errorf("pipeline: %w", err)
 	}
 	t.guard, t.store = guard, guard.Store()
-	t.keeper.init(guard, t.store, g.Lease, g.Heartbeat)
+	t.leases.init(guard, t.store, g.Lease, g.Heartbeat)
 	return t, nil
 }
 
@@ -82,7 +98,7 @@ func (t *TwoPhase) Traits() SinkTraits { return t.sink.Traits() }
 
 // Close implements Session.
 func (t *TwoPhase) Close(ctx context.Context) error {
-	t.keeper.stop()
+	t.leases.stop()
 	return t.sink.Close(ctx)
 }
 
@@ -107,8 +123,8 @@ func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
 	r := t.rooms.take()
 	t.process(ctx, items, r, began)
-	if slices.ContainsFunc(r.asked, func(it *Item) bool { return it.hold != nil }) || t.asking() {
-		r.holds = nil // somebody may look at one
+	if slices.ContainsFunc(r.asked, func(it *Item) bool { return claimOf(it) != nil }) || t.leases.mayLook() {
+		r.held = nil // an item has one of them, or a renewal looks at one
 	}
 	t.rooms.put(r)
 }
@@ -118,9 +134,9 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room, began ti
 	if len(r.fresh) == 0 {
 		return
 	}
-	batch := t.keep(ctx, r.fresh, began)
+	batch := t.leases.start(ctx, r.fresh, began)
 	for _, it := range r.fresh {
-		if it.hold == nil || !it.hold.delivered {
+		if c := claimOf(it); c == nil || !c.delivered {
 			r.todo = append(r.todo, it)
 		}
 	}
@@ -128,15 +144,14 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room, began ti
 		deliver(batch.effect, t.sink, r.todo)
 	}
 	t.finish(ctx, r, batch)
-	for _, it := range r.twins {
-		t.follow(it)
+	for _, c := range r.copies {
+		t.settleCopy(c)
 	}
 }
 
-// follow decides on an item by the one before it that has its key.
-func (t *TwoPhase) follow(it *Item) {
-	first := it.twin
-	it.twin = nil
+// settleCopy decides on a copy by the outcome of its first.
+func (t *TwoPhase) settleCopy(c itemCopy) {
+	it, first := c.item, c.first
 	if first.Err != nil {
 		it.Decision, it.Err = semel.Undecided, ErrBehind
 		return
@@ -145,24 +160,23 @@ func (t *TwoPhase) follow(it *Item) {
 	t.guard.ObserveDecision(it.Call.Key, &semel.ClaimAnswer{Decision: semel.Duplicate, Result: first.Result}, 0)
 }
 
-// decide claims the keys and finds the fresh items, which are to be delivered, or
-// were and are to be completed, in their order; and twins, whose keys are held for
-// one of those before them in their group: they have no effect of their own if
-// that one has, so nothing has to wait behind them. What is among neither has its
-// outcome.
+// decide claims the keys. It finds the fresh items in their order: those that are to
+// be delivered, and those that were delivered and are to be completed. It also finds
+// copies: items whose key is held for an item before them in their group. A copy has
+// no effect of its own if that item has, so nothing has to wait behind it. All other
+// items have their outcome.
 func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 	var ending []*Item
 	for _, it := range items {
-		it.Decision, it.Result, it.Err, it.observed = semel.Undecided, semel.Result{}, nil, semel.Undecided
-		if it.hold != nil && t.held(it) {
-			it.Decision = semel.Fresh
+		it.Decision, it.Result, it.Err, it.Delivered = semel.Undecided, semel.Result{}, nil, false
+		if c := claimOf(it); c != nil && t.leases.usable(c) {
+			it.Decision, it.Attempt, it.Token = semel.Fresh, c.attempt+it.Tries, c.token
 			continue
-		}
-		if it.hold != nil {
+		} else if c != nil {
 			ending = append(ending, it)
 		}
-		if it.asked != nil {
-			r.claims = append(r.claims, *it.asked)
+		if lost := lostRequest(it); lost != nil {
+			r.claims = append(r.claims, *lost)
 		} else {
 			r.claims = append(r.claims, t.guard.Request(&it.Call))
 		}
@@ -178,8 +192,8 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 	known := 0                         // of the fresh ones, in firsts, or of groups before
 	group, blocked := uint64(0), false // the items of a group stand together
 	for _, it := range items {
-		if it.group != group {
-			group, blocked = it.group, false
+		if it.Group != group {
+			group, blocked = it.Group, false
 			known, firsts = len(r.fresh), nil
 		}
 		switch {
@@ -193,8 +207,8 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 				firsts[r.fresh[known].Call.Key] = r.fresh[known]
 			}
 			if first := firsts[it.Call.Key]; first != nil {
-				it.twin, it.Err = first, nil
-				r.twins = append(r.twins, it)
+				it.Err = nil
+				r.copies = append(r.copies, itemCopy{it, first})
 			} else {
 				blocked = true
 			}
@@ -203,8 +217,8 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 		case it.Decision != semel.Fresh: // settled
 		case blocked:
 			it.Err = ErrBehind
-			if it.hold != nil && it.hold.of == nil {
-				t.retain(it) // its lease must not end before its turn comes
+			if c := claimOf(it); c != nil {
+				t.leases.retain(c) // its lease must not end before its turn comes
 			}
 		default:
 			r.fresh = append(r.fresh, it)
@@ -225,19 +239,20 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 		err = t.store.Claim(ctx, reqs, answers) // the store knows its own claims by their owner
 	}
 	elapsed := time.Since(start)
-	sure := start.Add(t.opts.Guard.Lease)
+	validUntil := start.Add(t.opts.Guard.Lease)
 	passed := 0
 	t.guard.ObserveDecisions(reqs, answers, elapsed)
 	for i, it := range items {
 		a := &answers[i]
-		before := lost || it.asked != nil
-		it.Decision, it.asked = a.Decision, nil
+		before := lost || lostRequest(it) != nil
+		it.Decision, it.Held = a.Decision, nil
 		switch {
 		case a.Decision == semel.Fresh:
-			it.hold = r.hold(len(items))
-			*it.hold = hold{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, sure: sure}
+			c := r.hold(len(items))
+			*c = heldClaim{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, validUntil: validUntil}
+			it.Held = c
 			it.Token = a.Claim.Token
-			it.Attempt = a.Claim.Attempt + it.tries
+			it.Attempt = a.Claim.Attempt + it.Tries
 		case a.Decision == semel.Undecided:
 			// Only what is said of this key alone can be the message's fault.
 			refused := a.Err != nil && semel.Classify(a.Err) == semel.ClassPermanent
@@ -259,10 +274,10 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 			}
 			if semel.Classify(a.Err) == semel.ClassUnknown {
 				again := reqs[i]
-				it.asked = &again // the store may have granted it, and will know it again
+				it.Held = &again // the store may have granted it, and will know it again
 			}
 			if (t.opts.Pass || t.opts.Observe) && ctx.Err() == nil {
-				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.tries+1
+				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.Tries+1
 				passed++
 			}
 		default:
@@ -272,8 +287,9 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 				it.Err = nil // a failure that was recorded is an outcome too
 			}
 			if t.opts.Observe {
-				it.Err, it.Attempt = nil, it.tries+1
-				it.observed, it.Decision = a.Decision, semel.Fresh
+				it.Err, it.Attempt = nil, it.Tries+1
+				r.observe(it, a.Decision)
+				it.Decision = semel.Fresh
 			}
 		}
 	}
@@ -285,25 +301,29 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 func unanswered(a semel.ClaimAnswer) bool { return a.Decision == semel.Undecided && a.Err == nil }
 
 // finish completes what was delivered, and keeps or gives up the other claims.
-func (t *TwoPhase) finish(ctx context.Context, r *room, batch *held) {
+func (t *TwoPhase) finish(ctx context.Context, r *room, batch *leaseBatch) {
 	lost := errors.Is(context.Cause(batch.effect), semel.ErrLeaseLost)
-	t.unkeep(batch)
+	t.leases.end(batch)
 	for _, it := range r.fresh {
-		if it.hold == nil { // delivered without a claim
-			if it.observed != semel.Undecided && it.Err == nil {
-				it.Decision = it.observed
+		c := claimOf(it)
+		if c == nil { // delivered without a claim
+			if decision, observed := r.observed[it]; observed && it.Err == nil {
+				it.Decision, it.Delivered = decision, true
+			}
+			if it.Err == nil {
+				it.Held = nil // a request whose answer was lost is not asked again
 			}
 			continue
 		}
 		if it.Err == nil {
-			if !it.hold.delivered {
-				it.hold.deliver(it.Result)
+			if !c.delivered {
+				c.deliver(it.Result)
 			}
-			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: it.hold.outcome(), Window: t.window(it)})
+			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: c.outcome(), Window: t.window(it)})
 			r.done = append(r.done, it)
 			continue
 		}
-		it.hold.doubt = it.hold.doubt || inDoubt(it.Err)
+		c.doubt = c.doubt || inDoubt(it.Err)
 		if lost {
 			it.Err = fmt.Errorf("%w: %w", semel.ErrLeaseLost, it.Err)
 		}
@@ -354,12 +374,12 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 		answers[i] = e
 		switch {
 		case e == nil:
-			it.Result = it.hold.outcome()
-			it.hold = nil
+			it.Result = claimOf(it).outcome()
+			it.Held = nil
 		case errors.Is(e, semel.ErrStaleToken):
 			t.guard.Observe(semel.Event{Kind: semel.CompletionRefused, Key: it.Call.Key, Err: e})
 			it.Err = fmt.Errorf("%s: the effect ran, but %w: %w", it.Call.Key, semel.ErrLeaseLost, e)
-			it.hold = nil
+			it.Held = nil
 		default:
 			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: e})
 			it.Err = &StoreError{fmt.Errorf("%s: the effect ran, but its completion is not recorded: %w: %w", it.Call.Key, semel.ErrOutcomeUnknown, e)}
@@ -373,12 +393,12 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 func (t *TwoPhase) holdBack(ctx context.Context, items []*Item) {
 	var unknown []*Item
 	for _, it := range items {
-		switch {
-		case it.hold == nil:
-		case it.hold.doubt && !it.hold.delivered && t.opts.Guard.OnLeaseExpired == semel.Hold:
+		switch c := claimOf(it); {
+		case c == nil:
+		case c.doubt && !c.delivered && t.opts.Guard.OnLeaseExpired == semel.Hold:
 			unknown = append(unknown, it)
 		default:
-			t.retain(it)
+			t.leases.retain(c)
 		}
 	}
 	if len(unknown) == 0 {
@@ -405,18 +425,19 @@ func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 	var releases []semel.ReleaseRequest
 	var ends []semel.ExtendRequest
 	for _, it := range items {
-		h := it.hold
-		if h == nil {
+		c := claimOf(it)
+		if c == nil {
 			continue
 		}
-		t.let(it)
-		unknown := (h.doubt || h.delivered) && t.opts.Guard.OnLeaseExpired == semel.Hold
-		if (h.doubt || h.delivered || h.attempt > 1) && !unknown {
-			ends = append(ends, semel.ExtendRequest{Key: h.key, Token: h.token, Lease: time.Millisecond})
+		t.leases.forget(c)
+		it.Held = nil
+		unknown := (c.doubt || c.delivered) && t.opts.Guard.OnLeaseExpired == semel.Hold
+		if (c.doubt || c.delivered || c.attempt > 1) && !unknown {
+			ends = append(ends, semel.ExtendRequest{Key: c.key, Token: c.token, Lease: time.Millisecond})
 		} else {
-			releases = append(releases, semel.ReleaseRequest{Key: h.key, Token: h.token, Unknown: unknown})
+			releases = append(releases, semel.ReleaseRequest{Key: c.key, Token: c.token, Unknown: unknown})
 		}
-		t.guard.Observe(semel.Event{Kind: semel.Released, Key: h.key, Attempt: it.Attempt, Err: it.Err})
+		t.guard.Observe(semel.Event{Kind: semel.Released, Key: c.key, Attempt: it.Attempt, Err: it.Err})
 	}
 	if len(releases) > 0 {
 		answers := make([]error, len(releases))
@@ -440,9 +461,9 @@ func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
 	var reqs []semel.ClaimRequest
 	var of []*Item
 	for _, it := range items {
-		if it.asked != nil {
-			reqs, of = append(reqs, *it.asked), append(of, it)
-			it.asked = nil
+		if lost := lostRequest(it); lost != nil {
+			reqs, of = append(reqs, *lost), append(of, it)
+			it.Held = nil
 		}
 	}
 	if len(reqs) == 0 {
@@ -452,7 +473,7 @@ func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
 	t.observeError(reqs[0].Key, t.store.Claim(ctx, reqs, answers))
 	for i, it := range of {
 		if answers[i].Decision == semel.Fresh {
-			it.hold = &hold{key: it.Call.Key, token: answers[i].Claim.Token, attempt: answers[i].Claim.Attempt}
+			it.Held = &heldClaim{key: it.Call.Key, token: answers[i].Claim.Token, attempt: answers[i].Claim.Attempt}
 		}
 	}
 }
@@ -494,18 +515,30 @@ func sleep(ctx context.Context, d time.Duration) error {
 // room is what one Process needs beside its items. It is used again, so that a
 // batch leaves less behind it.
 type room struct {
-	holds              []hold  // of the claims that are granted
-	asked              []*Item // those in claims
-	claims             []semel.ClaimRequest
-	answers            []semel.ClaimAnswer
-	fresh, twins, todo []*Item
-	done               []*Item // those in completions
-	completions        []semel.CompleteRequest
-	errs               []error
+	held        []heldClaim // of the claims that are granted
+	asked       []*Item     // those in claims
+	claims      []semel.ClaimRequest
+	answers     []semel.ClaimAnswer
+	fresh, todo []*Item
+	copies      []itemCopy
+	observed    map[*Item]semel.Decision // of items that are delivered all the same; nil if there is none
+	done        []*Item                  // those in completions
+	completions []semel.CompleteRequest
+	errs        []error
 }
 
-// rooms lends rooms. Those that wait to be lent again are as many as were in use
-// at once.
+// itemCopy is an item of a batch whose key an item before it has.
+type itemCopy struct{ item, first *Item }
+
+// observe notes the decision on an item that is delivered all the same.
+func (r *room) observe(it *Item, d semel.Decision) {
+	if r.observed == nil {
+		r.observed = map[*Item]semel.Decision{}
+	}
+	r.observed[it] = d
+}
+
+// rooms lends rooms. As many wait to be lent again as were in use together.
 type rooms struct {
 	mu   sync.Mutex
 	idle []*room
@@ -530,30 +563,32 @@ func (l *rooms) put(r *room) {
 	l.idle = append(l.idle, r)
 }
 
-// hold returns room for one more hold, of at most most. Its address lasts: items
-// have it.
-func (r *room) hold(most int) *hold {
-	if cap(r.holds) < most {
-		r.holds = make([]hold, 0, most)
+// hold returns room for one more claim, out of at most limit. Its address lasts,
+// because items have it.
+func (r *room) hold(limit int) *heldClaim {
+	if cap(r.held) < limit {
+		r.held = make([]heldClaim, 0, limit)
 	}
-	r.holds = r.holds[:len(r.holds)+1]
-	return &r.holds[len(r.holds)-1]
+	r.held = r.held[:len(r.held)+1]
+	return &r.held[len(r.held)-1]
 }
 
-// clear forgets all but the room: who waits must hold nothing.
+// clear keeps nothing but the room: what waits must hold nothing.
 func (r *room) clear() {
-	clear(r.holds)
+	clear(r.held)
 	clear(r.asked)
 	clear(r.claims)
 	clear(r.answers)
 	clear(r.fresh)
-	clear(r.twins)
 	clear(r.todo)
+	clear(r.copies)
+	clear(r.observed)
 	clear(r.done)
 	clear(r.completions)
 	clear(r.errs)
 	*r = room{
-		r.holds[:0], r.asked[:0], r.claims[:0], r.answers[:0], r.fresh[:0], r.twins[:0], r.todo[:0], r.done[:0], r.completions[:0], r.errs[:0],
+		held: r.held[:0], asked: r.asked[:0], claims: r.claims[:0], answers: r.answers[:0], fresh: r.fresh[:0], todo: r.todo[:0],
+		copies: r.copies[:0], observed: r.observed, done: r.done[:0], completions: r.completions[:0], errs: r.errs[:0],
 	}
 }
 

@@ -325,11 +325,11 @@ func (s *orderedSink) Deliver(_ context.Context, items []*pipeline.Item) {
 	failed := map[uint64]bool{}
 	for _, it := range items {
 		switch {
-		case failed[it.Group()]:
+		case failed[it.Group]:
 			it.Err = pipeline.ErrBehind
 		case it.Message.Origin.Offset%5 == 0 && time.Now().Before(s.until):
 			it.Err = errors.New("not yet")
-			failed[it.Group()] = true
+			failed[it.Group] = true
 		default:
 			s.got = append(s.got, it.Message.Origin.Offset)
 		}

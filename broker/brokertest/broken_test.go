@@ -207,7 +207,7 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 				it.Err = context.Cause(ctx)
 			}
 			continue
-		case failed != 0 && it.Group() == failed && s.bug != skipsBehindNot:
+		case failed != 0 && it.Group == failed && s.bug != skipsBehindNot:
 			it.Err = pipeline.ErrBehind
 			continue
 		case rare && s.bug == reportsEarly:
@@ -217,7 +217,7 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		case rare && s.bug == doesTwice:
 			s.effects = append(s.effects, it.Message.Body)
 		case rare:
-			it.Err, failed = errRetry, it.Group()
+			it.Err, failed = errRetry, it.Group
 			continue
 		case s.bug == mangles:
 			s.effects = append(s.effects, append(slices.Clone(it.Message.Body), ' '))

@@ -142,12 +142,12 @@ func (e *sinkEnv) split(ctx context.Context, items []*pipeline.Item) []*pipeline
 	var pass []*pipeline.Item
 	var refused uint64
 	for _, it := range items {
-		if refused != 0 && it.Group() == refused {
+		if refused != 0 && it.Group == refused {
 			it.Err = pipeline.ErrBehind
 			continue
 		}
 		if it.Err = e.attempt(ctx, it.Call.Key.ID); it.Err != nil {
-			refused = it.Group()
+			refused = it.Group
 			continue
 		}
 		pass = append(pass, it)

@@ -53,8 +53,8 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	s.Begin(ctx, items, nil).Wait()
 }
 
-// Begin implements pipeline.Ahead.
-func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipeline.Begun) pipeline.Begun {
+// Begin implements pipeline.PipelinedSession.
+func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipeline.Batch) pipeline.Batch {
 	b, _ := s.batches.Get().(*batch)
 	if b == nil {
 		b = &batch{session: s}
@@ -92,7 +92,7 @@ func (s *Session) partOf(items []*pipeline.Item) int {
 	return min(len(items), s.most)
 }
 
-// Done implements pipeline.Begun.
+// Done implements pipeline.Batch.
 func (b *batch) Done() bool {
 	if len(b.joined) == 0 {
 		return true
@@ -108,7 +108,7 @@ func (b *batch) Done() bool {
 	return u.wrote != nil && u.wrote.Done()
 }
 
-// Wait implements pipeline.Begun.
+// Wait implements pipeline.Batch.
 func (b *batch) Wait() {
 	for _, j := range b.joined {
 		if err := b.session.await(j.unit); err != nil {
@@ -186,7 +186,7 @@ func isLine(it *pipeline.Item) bool {
 	return read
 }
 
-// Prepare implements pipeline.Ahead.
+// Prepare implements pipeline.PipelinedSession.
 func (s *Session) Prepare(items []*pipeline.Item) {
 	scope := ""
 	digester := s.store.Digester(scope)

@@ -80,8 +80,8 @@ type unit struct {
 }
 
 var (
-	_ pipeline.Session = (*Session)(nil)
-	_ pipeline.Ahead   = (*Session)(nil)
+	_ pipeline.Session          = (*Session)(nil)
+	_ pipeline.PipelinedSession = (*Session)(nil)
 )
 
 // maxUnit is the most keys of a unit, and maxUnitBytes the most that its keys
@@ -254,7 +254,7 @@ func (s *Session) decide(u *unit, b *batch) error {
 		it.Decision = b.decisions[i]
 		switch it.Decision {
 		case semel.Fresh:
-			it.Attempt = it.Tries() + 1
+			it.Attempt = it.Tries + 1
 		case semel.Mismatch:
 			it.Err = fmt.Errorf("%s: %w", it.Call.Key, semel.ErrMismatch)
 		case semel.InFlight:
@@ -281,7 +281,7 @@ func blocked(items []*pipeline.Item) bool {
 			continue
 		}
 		for _, behind := range items[i+1:] {
-			if behind.Group() == it.Group() && behind.Decision == semel.Fresh {
+			if behind.Group == it.Group && behind.Decision == semel.Fresh {
 				return true
 			}
 		}

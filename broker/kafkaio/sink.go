@@ -137,14 +137,14 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 		switch {
 		case it.Err == nil:
 			continue
-		case failed[it.Group()]:
+		case failed[it.Group]:
 			it.Err = pipeline.ErrBehind
 			continue
 		case isTooLarge(it.Err):
 			it.Err = s.again(ctx, items[i:i+1], &asked)
 		}
 		if _, permanent := errors.AsType[*semel.PermanentError](it.Err); it.Err != nil && !permanent {
-			failed[it.Group()] = true
+			failed[it.Group] = true
 		}
 	}
 }
@@ -294,7 +294,7 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 		d.errs[i] = errUnanswered
 	}
 	for i, it := range items {
-		group := it.Group()
+		group := it.Group
 		if d.isHeld(group) {
 			d.answer(i, pipeline.ErrBehind)
 			continue

@@ -85,7 +85,7 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	calls := make([]semel.Call, len(items))
 	for i, it := range items {
 		it.Decision, it.Result, it.Err = semel.Undecided, semel.Result{}, nil
-		it.Attempt = it.Tries() + 1
+		it.Attempt = it.Tries + 1
 		calls[i] = it.Call
 	}
 	var outcomes []semel.BatchOutcome

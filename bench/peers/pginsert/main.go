@@ -81,7 +81,7 @@ type keyless struct{ pipeline.Sink }
 
 func (k keyless) Process(ctx context.Context, items []*pipeline.Item) {
 	for _, it := range items {
-		it.Decision, it.Attempt = semel.Fresh, it.Tries()+1
+		it.Decision, it.Attempt = semel.Fresh, it.Tries+1
 	}
 	k.Deliver(ctx, items)
 }
