@@ -21,7 +21,8 @@ type rig struct {
 	opts    pipeline.Options
 	phases  pipeline.TwoPhaseOptions
 	handler pipeline.Handler
-	sink    pipeline.Sink // instead of handler
+	sink    pipeline.Sink                        // instead of handler
+	session func(pipeline.Sink) pipeline.Session // instead of TwoPhase
 	runner  *pipeline.Runner
 
 	mu        sync.Mutex
@@ -64,8 +65,11 @@ func (r *rig) start(ctx context.Context) (end func() error) {
 			return r.handler(ctx, m)
 		}, nil)
 	}
-	session, err := pipeline.NewTwoPhase(r.store, sink, &r.phases)
-	if err != nil {
+	var session pipeline.Session
+	var err error
+	if r.session != nil {
+		session = r.session(sink)
+	} else if session, err = pipeline.NewTwoPhase(r.store, sink, &r.phases); err != nil {
 		r.t.Fatal(err)
 	}
 	if r.runner, err = pipeline.New(r.source, session, &r.opts); err != nil {
