@@ -3,11 +3,43 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
 )
+
+// Reason says why a message is parked or dropped, or why a pipeline stops at it. A
+// dead-letter store that others write to may have messages with other reasons, or
+// without one.
+type Reason string
+
+const (
+	// ReasonAttempts: no attempt is left.
+	ReasonAttempts Reason = "attempts"
+	// ReasonPermanent: the error is permanent, see [semel.Permanent].
+	ReasonPermanent Reason = "permanent"
+	// ReasonLate: the message is older than its window.
+	ReasonLate Reason = "late"
+	// ReasonMismatch: the key was used with another payload.
+	ReasonMismatch Reason = "mismatch"
+	// ReasonUnknown: the key is unknown, so that a person must resolve it.
+	ReasonUnknown Reason = "unknown"
+	// ReasonKeyMissing: the message has no key.
+	ReasonKeyMissing Reason = "key-missing"
+	// ReasonKeyInvalid: the message's key cannot be read, or is refused.
+	ReasonKeyInvalid Reason = "key-invalid"
+
+	// alreadyParked is the reason of a message that came again although it is
+	// parked: it is settled.
+	alreadyParked Reason = "parked before"
+)
+
+// Reasons returns the reasons for which a pipeline parks messages.
+func Reasons() []Reason {
+	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid}
+}
 
 // Parked is a message that was put aside.
 type Parked struct {
@@ -17,10 +49,9 @@ type Parked struct {
 	ID       string
 	Pipeline string
 	Key      semel.Key
-	// Reason says in a few fixed words why: "attempts", "permanent", "late",
-	// "mismatch", "unknown", "key-missing", "key-invalid". Error is the last
-	// error.
-	Reason, Error string
+	// Reason says why, and Error is the last error.
+	Reason Reason
+	Error  string
 	// Attempts counts the deliveries that were begun.
 	Attempts int
 	// Redrives counts how often it came back from the lot before.
@@ -32,6 +63,13 @@ type Parked struct {
 	// Message is the original, with its headers and origin.
 	Message semel.Message
 }
+
+// ErrNotParked: there is no such message in the lot.
+var ErrNotParked = errors.New("not parked")
+
+// ErrUnreadable: what is kept there cannot be read, or is no message. All others
+// of the lot can be.
+var ErrUnreadable = errors.New("what is parked there cannot be read")
 
 // Parker puts messages aside. Its method may be called by many goroutines at
 // once.
@@ -120,7 +158,7 @@ func AuditLine(p *Parked, how Settlement) ([]byte, error) {
 	how.ID = p.ID
 	return json.Marshal(auditLine{
 		At: time.Now().UTC(), Verb: auditVerb, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: p.Key.ID,
-		Settlement: how, ParkedFor: p.Reason,
+		Settlement: how, ParkedFor: string(p.Reason),
 	})
 }
 
@@ -179,7 +217,7 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 	m := &p.Message
 	j := parkedJSON{
 		ID: p.ID, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: readable([]byte(p.Key.ID)), KeyBytes: []byte(p.Key.ID),
-		Reason: p.Reason, Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
+		Reason: string(p.Reason), Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
 		Message: msgJSON{
 			ID: m.ID, RecordKey: orNull(m.RecordKey), Body: orNull(m.Body), Text: readable(m.Body),
 			Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
@@ -208,7 +246,7 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 	}
 	*p = Parked{
 		ID: j.ID, Pipeline: j.Pipeline, Key: semel.Key{Scope: j.Scope, ID: string(j.KeyBytes)},
-		Reason: j.Reason, Error: j.Error, Attempts: j.Attempts, Redrives: j.Redrives, At: j.At, Queued: j.Queued,
+		Reason: Reason(j.Reason), Error: j.Error, Attempts: j.Attempts, Redrives: j.Redrives, At: j.At, Queued: j.Queued,
 		Message: semel.Message{
 			ID: j.Message.ID, RecordKey: orNil(j.Message.RecordKey), Body: orNil(j.Message.Body),
 			Origin: semel.Origin{Source: j.Message.Source, Partition: j.Message.Partition, Offset: j.Message.Offset, Delivery: j.Message.Delivery},

@@ -25,7 +25,7 @@ type Item struct {
 	Delivered bool
 	// Parked is the reason for which the message was parked, or empty. The runner
 	// sets it before it acknowledges the message.
-	Parked string
+	Parked Reason
 
 	// Attempt is the number of the delivery of this key, from 1, counted over all
 	// processes; 0 before the first. The session sets it before it delivers.

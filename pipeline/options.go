@@ -179,17 +179,6 @@ func (o *Options) validate() error {
 	return errors.Join(append(errs, o.Failure.validate())...)
 }
 
-// ErrNotParked: there is no such message in the lot.
-var ErrNotParked = errors.New("not parked")
-
-// ErrUnreadable: what is kept there cannot be read, or is no message. All others
-// of the lot can be.
-var ErrUnreadable = errors.New("what is parked there cannot be read")
-
-// ErrStopped is wrapped by the error of a pipeline that stopped at a message
-// because it was told to.
-var ErrStopped = errors.New("stopped at a message")
-
 // Then says what becomes of a message that is not tried again.
 type Then uint8
 

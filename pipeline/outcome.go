@@ -9,10 +9,6 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// alreadyParked is the reason of a message that came again although it is parked: it
-// is settled.
-const alreadyParked = "parked before"
-
 // failures is what the outcome code remembers of an item that has failed before.
 type failures struct {
 	unavailable bool      // the sink was unavailable for it
@@ -130,14 +126,14 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 	case errors.As(err, &inFlight):
 		r.waitForHolder(e, inFlight, o, now)
 	case e.Decision == semel.Late:
-		r.giveUp(e, "late", r.opts.OnLate, o)
+		r.giveUp(e, ReasonLate, r.opts.OnLate, o)
 	case e.Decision == semel.Mismatch:
-		r.giveUp(e, "mismatch", r.opts.OnMismatch, o)
+		r.giveUp(e, ReasonMismatch, r.opts.OnMismatch, o)
 	case e.Decision == semel.InDoubt:
-		r.giveUp(e, "unknown", unknownThen(r.opts.Failure.Then), o)
+		r.giveUp(e, ReasonUnknown, unknownThen(r.opts.Failure.Then), o)
 	case errors.As(err, &permanent):
 		o.sinkWorks = true
-		r.giveUp(e, "permanent", r.opts.Failure.Then, o)
+		r.giveUp(e, ReasonPermanent, r.opts.Failure.Then, o)
 	case errors.As(err, &store):
 		o.storeErr = err
 	case errors.As(err, &unavailable):
@@ -206,7 +202,7 @@ func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 func (r *Runner) retry(e *entry, o *outcomes, now time.Time) {
 	e.Tries++
 	if e.Tries >= r.opts.Failure.Attempts {
-		r.giveUp(e, "attempts", r.opts.Failure.Then, o)
+		r.giveUp(e, ReasonAttempts, r.opts.Failure.Then, o)
 		return
 	}
 	pause := r.opts.Failure.Pause(e.Tries)
@@ -248,7 +244,7 @@ func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outco
 
 // giveUp parks an item, drops it, or ends the pipeline at it. A redriven message that
 // fails again is always parked again.
-func (r *Runner) giveUp(e *entry, reason string, then Then, o *outcomes) {
+func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	if e.feed.parked {
 		then = Park
 	}
@@ -258,22 +254,22 @@ func (r *Runner) giveUp(e *entry, reason string, then Then, o *outcomes) {
 		o.park = append(o.park, e)
 	case Drop:
 		r.session.Abandon(r.hard, []*Item{e.Item})
-		r.observe(Event{Kind: EventDropped, Count: 1, Reason: reason, Err: e.Err, Item: e.Item})
+		r.observe(Event{Kind: EventDropped, Count: 1, Reason: string(reason), Err: e.Err, Item: e.Item})
 		o.settled = append(o.settled, e)
 	default:
-		r.fail(fmt.Errorf("%w%s, for %q: %w: mend the cause and start again, or write %s", ErrStopped, e.named(), reason, e.Err, instead(reason)))
+		r.fail(&StoppedError{Where: e.named(), Reason: reason, Err: e.Err})
 	}
 }
 
 // named says which message of the source an entry is, as far as that is known.
 func (e *entry) named() string {
-	text := ""
+	name := "a message"
 	if o := e.Message.Origin; o != (semel.Origin{Delivery: o.Delivery}) {
-		text = " of " + e.feed.at(o)
+		name += " of " + e.feed.at(o)
 	} else if e.Message.ID != "" {
-		text = fmt.Sprintf(" with the id %q", e.Message.ID)
+		name += fmt.Sprintf(" with the id %q", e.Message.ID)
 	}
-	return text + ", key " + e.Call.Key.String()
+	return name + ", key " + e.Call.Key.String()
 }
 
 // at says where a message of the source stands.
@@ -282,18 +278,6 @@ func (f *feed) at(o semel.Origin) string {
 		return p.Place(o)
 	}
 	return fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)
-}
-
-// instead is the setting of a configuration that parks a message which would
-// end the pipeline for a reason.
-func instead(reason string) string {
-	switch reason {
-	case "key-missing", "key-invalid":
-		return "on_missing: park"
-	case "late", "mismatch":
-		return "on_" + reason + ": park"
-	}
-	return "then: park"
 }
 
 // park parks items and reports whether they are durable. It tries until they are, or
@@ -328,7 +312,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
-			r.fail(fmt.Errorf("%w that cannot be put aside: %w: mend the cause and start again", ErrStopped, err))
+			r.fail(fmt.Errorf("%w that cannot be put aside: %w: fix the cause and start again", ErrStopped, err))
 			return false
 		}
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
@@ -339,7 +323,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	r.known.add(list)
 	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
 	for _, e := range entries {
-		r.observe(Event{Kind: EventParked, Count: 1, Reason: e.Parked, Err: e.Err, Item: e.Item})
+		r.observe(Event{Kind: EventParked, Count: 1, Reason: string(e.Parked), Err: e.Err, Item: e.Item})
 	}
 	return true
 }

@@ -68,15 +68,15 @@ func (p *preparer) find(e *entry) {
 	}
 	p.id = id[:0]
 	if err != nil {
-		e.Err, e.unprocessed = err, "key-missing"
+		e.Err, e.unprocessed = err, ReasonKeyMissing
 		if !errors.Is(err, key.ErrMissing) {
-			e.unprocessed = "key-invalid"
+			e.unprocessed = ReasonKeyInvalid
 		}
 		return
 	}
 	e.Call.Key = semel.Key{Scope: p.r.opts.Scope, ID: p.text(id)}
 	if err := e.Call.Key.Validate(); err != nil {
-		e.Err, e.unprocessed = fmt.Errorf("key: %w", err), "key-invalid"
+		e.Err, e.unprocessed = fmt.Errorf("key: %w", err), ReasonKeyInvalid
 		return
 	}
 	if p.r.opts.Fingerprint {

@@ -118,7 +118,7 @@ func (r *rig) parked() map[string]string {
 	r.t.Helper()
 	reasons := map[string]string{}
 	if err := r.lot.Parked(context.Background(), "", func(p *pipeline.Parked) bool {
-		reasons[p.Key.ID] = p.Reason
+		reasons[p.Key.ID] = string(p.Reason)
 		return true
 	}); err != nil {
 		r.t.Fatal(err)

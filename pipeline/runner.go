@@ -302,6 +302,28 @@ func (w *worker) settle() {
 
 func hasFailed(e *entry) bool { return e.Err != nil }
 
+// ErrStopped is wrapped by the error of a pipeline that stopped at a message.
+var ErrStopped = errors.New("stopped at a message")
+
+// StoppedError is the error of a pipeline that stopped at a message because its
+// options say so. It wraps ErrStopped.
+type StoppedError struct {
+	// Where names the message: its place in the source, as far as that is known,
+	// and its key.
+	Where string
+	// Reason is why the message could not be processed, and Err the last error.
+	Reason Reason
+	Err    error
+}
+
+// Error implements error.
+func (e *StoppedError) Error() string {
+	return fmt.Sprintf("stopped at %s, for %q: %v: fix the cause and start again", e.Where, e.Reason, e.Err)
+}
+
+// Unwrap returns ErrStopped and the last error.
+func (e *StoppedError) Unwrap() []error { return []error{ErrStopped, e.Err} }
+
 // finish returns what is left to the sources and closes everything.
 func (r *Runner) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.opts.Shutdown/2, time.Second))

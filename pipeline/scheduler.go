@@ -22,7 +22,7 @@ type entry struct {
 	done bool   // it is settled, or it was forgotten because its lane is closed
 	// unprocessed is why the item is not given to the session: it has no key, or
 	// it is parked already. Empty for all others.
-	unprocessed string
+	unprocessed Reason
 	read        time.Time // when it came from the source
 	due         time.Time // the time of the next try, or zero
 	failures    *failures // the outcome code's; nil until something failed

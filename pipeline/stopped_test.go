@@ -26,8 +26,8 @@ func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
 		r.add(1, "a", "")
 		r.add(42, "bad", "")
 		err := r.start(t.Context())()
-		const want = `stopped at a message of a, partition 0, offset 42, key ""/"bad", for "permanent": never: mend the cause and start again, or write then: park`
-		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), want) {
+		const want = `stopped at a message of a, partition 0, offset 42, key ""/"bad", for "permanent": never: fix the cause and start again`
+		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), want) || stoppedFor(err) != pipeline.ReasonPermanent {
 			t.Errorf("%v", err)
 		}
 		if _, acked := r.source.acked[42]; acked {

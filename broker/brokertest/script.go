@@ -129,7 +129,7 @@ type parker struct{ *ledger }
 func (p parker) Park(_ context.Context, list []pipeline.Parked) error {
 	for i := range list {
 		if m, ok := p.knows(list[i].Message.Body); ok {
-			p.park(m, list[i].Reason)
+			p.park(m, string(list[i].Reason))
 		}
 	}
 	return nil

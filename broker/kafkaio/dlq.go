@@ -38,8 +38,8 @@ const maxErrorHeader = 512
 // aside, with its origin and the reason in the headers that Kafka Connect and
 // Spring use. A record that was put aside before keeps its first origin. The
 // copy has pipeline.RedriveHeader: whoever reads it redrives it.
-func parkedRecord(r *kgo.Record, topic, group, reason string, attempts int, cause error) *kgo.Record {
-	text := reason
+func parkedRecord(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts int, cause error) *kgo.Record {
+	text := string(reason)
 	if cause != nil {
 		text = cause.Error()
 	}

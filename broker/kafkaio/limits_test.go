@@ -155,7 +155,7 @@ func TestWhatCannotBePutAsideStopsIt(t *testing.T) {
 			t.Helper()
 			p := b.start(opts)
 			<-p.done
-			for _, part := range append(want, "large/0 at 6: stopped at a message", "max.message.bytes") {
+			for _, part := range append(want, "stopped at a message of large/0 at 6", "max.message.bytes") {
 				if p.err == nil || !strings.Contains(p.err.Error(), part) || !errors.Is(p.err, pipeline.ErrStopped) {
 					t.Errorf("it ended with %v, want %q", p.err, part)
 				}
@@ -163,7 +163,7 @@ func TestWhatCannotBePutAsideStopsIt(t *testing.T) {
 		}
 		stops("it cannot be put aside", "for topic aside, which takes 1048588")
 		opts.Failure.Then = pipeline.Stop
-		stops("for topic out, which takes 1048588", "mend the cause and start again, or write then: park")
+		stops("for topic out, which takes 1048588", "for \"permanent\"", "fix the cause and start again")
 		opts.Failure.Then, opts.Parked, opts.OnMissing = pipeline.Park, "", pipeline.MissingDrop
 		stops("there is no topic for what is put aside", "for topic out")
 		if n := len(b.read("out")); n != 0 {
@@ -315,7 +315,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		t.Parallel()
 		tr, err := NewTransactor(&TransactorOptions{Client: opts, Group: "nowhere", Inputs: []string{"in"}, Output: "narrow", Parked: "small", Key: rule, Window: time.Hour, SkipSample: true})
 		must(t, err)
-		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "in/0 at 6: stopped at a message: it cannot be put aside") {
+		if err := tr.Run(t.Context()); !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message of in/0 at 6: it cannot be put aside") {
 			t.Errorf("it ended with %v", err)
 		}
 	})

@@ -244,14 +244,14 @@ func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, er
 	}
 	switch c.t.opts.Failure.Then {
 	case pipeline.Stop:
-		return nil, toldToStop(r, cause, "then: park")
+		return nil, toldToStop(r, pipeline.ReasonPermanent, cause)
 	case pipeline.Drop:
-		c.asides.add(pipeline.EventDropped, "permanent", itemOf(r, k, 1, cause))
+		c.asides.add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 		return nil, nil
 	}
-	out, err := c.t.opts.park(r, c.limits, "permanent", 1, cause)
+	out, err := c.t.opts.park(r, c.limits, pipeline.ReasonPermanent, 1, cause)
 	if err == nil {
-		c.asides.add(pipeline.EventParked, "permanent", itemOf(r, k, 1, cause))
+		c.asides.add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
 	}
 	return out, err
 }

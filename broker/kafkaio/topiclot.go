@@ -245,7 +245,7 @@ func (l *TopicLot) parked(r *kgo.Record) *pipeline.Parked {
 		return nil
 	}
 	p := &pipeline.Parked{
-		ID: l.idOf(r), Pipeline: l.opts.Name, Reason: reason, At: m.Time,
+		ID: l.idOf(r), Pipeline: l.opts.Name, Reason: pipeline.Reason(reason), At: m.Time,
 		Error: cmp.Or(header(&m, headerError), header(&m, connectError), header(&m, springError)),
 		Message: semel.Message{
 			RecordKey: r.Key, Body: r.Value, Time: m.Time, Origin: from, Headers: without(m.Headers, isParking),

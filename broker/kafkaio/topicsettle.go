@@ -150,7 +150,7 @@ func (s *settledLog) add(ctx context.Context, list []*pipeline.Parked, how pipel
 		how.ID = p.ID
 		value, err := json.Marshal(settlement{
 			At: time.Now().UTC(), Pipeline: p.Pipeline, TopicID: s.of, Scope: cut(p.Key.Scope), Key: cut(p.Key.ID),
-			Settlement: how, ParkedFor: p.Reason,
+			Settlement: how, ParkedFor: string(p.Reason),
 		})
 		if err != nil {
 			return fmt.Errorf("kafkaio: note %s as settled: %w", p.ID, err)

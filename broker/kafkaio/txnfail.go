@@ -12,9 +12,9 @@ import (
 
 // fail does with a record that cannot be delivered what the policy says.
 func (w *worker) fail(ctx context.Context, r *kgo.Record, attempts int, err error) error {
-	reason := "attempts"
+	reason := pipeline.ReasonAttempts
 	if semel.Classify(err) == semel.ClassPermanent {
-		reason = "permanent"
+		reason = pipeline.ReasonPermanent
 	}
 	return w.putAside(ctx, r, w.opts.Failure.Then, reason, attempts, err)
 }
@@ -41,16 +41,12 @@ func (w *worker) check(ctx context.Context, topic string, out *kgo.Record) error
 }
 
 // putAside does with a record that is not delivered what the policy says.
-func (w *worker) putAside(ctx context.Context, r *kgo.Record, then pipeline.Then, reason string, attempts int, cause error) error {
+func (w *worker) putAside(ctx context.Context, r *kgo.Record, then pipeline.Then, reason pipeline.Reason, attempts int, cause error) error {
 	fill(&w.message, r)
 	k, _ := w.keyOf()
 	switch then {
 	case pipeline.Stop:
-		policy := "then: park"
-		if reason == "late" {
-			policy = "on_late: park"
-		}
-		return toldToStop(r, cause, policy)
+		return toldToStop(r, reason, cause)
 	case pipeline.Drop:
 		w.asides.add(pipeline.EventDropped, reason, itemOf(r, k, attempts, cause))
 	default:
@@ -64,20 +60,21 @@ func (w *worker) putAside(ctx context.Context, r *kgo.Record, then pipeline.Then
 	return nil
 }
 
-// toldToStop is the error of a Transactor that was told to stop at a record. The
-// policy is what has it go on.
-func toldToStop(r *kgo.Record, cause error, policy string) error {
-	return fmt.Errorf("%w: mend the cause and start again, or write %s", stoppedAt(r, cause), policy)
+// toldToStop is the error of a Transactor that stops at a record because its options
+// say so.
+func toldToStop(r *kgo.Record, reason pipeline.Reason, cause error) error {
+	where := fmt.Sprintf("a message of %s/%d at %d", r.Topic, r.Partition, r.Offset)
+	return fmt.Errorf("kafkaio: %w", &pipeline.StoppedError{Where: where, Reason: reason, Err: cause})
 }
 
 // stoppedAt is the error of a Transactor that stops at a record.
 func stoppedAt(r *kgo.Record, cause error) error {
-	return fmt.Errorf("kafkaio: %s/%d at %d: %w: %w", r.Topic, r.Partition, r.Offset, pipeline.ErrStopped, cause)
+	return fmt.Errorf("kafkaio: %w of %s/%d at %d: %w", pipeline.ErrStopped, r.Topic, r.Partition, r.Offset, cause)
 }
 
 // park returns the record to put aside for another, or an error that stops the
 // Transactor: there is no place for it.
-func (o *TransactorOptions) park(r *kgo.Record, l limits, reason string, attempts int, cause error) (*kgo.Record, error) {
+func (o *TransactorOptions) park(r *kgo.Record, l limits, reason pipeline.Reason, attempts int, cause error) (*kgo.Record, error) {
 	if o.Parked == "" {
 		return nil, stoppedAt(r, fmt.Errorf("there is no topic for what is put aside, and Parked can name one: %w", cause))
 	}
@@ -95,7 +92,8 @@ type asides []pipeline.Event
 // mostTold is how many of them are told one by one. Of the others only the count is.
 const mostTold = 100
 
-func (a *asides) add(kind pipeline.EventKind, reason string, it *pipeline.Item) {
+func (a *asides) add(kind pipeline.EventKind, why pipeline.Reason, it *pipeline.Item) {
+	reason := string(why)
 	if len(*a) < mostTold {
 		*a = append(*a, pipeline.Event{Kind: kind, Count: 1, Reason: reason, Err: it.Err, Item: it})
 		return

@@ -54,7 +54,7 @@ func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, se
 		if cause == nil {
 			cause = key.ErrMissing
 		}
-		return 0, semel.Digest{}, toldToStop(r, cause, "on_missing: park")
+		return 0, semel.Digest{}, toldToStop(r, pipeline.ReasonKeyMissing, cause)
 	default:
 		return keyMissing, semel.Digest{}, nil
 	}
@@ -82,16 +82,16 @@ func (w *worker) keyOf() (semel.Key, bool) {
 }
 
 // unkeyed says why a record has no key.
-func (w *worker) unkeyed(r *kgo.Record) (reason string, err error) {
+func (w *worker) unkeyed(r *kgo.Record) (reason pipeline.Reason, err error) {
 	fill(&w.message, r)
 	id, err := w.reader.AppendID(w.id[:0], &w.message)
 	switch {
 	case errors.Is(err, key.ErrMissing):
-		return "key-missing", err
+		return pipeline.ReasonKeyMissing, err
 	case err == nil && len(id) == 0:
-		return "key-missing", key.ErrMissing
+		return pipeline.ReasonKeyMissing, key.ErrMissing
 	case err == nil:
 		err = semel.Key{Scope: w.opts.Scope, ID: string(id)}.Validate()
 	}
-	return "key-invalid", err
+	return pipeline.ReasonKeyInvalid, err
 }

@@ -232,7 +232,7 @@ func TestMessagesWithoutAKey(t *testing.T) {
 			b.write(record(0, "1", `{"id":1}`), record(0, "2", `{}`))
 			p := b.start(opts)
 			<-p.done
-			for _, want := range []string{"in/0 at 1", "mend the cause and start again, or write on_missing: park"} {
+			for _, want := range []string{"in/0 at 1", "for \"key-missing\"", "fix the cause and start again"} {
 				if !errors.Is(p.err, pipeline.ErrStopped) || !strings.Contains(p.err.Error(), want) {
 					t.Errorf("it ended with %v, want %q", p.err, want)
 				}

@@ -358,7 +358,7 @@ func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int6
 		}
 		w.counts.late++
 		if !w.opts.DeliverLate {
-			return w.putAside(ctx, r, w.opts.OnLate, "late", 0, semel.ErrLate)
+			return w.putAside(ctx, r, w.opts.OnLate, pipeline.ReasonLate, 0, semel.ErrLate)
 		}
 	case again:
 		w.counts.again++

@@ -246,7 +246,7 @@ func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.P
 	defer func() { err = errors.Join(err, lot.Close()) }()
 	err = lot.Parked(ctx, p.Name, func(m *pipeline.Parked) bool {
 		if slices.Contains(keys, m.Key) {
-			list = append(list, parkedLine{m.ID, m.Reason, q.redact(m.Error), m.Attempts, jsonTime(m.At), m.Queued})
+			list = append(list, parkedLine{m.ID, string(m.Reason), q.redact(m.Error), m.Attempts, jsonTime(m.At), m.Queued})
 		}
 		return true
 	})
@@ -314,7 +314,7 @@ func (q *keyQuestion) print(answer *keyAnswer, further bool) error {
 		fact("first in", fmt.Sprintf("%s, partition %d, offset %d", o.Topic, o.Partition, o.Offset))
 	}
 	for _, m := range answer.Parked {
-		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, plural(m.Attempts, "attempt"), m.Reason)
+		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, plural(m.Attempts, "attempt"), string(m.Reason))
 		if m.Error != "" {
 			said += ": " + joinLines(m.Error)
 		}

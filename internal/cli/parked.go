@@ -71,9 +71,12 @@ the name of which ends with -settled, and are not listed any more.`,
 	return cmd
 }
 
-// reasons are why messages are put aside.
-func parkedReasons() []string {
-	return []string{"attempts", "permanent", "late", "mismatch", "unknown", "key-missing", "key-invalid"}
+// parkedReasons are the reasons for which messages are parked.
+func parkedReasons() (names []string) {
+	for _, reason := range pipeline.Reasons() {
+		names = append(names, string(reason))
+	}
+	return names
 }
 
 // addFilters adds the flags that choose; because is the name of the one for the
@@ -129,7 +132,7 @@ func (f *parkedFlags) check(ids []string, settles bool, p *problems) {
 // chooses reports whether the filters let a message through.
 func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 	switch {
-	case f.because != "" && m.Reason != f.because, f.older != 0 && now.Sub(m.At) < f.older:
+	case f.because != "" && string(m.Reason) != f.because, f.older != 0 && now.Sub(m.At) < f.older:
 		return false
 	case len(f.keys) == 0:
 		return true

@@ -59,7 +59,7 @@ func (f *parkedFlags) line(m *pipeline.Parked, whole bool) asideLine {
 	o := &m.Message.Origin
 	line := asideLine{
 		Pipeline: m.Pipeline, Redrives: m.Redrives, Source: o.Source, Partition: o.Partition, Offset: o.Offset, Bytes: len(m.Message.Body),
-		parkedLine: parkedLine{m.ID, m.Reason, f.failure(m.Error), m.Attempts, jsonTime(m.At), m.Queued},
+		parkedLine: parkedLine{m.ID, string(m.Reason), f.failure(m.Error), m.Attempts, jsonTime(m.At), m.Queued},
 	}
 	if !isMissing(m) {
 		line.Scope, line.ScopeBase64 = jsonText(m.Key.Scope)
@@ -149,7 +149,7 @@ func (f *parkedFlags) writeListed(out *bufio.Writer, m *pipeline.Parked) error {
 	if m.Queued {
 		why += " (to be redriven)"
 	}
-	_, err := fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8d  %s\n", m.ID, displayTime(m.At), m.Pipeline, m.Reason, m.Attempts, why)
+	_, err := fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8d  %s\n", m.ID, displayTime(m.At), m.Pipeline, string(m.Reason), m.Attempts, why)
 	return err
 }
 
@@ -210,7 +210,7 @@ func (f *parkedFlags) show(m *pipeline.Parked, further bool) error {
 	if !isMissing(m) {
 		fact("scope", displayScope(m.Key.Scope))
 	}
-	fact("reason", m.Reason)
+	fact("reason", string(m.Reason))
 	fact("error", f.failure(m.Error))
 	fact("attempts", fmt.Sprint(m.Attempts))
 	if m.Redrives > 0 {

@@ -404,7 +404,7 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 		case err != nil:
 			return left, fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
 		case now.Redrives > m.Redrives || now.At.After(m.At):
-			outcome, reason, failure = outcomeAgain, now.Reason, now.Error
+			outcome, reason, failure = outcomeAgain, string(now.Reason), now.Error
 			left++
 		case now.Queued:
 			outcome, reason = outcomeQueued, "whoever runs the pipeline redrives it"

@@ -68,7 +68,7 @@ func TestRunStopsAtAMessageWithFailure(t *testing.T) {
 	file := copyConfig(t, "", "")
 	file = writeFile(t, file, strings.Replace(readFile(t, file), "id: .id", "id: .oid, on_missing: fail", 1))
 	got := run(t, "", "run", file, "--admin", "off", "-q")
-	got.check(t, exitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": mend the cause and start again, or write on_missing: park\n")
+	got.check(t, exitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": fix the cause and start again, or write on_missing: park\n")
 }
 
 func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {

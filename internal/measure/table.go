@@ -196,7 +196,11 @@ func reasons(d semel.Decision) []string {
 }
 
 func parkReasons() []string {
-	return []string{"unnamed", "attempts", "permanent", "late", "mismatch", "unknown", "key-missing", "key-invalid"}
+	names := []string{"unnamed"}
+	for _, reason := range pipeline.Reasons() {
+		names = append(names, string(reason))
+	}
+	return names
 }
 
 func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }

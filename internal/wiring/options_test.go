@@ -1,12 +1,18 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
@@ -18,6 +24,28 @@ func buildingOf(t *testing.T, text string) *building {
 		t.Fatalf("%s:\n%v", text, err)
 	}
 	return &building{file: f, spec: f.Pipelines[0]}
+}
+
+// stopping is a pipeline that stops at a message.
+type stopping struct {
+	config.Runnable
+	reason pipeline.Reason
+}
+
+func (s stopping) Run(context.Context) error {
+	return fmt.Errorf("pipeline p: %w", &pipeline.StoppedError{Where: "a message of in, key k", Reason: s.reason, Err: errors.New("never")})
+}
+
+func TestAPipelineThatStopsNamesTheSettingThatParks(t *testing.T) {
+	t.Parallel()
+	settings := map[pipeline.Reason]string{pipeline.ReasonLate: "on_late: park", pipeline.ReasonMismatch: "on_mismatch: park", pipeline.ReasonKeyMissing: "on_missing: park", pipeline.ReasonKeyInvalid: "on_missing: park"}
+	for _, reason := range pipeline.Reasons() {
+		want := "fix the cause and start again, or write " + cmp.Or(settings[reason], "then: park")
+		err := (&redacted{stopping{reason: reason}, &config.File{}}).Run(t.Context())
+		if !errors.Is(err, pipeline.ErrStopped) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", reason, err, want)
+		}
+	}
 }
 
 func TestBoundsReachThePipeline(t *testing.T) {

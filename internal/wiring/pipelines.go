@@ -48,7 +48,24 @@ type redacted struct {
 }
 
 func (r *redacted) Run(ctx context.Context) error {
-	return r.file.RedactError(r.Runnable.Run(ctx))
+	err := r.Runnable.Run(ctx)
+	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
+		err = fmt.Errorf("%w, or write %s", err, parkInstead(stopped.Reason))
+	}
+	return r.file.RedactError(err)
+}
+
+// parkInstead returns the setting that parks messages at which a pipeline stops.
+func parkInstead(reason pipeline.Reason) string {
+	switch reason {
+	case pipeline.ReasonKeyMissing, pipeline.ReasonKeyInvalid:
+		return "on_missing: park"
+	case pipeline.ReasonLate:
+		return "on_late: park"
+	case pipeline.ReasonMismatch:
+		return "on_mismatch: park"
+	}
+	return "then: park"
 }
 
 func (r *redacted) Ready(ctx context.Context) error { return r.file.RedactError(r.Runnable.Ready(ctx)) }
