@@ -233,3 +233,18 @@ type Counts struct {
 	// window. 0 if there is none.
 	Oldest time.Duration
 }
+
+// KeyFilter remembers keys approximately, as a Bloom filter does: it may call a key
+// known that was never added, and never calls a key new that was. All methods may be
+// called by many goroutines.
+type KeyFilter interface {
+	// MayContain sets maybe[i] to false if keys[i] was certainly not added, and to
+	// true if it may have been.
+	MayContain(ctx context.Context, keys []Key, maybe []bool) error
+	// Add adds keys. It refuses a key that would let the rate grow. After an error
+	// it is not known which keys were added.
+	Add(ctx context.Context, keys []Key) error
+	// Rate is the probability with which MayContain sets true for a key that was
+	// never added. It does not block.
+	Rate() float64
+}

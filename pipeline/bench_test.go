@@ -42,7 +42,8 @@ func (s *givingSource) Ack(context.Context, []*pipeline.Item) error { return nil
 func (s *givingSource) Return(context.Context, []*pipeline.Item, time.Duration) error {
 	return nil
 }
-func (s *givingSource) Close(context.Context) error { return nil }
+func (s *givingSource) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{} }
+func (s *givingSource) Close(context.Context) error   { return nil }
 
 type noSink struct{}
 

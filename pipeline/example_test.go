@@ -33,6 +33,7 @@ func (s *threeOrders) Ack(_ context.Context, items []*pipeline.Item) error {
 }
 
 func (s *threeOrders) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+func (s *threeOrders) Traits() pipeline.SourceTraits                                 { return pipeline.SourceTraits{} }
 func (s *threeOrders) Close(context.Context) error                                   { return nil }
 
 // A pipeline whose effect is a function in Go.

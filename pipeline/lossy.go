@@ -9,17 +9,6 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// KeyFilter remembers keys with an error: of a key that was never added it says
-// "maybe" at its rate. Its methods may be called by many goroutines at once.
-type KeyFilter interface {
-	// MayContain sets maybe[i] where keys[i] may have been added.
-	MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error
-	// Add adds keys. One that would let the rate grow must be refused.
-	Add(ctx context.Context, keys []semel.Key) error
-	// Rate returns the rate, between 0 and 1.
-	Rate() float64
-}
-
 // LossyOptions are the options of NewLossy. The zero value is valid.
 type LossyOptions struct {
 	// Pass delivers undecided what comes while the filter does not answer: an
@@ -42,7 +31,7 @@ const MaybeReason = "maybe completed before"
 // loses nothing. The filter knows no claims: of two processes that are given the
 // same key at once both deliver it.
 type Lossy struct {
-	filter KeyFilter
+	filter semel.KeyFilter
 	sink   Sink
 	opts   LossyOptions
 
@@ -52,7 +41,7 @@ type Lossy struct {
 
 // NewLossy returns a session. The sink is closed by Close, the filter is not. It
 // panics if one of them is nil.
-func NewLossy(filter KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
+func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
 	if err := missing("NewLossy", argument{"filter", filter == nil}, argument{"sink", sink == nil}); err != nil {
 		panic(err)
 	}
@@ -72,9 +61,9 @@ func (l *Lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
 // Abandon implements Session: nothing is held between two calls of Process.
 func (l *Lossy) Abandon(context.Context, []*Item) {}
 
-// Ready implements Readier: it asks sink and filter.
+// Ready implements semel.Readier: it asks sink and filter.
 func (l *Lossy) Ready(ctx context.Context) error {
-	if ready, ok := l.sink.(Readier); ok {
+	if ready, ok := l.sink.(semel.Readier); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("sink: %w", err)
 		}

@@ -136,6 +136,7 @@ func (p *process) Ack(_ context.Context, items []*pipeline.Item) error {
 }
 
 func (p *process) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+func (p *process) Traits() pipeline.SourceTraits                                 { return pipeline.SourceTraits{} }
 func (p *process) Close(context.Context) error                                   { return nil }
 
 // Park implements pipeline.Parker.

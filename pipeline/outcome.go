@@ -229,7 +229,7 @@ func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outco
 	}
 	waited := now.Sub(f.waitingFrom)
 	left := max(inFlight.LeaseEnd.Sub(now), 100*time.Millisecond)
-	if e.feed.canReturn && waited >= r.opts.Wait {
+	if e.feed.traits.CanReturn && waited >= r.opts.Wait {
 		o.giveBack = append(o.giveBack, e)
 		o.delay = max(o.delay, min(left, 30*time.Second))
 		return
@@ -274,8 +274,8 @@ func (e *entry) named() string {
 
 // at says where a message of the source stands.
 func (f *feed) at(o semel.Origin) string {
-	if p, ok := f.source.(Placer); ok {
-		return p.Place(o)
+	if f.traits.Place != nil {
+		return f.traits.Place(o)
 	}
 	return fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)
 }

@@ -146,6 +146,9 @@ func (s *Redriven) forget(id string) {
 	delete(s.out, id)
 }
 
+// Traits implements Source.
+func (s *Redriven) Traits() SourceTraits { return SourceTraits{} }
+
 // Close implements Source.
 func (s *Redriven) Close(context.Context) error { return nil }
 

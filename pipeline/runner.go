@@ -42,10 +42,9 @@ type Runner struct {
 
 // feed is one source of a runner.
 type feed struct {
-	source    Source
-	canReturn bool
-	pause     func(lane *Lane, paused bool) // nil if it cannot
-	parked    bool                          // it brings back what was parked
+	source Source
+	traits SourceTraits
+	parked bool // it redrives what was parked
 }
 
 // New returns a runner. All options that are out of bounds are named in one
@@ -78,15 +77,8 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 }
 
 func (r *Runner) feed(source Source) {
-	f := &feed{source: source}
-	if c, ok := source.(Returner); ok {
-		f.canReturn = c.CanReturn()
-	}
-	if p, ok := source.(Pauser); ok {
-		f.pause = p.Pause
-	}
-	_, f.parked = source.(*Redriven)
-	r.feeds = append(r.feeds, f)
+	_, parked := source.(*Redriven)
+	r.feeds = append(r.feeds, &feed{source, source.Traits(), parked})
 }
 
 // Run moves messages until the source has no more or ctx ends. When ctx ends it
@@ -375,7 +367,7 @@ func (r *Runner) Ready(ctx context.Context) error {
 		return err
 	}
 	for _, of := range []any{r.feeds[0].source, r.session} {
-		if ready, ok := of.(Readier); ok {
+		if ready, ok := of.(semel.Readier); ok {
 			if err := ready.Ready(ctx); err != nil {
 				return err
 			}

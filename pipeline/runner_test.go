@@ -34,7 +34,9 @@ func newListSource(items ...*pipeline.Item) *listSource {
 	return &listSource{todo: items, acked: map[int64]int{}, more: make(chan struct{}, 1)}
 }
 
-func (s *listSource) CanReturn() bool { return s.returns }
+func (s *listSource) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{CanReturn: s.returns}
+}
 
 func (s *listSource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	for {

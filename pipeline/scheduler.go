@@ -146,7 +146,7 @@ func (s *scheduler) add(entries []*entry) {
 		s.count++
 		s.bytes += e.size
 		e.Lane.queued++
-		if pause := e.feed.pause; pause != nil && !e.Lane.held && e.Lane.queued > s.maxCount/2 {
+		if pause := e.feed.traits.Pause; pause != nil && !e.Lane.held && e.Lane.queued > s.maxCount/2 {
 			e.Lane.held = true
 			pause(e.Lane, true)
 		}
@@ -488,7 +488,7 @@ func (s *scheduler) uncount(e *entry) {
 	lane.queued--
 	if lane.held && lane.queued <= s.maxCount*3/8 {
 		lane.held = false
-		e.feed.pause(lane, false)
+		e.feed.traits.Pause(lane, false)
 	}
 }
 

@@ -43,40 +43,25 @@ type Source interface {
 	// and leaves. It is called once, after Read has returned for the last time
 	// and all items are settled or returned, and blocks at most until ctx ends.
 	Close(ctx context.Context) error
+
+	// Traits says what else the source can do. Its answer does not change.
+	Traits() SourceTraits
 }
 
-// Returner is the ability of a source to have one item delivered again while
-// it goes on: a queue, or a request that is answered with "later". A source
-// without it keeps an item until it is settled.
-type Returner interface {
-	// CanReturn reports whether Return has that effect.
-	CanReturn() bool
-}
-
-// Pauser is the ability of a source to stop one lane while others go on. The
-// runner uses it when one lane takes more than its share of what may be under
-// way.
-type Pauser interface {
-	// Pause stops or resumes reading from a lane. It must not block. Items of
-	// the lane that were on their way may still come.
-	Pause(lane *Lane, paused bool)
-}
-
-// Placer is the ability of a source to name the place of a message in words of
-// its own.
-type Placer interface {
-	// Place says where a message of this origin stands. By default it is source,
-	// partition and offset.
-	Place(o semel.Origin) string
-}
-
-// Readier is the ability of a source, sink or store to say whether it could do
-// its work now.
-type Readier interface {
-	// Ready returns nil, or an error that says what is missing. It may ask a
-	// server and blocks at most until ctx ends. It may be called at any time.
-	// Probes show the error's text: it must not have anything of a message.
-	Ready(ctx context.Context) error
+// SourceTraits say what a source can do beside what Source asks. The zero value is a
+// source that can do nothing more.
+type SourceTraits struct {
+	// CanReturn: Return has an item delivered again while the source goes on, as a
+	// queue does, or a server that answers "later". From a source without it, the
+	// runner keeps an item until it is settled.
+	CanReturn bool
+	// Pause stops or resumes reading from one lane while others go on. It must not
+	// block. Items of the lane that were on their way may still come. The runner
+	// calls it when a lane takes more than its share of what may be under way.
+	Pause func(lane *Lane, paused bool)
+	// Place names the place of a message in the source's own words. Defaults to
+	// source, partition and offset.
+	Place func(o semel.Origin) string
 }
 
 // UnknownLag stands where a source cannot count in a unit.

@@ -102,15 +102,15 @@ func (t *TwoPhase) Close(ctx context.Context) error {
 	return t.sink.Close(ctx)
 }
 
-// Ready implements Readier: it asks the sink where it can tell, and the store
+// Ready implements semel.Readier: it asks the sink where it can tell, and the store
 // unless messages pass without it.
 func (t *TwoPhase) Ready(ctx context.Context) error {
-	if ready, ok := t.sink.(Readier); ok {
+	if ready, ok := t.sink.(semel.Readier); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("sink: %w", err)
 		}
 	}
-	if ready, ok := semel.Ability[Readier](t.store); ok && !t.opts.Pass && !t.opts.Observe {
+	if ready, ok := semel.Ability[semel.Readier](t.store); ok && !t.opts.Pass && !t.opts.Observe {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("store: %w", err)
 		}

@@ -50,8 +50,8 @@ type shelfSource struct {
 	back  []*pipeline.Item // guarded by shelf.mu
 }
 
-// CanReturn implements pipeline.Returner.
-func (s *shelfSource) CanReturn() bool { return true }
+// Traits implements pipeline.Source.
+func (s *shelfSource) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
 
 // Read implements pipeline.Source.
 func (s *shelfSource) Read(ctx context.Context) ([]*pipeline.Item, error) {

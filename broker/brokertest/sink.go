@@ -108,7 +108,7 @@ func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 	opts.Scope, opts.Shutdown = "ledger", e.harness.patience
 	opts.Failure.Attempts = 20 // a server that is restarted fails messages too
 	source := &spy{Source: e.shelf.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
-	runner, err := pipeline.New(source.able(), e.session(ctx), &opts)
+	runner, err := pipeline.New(source, e.session(ctx), &opts)
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -175,7 +175,7 @@ func (e *sourceEnv) runner(ctx context.Context, opts pipeline.Options) (*pipelin
 	opts.Scope = "ledger"
 	opts.Shutdown = e.harness.patience
 	source := e.open(ctx)
-	runner, err := pipeline.New(source.able(), session, &opts)
+	runner, err := pipeline.New(source, session, &opts)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -264,36 +264,6 @@ func (s *spy) Ack(ctx context.Context, items []*pipeline.Item) error {
 		}
 	}
 	return nil
-}
-
-// able returns the spy with the abilities of the source.
-func (s *spy) able() pipeline.Source {
-	returner, returns := s.Source.(pipeline.Returner)
-	pauser, pauses := s.Source.(pipeline.Pauser)
-	switch {
-	case returns && pauses:
-		return struct {
-			*spy
-			pipeline.Returner
-			pipeline.Pauser
-		}{s, returner, pauser}
-	case returns:
-		return struct {
-			*spy
-			pipeline.Returner
-		}{s, returner}
-	case pauses:
-		return struct {
-			*spy
-			pipeline.Pauser
-		}{s, pauser}
-	}
-	return s
-}
-
-func (s *spy) canReturn() bool {
-	r, ok := s.Source.(pipeline.Returner)
-	return ok && r.CanReturn()
 }
 
 // readAll reads until all of these messages have come, or nothing came for a

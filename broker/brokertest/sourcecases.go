@@ -205,7 +205,7 @@ func (e *sourceEnv) returns() {
 	if err := source.Ack(ctx, rest); err != nil {
 		e.Errorf("acknowledge: %v", err)
 	}
-	if !source.canReturn() {
+	if !source.Traits().CanReturn {
 		e.close(ctx, source)
 		source = e.open(ctx)
 	}

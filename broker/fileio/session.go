@@ -402,7 +402,7 @@ func (s *Session) arrived(u *unit, err error) {
 // Abandon implements pipeline.Session. The session holds nothing.
 func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 
-// Ready implements pipeline.Readier.
+// Ready implements semel.Readier.
 func (s *Session) Ready(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,8 +72,6 @@ type Source struct {
 
 var (
 	_ pipeline.Source = (*Source)(nil)
-	_ pipeline.Pauser = (*Source)(nil)
-	_ pipeline.Placer = (*Source)(nil)
 )
 
 // OpenSource returns a source of the files that match patterns, as
@@ -202,7 +200,12 @@ func (s *Source) isPaused(lane *pipeline.Lane) bool {
 	return s.paused[lane]
 }
 
-// Pause implements pipeline.Pauser.
+// Traits implements pipeline.Source.
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{Pause: s.Pause, Place: s.Place}
+}
+
+// Pause stops or resumes reading from a file.
 func (s *Source) Pause(lane *pipeline.Lane, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,13 +262,12 @@ func (s *Source) settle(items []*pipeline.Item) {
 // so they come again when the source is opened again.
 func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
 
-// Place implements pipeline.Placer: the name of the file, and the first byte of
-// the line in it.
+// Place returns the name of the file, and the position of the line's first byte.
 func (s *Source) Place(o semel.Origin) string {
 	return fmt.Sprintf("%s, byte %d", o.Source, o.Offset)
 }
 
-// Ready implements pipeline.Readier. Files are read when they are there.
+// Ready implements semel.Readier. Files are read when they are there.
 func (s *Source) Ready(context.Context) error { return nil }
 
 // Close implements pipeline.Source.

@@ -68,10 +68,7 @@ type Source struct {
 	failed   chan error
 }
 
-var (
-	_ pipeline.Source   = (*Source)(nil)
-	_ pipeline.Returner = (*Source)(nil)
-)
+var _ pipeline.Source = (*Source)(nil)
 
 // Open listens and answers requests from now on. One error names all invalid
 // options, and wraps semel.ErrInvalidRequest.
@@ -135,9 +132,9 @@ func (o *Options) validate() error {
 // Addr returns the address of the listener.
 func (s *Source) Addr() net.Addr { return s.listener.Addr() }
 
-// CanReturn implements pipeline.Returner: the source can ask a sender to repeat
-// a request.
-func (s *Source) CanReturn() bool { return true }
+// Traits implements pipeline.Source. The source can ask a sender to repeat a
+// request.
+func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{CanReturn: true} }
 
 // request is a request whose handler waits for its answer.
 type request struct{ answer chan answer }

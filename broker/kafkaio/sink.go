@@ -52,8 +52,8 @@ type outlet struct {
 }
 
 var (
-	_ pipeline.Sink    = (*Sink)(nil)
-	_ pipeline.Readier = (*Sink)(nil)
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
 )
 
 // OpenSink connects. It blocks until a broker has answered.
@@ -110,7 +110,7 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: 2000, Parallel: 4, Ordered: true}
 }
 
-// Ready implements pipeline.Readier.
+// Ready implements semel.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
 	if err := s.to.Load().client.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)

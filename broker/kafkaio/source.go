@@ -78,9 +78,8 @@ type Source struct {
 }
 
 var (
-	_ pipeline.Source  = (*Source)(nil)
-	_ pipeline.Pauser  = (*Source)(nil)
-	_ pipeline.Readier = (*Source)(nil)
+	_ pipeline.Source = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
 )
 
 // OpenSource joins the group. It blocks until a broker has answered. All options
@@ -159,7 +158,7 @@ func (o *SourceOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// Ready implements pipeline.Readier.
+// Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
 	if err := s.client.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)

@@ -279,7 +279,10 @@ func (s *Source) all() []*owned {
 	return parts
 }
 
-// Pause implements pipeline.Pauser. A lane that was taken away is left alone: its
+// Traits implements pipeline.Source.
+func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{Pause: s.Pause} }
+
+// Pause stops or resumes reading from a partition. A lane that was taken away is left alone: its
 // partition may be there again, with another lane.
 func (s *Source) Pause(lane *pipeline.Lane, paused bool) {
 	s.mu.Lock()

@@ -17,9 +17,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-var _ pipeline.Readier = (*Transactor)(nil)
+var _ semel.Readier = (*Transactor)(nil)
 
-// Ready implements pipeline.Readier. It returns nil, or what keeps the Transactor
+// Ready implements semel.Readier. It returns nil, or what keeps the Transactor
 // from its work: it has not begun, what it needs is not there yet, a member begins
 // anew after an error and has done nothing since, no broker answers, or a transaction
 // that does not end holds up a partition. It blocks at most until ctx ends and may be

@@ -23,7 +23,7 @@ func TestSessionsAreReadyIfTheirStoreIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions := map[string]pipeline.Readier{"same transaction": same}
+	sessions := map[string]semel.Readier{"same transaction": same}
 	for name, opts := range map[string]*pipeline.TwoPhaseOptions{"two phases": nil, "passing": {Pass: true}} {
 		sink, err := pgsink.Open(t.Context(), servers.Database(t), &row)
 		if err != nil {

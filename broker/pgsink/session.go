@@ -28,7 +28,7 @@ type Session struct {
 
 var (
 	_ pipeline.Session = (*Session)(nil)
-	_ pipeline.Readier = (*Session)(nil)
+	_ semel.Readier    = (*Session)(nil)
 )
 
 // NewSession returns a session that writes what opts say. The guard's Wait is
@@ -62,10 +62,10 @@ func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 // Traits implements pipeline.Session.
 func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
 
-// Ready implements pipeline.Readier: it asks the store, in whose database the
+// Ready implements semel.Readier: it asks the store, in whose database the
 // messages are written too.
 func (s *Session) Ready(ctx context.Context) error {
-	if ready, ok := semel.Ability[pipeline.Readier](s.guard.Store()); ok {
+	if ready, ok := semel.Ability[semel.Readier](s.guard.Store()); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("store: %w", err)
 		}

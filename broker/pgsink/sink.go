@@ -21,8 +21,8 @@ type Sink struct {
 }
 
 var (
-	_ pipeline.Sink    = (*Sink)(nil)
-	_ pipeline.Readier = (*Sink)(nil)
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
 )
 
 // Open connects to a database and returns a sink that closes the connections
@@ -56,7 +56,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 // Traits implements pipeline.Sink.
 func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
 
-// Ready implements pipeline.Readier.
+// Ready implements semel.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
 	if err := s.pool.Ping(ctx); err != nil {
 		return fmt.Errorf("postgres: %w", err)

@@ -298,7 +298,7 @@ type AddressChecker interface {
 // FilterSpec is a store that decides alone, by a filter.
 type FilterSpec interface {
 	Spec
-	OpenFilter(ctx context.Context, env *StoreEnv) (pipeline.KeyFilter, error)
+	OpenFilter(ctx context.Context, env *StoreEnv) (semel.KeyFilter, error)
 }
 
 // Cleaner is a store whose expired keys go only where a process cleans up.

@@ -66,7 +66,7 @@ func Waiting(ctx context.Context, p config.Runnable) (int64, error) {
 }
 
 // Loss returns what tells the share of new messages that a pipeline drops now, or
-// nil if it drops none: see pipeline.KeyFilter.
+// nil if it drops none: see semel.KeyFilter.
 func Loss(p config.Runnable) (ratio func() float64) {
 	if of, ok := bare(p).(lossy); ok {
 		return of.filter.Rate
@@ -77,7 +77,7 @@ func Loss(p config.Runnable) (ratio func() float64) {
 // lossy is a pipeline whose filter decides alone.
 type lossy struct {
 	*pipeline.Runner
-	filter pipeline.KeyFilter
+	filter semel.KeyFilter
 }
 
 func hide(p config.Runnable, err error) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/tiered"
 )
 
@@ -100,7 +99,7 @@ func (w *opening) store(ctx context.Context, name string) (semel.Store, error) {
 type Stores struct {
 	mu      sync.Mutex // guards all
 	w       *opening
-	filters map[string]pipeline.KeyFilter
+	filters map[string]semel.KeyFilter
 }
 
 // NewStores returns the stores of a configuration. It opens none. Nil options
@@ -110,7 +109,7 @@ func NewStores(f *config.File, opts *Options) *Stores {
 	if opts != nil {
 		o = *opts
 	}
-	return &Stores{w: &opening{file: f, opts: o, open: map[string]semel.Store{}}, filters: map[string]pipeline.KeyFilter{}}
+	return &Stores{w: &opening{file: f, opts: o, open: map[string]semel.Store{}}, filters: map[string]semel.KeyFilter{}}
 }
 
 // Get returns the store of this name, with everything below it. It blocks until
@@ -124,7 +123,7 @@ func (s *Stores) Get(ctx context.Context, name string) (semel.Store, error) {
 
 // Filter returns the filter of this name, for a pipeline in which it decides
 // alone. It blocks until its server has answered, and belongs to the Stores.
-func (s *Stores) Filter(ctx context.Context, name string) (pipeline.KeyFilter, error) {
+func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if filter, open := s.filters[name]; open {
@@ -154,7 +153,7 @@ func (s *Stores) Close() error {
 	for _, closing := range slices.Backward(s.w.closes) {
 		errs = append(errs, closing())
 	}
-	s.w.closes, s.w.open, s.filters = nil, map[string]semel.Store{}, map[string]pipeline.KeyFilter{}
+	s.w.closes, s.w.open, s.filters = nil, map[string]semel.Store{}, map[string]semel.KeyFilter{}
 	return s.w.file.RedactError(errors.Join(errs...))
 }
 

@@ -112,7 +112,7 @@ func (m *Metrics) Waiting(name string, parked int64) {
 }
 
 // Loss sets the share of new messages that a pipeline with only a filter drops,
-// as pipeline.KeyFilter.Rate reports.
+// as semel.KeyFilter.Rate reports.
 func (m *Metrics) Loss(name string, ratio float64) {
 	m.backend.Bind(measure.LossRatio, name)(ratio)
 }

@@ -130,12 +130,12 @@ func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
 
 // LateFilter is a filter whose server may be down when a stack begins: see
 // [LateCache].
-type LateFilter struct{ late[Filter] }
+type LateFilter struct{ late[semel.KeyFilter] }
 
-var _ Filter = (*LateFilter)(nil)
+var _ semel.KeyFilter = (*LateFilter)(nil)
 
 // OpenFilter opens a filter as [OpenCache] opens a cache.
-func OpenFilter(ctx context.Context, open OpenFunc[Filter]) (*LateFilter, error) {
+func OpenFilter(ctx context.Context, open OpenFunc[semel.KeyFilter]) (*LateFilter, error) {
 	f := &LateFilter{}
 	if err := f.begin(ctx, open); err != nil {
 		return nil, err
@@ -143,17 +143,17 @@ func OpenFilter(ctx context.Context, open OpenFunc[Filter]) (*LateFilter, error)
 	return f, nil
 }
 
-// MayContain implements [Filter].
+// MayContain implements [semel.KeyFilter].
 func (f *LateFilter) MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error {
-	return f.call(func(filter Filter) error { return filter.MayContain(ctx, keys, maybe) })
+	return f.call(func(filter semel.KeyFilter) error { return filter.MayContain(ctx, keys, maybe) })
 }
 
-// Add implements [Filter].
+// Add implements [semel.KeyFilter].
 func (f *LateFilter) Add(ctx context.Context, keys []semel.Key) error {
-	return f.call(func(filter Filter) error { return filter.Add(ctx, keys) })
+	return f.call(func(filter semel.KeyFilter) error { return filter.Add(ctx, keys) })
 }
 
-// Rate implements [Filter]. It is 1 until the filter is open: no key is
+// Rate implements [semel.KeyFilter]. It is 1 until the filter is open: no key is
 // certainly new.
 func (f *LateFilter) Rate() float64 {
 	if filter := f.opened.Load(); filter != nil {

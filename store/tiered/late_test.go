@@ -117,7 +117,7 @@ func TestLateLayerIsClosedWhileItIsTried(t *testing.T) {
 		server := newServer(t, errDown)
 		closed := 0
 		first := true
-		filter, err := tiered.OpenFilter(t.Context(), func(ctx context.Context) (tiered.Filter, func() error, error) {
+		filter, err := tiered.OpenFilter(t.Context(), func(ctx context.Context) (semel.KeyFilter, func() error, error) {
 			if first {
 				first = false
 				return nil, nil, errDown

@@ -16,7 +16,7 @@ import (
 // layer is one layer above the durable store at work.
 type layer struct {
 	circuit
-	filter   Filter
+	filter   semel.KeyFilter
 	cache    semel.Store
 	looker   semel.Looker
 	resolver semel.Resolver

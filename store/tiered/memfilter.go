@@ -46,7 +46,7 @@ type FilterOptions struct {
 	Clock func() time.Time
 }
 
-// MemoryFilter is a [Filter] in the memory of this process: a rotating Bloom
+// MemoryFilter is a [semel.KeyFilter] in the memory of this process: a rotating Bloom
 // filter, in about 25 bits for each key of the window. It begins empty, so that
 // after a restart the first duplicate of each key goes to the durable store. It
 // is safe for concurrent use.
@@ -57,7 +57,7 @@ type MemoryFilter struct {
 	ids   *filter.Rotating
 }
 
-var _ Filter = (*MemoryFilter)(nil)
+var _ semel.KeyFilter = (*MemoryFilter)(nil)
 
 // NewMemoryFilter returns an empty filter. Nil options are the zero options.
 // All options that are out of bounds are named in one error, which wraps
@@ -90,7 +90,7 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	return &MemoryFilter{clock: clock.New(o.Clock, time.Time{}), alone: o.Alone, ids: ids}, nil
 }
 
-// MayContain implements Filter. It does not block.
+// MayContain implements semel.KeyFilter. It does not block.
 func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []bool) error {
 	var room [128]byte
 	if f.alone {
@@ -106,7 +106,7 @@ func (f *MemoryFilter) MayContain(_ context.Context, keys []semel.Key, maybe []b
 	return nil
 }
 
-// Add implements Filter. It does not block.
+// Add implements semel.KeyFilter. It does not block.
 func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) {
 	var room [128]byte
 	f.mu.Lock()
@@ -124,7 +124,7 @@ func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) 
 	return refused
 }
 
-// Rate implements Filter.
+// Rate implements semel.KeyFilter.
 func (f *MemoryFilter) Rate() float64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

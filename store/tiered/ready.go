@@ -6,17 +6,12 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// readier is the ability of a store to say whether it could do its work now.
-type readier interface {
-	Ready(ctx context.Context) error
-}
-
 // Ready returns nil if claims can be decided now, or else why not. Layers that
 // do not answer are left out, so that only the durable store is asked, if it can
 // tell; and under Pass not even that. It blocks at most until ctx ends and may be
 // called at any time.
 func (s *Store) Ready(ctx context.Context) error {
-	ready, ok := semel.Ability[readier](s.below)
+	ready, ok := semel.Ability[semel.Readier](s.below)
 	if !ok || s.opts.OnOutage == Pass {
 		return nil
 	}

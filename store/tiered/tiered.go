@@ -75,23 +75,11 @@ type Layer struct {
 	// "cache" with its place among the layers, from 1.
 	Name string
 	// Filter tells keys that are certainly new.
-	Filter Filter
+	Filter semel.KeyFilter
 	// Cache keeps copies of done keys. It must be a [semel.Looker] and a
 	// [semel.Resolver], and nobody but stacks above the same durable store may
 	// claim in it.
 	Cache semel.Store
-}
-
-// Filter tells which keys are certainly new. All methods may be called at once
-// from many goroutines.
-type Filter interface {
-	// MayContain sets maybe[i] to false if keys[i] was certainly not added.
-	MayContain(ctx context.Context, keys []semel.Key, maybe []bool) error
-	// Add adds keys. Whether those of a failed call were added is not known.
-	Add(ctx context.Context, keys []semel.Key) error
-	// Rate is the probability with which a key that was not added is called
-	// maybe seen. It does not block.
-	Rate() float64
 }
 
 // Store is a stack of stores. It is safe for concurrent use, starts no

@@ -11,7 +11,6 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/redisstore"
 	"github.com/semel-dev/semel/store/tiered"
 )
@@ -121,7 +120,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 	if err != nil {
 		return layer, err
 	}
-	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (tiered.Filter, func() error, error) {
+	filter, err := tiered.OpenFilter(ctx, func(ctx context.Context) (semel.KeyFilter, func() error, error) {
 		return s.inRedis(ctx, env.Name, server)
 	})
 	if err != nil {
@@ -133,7 +132,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 }
 
 // OpenFilter implements config.FilterSpec: the filter decides alone.
-func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (pipeline.KeyFilter, error) {
+func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (semel.KeyFilter, error) {
 	if s.Redis.Name == "" {
 		return s.inMemory(true)
 	}
@@ -149,11 +148,11 @@ func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (pipeline.
 	return filter, nil
 }
 
-func (s *Store) inMemory(alone bool) (tiered.Filter, error) {
+func (s *Store) inMemory(alone bool) (semel.KeyFilter, error) {
 	return tiered.NewMemoryFilter(&tiered.FilterOptions{Window: s.Window, Capacity: int(s.Expect), ErrorRate: s.Rate, Alone: alone})
 }
 
-func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (tiered.Filter, func() error, error) {
+func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (semel.KeyFilter, func() error, error) {
 	client, err := server.Connect(ctx)
 	if err != nil {
 		return nil, nil, err

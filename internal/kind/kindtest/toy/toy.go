@@ -84,6 +84,9 @@ type counter struct {
 	n, last int
 }
 
+// Traits implements pipeline.Source.
+func (*counter) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{} }
+
 // Read implements pipeline.Source.
 func (c *counter) Read(context.Context) ([]*pipeline.Item, error) {
 	if c.n == c.last {
