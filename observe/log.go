@@ -2,8 +2,6 @@ package observe
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -11,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -84,20 +83,17 @@ func NewLog(log *slog.Logger, opts *LogOptions) (*Log, error) {
 }
 
 func (l *Log) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("observe: "+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("observe: ")
 	if l.log == nil {
-		bad("NewLog: the log is nil")
+		wrong.Add("NewLog: the log is nil")
 	}
 	if l.opts.Burst < 0 {
-		bad("LogOptions.Burst: %d is negative", l.opts.Burst)
+		wrong.Add("LogOptions.Burst: %d is negative", l.opts.Burst)
 	}
 	if l.opts.Interval < 0 {
-		bad("LogOptions.Interval: %v is negative", l.opts.Interval)
+		wrong.Add("LogOptions.Interval: %v is negative", l.opts.Interval)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // Close writes the counts of suppressed lines. Later events are written line by

@@ -2,13 +2,12 @@ package pipeline
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -144,39 +143,36 @@ func thisProcess() string {
 }
 
 func (o *Options) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("pipeline: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("pipeline: Options.")
 	if o.Key == nil {
-		bad("Key is missing")
+		wrong.Add("Key is missing")
 	}
 	for name, n := range map[string]int64{
 		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "BatchBytes": o.BatchBytes, "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
 		"Wait": int64(o.Wait), "Shutdown": int64(o.Shutdown),
 	} {
 		if n < 1 {
-			bad("%s: %d is below 1", name, n)
+			wrong.Add("%s: %d is below 1", name, n)
 		}
 	}
 	if o.Window < 0 {
-		bad("Window: %v is negative", o.Window)
+		wrong.Add("Window: %v is negative", o.Window)
 	}
 	if o.OnMissing > MissingHash {
-		bad("OnMissing: %d is no such policy", o.OnMissing)
+		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
 	}
 	if o.Order > OrderLane {
-		bad("Order: %d is neither OrderKey nor OrderLane", o.Order)
+		wrong.Add("Order: %d is neither OrderKey nor OrderLane", o.Order)
 	}
 	for name, then := range map[string]Then{"OnLate": o.OnLate, "OnMismatch": o.OnMismatch} {
 		if then > Stop {
-			bad("%s: %d is none of Park, Drop and Stop", name, then)
+			wrong.Add("%s: %d is none of Park, Drop and Stop", name, then)
 		}
 	}
 	if o.Parker == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
-		bad("Parker is missing, and messages are to be parked")
+		wrong.Add("Parker is missing, and messages are to be parked")
 	}
-	return errors.Join(append(errs, o.Failure.validate())...)
+	return errors.Join(wrong.Err(), o.Failure.validate())
 }
 
 // Then says what becomes of a message that is not tried again.
@@ -227,20 +223,17 @@ func (f *Failure) defaults() {
 }
 
 func (f *Failure) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("pipeline: Failure."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("pipeline: Failure.")
 	if f.Attempts < 1 {
-		bad("Attempts: %d is below 1", f.Attempts)
+		wrong.Add("Attempts: %d is below 1", f.Attempts)
 	}
 	if f.From <= 0 || f.To < f.From {
-		bad("From, To: %v and %v are not above 0 and in order", f.From, f.To)
+		wrong.Add("From, To: %v and %v are not above 0 and in order", f.From, f.To)
 	}
 	if f.Then > Stop {
-		bad("Then: %d is none of Park, Drop and Stop", f.Then)
+		wrong.Add("Then: %d is none of Park, Drop and Stop", f.Then)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // Pause returns how long to wait after a number of tries, from 1: From doubled
@@ -264,11 +257,11 @@ type argument struct {
 // missing returns the error of a constructor that names all arguments which are
 // nil, or nil if none is.
 func missing(constructor string, of ...argument) error {
-	var errs []error
+	wrong := invalid.In("pipeline: " + constructor + ": ")
 	for _, a := range of {
 		if a.missing {
-			errs = append(errs, fmt.Errorf("pipeline: %s: the %s is nil: %w", constructor, a.name, semel.ErrInvalidRequest))
+			wrong.Add("the %s is nil", a.name)
 		}
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }

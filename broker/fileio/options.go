@@ -1,12 +1,10 @@
 package fileio
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -70,32 +68,29 @@ func (o *SourceOptions) defaults() {
 }
 
 func (o *SourceOptions) validate(paths []string) error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("fileio: "+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("fileio: ")
 	if len(paths) == 0 {
-		bad("no path is given")
+		wrong.Add("no path is given")
 	}
 	for _, path := range paths {
 		if _, err := filepath.Match(path, ""); path == "" || err != nil {
-			bad("the path %q is not a pattern", path)
+			wrong.Add("the path %q is not a pattern", path)
 		}
 	}
 	if o.Poll < time.Millisecond {
-		bad("SourceOptions.Poll: %v is below 1ms", o.Poll)
+		wrong.Add("SourceOptions.Poll: %v is below 1ms", o.Poll)
 	}
 	if o.Linger < o.Poll {
-		bad("SourceOptions.Linger: %v is below Poll", o.Linger)
+		wrong.Add("SourceOptions.Linger: %v is below Poll", o.Linger)
 	}
 	if o.MaxLine < 0 {
-		bad("SourceOptions.MaxLine: %d is negative", o.MaxLine)
+		wrong.Add("SourceOptions.MaxLine: %d is negative", o.MaxLine)
 	}
 	if o.SaveEvery < 0 {
-		bad("SourceOptions.SaveEvery: %v is negative", o.SaveEvery)
+		wrong.Add("SourceOptions.SaveEvery: %v is negative", o.SaveEvery)
 	}
 	if o.FromEnd && !o.Follow {
-		bad("SourceOptions.FromEnd: it needs Follow")
+		wrong.Add("SourceOptions.FromEnd: it needs Follow")
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }

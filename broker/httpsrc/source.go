@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -113,20 +114,17 @@ func Open(opts *Options) (*Source, error) {
 }
 
 func (o *Options) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("httpsrc: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("httpsrc: Options.")
 	if o.Listen == "" {
-		bad("Listen is missing")
+		wrong.Add("Listen is missing")
 	}
 	if o.Path[0] != '/' {
-		bad("Path: %q does not begin with /", o.Path)
+		wrong.Add("Path: %q does not begin with /", o.Path)
 	}
 	if o.MaxBody < 0 || o.Wait < 0 || o.MaxBytes < 0 {
-		bad("MaxBody, Wait, MaxBytes: %d, %v, %d: none may be negative", o.MaxBody, o.Wait, o.MaxBytes)
+		wrong.Add("MaxBody, Wait, MaxBytes: %d, %v, %d: none may be negative", o.MaxBody, o.Wait, o.MaxBytes)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // Addr returns the address of the listener.

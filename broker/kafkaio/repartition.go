@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -37,15 +38,15 @@ func (r *Repartition) withDefaults(group string) *Repartition {
 	return &set
 }
 
-func (r *Repartition) validate(o *TransactorOptions, bad func(format string, args ...any)) {
+func (r *Repartition) validate(o *TransactorOptions, wrong *invalid.List) {
 	if r.Partitions < 0 {
-		bad("Repartition.Partitions: %d is below 0", r.Partitions)
+		wrong.Add("Repartition.Partitions: %d is below 0", r.Partitions)
 	}
 	if slices.Contains(append([]string{o.Output, o.Parked, o.Changelog}, o.Inputs...), r.Topic) {
-		bad("Repartition.Topic: %s is another topic of the pipeline; it needs one of its own", r.Topic)
+		wrong.Add("Repartition.Topic: %s is another topic of the pipeline; it needs one of its own", r.Topic)
 	}
 	if o.Redo {
-		bad("Redo: with Repartition offsets that are set back are those of another group, and what it copies again are new records")
+		wrong.Add("Redo: with Repartition offsets that are set back are those of another group, and what it copies again are new records")
 	}
 }
 

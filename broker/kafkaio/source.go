@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -140,22 +141,19 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 }
 
 func (o *SourceOptions) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("kafkaio: SourceOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("kafkaio: SourceOptions.")
 	for name, missing := range map[string]bool{"Client": len(o.Client) == 0, "Group": o.Group == "", "Topics": len(o.Topics) == 0} {
 		if missing {
-			bad("%s is missing", name)
+			wrong.Add("%s is missing", name)
 		}
 	}
 	if o.SessionTimeout < 0 || o.MaxPoll < 0 || o.CommitEvery < 0 {
-		bad("SessionTimeout, MaxPoll, CommitEvery: %v, %d, %v: none may be negative", o.SessionTimeout, o.MaxPoll, o.CommitEvery)
+		wrong.Add("SessionTimeout, MaxPoll, CommitEvery: %v, %d, %v: none may be negative", o.SessionTimeout, o.MaxPoll, o.CommitEvery)
 	}
 	if o.Reset > ResetFail {
-		bad("Reset: %d is no such policy", o.Reset)
+		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // Ready implements semel.Readier.

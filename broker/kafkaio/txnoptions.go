@@ -2,14 +2,12 @@ package kafkaio
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
@@ -186,15 +184,12 @@ func set[T comparable](field *T, value T) {
 }
 
 func (o *TransactorOptions) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("kafkaio: TransactorOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("kafkaio: TransactorOptions.")
 	for name, missing := range map[string]bool{
 		"Client": len(o.Client) == 0, "Group": o.Group == "", "Inputs": len(o.Inputs) == 0, "Output": o.Output == "", "Key": o.Key == nil,
 	} {
 		if missing {
-			bad("%s is missing", name)
+			wrong.Add("%s is missing", name)
 		}
 	}
 	for name, n := range map[string]int64{
@@ -203,45 +198,45 @@ func (o *TransactorOptions) validate() error {
 		"Failure.Attempts": int64(o.Failure.Attempts), "Failure.From": int64(o.Failure.From),
 	} {
 		if n < 1 {
-			bad("%s: %d is below 1", name, n)
+			wrong.Add("%s: %d is below 1", name, n)
 		}
 	}
 	if o.Grace < 0 || o.Grace > 0 && !o.EventTime {
-		bad("Grace: %v needs EventTime and cannot be negative", o.Grace)
+		wrong.Add("Grace: %v needs EventTime and cannot be negative", o.Grace)
 	}
 	if o.TransactionTimeout <= 2*o.Interval {
-		bad("TransactionTimeout: %v is not longer than twice the Interval of %v", o.TransactionTimeout, o.Interval)
+		wrong.Add("TransactionTimeout: %v is not longer than twice the Interval of %v", o.TransactionTimeout, o.Interval)
 	}
 	if o.Failure.To < o.Failure.From || time.Duration(o.Failure.Attempts)*o.Failure.To > o.TransactionTimeout/4 {
-		bad("Failure: %d pauses of up to %v do not fit into a quarter of the TransactionTimeout of %v", o.Failure.Attempts, o.Failure.To, o.TransactionTimeout)
+		wrong.Add("Failure: %d pauses of up to %v do not fit into a quarter of the TransactionTimeout of %v", o.Failure.Attempts, o.Failure.To, o.TransactionTimeout)
 	}
 	if o.OnLate > pipeline.Stop || o.Failure.Then > pipeline.Stop {
-		bad("OnLate, Failure.Then: %d and %d are not both of Park, Drop and Stop", o.OnLate, o.Failure.Then)
+		wrong.Add("OnLate, Failure.Then: %d and %d are not both of Park, Drop and Stop", o.OnLate, o.Failure.Then)
 	}
 	if o.DeliverLate && o.OnLate != pipeline.Park {
-		bad("DeliverLate: it contradicts OnLate: %s", o.OnLate)
+		wrong.Add("DeliverLate: it contradicts OnLate: %s", o.OnLate)
 	}
 	if o.OnMissing > pipeline.MissingHash {
-		bad("OnMissing: %d is no such policy", o.OnMissing)
+		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
 	}
 	if o.Reset > ResetFail {
-		bad("Reset: %d is no such policy", o.Reset)
+		wrong.Add("Reset: %d is no such policy", o.Reset)
 	}
 	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime && o.OnLate == pipeline.Park && !o.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park) {
-		bad("Parked is missing, and messages are to be parked")
+		wrong.Add("Parked is missing, and messages are to be parked")
 	}
 	if o.Repartition != nil {
-		o.Repartition.validate(o, bad)
+		o.Repartition.validate(o, wrong)
 	}
 	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
-		bad("Inputs, Output, Parked: one topic cannot be two of them")
+		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
 	}
 	for _, topic := range o.reads() {
 		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output, o.Parked}, o.Inputs...), name) {
-			bad("Changelog: %s is another topic of the pipeline; it needs one of its own", name)
+			wrong.Add("Changelog: %s is another topic of the pipeline; it needs one of its own", name)
 		}
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // changelogOf returns the changelog topic of a topic that is decided.

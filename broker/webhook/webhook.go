@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -119,47 +120,44 @@ func New(opts *Options) (*Sink, error) {
 }
 
 func (o *Options) validate() (target string, err error) {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("webhook: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("webhook: Options.")
 	u, err := url.Parse(o.URL)
 	switch {
 	case err != nil:
-		bad("URL is not a valid URL") // the parser's error may contain a password
+		wrong.Add("URL is not a valid URL") // the parser's error may contain a password
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		bad("URL: write http://host or https://host")
+		wrong.Add("URL: write http://host or https://host")
 	default:
 		target = shown(u)
 	}
 	if _, err := http.NewRequest(o.Method, "http://host", nil); err != nil {
-		bad("Method: %q is not a valid method", o.Method)
+		wrong.Add("Method: %q is not a valid method", o.Method)
 	}
 	for name, values := range o.Headers {
 		if len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return !printable(v) }) {
-			bad("Headers: the value of %q is missing, or is not visible ASCII", name)
+			wrong.Add("Headers: the value of %q is missing, or is not visible ASCII", name)
 		}
 	}
 	for _, name := range slices.Concat(o.Forward, slices.Sorted(maps.Keys(o.Headers))) {
 		if !token(name) || slices.Contains(ofConnection, textproto.CanonicalMIMEHeaderKey(name)) {
-			bad("Headers, Forward: %q is not a valid header name, or is a header of the connection", name)
+			wrong.Add("Headers, Forward: %q is not a valid header name, or is a header of the connection", name)
 		}
 	}
 	if o.Pipeline != "" && !printable(o.Pipeline) {
-		bad("Pipeline: %q is not visible ASCII", o.Pipeline)
+		wrong.Add("Pipeline: %q is not visible ASCII", o.Pipeline)
 	}
 	if o.Timeout < 0 {
-		bad("Timeout: %v is negative", o.Timeout)
+		wrong.Add("Timeout: %v is negative", o.Timeout)
 	}
 	if o.Parallel < 0 {
-		bad("Parallel: %d is negative", o.Parallel)
+		wrong.Add("Parallel: %d is negative", o.Parallel)
 	}
 	for _, status := range slices.Concat(o.Success, o.Retry) {
 		if status < 200 || status > 599 {
-			bad("Success, Retry: %d is not a valid status", status)
+			wrong.Add("Success, Retry: %d is not a valid status", status)
 		}
 	}
-	return target, errors.Join(errs...)
+	return target, wrong.Err()
 }
 
 // shown returns an address without password and query, because either may be a

@@ -20,7 +20,6 @@ package memstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -30,6 +29,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/internal/table"
 )
 
@@ -168,26 +168,23 @@ func New(opts *Options) (*Store, error) {
 }
 
 func (o *Options) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("memstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("memstore: Options.")
 	if o.MaxWindow < 0 {
-		bad("MaxWindow: %v is negative", o.MaxWindow)
+		wrong.Add("MaxWindow: %v is negative", o.MaxWindow)
 	}
 	if o.Expect < 0 {
-		bad("Expect: %d is negative", o.Expect)
+		wrong.Add("Expect: %d is negative", o.Expect)
 	}
 	if o.MaxKeys < 0 {
-		bad("MaxKeys: %d is negative", o.MaxKeys)
+		wrong.Add("MaxKeys: %d is negative", o.MaxKeys)
 	}
 	if o.OnFull > Shorten {
-		bad("OnFull: %d is neither Refuse nor Shorten", o.OnFull)
+		wrong.Add("OnFull: %d is neither Refuse nor Shorten", o.OnFull)
 	}
 	if o.MaxResult < 0 {
-		bad("MaxResult: %d is negative", o.MaxResult)
+		wrong.Add("MaxResult: %d is negative", o.MaxResult)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // Traits implements [semel.Store].

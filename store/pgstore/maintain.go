@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // DefaultEvery is the default of [MaintainOptions].
@@ -59,20 +60,17 @@ func (o *MaintainOptions) checked() (MaintainOptions, error) {
 	if c.OnPass == nil {
 		c.OnPass = func(int64, error) {}
 	}
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("pgstore: MaintainOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("pgstore: MaintainOptions.")
 	if c.Every < time.Second {
-		bad("Every: %v is less than 1s", c.Every)
+		wrong.Add("Every: %v is less than 1s", c.Every)
 	}
 	if c.Rate < 0 {
-		bad("Rate: %d is negative", c.Rate)
+		wrong.Add("Rate: %d is negative", c.Rate)
 	}
 	if h := c.Hours; h.From < 0 || h.From > 23 || h.To < 0 || h.To > 24 {
-		bad("Hours: %d to %d are not hours of a day", h.From, h.To)
+		wrong.Add("Hours: %d to %d are not hours of a day", h.From, h.To)
 	}
-	return c, errors.Join(errs...)
+	return c, wrong.Err()
 }
 
 // rest is how many times as long as a clean-up works it rests: that leaves the

@@ -1,11 +1,10 @@
 package pgstore
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // Defaults of [Options].
@@ -76,23 +75,19 @@ func (o *Options) checked() (Options, error) {
 	if c.MessageTime == nil {
 		c.MessageTime = IDTime
 	}
-	errs := c.Names.validate()
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("pgstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("pgstore: Options.")
+	wrong.Join(c.Names.validate()...)
 	if c.MaxResult < 0 || c.MaxResult > mostResult {
-		bad("MaxResult: %d is not between 0 and %d", c.MaxResult, mostResult)
+		wrong.Add("MaxResult: %d is not between 0 and %d", c.MaxResult, mostResult)
 	}
 	if c.Cleanup != "" {
-		if err := c.Cleanup.validate("Options.Cleanup"); err != nil {
-			errs = append(errs, err)
-		}
+		wrong.Join(c.Cleanup.validate("Options.Cleanup"))
 	}
 	if c.LockWait < time.Millisecond || c.LockWait > mostLockWait {
-		bad("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)
+		wrong.Add("LockWait: %v is not between 1ms and %v", c.LockWait, mostLockWait)
 	}
 	if c.Retries < 0 {
-		bad("Retries: %d is negative", c.Retries)
+		wrong.Add("Retries: %d is negative", c.Retries)
 	}
-	return c, errors.Join(errs...)
+	return c, wrong.Err()
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // These are the defaults of [ClientOptions].
@@ -111,23 +112,20 @@ func (o *ClientOptions) complete(t target) error {
 	if o.TLS == nil && t.secure {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("redisstore: ClientOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("redisstore: ClientOptions.")
 	if o.Database < 0 {
-		bad("Database: %d is negative", o.Database)
+		wrong.Add("Database: %d is negative", o.Database)
 	}
 	if o.Username != "" && o.Password == "" {
-		bad("Password: the user %q has none", o.Username)
+		wrong.Add("Password: the user %q has none", o.Username)
 	}
 	if o.ConnectTimeout < time.Millisecond {
-		bad("ConnectTimeout: %v is shorter than 1ms", o.ConnectTimeout)
+		wrong.Add("ConnectTimeout: %v is shorter than 1ms", o.ConnectTimeout)
 	}
 	if o.Timeout < time.Millisecond {
-		bad("Timeout: %v is shorter than 1ms", o.Timeout)
+		wrong.Add("Timeout: %v is shorter than 1ms", o.Timeout)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // target is what a URL names.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // These are the defaults of [FilterOptions].
@@ -146,31 +146,28 @@ func (o *FilterOptions) complete() error {
 	o.Rate = cmp.Or(o.Rate, DefaultFilterRate)
 	o.Window = cmp.Or(o.Window, DefaultFilterWindow)
 	o.Slices = cmp.Or(o.Slices, DefaultFilterSlices)
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("redisstore: FilterOptions."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("redisstore: FilterOptions.")
 	if strings.ContainsAny(o.Prefix, "{}") {
-		bad("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
+		wrong.Add("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
 	}
 	if o.Capacity <= 0 {
-		bad("Capacity: %d is not above 0", o.Capacity)
+		wrong.Add("Capacity: %d is not above 0", o.Capacity)
 	}
 	if !(o.Rate >= 1e-7 && o.Rate < 0.5) {
-		bad("Rate: %g is not from 1e-7 to 0.5", o.Rate)
+		wrong.Add("Rate: %g is not from 1e-7 to 0.5", o.Rate)
 	}
 	switch {
 	case o.Slices < 1 || o.Slices > 64:
-		bad("Slices: %d is not between 1 and 64", o.Slices)
+		wrong.Add("Slices: %d is not between 1 and 64", o.Slices)
 	case o.Window < time.Duration(o.Slices)*time.Second:
-		bad("Window: %v is not a second for each of %d slices", o.Window, o.Slices)
+		wrong.Add("Window: %v is not a second for each of %d slices", o.Window, o.Slices)
 	}
 	switch o.Form {
 	case FilterAuto, FilterModule, FilterBits:
 	default:
-		bad("Form: %q is neither %q nor %q", o.Form, FilterModule, FilterBits)
+		wrong.Add("Form: %q is neither %q nor %q", o.Form, FilterModule, FilterBits)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // sliceRate returns the rate of one slice with which all slices together have

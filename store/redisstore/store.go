@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // These are the defaults of [Options] and [Compact].
@@ -236,34 +237,31 @@ func (o *Options) withDefaults() Options {
 }
 
 func (o *Options) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("redisstore: Options."+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("redisstore: Options.")
 	if strings.ContainsAny(o.Prefix, "{}") {
-		bad("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
+		wrong.Add("Prefix: %q contains a brace, which decides the slot in a cluster", o.Prefix)
 	}
 	if o.Persistence > Synced {
-		bad("Persistence: %d is not Volatile, Logged or Synced", o.Persistence)
+		wrong.Add("Persistence: %d is not Volatile, Logged or Synced", o.Persistence)
 	}
 	if o.MaxResult < 0 {
-		bad("MaxResult: %d is negative", o.MaxResult)
+		wrong.Add("MaxResult: %d is negative", o.MaxResult)
 	}
 	if c := o.Compact; c != nil {
 		if c.Window <= 0 || c.Window == semel.Forever {
-			bad("Compact.Window: %v is not above 0, or is Forever", c.Window)
+			wrong.Add("Compact.Window: %v is not above 0, or is Forever", c.Window)
 		}
 		if c.Slices < 1 || c.Slices > 64 {
-			bad("Compact.Slices: %d is not from 1 to 64", c.Slices)
+			wrong.Add("Compact.Slices: %d is not from 1 to 64", c.Slices)
 		}
 		if c.Expect < 0 {
-			bad("Compact.Expect: %d is negative", c.Expect)
+			wrong.Add("Compact.Expect: %d is negative", c.Expect)
 		}
 		if c.Grace < time.Millisecond || c.Grace >= c.Window {
-			bad("Compact.Grace: %v is not between 1ms and the window of %v", c.Grace, c.Window)
+			wrong.Add("Compact.Grace: %v is not between 1ms and the window of %v", c.Grace, c.Window)
 		}
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // greet asks for the version and the mode of the server.

@@ -2,7 +2,6 @@ package tiered
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // Defaults of [Options].
@@ -164,25 +164,22 @@ func Dual(cache, durable semel.Store, opts *Options) (*Store, error) {
 
 // stack makes the layers and reports all that is wrong with the options.
 func (s *Store) stack() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("tiered: "+format+": %w", append(args, semel.ErrInvalidRequest)...))
-	}
+	wrong := invalid.In("tiered: ")
 	o := &s.opts
 	if o.MaxAge < 0 {
-		bad("Options.MaxAge: %v is negative", o.MaxAge)
+		wrong.Add("Options.MaxAge: %v is negative", o.MaxAge)
 	}
 	if o.Timeout < 0 {
-		bad("Options.Timeout: %v is negative", o.Timeout)
+		wrong.Add("Options.Timeout: %v is negative", o.Timeout)
 	}
 	if o.Retry < 0 {
-		bad("Options.Retry: %v is negative", o.Retry)
+		wrong.Add("Options.Retry: %v is negative", o.Retry)
 	}
 	if o.OnOutage > Pass {
-		bad("Options.OnOutage: %d is none of Stop, Wait and Pass", o.OnOutage)
+		wrong.Add("Options.OnOutage: %d is none of Stop, Wait and Pass", o.OnOutage)
 	}
 	if s.below == nil {
-		bad("the durable store is nil")
+		wrong.Add("the durable store is nil")
 	} else {
 		s.claims, s.durable = join(s.below)
 		s.traits = s.below.Traits()
@@ -190,23 +187,23 @@ func (s *Store) stack() error {
 		s.looker, looks = semel.Ability[semel.Looker](s.below)
 		s.resolver, resolves = semel.Ability[semel.Resolver](s.below)
 		if !looks || !resolves {
-			bad("the durable store %T looks keys up: %t, and removes them: %t; a stack needs both", s.below, looks, resolves)
+			wrong.Add("the durable store %T looks keys up: %t, and removes them: %t; a stack needs both", s.below, looks, resolves)
 		}
 	}
 	for i, opts := range o.Layers {
 		l, err := newLayer(i, opts, o)
 		switch {
 		case err != nil:
-			bad("Options.Layers[%d]: %w", i, err)
+			wrong.Add("Options.Layers[%d]: %w", i, err)
 			continue
 		case l.filter != nil && !o.SoleWriter:
-			bad("Options.Layers[%d]: a filter that does not see every writer is of no use; if it does, set SoleWriter", i)
+			wrong.Add("Options.Layers[%d]: a filter that does not see every writer is of no use; if it does, set SoleWriter", i)
 		case l.cache != nil:
 			s.traits.Exact = s.traits.Exact && l.traits.Exact
 		}
 		s.layers = append(s.layers, l)
 	}
-	return errors.Join(errs...)
+	return wrong.Err()
 }
 
 // join joins the single calls that come to a durable store, which may do so
