@@ -21,7 +21,7 @@ func memory(t *testing.T, opts *memstore.Options) semel.Store {
 
 func TestLateMessagesFollowThePolicy(t *testing.T) {
 	t.Parallel()
-	broken := errors.New("the parking lot is closed")
+	broken := errors.New("the dead-letter store is closed")
 	for name, c := range map[string]struct {
 		policy semel.LatePolicy
 		parks  error

@@ -15,7 +15,7 @@ import (
 
 func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lot, err := pipeline.OpenDirLot(t.TempDir())
+		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,13 +23,13 @@ func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) 
 		// that was made anew.
 		for _, body := range []string{"first, without a key", "second, without a key", "second, without a key"} {
 			r := newRig(t)
-			r.lot, r.opts.Parker = lot, lot
+			r.letters, r.opts.DeadLetters = letters, letters
 			r.add(0, "", "").Message.Body = []byte(body)
 			r.run()
 			r.wantAcked(1)
 		}
 		var bodies []string
-		if err := lot.Parked(t.Context(), "", func(p *pipeline.Parked) bool {
+		if err := letters.List(t.Context(), "", func(p *pipeline.Parked) bool {
 			bodies = append(bodies, string(p.Message.Body))
 			return true
 		}); err != nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// DirLot is a Lot in a directory: a file of JSON for each message, in a
+// DeadLetterDir is a DeadLetterStore in a directory: a file of JSON for each message, in a
 // directory for each pipeline. A file beside it with the ending .redrive says
 // that the message is queued, and audit.jsonl what was taken out. Processes of
 // one machine may share it.
-type DirLot struct{ dir string }
+type DeadLetterDir struct{ dir string }
 
-var _ Lot = (*DirLot)(nil)
+var _ DeadLetterStore = (*DeadLetterDir)(nil)
 
 // The endings of file names.
 const (
@@ -32,25 +32,25 @@ const (
 	redriveEnding = ".redrive"
 )
 
-// AuditName is the file in a DirLot that says who took out what.
+// AuditName is the file in a DeadLetterDir that says who took out what.
 const AuditName = "audit.jsonl"
 
-// OpenDirLot returns the lot in a directory, which is made if there is none.
-func OpenDirLot(dir string) (*DirLot, error) {
+// OpenDeadLetterDir returns the dead-letter store in a directory, which is made if there is none.
+func OpenDeadLetterDir(dir string) (*DeadLetterDir, error) {
 	if dir == "" {
-		return nil, fmt.Errorf("pipeline: open the lot: no directory is named: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("pipeline: open the dead-letter store: no directory is named: %w", semel.ErrInvalidRequest)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("pipeline: open the lot: %w", err)
+		return nil, fmt.Errorf("pipeline: open the dead-letter store: %w", err)
 	}
-	return &DirLot{dir}, nil
+	return &DeadLetterDir{dir}, nil
 }
 
-// Close implements Lot.
-func (l *DirLot) Close() error { return nil }
+// Close implements DeadLetterStore.
+func (l *DeadLetterDir) Close() error { return nil }
 
 // Park implements Parker.
-func (l *DirLot) Park(_ context.Context, list []Parked) error {
+func (l *DeadLetterDir) Park(_ context.Context, list []Parked) error {
 	dirs := map[string]bool{}
 	for i := range list {
 		p := &list[i]
@@ -81,7 +81,7 @@ func (l *DirLot) Park(_ context.Context, list []Parked) error {
 }
 
 // of returns the directory of a pipeline and makes it if there is none.
-func (l *DirLot) of(pipeline string) (string, error) {
+func (l *DeadLetterDir) of(pipeline string) (string, error) {
 	if pipeline == "" || pipeline != filepath.Base(pipeline) || strings.HasPrefix(pipeline, ".") {
 		return "", fmt.Errorf("park: %q is no name for a pipeline that keeps its messages in a directory", pipeline)
 	}
@@ -130,8 +130,8 @@ func syncDir(dir string) error {
 	return err
 }
 
-// Parked implements Lot.
-func (l *DirLot) Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error {
+// Parked implements DeadLetterStore.
+func (l *DeadLetterDir) List(ctx context.Context, pipeline string, fn func(*Parked) bool) error {
 	list, unreadable, err := l.list(ctx, pipeline)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (l *DirLot) Parked(ctx context.Context, pipeline string, fn func(*Parked) b
 
 // dirs returns the directories of the pipelines. Names are taken as they are,
 // whatever they mean as patterns.
-func (l *DirLot) dirs() ([]string, error) {
+func (l *DeadLetterDir) dirs() ([]string, error) {
 	entries, err := os.ReadDir(l.dir)
 	var dirs []string
 	for _, e := range entries {
@@ -158,8 +158,8 @@ func (l *DirLot) dirs() ([]string, error) {
 	return dirs, err
 }
 
-// Count implements Lot.
-func (l *DirLot) Count(ctx context.Context, pipeline string) (n int64, err error) {
+// Count implements DeadLetterStore.
+func (l *DeadLetterDir) Count(ctx context.Context, pipeline string) (n int64, err error) {
 	dirs := []string{filepath.Join(l.dir, pipeline)}
 	if pipeline == "" {
 		if dirs, err = l.dirs(); err != nil {
@@ -186,7 +186,7 @@ func isParked(name string) bool {
 
 // list reads the messages of a pipeline, or of all, and says which files it
 // cannot read.
-func (l *DirLot) list(ctx context.Context, pipeline string) (list []*Parked, unreadable []error, err error) {
+func (l *DeadLetterDir) list(ctx context.Context, pipeline string) (list []*Parked, unreadable []error, err error) {
 	dirs := []string{filepath.Join(l.dir, pipeline)}
 	if pipeline == "" {
 		if dirs, err = l.dirs(); err != nil {
@@ -242,7 +242,7 @@ func readParked(name string) (*Parked, error) {
 }
 
 // find returns the file of a message.
-func (l *DirLot) find(id string) (string, error) {
+func (l *DeadLetterDir) find(id string) (string, error) {
 	if id == "" || strings.ContainsAny(id, `\/.`) {
 		return "", fmt.Errorf("%q: %w", id, ErrNotParked)
 	}
@@ -261,8 +261,8 @@ func (l *DirLot) find(id string) (string, error) {
 	return "", fmt.Errorf("%s: %w", id, ErrNotParked)
 }
 
-// Get implements Lot.
-func (l *DirLot) Get(_ context.Context, id string) (*Parked, error) {
+// Get implements DeadLetterStore.
+func (l *DeadLetterDir) Get(_ context.Context, id string) (*Parked, error) {
 	name, err := l.find(id)
 	if err != nil {
 		return nil, err
@@ -274,8 +274,8 @@ func (l *DirLot) Get(_ context.Context, id string) (*Parked, error) {
 	return p, err
 }
 
-// Queue implements Lot.
-func (l *DirLot) Queue(_ context.Context, ids []string) error {
+// Queue implements DeadLetterStore.
+func (l *DeadLetterDir) Queue(_ context.Context, ids []string) error {
 	for _, id := range ids {
 		name, err := l.find(id)
 		if err != nil {
@@ -295,8 +295,8 @@ func (l *DirLot) Queue(_ context.Context, ids []string) error {
 	return nil
 }
 
-// Queued implements Lot.
-func (l *DirLot) Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error) {
+// Queued implements DeadLetterStore.
+func (l *DeadLetterDir) Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error) {
 	entries, err := os.ReadDir(filepath.Join(l.dir, pipeline))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -334,9 +334,9 @@ func (l *DirLot) Queued(ctx context.Context, pipeline string, max int) ([]*Parke
 	return list, ctx.Err()
 }
 
-// Settle implements Lot. The audit log has the entry before the message is
+// Settle implements DeadLetterStore. The audit log has the entry before the message is
 // gone.
-func (l *DirLot) Settle(_ context.Context, p *Parked, how Settlement) error {
+func (l *DeadLetterDir) Settle(_ context.Context, p *Parked, how Settlement) error {
 	name, err := l.find(p.ID)
 	var kept *Parked
 	if err == nil {
@@ -367,7 +367,7 @@ func (l *DirLot) Settle(_ context.Context, p *Parked, how Settlement) error {
 }
 
 // audit appends an entry to the audit log. It blocks until that is durable.
-func (l *DirLot) audit(p *Parked, how Settlement) (err error) {
+func (l *DeadLetterDir) audit(p *Parked, how Settlement) (err error) {
 	line, err := AuditLine(p, how)
 	if err != nil {
 		return err
@@ -407,8 +407,8 @@ func endsTorn(file *os.File) (bool, error) {
 	return last[0] != '\n', err
 }
 
-// AuditEnd implements Lot.
-func (l *DirLot) AuditEnd(context.Context) (int64, error) {
+// AuditEnd implements DeadLetterStore.
+func (l *DeadLetterDir) AuditEnd(context.Context) (int64, error) {
 	info, err := os.Stat(filepath.Join(l.dir, AuditName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -419,8 +419,8 @@ func (l *DirLot) AuditEnd(context.Context) (int64, error) {
 	return info.Size(), nil
 }
 
-// Settled implements Lot.
-func (l *DirLot) Settled(ctx context.Context, after int64, fn func(Settlement) bool) error {
+// Settled implements DeadLetterStore.
+func (l *DeadLetterDir) Settled(ctx context.Context, after int64, fn func(Settlement) bool) error {
 	file, err := os.Open(filepath.Join(l.dir, AuditName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

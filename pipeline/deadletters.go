@@ -43,7 +43,7 @@ func Reasons() []Reason {
 
 // Parked is a message that was put aside.
 type Parked struct {
-	// ID names it within its lot. It is made from the pipeline, the key, the
+	// ID names it within its dead-letter store. It is made from the pipeline, the key, the
 	// message's origin and its body, so that the same message parked twice is
 	// parked once.
 	ID       string
@@ -54,7 +54,7 @@ type Parked struct {
 	Error  string
 	// Attempts counts the deliveries that were begun.
 	Attempts int
-	// Redrives counts how often it came back from the lot before.
+	// Redrives counts how often it came back from the dead-letter store before.
 	Redrives int
 	// At is when it was put aside.
 	At time.Time
@@ -64,11 +64,11 @@ type Parked struct {
 	Message semel.Message
 }
 
-// ErrNotParked: there is no such message in the lot.
+// ErrNotParked: there is no such message in the dead-letter store.
 var ErrNotParked = errors.New("not parked")
 
 // ErrUnreadable: what is kept there cannot be read, or is no message. All others
-// of the lot can be.
+// of the dead-letter store can be.
 var ErrUnreadable = errors.New("what is parked there cannot be read")
 
 // Parker puts messages aside. Its method may be called by many goroutines at
@@ -81,15 +81,15 @@ type Parker interface {
 	Park(ctx context.Context, list []Parked) error
 }
 
-// Lot keeps messages that were put aside until somebody settles them. Several
-// processes may use one lot at once. Errors of a message that is not there wrap
+// DeadLetterStore keeps messages that were put aside until somebody settles them. Several
+// processes may use one dead-letter store at once. Errors of a message that is not there wrap
 // ErrNotParked.
-type Lot interface {
+type DeadLetterStore interface {
 	Parker
-	// Parked lists what a pipeline has parked, oldest first, until fn returns
-	// false. All pipelines are listed for "". What a lot cannot read it may
+	// List lists what a pipeline has parked, oldest first, until fn returns
+	// false. All pipelines are listed for "". What a dead-letter store cannot read it may
 	// pass over, and names it in an error that wraps ErrUnreadable, behind all others.
-	Parked(ctx context.Context, pipeline string, fn func(*Parked) bool) error
+	List(ctx context.Context, pipeline string, fn func(*Parked) bool) error
 	// Count returns how many messages a pipeline has parked, or all for "". It
 	// does not read them.
 	Count(ctx context.Context, pipeline string) (int64, error)
@@ -110,18 +110,18 @@ type Lot interface {
 	// order, until fn returns false. An entry that is written while AuditEnd runs
 	// may be missing.
 	Settled(ctx context.Context, after int64, fn func(Settlement) bool) error
-	// Close ends what the lot has open.
+	// Close ends what the dead-letter store has open.
 	Close() error
 }
 
-// Settlement says how a message left its lot. It is an entry of the audit log.
+// Settlement says how a message left its dead-letter store. It is an entry of the audit log.
 type Settlement struct {
-	// ID is the message's. The lot sets it.
+	// ID is the message's. The dead-letter store sets it.
 	ID string `json:"id"`
 	// How is HowRedriven, HowSkipped or HowDone.
 	How string `json:"how"`
 	// Delivered reports that the redrive delivered the message. A redrive of a
-	// Lot that did not deliver it found a duplicate.
+	// DeadLetterStore that did not deliver it found a duplicate.
 	Delivered bool `json:"delivered,omitempty"`
 	// Actor names who settled the message, and Reason says why.
 	Actor  string `json:"actor"`
@@ -149,10 +149,10 @@ type auditLine struct {
 	ParkedFor string `json:"parked_for"`
 }
 
-// auditVerb marks the entries of a lot in an audit log that has others too.
+// auditVerb marks the entries of a dead-letter store in an audit log that has others too.
 const auditVerb = "parked"
 
-// AuditLine returns the line of JSON with which a lot notes how a message was
+// AuditLine returns the line of JSON with which a dead-letter store notes how a message was
 // settled.
 func AuditLine(p *Parked, how Settlement) ([]byte, error) {
 	how.ID = p.ID

@@ -4,7 +4,7 @@
 // A [Runner] knows one loop. It reads messages from a [Source], finds their
 // keys, and hands them in batches to a [Session], which decides them, delivers
 // the fresh ones and commits. What is settled is acknowledged to the source,
-// what failed is tried again or put aside in a [Lot]. The session behind the
+// what failed is tried again or put aside in a [DeadLetterStore]. The session behind the
 // loop decides the guarantee:
 //
 //   - [TwoPhase]: any store and any [Sink]. Claim, deliver, complete; then the

@@ -97,7 +97,7 @@ func TestWhatHasNoKeyFollowsItsPolicy(t *testing.T) {
 			r.run()
 			r.wantAcked(want.acked)
 			parked := 0
-			if err := r.lot.Parked(t.Context(), "", func(p *pipeline.Parked) bool {
+			if err := r.letters.List(t.Context(), "", func(p *pipeline.Parked) bool {
 				if parked++; p.Reason != "key-missing" {
 					t.Errorf("parked for %q", p.Reason)
 				}
@@ -361,10 +361,10 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 			t.Errorf("%d deliveries, want none of what is parked", n)
 		}
 		var ids []string
-		if err := r.lot.Parked(ctx, "", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true }); err != nil {
+		if err := r.letters.List(ctx, "", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true }); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.lot.Queue(ctx, ids); err != nil {
+		if err := r.letters.Queue(ctx, ids); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -386,17 +386,17 @@ func TestWhatLeavesTheLotMeanwhileBlocksNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		if err := r.lot.Park(t.Context(), []pipeline.Parked{
+		if err := r.letters.Park(t.Context(), []pipeline.Parked{
 			{ID: "1", Pipeline: "pipeline", Key: semel.Key{ID: "a"}, Reason: "late"}, {ID: "2", Pipeline: "pipeline", Key: semel.Key{ID: "b"}, Reason: "late"},
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.lot.Queue(t.Context(), []string{"1", "2"}); err != nil {
+		if err := r.letters.Queue(t.Context(), []string{"1", "2"}); err != nil {
 			t.Fatal(err)
 		}
 		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
 			time.Sleep(time.Second)
-			return semel.Result{}, r.lot.Settle(ctx, &pipeline.Parked{ID: map[string]string{"a": "1", "b": "2"}[m.Key.ID]}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "somebody"})
+			return semel.Result{}, r.letters.Settle(ctx, &pipeline.Parked{ID: map[string]string{"a": "1", "b": "2"}[m.Key.ID]}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "somebody"})
 		}
 		r.source.endless = true
 		ctx, stop := context.WithCancel(t.Context())
@@ -442,7 +442,7 @@ func TestADrainDoesNotWaitForAStoreThatHangs(t *testing.T) {
 }
 
 // noPlace is a parker that can never take some messages.
-type noPlace struct{ *pipeline.DirLot }
+type noPlace struct{ *pipeline.DeadLetterDir }
 
 func (p noPlace) Park(ctx context.Context, list []pipeline.Parked) error {
 	for i := range list {
@@ -450,14 +450,14 @@ func (p noPlace) Park(ctx context.Context, list []pipeline.Parked) error {
 			return semel.Permanent(errors.New("too large"))
 		}
 	}
-	return p.DirLot.Park(ctx, list)
+	return p.DeadLetterDir.Park(ctx, list)
 }
 
 func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.opts.Parker = noPlace{r.lot}
+		r.opts.DeadLetters = noPlace{r.letters}
 		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
 			if m.Key.ID != "good" {
 				return semel.Result{}, semel.Permanent(errors.New("never"))
@@ -471,7 +471,7 @@ func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T
 		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message that cannot be put aside: ") {
 			t.Errorf("it ended with %v", err)
 		}
-		if n, _ := r.lot.Count(t.Context(), ""); n != 0 || r.source.acked[1] != 0 {
+		if n, _ := r.letters.Count(t.Context(), ""); n != 0 || r.source.acked[1] != 0 {
 			t.Errorf("%d are put aside, and the large one is settled %d times", n, r.source.acked[1])
 		}
 	})

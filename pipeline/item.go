@@ -50,7 +50,7 @@ type Item struct {
 	// Tries is how many deliveries of the item failed since it was read. Those that
 	// found the sink unavailable do not count. The runner sets it.
 	Tries int
-	// Redrive counts how often the message came back from a [Lot].
+	// Redrive counts how often the message came back from a [DeadLetterStore].
 	Redrive int
 
 	block *block // the memory that the item is part of, or nil

@@ -93,7 +93,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	refused(t, err, "store is nil", "sink is nil")
 	_, err = pipeline.NewTwoPhase(newStore(t), nil, nil)
 	refused(t, err, "sink is nil")
-	_, err = pipeline.OpenDirLot("")
+	_, err = pipeline.OpenDeadLetterDir("")
 	refused(t, err, "no directory")
 	for word, construct := range map[string]func(){
 		"function is nil": func() { pipeline.NewHandler(nil, nil) },

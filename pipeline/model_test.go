@@ -259,7 +259,7 @@ func troubled[R, A any](w *world, call func(context.Context, []R, []A) error) fu
 // run begins one process. end drains it.
 func (w *world) run(number int, ordered bool) (end func()) {
 	store := &flaky{Store: w.store, claim: troubled(w, w.store.Claim), complete: troubled(w, w.store.Complete), extend: troubled(w, w.store.Extend)}
-	opts := pipeline.Options{Key: rule(w.t), Parker: w, MaxItems: 40, Batch: 15, Shutdown: 10 * time.Minute, Failure: pipeline.Failure{Attempts: 1 << 30, To: 3 * time.Second}}
+	opts := pipeline.Options{Key: rule(w.t), DeadLetters: w, MaxItems: 40, Batch: 15, Shutdown: 10 * time.Minute, Failure: pipeline.Failure{Attempts: 1 << 30, To: 3 * time.Second}}
 	if ordered {
 		opts.Order = pipeline.OrderLane
 	}

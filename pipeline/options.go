@@ -84,9 +84,9 @@ type Options struct {
 	Wait time.Duration
 	// Shutdown is how long the drain may take. Defaults to 25 s.
 	Shutdown time.Duration
-	// Parker puts messages aside. A Lot is also looked at for messages that
-	// are to be redriven. Required if anything is parked.
-	Parker Parker
+	// DeadLetters parks messages. A DeadLetterStore is also looked at for messages that
+	// are to be redriven. It is required if anything is parked.
+	DeadLetters Parker
 	// Actor is who is named in the audit log for what is redriven. Defaults to
 	// host and process id.
 	Actor string
@@ -169,8 +169,8 @@ func (o *Options) validate() error {
 			wrong.Add("%s: %d is none of Park, Drop and Stop", name, then)
 		}
 	}
-	if o.Parker == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
-		wrong.Add("Parker is missing, and messages are to be parked")
+	if o.DeadLetters == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
+		wrong.Add("DeadLetters is missing, and messages are to be parked")
 	}
 	return errors.Join(wrong.Err(), o.Failure.validate())
 }

@@ -308,7 +308,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 			Message:  e.Message,
 		}
 	}
-	err := r.opts.Parker.Park(r.hard, list)
+	err := r.opts.DeadLetters.Park(r.hard, list)
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
@@ -318,7 +318,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
 			return false
 		}
-		err = r.opts.Parker.Park(r.hard, list)
+		err = r.opts.DeadLetters.Park(r.hard, list)
 	}
 	r.known.add(list)
 	r.session.Abandon(r.hard, appendItems(nil, entries, nil))

@@ -20,7 +20,7 @@ type RedrivenOptions struct {
 	// Once ends when no message is queued any more. By default it waits for
 	// more.
 	Once bool
-	// Every is how often the lot is looked at. Defaults to 1 s.
+	// Every is how often the dead-letter store is looked at. Defaults to 1 s.
 	Every time.Duration
 	// Actor is who is named in the audit log. Defaults to host and process id.
 	Actor string
@@ -29,7 +29,7 @@ type RedrivenOptions struct {
 // Redriven is a source of messages that were put aside and are to be tried
 // again. It is made by NewRedriven.
 type Redriven struct {
-	lot      Lot
+	letters  DeadLetterStore
 	pipeline string
 	opts     RedrivenOptions
 	lane     *Lane
@@ -38,10 +38,10 @@ type Redriven struct {
 	out map[string]struct{} // what was read and is not settled
 }
 
-// NewRedriven returns the source of what is queued in a lot for one pipeline. It
-// does not close the lot. Nil options are valid.
-func NewRedriven(lot Lot, pipeline string, opts *RedrivenOptions) *Redriven {
-	s := &Redriven{lot: lot, pipeline: pipeline, lane: NewLane("parked"), out: map[string]struct{}{}}
+// NewRedriven returns the source of what is queued in a dead-letter store for one pipeline. It
+// does not close the dead-letter store. Nil options are valid.
+func NewRedriven(letters DeadLetterStore, pipeline string, opts *RedrivenOptions) *Redriven {
+	s := &Redriven{letters: letters, pipeline: pipeline, lane: NewLane("parked"), out: map[string]struct{}{}}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -54,10 +54,10 @@ func NewRedriven(lot Lot, pipeline string, opts *RedrivenOptions) *Redriven {
 	return s
 }
 
-// Read implements Source. While the lot does not answer it waits.
+// Read implements Source. While the dead-letter store does not answer it waits.
 func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 	for {
-		list, err := s.lot.Queued(ctx, s.pipeline, 100)
+		list, err := s.letters.Queued(ctx, s.pipeline, 100)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -112,7 +112,7 @@ func redriveHeaders(headers []semel.Header, times int) []semel.Header {
 	return append(list, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(times), 10)})
 }
 
-// Ack implements Source: what was settled leaves the lot. What was put aside
+// Ack implements Source: what was settled leaves the dead-letter store. What was put aside
 // again is in it anew.
 func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
@@ -122,7 +122,7 @@ func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 			if it.delivered() {
 				how.Delivered, how.Reason = true, "done"
 			}
-			err := s.lot.Settle(ctx, p, how)
+			err := s.letters.Settle(ctx, p, how)
 			if err != nil && !errors.Is(err, ErrNotParked) { // somebody took it out
 				return err
 			}
@@ -156,10 +156,10 @@ func (s *Redriven) Close(context.Context) error { return nil }
 // this process knows: one that comes again after it was parked must not be
 // processed beside it.
 type parkedPlaces struct {
-	lot Lot
-	any atomic.Bool // at is not empty
-	mu  sync.Mutex  // guards at
-	at  map[place]struct{}
+	letters DeadLetterStore
+	any     atomic.Bool // at is not empty
+	mu      sync.Mutex  // guards at
+	at      map[place]struct{}
 }
 
 // place is where a message stands in its source.
@@ -173,12 +173,12 @@ func placeOf(m *semel.Message) place {
 	return place{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
 }
 
-func (k *parkedPlaces) load(ctx context.Context, lot Lot, pipeline string) error {
-	k.lot, k.at = lot, map[place]struct{}{}
-	if lot == nil {
+func (k *parkedPlaces) load(ctx context.Context, letters DeadLetterStore, pipeline string) error {
+	k.letters, k.at = letters, map[place]struct{}{}
+	if letters == nil {
 		return nil
 	}
-	err := lot.Parked(ctx, pipeline, func(p *Parked) bool {
+	err := letters.List(ctx, pipeline, func(p *Parked) bool {
 		k.at[placeOf(&p.Message)] = struct{}{}
 		k.any.Store(true)
 		return true
@@ -190,7 +190,7 @@ func (k *parkedPlaces) load(ctx context.Context, lot Lot, pipeline string) error
 }
 
 func (k *parkedPlaces) add(list []Parked) {
-	if k.lot == nil {
+	if k.letters == nil {
 		return
 	}
 	k.mu.Lock()
@@ -202,7 +202,7 @@ func (k *parkedPlaces) add(list []Parked) {
 }
 
 // has reports whether this very message is parked. Another one may stand at the
-// place of one that was, and somebody may have taken it out, so the lot is asked;
+// place of one that was, and somebody may have taken it out, so the dead-letter store is asked;
 // while it does not answer, nothing counts as parked.
 func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	if !k.any.Load() {
@@ -216,11 +216,11 @@ func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := k.lot.Get(ctx, parkedID(pipeline, e))
+	_, err := k.letters.Get(ctx, parkedID(pipeline, e))
 	return err == nil
 }
 
-// parkedID names a delivery within a lot: by its place, and by what it says,
+// parkedID names a delivery within a dead-letter store: by its place, and by what it says,
 // because another message may stand at that place later, in a file that was
 // rotated or a topic that was made anew.
 func parkedID(pipeline string, e *entry) string {

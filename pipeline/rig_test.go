@@ -17,7 +17,7 @@ type rig struct {
 	source  *listSource
 	lane    *pipeline.Lane
 	store   *flaky
-	lot     *pipeline.DirLot
+	letters *pipeline.DeadLetterDir
 	opts    pipeline.Options
 	phases  pipeline.TwoPhaseOptions
 	handler pipeline.Handler
@@ -30,12 +30,12 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	lot, err := pipeline.OpenDirLot(t.TempDir())
+	letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, source: newListSource(), lane: pipeline.NewLane("a"), store: &flaky{Store: newStore(t)}, lot: lot}
-	r.opts = pipeline.Options{Key: rule(t), Parker: lot}
+	r := &rig{t: t, source: newListSource(), lane: pipeline.NewLane("a"), store: &flaky{Store: newStore(t)}, letters: letters}
+	r.opts = pipeline.Options{Key: rule(t), DeadLetters: letters}
 	r.handler = func(context.Context, pipeline.Message) (semel.Result, error) { return semel.Result{}, nil }
 	return r
 }
@@ -117,7 +117,7 @@ func (r *rig) wantAcked(n int) {
 func (r *rig) parked() map[string]string {
 	r.t.Helper()
 	reasons := map[string]string{}
-	if err := r.lot.Parked(context.Background(), "", func(p *pipeline.Parked) bool {
+	if err := r.letters.List(context.Background(), "", func(p *pipeline.Parked) bool {
 		reasons[p.Key.ID] = string(p.Reason)
 		return true
 	}); err != nil {

@@ -23,7 +23,7 @@ type Runner struct {
 	traits    SinkTraits
 	sched     *scheduler
 	feeds     []*feed
-	lot       Lot // nil if the parker is none
+	letters   DeadLetterStore // nil if the parker is none
 	known     parkedPlaces
 	seed      maphash.Seed
 	lanes     atomic.Uint64
@@ -67,10 +67,10 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	}
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
 	r.feed(source)
-	if lot, ok := r.opts.Parker.(Lot); ok {
-		r.lot = lot
+	if letters, ok := r.opts.DeadLetters.(DeadLetterStore); ok {
+		r.letters = letters
 		if _, already := source.(*Redriven); !already {
-			r.feed(NewRedriven(lot, r.opts.Name, &RedrivenOptions{Actor: r.opts.Actor}))
+			r.feed(NewRedriven(letters, r.opts.Name, &RedrivenOptions{Actor: r.opts.Actor}))
 		}
 	}
 	return r, nil
@@ -105,7 +105,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer context.AfterFunc(ctx, r.drain)()
 
-	if err := r.known.load(reading, r.lot, r.opts.Name); err != nil && reading.Err() == nil {
+	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("read what is parked: %w", err))
 	}
 	var readers, workers sync.WaitGroup
@@ -392,8 +392,8 @@ func (r *Runner) Lag(ctx context.Context) ([]Lag, error) {
 // they cannot be counted. It blocks at most until ctx ends and may be called at
 // any time.
 func (r *Runner) Waiting(ctx context.Context) (int64, error) {
-	if r.lot == nil {
+	if r.letters == nil {
 		return 0, errors.ErrUnsupported
 	}
-	return r.lot.Count(ctx, r.opts.Name)
+	return r.letters.Count(ctx, r.opts.Name)
 }

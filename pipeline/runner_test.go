@@ -134,7 +134,7 @@ func TestEveryMessageIsSettledAndEachKeyDeliveredOnce(t *testing.T) {
 			items = append(items, message(lanes[i%2], i, id, fmt.Sprint("g", rng.IntN(20))))
 		}
 		source := newListSource(items...)
-		lot, err := pipeline.OpenDirLot(t.TempDir())
+		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,12 +163,12 @@ func TestEveryMessageIsSettledAndEachKeyDeliveredOnce(t *testing.T) {
 			group := m.Origin.Source + "/" + string(m.RecordKey)
 			order[group] = append(order[group], m.Origin.Offset)
 			return semel.Result{}, nil
-		}, pipeline.Options{Parker: lot, MaxItems: 100})
+		}, pipeline.Options{DeadLetters: letters, MaxItems: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
 		parked := 0
-		if err := lot.Parked(t.Context(), "", func(p *pipeline.Parked) bool { parked++; return true }); err != nil {
+		if err := letters.List(t.Context(), "", func(p *pipeline.Parked) bool { parked++; return true }); err != nil {
 			t.Fatal(err)
 		}
 		if len(source.acked) != n || !source.closed {

@@ -32,7 +32,7 @@ const (
 
 // faultySource is a source in memory with a bug.
 type faultySource struct {
-	*shelfSource
+	*queueSource
 	bug   sourceBug
 	mu    sync.Mutex
 	given []*pipeline.Item
@@ -45,7 +45,7 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	if s.bug == ignoresContext && ctx.Done() != nil {
 		inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		items, err := s.shelfSource.Read(inner)
+		items, err := s.queueSource.Read(inner)
 		if err != nil {
 			return nil, nil
 		}
@@ -56,7 +56,7 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 			go func() { select {} }()
 		}
 	}
-	items, err := s.shelfSource.Read(ctx)
+	items, err := s.queueSource.Read(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.given = append(s.given, items...)
@@ -66,7 +66,7 @@ func (s *faultySource) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		s.losing = false
 		items = items[1:]
 	case s.bug == acksEarly:
-		_ = s.shelfSource.Ack(ctx, items)
+		_ = s.queueSource.Ack(ctx, items)
 	case s.bug == loses && len(items) > 3:
 		items = slices.Delete(items, 1, 2)
 	case s.bug == changesBody:
@@ -91,17 +91,17 @@ func (s *faultySource) Ack(ctx context.Context, items []*pipeline.Item) error {
 				last = i + 1
 			}
 		}
-		return s.shelfSource.Ack(ctx, s.given[:last])
+		return s.queueSource.Ack(ctx, s.given[:last])
 	}
-	return s.shelfSource.Ack(ctx, items)
+	return s.queueSource.Ack(ctx, items)
 }
 
 // Return implements pipeline.Source.
 func (s *faultySource) Return(ctx context.Context, items []*pipeline.Item, delay time.Duration) error {
 	if s.bug == losesReturned {
-		return s.shelfSource.Ack(ctx, items)
+		return s.queueSource.Ack(ctx, items)
 	}
-	return s.shelfSource.Return(ctx, items, delay)
+	return s.queueSource.Return(ctx, items, delay)
 }
 
 // lose has the next message lost.

@@ -15,17 +15,17 @@ func TestSinkInMemory(t *testing.T) {
 	RunSink(t, SinkHarness{New: func(tb testing.TB) SinkTarget { return newFaultySink("") }})
 }
 
-// newFaultySource returns a shelf whose source has a bug, or none. restarted
+// newFaultySource returns a queue whose source has a bug, or none. restarted
 // counts restarts of its server.
 func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
 	const lanes = 3
-	s := newShelf(lanes)
+	s := newMemoryQueue(lanes)
 	var open *faultySource
 	place := SourcePlace{
 		Lanes:   lanes,
 		Produce: s.produce,
 		Open: func(context.Context) (pipeline.Source, error) {
-			open = &faultySource{shelfSource: s.open(), bug: b}
+			open = &faultySource{queueSource: s.open(), bug: b}
 			return open, nil
 		},
 		Restart: func(context.Context) error {

@@ -24,7 +24,7 @@ type sinkEnv struct {
 	ledger  *ledger
 	script  *script
 	store   semel.Store
-	shelf   *shelf
+	queue   *memoryQueue
 	next    []int
 	idle    int
 }
@@ -39,7 +39,7 @@ func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
 	if h.patience == 0 {
 		h.patience = patience
 	}
-	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), shelf: newShelf(sinkLanes), next: make([]int, sinkLanes)}
+	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), queue: newMemoryQueue(sinkLanes), next: make([]int, sinkLanes)}
 	e.target = h.New(tb)
 	if (e.target.Sink == nil) == (e.target.Session == nil) {
 		tb.Fatal("the harness must set one of Sink and Session")
@@ -56,7 +56,7 @@ func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
 }
 
 // number makes messages, about a fifth of them of keys that there are already,
-// and puts them on the shelf.
+// and puts them on the queue.
 func (e *sinkEnv) number(n int) []Numbered {
 	var list []Numbered
 	for range n {
@@ -97,17 +97,17 @@ func (e *sinkEnv) session(ctx context.Context) pipeline.Session {
 	return session
 }
 
-// run runs a pipeline from the shelf until ctx ends.
+// run runs a pipeline from the queue until ctx ends.
 func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 	e.Helper()
 	rule, err := key.ParseRule(".id")
 	if err != nil {
 		e.Fatal(err)
 	}
-	opts.Key, opts.Failure, opts.Parker = rule, failure(), parker{e.ledger}
+	opts.Key, opts.Failure, opts.DeadLetters = rule, failure(), parker{e.ledger}
 	opts.Scope, opts.Shutdown = "ledger", e.harness.patience
 	opts.Failure.Attempts = 20 // a server that is restarted fails messages too
-	source := &spy{Source: e.shelf.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
+	source := &spy{Source: e.queue.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
 	runner, err := pipeline.New(source, e.session(ctx), &opts)
 	if err != nil {
 		e.Fatal(err)
@@ -207,14 +207,14 @@ func sinkCases() []testCase[*sinkEnv] {
 }
 
 func (e *sinkEnv) settlesAll() {
-	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32})
 	e.check()
 	awaitGoroutines(e.TB, e.idle, e.harness.patience)
 }
 
 func (e *sinkEnv) keepsOrder() {
-	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32, Order: pipeline.OrderLane})
 	e.check()
 	if e.harness.Unordered {
@@ -233,7 +233,7 @@ func (e *sinkEnv) keepsOrder() {
 
 // beginsAgain ends pipelines while messages are under way, and again.
 func (e *sinkEnv) beginsAgain() {
-	_ = e.shelf.produce(e.Context(), e.number(e.harness.Messages))
+	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
 	ctx, cancel := context.WithTimeout(e.Context(), e.harness.patience)
 	defer cancel()
 	e.ledger.inParts(ctx, e.random, func(ctx context.Context) {
@@ -247,7 +247,7 @@ func (e *sinkEnv) beginsAgain() {
 func (e *sinkEnv) endedContext() {
 	list := e.number(40)
 	process, abandon, closing := e.direct()
-	lane := pipeline.NewLane("shelf")
+	lane := pipeline.NewLane("queue")
 	for i, m := range list {
 		ctx, cancel := context.WithCancel(e.Context())
 		if i%2 == 0 {
@@ -313,14 +313,14 @@ func (e *sinkEnv) restarts() {
 	restarting.Go(func() {
 		for n := range times {
 			goal := e.ledger.acknowledged() + 1
-			_ = e.shelf.produce(ctx, list[n*part:(n+1)*part])
+			_ = e.queue.produce(ctx, list[n*part:(n+1)*part])
 			e.ledger.reach(ctx, goal)
 			// What follows is not there yet, so the pipeline has not ended.
 			if err := e.target.Restart(ctx); err != nil {
 				e.Errorf("restart %d: %v", n+1, err)
 			}
 		}
-		_ = e.shelf.produce(ctx, list[times*part:])
+		_ = e.queue.produce(ctx, list[times*part:])
 	})
 	defer restarting.Wait()
 	e.runUntilSettled(pipeline.Options{Workers: 4, MaxItems: 60, Batch: 16})

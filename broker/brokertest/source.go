@@ -171,7 +171,7 @@ func (e *sourceEnv) runner(ctx context.Context, opts pipeline.Options) (*pipelin
 	if err != nil {
 		e.Fatal(err)
 	}
-	opts.Key, opts.Failure, opts.Parker = rule, failure(), parker{e.ledger}
+	opts.Key, opts.Failure, opts.DeadLetters = rule, failure(), parker{e.ledger}
 	opts.Scope = "ledger"
 	opts.Shutdown = e.harness.patience
 	source := e.open(ctx)

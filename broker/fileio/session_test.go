@@ -241,7 +241,7 @@ func TestSessionRemembersThePositionsOfItsSource(t *testing.T) {
 	closeSession(t, session)
 
 	source, session = open()
-	process(t, session, itemsOf("back from the lot")) // of another source
+	process(t, session, itemsOf("back from the dead-letter store")) // of another source
 	items = read(source)
 	if got := bodies(items); strings.Join(got, " ") != "three four" {
 		t.Errorf("got %q", got)
@@ -251,7 +251,7 @@ func TestSessionRemembersThePositionsOfItsSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeSession(t, session)
-	if got := contentOf(t, out); got != "one\nback from the lot\nthree\nfour\n" {
+	if got := contentOf(t, out); got != "one\nback from the dead-letter store\nthree\nfour\n" {
 		t.Errorf("got %q", got)
 	}
 	source, err := fileio.OpenSource([]string{in}, &fileio.SourceOptions{State: filepath.Join(dir, "state")})

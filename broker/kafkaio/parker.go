@@ -13,7 +13,7 @@ import (
 )
 
 // Parker puts messages aside in a topic, with the headers in which Kafka Connect
-// and Spring say where a record came from and why it is there. A TopicLot lists and
+// and Spring say where a record came from and why it is there. A DeadLetterTopic lists and
 // redrives them.
 type Parker struct {
 	client *kgo.Client

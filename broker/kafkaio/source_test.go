@@ -273,7 +273,7 @@ func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
 func (b *bubble) pipelineOf(ctx context.Context, source pipeline.Source, handle pipeline.Handler) <-chan error {
 	b.Helper()
 	runner, err := pipeline.New(source, &each{pipeline.NewHandler(handle, nil)}, &pipeline.Options{
-		Key: b.options().Key, Parker: noParker{}, Failure: pipeline.Failure{From: time.Millisecond, To: 2 * time.Millisecond}, Shutdown: 5 * time.Second,
+		Key: b.options().Key, DeadLetters: noParker{}, Failure: pipeline.Failure{From: time.Millisecond, To: 2 * time.Millisecond}, Shutdown: 5 * time.Second,
 	})
 	if err != nil {
 		b.Fatal(err)

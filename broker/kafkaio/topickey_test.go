@@ -49,12 +49,12 @@ func TestWhatWouldGetAnotherKeyStaysAside(t *testing.T) {
 				must(t, err)
 				defer parker.Close()
 				must(t, parker.Park(b.Context(), []pipeline.Parked{{Pipeline: "p", Key: semel.Key{Scope: one.scope, ID: one.id}, Reason: "attempts", Message: m}}))
-				lot := b.topicLot(b.options(), func(o *TopicLotOptions) { o.Key, o.OnMissing, o.Transactional = rule, one.missing, false })
-				list := b.listed(lot)
+				letters := b.topicLot(b.options(), func(o *DeadLetterTopicOptions) { o.Key, o.OnMissing, o.Transactional = rule, one.missing, false })
+				list := b.listed(letters)
 				if len(list) != 1 || list[0].Key.ID != one.id {
 					t.Fatalf("listed: %+v", list)
 				}
-				_, errs := lot.Redrive(b.Context(), list, "ann")
+				_, errs := letters.Redrive(b.Context(), list, "ann")
 				back := len(b.read("in"))
 				if one.want == "" {
 					if errs[0] != nil || back != 1 {
@@ -65,7 +65,7 @@ func TestWhatWouldGetAnotherKeyStaysAside(t *testing.T) {
 				if !errors.Is(errs[0], semel.ErrInvalidRequest) || !strings.Contains(errs[0].Error(), one.want) || !strings.Contains(errs[0].Error(), "by hand") || back != 0 {
 					t.Errorf("%v, and %d came back", errs[0], back)
 				}
-				if left := b.listed(lot); len(left) != 1 {
+				if left := b.listed(letters); len(left) != 1 {
 					t.Errorf("%d are left", len(left))
 				}
 			})
@@ -84,12 +84,12 @@ func TestAnOldRecordDoesNotReplaceANewerOne(t *testing.T) {
 				{Key: connectTopic, Value: []byte("tables")}, {Key: connectPartition, Value: []byte("0")}, {Key: connectOffset, Value: []byte("7")},
 			}})
 		}
-		lot := b.topicLot(opts, nil)
-		list := b.listed(lot)
+		letters := b.topicLot(opts, nil)
+		list := b.listed(letters)
 		if len(list) != 2 {
 			t.Fatalf("%d are listed", len(list))
 		}
-		_, errs := lot.Redrive(b.Context(), list, "ann")
+		_, errs := letters.Redrive(b.Context(), list, "ann")
 		for i, err := range errs {
 			if keyed := list[i].Message.RecordKey != nil; keyed != (err != nil) || keyed && !strings.Contains(err.Error(), "tables is compacted") {
 				t.Errorf("key %q: %v", list[i].Message.RecordKey, err)
@@ -120,12 +120,12 @@ func TestWhatNobodyWouldReadStaysAside(t *testing.T) {
 						{Key: connectTopic, Value: []byte("in")}, {Key: connectPartition, Value: strconv.AppendInt(nil, int64(partition), 10)}, {Key: connectOffset, Value: []byte("7")},
 					}})
 				}
-				lot := b.topicLot(opts, func(o *TopicLotOptions) { o.Reset, o.Repartition = ResetEnd, group == "g-repartition" })
-				list := b.listed(lot)
+				letters := b.topicLot(opts, func(o *DeadLetterTopicOptions) { o.Reset, o.Repartition = ResetEnd, group == "g-repartition" })
+				list := b.listed(letters)
 				if len(list) != 2 {
 					t.Fatalf("%d are listed", len(list))
 				}
-				_, errs := lot.Redrive(b.Context(), list, "ann")
+				_, errs := letters.Redrive(b.Context(), list, "ann")
 				for i, err := range errs {
 					unread := group == "" || list[i].Message.Origin.Partition == 0
 					if unread != (err != nil) || unread && !strings.Contains(err.Error(), "start the pipeline first") {
@@ -153,9 +153,9 @@ func TestWhatWasWrittenIsNotedThoughNobodyWaits(t *testing.T) {
 			cancel()
 			return nil, nil, false
 		})
-		lot := b.topicLot(opts, nil)
-		_, errs := lot.Redrive(ctx, b.listed(lot), "ann")
-		if left := b.listed(lot); errs[0] != nil || len(left) != 0 || ctx.Err() == nil {
+		letters := b.topicLot(opts, nil)
+		_, errs := letters.Redrive(ctx, b.listed(letters), "ann")
+		if left := b.listed(letters); errs[0] != nil || len(left) != 0 || ctx.Err() == nil {
 			t.Errorf("%v, and %d are listed", errs[0], len(left))
 		}
 	})
@@ -164,7 +164,7 @@ func TestWhatWasWrittenIsNotedThoughNobodyWaits(t *testing.T) {
 func TestAUserWhoMayNotSeeWhatIsSettledIsToldWhatToAllow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
-		lot := b.topicLot(b.options(), nil)
+		letters := b.topicLot(b.options(), nil)
 		b.cluster.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			b.cluster.KeepControl()
 			asked := req.(*kmsg.MetadataRequest)
@@ -177,7 +177,7 @@ func TestAUserWhoMayNotSeeWhatIsSettledIsToldWhatToAllow(t *testing.T) {
 			resp.Topics = append(resp.Topics, topic)
 			return resp, nil, true
 		})
-		err := lot.Parked(b.Context(), "p", func(*pipeline.Parked) bool { return true })
+		err := letters.List(b.Context(), "p", func(*pipeline.Parked) bool { return true })
 		if !errors.Is(err, kerr.TopicAuthorizationFailed) || !strings.Contains(err.Error(), "allow the user Describe and Read on aside-settled") {
 			t.Errorf("%v", err)
 		}

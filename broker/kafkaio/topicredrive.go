@@ -114,7 +114,7 @@ func (b *returner) takes(r *kgo.Record) error {
 }
 
 // Redrivable returns why a message cannot be redriven, or nil.
-func (l *TopicLot) Redrivable(p *pipeline.Parked) error {
+func (l *DeadLetterTopic) Redrivable(p *pipeline.Parked) error {
 	o := &p.Message.Origin
 	switch {
 	case len(l.opts.Inputs) == 0 || len(l.opts.Source) == 0:
@@ -131,7 +131,7 @@ func (l *TopicLot) Redrivable(p *pipeline.Parked) error {
 }
 
 // keepsKey returns why a message would have another key once it is back, or nil.
-func (l *TopicLot) keepsKey(p *pipeline.Parked) error {
+func (l *DeadLetterTopic) keepsKey(p *pipeline.Parked) error {
 	const byHand = "look at the target: if it had no effect, send it to its topic again by hand, and skip it here"
 	if p.Key.Scope != l.opts.Scope {
 		return fmt.Errorf("its key has the scope %q, and pipeline %s now has %q, under which it could have a second effect: write the old key.scope until it is delivered, or %s: %w",
@@ -163,7 +163,7 @@ func (l *TopicLot) keepsKey(p *pipeline.Parked) error {
 // It blocks until ctx ends at the most, and ten seconds more to note what was written
 // until then. A message that was written and not noted, or by two calls at once, comes
 // twice, which its key absorbs.
-func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor string) ([]semel.Origin, []error) {
+func (l *DeadLetterTopic) Redrive(ctx context.Context, list []*pipeline.Parked, actor string) ([]semel.Origin, []error) {
 	places, errs := make([]semel.Origin, len(list)), make([]error, len(list))
 	err := l.log.refresh(ctx)
 	if err == nil && l.back.client == nil && len(l.opts.Inputs) > 0 && len(l.opts.Source) > 0 {
@@ -222,7 +222,7 @@ func (l *TopicLot) Redrive(ctx context.Context, list []*pipeline.Parked, actor s
 }
 
 // original returns the record that a message was, marked as one that comes again.
-func (l *TopicLot) original(p *pipeline.Parked) (*kgo.Record, error) {
+func (l *DeadLetterTopic) original(p *pipeline.Parked) (*kgo.Record, error) {
 	if err := l.Redrivable(p); err != nil {
 		return nil, err
 	}

@@ -36,9 +36,9 @@ func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
 				p.wait(2, settled)
 				p.stop()
 
-				lot := b.topicLot(opts, nil)
-				list := b.listed(lot)
-				b.redrive(lot, list...)
+				letters := b.topicLot(opts, nil)
+				list := b.listed(letters)
+				b.redrive(letters, list...)
 				twice := record(0, "bad", "v")
 				twice.Timestamp, twice.Headers = base, []kgo.RecordHeader{{Key: pipeline.RedriveHeader, Value: []byte("1")}}
 				b.write(twice)
@@ -52,7 +52,7 @@ func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
 				if late, twice := p.events.decisions(semel.Late), p.events.decisions(semel.Duplicate); late != 0 || twice != 1 {
 					t.Errorf("%d late and %d duplicates, want none and the second copy", late, twice)
 				}
-				if left := b.listed(lot); len(left) != 0 {
+				if left := b.listed(letters); len(left) != 0 {
 					t.Errorf("%d are put aside", len(left))
 				}
 			})

@@ -102,7 +102,7 @@ pipelines:
   other: { source: { file: { paths: [in] } }, key: { id: .id }, store: gone, sink: { file: { path: out2 } }, parked: { path: ./never } }
   third: { source: { file: { paths: [in] } }, key: { id: .id }, store: mem, sink: { file: { path: out3 } }, parked: { path: ./never } }
 `)
-	lot, err := pipeline.OpenDirLot(filepath.Join(filepath.Dir(ledger), "parked"))
+	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(filepath.Dir(ledger), "parked"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ pipelines:
 		{ID: "one", Pipeline: "orders", Key: semel.Key{Scope: defaultScope, ID: "order-2"}, Reason: "unknown", Error: "no answer", Attempts: 3, At: time.Now()},
 		{ID: "two", Pipeline: "orders", Key: semel.Key{Scope: defaultScope, ID: "order-9"}, Reason: "attempts", Attempts: 8, At: time.Now()},
 	}
-	if err := lot.Park(t.Context(), parked); err != nil {
+	if err := letters.Park(t.Context(), parked); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(words ...string) outcome {

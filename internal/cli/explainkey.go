@@ -239,12 +239,12 @@ func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, key
 // parked lists what a pipeline put aside of the keys. A directory that is not
 // there holds nothing, and is not made.
 func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key) (list []parkedLine, err error) {
-	lot, ok, err := wiring.ExistingLot(ctx, conf, p)
+	letters, ok, err := wiring.ExistingDeadLetters(ctx, conf, p)
 	if err != nil || !ok {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, lot.Close()) }()
-	err = lot.Parked(ctx, p.Name, func(m *pipeline.Parked) bool {
+	defer func() { err = errors.Join(err, letters.Close()) }()
+	err = letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
 		if slices.Contains(keys, m.Key) {
 			list = append(list, parkedLine{m.ID, string(m.Reason), q.redact(m.Error), m.Attempts, jsonTime(m.At), m.Queued})
 		}

@@ -123,12 +123,12 @@ func addStores(t *testing.T, dir string) {
 // addParked puts the messages aside that the examples of parked speak of.
 func addParked(t *testing.T, dir string) {
 	t.Helper()
-	lot, err := pipeline.OpenDirLot(filepath.Join(dir, "semel-parked"))
+	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(dir, "semel-parked"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := time.Now().Add(-time.Hour)
-	err = lot.Park(t.Context(), []pipeline.Parked{
+	err = letters.Park(t.Context(), []pipeline.Parked{
 		{ID: "9f2c41d07be35a1186c0de42", Pipeline: "lines", Key: semel.Key{Scope: "lines", ID: "order-7"}, Reason: "permanent", Error: "the target refused it", Attempts: 1, At: at,
 			Message: semel.Message{Body: []byte(`{"id":"order-7"}`)}},
 		{ID: "0c51aa7e9d3b4f62a8d17e05", Pipeline: "lines", Reason: "key-missing", Error: "key: .id is absent", At: at, Message: semel.Message{Body: []byte(`{"id":"order-9"}`)}},

@@ -140,26 +140,26 @@ func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 	return slices.ContainsFunc(f.keys, func(k semel.Key) bool { return k.ID == m.Key.ID })
 }
 
-// shelf is what one pipeline put aside.
-type shelf struct {
-	spec *config.Pipeline
-	lot  config.Parking
+// deadLetters is what one pipeline put aside.
+type deadLetters struct {
+	spec    *config.Pipeline
+	letters config.Parking
 }
 
-// withShelves opens what the chosen pipelines put aside, where there is
+// withDeadLetters opens what the chosen pipelines put aside, where there is
 // something, and closes it behind use. A topic that cannot be opened keeps nobody
 // from the rest: its error comes when use has returned.
-func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) (err error) {
-	var shelves []shelf
+func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetters) error) (err error) {
+	var stores []deadLetters
 	var unopened error // of topics that could not be opened
 	defer func() {
-		for _, s := range shelves {
-			err = errors.Join(err, s.lot.Close())
+		for _, s := range stores {
+			err = errors.Join(err, s.letters.Close())
 		}
 	}()
 	for _, p := range f.chosen {
 		patient, cancel := context.WithTimeout(ctx, f.patience)
-		lot, ok, err := wiring.ExistingLot(patient, f.conf, p)
+		letters, ok, err := wiring.ExistingDeadLetters(patient, f.conf, p)
 		cancel()
 		if err != nil {
 			err = advised(ctx, f.conf.Stack(p.Parked.Store.Name), fmt.Errorf("open what %s put aside: %w", p.Name, inOneLine(err)))
@@ -170,20 +170,20 @@ func (f *parkedFlags) withShelves(ctx context.Context, use func([]shelf) error) 
 			continue
 		}
 		if ok {
-			shelves = append(shelves, shelf{p, lot})
+			stores = append(stores, deadLetters{p, letters})
 		}
 	}
-	if len(shelves) == 0 && unopened != nil {
+	if len(stores) == 0 && unopened != nil {
 		return unopened
 	}
-	err = use(shelves)
+	err = use(stores)
 	return errors.Join(err, unopened, f.unreadable)
 }
 
-// parkedOn lists what is on a shelf. What cannot be read there keeps nobody from
-// the rest: its error comes when all is done, see withShelves.
-func (f *parkedFlags) parkedOn(ctx context.Context, s shelf, fn func(*pipeline.Parked) bool) error {
-	err := s.lot.Parked(ctx, s.spec.Name, fn)
+// parkedOn lists what is on a deadLetters. What cannot be read there keeps nobody from
+// the rest: its error comes when all is done, see withDeadLetters.
+func (f *parkedFlags) parkedOn(ctx context.Context, s deadLetters, fn func(*pipeline.Parked) bool) error {
+	err := s.letters.List(ctx, s.spec.Name, fn)
 	if err != nil {
 		err = fmt.Errorf("look at what %s put aside: %w", s.spec.Name, inOneLine(err))
 	}
@@ -193,13 +193,13 @@ func (f *parkedFlags) parkedOn(ctx context.Context, s shelf, fn func(*pipeline.P
 	return err
 }
 
-// chosenOn returns the messages that were chosen, shelf by shelf. That a
+// chosenOn returns the messages that were chosen, deadLetters by deadLetters. That a
 // message is not there that was named is an error.
-func (f *parkedFlags) chosenOn(ctx context.Context, shelves []shelf, ids []string) ([][]*pipeline.Parked, error) {
-	list := make([][]*pipeline.Parked, len(shelves))
+func (f *parkedFlags) chosenOn(ctx context.Context, stores []deadLetters, ids []string) ([][]*pipeline.Parked, error) {
+	list := make([][]*pipeline.Parked, len(stores))
 	if len(ids) == 0 {
 		now := time.Now()
-		for i, s := range shelves {
+		for i, s := range stores {
 			err := f.parkedOn(ctx, s, func(m *pipeline.Parked) bool {
 				if f.chooses(m, now) {
 					list[i] = append(list[i], m)
@@ -218,8 +218,8 @@ func (f *parkedFlags) chosenOn(ctx context.Context, shelves []shelf, ids []strin
 			continue
 		}
 		found := false
-		for i, s := range shelves {
-			m, err := s.lot.Get(ctx, id)
+		for i, s := range stores {
+			m, err := s.letters.Get(ctx, id)
 			switch {
 			case errors.Is(err, pipeline.ErrNotParked):
 			case err != nil:

@@ -63,7 +63,7 @@ func (w *target) seen() string {
 }
 
 // parkedConfig writes a configuration from a file to a webhook, with a store,
-// and a lot in a directory unless one is named.
+// and a dead-letter store in a directory unless one is named.
 func parkedConfig(t *testing.T, w *target, stores, store, more string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -230,12 +230,12 @@ func park(t *testing.T, file string, list ...pipeline.Parked) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lot, err := wiring.OpenLot(t.Context(), conf, conf.Pipelines[0])
+	letters, err := wiring.OpenDeadLetters(t.Context(), conf, conf.Pipelines[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lot.Close()
-	if err := lot.Park(t.Context(), list); err != nil {
+	defer letters.Close()
+	if err := letters.Park(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
 }

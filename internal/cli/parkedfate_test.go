@@ -266,14 +266,14 @@ pipelines:
 	}
 	var stdout strings.Builder
 	f := &parkedFlags{app: &app{stdout: &stdout, stderr: io.Discard, patience: time.Minute, redact: strings.Clone}, conf: conf, chosen: conf.Pipelines}
-	err = f.withShelves(t.Context(), func(shelves []shelf) error {
-		list, err := f.chosenOn(t.Context(), shelves, nil)
+	err = f.withDeadLetters(t.Context(), func(stores []deadLetters) error {
+		list, err := f.chosenOn(t.Context(), stores, nil)
 		if err != nil {
 			return err
 		}
 		run(t, "", "parked", "skip", "--all", "--reason", "no", "--config", file).check(t, exitDone)
-		r := &retry{parkedFlags: f, shelf: shelves[0], list: list[0], wait: time.Minute}
-		return r.giveBack(t.Context(), r.lot.(*kafkaio.TopicLot))
+		r := &retry{parkedFlags: f, deadLetters: stores[0], list: list[0], wait: time.Minute}
+		return r.giveBack(t.Context(), r.letters.(*kafkaio.DeadLetterTopic))
 	})
 	if want := []string{"m1: settled by another: skipped by " + actor()}; err != nil || !slices.Equal(outcomes(t, stdout.String()), want) {
 		t.Errorf("%v, %q, want %q", err, stdout.String(), want)

@@ -104,20 +104,20 @@ each is a line of JSON.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return f.withShelves(cmd.Context(), func(shelves []shelf) error { return f.list(cmd, shelves) })
+			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error { return f.list(cmd, stores) })
 		}),
 	}
 	f.addFilters(cmd, "reason")
 	return cmd
 }
 
-func (f *parkedFlags) list(cmd *cobra.Command, shelves []shelf) error {
+func (f *parkedFlags) list(cmd *cobra.Command, stores []deadLetters) error {
 	out := bufio.NewWriterSize(f.stdout, 64<<10)
 	if !f.asJSON {
 		fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8s  %s\n", "ID", "SINCE", "PIPELINE", "REASON", "ATTEMPTS", "KEY: ERROR")
 	}
 	now, count := time.Now(), int64(0)
-	for _, s := range shelves {
+	for _, s := range stores {
 		var writing error
 		err := f.parkedOn(cmd.Context(), s, func(m *pipeline.Parked) bool {
 			if f.chooses(m, now) {
@@ -134,7 +134,7 @@ func (f *parkedFlags) list(cmd *cobra.Command, shelves []shelf) error {
 		return err
 	}
 	f.note("%s put aside", plural(int(count), "message"))
-	f.noteStrangers(cmd.Context(), shelves)
+	f.noteStrangers(cmd.Context(), stores)
 	return nil
 }
 
@@ -173,8 +173,8 @@ they came from, headers and body, as they are. What is not text is shown as base
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return f.withShelves(cmd.Context(), func(shelves []shelf) error {
-				list, missing := f.chosenOn(cmd.Context(), shelves, args)
+			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error {
+				list, missing := f.chosenOn(cmd.Context(), stores, args)
 				printed := 0
 				for _, of := range list {
 					for _, m := range of {

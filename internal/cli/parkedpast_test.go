@@ -89,7 +89,7 @@ func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
 			var stdout strings.Builder
 			r := &retry{
 				parkedFlags: &parkedFlags{app: &app{kinds: kind.All(), stdout: &stdout, redact: func(text string) string { return text }}}, list: []*pipeline.Parked{m},
-				shelf: shelf{spec: &config.Pipeline{Name: "orders", Window: 7 * day, Sink: &file.Sink{}, Transaction: config.Transaction{Time: one.time}}},
+				deadLetters: deadLetters{spec: &config.Pipeline{Name: "orders", Window: 7 * day, Sink: &file.Sink{}, Transaction: config.Transaction{Time: one.time}}},
 			}
 			rest, err := r.leave(now, false)
 			if one.want == "" {

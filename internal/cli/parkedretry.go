@@ -75,28 +75,28 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			return f.withShelves(cmd.Context(), func(shelves []shelf) error {
-				ends, err := auditEnds(cmd.Context(), shelves, dry)
+			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error {
+				ends, err := auditEnds(cmd.Context(), stores, dry)
 				if err != nil {
 					return err
 				}
-				list, err := f.chosenOn(cmd.Context(), shelves, ids)
+				list, err := f.chosenOn(cmd.Context(), stores, ids)
 				if err != nil {
 					return err
 				}
 				count := 0
-				for i, s := range shelves {
+				for i, s := range stores {
 					if len(list[i]) == 0 {
 						continue
 					}
 					count += len(list[i])
-					r := &retry{parkedFlags: f, shelf: s, list: list[i], wait: wait, auditEnd: ends[i]}
+					r := &retry{parkedFlags: f, deadLetters: s, list: list[i], wait: wait, auditEnd: ends[i]}
 					if !past {
 						var left error
 						r.list, left = r.leave(time.Now(), dry)
 						err = errors.Join(err, left)
 					}
-					topic, inTopic := s.lot.(*kafkaio.TopicLot)
+					topic, inTopic := s.letters.(*kafkaio.DeadLetterTopic)
 					switch {
 					case len(r.list) == 0:
 					case dry:
@@ -109,7 +109,7 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 				}
 				if count == 0 {
 					f.note("no message was chosen")
-					f.noteStrangers(cmd.Context(), shelves)
+					f.noteStrangers(cmd.Context(), stores)
 				}
 				return err
 			})
@@ -125,25 +125,25 @@ With --dry-run it says what the next delivery of each would get, and does nothin
 // retry redrives messages of one pipeline.
 type retry struct {
 	*parkedFlags
-	shelf
+	deadLetters
 	list []*pipeline.Parked
 	wait time.Duration
 
 	auditEnd int64 // where the audit log ended before the messages were listed
 }
 
-// auditEnds returns where the audit log of each shelf ends. What is behind that is
+// auditEnds returns where the audit log of each deadLetters ends. What is behind that is
 // of messages that are listed afterwards. A topic has no end to remember: what is
 // settled in it is never listed again.
-func auditEnds(ctx context.Context, shelves []shelf, dry bool) ([]int64, error) {
-	ends := make([]int64, len(shelves))
-	for i, s := range shelves {
-		lot, ok := s.lot.(pipeline.Lot)
+func auditEnds(ctx context.Context, stores []deadLetters, dry bool) ([]int64, error) {
+	ends := make([]int64, len(stores))
+	for i, s := range stores {
+		letters, ok := s.letters.(pipeline.DeadLetterStore)
 		if !ok || dry {
 			continue
 		}
 		var err error
-		if ends[i], err = lot.AuditEnd(ctx); err != nil {
+		if ends[i], err = letters.AuditEnd(ctx); err != nil {
 			return nil, fmt.Errorf("%s: %w: retry needs the right to read it, to tell what becomes of messages", s.spec.Name, inOneLine(err))
 		}
 	}
@@ -305,9 +305,9 @@ func (r *retry) kind() string {
 }
 
 func (r *retry) queue(ctx context.Context) error {
-	lot := r.lot.(pipeline.Lot) // what is in a topic goes another way
+	letters := r.letters.(pipeline.DeadLetterStore) // what is in a topic goes another way
 	for _, m := range r.list {
-		err := lot.Queue(ctx, []string{m.ID})
+		err := letters.Queue(ctx, []string{m.ID})
 		if err != nil && !errors.Is(err, pipeline.ErrNotParked) { // then it is settled
 			return fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
 		}
@@ -354,7 +354,7 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 	for {
 		var still []*pipeline.Parked
 		for _, m := range list {
-			switch now, err := r.lot.Get(ctx, m.ID); {
+			switch now, err := r.letters.Get(ctx, m.ID); {
 			case errors.Is(err, pipeline.ErrNotParked):
 				gone = append(gone, m)
 			case err == nil && !now.Queued:
@@ -396,7 +396,7 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 		return len(r.list), fmt.Errorf("%s: what became of the messages is not known: %w", r.spec.Name, inOneLine(err))
 	}
 	for _, m := range r.list {
-		now, err := r.lot.Get(ctx, m.ID)
+		now, err := r.letters.Get(ctx, m.ID)
 		outcome, reason, failure := "", "", ""
 		switch {
 		case errors.Is(err, pipeline.ErrNotParked):
@@ -450,7 +450,7 @@ func (f fate) outcome() (outcome, reason string) {
 // fates reads how messages were settled since the retry began.
 func (r *retry) fates(ctx context.Context) (map[string]fate, error) {
 	list := map[string]fate{}
-	err := r.lot.(pipeline.Lot).Settled(ctx, r.auditEnd, func(s pipeline.Settlement) bool {
+	err := r.letters.(pipeline.DeadLetterStore).Settled(ctx, r.auditEnd, func(s pipeline.Settlement) bool {
 		f := list[s.ID]
 		if s.How == pipeline.HowRedriven {
 			f.redriven, f.delivered = true, f.delivered || s.Delivered

@@ -25,7 +25,7 @@ semel parked skip --parked-for key-missing --reason "no orders of ours" --config
 they are, so that a message of the same key that comes later is processed. Who did it
 and why is written to the audit log beside the messages before they are gone: to the
 directory, the table or, of those in a topic, the topic that ends with -settled.`,
-	}, func(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
+	}, func(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
 		for _, m := range list {
 			if err := f.takeOut(ctx, s, m, outcomeSkipped, reason); err != nil {
 				return err
@@ -52,7 +52,7 @@ Keys that live in Kafka cannot be marked: skip takes their messages out.`,
 }
 
 // settling completes a verb that takes messages out by hand.
-func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, shelf, []*pipeline.Parked, string) error) *cobra.Command {
+func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, deadLetters, []*pipeline.Parked, string) error) *cobra.Command {
 	var reason string
 	cmd.RunE = f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
 		f.check(ids, true, &wrong)
@@ -60,13 +60,13 @@ func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, 
 		if err := wrong.err(); err != nil {
 			return err
 		}
-		return f.withShelves(cmd.Context(), func(shelves []shelf) error {
-			list, err := f.chosenOn(cmd.Context(), shelves, ids)
+		return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error {
+			list, err := f.chosenOn(cmd.Context(), stores, ids)
 			if err != nil {
 				return err
 			}
 			count := 0
-			for i, s := range shelves {
+			for i, s := range stores {
 				count += len(list[i])
 				if len(list[i]) > 0 {
 					err = errors.Join(err, settle(cmd.Context(), s, list[i], strings.TrimSpace(reason)))
@@ -74,7 +74,7 @@ func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, 
 			}
 			if count == 0 {
 				f.note("no message was chosen")
-				f.noteStrangers(cmd.Context(), shelves)
+				f.noteStrangers(cmd.Context(), stores)
 			}
 			return err
 		})
@@ -85,11 +85,11 @@ func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, 
 }
 
 // takeOut takes a message out and says so.
-func (f *parkedFlags) takeOut(ctx context.Context, s shelf, m *pipeline.Parked, how, reason string) error {
+func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Parked, how, reason string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := s.lot.Settle(ctx, m, pipeline.Settlement{How: how, Actor: actor(), Reason: reason})
+	err := s.letters.Settle(ctx, m, pipeline.Settlement{How: how, Actor: actor(), Reason: reason})
 	if errors.Is(err, pipeline.ErrNotParked) {
 		return f.report(f.stdout, m, outcomeOther, "", "")
 	}
@@ -101,7 +101,7 @@ func (f *parkedFlags) takeOut(ctx context.Context, s shelf, m *pipeline.Parked, 
 
 // markDone marks the keys of messages done and takes them out. The key comes
 // first: what is cut off in between is a message whose key is done.
-func (f *parkedFlags) markDone(ctx context.Context, s shelf, list []*pipeline.Parked, reason string) error {
+func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
 	if s.spec.Store.Name == "" {
 		return fmt.Errorf("the keys of %s live in Kafka, where only an output makes one done: semel parked skip takes the messages out, and a copy that comes later is processed", s.spec.Name)
 	}

@@ -14,22 +14,22 @@ import (
 // that the configuration does not have: of one that was renamed, for instance.
 // Nobody redrives those. What cannot be counted is left out: it is beside the
 // point.
-func (f *parkedFlags) noteStrangers(ctx context.Context, shelves []shelf) {
+func (f *parkedFlags) noteStrangers(ctx context.Context, stores []deadLetters) {
 	if f.pipeline != "" {
 		return
 	}
 	seen := map[string]bool{}
-	for _, s := range shelves {
+	for _, s := range stores {
 		place := s.spec.Parked.Path
 		if place == "" {
 			place = "the store " + s.spec.Parked.Store.Name
 		}
-		lot, ok := s.lot.(pipeline.Lot) // a topic is its pipeline's own
+		letters, ok := s.letters.(pipeline.DeadLetterStore) // a topic is its pipeline's own
 		if !ok || seen[place] {
 			continue
 		}
 		seen[place] = true
-		if of := strangers(ctx, lot, f.conf.Pipelines); len(of) > 0 {
+		if of := strangers(ctx, letters, f.conf.Pipelines); len(of) > 0 {
 			count := 0
 			for _, n := range of {
 				count += n
@@ -40,13 +40,13 @@ func (f *parkedFlags) noteStrangers(ctx context.Context, shelves []shelf) {
 	}
 }
 
-// strangers returns how many messages of which unknown pipelines are in a lot. It
+// strangers returns how many messages of which unknown pipelines are in a dead-letter store. It
 // reads them only if the count says that there are some.
-func strangers(ctx context.Context, lot pipeline.Lot, known []*config.Pipeline) map[string]int {
-	left, err := lot.Count(ctx, "")
+func strangers(ctx context.Context, letters pipeline.DeadLetterStore, known []*config.Pipeline) map[string]int {
+	left, err := letters.Count(ctx, "")
 	names := map[string]bool{}
 	for _, p := range known {
-		n, e := lot.Count(ctx, p.Name)
+		n, e := letters.Count(ctx, p.Name)
 		if err != nil || e != nil {
 			return nil
 		}
@@ -58,7 +58,7 @@ func strangers(ctx context.Context, lot pipeline.Lot, known []*config.Pipeline) 
 		return of
 	}
 	// An error leaves out what it is about; others may be found all the same.
-	_ = lot.Parked(ctx, "", func(m *pipeline.Parked) bool {
+	_ = letters.List(ctx, "", func(m *pipeline.Parked) bool {
 		if !names[m.Pipeline] {
 			of[displayText(m.Pipeline)]++
 			left--

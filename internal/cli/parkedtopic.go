@@ -18,7 +18,7 @@ const backAtOnce = 500
 
 // giveBack writes messages of a topic back to where they came from, for whoever runs
 // the pipeline, and says what became of each.
-func (r *retry) giveBack(ctx context.Context, topic *kafkaio.TopicLot) error {
+func (r *retry) giveBack(ctx context.Context, topic *kafkaio.DeadLetterTopic) error {
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	left := 0
@@ -54,7 +54,7 @@ func (r *retry) giveBack(ctx context.Context, topic *kafkaio.TopicLot) error {
 
 // refused returns why a message will not be redriven, if it is known beforehand.
 func (r *retry) refused(m *pipeline.Parked) error {
-	if topic, ok := r.lot.(*kafkaio.TopicLot); ok {
+	if topic, ok := r.letters.(*kafkaio.DeadLetterTopic); ok {
 		return topic.Redrivable(m)
 	}
 	return nil

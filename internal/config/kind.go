@@ -273,9 +273,9 @@ type ClosingParker interface {
 // ErrNoTopic says that a topic does not exist.
 var ErrNoTopic = errors.New("there is no such topic")
 
-// Parking is what a pipeline parked, wherever that is; see pipeline.Lot.
+// Parking is what a pipeline parked, wherever that is; see pipeline.DeadLetterStore.
 type Parking interface {
-	Parked(ctx context.Context, pipeline string, fn func(*pipeline.Parked) bool) error
+	List(ctx context.Context, pipeline string, fn func(*pipeline.Parked) bool) error
 	Get(ctx context.Context, id string) (*pipeline.Parked, error)
 	Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error
 	Close() error
@@ -284,7 +284,7 @@ type Parking interface {
 // Database is a store in whose database messages can be parked.
 type Database interface {
 	Spec
-	OpenLot(ctx context.Context) (pipeline.Lot, error)
+	OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error)
 }
 
 // AddressChecker is a store that can tell without connecting that its address is

@@ -54,7 +54,7 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *c
 
 // parkedTable looks at the table of what is put aside.
 func parkedTable(ctx context.Context, x *config.Examination) error {
-	lot, err := OpenLot(ctx, x.File, x.Pipeline)
+	letters, err := OpenDeadLetters(ctx, x.File, x.Pipeline)
 	if semel.Classify(err) == semel.ClassPermanent {
 		x.Note(semel.Broken, "parked.store", x.File.Redact(err.Error()), "a message that fails for good holds up the pipeline", "semel migrate up --config "+x.File.Name+" --store-name "+x.Pipeline.Parked.Store.Name)
 		return nil
@@ -63,5 +63,5 @@ func parkedTable(ctx context.Context, x *config.Examination) error {
 		return err
 	}
 	x.Note(semel.Fine, "parked.store", "its table is there", "", "")
-	return lot.Close()
+	return letters.Close()
 }

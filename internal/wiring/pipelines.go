@@ -19,12 +19,12 @@ type PipelineOptions struct {
 	Observer pipeline.Observer
 	// Stdout is where a sink of that name writes. Defaults to none.
 	Stdout io.Writer
-	// Redrive opens it only for what is queued in its lot: it ends when nothing
+	// Redrive opens it only for what is queued in its dead-letter store: it ends when nothing
 	// is left.
 	Redrive bool
 }
 
-// OpenPipeline opens source, store, sink and lot of a pipeline. It blocks until
+// OpenPipeline opens source, store, sink and dead-letter store of a pipeline. It blocks until
 // their servers have answered. Its stores belong to stores, all else is closed
 // when the pipeline has run.
 func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (config.Runnable, error) {
@@ -183,7 +183,7 @@ func (b *building) env(keys semel.Store) *config.Env {
 func (b *building) runner(ctx context.Context, session pipeline.Session, source pipeline.Source) (*pipeline.Runner, error) {
 	b.closes = append(b.closes, session.Close)
 	opts := b.file.Options(b.spec, b.opts.Observer)
-	var lot pipeline.Lot
+	var letters pipeline.DeadLetterStore
 	var err error
 	if b.spec.Parked.Topic != "" {
 		end, err := topicsOf(b.spec)
@@ -195,19 +195,19 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 			return nil, fmt.Errorf("parked: %w", err)
 		}
 		b.closes = append(b.closes, func(context.Context) error { return parker.Close() })
-		opts.Parker = parker
+		opts.DeadLetters = parker
 	} else {
-		if lot, err = OpenLot(ctx, b.file, b.spec); err != nil {
+		if letters, err = OpenDeadLetters(ctx, b.file, b.spec); err != nil {
 			return nil, fmt.Errorf("parked: %w", err)
 		}
-		b.closes = append(b.closes, func(context.Context) error { return lot.Close() })
-		opts.Parker = lot
+		b.closes = append(b.closes, func(context.Context) error { return letters.Close() })
+		opts.DeadLetters = letters
 	}
 	switch {
-	case b.opts.Redrive && lot == nil:
+	case b.opts.Redrive && letters == nil:
 		return nil, fmt.Errorf("what is parked in a topic is redriven by a pipeline that reads it: %w", semel.ErrInvalidRequest)
 	case b.opts.Redrive:
-		source = pipeline.NewRedriven(lot, b.spec.Name, &pipeline.RedrivenOptions{Once: true})
+		source = pipeline.NewRedriven(letters, b.spec.Name, &pipeline.RedrivenOptions{Once: true})
 	case source == nil:
 		if source, err = b.spec.Source.Open(ctx, b.env(nil)); err != nil {
 			return nil, fmt.Errorf("source: %w", err)
@@ -217,11 +217,11 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 	return pipeline.New(source, session, opts)
 }
 
-// OpenLot opens where a pipeline puts messages aside.
-func OpenLot(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.Lot, error) {
+// OpenDeadLetters opens where a pipeline puts messages aside.
+func OpenDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.DeadLetterStore, error) {
 	switch name := p.Parked.Store.Name; {
 	case p.Parked.Path != "":
-		return pipeline.OpenDirLot(p.Parked.Path)
+		return pipeline.OpenDeadLetterDir(p.Parked.Path)
 	case name != "":
 		s, ok := f.Store(name)
 		if !ok {
@@ -231,7 +231,7 @@ func OpenLot(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.
 		if !ok {
 			return nil, fmt.Errorf("store %s is not of the kind postgres: %w", name, semel.ErrInvalidRequest)
 		}
-		return database.OpenLot(ctx)
+		return database.OpenDeadLetters(ctx)
 	}
 	return nil, fmt.Errorf("no place to put messages aside: write parked: { path: … }: %w", semel.ErrInvalidRequest)
 }
@@ -248,28 +248,28 @@ func topicsOf(p *config.Pipeline) (config.Topics, error) {
 	return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
 }
 
-// ExistingLot opens what a pipeline put aside for who looks and settles: it makes
-// no directory and no topic, and reports whether there is one. It is a pipeline.Lot
+// ExistingDeadLetters opens what a pipeline put aside for who looks and settles: it makes
+// no directory and no topic, and reports whether there is one. It is a pipeline.DeadLetterStore
 // where messages can be queued for a redrive.
-func ExistingLot(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, bool, error) {
+func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, bool, error) {
 	switch {
 	case p.Parked.Topic != "":
 		end, err := topicsOf(p)
 		if err != nil {
 			return nil, false, err
 		}
-		lot, err := end.OpenParked(ctx, f, p)
+		letters, err := end.OpenParked(ctx, f, p)
 		if errors.Is(err, config.ErrNoTopic) {
 			return nil, false, nil
 		}
-		return lot, err == nil, f.RedactError(err)
+		return letters, err == nil, f.RedactError(err)
 	case p.Parked.Path != "":
 		if _, err := os.Stat(p.Parked.Path); errors.Is(err, fs.ErrNotExist) {
 			return nil, false, nil
 		}
 	}
-	lot, err := OpenLot(ctx, f, p)
-	return lot, err == nil, f.RedactError(err)
+	letters, err := OpenDeadLetters(ctx, f, p)
+	return letters, err == nil, f.RedactError(err)
 }
 
 // Sample hands what a pipeline's source holds to fn: see config.Source. A source to

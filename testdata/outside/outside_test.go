@@ -78,7 +78,7 @@ func TestSink(t *testing.T) {
 }
 
 func TestLot(t *testing.T) {
-	brokertest.RunLot(t, func(testing.TB) func() pipeline.Lot { return nil })
+	brokertest.RunDeadLetters(t, func(testing.TB) func() pipeline.DeadLetterStore { return nil })
 }
 
 // TestLockedStore names all that an error of a store in use has.

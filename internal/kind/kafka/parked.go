@@ -29,7 +29,7 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 		return nil, err
 	}
 	policy := f.Options(p, nil)
-	opts := &kafkaio.TopicLotOptions{
+	opts := &kafkaio.DeadLetterTopicOptions{
 		Client: client, Topic: p.Parked.Topic, Name: p.Name, Key: policy.Key, Scope: policy.Scope, OnMissing: policy.OnMissing,
 		Transactional: f.Mode(p) == config.SourceIsSink,
 	}
@@ -40,12 +40,12 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 			return nil, err
 		}
 	}
-	lot, err := kafkaio.OpenTopicLot(ctx, opts)
+	letters, err := kafkaio.OpenDeadLetterTopic(ctx, opts)
 	switch {
 	case errors.Is(err, kafkaio.ErrNoTopic):
 		return nil, fmt.Errorf("%w: %w", config.ErrNoTopic, err)
 	case err != nil:
-		return nil, err // not lot: a nil *TopicLot in an interface is no nil
+		return nil, err // not dead-letter store: a nil *DeadLetterTopic in an interface is no nil
 	}
-	return lot, nil
+	return letters, nil
 }

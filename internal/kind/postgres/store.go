@@ -133,13 +133,13 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 
 func (s *Store) names() pgstore.Names { return pgstore.Names{Schema: s.Schema, Prefix: s.Prefix} }
 
-// OpenLot implements config.Database.
-func (s *Store) OpenLot(ctx context.Context) (pipeline.Lot, error) {
-	lot, err := pgsink.OpenLot(ctx, s.DSN.Reveal(), s.names())
+// OpenDeadLetters implements config.Database.
+func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error) {
+	letters, err := pgsink.OpenDeadLetters(ctx, s.DSN.Reveal(), s.names())
 	if err != nil {
-		return nil, err // not lot: a nil *Lot in an interface is no nil
+		return nil, err // not dead-letter store: a nil *DeadLetters in an interface is no nil
 	}
-	return lot, nil
+	return letters, nil
 }
 
 // maintainer is a store whose expired keys go only where a process cleans up.

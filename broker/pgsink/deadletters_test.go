@@ -12,17 +12,17 @@ import (
 
 func TestLotPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunLot(t, func(tb testing.TB) func() pipeline.Lot {
+	brokertest.RunDeadLetters(t, func(tb testing.TB) func() pipeline.DeadLetterStore {
 		address := servers.Database(tb)
 		if _, err := pgstore.Migrate(tb.Context(), open(tb, address), nil); err != nil {
 			tb.Fatal(err)
 		}
-		return func() pipeline.Lot {
-			lot, err := pgsink.OpenLot(context.Background(), address, pgstore.Names{})
+		return func() pipeline.DeadLetterStore {
+			letters, err := pgsink.OpenDeadLetters(context.Background(), address, pgstore.Names{})
 			if err != nil {
 				tb.Fatal(err)
 			}
-			return lot
+			return letters
 		}
 	})
 }

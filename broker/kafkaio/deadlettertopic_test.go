@@ -20,26 +20,26 @@ import (
 )
 
 // topicLot opens what the pipeline of options put aside.
-func (b *bubble) topicLot(opts TransactorOptions, change func(o *TopicLotOptions)) *TopicLot {
+func (b *bubble) topicLot(opts TransactorOptions, change func(o *DeadLetterTopicOptions)) *DeadLetterTopic {
 	b.Helper()
-	o := &TopicLotOptions{
+	o := &DeadLetterTopicOptions{
 		Client: b.reach(), Topic: "aside", Name: "p", Group: opts.Group, Source: b.reach(), Inputs: opts.Inputs,
 		Key: opts.Key, Scope: opts.Scope, OnMissing: opts.OnMissing, Transactional: true,
 	}
 	if change != nil {
 		change(o)
 	}
-	lot, err := OpenTopicLot(b.Context(), o)
+	letters, err := OpenDeadLetterTopic(b.Context(), o)
 	must(b.T, err)
-	b.Cleanup(func() { lot.Close() })
-	return lot
+	b.Cleanup(func() { letters.Close() })
+	return letters
 }
 
-// listed returns the messages of a lot.
-func (b *bubble) listed(lot *TopicLot) []*pipeline.Parked {
+// listed returns the messages of a dead-letter store.
+func (b *bubble) listed(letters *DeadLetterTopic) []*pipeline.Parked {
 	b.Helper()
 	var list []*pipeline.Parked
-	must(b.T, lot.Parked(b.Context(), "p", func(p *pipeline.Parked) bool {
+	must(b.T, letters.List(b.Context(), "p", func(p *pipeline.Parked) bool {
 		list = append(list, p)
 		return true
 	}))
@@ -47,9 +47,9 @@ func (b *bubble) listed(lot *TopicLot) []*pipeline.Parked {
 }
 
 // redrive writes messages back and wants it to succeed.
-func (b *bubble) redrive(lot *TopicLot, list ...*pipeline.Parked) {
+func (b *bubble) redrive(letters *DeadLetterTopic, list ...*pipeline.Parked) {
 	b.Helper()
-	_, errs := lot.Redrive(b.Context(), list, "ann")
+	_, errs := letters.Redrive(b.Context(), list, "ann")
 	must(b.T, errors.Join(errs...))
 }
 
@@ -87,8 +87,8 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 		p.wait(4, settled)
 		p.stop()
 
-		lot := b.topicLot(opts, nil)
-		list := b.listed(lot)
+		letters := b.topicLot(opts, nil)
+		list := b.listed(letters)
 		if len(list) != 3 {
 			t.Fatalf("%d messages are listed, want 3", len(list))
 		}
@@ -111,7 +111,7 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 			t.Errorf("%v, %v", again, err)
 		}
 
-		places, errs := lot.Redrive(b.Context(), list[:2], "ann")
+		places, errs := letters.Redrive(b.Context(), list[:2], "ann")
 		must(t, errors.Join(errs...))
 		back := b.read("in")
 		back = slices.DeleteFunc(back, func(r *kgo.Record) bool { return r.Offset < 3 || r.Partition != 1 })
@@ -125,11 +125,11 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 		if left := b.listed(b.topicLot(opts, nil)); len(left) != 1 || string(left[0].Message.Body) != "3" {
 			t.Errorf("%d messages are left", len(left))
 		}
-		if _, errs = lot.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
+		if _, errs = letters.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
 			t.Errorf("once more: %v", errs[0])
 		}
-		must(t, lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
-		if err := lot.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}); !errors.Is(err, pipeline.ErrNotParked) {
+		must(t, letters.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
+		if err := letters.Settle(b.Context(), list[2], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}); !errors.Is(err, pipeline.ErrNotParked) {
 			t.Errorf("skipped twice: %v", err)
 		}
 		want := list[0].ID + " bad redriven ann written back to its topic permanent\n" + list[1].ID + " bad redriven ann written back to its topic permanent\n" + list[2].ID + "  skipped bob a test key-missing"
@@ -157,13 +157,13 @@ func TestAMessageThatFailsAgainCountsItsRedrives(t *testing.T) {
 		p := b.start(opts)
 		defer p.stop()
 		p.wait(1, settled)
-		lot := b.topicLot(opts, nil)
+		letters := b.topicLot(opts, nil)
 		for n := range 3 {
-			list := b.listed(lot)
+			list := b.listed(letters)
 			if len(list) != 1 || list[0].Redrives != n {
 				t.Fatalf("%d messages after %d redrives: %+v", len(list), n, list)
 			}
-			b.redrive(lot, list...)
+			b.redrive(letters, list...)
 			p.wait(n+2, settled)
 		}
 	})
@@ -185,16 +185,16 @@ func TestAMessageThatCouldNotBeNotedStaysListed(t *testing.T) {
 			resp.Topics = append(resp.Topics, topic)
 			return resp, nil, true
 		})
-		lot := b.topicLot(opts, nil)
-		list := b.listed(lot)
-		_, errs := lot.Redrive(b.Context(), list, "ann")
+		letters := b.topicLot(opts, nil)
+		list := b.listed(letters)
+		_, errs := letters.Redrive(b.Context(), list, "ann")
 		if errs[0] == nil || !strings.Contains(errs[0].Error(), "it was written to in/0 at 1, and stays listed: kafkaio: make topic aside-settled") {
 			t.Errorf("%v", errs[0])
 		}
-		if left := b.listed(lot); len(left) != 1 {
+		if left := b.listed(letters); len(left) != 1 {
 			t.Fatalf("%d messages are listed", len(left))
 		}
-		b.redrive(lot, list...)
+		b.redrive(letters, list...)
 		opts.Transform = nil
 		p = b.start(opts)
 		defer p.stop()
@@ -225,8 +225,8 @@ func TestMessagesOfOthersInATopic(t *testing.T) {
 			r.Topic, r.Key = "aside", []byte("k")
 			b.write(r)
 		}
-		lot := b.topicLot(opts, nil)
-		list := b.listed(lot)
+		letters := b.topicLot(opts, nil)
+		list := b.listed(letters)
 		var bodies []string
 		for _, p := range list {
 			bodies = append(bodies, string(p.Message.Body))
@@ -237,7 +237,7 @@ func TestMessagesOfOthersInATopic(t *testing.T) {
 		if list[0].Error != "oh" || list[0].Key.ID != "k" {
 			t.Errorf("listed as %+v", list[0])
 		}
-		_, errs := lot.Redrive(b.Context(), list, "ann")
+		_, errs := letters.Redrive(b.Context(), list, "ann")
 		if errs[0] != nil || errs[1] == nil || !strings.Contains(errs[1].Error(), "do not say where it came from") || errs[2] == nil {
 			t.Errorf("%v", errs)
 		}
@@ -245,7 +245,7 @@ func TestMessagesOfOthersInATopic(t *testing.T) {
 			t.Errorf("%d records came back", len(back))
 		}
 		for _, id := range []string{"", "aside", "aside/0", "aside/0/99", "aside/7/0", "aside/0/00", "aside/0/-1", "in/0/0", "aside/0/0", list[0].ID} {
-			if _, err := lot.Get(b.Context(), id); !errors.Is(err, pipeline.ErrNotParked) {
+			if _, err := letters.Get(b.Context(), id); !errors.Is(err, pipeline.ErrNotParked) {
 				t.Errorf("Get(%q): %v", id, err)
 			}
 		}
@@ -265,8 +265,8 @@ func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
 			}
 		}
 		must(t, parker.Park(b.Context(), []pipeline.Parked{of("\x00k", "\x00s\x00k"), of("k", "of another rule")}))
-		lot := b.topicLot(b.options(), func(o *TopicLotOptions) { o.Group, o.Transactional = "g", false })
-		list := b.listed(lot)
+		letters := b.topicLot(b.options(), func(o *DeadLetterTopicOptions) { o.Group, o.Transactional = "g", false })
+		list := b.listed(letters)
 		if len(list) != 2 {
 			t.Fatalf("%d messages are listed", len(list))
 		}
@@ -274,7 +274,7 @@ func TestMessagesThatAParkerPutAsideHaveTheirKeys(t *testing.T) {
 		if list[0].Key != (semel.Key{Scope: "s", ID: "\x00s\x00k"}) || list[0].Attempts != 8 || list[1].Key.ID != "of another rule" {
 			t.Errorf("listed as %+v, %+v", list[0], list[1])
 		}
-		_, errs := lot.Redrive(b.Context(), list, "ann")
+		_, errs := letters.Redrive(b.Context(), list, "ann")
 		if errs[0] != nil || errs[1] == nil || !strings.Contains(errs[1].Error(), "now finds another key in it") {
 			t.Errorf("%v", errs)
 		}
@@ -298,9 +298,9 @@ func TestWhatKafkaMightDeleteBeforeItIsReadStaysAside(t *testing.T) {
 				}})
 			}
 		}
-		lot := b.topicLot(opts, nil)
-		list := b.listed(lot)
-		_, errs := lot.Redrive(b.Context(), list, "ann")
+		letters := b.topicLot(opts, nil)
+		list := b.listed(letters)
+		_, errs := letters.Redrive(b.Context(), list, "ann")
 		refused := 0
 		for i, err := range errs {
 			if err != nil {
@@ -327,48 +327,48 @@ func TestATopicThatWasMadeAnewHasOtherMessages(t *testing.T) {
 			must(t, err)
 			must(t, client.ProduceSync(b.Context(), &kgo.Record{Topic: "made", Value: fmt.Append(nil, n)}).FirstErr())
 			client.Close()
-			lot := b.topicLot(opts, func(o *TopicLotOptions) { o.Topic = "made" })
-			list := b.listed(lot)
+			letters := b.topicLot(opts, func(o *DeadLetterTopicOptions) { o.Topic = "made" })
+			list := b.listed(letters)
 			if len(list) != 1 || list[0].ID != "made/0/0" {
 				t.Fatalf("round %d: %+v", n, list)
 			}
-			must(t, lot.Settle(b.Context(), list[0], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
-			if left := b.listed(lot); len(left) != 0 {
+			must(t, letters.Settle(b.Context(), list[0], pipeline.Settlement{How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}))
+			if left := b.listed(letters); len(left) != 0 {
 				t.Errorf("round %d: %d are left", n, len(left))
 			}
 			_, err = adm.DeleteTopic(b.Context(), "made")
 			must(t, err)
-			if _, err := OpenTopicLot(b.Context(), &lot.opts); !errors.Is(err, ErrNoTopic) {
+			if _, err := OpenDeadLetterTopic(b.Context(), &letters.opts); !errors.Is(err, ErrNoTopic) {
 				t.Errorf("without the topic: %v", err)
 			}
 		}
 	})
 }
 
-// TestWhatAnotherProcessSettledFirstIsKnown has one lot look before the topic of
+// TestWhatAnotherProcessSettledFirstIsKnown has one dead-letter store look before the topic of
 // settled messages exists. The client remembers that it is missing.
 func TestWhatAnotherProcessSettledFirstIsKnown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
 		b.write(&kgo.Record{Topic: "aside", Value: []byte("1")}, &kgo.Record{Topic: "aside", Value: []byte("2")})
-		lot, other := b.topicLot(opts, nil), b.topicLot(opts, nil)
-		list := b.listed(lot)
+		letters, other := b.topicLot(opts, nil), b.topicLot(opts, nil)
+		list := b.listed(letters)
 		if len(list) != 2 {
 			t.Fatalf("%d messages are listed, want 2", len(list))
 		}
 		skipped := pipeline.Settlement{ID: list[0].ID, How: pipeline.HowSkipped, Actor: "bob", Reason: "a test"}
 		must(t, other.Settle(b.Context(), list[0], skipped))
-		if _, errs := lot.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
+		if _, errs := letters.Redrive(b.Context(), list[:1], "ann"); !errors.Is(errs[0], pipeline.ErrNotParked) {
 			t.Errorf("what another skipped is redriven: %v", errs[0])
 		}
-		if got, ok := lot.Settled(list[0].ID); !ok || got != skipped {
+		if got, ok := letters.Settled(list[0].ID); !ok || got != skipped {
 			t.Errorf("settled: %+v, %v, want %+v", got, ok, skipped)
 		}
-		if got, ok := lot.Settled(list[1].ID); ok {
+		if got, ok := letters.Settled(list[1].ID); ok {
 			t.Errorf("settled, of a message that is parked: %+v", got)
 		}
-		if left := b.listed(lot); len(left) != 1 || left[0].ID != list[1].ID {
+		if left := b.listed(letters); len(left) != 1 || left[0].ID != list[1].ID {
 			t.Errorf("left: %+v", left)
 		}
 	})

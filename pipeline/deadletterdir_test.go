@@ -15,14 +15,14 @@ import (
 
 func TestDirLotPassesTheSuite(t *testing.T) {
 	t.Parallel()
-	brokertest.RunLot(t, func(tb testing.TB) func() pipeline.Lot {
-		dir := filepath.Join(tb.TempDir(), "lot [1]*")
-		return func() pipeline.Lot {
-			lot, err := pipeline.OpenDirLot(dir)
+	brokertest.RunDeadLetters(t, func(tb testing.TB) func() pipeline.DeadLetterStore {
+		dir := filepath.Join(tb.TempDir(), "dead-letter store [1]*")
+		return func() pipeline.DeadLetterStore {
+			letters, err := pipeline.OpenDeadLetterDir(dir)
 			if err != nil {
 				tb.Fatal(err)
 			}
-			return lot
+			return letters
 		}
 	})
 }
@@ -30,12 +30,12 @@ func TestDirLotPassesTheSuite(t *testing.T) {
 func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lot, err := pipeline.OpenDirLot(dir)
+	letters, err := pipeline.OpenDeadLetterDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := pipeline.Parked{ID: "1", Pipeline: "p", Reason: "attempts"}
-	if err := lot.Park(t.Context(), []pipeline.Parked{p}); err != nil {
+	if err := letters.Park(t.Context(), []pipeline.Parked{p}); err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{
@@ -48,10 +48,10 @@ func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
 		}
 	}
 	n := 0
-	if err := lot.Parked(t.Context(), "", func(*pipeline.Parked) bool { n++; return true }); err != nil || n != 1 {
+	if err := letters.List(t.Context(), "", func(*pipeline.Parked) bool { n++; return true }); err != nil || n != 1 {
 		t.Errorf("%d messages, %v; want 1", n, err)
 	}
-	if list, err := lot.Queued(t.Context(), "p", 10); err != nil || len(list) != 0 {
+	if list, err := letters.Queued(t.Context(), "p", 10); err != nil || len(list) != 0 {
 		t.Errorf("queued: %v, %v", list, err)
 	}
 }
@@ -59,11 +59,11 @@ func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
 func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lot, err := pipeline.OpenDirLot(dir)
+	letters, err := pipeline.OpenDeadLetterDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lot.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: "p"}, {ID: "2", Pipeline: "p"}}); err != nil {
+	if err := letters.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: "p"}, {ID: "2", Pipeline: "p"}}); err != nil {
 		t.Fatal(err)
 	}
 	bad := map[string]string{"junk": "junk", "empty": "", "copy": `{"ID":"1","Pipeline":"p"}`, "list": "{}"}
@@ -75,11 +75,11 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "p", "backup.json"), 0o700); err != nil { // not even a file
 		t.Fatal(err)
 	}
-	if err := lot.Queue(t.Context(), []string{"junk", "1"}); err != nil {
+	if err := letters.Queue(t.Context(), []string{"junk", "1"}); err != nil {
 		t.Fatal(err)
 	}
 	var ids []string
-	err = lot.Parked(t.Context(), "p", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true })
+	err = letters.List(t.Context(), "p", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true })
 	if !slices.Equal(ids, []string{"1", "2"}) || !errors.Is(err, pipeline.ErrUnreadable) {
 		t.Errorf("%v, %v", ids, err)
 	}
@@ -87,26 +87,26 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 		if name := filepath.Join(dir, "p", id+".json"); !strings.Contains(fmt.Sprint(err), name+" is damaged") {
 			t.Errorf("%s is not named: %v", name, err)
 		}
-		if _, err := lot.Get(t.Context(), id); !errors.Is(err, pipeline.ErrUnreadable) {
+		if _, err := letters.Get(t.Context(), id); !errors.Is(err, pipeline.ErrUnreadable) {
 			t.Errorf("%s: %v", id, err)
 		}
-		if err := lot.Settle(t.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "me", Reason: "x"}); !errors.Is(err, pipeline.ErrUnreadable) {
+		if err := letters.Settle(t.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "me", Reason: "x"}); !errors.Is(err, pipeline.ErrUnreadable) {
 			t.Errorf("%s was removed: %v", id, err)
 		}
 	}
-	if list, err := lot.Queued(t.Context(), "p", 10); err != nil || len(list) != 1 || list[0].ID != "1" {
+	if list, err := letters.Queued(t.Context(), "p", 10); err != nil || len(list) != 1 || list[0].ID != "1" {
 		t.Errorf("queued: %v, %v", list, err)
 	}
 }
 
 func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	t.Parallel()
-	lot, err := pipeline.OpenDirLot(t.TempDir())
+	letters, err := pipeline.OpenDeadLetterDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"", ".", "..", "../p", "a/b", ".hidden"} {
-		if err := lot.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: name}}); err == nil {
+		if err := letters.Park(t.Context(), []pipeline.Parked{{ID: "1", Pipeline: name}}); err == nil {
 			t.Errorf("%q was taken", name)
 		}
 	}

@@ -13,41 +13,41 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// RunLot runs the suite for lots. open opens the lot of a place that is empty
-// for each test; called again in the same test it opens the same lot, as another
+// RunDeadLetters runs the suite for dead-letter stores. open opens the dead-letter store of a place that is empty
+// for each test; called again in the same test it opens the same dead-letter store, as another
 // process does.
-func RunLot(t *testing.T, place func(tb testing.TB) (open func() pipeline.Lot)) {
+func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipeline.DeadLetterStore)) {
 	t.Helper()
-	for _, c := range []testCase[lotEnv]{
-		{"what is parked is kept as it is", lotEnv.keepsAll},
-		{"lists are in order, and end where they are told", lotEnv.lists},
-		{"what is queued comes oldest first, until it is taken out", lotEnv.queues},
-		{"a message that is parked again replaces itself", lotEnv.replaces},
-		{"what is not there is not parked", lotEnv.misses},
-		{"the audit log says how each message was settled", lotEnv.audits},
-		{"settlements made at once are all in the audit log", lotEnv.settlesAtOnce},
-		{"many processes use it at once", lotEnv.shares},
+	for _, c := range []testCase[deadLetterEnv]{
+		{"what is parked is kept as it is", deadLetterEnv.keepsAll},
+		{"lists are in order, and end where they are told", deadLetterEnv.lists},
+		{"what is queued comes oldest first, until it is taken out", deadLetterEnv.queues},
+		{"a message that is parked again replaces itself", deadLetterEnv.replaces},
+		{"what is not there is not parked", deadLetterEnv.misses},
+		{"the audit log says how each message was settled", deadLetterEnv.audits},
+		{"settlements made at once are all in the audit log", deadLetterEnv.settlesAtOnce},
+		{"many processes use it at once", deadLetterEnv.shares},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.check(lotEnv{t, place(t)}) })
+		t.Run(c.name, func(t *testing.T) { c.check(deadLetterEnv{t, place(t)}) })
 	}
 }
 
-type lotEnv struct {
+type deadLetterEnv struct {
 	testing.TB
-	open func() pipeline.Lot
+	open func() pipeline.DeadLetterStore
 }
 
-func (e lotEnv) lot() pipeline.Lot {
-	lot := e.open()
+func (e deadLetterEnv) letters() pipeline.DeadLetterStore {
+	letters := e.open()
 	e.Cleanup(func() {
-		if err := lot.Close(); err != nil {
+		if err := letters.Close(); err != nil {
 			e.Errorf("close: %v", err)
 		}
 	})
-	return lot
+	return letters
 }
 
-func (e lotEnv) must(err error) {
+func (e deadLetterEnv) must(err error) {
 	e.Helper()
 	if err != nil {
 		e.Fatal(err)
@@ -69,32 +69,32 @@ func parkedMessage(of string, n int) pipeline.Parked {
 	}
 }
 
-func (e lotEnv) keepsAll() {
-	lot := e.lot()
+func (e deadLetterEnv) keepsAll() {
+	letters := e.letters()
 	p := parkedMessage("p", 1)
-	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
-	got, err := e.lot().Get(e.Context(), p.ID)
+	e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
+	got, err := e.letters().Get(e.Context(), p.ID)
 	e.must(err)
 	if !reflect.DeepEqual(*got, p) {
 		e.Errorf("kept:\n%+v\nparked:\n%+v", *got, p)
 	}
 	bare := pipeline.Parked{ID: fmt.Sprintf("%024x", 2), Pipeline: "p", Reason: "key-missing", At: p.At}
-	e.must(lot.Park(e.Context(), []pipeline.Parked{bare}))
-	got, err = lot.Get(e.Context(), bare.ID)
+	e.must(letters.Park(e.Context(), []pipeline.Parked{bare}))
+	got, err = letters.Get(e.Context(), bare.ID)
 	e.must(err)
 	if got.Message.Body != nil || got.Message.RecordKey != nil || got.Key.ID != "" {
 		e.Errorf("a message of nothing is kept as %+v", *got)
 	}
 }
 
-// listed returns what the lot lists, which must be as many as it counts.
-func (e lotEnv) listed(lot pipeline.Lot, of string) (ids []string) {
+// listed returns what the dead-letter store lists, which must be as many as it counts.
+func (e deadLetterEnv) listed(letters pipeline.DeadLetterStore, of string) (ids []string) {
 	e.Helper()
-	e.must(lot.Parked(e.Context(), of, func(p *pipeline.Parked) bool {
+	e.must(letters.List(e.Context(), of, func(p *pipeline.Parked) bool {
 		ids = append(ids, p.ID)
 		return true
 	}))
-	n, err := lot.Count(e.Context(), of)
+	n, err := letters.Count(e.Context(), of)
 	e.must(err)
 	if n != int64(len(ids)) {
 		e.Errorf("%q: %d are counted, and %d listed", of, n, len(ids))
@@ -102,37 +102,37 @@ func (e lotEnv) listed(lot pipeline.Lot, of string) (ids []string) {
 	return ids
 }
 
-func (e lotEnv) lists() {
-	lot := e.lot()
+func (e deadLetterEnv) lists() {
+	letters := e.letters()
 	pipelines := []string{"a", "a[b]*?", "ü b"}
 	var want []string
 	for n := range 9 {
 		want = append(want, parkedMessage("", n).ID)
 	}
 	for _, n := range []int{4, 0, 8, 2, 6, 1, 7, 3, 5} {
-		e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage(pipelines[n%3], n)}))
+		e.must(letters.Park(e.Context(), []pipeline.Parked{parkedMessage(pipelines[n%3], n)}))
 	}
-	if got := e.listed(lot, ""); !slices.Equal(got, want) {
+	if got := e.listed(letters, ""); !slices.Equal(got, want) {
 		e.Errorf("all: %v, want %v", got, want)
 	}
 	for i, of := range pipelines {
-		if got := e.listed(lot, of); !slices.Equal(got, []string{want[i], want[i+3], want[i+6]}) {
+		if got := e.listed(letters, of); !slices.Equal(got, []string{want[i], want[i+3], want[i+6]}) {
 			e.Errorf("of %q: %v", of, got)
 		}
 	}
-	if got := e.listed(lot, "nobody"); len(got) != 0 {
+	if got := e.listed(letters, "nobody"); len(got) != 0 {
 		e.Errorf("of a pipeline that parked nothing: %v", got)
 	}
 	n := 0
-	e.must(lot.Parked(e.Context(), "", func(*pipeline.Parked) bool { n++; return n < 2 }))
+	e.must(letters.List(e.Context(), "", func(*pipeline.Parked) bool { n++; return n < 2 }))
 	if n != 2 {
 		e.Errorf("the list went on to %d, want 2", n)
 	}
 }
 
-func (e lotEnv) queued(lot pipeline.Lot, of string, most int) (ids []string) {
+func (e deadLetterEnv) queued(letters pipeline.DeadLetterStore, of string, most int) (ids []string) {
 	e.Helper()
-	list, err := lot.Queued(e.Context(), of, most)
+	list, err := letters.Queued(e.Context(), of, most)
 	e.must(err)
 	for _, p := range list {
 		if !p.Queued {
@@ -143,97 +143,97 @@ func (e lotEnv) queued(lot pipeline.Lot, of string, most int) (ids []string) {
 	return ids
 }
 
-func (e lotEnv) queues() {
-	lot := e.lot()
+func (e deadLetterEnv) queues() {
+	letters := e.letters()
 	var ids []string
 	for n := range 4 {
 		p := parkedMessage("p", n)
-		p.Queued = true // it is a word of the lot's alone
+		p.Queued = true // it is a word of the dead-letter store's alone
 		ids = append(ids, p.ID)
-		e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
+		e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
 	}
-	if got := e.queued(lot, "p", 10); len(got) != 0 {
+	if got := e.queued(letters, "p", 10); len(got) != 0 {
 		e.Errorf("queued before anybody asked: %v", got)
 	}
 	for _, n := range []int{2, 0, 3} {
-		e.must(lot.Queue(e.Context(), []string{ids[n]}))
+		e.must(letters.Queue(e.Context(), []string{ids[n]}))
 		_ = pause(e.Context(), 20*time.Millisecond) // file systems have coarse clocks
 	}
-	e.must(lot.Queue(e.Context(), []string{ids[2]})) // keeps its turn
-	if got := e.queued(lot, "p", 10); !slices.Equal(got, []string{ids[2], ids[0], ids[3]}) {
+	e.must(letters.Queue(e.Context(), []string{ids[2]})) // keeps its turn
+	if got := e.queued(letters, "p", 10); !slices.Equal(got, []string{ids[2], ids[0], ids[3]}) {
 		e.Errorf("queued: %v", got)
 	}
-	if got := e.queued(lot, "p", 2); !slices.Equal(got, []string{ids[2], ids[0]}) {
+	if got := e.queued(letters, "p", 2); !slices.Equal(got, []string{ids[2], ids[0]}) {
 		e.Errorf("the first two: %v", got)
 	}
-	if got := e.queued(lot, "q", 2); len(got) != 0 {
+	if got := e.queued(letters, "q", 2); len(got) != 0 {
 		e.Errorf("queued of another pipeline: %v", got)
 	}
-	e.must(lot.Settle(e.Context(), &pipeline.Parked{ID: ids[2]}, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me", Reason: "done"}))
-	if got := e.queued(lot, "p", 10); !slices.Equal(got, []string{ids[0], ids[3]}) {
+	e.must(letters.Settle(e.Context(), &pipeline.Parked{ID: ids[2]}, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me", Reason: "done"}))
+	if got := e.queued(letters, "p", 10); !slices.Equal(got, []string{ids[0], ids[3]}) {
 		e.Errorf("queued after one was taken out: %v", got)
 	}
-	if got := e.listed(lot, "p"); !slices.Equal(got, []string{ids[0], ids[1], ids[3]}) {
+	if got := e.listed(letters, "p"); !slices.Equal(got, []string{ids[0], ids[1], ids[3]}) {
 		e.Errorf("parked after one was taken out: %v", got)
 	}
 }
 
-func (e lotEnv) replaces() {
-	lot := e.lot()
+func (e deadLetterEnv) replaces() {
+	letters := e.letters()
 	p := parkedMessage("p", 1)
-	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
-	e.must(lot.Queue(e.Context(), []string{p.ID}))
+	e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
+	e.must(letters.Queue(e.Context(), []string{p.ID}))
 	p.Redrives, p.Reason = 3, "permanent"
-	e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
-	got, err := lot.Get(e.Context(), p.ID)
+	e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
+	got, err := letters.Get(e.Context(), p.ID)
 	e.must(err)
 	if got.Redrives != 3 || got.Reason != "permanent" || got.Queued {
 		e.Errorf("kept: %+v", *got)
 	}
-	if list := e.listed(lot, ""); len(list) != 1 {
+	if list := e.listed(letters, ""); len(list) != 1 {
 		e.Errorf("parked: %v", list)
 	}
 }
 
-func (e lotEnv) misses() {
-	lot := e.lot()
-	e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage("p", 1)}))
+func (e deadLetterEnv) misses() {
+	letters := e.letters()
+	e.must(letters.Park(e.Context(), []pipeline.Parked{parkedMessage("p", 1)}))
 	for _, id := range []string{"", "*", "..", "../p/" + parkedMessage("p", 1).ID, "ffff"} {
-		_, err := lot.Get(e.Context(), id)
-		gone := lot.Settle(e.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowDone, Actor: "me"})
-		for verb, err := range map[string]error{"get": err, "queue": lot.Queue(e.Context(), []string{id}), "settle": gone} {
+		_, err := letters.Get(e.Context(), id)
+		gone := letters.Settle(e.Context(), &pipeline.Parked{ID: id}, pipeline.Settlement{How: pipeline.HowDone, Actor: "me"})
+		for verb, err := range map[string]error{"get": err, "queue": letters.Queue(e.Context(), []string{id}), "settle": gone} {
 			if !errors.Is(err, pipeline.ErrNotParked) {
 				e.Errorf("%s %q: %v, want that it is not parked", verb, id, err)
 			}
 		}
 	}
-	if list := e.listed(lot, ""); len(list) != 1 {
+	if list := e.listed(letters, ""); len(list) != 1 {
 		e.Errorf("parked: %v", list)
 	}
 }
 
 // settled returns what the audit log has behind a position.
-func (e lotEnv) settled(lot pipeline.Lot, after int64) (list []pipeline.Settlement) {
+func (e deadLetterEnv) settled(letters pipeline.DeadLetterStore, after int64) (list []pipeline.Settlement) {
 	e.Helper()
-	e.must(lot.Settled(e.Context(), after, func(s pipeline.Settlement) bool {
+	e.must(letters.Settled(e.Context(), after, func(s pipeline.Settlement) bool {
 		list = append(list, s)
 		return true
 	}))
 	return list
 }
 
-func (e lotEnv) auditEnd(lot pipeline.Lot) int64 {
+func (e deadLetterEnv) auditEnd(letters pipeline.DeadLetterStore) int64 {
 	e.Helper()
-	end, err := lot.AuditEnd(e.Context())
+	end, err := letters.AuditEnd(e.Context())
 	e.must(err)
 	return end
 }
 
-func (e lotEnv) audits() {
-	lot, other := e.lot(), e.lot()
-	begin := e.auditEnd(lot)
-	if list := e.settled(lot, begin); len(list) != 0 {
-		e.Errorf("the log of an empty lot has %+v", list)
+func (e deadLetterEnv) audits() {
+	letters, other := e.letters(), e.letters()
+	begin := e.auditEnd(letters)
+	if list := e.settled(letters, begin); len(list) != 0 {
+		e.Errorf("the log of an empty dead-letter store has %+v", list)
 	}
 	want := []pipeline.Settlement{
 		{How: pipeline.HowSkipped, Actor: "ann", Reason: "\x00\n\"no\" order"},
@@ -245,8 +245,8 @@ func (e lotEnv) audits() {
 	for n := range want {
 		p := parkedMessage("p", n)
 		want[n].ID = p.ID
-		e.must(lot.Park(e.Context(), []pipeline.Parked{p}))
-		e.must(lot.Settle(e.Context(), &p, want[n]))
+		e.must(letters.Park(e.Context(), []pipeline.Parked{p}))
+		e.must(letters.Settle(e.Context(), &p, want[n]))
 		ends = append(ends, e.auditEnd(other))
 	}
 	for n, end := range ends {
@@ -255,15 +255,15 @@ func (e lotEnv) audits() {
 		}
 	}
 	n := 0
-	e.must(lot.Settled(e.Context(), begin, func(pipeline.Settlement) bool { n++; return n < 2 }))
+	e.must(letters.Settled(e.Context(), begin, func(pipeline.Settlement) bool { n++; return n < 2 }))
 	if n != 2 {
 		e.Errorf("the entries went on to %d, want 2", n)
 	}
 
 	// A message that is gone already: an effect is noted, and nothing else is.
-	gone, end := parkedMessage("p", 0), e.auditEnd(lot)
+	gone, end := parkedMessage("p", 0), e.auditEnd(letters)
 	for _, how := range want {
-		if err := lot.Settle(e.Context(), &gone, how); !errors.Is(err, pipeline.ErrNotParked) {
+		if err := letters.Settle(e.Context(), &gone, how); !errors.Is(err, pipeline.ErrNotParked) {
 			e.Errorf("settle what is gone as %+v: %v, want that it is not parked", how, err)
 		}
 	}
@@ -276,18 +276,18 @@ func (e lotEnv) audits() {
 
 // settlesAtOnce has processes settle the same messages. Each that succeeds is in
 // the log, and so is one that delivered.
-func (e lotEnv) settlesAtOnce() {
+func (e deadLetterEnv) settlesAtOnce() {
 	const processes, messages = 4, 10
-	lot := e.lot()
-	begin := e.auditEnd(lot)
+	letters := e.letters()
+	begin := e.auditEnd(letters)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	noted := map[pipeline.Settlement]bool{}
 	for n := range messages {
-		e.must(lot.Park(e.Context(), []pipeline.Parked{parkedMessage("p", n)}))
+		e.must(letters.Park(e.Context(), []pipeline.Parked{parkedMessage("p", n)}))
 	}
 	for i := range processes {
-		lot := e.lot()
+		letters := e.letters()
 		all.Go(func() {
 			for n := range messages {
 				p := parkedMessage("p", n)
@@ -295,7 +295,7 @@ func (e lotEnv) settlesAtOnce() {
 				if (i+n)%2 == 0 {
 					how.How, how.Delivered = pipeline.HowRedriven, true
 				}
-				err := lot.Settle(e.Context(), &p, how)
+				err := letters.Settle(e.Context(), &p, how)
 				if err != nil && !errors.Is(err, pipeline.ErrNotParked) {
 					e.Errorf("settle: %v", err)
 				}
@@ -309,7 +309,7 @@ func (e lotEnv) settlesAtOnce() {
 	}
 	all.Wait()
 	got := map[pipeline.Settlement]bool{}
-	for _, s := range e.settled(lot, begin) {
+	for _, s := range e.settled(letters, begin) {
 		got[s] = true
 	}
 	for s := range noted {
@@ -317,42 +317,42 @@ func (e lotEnv) settlesAtOnce() {
 			e.Errorf("the log lacks %+v", s)
 		}
 	}
-	if left := e.listed(lot, "p"); len(left) != 0 {
+	if left := e.listed(letters, "p"); len(left) != 0 {
 		e.Errorf("left: %v", left)
 	}
 }
 
 // shares has processes park, queue, list and take out at once.
-func (e lotEnv) shares() {
+func (e deadLetterEnv) shares() {
 	const processes, each = 4, 25
 	var all sync.WaitGroup
 	for range processes {
-		lot := e.lot()
+		letters := e.letters()
 		all.Go(func() {
 			for n := range each { // all park the same messages
 				p := parkedMessage("p", n)
-				if err := lot.Park(e.Context(), []pipeline.Parked{p}); err != nil {
+				if err := letters.Park(e.Context(), []pipeline.Parked{p}); err != nil {
 					e.Errorf("park: %v", err)
 				}
-				if err := lot.Queue(e.Context(), []string{p.ID}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+				if err := letters.Queue(e.Context(), []string{p.ID}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
 					e.Errorf("queue: %v", err)
 				}
-				if _, err := lot.Queued(e.Context(), "p", 100); err != nil {
+				if _, err := letters.Queued(e.Context(), "p", 100); err != nil {
 					e.Errorf("queued: %v", err)
 				}
 				if n%2 == 0 {
-					if err := lot.Settle(e.Context(), &p, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me"}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
+					if err := letters.Settle(e.Context(), &p, pipeline.Settlement{How: pipeline.HowRedriven, Actor: "me"}); err != nil && !errors.Is(err, pipeline.ErrNotParked) {
 						e.Errorf("settle: %v", err)
 					}
 				}
-				if err := lot.Parked(e.Context(), "", func(*pipeline.Parked) bool { return true }); err != nil {
+				if err := letters.List(e.Context(), "", func(*pipeline.Parked) bool { return true }); err != nil {
 					e.Errorf("list: %v", err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if list := e.listed(e.lot(), "p"); len(list) < each/2 {
+	if list := e.listed(e.letters(), "p"); len(list) < each/2 {
 		e.Errorf("%d messages are left, want those that nobody took out at least: %d", len(list), each/2)
 	}
 }

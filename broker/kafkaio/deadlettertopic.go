@@ -21,9 +21,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TopicLotOptions are the options of OpenTopicLot. Client, Topic, Name and Key are
+// DeadLetterTopicOptions are the options of OpenDeadLetterTopic. Client, Topic, Name and Key are
 // required.
-type TopicLotOptions struct {
+type DeadLetterTopicOptions struct {
 	// Client is how to reach the Kafka that has Topic.
 	Client []kgo.Opt
 	// Topic is where messages are put aside.
@@ -49,15 +49,15 @@ type TopicLotOptions struct {
 	Transactional bool
 }
 
-// TopicLot is what a pipeline put aside in a topic, and what became of it. One
+// DeadLetterTopic is what a pipeline put aside in a topic, and what became of it. One
 // goroutine uses it; processes may use one topic at once.
 //
 // The id of a message is topic/partition/offset. Its records stay in the topic
 // until its retention ends. What was settled is noted in a second topic, the name
 // of which is that of the first with "-settled" behind it, and is not listed any
 // more: see Settle.
-type TopicLot struct {
-	opts   TopicLotOptions
+type DeadLetterTopic struct {
+	opts   DeadLetterTopicOptions
 	client *kgo.Client // only asks
 	adm    *kadm.Client
 	reader *key.Reader
@@ -69,17 +69,17 @@ type TopicLot struct {
 // ErrNoTopic: there is no such topic.
 var ErrNoTopic = errors.New("there is no such topic")
 
-// OpenTopicLot connects. It blocks until a broker has answered. The error wraps
+// OpenDeadLetterTopic connects. It blocks until a broker has answered. The error wraps
 // ErrNoTopic if the topic is not there.
-func OpenTopicLot(ctx context.Context, opts *TopicLotOptions) (*TopicLot, error) {
+func OpenDeadLetterTopic(ctx context.Context, opts *DeadLetterTopicOptions) (*DeadLetterTopic, error) {
 	if opts == nil || len(opts.Client) == 0 || opts.Topic == "" || opts.Name == "" || opts.Key == nil {
-		return nil, fmt.Errorf("kafkaio: TopicLotOptions: Client, Topic, Name and Key are wanted: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("kafkaio: DeadLetterTopicOptions: Client, Topic, Name and Key are wanted: %w", semel.ErrInvalidRequest)
 	}
 	client, err := kgo.NewClient(opts.Client...)
 	if err != nil {
 		return nil, fmt.Errorf("kafkaio: %w: %w", semel.ErrInvalidRequest, err)
 	}
-	l := &TopicLot{opts: *opts, client: client, adm: kadm.NewClient(client), reader: opts.Key.Reader(nil), found: map[string]*pipeline.Parked{}}
+	l := &DeadLetterTopic{opts: *opts, client: client, adm: kadm.NewClient(client), reader: opts.Key.Reader(nil), found: map[string]*pipeline.Parked{}}
 	if err := l.begin(ctx); err != nil {
 		client.Close()
 		return nil, err
@@ -87,7 +87,7 @@ func OpenTopicLot(ctx context.Context, opts *TopicLotOptions) (*TopicLot, error)
 	return l, nil
 }
 
-func (l *TopicLot) begin(ctx context.Context) error {
+func (l *DeadLetterTopic) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookFirst)
 	defer cancel()
 	if err := reach(ctx, l.client); err != nil {
@@ -115,7 +115,7 @@ func (l *TopicLot) begin(ctx context.Context) error {
 }
 
 // Close ends the connections.
-func (l *TopicLot) Close() error {
+func (l *DeadLetterTopic) Close() error {
 	l.client.Close()
 	l.log.close()
 	l.back.close()
@@ -125,7 +125,7 @@ func (l *TopicLot) Close() error {
 // Parked lists what the pipeline put aside and nobody has settled, oldest first,
 // until fn returns false. "" is the pipeline too; of any other there is nothing. It
 // blocks until all of the topic was read, and holds all that it lists.
-func (l *TopicLot) Parked(ctx context.Context, name string, fn func(*pipeline.Parked) bool) error {
+func (l *DeadLetterTopic) List(ctx context.Context, name string, fn func(*pipeline.Parked) bool) error {
 	if name != "" && name != l.opts.Name {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (l *TopicLot) Parked(ctx context.Context, name string, fn func(*pipeline.Pa
 
 // Get returns one message. The error wraps pipeline.ErrNotParked if it is none of
 // the pipeline's, was settled, or its record is not there any more.
-func (l *TopicLot) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
+func (l *DeadLetterTopic) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
 	missing := fmt.Errorf("%s: %w", id, pipeline.ErrNotParked)
 	partition, offset, ok := l.parseID(id)
 	if !ok {
@@ -201,7 +201,7 @@ func (l *TopicLot) Get(ctx context.Context, id string) (*pipeline.Parked, error)
 // Settle notes how a message was settled. It blocks until that is durable. Of two
 // calls at once for one message both may succeed, and both are noted. The error
 // wraps pipeline.ErrNotParked if the message is settled already.
-func (l *TopicLot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
+func (l *DeadLetterTopic) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
 	p, err := l.Get(ctx, p.ID)
 	if err != nil {
 		return err
@@ -211,17 +211,17 @@ func (l *TopicLot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.
 
 // Settled returns how a message was settled, by what was read of the topic that
 // says so. It reports false if the message is not settled. It does not block.
-func (l *TopicLot) Settled(id string) (pipeline.Settlement, bool) {
+func (l *DeadLetterTopic) Settled(id string) (pipeline.Settlement, bool) {
 	s, ok := l.log.settled[id]
 	return s, ok
 }
 
-func (l *TopicLot) idOf(r *kgo.Record) string {
+func (l *DeadLetterTopic) idOf(r *kgo.Record) string {
 	return fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
 }
 
 // parseID is the reverse of idOf.
-func (l *TopicLot) parseID(id string) (partition int32, offset int64, ok bool) {
+func (l *DeadLetterTopic) parseID(id string) (partition int32, offset int64, ok bool) {
 	place, ours := strings.CutPrefix(id, l.opts.Topic+"/")
 	left, right, cut := strings.Cut(place, "/")
 	number, err := strconv.ParseInt(left, 10, 32)
@@ -233,7 +233,7 @@ func (l *TopicLot) parseID(id string) (partition int32, offset int64, ok bool) {
 // parked returns the message of a record, or nil if another pipeline put it aside.
 // What a program of others put aside, as Kafka Connect, has no reason, and belongs
 // to whoever reads the topic from which it came.
-func (l *TopicLot) parked(r *kgo.Record) *pipeline.Parked {
+func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 	var m semel.Message
 	fill(&m, r)
 	by, reason := header(&m, connectName), header(&m, headerReason)
@@ -281,7 +281,7 @@ func (l *TopicLot) parked(r *kgo.Record) *pipeline.Parked {
 
 // identify returns the id that the pipeline's rule finds in a message, and an error
 // if there is none that can be a key.
-func (l *TopicLot) identify(m *semel.Message) (string, error) {
+func (l *DeadLetterTopic) identify(m *semel.Message) (string, error) {
 	id, err := l.reader.AppendID(nil, m)
 	if err == nil && (len(id) == 0 || len(id) > semel.MaxKeyBytes) {
 		err = key.ErrMissing

@@ -15,20 +15,20 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Lot keeps messages that were put aside in a table beside the keys. Its table
+// DeadLetters keeps messages that were put aside in a table beside the keys. Its table
 // is made by the migrations of pgstore. It is safe for concurrent use, also by
 // several processes.
-type Lot struct {
+type DeadLetters struct {
 	pool          *pgxpool.Pool
 	parked, audit string
 }
 
-var _ pipeline.Lot = (*Lot)(nil)
+var _ pipeline.DeadLetterStore = (*DeadLetters)(nil)
 
-// OpenLot connects to a database and returns the lot that has its tables under
+// OpenDeadLetters connects to a database and returns the dead-letter store that has its tables under
 // these names. It blocks until the server has answered.
-func OpenLot(ctx context.Context, dsn string, names pgstore.Names) (*Lot, error) {
-	l := &Lot{}
+func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*DeadLetters, error) {
+	l := &DeadLetters{}
 	var err error
 	if l.parked, err = names.Table("parked"); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func OpenLot(ctx context.Context, dsn string, names pgstore.Names) (*Lot, error)
 	switch err := l.pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", l.parked).Scan(&there); {
 	case err != nil:
 		l.pool.Close()
-		return nil, fmt.Errorf("pgsink: open the lot: %w: %w", semel.ErrStoreUnavailable, err)
+		return nil, fmt.Errorf("pgsink: open the dead-letter store: %w: %w", semel.ErrStoreUnavailable, err)
 	case !there:
 		l.pool.Close()
 		return nil, fmt.Errorf("pgsink: there is no table %s: run semel migrate up: %w", l.parked, pgstore.ErrSchema)
@@ -57,14 +57,14 @@ func OpenLot(ctx context.Context, dsn string, names pgstore.Names) (*Lot, error)
 	return l, nil
 }
 
-// Close implements pipeline.Lot.
-func (l *Lot) Close() error {
+// Close implements pipeline.DeadLetterStore.
+func (l *DeadLetters) Close() error {
 	l.pool.Close()
 	return nil
 }
 
 // Park implements pipeline.Parker.
-func (l *Lot) Park(ctx context.Context, list []pipeline.Parked) error {
+func (l *DeadLetters) Park(ctx context.Context, list []pipeline.Parked) error {
 	var b pgx.Batch
 	for i := range list {
 		p := list[i]
@@ -103,8 +103,8 @@ func rows(list pgx.Rows, err error) ([]*pipeline.Parked, error) {
 	})
 }
 
-// Parked implements pipeline.Lot. It reads a thousand at a time.
-func (l *Lot) Parked(ctx context.Context, of string, fn func(*pipeline.Parked) bool) error {
+// Parked implements pipeline.DeadLetterStore. It reads a thousand at a time.
+func (l *DeadLetters) List(ctx context.Context, of string, fn func(*pipeline.Parked) bool) error {
 	var at time.Time
 	id := ""
 	for {
@@ -132,8 +132,8 @@ func (l *Lot) Parked(ctx context.Context, of string, fn func(*pipeline.Parked) b
 	}
 }
 
-// Count implements pipeline.Lot.
-func (l *Lot) Count(ctx context.Context, of string) (n int64, err error) {
+// Count implements pipeline.DeadLetterStore.
+func (l *DeadLetters) Count(ctx context.Context, of string) (n int64, err error) {
 	err = l.pool.QueryRow(ctx, "SELECT count(*) FROM "+l.parked+" WHERE ($1::text = '' OR pipeline = $1)", of).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count what is parked: %w", err)
@@ -141,8 +141,8 @@ func (l *Lot) Count(ctx context.Context, of string) (n int64, err error) {
 	return n, nil
 }
 
-// Get implements pipeline.Lot.
-func (l *Lot) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
+// Get implements pipeline.DeadLetterStore.
+func (l *DeadLetters) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
 	list, err := rows(l.pool.Query(ctx, "SELECT document::text, queued FROM "+l.parked+" WHERE id = $1", id))
 	if err != nil {
 		return nil, fmt.Errorf("parked %s: %w", id, err)
@@ -153,8 +153,8 @@ func (l *Lot) Get(ctx context.Context, id string) (*pipeline.Parked, error) {
 	return list[0], nil
 }
 
-// Queue implements pipeline.Lot.
-func (l *Lot) Queue(ctx context.Context, ids []string) error {
+// Queue implements pipeline.DeadLetterStore.
+func (l *DeadLetters) Queue(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		tag, err := l.pool.Exec(ctx, "UPDATE "+l.parked+" SET queued = coalesce(queued, clock_timestamp()) WHERE id = $1", id)
 		if err != nil {
@@ -167,8 +167,8 @@ func (l *Lot) Queue(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Queued implements pipeline.Lot.
-func (l *Lot) Queued(ctx context.Context, of string, most int) ([]*pipeline.Parked, error) {
+// Queued implements pipeline.DeadLetterStore.
+func (l *DeadLetters) Queued(ctx context.Context, of string, most int) ([]*pipeline.Parked, error) {
 	list, err := rows(l.pool.Query(ctx, "SELECT document::text, queued FROM "+l.parked+
 		" WHERE pipeline = $1 AND queued IS NOT NULL ORDER BY queued, id LIMIT $2", of, most))
 	if err != nil {
@@ -177,9 +177,9 @@ func (l *Lot) Queued(ctx context.Context, of string, most int) ([]*pipeline.Park
 	return list, nil
 }
 
-// Settle implements pipeline.Lot: the row and its entry in the audit log are one
+// Settle implements pipeline.DeadLetterStore: the row and its entry in the audit log are one
 // transaction.
-func (l *Lot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
+func (l *DeadLetters) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
 	line, err := pipeline.AuditLine(p, how)
 	if err != nil {
 		return err
@@ -205,17 +205,17 @@ func (l *Lot) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settl
 	return nil
 }
 
-// AuditEnd implements pipeline.Lot.
-func (l *Lot) AuditEnd(ctx context.Context) (end int64, err error) {
+// AuditEnd implements pipeline.DeadLetterStore.
+func (l *DeadLetters) AuditEnd(ctx context.Context) (end int64, err error) {
 	if err := l.pool.QueryRow(ctx, "SELECT coalesce(max(number), 0) FROM "+l.audit).Scan(&end); err != nil {
 		return 0, fmt.Errorf("read the audit log: %w", err)
 	}
 	return end, nil
 }
 
-// Settled implements pipeline.Lot. Lines are read as text: the server cannot take
+// Settled implements pipeline.DeadLetterStore. Lines are read as text: the server cannot take
 // members out of one in which a key has a NUL.
-func (l *Lot) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
+func (l *DeadLetters) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
 	list, err := l.pool.Query(ctx, "SELECT line::text FROM "+l.audit+" WHERE number > $1 ORDER BY number", after)
 	if err != nil {
 		return fmt.Errorf("read the audit log: %w", err)
