@@ -18,10 +18,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// DeadLetterDir is a DeadLetterStore in a directory: a file of JSON for each message, in a
-// directory for each pipeline. A file beside it with the ending .redrive says
-// that the message is queued, and audit.jsonl what was taken out. Processes of
-// one machine may share it.
+// DeadLetterDir is a DeadLetterStore in a directory. It has a directory for each
+// pipeline, with a JSON file for each message. A file beside that with the ending
+// .redrive says that the message is queued. The file audit.jsonl says how messages
+// were settled. Processes of one machine may share the directory.
 type DeadLetterDir struct{ dir string }
 
 var _ DeadLetterStore = (*DeadLetterDir)(nil)
@@ -35,7 +35,8 @@ const (
 // AuditName is the file in a DeadLetterDir that says who took out what.
 const AuditName = "audit.jsonl"
 
-// OpenDeadLetterDir returns the dead-letter store in a directory, which is made if there is none.
+// OpenDeadLetterDir returns the dead-letter store in a directory. It creates the
+// directory if there is none.
 func OpenDeadLetterDir(dir string) (*DeadLetterDir, error) {
 	if dir == "" {
 		return nil, fmt.Errorf("pipeline: open the dead-letter store: no directory is named: %w", semel.ErrInvalidRequest)

@@ -41,11 +41,11 @@ func Reasons() []Reason {
 	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid}
 }
 
-// Parked is a message that was put aside.
+// Parked is a message that was parked.
 type Parked struct {
-	// ID names it within its dead-letter store. It is made from the pipeline, the key, the
-	// message's origin and its body, so that the same message parked twice is
-	// parked once.
+	// ID names it within its dead-letter store. It is made from the pipeline, the key,
+	// the message's origin and its body, so that a message that is parked twice is
+	// there once.
 	ID       string
 	Pipeline string
 	Key      semel.Key
@@ -54,11 +54,11 @@ type Parked struct {
 	Error  string
 	// Attempts counts the deliveries that were begun.
 	Attempts int
-	// Redrives counts how often it came back from the dead-letter store before.
+	// Redrives counts how often it was redriven before.
 	Redrives int
-	// At is when it was put aside.
+	// At is when it was parked.
 	At time.Time
-	// Queued: somebody asked for it to be redriven.
+	// Queued: it is to be redriven.
 	Queued bool
 	// Message is the original, with its headers and origin.
 	Message semel.Message
@@ -67,54 +67,59 @@ type Parked struct {
 // ErrNotParked: there is no such message in the dead-letter store.
 var ErrNotParked = errors.New("not parked")
 
-// ErrUnreadable: what is kept there cannot be read, or is no message. All others
-// of the dead-letter store can be.
+// ErrUnreadable: an entry of a dead-letter store cannot be read, or is no message.
+// All other entries can be read.
 var ErrUnreadable = errors.New("what is parked there cannot be read")
 
-// Parker puts messages aside. Its method may be called by many goroutines at
-// once.
+// Parker parks messages. Many goroutines may call its method.
 type Parker interface {
-	// Park keeps messages. They are durable when it returns nil. One with the
-	// ID of one that is there replaces it. It blocks until then, and holds nothing
-	// of list behind that: the memory of bodies and headers is used again. An error that is
-	// permanent, see [semel.Permanent], ends the pipeline; others are tried again.
+	// Park stores messages. It blocks until they are durable. A message replaces the
+	// one with the same ID. Park keeps no reference to bodies and headers when it has
+	// returned, because their memory is used again. A permanent error, see
+	// [semel.Permanent], ends the pipeline; after other errors Park is called again.
 	Park(ctx context.Context, list []Parked) error
 }
 
-// DeadLetterStore keeps messages that were put aside until somebody settles them. Several
-// processes may use one dead-letter store at once. Errors of a message that is not there wrap
-// ErrNotParked.
-type DeadLetterStore interface {
-	Parker
-	// List lists what a pipeline has parked, oldest first, until fn returns
-	// false. All pipelines are listed for "". What a dead-letter store cannot read it may
-	// pass over, and names it in an error that wraps ErrUnreadable, behind all others.
+// DeadLetters are the messages that pipelines have parked, for people who look at
+// them and settle them. The error for a message that is not there wraps ErrNotParked.
+type DeadLetters interface {
+	// List calls fn with the messages of a pipeline, oldest first, until fn returns
+	// false. The name "" lists all pipelines. Entries that cannot be read may be left
+	// out; List then returns an error that wraps ErrUnreadable after all others.
 	List(ctx context.Context, pipeline string, fn func(*Parked) bool) error
-	// Count returns how many messages a pipeline has parked, or all for "". It
-	// does not read them.
-	Count(ctx context.Context, pipeline string) (int64, error)
 	// Get returns one message.
 	Get(ctx context.Context, id string) (*Parked, error)
-	// Queue asks for messages to be redriven by whoever runs their pipeline.
-	Queue(ctx context.Context, ids []string) error
-	// Queued returns messages of a pipeline that are to be redriven, oldest
-	// request first, at most max. What cannot be read is not among them.
-	Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error)
-	// Settle takes a message out and writes to the audit log how it was settled.
-	// If the message is no longer there, the error wraps ErrNotParked. A redrive
-	// that was delivered is written to the log all the same: its effect happened.
+	// Settle removes a message and writes to the audit log how it was settled. If
+	// the message is no longer there, the error wraps ErrNotParked. A redrive that
+	// was delivered is written to the log all the same: its effect happened.
 	Settle(ctx context.Context, p *Parked, how Settlement) error
+	// Close ends what is open.
+	Close() error
+}
+
+// DeadLetterStore is a place for dead letters from which a running pipeline redrives
+// them. Several processes may use one at the same time.
+type DeadLetterStore interface {
+	Parker
+	DeadLetters
+	// Count returns how many messages a pipeline has parked, or all pipelines for
+	// "". It does not read them.
+	Count(ctx context.Context, pipeline string) (int64, error)
+	// Queue asks the process that runs the pipeline to redrive messages.
+	Queue(ctx context.Context, ids []string) error
+	// Queued returns at most max messages of a pipeline that are to be redriven,
+	// oldest request first. It leaves out what it cannot read.
+	Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error)
 	// AuditEnd returns the position behind the last entry of the audit log.
 	AuditEnd(ctx context.Context) (int64, error)
 	// Settled reads the entries of the audit log behind a position, in their
 	// order, until fn returns false. An entry that is written while AuditEnd runs
 	// may be missing.
 	Settled(ctx context.Context, after int64, fn func(Settlement) bool) error
-	// Close ends what the dead-letter store has open.
-	Close() error
 }
 
-// Settlement says how a message left its dead-letter store. It is an entry of the audit log.
+// Settlement says how a message left its dead-letter store. It is an entry of the
+// audit log.
 type Settlement struct {
 	// ID is the message's. The dead-letter store sets it.
 	ID string `json:"id"`
@@ -149,10 +154,11 @@ type auditLine struct {
 	ParkedFor string `json:"parked_for"`
 }
 
-// auditVerb marks the entries of a dead-letter store in an audit log that has others too.
+// auditVerb marks the entries of a dead-letter store in an audit log that also has
+// others.
 const auditVerb = "parked"
 
-// AuditLine returns the line of JSON with which a dead-letter store notes how a message was
+// AuditLine returns the line of JSON that a dead-letter store writes when a message is
 // settled.
 func AuditLine(p *Parked, how Settlement) ([]byte, error) {
 	how.ID = p.ID

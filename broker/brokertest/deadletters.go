@@ -13,9 +13,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// RunDeadLetters runs the suite for dead-letter stores. open opens the dead-letter store of a place that is empty
-// for each test; called again in the same test it opens the same dead-letter store, as another
-// process does.
+// RunDeadLetters runs the suite for dead-letter stores. place prepares an empty place
+// for one test. open opens the store of that place; a second call in the same test
+// opens it again, as another process does.
 func RunDeadLetters(t *testing.T, place func(tb testing.TB) (open func() pipeline.DeadLetterStore)) {
 	t.Helper()
 	for _, c := range []testCase[deadLetterEnv]{

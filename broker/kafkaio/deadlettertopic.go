@@ -66,6 +66,8 @@ type DeadLetterTopic struct {
 	back   returner
 }
 
+var _ pipeline.DeadLetters = (*DeadLetterTopic)(nil)
+
 // ErrNoTopic: there is no such topic.
 var ErrNoTopic = errors.New("there is no such topic")
 

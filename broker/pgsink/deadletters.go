@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// DeadLetters keeps messages that were put aside in a table beside the keys. Its table
-// is made by the migrations of pgstore. It is safe for concurrent use, also by
+// DeadLetters is a dead-letter store in a table beside the keys. The migrations of
+// pgstore create the table. It is safe for concurrent use, also by
 // several processes.
 type DeadLetters struct {
 	pool          *pgxpool.Pool
@@ -25,8 +25,8 @@ type DeadLetters struct {
 
 var _ pipeline.DeadLetterStore = (*DeadLetters)(nil)
 
-// OpenDeadLetters connects to a database and returns the dead-letter store that has its tables under
-// these names. It blocks until the server has answered.
+// OpenDeadLetters connects to a database and returns the dead-letter store whose tables
+// have these names. It blocks until the server has answered.
 func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*DeadLetters, error) {
 	l := &DeadLetters{}
 	var err error

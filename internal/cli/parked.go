@@ -143,7 +143,7 @@ func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 // deadLetters is what one pipeline put aside.
 type deadLetters struct {
 	spec    *config.Pipeline
-	letters config.Parking
+	letters pipeline.DeadLetters
 }
 
 // withDeadLetters opens what the chosen pipelines put aside, where there is

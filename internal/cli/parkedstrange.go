@@ -40,8 +40,8 @@ func (f *parkedFlags) noteStrangers(ctx context.Context, stores []deadLetters) {
 	}
 }
 
-// strangers returns how many messages of which unknown pipelines are in a dead-letter store. It
-// reads them only if the count says that there are some.
+// strangers returns how many messages a dead-letter store has of which unknown
+// pipelines. It reads them only if the count says that there are some.
 func strangers(ctx context.Context, letters pipeline.DeadLetterStore, known []*config.Pipeline) map[string]int {
 	left, err := letters.Count(ctx, "")
 	names := map[string]bool{}

@@ -261,7 +261,7 @@ type Topics interface {
 	OpenParker(ctx context.Context, p *Pipeline) (ClosingParker, error)
 	// OpenParked opens that topic for people who look at what is parked and settle
 	// it. It makes no topic. The error wraps ErrNoTopic if there is none.
-	OpenParked(ctx context.Context, f *File, p *Pipeline) (Parking, error)
+	OpenParked(ctx context.Context, f *File, p *Pipeline) (pipeline.DeadLetters, error)
 }
 
 // ClosingParker is a pipeline.Parker that is closed.
@@ -272,14 +272,6 @@ type ClosingParker interface {
 
 // ErrNoTopic says that a topic does not exist.
 var ErrNoTopic = errors.New("there is no such topic")
-
-// Parking is what a pipeline parked, wherever that is; see pipeline.DeadLetterStore.
-type Parking interface {
-	List(ctx context.Context, pipeline string, fn func(*pipeline.Parked) bool) error
-	Get(ctx context.Context, id string) (*pipeline.Parked, error)
-	Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error
-	Close() error
-}
 
 // Database is a store in whose database messages can be parked.
 type Database interface {

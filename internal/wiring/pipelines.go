@@ -251,7 +251,7 @@ func topicsOf(p *config.Pipeline) (config.Topics, error) {
 // ExistingDeadLetters opens what a pipeline put aside for who looks and settles: it makes
 // no directory and no topic, and reports whether there is one. It is a pipeline.DeadLetterStore
 // where messages can be queued for a redrive.
-func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, bool, error) {
+func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.DeadLetters, bool, error) {
 	switch {
 	case p.Parked.Topic != "":
 		end, err := topicsOf(p)

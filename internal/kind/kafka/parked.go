@@ -7,6 +7,7 @@ import (
 
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // OpenParker implements config.Topics.
@@ -23,7 +24,7 @@ func (c *Client) OpenParker(ctx context.Context, p *config.Pipeline) (config.Clo
 }
 
 // OpenParked implements config.Topics.
-func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipeline) (config.Parking, error) {
+func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.DeadLetters, error) {
 	client, err := endOf(p).options()
 	if err != nil {
 		return nil, err
