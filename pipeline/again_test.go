@@ -81,7 +81,7 @@ func TestWhatStandsBeforeAKeyThatIsHeldGoesOn(t *testing.T) {
 		for i, id := range []string{"before", "held", "behind"} {
 			r.add(int64(i), id, "")
 		}
-		r.opts.Order = pipeline.OrderLane
+		r.opts.Order = pipeline.OrderPartition
 		runner, err := pipeline.New(r.source, session, &r.opts)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestCopiesInOneBatchHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.opts.Order = pipeline.OrderLane
+		r.opts.Order = pipeline.OrderPartition
 		sink := &orderedSink{}
 		r.sink = sink
 		var want []int64
@@ -137,7 +137,7 @@ func TestACopyInABatchWaitsForTheFirstToSucceed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.opts.Order = pipeline.OrderLane
+		r.opts.Order = pipeline.OrderPartition
 		r.opts.Failure = pipeline.Failure{Attempts: 100, From: time.Second, To: time.Second}
 		sink := &orderedSink{until: time.Now().Add(10 * time.Second)}
 		r.sink = sink

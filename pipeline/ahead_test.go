@@ -92,14 +92,14 @@ func (f *aheadFlight) Wait() {
 	}
 }
 
-// TestWhatWasBegunHoldsItsLane: a lane is closed while batches of it are begun. It
+// TestWhatWasBegunHoldsItsPartition: a partition is closed while batches of it are begun. It
 // is given up when the last of them has landed, and nothing more of it is begun.
-func TestWhatWasBegunHoldsItsLane(t *testing.T) {
+func TestWhatWasBegunHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.source.endless = true
-		r.opts.Order, r.opts.Batch = pipeline.OrderLane, 2
+		r.opts.Order, r.opts.Batch = pipeline.OrderPartition, 2
 		session := &slow{}
 		runner, err := pipeline.New(r.source, session, &r.opts)
 		if err != nil {
@@ -116,11 +116,11 @@ func TestWhatWasBegunHoldsItsLane(t *testing.T) {
 			t.Errorf("%d batches are begun, want 3 before the first has landed", session.begun)
 		}
 		began := time.Now()
-		if err := r.lane.Close(ctx); err != nil {
+		if err := r.partition.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != 3*time.Second {
-			t.Errorf("the lane was given up after %v, want 3s", took)
+			t.Errorf("the partition was given up after %v, want 3s", took)
 		}
 		r.wantAcked(6)
 		r.add(6, "g", "")
@@ -136,14 +136,14 @@ func TestWhatWasBegunHoldsItsLane(t *testing.T) {
 	})
 }
 
-// TestOthersComeInBetweenWhatIsBegun: a lane that has always more does not keep the
+// TestOthersComeInBetweenWhatIsBegun: a partition that has always more does not keep the
 // only worker from what has waited for its time.
 func TestOthersComeInBetweenWhatIsBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.opts.Order, r.opts.Batch, r.opts.Workers = pipeline.OrderLane, 2, 1
-		r.source.todo = append(r.source.todo, message(pipeline.NewLane("other"), 1, "held", ""))
+		r.opts.Order, r.opts.Batch, r.opts.Workers = pipeline.OrderPartition, 2, 1
+		r.source.todo = append(r.source.todo, message(pipeline.NewPartition("other"), 1, "held", ""))
 		for i := range int64(5000) {
 			r.add(i, fmt.Sprint("k", i), "")
 		}

@@ -14,10 +14,10 @@ import (
 
 // givingSource gives messages that were made beforehand, a batch at a time.
 type givingSource struct {
-	lanes []*pipeline.Lane
-	left  int
-	next  int64
-	ids   [][]byte
+	partitions []*pipeline.Partition
+	left       int
+	next       int64
+	ids        [][]byte
 }
 
 func (s *givingSource) Read(context.Context) ([]*pipeline.Item, error) {
@@ -29,7 +29,7 @@ func (s *givingSource) Read(context.Context) ([]*pipeline.Item, error) {
 	items := make([]*pipeline.Item, n)
 	for i := range block {
 		it := &block[i]
-		it.Lane = s.lanes[s.next%int64(len(s.lanes))]
+		it.Partition = s.partitions[s.next%int64(len(s.partitions))]
 		it.Message.Body, it.Message.Origin.Offset = s.ids[s.next], s.next
 		it.Message.RecordKey = s.ids[s.next]
 		s.next++
@@ -67,7 +67,7 @@ func BenchmarkTwoPhase(b *testing.B) {
 		source.ids[i] = fmt.Appendf(nil, `{"id":"message-%024d"}`, n)
 	}
 	for i := range 4 {
-		source.lanes = append(source.lanes, pipeline.NewLane(fmt.Sprint(i)))
+		source.partitions = append(source.partitions, pipeline.NewPartition(fmt.Sprint(i)))
 	}
 	session, err := pipeline.NewTwoPhase(store, noSink{}, nil)
 	if err != nil {

@@ -34,7 +34,7 @@ type block struct {
 }
 
 // Items returns n zero items. Those that the runner never gets, that it turns away
-// because their lane was closed, or that a session had something for when it was,
+// because their partition was closed, or that a session had something for when it was,
 // only keep the piece from being used again.
 func (b *Blocks) Items(n int) []Item {
 	k := b.take(n)

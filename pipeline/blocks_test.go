@@ -62,15 +62,15 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 }
 
 // TestWhatASessionAbandonsIsNotUsedAgain: two items of a group of which a worker
-// has the first, and their lane is closed. The second goes to the session if that
+// has the first, and their partition is closed. The second goes to the session if that
 // holds something for it, and leaves its chain with the first.
 func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		var b Blocks
 		items := b.Items(2)
-		lane := NewLane("lane")
+		partition := NewPartition("partition")
 		for i := range items {
-			items[i].Lane, items[i].Group = lane, 1
+			items[i].Partition, items[i].Group = partition, 1
 		}
 		s := newScheduler(10, 1<<20, 1<<20)
 		s.add(s.entries(nil, []*Item{&items[0], &items[1]}, &feed{}, time.Now()))
@@ -80,8 +80,8 @@ func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := lane.Close(ended); err == nil {
-			t.Fatal("the lane waited for nobody")
+		if err := partition.Close(ended); err == nil {
+			t.Fatal("the partition waited for nobody")
 		}
 		s.forget()
 		for _, it := range s.orphaned() {

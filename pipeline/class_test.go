@@ -120,7 +120,7 @@ func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				it := message(r.lane, 1, "a", "")
+				it := message(r.partition, 1, "a", "")
 				it.Call.Key = semel.Key{ID: "a"}
 				if c.before != nil {
 					c.before(r, &it.Call)

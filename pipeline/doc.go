@@ -16,6 +16,6 @@
 // broker/kafkaio, with the words of this package.
 //
 // No message is acknowledged before its fate is durable: done, known to be
-// done, or put aside. Order is kept within a group of a lane. The number of
+// done, or put aside. Order is kept within a group of a partition. The number of
 // messages and bytes under way is bounded, so a slow sink slows the source.
 package pipeline

@@ -13,12 +13,12 @@ import (
 )
 
 // threeOrders is a source of three messages, of which one is a repetition.
-type threeOrders struct{ lane *pipeline.Lane }
+type threeOrders struct{ partition *pipeline.Partition }
 
 func (s *threeOrders) Read(context.Context) ([]*pipeline.Item, error) {
 	var items []*pipeline.Item
 	for _, body := range []string{`{"order":"o-1","cents":150}`, `{"order":"o-1","cents":150}`, `{"order":"o-2","cents":99}`} {
-		it := &pipeline.Item{Lane: s.lane}
+		it := &pipeline.Item{Partition: s.partition}
 		it.Message.Body = []byte(body)
 		items = append(items, it)
 	}
@@ -54,10 +54,10 @@ func ExampleNewHandler() {
 	if err != nil {
 		panic(err)
 	}
-	source := &threeOrders{pipeline.NewLane("orders")}
+	source := &threeOrders{pipeline.NewPartition("orders")}
 	runner, err := pipeline.New(source, session, &pipeline.Options{
 		Key:       rule,
-		Order:     pipeline.OrderLane,
+		Order:     pipeline.OrderPartition,
 		OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {

@@ -9,8 +9,8 @@ type Item struct {
 	// Message is what was delivered. The source sets it and never changes it
 	// again.
 	Message semel.Message
-	// Lane is the ordered unit of the source that the message belongs to.
-	Lane *Lane
+	// Partition is the ordered unit of the source that the message belongs to.
+	Partition *Partition
 	// Ref belongs to the source.
 	Ref any
 

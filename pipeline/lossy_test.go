@@ -169,8 +169,8 @@ func TestLossyObservesAndDeliversAll(t *testing.T) {
 	}
 }
 
-// Lanes run at once, and one key that comes in all of them has one effect.
-func TestLossyPipelineDeliversEachKeyOnceOverLanes(t *testing.T) {
+// Partitions run at once, and one key that comes in all of them has one effect.
+func TestLossyPipelineDeliversEachKeyOnceOverPartitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -181,9 +181,9 @@ func TestLossyPipelineDeliversEachKeyOnceOverLanes(t *testing.T) {
 			count[m.Key.ID]++
 			return semel.Result{}, nil
 		}, nil)
-		lanes := []*pipeline.Lane{pipeline.NewLane("a"), pipeline.NewLane("b"), pipeline.NewLane("c")}
+		partitions := []*pipeline.Partition{pipeline.NewPartition("a"), pipeline.NewPartition("b"), pipeline.NewPartition("c")}
 		for i := range 300 {
-			r.lane = lanes[i%3]
+			r.partition = partitions[i%3]
 			r.add(int64(i), "k"+strconv.Itoa(i/6), "")
 		}
 		runner, err := pipeline.New(r.source, pipeline.NewLossy(newExactFilter(), sink, nil), &r.opts)

@@ -60,7 +60,7 @@ func refused(t *testing.T, err error, words ...string) {
 func TestARunnerRunsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		source := &counted{listSource: newListSource(message(pipeline.NewLane("a"), 0, "x", ""))}
+		source := &counted{listSource: newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
 		source.endless = true
 		r, err := pipeline.New(source, phases(t), stopping(t))
 		if err != nil {
@@ -109,7 +109,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// laneless is a source that gives an item which belongs to no lane.
+// laneless is a source that gives an item which belongs to no partition.
 type laneless struct{ *listSource }
 
 func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
@@ -120,19 +120,19 @@ func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	return append(items, &pipeline.Item{}), err
 }
 
-// TestAnItemWithoutLaneEndsThePipelineAlone: the process goes on, and the source
+// TestAnItemWithoutPartitionEndsThePipelineAlone: the process goes on, and the source
 // is closed.
-func TestAnItemWithoutLaneEndsThePipelineAlone(t *testing.T) {
+func TestAnItemWithoutPartitionEndsThePipelineAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		source := &laneless{newListSource(message(pipeline.NewLane("a"), 0, "x", ""))}
+		source := &laneless{newListSource(message(pipeline.NewPartition("a"), 0, "x", ""))}
 		r, err := pipeline.New(source, phases(t), stopping(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		refused(t, r.Run(ctx), "source: item 1 of the 2", "laneless.Read", "no Lane")
+		refused(t, r.Run(ctx), "source: item 1 of the 2", "laneless.Read", "no Partition")
 		if !source.closed || len(source.acked) > 0 {
 			t.Errorf("closed %v, %d acknowledged", source.closed, len(source.acked))
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// world is two processes that share the lanes of a source, a store and a sink,
+// world is two processes that share the partitions of a source, a store and a sink,
 // all of which fail at random. Nothing lasts longer than a lease, so that each
 // key must have its effect exactly once.
 type world struct {
@@ -27,22 +27,22 @@ type world struct {
 	// are of this package, and know only what pipeline exports.
 	goesAhead, outside bool
 
-	mu      sync.Mutex // guards what follows
-	random  *rand.Rand
-	lanes   []*assignment
-	effects map[string]int
-	parked  map[string]bool
-	last    map[string]int64 // of each group, the place of its last effect
-	outage  time.Time        // until when the store is down
-	away    time.Time        // until when the sink is
-	ahead   int              // batches that were begun behind another
+	mu         sync.Mutex // guards what follows
+	random     *rand.Rand
+	partitions []*assignment
+	effects    map[string]int
+	parked     map[string]bool
+	last       map[string]int64 // of each group, the place of its last effect
+	outage     time.Time        // until when the store is down
+	away       time.Time        // until when the sink is
+	ahead      int              // batches that were begun behind another
 }
 
-// assignment is one lane, which one process has.
+// assignment is one partition, which one process has.
 type assignment struct {
 	log       []*pipeline.Item // what was produced; each read makes a copy
 	owner     int
-	lane      *pipeline.Lane
+	partition *pipeline.Partition
 	next      int
 	acked     map[int64]bool
 	committed int
@@ -90,14 +90,14 @@ func nap(ctx context.Context, d time.Duration) {
 func (p *process) some() (items []*pipeline.Item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, i := range p.random.Perm(len(p.lanes)) {
-		a := p.lanes[i]
-		if a.owner != p.number || a.lane.Closed() {
+	for _, i := range p.random.Perm(len(p.partitions)) {
+		a := p.partitions[i]
+		if a.owner != p.number || a.partition.Closed() {
 			continue
 		}
 		made := p.blocks.Items(min(p.random.IntN(12), len(a.log)-a.next))
 		for i := range made {
-			made[i].Lane, made[i].Message = a.lane, a.log[a.next].Message
+			made[i].Partition, made[i].Message = a.partition, a.log[a.next].Message
 			items = append(items, &made[i])
 			a.next++
 		}
@@ -119,8 +119,8 @@ func (p *process) Ack(_ context.Context, items []*pipeline.Item) error {
 		if p.effects[id] == 0 && !p.parked[id] {
 			p.t.Errorf("%s was acknowledged without effect", id)
 		}
-		for _, a := range p.lanes {
-			if a.lane != it.Lane {
+		for _, a := range p.partitions {
+			if a.partition != it.Partition {
 				continue
 			}
 			if a.acked[it.Message.Origin.Offset] {
@@ -198,7 +198,7 @@ func (w *world) hasEffect(it *pipeline.Item) {
 	if w.effects[id]++; w.effects[id] > 1 || w.parked[id] {
 		w.t.Errorf("%s had %d effects, parked: %t", id, w.effects[id], w.parked[id])
 	}
-	group := it.Lane.Name() + "/" + string(it.Message.RecordKey)
+	group := it.Partition.Name() + "/" + string(it.Message.RecordKey)
 	if at := it.Message.Origin.Offset; at < w.last[group] {
 		w.t.Errorf("group %s is out of order: %d behind %d", group, at, w.last[group])
 	}
@@ -261,7 +261,7 @@ func (w *world) run(number int, ordered bool) (end func()) {
 	store := &flaky{Store: w.store, claim: troubled(w, w.store.Claim), complete: troubled(w, w.store.Complete), extend: troubled(w, w.store.Extend)}
 	opts := pipeline.Options{Key: rule(w.t), DeadLetters: w, MaxItems: 40, Batch: 15, Shutdown: 10 * time.Minute, Failure: pipeline.Failure{Attempts: 1 << 30, To: 3 * time.Second}}
 	if ordered {
-		opts.Order = pipeline.OrderLane
+		opts.Order = pipeline.OrderPartition
 	}
 	var phases pipeline.TwoPhaseOptions
 	if w.hold {
@@ -297,20 +297,20 @@ func (w *world) run(number int, ordered bool) (end func()) {
 	}
 }
 
-// move takes a lane from its process and gives it to another.
+// move takes a partition from its process and gives it to another.
 func (w *world) move(a *assignment, to int) {
-	if err := a.lane.Close(context.Background()); err != nil {
+	if err := a.partition.Close(context.Background()); err != nil {
 		w.t.Error(err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	a.owner, a.lane, a.next, a.acked = to, pipeline.NewLane(a.lane.Name()), a.committed, map[int64]bool{}
+	a.owner, a.partition, a.next, a.acked = to, pipeline.NewPartition(a.partition.Name()), a.committed, map[int64]bool{}
 }
 
 func (w *world) settled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, a := range w.lanes {
+	for _, a := range w.partitions {
 		if a.committed < len(a.log) {
 			return false
 		}
@@ -333,16 +333,16 @@ func TestEachKeyHasItsEffectOnceWhateverFails(t *testing.T) {
 			w := &world{t: t, store: newStore(t), hold: round/2 == 1, goesAhead: round/4 == 1, outside: round >= 8, random: rand.New(rand.NewPCG(seed, round)), effects: map[string]int{}, parked: map[string]bool{}, last: map[string]int64{}}
 			keys := map[string]bool{}
 			for l := range 3 {
-				a := &assignment{owner: l % 2, lane: pipeline.NewLane(fmt.Sprint("lane-", l)), acked: map[int64]bool{}}
+				a := &assignment{owner: l % 2, partition: pipeline.NewPartition(fmt.Sprint("partition-", l)), acked: map[int64]bool{}}
 				for i := range int64(150) {
 					id := fmt.Sprint("k", w.random.IntN(300))
 					if w.random.IntN(20) == 0 {
 						id = "x" + id
 					}
 					keys[id] = true
-					a.log = append(a.log, message(a.lane, i, id, fmt.Sprint("g", w.random.IntN(5))))
+					a.log = append(a.log, message(a.partition, i, id, fmt.Sprint("g", w.random.IntN(5))))
 				}
-				w.lanes = append(w.lanes, a)
+				w.partitions = append(w.partitions, a)
 			}
 			ordered := round%2 == 1
 			ends := []func(){w.run(0, ordered), w.run(1, ordered)}
@@ -351,10 +351,10 @@ func TestEachKeyHasItsEffectOnceWhateverFails(t *testing.T) {
 				time.Sleep(time.Duration(w.number(4000)) * time.Millisecond)
 				switch n := w.number(10); {
 				case n < 5:
-					w.move(w.lanes[w.number(3)], w.number(2))
-				case n == 5: // one ends, and its lanes go to the other; then it is back
+					w.move(w.partitions[w.number(3)], w.number(2))
+				case n == 5: // one ends, and its partitions go to the other; then it is back
 					ends[0]()
-					for _, a := range w.lanes {
+					for _, a := range w.partitions {
 						if a.owner == 0 {
 							w.move(a, 1)
 						}

@@ -45,7 +45,7 @@ const (
 	// the store did not answer and the pipeline passes.
 	EventFailedOpen
 	// EventSourceChanged: the source connected, lost its connection, was given or
-	// lost lanes; Reason says it in a few words.
+	// lost partitions; Reason says it in a few words.
 	EventSourceChanged
 	// EventStandby: the copies that are kept of what other processes work on lack
 	// Count records; Reason says in a few words what they are.

@@ -11,15 +11,15 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// Order says which messages of a lane must be delivered in order.
+// Order says which messages of a partition must be delivered in order.
 type Order uint8
 
 const (
 	// OrderKey: those with the same record key, or, if they have none, the same
 	// key. Others may overtake.
 	OrderKey Order = iota
-	// OrderLane: all.
-	OrderLane
+	// OrderPartition: all.
+	OrderPartition
 )
 
 // Missing says what becomes of a message whose key is missing or cannot be read.
@@ -161,8 +161,8 @@ func (o *Options) validate() error {
 	if o.OnMissing > MissingHash {
 		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
 	}
-	if o.Order > OrderLane {
-		wrong.Add("Order: %d is neither OrderKey nor OrderLane", o.Order)
+	if o.Order > OrderPartition {
+		wrong.Add("Order: %d is neither OrderKey nor OrderPartition", o.Order)
 	}
 	for name, then := range map[string]Then{"OnLate": o.OnLate, "OnMismatch": o.OnMismatch} {
 		if then > Stop {

@@ -233,9 +233,9 @@ func TestASessionFromOutsidePassesTheSuite(t *testing.T) {
 	}
 }
 
-// TestWhatASessionFromOutsideHoldsIsAbandonedWithItsLane: the claim of a message that
-// waits for its next try is given back when the source loses the lane.
-func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsLane(t *testing.T) {
+// TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition: the claim of a message that
+// waits for its next try is given back when the source loses the partition.
+func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"outside", "TwoPhase"} {
 		t.Run(name, func(t *testing.T) {
@@ -259,12 +259,12 @@ func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsLane(t *testing.T) {
 				if a := r.claim("a", time.Second); a.Decision != semel.InFlight {
 					t.Errorf("between two tries: %v", a.Decision)
 				}
-				if err := r.lane.Close(t.Context()); err != nil {
+				if err := r.partition.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
 				synctest.Wait()
 				if a := r.claim("a", time.Second); a.Decision != semel.Fresh {
-					t.Errorf("with its lane closed: %v", a.Decision)
+					t.Errorf("with its partition closed: %v", a.Decision)
 				}
 				cancel()
 				if err := end(); err != nil {

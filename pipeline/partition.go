@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Lane is one ordered unit of a source: a partition, a message group, a file.
-// A source makes its lanes and closes one when it loses it. All methods may be
+// Partition is one ordered unit of a source: a partition, a message group, a file.
+// A source makes its partitions and closes one when it loses it. All methods may be
 // called at once.
-type Lane struct {
+type Partition struct {
 	name string
 
 	id atomic.Uint64 // a number of its own in its runner
@@ -25,16 +25,16 @@ type Lane struct {
 	idle   chan struct{} // closed when closed and not busy
 }
 
-// NewLane returns an open lane. The name is for people: "orders/3".
-func NewLane(name string) *Lane {
-	return &Lane{name: name, idle: make(chan struct{})}
+// NewPartition returns an open partition. The name is for people: "orders/3".
+func NewPartition(name string) *Partition {
+	return &Partition{name: name, idle: make(chan struct{})}
 }
 
-// number returns a number that no other lane of the runner has, and not 0.
-func (l *Lane) number(r *Runner) uint64 {
+// number returns a number that no other partition of the runner has, and not 0.
+func (l *Partition) number(r *Runner) uint64 {
 	id := l.id.Load()
 	if id == 0 {
-		id = r.lanes.Add(1) << 1
+		id = r.partitions.Add(1) << 1
 		l.id.Store(id)
 		l.mu.Lock()
 		l.forget = r.sched.forget
@@ -43,14 +43,14 @@ func (l *Lane) number(r *Runner) uint64 {
 	return id
 }
 
-// Name returns the lane's name.
-func (l *Lane) Name() string { return l.name }
+// Name returns the partition's name.
+func (l *Partition) Name() string { return l.name }
 
-// Close ends the lane: no further item of it is begun, and those that were read
+// Close ends the partition: no further item of it is begun, and those that were read
 // are forgotten; the source will deliver them to somebody again. It blocks until
 // the items that are being processed are settled and acknowledged, or ctx ends,
 // whose error it returns. Closing twice is legal.
-func (l *Lane) Close(ctx context.Context) error {
+func (l *Partition) Close(ctx context.Context) error {
 	l.mu.Lock()
 	var forget func()
 	if !l.closed {
@@ -71,16 +71,16 @@ func (l *Lane) Close(ctx context.Context) error {
 	}
 }
 
-// Closed reports whether the lane is closed.
-func (l *Lane) Closed() bool {
+// Closed reports whether the partition is closed.
+func (l *Partition) Closed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed
 }
 
-// begin notes that an item is being processed; it returns false if the lane is
+// begin notes that an item is being processed; it returns false if the partition is
 // closed.
-func (l *Lane) begin() bool {
+func (l *Partition) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -91,15 +91,15 @@ func (l *Lane) begin() bool {
 }
 
 // more notes that n more items are being processed. One is already, so that who
-// closes the lane waits for them too.
-func (l *Lane) more(n int) {
+// closes the partition waits for them too.
+func (l *Partition) more(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.busy += n
 }
 
 // end notes that n items are no longer processed.
-func (l *Lane) end(n int) {
+func (l *Partition) end(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.busy -= n

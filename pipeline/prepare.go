@@ -121,16 +121,16 @@ func mix(x uint64) uint64 {
 
 // group tells which messages must be delivered in order.
 func (p *preparer) group(it *Item) uint64 {
-	lane := it.Lane.number(p.r)
-	group := lane
+	partition := it.Partition.number(p.r)
+	group := partition
 	switch {
-	case p.r.opts.Order == OrderLane && !p.feed.parked:
+	case p.r.opts.Order == OrderPartition && !p.feed.parked:
 	case it.Message.RecordKey != nil:
-		group = mix(lane) ^ maphash.Bytes(p.r.seed, it.Message.RecordKey)
+		group = mix(partition) ^ maphash.Bytes(p.r.seed, it.Message.RecordKey)
 	case it.Call.Key.ID != "":
-		group = mix(lane) ^ maphash.String(p.r.seed, it.Call.Key.ID)
+		group = mix(partition) ^ maphash.String(p.r.seed, it.Call.Key.ID)
 	default:
-		group = mix(lane) ^ mix(p.r.lanes.Add(1)) // no key, no order
+		group = mix(partition) ^ mix(p.r.partitions.Add(1)) // no key, no order
 	}
 	return group | 1
 }

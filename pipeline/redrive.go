@@ -29,10 +29,10 @@ type RedrivenOptions struct {
 // Redriven is a source of messages that were put aside and are to be tried
 // again. It is made by NewRedriven.
 type Redriven struct {
-	letters  DeadLetterStore
-	pipeline string
-	opts     RedrivenOptions
-	lane     *Lane
+	letters   DeadLetterStore
+	pipeline  string
+	opts      RedrivenOptions
+	partition *Partition
 
 	mu  sync.Mutex
 	out map[string]struct{} // what was read and is not settled
@@ -41,7 +41,7 @@ type Redriven struct {
 // NewRedriven returns the source of what is queued in a dead-letter store for one pipeline. It
 // does not close the dead-letter store. Nil options are valid.
 func NewRedriven(letters DeadLetterStore, pipeline string, opts *RedrivenOptions) *Redriven {
-	s := &Redriven{letters: letters, pipeline: pipeline, lane: NewLane("parked"), out: map[string]struct{}{}}
+	s := &Redriven{letters: letters, pipeline: pipeline, partition: NewPartition("parked"), out: map[string]struct{}{}}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -93,7 +93,7 @@ func (s *Redriven) items(list []*Parked) []*Item {
 			continue
 		}
 		s.out[p.ID] = struct{}{}
-		it := &Item{Lane: s.lane, Ref: p, Message: p.Message, Redrive: p.Redrives + 1}
+		it := &Item{Partition: s.partition, Ref: p, Message: p.Message, Redrive: p.Redrives + 1}
 		it.Call.Key = p.Key
 		it.Message.Headers = redriveHeaders(p.Message.Headers, it.Redrive)
 		items = append(items, it)

@@ -13,17 +13,17 @@ import (
 // rig is a pipeline for a test in a bubble. Its parts may be replaced before it
 // starts.
 type rig struct {
-	t       *testing.T
-	source  *listSource
-	lane    *pipeline.Lane
-	store   *flaky
-	letters *pipeline.DeadLetterDir
-	opts    pipeline.Options
-	phases  pipeline.TwoPhaseOptions
-	handler pipeline.Handler
-	sink    pipeline.Sink                        // instead of handler
-	session func(pipeline.Sink) pipeline.Session // instead of TwoPhase
-	runner  *pipeline.Runner
+	t         *testing.T
+	source    *listSource
+	partition *pipeline.Partition
+	store     *flaky
+	letters   *pipeline.DeadLetterDir
+	opts      pipeline.Options
+	phases    pipeline.TwoPhaseOptions
+	handler   pipeline.Handler
+	sink      pipeline.Sink                        // instead of handler
+	session   func(pipeline.Sink) pipeline.Session // instead of TwoPhase
+	runner    *pipeline.Runner
 
 	mu        sync.Mutex
 	delivered []pipeline.Message
@@ -34,7 +34,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, source: newListSource(), lane: pipeline.NewLane("a"), store: &flaky{Store: newStore(t)}, letters: letters}
+	r := &rig{t: t, source: newListSource(), partition: pipeline.NewPartition("a"), store: &flaky{Store: newStore(t)}, letters: letters}
 	r.opts = pipeline.Options{Key: rule(t), DeadLetters: letters}
 	r.handler = func(context.Context, pipeline.Message) (semel.Result, error) { return semel.Result{}, nil }
 	return r
@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 
 // add appends a message to what the source gives.
 func (r *rig) add(offset int64, id, group string) *pipeline.Item {
-	it := message(r.lane, offset, id, group)
+	it := message(r.partition, offset, id, group)
 	r.source.mu.Lock()
 	r.source.todo = append(r.source.todo, it)
 	r.source.mu.Unlock()

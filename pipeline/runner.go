@@ -17,18 +17,18 @@ import (
 // Runner moves messages from a source through a session. It is made by New and
 // runs once.
 type Runner struct {
-	opts      Options
-	session   Session
-	pipelined PipelinedSession // the session, or nil if it is none
-	traits    SinkTraits
-	sched     *scheduler
-	feeds     []*feed
-	letters   DeadLetterStore // nil if the parker is none
-	known     parkedPlaces
-	seed      maphash.Seed
-	lanes     atomic.Uint64
-	delivered atomic.Uint64
-	ran       atomic.Bool
+	opts       Options
+	session    Session
+	pipelined  PipelinedSession // the session, or nil if it is none
+	traits     SinkTraits
+	sched      *scheduler
+	feeds      []*feed
+	letters    DeadLetterStore // nil if the parker is none
+	known      parkedPlaces
+	seed       maphash.Seed
+	partitions atomic.Uint64
+	delivered  atomic.Uint64
+	ran        atomic.Bool
 
 	hard  context.Context // of deliveries: ends when Shutdown is over
 	kill  context.CancelFunc
@@ -143,8 +143,8 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 	p := newPreparer(r, f)
 	for r.sched.wait(ctx) {
 		items, err := f.source.Read(ctx)
-		if at := withoutLane(items); at >= 0 {
-			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Lane: a source must set that of each, made by NewLane: %w", at, len(items), f.source, semel.ErrInvalidRequest))
+		if at := withoutPartition(items); at >= 0 {
+			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set that of each, made by NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))
 			return
 		}
 		if len(items) > 0 {
@@ -161,9 +161,9 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 	}
 }
 
-// withoutLane returns the place of an item that belongs to no lane, or -1.
-func withoutLane(items []*Item) int {
-	return slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Lane == nil })
+// withoutPartition returns the place of an item that belongs to no partition, or -1.
+func withoutPartition(items []*Item) int {
+	return slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil })
 }
 
 // worker processes batches. If the session takes pipelined batches, a worker begins
@@ -330,7 +330,7 @@ func (r *Runner) finish(ctx context.Context) error {
 	for _, f := range r.feeds {
 		var items []*Item
 		for _, e := range left {
-			if e.feed == f && !e.Lane.Closed() {
+			if e.feed == f && !e.Partition.Closed() {
 				items = append(items, e.Item)
 			}
 		}

@@ -80,9 +80,9 @@ func (s *listSource) Close(context.Context) error {
 	return nil
 }
 
-func message(lane *pipeline.Lane, offset int64, id, group string) *pipeline.Item {
-	it := &pipeline.Item{Lane: lane}
-	it.Message = semel.Message{Body: fmt.Appendf(nil, `{"id":%q,"n":%d}`, id, offset), Origin: semel.Origin{Source: lane.Name(), Offset: offset}}
+func message(partition *pipeline.Partition, offset int64, id, group string) *pipeline.Item {
+	it := &pipeline.Item{Partition: partition}
+	it.Message = semel.Message{Body: fmt.Appendf(nil, `{"id":%q,"n":%d}`, id, offset), Origin: semel.Origin{Source: partition.Name(), Offset: offset}}
 	if group != "" {
 		it.Message.RecordKey = []byte(group)
 	}
@@ -127,11 +127,11 @@ func TestEveryMessageIsSettledAndEachKeyDeliveredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var items []*pipeline.Item
-		lanes := []*pipeline.Lane{pipeline.NewLane("a"), pipeline.NewLane("b")}
+		partitions := []*pipeline.Partition{pipeline.NewPartition("a"), pipeline.NewPartition("b")}
 		const n = 2000
 		for i := range int64(n) {
 			id := fmt.Sprint("id-", rng.IntN(n*3/4))
-			items = append(items, message(lanes[i%2], i, id, fmt.Sprint("g", rng.IntN(20))))
+			items = append(items, message(partitions[i%2], i, id, fmt.Sprint("g", rng.IntN(20))))
 		}
 		source := newListSource(items...)
 		letters, err := pipeline.OpenDeadLetterDir(t.TempDir())

@@ -19,7 +19,7 @@ type entry struct {
 	next *entry // the entry behind it in its group, or in the list of free ones
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
-	done bool   // it is settled, or it was forgotten because its lane is closed
+	done bool   // it is settled, or it was forgotten because its partition is closed
 	// unprocessed is why the item is not given to the session: it has no key, or
 	// it is parked already. Empty for all others.
 	unprocessed Reason
@@ -43,7 +43,7 @@ type scheduler struct {
 	maxBytes   int64
 	batchBytes int64 // the most bytes of a batch; a larger item goes alone
 
-	mu       sync.Mutex // after it, only the lock of a Lane is taken
+	mu       sync.Mutex // after it, only the lock of a Partition is taken
 	work     sync.Cond  // something is ready, or the end came
 	room     sync.Cond  // something was settled, or the end came
 	idle     int        // workers that wait
@@ -127,16 +127,16 @@ func (s *scheduler) add(entries []*entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var (
-		lane   *Lane
-		closed bool
-		c      *chain // of the entry before
+		partition *Partition
+		closed    bool
+		c         *chain // of the entry before
 	)
 	for i, e := range entries {
 		if i%touchAhead == 0 {
 			s.groups.touch(entries[i:min(i+touchAhead, len(entries))])
 		}
-		if e.Lane != lane {
-			lane, closed = e.Lane, e.Lane.Closed()
+		if e.Partition != partition {
+			partition, closed = e.Partition, e.Partition.Closed()
 		}
 		if closed { // the source delivers it to another process
 			e.next, s.gone = s.gone, e
@@ -145,10 +145,10 @@ func (s *scheduler) add(entries []*entry) {
 		e.size = e.Bytes()
 		s.count++
 		s.bytes += e.size
-		e.Lane.queued++
-		if pause := e.feed.traits.Pause; pause != nil && !e.Lane.held && e.Lane.queued > s.maxCount/2 {
-			e.Lane.held = true
-			pause(e.Lane, true)
+		e.Partition.queued++
+		if pause := e.feed.traits.Pause; pause != nil && !e.Partition.held && e.Partition.queued > s.maxCount/2 {
+			e.Partition.held = true
+			pause(e.Partition, true)
 		}
 		if c == nil || c.group != e.Group {
 			c = s.groups.at(e.Group)
@@ -218,7 +218,7 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 				s.probing = s.paused
 				return batch, nil
 			}
-			continue // all that was ready was of closed lanes
+			continue // all that was ready was of closed partitions
 		}
 		s.alarm(next)
 		s.idle++
@@ -291,7 +291,7 @@ func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) 
 		switch {
 		case e.done:
 			continue
-		case e.Lane == head.Lane:
+		case e.Partition == head.Partition:
 			e.busy = true
 			more++
 		case !s.begin(e): // two groups with one number
@@ -301,7 +301,7 @@ func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) 
 		bytes += e.size
 	}
 	if more > 0 {
-		head.Lane.more(more)
+		head.Partition.more(more)
 	}
 	return batch, bytes
 }
@@ -334,19 +334,19 @@ func (s *scheduler) fits(e *entry, bytes int64) bool {
 }
 
 // begin marks an entry as being processed. It returns false if the entry is done
-// with, or its lane is closed.
+// with, or its partition is closed.
 func (s *scheduler) begin(e *entry) bool {
 	if e.done {
 		return false
 	}
-	if e.busy = e.Lane.begin(); !e.busy {
+	if e.busy = e.Partition.begin(); !e.busy {
 		s.drop(e)
 	}
 	return e.busy
 }
 
 // settle takes entries back from a worker. Each is done, or has the time of its
-// next try. Closing its lane need not wait for it any more.
+// next try. Closing its partition need not wait for it any more.
 func (s *scheduler) settle(entries []*entry) {
 	for _, k := range s.settleAll(entries) {
 		k.reuse()
@@ -359,7 +359,7 @@ func (s *scheduler) settleAll(entries []*entry) []*block {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	ended := 0 // entries of the same lane
+	ended := 0 // entries of the same partition
 	for i, e := range entries {
 		if i%touchAhead == 0 {
 			s.groups.touch(entries[i:min(i+touchAhead, len(entries))])
@@ -368,12 +368,12 @@ func (s *scheduler) settleAll(entries []*entry) []*block {
 		e.busy = false
 		if e.done {
 			s.uncount(e)
-		} else if e.Lane.Closed() {
+		} else if e.Partition.Closed() {
 			s.drop(e)
 		}
 		last := i == len(entries)-1
-		if last || entries[i+1].Lane != e.Lane {
-			e.Lane.end(ended)
+		if last || entries[i+1].Partition != e.Partition {
+			e.Partition.end(ended)
 			ended = 0
 		}
 		if last || entries[i+1].Group != e.Group {
@@ -397,14 +397,14 @@ func (s *scheduler) tellRoom() {
 	}
 }
 
-// forget drops the entries of closed lanes that no worker has. An entry that waits
+// forget drops the entries of closed partitions that no worker has. An entry that waits
 // for its next try is dropped now, because its claim is held until then.
 func (s *scheduler) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.groups.all() {
 		for e := c.head; e != nil; e = e.next {
-			if !e.busy && !e.done && e.Lane.Closed() { // in this order: the worker that has it sets done
+			if !e.busy && !e.done && e.Partition.Closed() { // in this order: the worker that has it sets done
 				s.drop(e)
 			}
 		}
@@ -460,7 +460,7 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	s.push(head)
 }
 
-// drop forgets an entry whose lane is closed.
+// drop forgets an entry whose partition is closed.
 func (s *scheduler) drop(e *entry) {
 	e.done = true
 	s.uncount(e)
@@ -484,11 +484,11 @@ func (s *scheduler) orphaned() []*Item {
 func (s *scheduler) uncount(e *entry) {
 	s.count--
 	s.bytes -= e.size
-	lane := e.Lane
-	lane.queued--
-	if lane.held && lane.queued <= s.maxCount*3/8 {
-		lane.held = false
-		e.feed.traits.Pause(lane, false)
+	partition := e.Partition
+	partition.queued--
+	if partition.held && partition.queued <= s.maxCount*3/8 {
+		partition.held = false
+		e.feed.traits.Pause(partition, false)
 	}
 }
 

@@ -18,13 +18,13 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 	}
 
 	const workers, size = 4, 10_256
-	lane := NewLane("lane")
+	partition := NewPartition("partition")
 	f := &feed{}
 	for _, groups := range []uint64{1, 8} {
 		s := newScheduler(100, 8*size, 8*size/workers)
 		var items []*Item
 		for i := range uint64(8) {
-			it := &Item{Lane: lane, Group: (i*groups/8)<<1 | 1}
+			it := &Item{Partition: partition, Group: (i*groups/8)<<1 | 1}
 			it.Message.Body = make([]byte, size-256)
 			items = append(items, it)
 		}
@@ -57,7 +57,7 @@ func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
 		}
 	}
 
-	lane := NewLane("lane")
+	partition := NewPartition("partition")
 	for _, c := range []struct {
 		groups uint64
 		sizes  []int
@@ -69,7 +69,7 @@ func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
 		s := newScheduler(100, 1<<20, 1000)
 		var items []*Item
 		for i, size := range c.sizes {
-			it := &Item{Lane: lane, Group: (uint64(i)%c.groups)<<1 | 1}
+			it := &Item{Partition: partition, Group: (uint64(i)%c.groups)<<1 | 1}
 			it.Message.Body = make([]byte, size-256)
 			items = append(items, it)
 		}

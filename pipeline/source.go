@@ -13,7 +13,7 @@ import (
 // A source mends what it can by itself: it connects again, rejoins its group,
 // waits for a file to come back. An error of Read ends the pipeline.
 type Source interface {
-	// Read returns messages, at least one, in the order of each lane. It
+	// Read returns messages, at least one, in the order of each partition. It
 	// blocks until there are some or ctx ends, whose error it returns. io.EOF
 	// means that no more will come. The slice belongs to the caller.
 	//
@@ -55,10 +55,10 @@ type SourceTraits struct {
 	// queue does, or a server that answers "later". From a source without it, the
 	// runner keeps an item until it is settled.
 	CanReturn bool
-	// Pause stops or resumes reading from one lane while others go on. It must not
-	// block. Items of the lane that were on their way may still come. The runner
-	// calls it when a lane takes more than its share of what may be under way.
-	Pause func(lane *Lane, paused bool)
+	// Pause stops or resumes reading from one partition while others go on. It must not
+	// block. Items of the partition that were on their way may still come. The runner
+	// calls it when a partition takes more than its share of what may be under way.
+	Pause func(partition *Partition, paused bool)
 	// Place names the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string

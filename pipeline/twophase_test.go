@@ -341,7 +341,7 @@ func TestWhatWaitsBehindAFailureKeepsItsOrderAndItsClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.phases.Guard.OnLeaseExpired = semel.Hold
-		r.opts.Order = pipeline.OrderLane
+		r.opts.Order = pipeline.OrderPartition
 		r.opts.Failure.Attempts = 1000
 		sink := &orderedSink{until: time.Now().Add(10 * time.Minute)} // many leases
 		r.sink = sink

@@ -65,7 +65,7 @@ func (w *Watermark) read(at, next int64) bool {
 
 // Settle notes that the item at a position is settled. It returns false, and
 // changes nothing, if there is none or it was settled before: it belongs to an
-// earlier life of the lane.
+// earlier life of the partition.
 func (w *Watermark) Settle(at int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

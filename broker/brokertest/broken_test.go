@@ -22,7 +22,7 @@ const (
 	loses           sourceBug = "loses a message"
 	losesReturned   sourceBug = "loses what is returned"
 	losesInRestart  sourceBug = "loses what was read when its server is restarted"
-	reorders        sourceBug = "reorders a lane"
+	reorders        sourceBug = "reorders a partition"
 	forgetsAcks     sourceBug = "forgets acknowledgements when it is closed"
 	acksTheRest     sourceBug = "takes an acknowledgement for those before it as well"
 	changesBody     sourceBug = "changes a body"
@@ -117,7 +117,7 @@ func TestSuiteCatchesBrokenSources(t *testing.T) {
 		acksEarly:       {"what was settled does not come again, and what was not does"},
 		loses:           {"every message is settled, and each key has its effect once"},
 		losesReturned:   {"messages that are returned come again"},
-		reorders:        {"every message is settled, and each key has its effect once", "the order of a lane holds while messages fail"},
+		reorders:        {"every message is settled, and each key has its effect once", "the order of a partition holds while messages fail"},
 		forgetsAcks:     {"every message is settled, and each key has its effect once", "what was settled does not come again, and what was not does"},
 		acksTheRest:     {"what was settled does not come again, and what was not does"},
 		changesBody:     {"every message is settled, and each key has its effect once"},
@@ -230,7 +230,7 @@ func (s *faultySink) Deliver(ctx context.Context, items []*pipeline.Item) {
 
 func TestSuiteCatchesBrokenSinks(t *testing.T) {
 	t.Parallel()
-	const all, order = "every message is settled, and each key has its effect once", "the order of a lane holds while messages fail"
+	const all, order = "every message is settled, and each key has its effect once", "the order of a partition holds while messages fail"
 	for b, name := range map[sinkBug]string{
 		reportsEarly: all, doesTwice: all, doesAndFails: all, leavesGoingOn: all, mangles: all,
 		mixesOrder: order, skipsBehindNot: order,

@@ -5,7 +5,7 @@
 // good, panic, take their time or are unavailable. A ledger holds what was
 // produced and what became of it. In the end each key must have had its effect
 // or be parked, and none twice; what was acknowledged must not come again, and
-// what was not must; and the order of a lane must hold. Pipelines are ended in
+// what was not must; and the order of a partition must hold. Pipelines are ended in
 // the middle and begun again; where there is a server, it is restarted under
 // them.
 //
@@ -26,31 +26,31 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Numbered is one message of the ledger. Its place in its lane is unique; the
+// Numbered is one message of the ledger. Its place in its partition is unique; the
 // ID is not: two with one ID are duplicates.
 type Numbered struct {
 	// ID is what makes two messages the same. It stands in the body as id.
 	ID string
-	// Lane is the ordered unit it is produced to, from 0, and Place its place
+	// Partition is the ordered unit it is produced to, from 0, and Place its place
 	// there, from 0.
-	Lane, Place int
+	Partition, Place int
 	// Body is JSON on one line. It must arrive byte for byte.
 	Body []byte
 }
 
 type body struct {
-	ID    string `json:"id"`
-	Lane  int    `json:"lane"`
-	Place int    `json:"place"`
-	Pad   string `json:"pad,omitempty"`
+	ID        string `json:"id"`
+	Partition int    `json:"partition"`
+	Place     int    `json:"place"`
+	Pad       string `json:"pad,omitempty"`
 }
 
-func newNumbered(id string, lane, place int, pad int) Numbered {
-	data, err := json.Marshal(body{id, lane, place, strings.Repeat("x", pad)})
+func newNumbered(id string, partition, place int, pad int) Numbered {
+	data, err := json.Marshal(body{id, partition, place, strings.Repeat("x", pad)})
 	if err != nil {
 		panic(err) // strings and numbers always encode
 	}
-	return Numbered{id, lane, place, data}
+	return Numbered{id, partition, place, data}
 }
 
 // Parse returns the message that a body belongs to.
@@ -59,7 +59,7 @@ func Parse(data []byte) (Numbered, error) {
 	if err := json.Unmarshal(data, &b); err != nil {
 		return Numbered{}, fmt.Errorf("the body %q is none of the suite's: %w", data, err)
 	}
-	return Numbered{b.ID, b.Lane, b.Place, data}, nil
+	return Numbered{b.ID, b.Partition, b.Place, data}, nil
 }
 
 // SourceHarness tells the suite how to make the source under test.
@@ -69,7 +69,7 @@ type SourceHarness struct {
 	New func(tb testing.TB) SourcePlace
 	// Messages is how many a case produces. Defaults to 600.
 	Messages int
-	// Unordered: lanes have no order. Defaults to false.
+	// Unordered: partitions have no order. Defaults to false.
 	Unordered bool
 
 	patience time.Duration
@@ -77,9 +77,9 @@ type SourceHarness struct {
 
 // SourcePlace is where the messages of one test are.
 type SourcePlace struct {
-	// Lanes is how many ordered units messages are produced to. Defaults to 1.
-	Lanes int
-	// Produce adds messages, in this order within each lane, and returns when
+	// Partitions is how many ordered units messages are produced to. Defaults to 1.
+	Partitions int
+	// Produce adds messages, in this order within each partition, and returns when
 	// they are there to stay. It tries until it succeeds or ctx ends. One
 	// goroutine calls it, while sources come and go. Where a message is
 	// answered when it is settled, Produce does not wait for that.
@@ -115,7 +115,7 @@ type SinkTarget struct {
 	// one session to the next.
 	Session func(ctx context.Context) (pipeline.Session, error)
 	// Effects returns the bodies of what had its effect, in the order of each
-	// lane. It is called when no sink is open, or while Restart may run.
+	// partition. It is called when no sink is open, or while Restart may run.
 	Effects func(ctx context.Context) ([][]byte, error)
 	// Restart is as in SourcePlace.
 	Restart func(ctx context.Context) error

@@ -18,12 +18,12 @@ func TestSinkInMemory(t *testing.T) {
 // newFaultySource returns a queue whose source has a bug, or none. restarted
 // counts restarts of its server.
 func newFaultySource(_ testing.TB, b sourceBug, restarted *int) SourcePlace {
-	const lanes = 3
-	s := newMemoryQueue(lanes)
+	const partitions = 3
+	s := newMemoryQueue(partitions)
 	var open *faultySource
 	place := SourcePlace{
-		Lanes:   lanes,
-		Produce: s.produce,
+		Partitions: partitions,
+		Produce:    s.produce,
 		Open: func(context.Context) (pipeline.Source, error) {
 			open = &faultySource{queueSource: s.open(), bug: b}
 			return open, nil

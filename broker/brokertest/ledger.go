@@ -9,7 +9,7 @@ import (
 )
 
 // place is where a message stands in the ledger.
-type place struct{ lane, place int }
+type place struct{ partition, place int }
 
 // ledger holds what was produced and what became of it.
 type ledger struct {
@@ -21,7 +21,7 @@ type ledger struct {
 	acked    map[place]bool
 	accepted map[string]int
 	parked   map[string]string // key to reason
-	order    map[int][]int     // of a lane, the places that had effects
+	order    map[int][]int     // of a partition, the places that had effects
 	complete chan struct{}
 	closed   bool // complete is closed
 	// commits: effects and keys are one, and are noted after both, so that
@@ -43,7 +43,7 @@ func (l *ledger) expect(list []Numbered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range list {
-		l.produced[place{m.Lane, m.Place}] = m
+		l.produced[place{m.Partition, m.Place}] = m
 		l.keys[m.ID] = true
 	}
 	l.expected = len(l.produced)
@@ -61,7 +61,7 @@ func (l *ledger) knows(data []byte) (Numbered, bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was, ok := l.produced[place{m.Lane, m.Place}]
+	was, ok := l.produced[place{m.Partition, m.Place}]
 	if !ok || string(was.Body) != string(data) {
 		l.tb.Errorf("the body %q was never produced", data)
 		return m, false
@@ -77,7 +77,7 @@ func (l *ledger) accept(m Numbered) {
 	if n := l.accepted[m.ID]; n > 1 {
 		l.tb.Errorf("key %s had its effect %d times", m.ID, n)
 	}
-	l.order[m.Lane] = append(l.order[m.Lane], m.Place)
+	l.order[m.Partition] = append(l.order[m.Partition], m.Place)
 }
 
 // park notes that a message was put aside.
@@ -92,9 +92,9 @@ func (l *ledger) ack(m Numbered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.accepted[m.ID] == 0 && l.parked[m.ID] == "" && !l.commits {
-		l.tb.Errorf("message %d of lane %d was acknowledged before key %s had its effect", m.Place, m.Lane, m.ID)
+		l.tb.Errorf("message %d of partition %d was acknowledged before key %s had its effect", m.Place, m.Partition, m.ID)
 	}
-	l.acked[place{m.Lane, m.Place}] = true
+	l.acked[place{m.Partition, m.Place}] = true
 	if len(l.acked) == l.expected && !l.closed {
 		close(l.complete)
 		l.closed = true
@@ -115,7 +115,7 @@ func (l *ledger) missing() string {
 	var list []string
 	for at, m := range l.produced {
 		if !l.acked[at] {
-			list = append(list, fmt.Sprintf("%d/%d (%s)", at.lane, at.place, m.ID))
+			list = append(list, fmt.Sprintf("%d/%d (%s)", at.partition, at.place, m.ID))
 		}
 	}
 	slices.Sort(list)
@@ -139,9 +139,9 @@ func (l *ledger) check(ordered bool) {
 	if !ordered {
 		return
 	}
-	for lane, places := range l.order {
+	for partition, places := range l.order {
 		if !slices.IsSorted(places) {
-			l.tb.Errorf("the effects of lane %d are out of order: %v", lane, firstBack(places))
+			l.tb.Errorf("the effects of partition %d are out of order: %v", partition, firstBack(places))
 		}
 	}
 }

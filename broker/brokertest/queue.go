@@ -13,16 +13,16 @@ import (
 // queue is a place in memory, as a queue has it: what is not acknowledged comes
 // again when a source is opened.
 type memoryQueue struct {
-	mu    sync.Mutex
-	list  []Numbered
-	gone  map[place]bool
-	ended bool // nothing more is produced
-	lanes int
-	more  chan struct{} // closed when something was produced
+	mu         sync.Mutex
+	list       []Numbered
+	gone       map[place]bool
+	ended      bool // nothing more is produced
+	partitions int
+	more       chan struct{} // closed when something was produced
 }
 
-func newMemoryQueue(lanes int) *memoryQueue {
-	return &memoryQueue{gone: map[place]bool{}, lanes: lanes, more: make(chan struct{})}
+func newMemoryQueue(partitions int) *memoryQueue {
+	return &memoryQueue{gone: map[place]bool{}, partitions: partitions, more: make(chan struct{})}
 }
 
 func (s *memoryQueue) produce(_ context.Context, list []Numbered) error {
@@ -36,18 +36,18 @@ func (s *memoryQueue) produce(_ context.Context, list []Numbered) error {
 
 func (s *memoryQueue) open() *queueSource {
 	source := &queueSource{queue: s}
-	for range s.lanes {
-		source.lanes = append(source.lanes, pipeline.NewLane("queue"))
+	for range s.partitions {
+		source.partitions = append(source.partitions, pipeline.NewPartition("queue"))
 	}
 	return source
 }
 
 // queueSource reads from a queue.
 type queueSource struct {
-	queue *memoryQueue
-	lanes []*pipeline.Lane
-	next  int
-	back  []*pipeline.Item // guarded by queue.mu
+	queue      *memoryQueue
+	partitions []*pipeline.Partition
+	next       int
+	back       []*pipeline.Item // guarded by queue.mu
 }
 
 // Traits implements pipeline.Source.
@@ -78,12 +78,12 @@ func (s *queueSource) take(most int) []*pipeline.Item {
 	s.back = nil
 	for ; s.next < len(s.queue.list) && len(items) < most; s.next++ {
 		m := s.queue.list[s.next]
-		if s.queue.gone[place{m.Lane, m.Place}] {
+		if s.queue.gone[place{m.Partition, m.Place}] {
 			continue
 		}
-		it := &pipeline.Item{Lane: s.lanes[m.Lane], Ref: m}
+		it := &pipeline.Item{Partition: s.partitions[m.Partition], Ref: m}
 		it.Message.Body = m.Body
-		it.Message.Origin = semel.Origin{Source: "queue", Partition: int32(m.Lane), Offset: int64(m.Place)}
+		it.Message.Origin = semel.Origin{Source: "queue", Partition: int32(m.Partition), Offset: int64(m.Place)}
 		items = append(items, it)
 	}
 	return items
@@ -95,7 +95,7 @@ func (s *queueSource) Ack(_ context.Context, items []*pipeline.Item) error {
 	defer s.queue.mu.Unlock()
 	for _, it := range items {
 		m := it.Ref.(Numbered)
-		s.queue.gone[place{m.Lane, m.Place}] = true
+		s.queue.gone[place{m.Partition, m.Place}] = true
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (s *queueSource) Return(_ context.Context, items []*pipeline.Item, _ time.D
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
 	for _, it := range items {
-		s.back = append(s.back, &pipeline.Item{Lane: it.Lane, Ref: it.Ref, Message: it.Message})
+		s.back = append(s.back, &pipeline.Item{Partition: it.Partition, Ref: it.Ref, Message: it.Message})
 	}
 	close(s.queue.more)
 	s.queue.more = make(chan struct{})

@@ -29,7 +29,7 @@ type sinkEnv struct {
 	idle    int
 }
 
-const sinkLanes = 3
+const sinkPartitions = 3
 
 func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
 	tb.Helper()
@@ -39,7 +39,7 @@ func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
 	if h.patience == 0 {
 		h.patience = patience
 	}
-	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), queue: newMemoryQueue(sinkLanes), next: make([]int, sinkLanes)}
+	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), queue: newMemoryQueue(sinkPartitions), next: make([]int, sinkPartitions)}
 	e.target = h.New(tb)
 	if (e.target.Sink == nil) == (e.target.Session == nil) {
 		tb.Fatal("the harness must set one of Sink and Session")
@@ -67,9 +67,9 @@ func (e *sinkEnv) number(n int) []Numbered {
 		if known > 0 && e.random.IntN(5) == 0 {
 			number = e.random.IntN(known)
 		}
-		lane := e.random.IntN(sinkLanes)
-		m := newNumbered(fmt.Sprintf("k-%d", number), lane, e.next[lane], e.random.IntN(300))
-		e.next[lane]++
+		partition := e.random.IntN(sinkPartitions)
+		m := newNumbered(fmt.Sprintf("k-%d", number), partition, e.next[partition], e.random.IntN(300))
+		e.next[partition]++
 		e.ledger.expect([]Numbered{m})
 		list = append(list, m)
 	}
@@ -199,7 +199,7 @@ func (s *scriptedSession) Process(ctx context.Context, items []*pipeline.Item) {
 func sinkCases() []testCase[*sinkEnv] {
 	return []testCase[*sinkEnv]{
 		{"every message is settled, and each key has its effect once", (*sinkEnv).settlesAll},
-		{"the order of a lane holds while messages fail", (*sinkEnv).keepsOrder},
+		{"the order of a partition holds while messages fail", (*sinkEnv).keepsOrder},
 		{"pipelines end in the middle and begin again", (*sinkEnv).beginsAgain},
 		{"an ended context is no success", (*sinkEnv).endedContext},
 		{"the server is restarted in the middle", (*sinkEnv).restarts},
@@ -215,7 +215,7 @@ func (e *sinkEnv) settlesAll() {
 
 func (e *sinkEnv) keepsOrder() {
 	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
-	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32, Order: pipeline.OrderLane})
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32, Order: pipeline.OrderPartition})
 	e.check()
 	if e.harness.Unordered {
 		return
@@ -224,10 +224,10 @@ func (e *sinkEnv) keepsOrder() {
 	last := map[int]int{}
 	for _, data := range e.effects() {
 		m, _ := e.ledger.knows(data)
-		if before, begun := last[m.Lane]; begun && m.Place < before {
-			e.Errorf("lane %d is out of order: %d behind %d", m.Lane, m.Place, before)
+		if before, begun := last[m.Partition]; begun && m.Place < before {
+			e.Errorf("partition %d is out of order: %d behind %d", m.Partition, m.Place, before)
 		}
-		last[m.Lane] = m.Place
+		last[m.Partition] = m.Place
 	}
 }
 
@@ -247,7 +247,7 @@ func (e *sinkEnv) beginsAgain() {
 func (e *sinkEnv) endedContext() {
 	list := e.number(40)
 	process, abandon, closing := e.direct()
-	lane := pipeline.NewLane("queue")
+	partition := pipeline.NewPartition("queue")
 	for i, m := range list {
 		ctx, cancel := context.WithCancel(e.Context())
 		if i%2 == 0 {
@@ -255,7 +255,7 @@ func (e *sinkEnv) endedContext() {
 		} else {
 			time.AfterFunc(time.Duration(e.random.IntN(2000))*time.Microsecond, cancel)
 		}
-		it := &pipeline.Item{Lane: lane}
+		it := &pipeline.Item{Partition: partition}
 		it.Message.Body = m.Body
 		it.Call.Key = semel.Key{Scope: "ledger", ID: m.ID}
 		it.Decision = semel.Fresh

@@ -26,7 +26,7 @@ type sourceEnv struct {
 	ledger  *ledger
 	script  *script
 	store   semel.Store
-	next    []int // of each lane, the place of the next message
+	next    []int // of each partition, the place of the next message
 	ids     []string
 	idle    int // goroutines before anything was opened
 }
@@ -41,8 +41,8 @@ func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
 	}
 	e := &sourceEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb)}
 	e.place = h.New(tb)
-	e.place.Lanes = max(e.place.Lanes, 1)
-	e.next = make([]int, e.place.Lanes)
+	e.place.Partitions = max(e.place.Partitions, 1)
+	e.next = make([]int, e.place.Partitions)
 	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
 	store, err := memstore.New(nil)
 	if err != nil {
@@ -55,34 +55,34 @@ func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
 
 // number makes messages, about a fifth of them of keys that there are already.
 func (e *sourceEnv) number(n int) []Numbered {
-	lanes := make([]int, n)
-	for i := range lanes {
-		lanes[i] = e.random.IntN(e.place.Lanes)
+	partitions := make([]int, n)
+	for i := range partitions {
+		partitions[i] = e.random.IntN(e.place.Partitions)
 	}
-	return e.numberIn(lanes)
+	return e.numberIn(partitions)
 }
 
-// marks makes a message in each lane. Where lanes have an order, all that comes
+// marks makes a message in each partition. Where partitions have an order, all that comes
 // again of what was produced before has come when they have.
 func (e *sourceEnv) marks() []Numbered {
-	lanes := make([]int, e.place.Lanes)
-	for i := range lanes {
-		lanes[i] = i
+	partitions := make([]int, e.place.Partitions)
+	for i := range partitions {
+		partitions[i] = i
 	}
-	return e.numberIn(lanes)
+	return e.numberIn(partitions)
 }
 
-func (e *sourceEnv) numberIn(lanes []int) []Numbered {
+func (e *sourceEnv) numberIn(partitions []int) []Numbered {
 	var list []Numbered
-	for _, lane := range lanes {
+	for _, partition := range partitions {
 		id := fmt.Sprintf("k-%d", len(e.ids))
 		if len(e.ids) > 0 && e.random.IntN(5) == 0 {
 			id = e.ids[e.random.IntN(len(e.ids))]
 		} else {
 			e.ids = append(e.ids, id)
 		}
-		list = append(list, newNumbered(id, lane, e.next[lane], e.random.IntN(300)))
-		e.next[lane]++
+		list = append(list, newNumbered(id, partition, e.next[partition], e.random.IntN(300)))
+		e.next[partition]++
 	}
 	e.ledger.expect(list)
 	return list
@@ -215,7 +215,7 @@ type spy struct {
 	mu    sync.Mutex
 	read  map[place]bool
 	again int         // messages that came although they were acknowledged before
-	last  map[int]int // of each lane, the last place that came for the first time
+	last  map[int]int // of each partition, the last place that came for the first time
 }
 
 // Read implements pipeline.Source.
@@ -231,23 +231,23 @@ func (s *spy) Read(ctx context.Context) ([]*pipeline.Item, error) {
 		if !ok {
 			continue
 		}
-		at := place{m.Lane, m.Place}
+		at := place{m.Partition, m.Place}
 		s.ledger.mu.Lock()
 		if s.acked[at] {
 			s.again++
 		}
 		s.ledger.mu.Unlock()
-		if it.Lane == nil {
-			s.tb.Errorf("message %d of lane %d has no lane", m.Place, m.Lane)
+		if it.Partition == nil {
+			s.tb.Errorf("message %d of partition %d has no partition", m.Place, m.Partition)
 		}
 		if s.read[at] {
 			continue
 		}
 		s.read[at] = true
-		if last, begun := s.last[m.Lane]; s.ordered && begun && m.Place < last {
-			s.tb.Errorf("lane %d came out of order: %d behind %d", m.Lane, m.Place, last)
+		if last, begun := s.last[m.Partition]; s.ordered && begun && m.Place < last {
+			s.tb.Errorf("partition %d came out of order: %d behind %d", m.Partition, m.Place, last)
 		}
-		s.last[m.Lane] = m.Place
+		s.last[m.Partition] = m.Place
 	}
 	return items, err
 }
@@ -282,7 +282,7 @@ func (s *spy) lacks(list []Numbered) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range list {
-		if !s.read[place{m.Lane, m.Place}] {
+		if !s.read[place{m.Partition, m.Place}] {
 			n++
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func sourceCases() []testCase[*sourceEnv] {
 	return []testCase[*sourceEnv]{
 		{"every message is settled, and each key has its effect once", (*sourceEnv).settlesAll},
-		{"the order of a lane holds while messages fail", (*sourceEnv).keepsOrder},
+		{"the order of a partition holds while messages fail", (*sourceEnv).keepsOrder},
 		{"pipelines end in the middle and begin again", (*sourceEnv).beginsAgain},
 		{"what was settled does not come again, and what was not does", (*sourceEnv).remembersAcks},
 		{"messages that are returned come again", (*sourceEnv).returns},
@@ -38,7 +38,7 @@ func (e *sourceEnv) keepsOrder() {
 	ctx, cancel := e.context()
 	defer cancel()
 	defer e.produce(ctx, e.number(e.harness.Messages))()
-	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 64, Order: pipeline.OrderLane})
+	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 64, Order: pipeline.OrderPartition})
 	e.ledger.check(!e.harness.Unordered)
 	e.allEnded()
 }
@@ -135,18 +135,18 @@ func (e *sourceEnv) remembersAcks() {
 	acked := map[place]bool{}
 	for _, it := range chosen {
 		m, _ := e.ledger.knows(it.Message.Body)
-		acked[place{m.Lane, m.Place}] = true
+		acked[place{m.Partition, m.Place}] = true
 	}
 	firstOpen := map[int]int{}
 	awaited := e.marks()
 	wait = e.produce(ctx, awaited)
 	for _, m := range list {
-		if acked[place{m.Lane, m.Place}] {
+		if acked[place{m.Partition, m.Place}] {
 			continue
 		}
 		awaited = append(awaited, m)
-		if first, ok := firstOpen[m.Lane]; !ok || m.Place < first {
-			firstOpen[m.Lane] = m.Place
+		if first, ok := firstOpen[m.Partition]; !ok || m.Place < first {
+			firstOpen[m.Partition] = m.Place
 		}
 	}
 	source = e.open(ctx)
@@ -155,16 +155,16 @@ func (e *sourceEnv) remembersAcks() {
 	came := map[place]bool{}
 	for _, it := range items {
 		m, _ := e.ledger.knows(it.Message.Body)
-		came[place{m.Lane, m.Place}] = true
+		came[place{m.Partition, m.Place}] = true
 	}
 	for _, m := range list {
-		at := place{m.Lane, m.Place}
-		first, open := firstOpen[m.Lane]
+		at := place{m.Partition, m.Place}
+		first, open := firstOpen[m.Partition]
 		switch {
 		case !acked[at] && !came[at]:
-			e.Errorf("message %d of lane %d was not acknowledged, and does not come again", m.Place, m.Lane)
+			e.Errorf("message %d of partition %d was not acknowledged, and does not come again", m.Place, m.Partition)
 		case acked[at] && came[at] && (!open || m.Place < first):
-			e.Errorf("message %d of lane %d was acknowledged like all before it, and comes again", m.Place, m.Lane)
+			e.Errorf("message %d of partition %d was acknowledged like all before it, and comes again", m.Place, m.Partition)
 		}
 	}
 	e.accept(items)

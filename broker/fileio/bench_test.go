@@ -44,7 +44,7 @@ func BenchmarkFileToFile(b *testing.B) {
 		b.Fatal(err)
 	}
 	r, err := pipeline.New(source, session, &pipeline.Options{
-		Key: id, Order: pipeline.OrderLane, Batch: 8192, MaxItems: 65536,
+		Key: id, Order: pipeline.OrderPartition, Batch: 8192, MaxItems: 65536,
 		OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop},
 	})
 	if err != nil {

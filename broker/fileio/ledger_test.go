@@ -41,16 +41,16 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	}
 }
 
-// followed is a directory with a file for each lane, which grow in pieces that
+// followed is a directory with a file for each partition, which grow in pieces that
 // are not whole lines. With rotate they are renamed every few lines.
 func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 	dir := tb.TempDir()
 	rotations := 0
 	return brokertest.SourcePlace{
-		Lanes: 3,
+		Partitions: 3,
 		Produce: func(_ context.Context, list []brokertest.Numbered) error {
 			for _, m := range list {
-				path := filepath.Join(dir, fmt.Sprintf("lane-%d.log", m.Lane))
+				path := filepath.Join(dir, fmt.Sprintf("partition-%d.log", m.Partition))
 				half := len(m.Body) / 2
 				if err := errors.Join(appendTo(path, m.Body[:half]), appendTo(path, append(bytes.Clone(m.Body[half:]), '\n'))); err != nil {
 					return err
@@ -64,7 +64,7 @@ func followed(tb testing.TB, rotate bool) brokertest.SourcePlace {
 			return nil
 		},
 		Open: func(context.Context) (pipeline.Source, error) {
-			return fileio.OpenSource([]string{filepath.Join(dir, "lane-*.log*")}, &fileio.SourceOptions{
+			return fileio.OpenSource([]string{filepath.Join(dir, "partition-*.log*")}, &fileio.SourceOptions{
 				State: filepath.Join(dir, "state", "positions"), Follow: true, Poll: 2 * time.Millisecond, SaveEvery: 5 * time.Millisecond,
 			})
 		},

@@ -94,7 +94,7 @@ func (s *Source) glob(pattern string, do func(path string, info os.FileInfo) err
 }
 
 func (s *Source) add(path string, id identity) *tail {
-	f := &tail{source: s, path: path, id: id, lane: pipeline.NewLane(path), size: -1}
+	f := &tail{source: s, path: path, id: id, partition: pipeline.NewPartition(path), size: -1}
 	s.tails = append(s.tails, f)
 	s.byID[id] = f
 	return f

@@ -71,20 +71,20 @@ func hold(t *testing.T, store *logstore.Store, id string) semel.ReleaseRequest {
 	return semel.ReleaseRequest{Key: reqs[0].Key, Token: answers[0].Claim.Token}
 }
 
-// Keys that others hold take units back, with parts of batches of other lanes in
+// Keys that others hold take units back, with parts of batches of other partitions in
 // them. What is behind such a part must not be written before it.
 func TestSessionKeepsTheOrderOverUnitsThatAreTakenBack(t *testing.T) {
 	t.Parallel()
-	const lanes, each = 4, 400
+	const partitions, each = 4, 400
 	random := newRandom(t)
 	store, path := openStore(t), filepath.Join(t.TempDir(), "out")
 	s := openSession(t, store, path, &fileio.SessionOptions{Part: 2})
 	var running sync.WaitGroup
-	for lane := range lanes {
+	for partition := range partitions {
 		ids := make([]string, each)
 		held := map[string]semel.ReleaseRequest{}
 		for i := range ids {
-			ids[i] = fmt.Sprintf("lane %d line %d", lane, i)
+			ids[i] = fmt.Sprintf("partition %d line %d", partition, i)
 			if random.IntN(20) == 0 {
 				held[ids[i]] = hold(t, store, ids[i])
 			}
@@ -113,18 +113,18 @@ func TestSessionKeepsTheOrderOverUnitsThatAreTakenBack(t *testing.T) {
 	}
 	running.Wait()
 	closeSession(t, s)
-	var next [lanes]int
+	var next [partitions]int
 	for line := range bytes.Lines([]byte(contentOf(t, path))) {
-		var lane, n int
-		if _, err := fmt.Sscanf(strings.TrimSpace(string(line)), "lane %d line %d", &lane, &n); err != nil {
+		var partition, n int
+		if _, err := fmt.Sscanf(strings.TrimSpace(string(line)), "partition %d line %d", &partition, &n); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if n != next[lane] {
-			t.Fatalf("lane %d has line %d where %d belongs", lane, n, next[lane])
+		if n != next[partition] {
+			t.Fatalf("partition %d has line %d where %d belongs", partition, n, next[partition])
 		}
-		next[lane]++
+		next[partition]++
 	}
-	if next != [lanes]int{each, each, each, each} {
-		t.Errorf("lines of the lanes: %v", next)
+	if next != [partitions]int{each, each, each, each} {
+		t.Errorf("lines of the partitions: %v", next)
 	}
 }

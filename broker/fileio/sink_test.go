@@ -22,9 +22,9 @@ import (
 )
 
 func itemsOf(list ...string) (items []*pipeline.Item) {
-	lane := pipeline.NewLane("test")
+	partition := pipeline.NewPartition("test")
 	for _, text := range list {
-		it := &pipeline.Item{Lane: lane, Decision: semel.Fresh}
+		it := &pipeline.Item{Partition: partition, Decision: semel.Fresh}
 		it.Message.Body = []byte(text)
 		it.Call.Key = semel.Key{ID: text}
 		items = append(items, it)

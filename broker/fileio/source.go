@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Source reads the lines of files as messages. Each file is a lane. Under
+// Source reads the lines of files as messages. Each file is a partition. Under
 // Follow it waits for more:
 //
 //   - a last line without its line end waits until that comes;
@@ -53,10 +53,10 @@ type Source struct {
 	looked     time.Time
 	blocks     pipeline.Blocks
 
-	wake chan struct{} // a lane is no longer paused
+	wake chan struct{} // a partition is no longer paused
 
 	mu      sync.Mutex
-	paused  map[*pipeline.Lane]bool
+	paused  map[*pipeline.Partition]bool
 	lives   []*life
 	known   []entry            // remembered of files that are not read, or any more
 	gone    []entry            // files that ended, whose positions can be forgotten
@@ -79,7 +79,7 @@ var (
 // error wraps semel.ErrInvalidRequest if options or patterns are wrong, and is a
 // [*LockedError] if the State is in use.
 func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
-	s := &Source{byID: map[identity]*tail{}, paused: map[*pipeline.Lane]bool{}, wake: make(chan struct{}, 1)}
+	s := &Source{byID: map[identity]*tail{}, paused: map[*pipeline.Partition]bool{}, wake: make(chan struct{}, 1)}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -166,7 +166,7 @@ func (s *Source) next() ([]*pipeline.Item, error) {
 				return nil, err
 			}
 		}
-		if f.dry || s.isPaused(f.lane) {
+		if f.dry || s.isPaused(f.partition) {
 			s.turn++
 			continue
 		}
@@ -194,10 +194,10 @@ func (s *Source) next() ([]*pipeline.Item, error) {
 	return nil, nil
 }
 
-func (s *Source) isPaused(lane *pipeline.Lane) bool {
+func (s *Source) isPaused(partition *pipeline.Partition) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.paused[lane]
+	return s.paused[partition]
 }
 
 // Traits implements pipeline.Source.
@@ -206,13 +206,13 @@ func (s *Source) Traits() pipeline.SourceTraits {
 }
 
 // Pause stops or resumes reading from a file.
-func (s *Source) Pause(lane *pipeline.Lane, paused bool) {
+func (s *Source) Pause(partition *pipeline.Partition, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if paused {
-		s.paused[lane] = true
+		s.paused[partition] = true
 	} else {
-		delete(s.paused, lane)
+		delete(s.paused, partition)
 		select {
 		case s.wake <- struct{}{}:
 		default:

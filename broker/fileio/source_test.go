@@ -311,17 +311,17 @@ func TestFromEndSkipsWhatWasThereTheFirstTime(t *testing.T) {
 	})
 }
 
-func TestPausedLaneIsNotReadAndOthersAre(t *testing.T) {
+func TestPausedPartitionIsNotReadAndOthersAre(t *testing.T) {
 	following(t, fileio.SourceOptions{}, func(b *bundle) {
 		b.write("a.log", "a1\n")
 		b.write("b.log", "b1\n")
 		b.open("*.log")
 		items := b.read()
-		b.Pause(items[0].Lane, true)
+		b.Pause(items[0].Partition, true)
 		b.add("a.log", "a2\n")
 		b.add("b.log", "b2\n")
 		b.wants("b2")
-		b.Pause(items[0].Lane, false)
+		b.Pause(items[0].Partition, false)
 		b.wants("a2")
 		b.close()
 	})

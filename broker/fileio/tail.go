@@ -21,11 +21,11 @@ type identity struct {
 // tail is one file that is read. Only the goroutine of Read uses it, and what
 // others need of it is in its life.
 type tail struct {
-	source *Source
-	path   string
-	id     identity
-	lane   *pipeline.Lane
-	life   *life
+	source    *Source
+	path      string
+	id        identity
+	partition *pipeline.Partition
+	life      *life
 	// packed is not nil if the file is compressed; rest is then what was
 	// decompressed and not yet a line.
 	packed io.ReadCloser
@@ -204,7 +204,7 @@ const utf8Mark = "\ufeff"
 // one that is too long, which is an error if it is the first. The bodies share
 // the lines' memory.
 func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
-	life, lane, opts := f.life, f.lane, &f.source.opts
+	life, partition, opts := f.life, f.partition, &f.source.opts
 	positions, bodies := f.positions[:0], f.bodies[:0]
 	for used < len(lines) {
 		start, end, next := used, len(lines), len(lines)
@@ -242,7 +242,7 @@ func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 		it := &slab[i]
 		it.Message.Body = lines[b.start:b.end:b.end]
 		it.Message.Origin = semel.Origin{Source: life.path, Offset: positions[i]}
-		it.Lane, it.Ref = lane, life
+		it.Partition, it.Ref = partition, life
 		items[i] = it
 	}
 	return items, used, nil

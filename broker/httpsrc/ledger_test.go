@@ -33,7 +33,7 @@ func senders(tb testing.TB) brokertest.SourcePlace {
 	var sending sync.WaitGroup
 	tb.Cleanup(func() { stop(); sending.Wait() })
 	return brokertest.SourcePlace{
-		Lanes: 3,
+		Partitions: 3,
 		Produce: func(_ context.Context, list []brokertest.Numbered) error {
 			for _, m := range list {
 				sending.Go(func() {

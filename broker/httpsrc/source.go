@@ -56,17 +56,17 @@ const DecisionHeader = "Semel-Decision"
 
 // Source receives requests. Open makes it.
 type Source struct {
-	opts     Options
-	listener net.Listener
-	server   *http.Server
-	lane     *pipeline.Lane
-	queue    chan *pipeline.Item
-	closing  chan struct{}
-	once     sync.Once
-	offset   atomic.Int64
-	held     atomic.Int64 // bytes of bodies in memory
-	serving  sync.WaitGroup
-	failed   chan error
+	opts      Options
+	listener  net.Listener
+	server    *http.Server
+	partition *pipeline.Partition
+	queue     chan *pipeline.Item
+	closing   chan struct{}
+	once      sync.Once
+	offset    atomic.Int64
+	held      atomic.Int64 // bytes of bodies in memory
+	serving   sync.WaitGroup
+	failed    chan error
 }
 
 var _ pipeline.Source = (*Source)(nil)
@@ -91,7 +91,7 @@ func Open(opts *Options) (*Source, error) {
 		return nil, fmt.Errorf("httpsrc: %w", err)
 	}
 	s := &Source{
-		opts: o, listener: listener, lane: pipeline.NewLane("http"),
+		opts: o, listener: listener, partition: pipeline.NewPartition("http"),
 		queue: make(chan *pipeline.Item, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
 	}
 	s.offset.Store(time.Now().UnixNano())
@@ -253,7 +253,7 @@ func (s *Source) await(w http.ResponseWriter, r *http.Request, body []byte) {
 }
 
 func (s *Source) item(r *http.Request, body []byte, req *request) *pipeline.Item {
-	it := &pipeline.Item{Lane: s.lane, Ref: req}
+	it := &pipeline.Item{Partition: s.partition, Ref: req}
 	m := &it.Message
 	m.Body, m.Time = body, time.Now()
 	m.Origin = semel.Origin{Source: "http", Offset: s.offset.Add(1)}

@@ -17,8 +17,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// ledgerLanes is how many partitions the topics of the suite have.
-const ledgerLanes = 3
+// ledgerPartitions is how many partitions the topics of the suite have.
+const ledgerPartitions = 3
 
 // quick returns client options that lead to brokers and wait little.
 func quick(addrs ...string) []kgo.Opt {
@@ -37,7 +37,7 @@ func topicFor(tb testing.TB, addrs ...string) (string, *kgo.Client) {
 	}
 	tb.Cleanup(client.Close)
 	topic := servicestest.Topic()
-	if _, err := kadm.NewClient(client).CreateTopics(tb.Context(), ledgerLanes, 1, nil, topic, topic+"-other"); err != nil {
+	if _, err := kadm.NewClient(client).CreateTopics(tb.Context(), ledgerPartitions, 1, nil, topic, topic+"-other"); err != nil {
 		tb.Fatal(err)
 	}
 	// Its connections are there from the beginning.
@@ -63,11 +63,11 @@ type restartFunc = func(ctx context.Context) error
 func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o *SourceOptions)) brokertest.SourcePlace {
 	topic, client := topicFor(tb, addr)
 	return brokertest.SourcePlace{
-		Lanes: ledgerLanes,
+		Partitions: ledgerPartitions,
 		Produce: func(ctx context.Context, list []brokertest.Numbered) error {
 			records := make([]*kgo.Record, len(list))
 			for i, m := range list {
-				records[i] = &kgo.Record{Topic: topic, Partition: int32(m.Lane), Value: m.Body}
+				records[i] = &kgo.Record{Topic: topic, Partition: int32(m.Partition), Value: m.Body}
 			}
 			return client.ProduceSync(ctx, records...).FirstErr()
 		},

@@ -37,7 +37,7 @@ func (b *bubble) sink(change func(o *SinkOptions)) (*Sink, *line) {
 }
 
 func item(key, body string) *pipeline.Item {
-	it := &pipeline.Item{Lane: pipeline.NewLane("lane"), Attempt: 1, Token: 7}
+	it := &pipeline.Item{Partition: pipeline.NewPartition("partition"), Attempt: 1, Token: 7}
 	it.Call.Key = semel.Key{Scope: "s", ID: key}
 	it.Message.RecordKey, it.Message.Body = []byte(key), []byte(body)
 	return it

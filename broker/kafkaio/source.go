@@ -52,7 +52,7 @@ type SourceOptions struct {
 }
 
 // Source reads topics as a member of a group, always read_committed. Each
-// partition is a lane. Offsets are committed up to the last record before which
+// partition is a partition. Offsets are committed up to the last record before which
 // all are settled; when a partition is taken away, what is under way in it is
 // waited for and committed before.
 type Source struct {
@@ -106,7 +106,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched),
-		// What a poll returned must belong to the lanes that are there when it is
+		// What a poll returned must belong to the partitions that are there when it is
 		// looked at, and not to later ones of the same partitions.
 		kgo.BlockRebalanceOnPoll(),
 	)
@@ -273,7 +273,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 		for _, r := range of.Records {
 			it := &slab[len(items)]
 			fill(&it.Message, r)
-			it.Lane, it.Ref = p.lane, p
+			it.Partition, it.Ref = p.ordered, p
 			if len(r.Headers) > 0 {
 				it.Redrive = redrivesOf(&it.Message)
 			}

@@ -317,8 +317,8 @@ func TestWhatWasUnderWayWhenAPartitionWasLostIsNotDoneAgain(t *testing.T) {
 		m.ack(before[3], before[0])
 		m.line.mend()
 		after := m.get(5)
-		if before[0].Lane == after[0].Lane || !before[0].Lane.Closed() {
-			t.Error("the partition came again on the lane that was lost")
+		if before[0].Partition == after[0].Partition || !before[0].Partition.Closed() {
+			t.Error("the partition came again on the partition that was lost")
 		}
 		b.becomes(0, 1)
 		m.ack(before[1])
@@ -334,33 +334,33 @@ func TestWhatWasUnderWayWhenAPartitionWasLostIsNotDoneAgain(t *testing.T) {
 	})
 }
 
-// TestAPauseEndsWithTheLane pauses a lane, loses it, and reads its successor.
-func TestAPauseEndsWithTheLane(t *testing.T) {
+// TestAPauseEndsWithThePartition pauses a partition, loses it, and reads its successor.
+func TestAPauseEndsWithThePartition(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		b.write(numbered(0, 4, 2)...)
 		m := b.join(nil)
 		items := m.get(4)
-		lane := of(items, 0)[0].Lane
-		m.Pause(lane, true)
+		partition := of(items, 0)[0].Partition
+		m.Pause(partition, true)
 		b.write(numbered(4, 2, 2)...)
 		more := m.get(1)
 		if got := more[0].Message.Origin.Partition; got != 1 || len(more) != 1 {
 			t.Errorf("%d items of partition %d came while partition 0 is paused", len(more), got)
 		}
 		m.none(3 * time.Second)
-		m.Pause(lane, false)
+		m.Pause(partition, false)
 		if got := bodies(m.get(1)); got[0] != "value 4" {
 			t.Errorf("%v came after the pause", got)
 		}
-		m.Pause(lane, true)
+		m.Pause(partition, true)
 		m.line.sever(true)
 		reading, stop := context.WithTimeout(b.Context(), 10*time.Second)
 		_, _ = m.Read(reading)
 		stop()
 		m.line.mend()
 		again := m.get(6)
-		m.Pause(lane, true) // it is too late for this one
+		m.Pause(partition, true) // it is too late for this one
 		b.write(numbered(6, 2, 2)...)
 		m.get(2)
 		m.ack(again...)

@@ -19,7 +19,7 @@ import (
 type owned struct {
 	topic     string
 	partition int32
-	lane      *pipeline.Lane
+	ordered   *pipeline.Partition
 	mark      pipeline.Watermark
 
 	mu sync.Mutex // guards the fields below; before that of earlier
@@ -45,7 +45,7 @@ type partitionKey struct {
 func newOwned(topic string, partition int32) *owned {
 	return &owned{
 		topic: topic, partition: partition, committed: -1, next: -1,
-		lane: pipeline.NewLane(topic + "/" + strconv.Itoa(int(partition))),
+		ordered: pipeline.NewPartition(topic + "/" + strconv.Itoa(int(partition))),
 	}
 }
 
@@ -121,7 +121,7 @@ func (p *owned) isCommitted(offset int64) {
 	p.committed = max(p.committed, offset)
 }
 
-// assigned makes the lanes of partitions. It runs before they are fetched from.
+// assigned makes the partitions of partitions. It runs before they are fetched from.
 func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][]int32) {
 	s.joined.Store(true)
 	s.mu.Lock()
@@ -214,7 +214,7 @@ func (s *Source) revoked(ctx context.Context, _ *kgo.Client, of map[string][]int
 	defer cancel()
 	var closing sync.WaitGroup
 	for _, p := range parts {
-		closing.Go(func() { _ = p.lane.Close(ctx) }) // an error means that some will come again
+		closing.Go(func() { _ = p.ordered.Close(ctx) }) // an error means that some will come again
 	}
 	closing.Wait()
 	_ = s.commitSurely(ctx, func() []*owned { return parts }) // it was told
@@ -238,11 +238,11 @@ func (s *Source) lost(_ context.Context, _ *kgo.Client, of map[string][]int32) {
 	}
 }
 
-// forget closes a lane without waiting for what is under way in it.
+// forget closes a partition without waiting for what is under way in it.
 func forget(p *owned) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = p.lane.Close(ctx)
+	_ = p.ordered.Close(ctx)
 }
 
 // take removes partitions and returns them.
@@ -282,14 +282,14 @@ func (s *Source) all() []*owned {
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{Pause: s.Pause} }
 
-// Pause stops or resumes reading from a partition. A lane that was taken away is left alone: its
-// partition may be there again, with another lane.
-func (s *Source) Pause(lane *pipeline.Lane, paused bool) {
+// Pause stops or resumes reading from a partition. A partition that was taken away is left alone: its
+// partition may be there again, with another partition.
+func (s *Source) Pause(partition *pipeline.Partition, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for topic, partitions := range s.parts {
 		for number, p := range partitions {
-			if p.lane != lane {
+			if p.ordered != partition {
 				continue
 			}
 			of := map[string][]int32{topic: {number}}

@@ -20,7 +20,7 @@ import (
 )
 
 func item(id, body string) *pipeline.Item {
-	it := &pipeline.Item{Lane: pipeline.NewLane("a"), Attempt: 1}
+	it := &pipeline.Item{Partition: pipeline.NewPartition("a"), Attempt: 1}
 	it.Call.Key = semel.Key{Scope: "s", ID: id}
 	it.Message.Body = []byte(body)
 	it.Message.Origin = semel.Origin{Source: "topic", Partition: 3, Offset: 1 << 40}

@@ -31,7 +31,7 @@ func newSink(t testing.TB, opts Options) *Sink {
 }
 
 func item(id, body string) *pipeline.Item {
-	it := &pipeline.Item{Lane: pipeline.NewLane("a")}
+	it := &pipeline.Item{Partition: pipeline.NewPartition("a")}
 	it.Call.Key, it.Message.Body = semel.Key{Scope: "orders", ID: id}, []byte(body)
 	it.Attempt, it.Token = 2, 7
 	return it

@@ -15,16 +15,16 @@ import (
 // dryJudge decides messages as a pipeline would, without a claim.
 type dryJudge struct {
 	*dryRun
-	looker semel.Looker // nil if there is no store to look into
-	reader *key.Reader
-	lanes  bool // a key is its partition's own
-	now    time.Time
-	seen   map[seenKey]seenMessage
-	batch  []dryMessage
+	looker     semel.Looker // nil if there is no store to look into
+	reader     *key.Reader
+	partitions bool // a key is its partition's own
+	now        time.Time
+	seen       map[seenKey]seenMessage
+	batch      []dryMessage
 }
 
 // seenKey is a key of this reading, with its partition where that matters.
-type seenKey struct{ id, lane string }
+type seenKey struct{ id, partition string }
 
 type seenMessage struct {
 	at          placed
@@ -42,8 +42,8 @@ type dryMessage struct {
 func newDryJudge(d *dryRun, looker semel.Looker) *dryJudge {
 	return &dryJudge{
 		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{},
-		lanes:  d.conf.Mode(d.spec) == config.SourceIsSink,
-		reader: d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.Key.Fingerprint}),
+		partitions: d.conf.Mode(d.spec) == config.SourceIsSink,
+		reader:     d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.Key.Fingerprint}),
 	}
 }
 
@@ -107,8 +107,8 @@ func (j *dryJudge) decide(ctx context.Context) error {
 func (j *dryJudge) one(d *dryMessage, r *semel.Record) (kind string, sample drySample) {
 	sample = drySample{placed: d.at, Key: displayID(d.key.ID)}
 	in := seenKey{id: d.key.ID}
-	if j.lanes {
-		in.lane = fmt.Sprintf("%s/%d", d.at.Source, d.at.Partition)
+	if j.partitions {
+		in.partition = fmt.Sprintf("%s/%d", d.at.Source, d.at.Partition)
 	}
 	if first, ok := j.seen[in]; ok {
 		sample.First = &first.at

@@ -34,8 +34,8 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		Workers: p.Parallel, Batch: int(p.Batch.Max), BatchBytes: p.Batch.Bytes, MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
 		Wait: p.Wait, Shutdown: f.Shutdown, Observer: observer,
 	}
-	if p.Order == "lane" {
-		o.Order = pipeline.OrderLane
+	if p.Order == "partition" {
+		o.Order = pipeline.OrderPartition
 	}
 	switch p.Key.OnMissing {
 	case "fail":

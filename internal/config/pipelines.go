@@ -33,7 +33,7 @@ type Pipeline struct {
 	OnStoreError string
 	// Observe decides and counts, and delivers whatever the decision is.
 	Observe bool
-	// Order is key or lane.
+	// Order is key or partition.
 	Order string
 	// Parallel is how many batches are under way at once.
 	Parallel int

@@ -54,7 +54,7 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "park",
 		Store:     schema.Reference{Name: "keys", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 79}},
 		OnFailure: config.Failure{Attempts: 8, Backoff: config.Backoff{From: 200 * time.Millisecond, To: 30 * time.Second}, Then: "park"}, OnStoreError: "stop",
-		Order: "lane", Wait: 5 * time.Second, Parked: config.Parked{Path: filepath.Join("dir", "semel-parked")},
+		Order: "partition", Wait: 5 * time.Second, Parked: config.Parked{Path: filepath.Join("dir", "semel-parked")},
 		Transaction: config.Transaction{Interval: 100 * time.Millisecond, State: filepath.Join("dir", "semel-state"), Time: "processing"},
 	}
 	if got := f.Pipelines[0]; !reflect.DeepEqual(got, want) {
@@ -68,11 +68,11 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 func TestOrderIsKeptWhereLinesBecomeLines(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"source: { file: { paths: [in] } }, sink: { file: { path: out } }":                           "lane",
-		"source: { file: { paths: [in] } }, sink: { file: { path: out } }, order: key":               "key",
-		"source: { file: { paths: [in] } }, sink: { webhook: { url: \"https://example.com\" } }":     "key",
-		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }":              "key",
-		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }, order: lane": "lane",
+		"source: { file: { paths: [in] } }, sink: { file: { path: out } }":                                "partition",
+		"source: { file: { paths: [in] } }, sink: { file: { path: out } }, order: key":                    "key",
+		"source: { file: { paths: [in] } }, sink: { webhook: { url: \"https://example.com\" } }":          "key",
+		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }":                   "key",
+		"source: { http: { listen: \"127.0.0.1:80\" } }, sink: { file: { path: out } }, order: partition": "partition",
 	} {
 		f := parse(t, someStores+"pipelines: { p: { key: { id: .id }, store: keys, "+text+" } }\n")
 		if got := f.Pipelines[0].Order; got != want {
@@ -128,7 +128,7 @@ func TestEveryFieldOfAPipelineIsRead(t *testing.T) {
     on_failure: { attempts: 3, backoff: { from: 1s, to: 2s }, then: stop }
     on_store_error: pass
     observe: true
-    order: lane
+    order: partition
     parallel: 4
     batch: { max: 10, bytes: 1MiB }
     in_flight: { max: 100, bytes: 2MiB }
@@ -157,7 +157,7 @@ log: { format: json, level: debug }
 	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, config.Key{}, config.Transaction{}, schema.Place{}, schema.Place{}, schema.Place{}
 	want := &config.Pipeline{
 		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: schema.Reference{Name: "both"},
-		OnFailure: config.Failure{Attempts: 3, Backoff: config.Backoff{From: time.Second, To: 2 * time.Second}, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "lane", Parallel: 4,
+		OnFailure: config.Failure{Attempts: 3, Backoff: config.Backoff{From: time.Second, To: 2 * time.Second}, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
 		Batch: config.Limit{Max: 10, Bytes: 1 << 20}, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Wait: time.Second, Parked: config.Parked{Store: schema.Reference{Name: "db"}}, Lossy: true,
 	}
 	if !reflect.DeepEqual(p, want) {

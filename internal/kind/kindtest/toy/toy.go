@@ -78,10 +78,10 @@ func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
 	return &counter{last: 2 * s.Last}, nil
 }
 
-// counter counts once, in the order of one lane.
+// counter counts once, in the order of one partition.
 type counter struct {
-	lane    pipeline.Lane
-	n, last int
+	partition pipeline.Partition
+	n, last   int
 }
 
 // Traits implements pipeline.Source.
@@ -92,7 +92,7 @@ func (c *counter) Read(context.Context) ([]*pipeline.Item, error) {
 	if c.n == c.last {
 		return nil, io.EOF
 	}
-	it := &pipeline.Item{Lane: &c.lane}
+	it := &pipeline.Item{Partition: &c.partition}
 	it.Message = message(c.n)
 	c.n++
 	return []*pipeline.Item{it}, nil

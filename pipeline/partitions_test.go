@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-func TestClosedLanesMakeRoom(t *testing.T) {
+func TestClosedPartitionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -28,10 +28,10 @@ func TestClosedLanesMakeRoom(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		end := r.start(ctx)
 		synctest.Wait()
-		if err := r.lane.Close(ctx); err != nil {
+		if err := r.partition.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		r.lane = pipeline.NewLane("b")
+		r.partition = pipeline.NewPartition("b")
 		r.add(100, "x", "")
 		r.add(101, "y", "")
 		time.Sleep(time.Minute)
@@ -41,12 +41,12 @@ func TestClosedLanesMakeRoom(t *testing.T) {
 			t.Error(err)
 		}
 		if r.source.returned != 0 {
-			t.Errorf("%d messages of a closed lane were returned", r.source.returned)
+			t.Errorf("%d messages of a closed partition were returned", r.source.returned)
 		}
 	})
 }
 
-func TestAClosedLaneGivesItsClaimsUpAtOnce(t *testing.T) {
+func TestAClosedPartitionGivesItsClaimsUpAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -63,12 +63,12 @@ func TestAClosedLaneGivesItsClaimsUpAtOnce(t *testing.T) {
 		if a := r.claim("a", time.Second); a.Decision != semel.InFlight {
 			t.Errorf("while the message waits for its next attempt: %v, want in flight", a.Decision)
 		}
-		if err := r.lane.Close(ctx); err != nil {
+		if err := r.partition.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
 		if a := r.claim("a", time.Second); a.Decision != semel.Fresh {
-			t.Errorf("after its lane was closed: %v, want fresh", a.Decision)
+			t.Errorf("after its partition was closed: %v, want fresh", a.Decision)
 		}
 		if n, bytes := r.runner.UnderWay(); n != 0 || bytes != 0 {
 			t.Errorf("%d messages of %d bytes are under way", n, bytes)
@@ -97,11 +97,11 @@ func TestCloseWaitsForWhatIsBeingProcessed(t *testing.T) {
 		end := r.start(ctx)
 		time.Sleep(time.Second)
 		short, cancel := context.WithTimeout(ctx, time.Second)
-		if err := r.lane.Close(short); !errors.Is(err, context.DeadlineExceeded) {
+		if err := r.partition.Close(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("close while two are being processed: %v", err)
 		}
 		cancel()
-		if err := r.lane.Close(ctx); err != nil {
+		if err := r.partition.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		r.wantAcked(2)
@@ -113,7 +113,7 @@ func TestCloseWaitsForWhatIsBeingProcessed(t *testing.T) {
 	})
 }
 
-// pausing is a source whose lane can be paused.
+// pausing is a source whose partition can be paused.
 type pausing struct {
 	*listSource
 	paused atomic.Bool
@@ -121,9 +121,9 @@ type pausing struct {
 	calls  atomic.Int32
 }
 
-func (p *pausing) Pause(lane *pipeline.Lane, paused bool) {
-	if lane.Name() == "parked" {
-		panic("a lane of another source")
+func (p *pausing) Pause(partition *pipeline.Partition, paused bool) {
+	if partition.Name() == "parked" {
+		panic("a partition of another source")
 	}
 	p.calls.Add(1)
 	p.paused.Store(paused)
@@ -146,7 +146,7 @@ func (p *pausing) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	return p.listSource.Read(ctx)
 }
 
-func TestALaneThatIsPausedGoesOn(t *testing.T) {
+func TestAPartitionThatIsPausedGoesOn(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 4, 7, 40} {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
