@@ -51,8 +51,8 @@ type SourceOptions struct {
 	Observer pipeline.Observer
 }
 
-// Source reads topics as a member of a group, always read_committed. Each
-// partition is a partition. Offsets are committed up to the last record before which
+// Source reads topics as a member of a group, always read_committed. Each partition
+// of Kafka is a pipeline.Partition. Offsets are committed up to the last record before which
 // all are settled; when a partition is taken away, what is under way in it is
 // waited for and committed before.
 type Source struct {

@@ -318,7 +318,7 @@ func TestWhatWasUnderWayWhenAPartitionWasLostIsNotDoneAgain(t *testing.T) {
 		m.line.mend()
 		after := m.get(5)
 		if before[0].Partition == after[0].Partition || !before[0].Partition.Closed() {
-			t.Error("the partition came again on the partition that was lost")
+			t.Error("the partition came again as the pipeline.Partition that was lost")
 		}
 		b.becomes(0, 1)
 		m.ack(before[1])

@@ -121,7 +121,7 @@ func (p *owned) isCommitted(offset int64) {
 	p.committed = max(p.committed, offset)
 }
 
-// assigned makes the partitions of partitions. It runs before they are fetched from.
+// assigned makes a pipeline.Partition of each partition. It runs before they are fetched from.
 func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][]int32) {
 	s.joined.Store(true)
 	s.mu.Lock()
@@ -282,8 +282,8 @@ func (s *Source) all() []*owned {
 // Traits implements pipeline.Source.
 func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{Pause: s.Pause} }
 
-// Pause stops or resumes reading from a partition. A partition that was taken away is left alone: its
-// partition may be there again, with another partition.
+// Pause stops or resumes reading from a partition. It ignores a partition that was
+// taken away: the member may have it again, as another pipeline.Partition.
 func (s *Source) Pause(partition *pipeline.Partition, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What follows a delivery that failed.").Always(),
 			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: stand still, or deliver without a decision.", "stop", "pass").Or("stop"),
 			schema.TruthField("observe", &p.Observe, "Decide and count, and deliver whatever the decision is: to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` have no effect then; what has no key, or cannot be delivered, is treated as `on_missing` and `on_failure` say.").Or("false"),
-			schema.ChoiceField("order", &p.Order, "What is delivered in order: messages of one record key (or key), or all of a partition (a partition, a file).", "key", "partition").Means("key; from files to a file or stdout partition"),
+			schema.ChoiceField("order", &p.Order, "What is delivered in order: messages of one record key (or key), or all of a partition (of Kafka, or a file).", "key", "partition").Means("key; partition from files to a file or stdout"),
 			schema.NumberField("parallel", &p.Parallel, 1, 10_000, "How many batches are under way at once.").Means("what the sink wants"),
 			limitField("batch", &p.Batch, "Bounds of what is decided and delivered together.", "what the sink wants: to Kafka 2,000, otherwise 500", "`in_flight.bytes` divided by `parallel`, and never more"),
 			limitField("in_flight", &p.InFlight, "Bounds of all that is read and not settled; reading waits at them.", "10,000", "64MiB"),
