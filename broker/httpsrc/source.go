@@ -33,9 +33,6 @@ type Options struct {
 	// Wait is how long a request waits until its message is settled. After that
 	// it is answered with 503. Defaults to 30 s.
 	Wait time.Duration
-	// Queue is the number of requests that may wait to be read. Defaults to
-	// 256.
-	Queue int
 	// MaxBytes bounds the bodies of the requests that wait for their answer. A
 	// request without a length counts as MaxBody while its body is read.
 	// Further requests are answered with 503 before their bodies are read.
