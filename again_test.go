@@ -26,7 +26,7 @@ func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
 				return err
 			},
 			"batch": func(t *testing.T, g *semel.Guard) error {
-				return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return nil })[0].Err
+				return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return nil })[0].Err
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {

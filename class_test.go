@@ -261,7 +261,7 @@ func TestEachErrorOfAGuardHasItsClass(t *testing.T) {
 			return err
 		},
 		"DoBatch": func(s *classScene, g *semel.Guard, call semel.Call, fn semel.Func) error {
-			return g.DoBatch(s.ctx, []semel.Call{call}, func(ctx context.Context, fresh []*semel.Item) (err error) {
+			return g.DoBatch(s.ctx, []semel.Call{call}, func(ctx context.Context, fresh []*semel.BatchItem) (err error) {
 				fresh[0].Data, err = fn(ctx, fresh[0].Claim)
 				return err
 			})[0].Err

@@ -78,7 +78,7 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 			err = answer[0].Err
 		}
 		if err != nil {
-			g.Observe(Event{Kind: StoreError, Key: call.Key, Err: err})
+			g.Observe(Event{Kind: EventStoreError, Key: call.Key, Err: err})
 			return nil, asked, fmt.Errorf("semel: claim %s: %w", call.Key, err)
 		}
 		left := g.opts.Wait - time.Since(start)
@@ -170,7 +170,7 @@ func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Tim
 	beat.stop()
 	result = resultOf(result, err)
 	if err != nil && result.Kind != Failed {
-		g.Observe(Event{Kind: Released, Key: call.Key, Attempt: claim.Attempt, Err: err})
+		g.Observe(Event{Kind: EventReleased, Key: call.Key, Attempt: claim.Attempt, Err: err})
 		g.release(ctx, held, inDoubt(err))
 		return Outcome{Attempt: claim.Attempt}, err
 	}
@@ -217,7 +217,7 @@ func (g *Guard) finish(ctx context.Context, reqs []CompleteRequest, answers []er
 	defer cancel()
 	err := g.store.Complete(ctx, reqs, answers)
 	for pause := time.Millisecond; err != nil && retryable(err); pause = min(2*pause, time.Second) {
-		g.Observe(Event{Kind: StoreError, Key: reqs[0].Key, Err: err})
+		g.Observe(Event{Kind: EventStoreError, Key: reqs[0].Key, Err: err})
 		if sleep(ctx, pause) != nil {
 			break
 		}
@@ -249,13 +249,13 @@ func (g *Guard) finishWithout(ctx context.Context, req CompleteRequest) error {
 func (g *Guard) completion(req *CompleteRequest, err error, began time.Time) error {
 	switch {
 	case err == nil:
-		g.Observe(Event{Kind: Completed, Key: req.Key, Elapsed: time.Since(began)})
+		g.Observe(Event{Kind: EventCompleted, Key: req.Key, Elapsed: time.Since(began)})
 		return nil
 	case errors.Is(err, ErrStaleToken):
-		g.Observe(Event{Kind: CompletionRefused, Key: req.Key, Err: err})
+		g.Observe(Event{Kind: EventCompletionRefused, Key: req.Key, Err: err})
 		return fmt.Errorf("semel: %s: the effect ran, but %w: %w", req.Key, ErrLeaseLost, err)
 	}
-	g.Observe(Event{Kind: StoreError, Key: req.Key, Err: err})
+	g.Observe(Event{Kind: EventStoreError, Key: req.Key, Err: err})
 	return fmt.Errorf("semel: %s: the effect ran, but its completion is not recorded: %w: %w", req.Key, ErrOutcomeUnknown, err)
 }
 
@@ -309,7 +309,7 @@ func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
 // observeError tells of an answer of the store, if it is an error.
 func (g *Guard) observeError(key Key, err error) {
 	if err != nil {
-		g.Observe(Event{Kind: StoreError, Key: key, Err: err})
+		g.Observe(Event{Kind: EventStoreError, Key: key, Err: err})
 	}
 }
 

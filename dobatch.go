@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Item is one call of a batch whose claim was granted. The effect reads the
+// BatchItem is one call of a batch whose claim was granted. The effect reads the
 // first three fields and sets the others.
-type Item struct {
+type BatchItem struct {
 	// Index is the place of the call in the slice given to DoBatch.
 	Index int
 	Call  *Call
@@ -22,7 +22,7 @@ type Item struct {
 // BatchFunc is the effect of many calls at once: those whose claims were
 // granted, in the order of the batch. An error it returns is the error of each
 // item that has none of its own.
-type BatchFunc func(ctx context.Context, fresh []*Item) error
+type BatchFunc func(ctx context.Context, fresh []*BatchItem) error
 
 // BatchOutcome is what became of one call of a batch.
 type BatchOutcome struct {
@@ -71,14 +71,14 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 	err := g.ask(ctx, reqs, answers)
 	elapsed := time.Since(asked)
 
-	var fresh []*Item
+	var fresh []*BatchItem
 	ours := make(map[Key]bool)
 	for n, i := range todo {
 		a, call := &answers[n], &calls[i]
 		g.ObserveDecision(call.Key, a, elapsed)
 		switch {
 		case a.Decision == Fresh:
-			fresh = append(fresh, &Item{Index: i, Call: call, Claim: a.Claim})
+			fresh = append(fresh, &BatchItem{Index: i, Call: call, Claim: a.Claim})
 			ours[call.Key] = true
 		case a.Decision == InFlight && ours[call.Key]:
 			again = append(again, i)
@@ -86,7 +86,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 			if a.Err == nil {
 				a.Err = err
 			}
-			g.Observe(Event{Kind: StoreError, Key: call.Key, Err: a.Err})
+			g.Observe(Event{Kind: EventStoreError, Key: call.Key, Err: a.Err})
 			outcomes[i].Err = fmt.Errorf("semel: claim %s: %w", call.Key, a.Err)
 		default:
 			outcomes[i].Outcome, outcomes[i].Err = g.Settle(ctx, call, a)
@@ -99,7 +99,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 }
 
 // runBatch runs the effect of granted items and records how each ended.
-func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
+func (g *Guard) runBatch(ctx context.Context, fresh []*BatchItem, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
 	held := make([]heldKey, len(fresh))
 	for n, item := range fresh {
 		held[n] = heldKey{item.Call.Key, item.Claim}
@@ -119,7 +119,7 @@ func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, ou
 
 	var (
 		reqs            []CompleteRequest
-		completed       []*Item
+		completed       []*BatchItem
 		failed, doubted []heldKey
 	)
 	for n, item := range fresh {
@@ -139,7 +139,7 @@ func (g *Guard) runBatch(ctx context.Context, fresh []*Item, asked time.Time, ou
 			completed = append(completed, item)
 			continue
 		}
-		g.Observe(Event{Kind: Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
+		g.Observe(Event{Kind: EventReleased, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
 		if inDoubt(out.Err) {
 			doubted = append(doubted, held[n])
 		} else {

@@ -28,7 +28,7 @@ func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
 		{Key: key("fails")}, {Key: key("fails for good")}, {Key: key("new")}, {Key: key("fails")},
 	}
 	var rounds [][]int
-	got := g.DoBatch(t.Context(), calls, func(_ context.Context, fresh []*semel.Item) error {
+	got := g.DoBatch(t.Context(), calls, func(_ context.Context, fresh []*semel.BatchItem) error {
 		var round []int
 		for _, item := range fresh {
 			round = append(round, item.Index)
@@ -78,7 +78,7 @@ func TestErrorOfTheWholeBatchReleasesItsKeys(t *testing.T) {
 	store := newStore(t, nil)
 	g := newGuard(t, store, semel.GuardOptions{})
 	broken := errors.New("broken")
-	got := g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return broken })
+	got := g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return broken })
 	if !errors.Is(got[0].Err, broken) {
 		t.Errorf("got %v", got[0].Err)
 	}

@@ -44,7 +44,7 @@ func ExampleGuard_DoBatch() {
 	store, _ := memstore.New(nil)
 	guard, _ := semel.NewGuard(store, nil)
 	calls := []semel.Call{{Key: semel.Key{ID: "a"}}, {Key: semel.Key{ID: "b"}}, {Key: semel.Key{ID: "a"}}}
-	for i, out := range guard.DoBatch(context.Background(), calls, func(_ context.Context, fresh []*semel.Item) error {
+	for i, out := range guard.DoBatch(context.Background(), calls, func(_ context.Context, fresh []*semel.BatchItem) error {
 		fmt.Println("writing", len(fresh), "rows")
 		return nil
 	}) {

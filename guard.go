@@ -189,7 +189,7 @@ func (g *Guard) MeasureWindow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("semel: measure the window: %w", err)
 	}
-	g.Observe(Event{Kind: WindowMeasured, Window: g.opts.Window, Elapsed: counts.Oldest})
+	g.Observe(Event{Kind: EventWindowMeasured, Window: g.opts.Window, Elapsed: counts.Oldest})
 	return nil
 }
 
@@ -276,7 +276,7 @@ func (g *Guard) ObserveDecisions(reqs []ClaimRequest, answers []ClaimAnswer, ela
 		g.ObserveDecision(reqs[i].Key, a, elapsed)
 	}
 	if firsts > 0 {
-		g.many.ObserveMany(Event{Kind: Decided, Decision: Fresh, Reason: reason(&answers[first]), Attempt: answers[first].Claim.Attempt, Elapsed: elapsed}, firsts)
+		g.many.ObserveMany(Event{Kind: EventDecided, Decision: Fresh, Reason: reason(&answers[first]), Attempt: answers[first].Claim.Attempt, Elapsed: elapsed}, firsts)
 	}
 }
 
@@ -293,11 +293,11 @@ func (g *Guard) ObserveCompletions(reqs []CompleteRequest, errs []error, elapsed
 		case g.many != nil:
 			n++
 		default:
-			g.Observe(Event{Kind: Completed, Key: reqs[i].Key, Elapsed: elapsed})
+			g.Observe(Event{Kind: EventCompleted, Key: reqs[i].Key, Elapsed: elapsed})
 		}
 	}
 	if n > 0 {
-		g.many.ObserveMany(Event{Kind: Completed, Elapsed: elapsed}, n)
+		g.many.ObserveMany(Event{Kind: EventCompleted, Elapsed: elapsed}, n)
 	}
 }
 
@@ -307,10 +307,10 @@ func (g *Guard) ObserveDecision(key Key, a *ClaimAnswer, elapsed time.Duration) 
 	if g.opts.Observer == nil {
 		return
 	}
-	e := Event{Kind: Decided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
+	e := Event{Kind: EventDecided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
 	g.Observe(e)
 	if a.Decision == Fresh && a.Claim.Attempt > 1 {
-		e.Kind = TookOver
+		e.Kind = EventTookOver
 		g.Observe(e)
 	}
 }

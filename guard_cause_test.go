@@ -45,7 +45,7 @@ func TestAClaimDoesNotFailForGoodByAnothersError(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || semel.Classify(err) == semel.ClassPermanent {
 		t.Errorf("Do: %v", err)
 	}
-	for _, out := range g.DoBatch(ctx, []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return nil }) {
+	for _, out := range g.DoBatch(ctx, []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return nil }) {
 		if out.Err == nil || semel.Classify(out.Err) == semel.ClassPermanent {
 			t.Errorf("DoBatch: %v", out.Err)
 		}

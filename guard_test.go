@@ -226,7 +226,7 @@ func TestLostHolderIsRetriedWithAHigherAttempt(t *testing.T) {
 		if waited := time.Since(start); waited < time.Minute || waited > 62*time.Second {
 			t.Errorf("took the key over after %v, its lease was a minute", waited)
 		}
-		if !j.has(semel.TookOver) {
+		if !j.has(semel.EventTookOver) {
 			t.Error("the take-over was not reported")
 		}
 	})
@@ -242,7 +242,7 @@ func TestFailedTakeOverDoesNotHideTheAttemptBefore(t *testing.T) {
 			return err
 		},
 		"batch": func(t *testing.T, g *semel.Guard) error {
-			return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.Item) error { return broken })[0].Err
+			return g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return broken })[0].Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestLostLeaseEndsTheEffectWithACause(t *testing.T) {
 		if took := time.Since(start); took < 900*time.Millisecond || took > 1100*time.Millisecond {
 			t.Errorf("the effect was ended after %v, the lease is a second", took)
 		}
-		if !j.has(semel.LeaseLost) {
+		if !j.has(semel.EventLeaseLost) {
 			t.Error("the lost lease was not reported")
 		}
 	})
@@ -331,7 +331,7 @@ func TestLateCompletionIsRefusedAndSaidSo(t *testing.T) {
 		if !errors.Is(err, semel.ErrLeaseLost) || !errors.Is(err, semel.ErrStaleToken) || string(out.Result.Data) != "first" {
 			t.Fatalf("got %+v, %v", out, err)
 		}
-		if !j.has(semel.CompletionRefused) {
+		if !j.has(semel.EventCompletionRefused) {
 			t.Error("the refused completion was not reported")
 		}
 		if out, err := quick.Do(t.Context(), orderKey, j.effect("")); err != nil || string(out.Result.Data) != "second" {

@@ -85,7 +85,7 @@ func (h *heartbeat) beat() {
 	}
 	// The store did not answer. Until the lease surely lasts no longer the
 	// effects may go on, and the store may come back.
-	g.Observe(Event{Kind: StoreError, Key: h.held[0].key, Err: err})
+	g.Observe(Event{Kind: EventStoreError, Key: h.held[0].key, Err: err})
 	left := time.Until(h.sure)
 	if left <= 0 {
 		h.lost(h.held[0].key, err)
@@ -96,6 +96,6 @@ func (h *heartbeat) beat() {
 
 // lost ends the effects. The beats end with it.
 func (h *heartbeat) lost(key Key, err error) {
-	h.guard.Observe(Event{Kind: LeaseLost, Key: key, Err: err})
+	h.guard.Observe(Event{Kind: EventLeaseLost, Key: key, Err: err})
 	h.lose(fmt.Errorf("semel: %s: %w: %w", key, ErrLeaseLost, err))
 }

@@ -28,26 +28,26 @@ type ManyObserver interface {
 type EventKind uint8
 
 const (
-	// Decided: a claim was answered. Decision, Reason, Attempt and Elapsed
+	// EventDecided: a claim was answered. Decision, Reason, Attempt and Elapsed
 	// (the claim's latency) are set.
-	Decided EventKind = iota + 1
-	// Completed: a key became done. Elapsed is the time since the claim.
-	Completed
-	// Released: a claim was given back after an error, which is Err.
-	Released
-	// TookOver: a lease had ended without completion and this claim replaced
+	EventDecided EventKind = iota + 1
+	// EventCompleted: a key became done. Elapsed is the time since the claim.
+	EventCompleted
+	// EventReleased: a claim was given back after an error, which is Err.
+	EventReleased
+	// EventTookOver: a lease had ended without completion and this claim replaced
 	// it: the effect may have happened. Attempt is above 1.
-	TookOver
-	// LeaseLost: a heartbeat found the lease gone while the effect ran.
-	LeaseLost
-	// CompletionRefused: the effect is complete, but too late: the token was
+	EventTookOver
+	// EventLeaseLost: a heartbeat found the lease gone while the effect ran.
+	EventLeaseLost
+	// EventCompletionRefused: the effect is complete, but too late: the token was
 	// stale. Err has the store's answer.
-	CompletionRefused
-	// StoreError: a call to the store failed. Err has its answer.
-	StoreError
-	// WindowMeasured: Window is what the guard promises, Elapsed the age of
+	EventCompletionRefused
+	// EventStoreError: a call to the store failed. Err has its answer.
+	EventStoreError
+	// EventWindowMeasured: Window is what the guard promises, Elapsed the age of
 	// the oldest record the store still has.
-	WindowMeasured
+	EventWindowMeasured
 )
 
 // String returns the kind's name as it is used in logs.

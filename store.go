@@ -189,11 +189,11 @@ type Lister interface {
 	// List yields records until the sequence ends, the caller stops, or an
 	// error, which is yielded last. A record that changes while the listing
 	// runs is yielded in its old form, its new form, or both.
-	List(ctx context.Context, filter Filter) iter.Seq2[Record, error]
+	List(ctx context.Context, opts ListOptions) iter.Seq2[Record, error]
 }
 
-// Filter selects records.
-type Filter struct {
+// ListOptions selects records.
+type ListOptions struct {
 	// Scope selects one scope; nil selects all.
 	Scope *string
 	// State selects one state; Absent selects all.

@@ -111,7 +111,7 @@ func (l *Log) Close() {
 // Observe implements semel.Observer.
 func (l *Log) Observe(e semel.Event) {
 	switch e.Kind {
-	case semel.LeaseLost, semel.CompletionRefused, semel.TookOver:
+	case semel.EventLeaseLost, semel.EventCompletionRefused, semel.EventTookOver:
 		l.line(slog.LevelWarn, e.Kind.String(), "", 1, func() []slog.Attr {
 			attrs := []slog.Attr{slog.String("key", e.Key.String())}
 			if e.Attempt > 0 {
@@ -119,7 +119,7 @@ func (l *Log) Observe(e semel.Event) {
 			}
 			return attrs
 		}, e.Err)
-	case semel.StoreError:
+	case semel.EventStoreError:
 		l.line(slog.LevelDebug, e.Kind.String(), "", 1, nil, e.Err)
 	}
 }
@@ -127,7 +127,7 @@ func (l *Log) Observe(e semel.Event) {
 // ObserveMany implements semel.ManyObserver. It writes nothing.
 func (l *Log) ObserveMany(e semel.Event, n int) {
 	switch e.Kind {
-	case semel.Decided, semel.Completed:
+	case semel.EventDecided, semel.EventCompleted:
 	default:
 		for range n {
 			l.Observe(e)

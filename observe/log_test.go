@@ -109,7 +109,7 @@ func TestKeysAreInWarningsAlone(t *testing.T) {
 	retried.Reason, retried.Elapsed = pipeline.HeldReason, 5*time.Second
 	l.ObservePipeline(retried)
 	key := semel.Key{Scope: "orders", ID: "k-77"}
-	for kind := semel.Decided; kind <= semel.WindowMeasured; kind++ {
+	for kind := semel.EventDecided; kind <= semel.EventWindowMeasured; kind++ {
 		l.Observe(semel.Event{Kind: kind, Key: key, Attempt: 2, Err: errors.New("of the store")})
 	}
 	warnings := 0
@@ -167,8 +167,8 @@ func TestAllTellAtOnceWhereEachTakesIt(t *testing.T) {
 	if !ok {
 		t.Fatal("all take it, and together they do not")
 	}
-	many.ObserveMany(semel.Event{Kind: semel.Completed}, 7)
-	many.Observe(semel.Event{Kind: semel.Completed})
+	many.ObserveMany(semel.Event{Kind: semel.EventCompleted}, 7)
+	many.Observe(semel.Event{Kind: semel.EventCompleted})
 	for _, c := range []*counts{one, two} {
 		if c.calls != 2 || c.events != 8 {
 			t.Errorf("%d calls with %d events, want 2 with 8", c.calls, c.events)
@@ -186,7 +186,7 @@ func TestAllTellsEachObserver(t *testing.T) {
 	two, second := newLog(t, slog.LevelInfo, nil)
 	both := observe.All(one, two)
 	both.ObservePipeline(parked("x", ""))
-	both.Observe(semel.Event{Kind: semel.LeaseLost})
+	both.Observe(semel.Event{Kind: semel.EventLeaseLost})
 	for _, w := range []*written{first, second} {
 		if n := len(w.lines(t)); n != 2 {
 			t.Errorf("%d lines, want 2", n)

@@ -110,7 +110,7 @@ func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
-				sink := pipeline.NewHandler(func(ctx context.Context, _ pipeline.Message) (semel.Result, error) {
+				sink := pipeline.NewHandler(func(ctx context.Context, _ pipeline.Delivery) (semel.Result, error) {
 					if c.deliver == nil {
 						return semel.Result{}, nil
 					}

@@ -18,7 +18,7 @@ func TestADrainFinishesWhatIsUnderWayAndReturnsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.Workers = 2
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Key.ID == "fails" {
 				return semel.Result{}, errors.New("try again")
 			}
@@ -56,7 +56,7 @@ func TestADrainEndsEffectsWhenShutdownIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.Shutdown = 3 * time.Second
-		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			<-ctx.Done()
 			return semel.Result{}, ctx.Err()
 		}
@@ -171,7 +171,7 @@ func TestASinkThatIsDownCostsNoAttempts(t *testing.T) {
 		r.opts.Failure.Attempts = 2
 		down := true
 		calls := 0
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if calls++; down {
@@ -206,7 +206,7 @@ func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			begin := time.Now()
-			r.handler = func(ctx context.Context, _ pipeline.Message) (semel.Result, error) {
+			r.handler = func(ctx context.Context, _ pipeline.Delivery) (semel.Result, error) {
 				nap(ctx, time.Millisecond)
 				if time.Since(begin) < 500*time.Millisecond {
 					return semel.Result{}, pipeline.Unavailable(errors.New("away"), after)
@@ -233,7 +233,7 @@ func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
 		r := newRig(t)
 		r.opts.Failure.Attempts = 2
 		begin, second, taken := time.Now(), -1, 0
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if now := int(time.Since(begin) / time.Second); now != second {
@@ -297,7 +297,7 @@ func TestAMessageThatMakesTheSinkLookDownIsParked(t *testing.T) {
 func testLooksDown(t *testing.T, after time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Key.ID == "poison" {
 				return semel.Result{}, pipeline.Unavailable(errors.New("503"), after)
 			}
@@ -327,7 +327,7 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 		r.opts.Failure.Then = pipeline.Park
 		r.source.endless = true
 		bad := true
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if h, _ := m.Header(pipeline.RedriveHeader); m.Redrive > 0 && string(h) != string(rune('0'+m.Redrive)) {
 				t.Errorf("redrive %d has the header %q", m.Redrive, h)
 			}
@@ -394,7 +394,7 @@ func TestWhatLeavesTheLotMeanwhileBlocksNobody(t *testing.T) {
 		if err := r.letters.Queue(t.Context(), []string{"1", "2"}); err != nil {
 			t.Fatal(err)
 		}
-		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			time.Sleep(time.Second)
 			return semel.Result{}, r.letters.Settle(ctx, &pipeline.Parked{ID: map[string]string{"a": "1", "b": "2"}[m.Key.ID]}, pipeline.Settlement{How: pipeline.HowSkipped, Actor: "somebody"})
 		}
@@ -418,7 +418,7 @@ func TestADrainDoesNotWaitForAStoreThatHangs(t *testing.T) {
 		r := newRig(t)
 		r.opts.Shutdown = 4 * time.Second
 		r.opts.Failure.From = time.Hour
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			return semel.Result{}, errors.New("try again")
 		}
 		r.store.release = func(ctx context.Context) error {
@@ -458,7 +458,7 @@ func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.DeadLetters = noPlace{r.letters}
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Key.ID != "good" {
 				return semel.Result{}, semel.Permanent(errors.New("never"))
 			}

@@ -46,7 +46,7 @@ func ExampleNewHandler() {
 	if err != nil {
 		panic(err)
 	}
-	charge := func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+	charge := func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 		fmt.Printf("charge for %s, attempt %d\n", m.Key.ID, m.Attempt)
 		return semel.Result{}, nil
 	}

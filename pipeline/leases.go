@@ -203,7 +203,7 @@ func (k *leaseRenewer) renew() {
 	err := k.store.Extend(ctx, reqs, answers)
 	cancel()
 	if err != nil && k.open.Err() == nil {
-		k.guard.Observe(semel.Event{Kind: semel.StoreError, Key: reqs[0].Key, Err: err})
+		k.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: reqs[0].Key, Err: err})
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,7 +234,7 @@ func (k *leaseRenewer) renew() {
 // lose ends the effects of the batch that a lost claim is in. Call it with mu.
 func (k *leaseRenewer) lose(c *heldClaim, err error) {
 	c.lost = true
-	k.guard.Observe(semel.Event{Kind: semel.LeaseLost, Key: c.key, Err: err})
+	k.guard.Observe(semel.Event{Kind: semel.EventLeaseLost, Key: c.key, Err: err})
 	if c.batch != nil && c.batch.lose != nil {
 		c.batch.lose(fmt.Errorf("%s: %w: %w", c.key, semel.ErrLeaseLost, err))
 	}

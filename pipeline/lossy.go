@@ -155,9 +155,9 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]b
 		reason := ""
 		switch {
 		case err != nil:
-			l.observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: err})
+			l.observe(semel.Event{Kind: semel.EventStoreError, Key: it.Call.Key, Err: err})
 			it.Err = &StoreError{fmt.Errorf("ask for %s: %w", it.Call.Key, err)}
-			l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Elapsed: elapsed})
+			l.observe(semel.Event{Kind: semel.EventDecided, Key: it.Call.Key, Decision: it.Decision, Elapsed: elapsed})
 			if pass {
 				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.Tries+1
 			}
@@ -167,7 +167,7 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]b
 		default:
 			it.Decision, it.Attempt = semel.Fresh, it.Tries+1
 		}
-		l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision, Reason: reason, Attempt: it.Attempt, Elapsed: elapsed})
+		l.observe(semel.Event{Kind: semel.EventDecided, Key: it.Call.Key, Decision: it.Decision, Reason: reason, Attempt: it.Attempt, Elapsed: elapsed})
 		if l.opts.Observe && it.Decision == semel.Duplicate {
 			if observed == nil {
 				observed = map[*Item]bool{}
@@ -205,12 +205,12 @@ func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), addWithin)
 	defer cancel()
 	if err := l.filter.Add(ctx, keys); err != nil {
-		l.observe(semel.Event{Kind: semel.StoreError, Key: keys[0], Err: err})
+		l.observe(semel.Event{Kind: semel.EventStoreError, Key: keys[0], Err: err})
 		l.failedOpen(len(keys), fmt.Errorf("delivered, and not remembered: %w", err))
 	}
 	elapsed := time.Since(began)
 	for _, key := range keys {
-		l.observe(semel.Event{Kind: semel.Completed, Key: key, Elapsed: elapsed})
+		l.observe(semel.Event{Kind: semel.EventCompleted, Key: key, Elapsed: elapsed})
 	}
 }
 
@@ -225,7 +225,7 @@ func (l *Lossy) follow(it, of *Item) {
 		it.Decision, it.Err = semel.Undecided, ErrBehind // it is delivered in its turn
 		return
 	}
-	l.observe(semel.Event{Kind: semel.Decided, Key: it.Call.Key, Decision: it.Decision})
+	l.observe(semel.Event{Kind: semel.EventDecided, Key: it.Call.Key, Decision: it.Decision})
 }
 
 func (l *Lossy) observe(e semel.Event) {

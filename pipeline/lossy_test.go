@@ -63,7 +63,7 @@ func newTold() *told {
 func (o *told) Observe(e semel.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e.Kind == semel.Decided {
+	if e.Kind == semel.EventDecided {
 		o.decisions[e.Decision.String()+" "+e.Reason]++
 	}
 }
@@ -97,7 +97,7 @@ func TestLossyDropsWhatTheFilterSaysMaybeTo(t *testing.T) {
 	t.Parallel()
 	var delivered []string
 	broken := true
-	sink := pipeline.NewHandler(func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+	sink := pipeline.NewHandler(func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 		if m.Key.ID == "bad" && broken {
 			return semel.Result{}, errors.New("no")
 		}
@@ -132,7 +132,7 @@ func TestLossyFilterThatIsDown(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
 	n := 0
-	sink := pipeline.NewHandler(func(context.Context, pipeline.Message) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
+	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
 	filter := newExactFilter()
 	filter.ask = down
 	items := lossyItems("a")
@@ -158,7 +158,7 @@ func TestLossyFilterThatIsDown(t *testing.T) {
 func TestLossyObservesAndDeliversAll(t *testing.T) {
 	t.Parallel()
 	n := 0
-	sink := pipeline.NewHandler(func(context.Context, pipeline.Message) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
+	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
 	session := pipeline.NewLossy(newExactFilter(), sink, &pipeline.LossyOptions{Observe: true})
 	for i, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
 		items := lossyItems("a")
@@ -175,7 +175,7 @@ func TestLossyPipelineDeliversEachKeyOnceOverPartitions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		count := map[string]int{}
-		sink := pipeline.NewHandler(func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		sink := pipeline.NewHandler(func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			count[m.Key.ID]++

@@ -28,7 +28,7 @@ func (c *counted) Close(ctx context.Context) error {
 	return c.listSource.Close(ctx)
 }
 
-func discard(context.Context, pipeline.Message) (semel.Result, error) { return semel.Result{}, nil }
+func discard(context.Context, pipeline.Delivery) (semel.Result, error) { return semel.Result{}, nil }
 
 func phases(t *testing.T) *pipeline.TwoPhase {
 	t.Helper()

@@ -244,7 +244,7 @@ func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition(t *testing.T) {
 				r := newRig(t)
 				r.source.endless = true
 				r.opts.Failure = pipeline.Failure{From: time.Hour, To: time.Hour}
-				r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+				r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 					return semel.Result{}, errors.New("try again")
 				}
 				if name == "outside" {

@@ -18,7 +18,7 @@ func TestClosedPartitionsMakeRoom(t *testing.T) {
 		r := newRig(t)
 		r.source.endless = true
 		r.opts.MaxItems, r.opts.Workers = 2, 1
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			time.Sleep(time.Second)
 			return semel.Result{}, nil
 		}
@@ -52,7 +52,7 @@ func TestAClosedPartitionGivesItsClaimsUpAtOnce(t *testing.T) {
 		r := newRig(t)
 		r.source.endless = true
 		r.opts.Failure.From = time.Hour
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			return semel.Result{}, errors.New("try again")
 		}
 		r.add(1, "a", "")
@@ -86,7 +86,7 @@ func TestCloseWaitsForWhatIsBeingProcessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.source.endless = true
-		r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+		r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 			time.Sleep(10 * time.Second)
 			return semel.Result{}, nil
 		}

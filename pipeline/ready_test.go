@@ -39,13 +39,13 @@ func TestReadyTellsNothingOfMessages(t *testing.T) {
 				r.store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error { return fails(err) }
 			},
 			"the sink has not worked since 2000-01-01T00:00:00Z": func(r *rig) {
-				r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+				r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 					return semel.Result{}, pipeline.Unavailable(fails(err), 0)
 				}
 			},
 			"it ends with an error": func(r *rig) {
 				r.opts.Failure.Then = pipeline.Stop
-				r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+				r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 					if m.Key.ID == secret {
 						return semel.Result{}, semel.Permanent(fails(err))
 					}

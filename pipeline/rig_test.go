@@ -26,7 +26,7 @@ type rig struct {
 	runner    *pipeline.Runner
 
 	mu        sync.Mutex
-	delivered []pipeline.Message
+	delivered []pipeline.Delivery
 }
 
 func newRig(t *testing.T) *rig {
@@ -36,7 +36,7 @@ func newRig(t *testing.T) *rig {
 	}
 	r := &rig{t: t, source: newListSource(), partition: pipeline.NewPartition("a"), store: &flaky{Store: newStore(t)}, letters: letters}
 	r.opts = pipeline.Options{Key: rule(t), DeadLetters: letters}
-	r.handler = func(context.Context, pipeline.Message) (semel.Result, error) { return semel.Result{}, nil }
+	r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) { return semel.Result{}, nil }
 	return r
 }
 
@@ -58,7 +58,7 @@ func (r *rig) start(ctx context.Context) (end func() error) {
 	r.t.Helper()
 	sink := r.sink
 	if sink == nil {
-		sink = pipeline.NewHandler(func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		sink = pipeline.NewHandler(func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			r.mu.Lock()
 			r.delivered = append(r.delivered, m)
 			r.mu.Unlock()

@@ -29,7 +29,7 @@ func TestABeatThatIsLateSpoilsNoLaterClaim(t *testing.T) {
 			}
 			return nil
 		}
-		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			select {
 			case <-time.After(map[string]time.Duration{"a": 15 * time.Second, "b": 9 * time.Second}[m.Key.ID]):
 			case <-ctx.Done():
@@ -123,10 +123,10 @@ func TestABatchIsToldAtOnce(t *testing.T) {
 		}
 		r.run()
 		r.wantAcked(100)
-		if o.events[semel.Decided] != 100 && o.events[semel.Decided] != 110 || o.events[semel.Completed] != 90 {
+		if o.events[semel.EventDecided] != 100 && o.events[semel.EventDecided] != 110 || o.events[semel.EventCompleted] != 90 {
 			t.Errorf("told of %v", o.events)
 		}
-		if o.calls[semel.Completed] > 20 || o.calls[semel.Decided] > 60 {
+		if o.calls[semel.EventCompleted] > 20 || o.calls[semel.EventDecided] > 60 {
 			t.Errorf("told %v times", o.calls)
 		}
 	})

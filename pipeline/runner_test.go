@@ -141,7 +141,7 @@ func TestEveryMessageIsSettledAndEachKeyDeliveredOnce(t *testing.T) {
 		var mu sync.Mutex
 		done := map[string]int{}
 		order := map[string][]int64{}
-		err = run(t, t.Context(), source, newStore(t), func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		err = run(t, t.Context(), source, newStore(t), func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			mu.Lock()
 			what := rng.IntN(20)
 			mu.Unlock()

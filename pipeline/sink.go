@@ -121,8 +121,8 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// Message is a delivery as a Handler gets it.
-type Message struct {
+// Delivery is a delivery as a Handler gets it.
+type Delivery struct {
 	semel.Message
 	// Key is what makes two deliveries the same.
 	Key semel.Key
@@ -139,7 +139,7 @@ type Message struct {
 // Handler is an effect as a function: the sink of those who write Go. Errors
 // mean what they mean in Sink. A handler that panics has failed with an unknown
 // outcome.
-type Handler func(ctx context.Context, m Message) (semel.Result, error)
+type Handler func(ctx context.Context, m Delivery) (semel.Result, error)
 
 // HandlerOptions are the options of NewHandler. The zero value is valid.
 type HandlerOptions struct {
@@ -183,11 +183,11 @@ func (h *handler) one(ctx context.Context, it *Item) {
 			it.Err = fmt.Errorf("the handler panicked: %v: %w", p, semel.ErrOutcomeUnknown)
 		}
 	}()
-	it.Result, it.Err = h.fn(ctx, MessageOf(it))
+	it.Result, it.Err = h.fn(ctx, DeliveryOf(it))
 }
 
-// MessageOf returns an item as a Handler sees it. The message shares the item's
+// DeliveryOf returns an item as a Handler sees it. The message shares the item's
 // bytes.
-func MessageOf(it *Item) Message {
-	return Message{Message: it.Message, Key: it.Call.Key, Attempt: it.Attempt, Token: it.Token, Redrive: it.Redrive}
+func DeliveryOf(it *Item) Delivery {
+	return Delivery{Message: it.Message, Key: it.Call.Key, Attempt: it.Attempt, Token: it.Token, Redrive: it.Redrive}
 }

@@ -17,7 +17,7 @@ func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
 		r := newRig(t)
 		r.opts.Failure.Then = pipeline.Stop
 		r.source.endless = true
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Key.ID == "bad" {
 				return semel.Result{}, semel.Permanent(errors.New("never"))
 			}
@@ -49,7 +49,7 @@ func TestStopNamesAMessageByWhatIsKnownOfIt(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			r.opts.Failure.Then, r.opts.OnMissing = pipeline.Stop, pipeline.MissingStop
-			r.handler = func(context.Context, pipeline.Message) (semel.Result, error) {
+			r.handler = func(context.Context, pipeline.Delivery) (semel.Result, error) {
 				return semel.Result{}, semel.Permanent(errors.New("never"))
 			}
 			change(&r.add(42, "bad", "").Message)

@@ -266,7 +266,7 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 				// A refusal does not undo what was granted when an answer was lost.
 				a.Err = fmt.Errorf("asked again after a lost answer: %w: %w", semel.ErrOutcomeUnknown, a.Err)
 			}
-			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: a.Err})
+			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: it.Call.Key, Err: a.Err})
 			it.Err = &StoreError{fmt.Errorf("claim %s: %w", it.Call.Key, a.Err)}
 			if refused {
 				it.Err = semel.Permanent(it.Err)
@@ -351,7 +351,7 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 	answers := r.errs
 	err := t.store.Complete(ctx, reqs, answers)
 	for pause := time.Millisecond; err != nil && again(err); pause = min(2*pause, time.Second) {
-		t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: reqs[0].Key, Err: err})
+		t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: reqs[0].Key, Err: err})
 		if sleep(ctx, pause) != nil {
 			break
 		}
@@ -377,11 +377,11 @@ func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 			it.Result = claimOf(it).outcome()
 			it.Held = nil
 		case errors.Is(e, semel.ErrStaleToken):
-			t.guard.Observe(semel.Event{Kind: semel.CompletionRefused, Key: it.Call.Key, Err: e})
+			t.guard.Observe(semel.Event{Kind: semel.EventCompletionRefused, Key: it.Call.Key, Err: e})
 			it.Err = fmt.Errorf("%s: the effect ran, but %w: %w", it.Call.Key, semel.ErrLeaseLost, e)
 			it.Held = nil
 		default:
-			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: it.Call.Key, Err: e})
+			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: it.Call.Key, Err: e})
 			it.Err = &StoreError{fmt.Errorf("%s: the effect ran, but its completion is not recorded: %w: %w", it.Call.Key, semel.ErrOutcomeUnknown, e)}
 		}
 	}
@@ -437,7 +437,7 @@ func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 		} else {
 			releases = append(releases, semel.ReleaseRequest{Key: c.key, Token: c.token, Unknown: unknown})
 		}
-		t.guard.Observe(semel.Event{Kind: semel.Released, Key: c.key, Attempt: it.Attempt, Err: it.Err})
+		t.guard.Observe(semel.Event{Kind: semel.EventReleased, Key: c.key, Attempt: it.Attempt, Err: it.Err})
 	}
 	if len(releases) > 0 {
 		answers := make([]error, len(releases))
@@ -480,7 +480,7 @@ func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
 
 func (t *TwoPhase) observeError(key semel.Key, err error) {
 	if err != nil {
-		t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: key, Err: err})
+		t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: key, Err: err})
 	}
 }
 

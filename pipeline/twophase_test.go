@@ -17,7 +17,7 @@ func TestAttemptsRiseAndTheClaimIsKeptMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.opts.Failure = pipeline.Failure{Attempts: 5, From: time.Minute, To: time.Minute}
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if a := r.claim("a", time.Second); a.Decision != semel.InFlight {
 				t.Errorf("during attempt %d: %v", m.Attempt, a.Decision)
 			}
@@ -157,7 +157,7 @@ func TestALeaseThatIsExtendedLastsThoughAnotherIsRefused(t *testing.T) {
 			}
 			return refused
 		}
-		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Attempt > 1 {
 				return semel.Result{}, nil
 			}
@@ -258,7 +258,7 @@ func TestALeaseThatIsLostEndsTheEffectAndLeavesItsFateToTheOther(t *testing.T) {
 			return semel.ErrStoreUnavailable
 		}
 		var lasted time.Duration
-		r.handler = func(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Attempt > 1 {
 				return semel.Result{}, nil
 			}
@@ -288,7 +288,7 @@ func TestHoldKeepsDoubtfulKeysForSomebodyToResolve(t *testing.T) {
 		r := newRig(t)
 		r.phases.Guard.OnLeaseExpired = semel.Hold
 		r.opts.Failure.Then = pipeline.Drop // which a key in doubt never is
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			switch m.Key.ID {
 			case "doubt":
 				return semel.Result{}, semel.ErrOutcomeUnknown
@@ -370,7 +370,7 @@ func TestObserveDropsNothing(t *testing.T) {
 		r.phases.Observe = true
 		r.opts.EventTime, r.opts.Window, r.opts.OnLate = true, time.Hour, pipeline.Drop
 		failures := 3
-		r.handler = func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		r.handler = func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if m.Key.ID == "late" && failures > 0 {
 				failures--
 				return semel.Result{}, errors.New("try again")

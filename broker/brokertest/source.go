@@ -116,7 +116,7 @@ func (e *sourceEnv) open(ctx context.Context) *spy {
 }
 
 // effect is the handler of the suite's pipelines.
-func (e *sourceEnv) effect(ctx context.Context, m pipeline.Message) (semel.Result, error) {
+func (e *sourceEnv) effect(ctx context.Context, m pipeline.Delivery) (semel.Result, error) {
 	n, ok := e.ledger.knows(m.Body)
 	if !ok {
 		return semel.Result{}, semel.Permanent(errPermanent)

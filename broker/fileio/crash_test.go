@@ -311,7 +311,7 @@ func listedIDs(t *testing.T, disk vfs.FS, dir string) int {
 	}
 	defer store.Close()
 	n := 0
-	for r, err := range store.List(t.Context(), semel.Filter{State: semel.Done}) {
+	for r, err := range store.List(t.Context(), semel.ListOptions{State: semel.Done}) {
 		if err != nil || !strings.HasPrefix(r.Key.ID, "k-") {
 			t.Fatalf("listed: %s, %v", r.Key, err)
 		}

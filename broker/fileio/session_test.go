@@ -295,7 +295,7 @@ func TestSessionKeepsIDsWhereTheStoreDoes(t *testing.T) {
 		}
 	}
 	closeSession(t, s)
-	for r, err := range store.List(t.Context(), semel.Filter{State: semel.Done}) {
+	for r, err := range store.List(t.Context(), semel.ListOptions{State: semel.Done}) {
 		if err != nil || !want[r.Key] {
 			t.Fatalf("listed: %s, %v", r.Key, err)
 		}

@@ -93,7 +93,7 @@ func TestAThousandSendersAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			effects[string(m.Body)]++

@@ -67,7 +67,7 @@ func (b *bubble) settlements() string {
 }
 
 // failing puts aside what has the key bad.
-func failing(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+func failing(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 	if string(m.RecordKey) == "bad" {
 		return nil, semel.Permanent(errors.New("refused"))
 	}

@@ -105,7 +105,7 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 					opts := b.options()
 					opts.Inputs, opts.Parked, opts.Failure.Then, opts.KeyHeaders = []string{"large"}, "put-aside", then, true
 					if transformed {
-						opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+						opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 							return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
 						}
 					}

@@ -70,7 +70,7 @@ func TestAnErrorThatLastsIsNoLimit(t *testing.T) {
 // start: what was put aside passes when it comes again, and so does what is new.
 func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
 	t.Parallel()
-	pass := func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+	pass := func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 		return []*kgo.Record{{Key: m.RecordKey, Value: m.Body}}, nil
 	}
 	for name, change := range map[string]func(*TransactorOptions){

@@ -227,7 +227,7 @@ func TestARecordComesThroughAsItWas(t *testing.T) {
 				opts := b.repartitioned()
 				opts.SamePartition = true
 				var origins []semel.Origin
-				opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+				opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 					origins = append(origins, m.Origin)
 					if to == "aside" {
 						return nil, semel.Permanent(errors.New("no"))

@@ -229,7 +229,7 @@ func TestARevokedPartitionEndsWhatIsUnderWayFirst(t *testing.T) {
 		var once sync.Once
 		var delivered sync.Map
 		ctx, cancel := context.WithCancel(b.Context())
-		run := b.pipelineOf(ctx, first, func(_ context.Context, m pipeline.Message) (semel.Result, error) {
+		run := b.pipelineOf(ctx, first, func(_ context.Context, m pipeline.Delivery) (semel.Result, error) {
 			if _, again := delivered.LoadOrStore(string(m.Body), true); again {
 				t.Errorf("%s was delivered twice", m.Body)
 			}

@@ -38,7 +38,7 @@ func TestKeyHeadersNameTheKeyOnWhateverIsMadeOfARecord(t *testing.T) {
 				times := 1
 				if transforms {
 					times = 2
-					opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+					opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 						var headers []kgo.RecordHeader
 						for _, h := range m.Headers {
 							headers = append(headers, kgo.RecordHeader{Key: h.Name, Value: h.Value})
@@ -109,7 +109,7 @@ func TestARecordThatCameBackDoesNotSayWhyItWasPutAside(t *testing.T) {
 }
 
 // refusing is a Transform that gives up what begins with these words.
-func refusing(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+func refusing(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 	switch {
 	case strings.HasPrefix(string(m.Body), `{"id":"permanent`):
 		return nil, semel.Permanent(errors.New("refused"))

@@ -22,7 +22,7 @@ import (
 // An error that [semel.Permanent] made gives the message up at once. The context
 // ends when half of Shutdown has passed since that of Run did; what fails then is
 // done again by the next run.
-type Transform func(ctx context.Context, m pipeline.Message) ([]*kgo.Record, error)
+type Transform func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error)
 
 // TransactorOptions are the options of NewTransactor. Client, Group, Inputs,
 // Output and Key are required.

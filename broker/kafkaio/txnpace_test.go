@@ -17,7 +17,7 @@ import (
 
 // slow is a Transform that passes records on, and takes a time for each.
 func slow(each time.Duration) Transform {
-	return func(ctx context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+	return func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 		if !pause(ctx, each) {
 			return nil, ctx.Err()
 		}
@@ -59,7 +59,7 @@ func TestATransformThatBecomesSlowGoesOn(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
 		calls, delays := 0, map[string]time.Duration{"20000": 15 * time.Second, "20003": 6 * time.Second, "20004": 6 * time.Second}
-		opts.Transform = func(ctx context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+		opts.Transform = func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 			calls++
 			return slow(delays[string(m.RecordKey)])(ctx, m)
 		}
@@ -81,7 +81,7 @@ func TestATransactionThatBrokersAbortForItsTimeSaysSo(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		opts := b.options()
 		delays := map[string]time.Duration{"1": 15 * time.Second}
-		opts.Transform = func(ctx context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+		opts.Transform = func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 			return slow(delays[string(m.RecordKey)])(ctx, m)
 		}
 		b.write(numbered(0, 2, 1)...)
@@ -143,7 +143,7 @@ func TestATransformThatFailsForAllPutsThemAside(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(b *bubble) {
 		opts := b.options()
-		opts.Transform = func(context.Context, pipeline.Message) ([]*kgo.Record, error) {
+		opts.Transform = func(context.Context, pipeline.Delivery) ([]*kgo.Record, error) {
 			return nil, errors.New("the lookup is down")
 		}
 		b.write(numbered(0, 2000, 2)...)

@@ -249,7 +249,7 @@ func TestATransformMakesOutputsAndItsFailuresArePutAside(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		calls := map[string]int{}
 		opts := b.options()
-		opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+		opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 			id := string(m.RecordKey)
 			calls[id]++
 			if m.Attempt != calls[id] && id != "again" {

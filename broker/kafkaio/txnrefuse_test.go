@@ -19,7 +19,7 @@ import (
 
 // to is a Transform that passes records on, some of them to topics of their own by key.
 func to(topics map[string]string) Transform {
-	return func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+	return func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 		return []*kgo.Record{{Topic: topics[string(m.RecordKey)], Key: m.RecordKey, Value: m.Body}}, nil
 	}
 }
@@ -209,7 +209,7 @@ func TestAnOutputThatIsNilFailsItsMessage(t *testing.T) {
 			inBubble(t, 1, func(b *bubble) {
 				opts := b.options()
 				opts.KeyHeaders = headers
-				opts.Transform = func(_ context.Context, m pipeline.Message) ([]*kgo.Record, error) {
+				opts.Transform = func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 					if string(m.RecordKey) == "7" {
 						return []*kgo.Record{{Value: m.Body}, nil}, nil
 					}

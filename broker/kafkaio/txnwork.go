@@ -472,7 +472,7 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 	}()
 	fill(&w.message, r)
 	k, ok := w.keyOf()
-	outputs, err = w.opts.Transform(ctx, pipeline.Message{Message: w.message, Key: k, Attempt: attempt, Redrive: redrivesOf(&w.message)})
+	outputs, err = w.opts.Transform(ctx, pipeline.Delivery{Message: w.message, Key: k, Attempt: attempt, Redrive: redrivesOf(&w.message)})
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}

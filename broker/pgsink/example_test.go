@@ -16,7 +16,7 @@ import (
 // The rows that the function writes commit together with the key of the
 // message, or not at all. The session goes where NewTwoPhase's would.
 func ExampleNewHandler() {
-	book := func(ctx context.Context, tx pgx.Tx, m pipeline.Message) (semel.Result, error) {
+	book := func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error) {
 		_, err := tx.Exec(ctx, "INSERT INTO bookings (id, body) VALUES ($1, $2)", m.Key.ID, string(m.Body))
 		return semel.Result{}, err
 	}
@@ -35,7 +35,7 @@ func TestTheExampleOfNewHandlerRuns(t *testing.T) {
 	t.Parallel()
 	pool := open(t, servers.Database(t))
 	exec(t, pool, "CREATE TABLE bookings (id text PRIMARY KEY, body text)")
-	session := pgsink.NewHandler(guard(t, pool), func(ctx context.Context, tx pgx.Tx, m pipeline.Message) (semel.Result, error) {
+	session := pgsink.NewHandler(guard(t, pool), func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error) {
 		if _, err := tx.Exec(ctx, "INSERT INTO bookings (id, body) VALUES ($1, $2)", m.Key.ID, string(m.Body)); err != nil {
 			return semel.Result{}, err
 		}

@@ -140,7 +140,7 @@ func TestHandlerPassesTheSuite(t *testing.T) {
 		g := guard(tb, pool)
 		return brokertest.SinkTarget{
 			Session: func(context.Context) (pipeline.Session, error) {
-				return pgsink.NewHandler(g, func(ctx context.Context, tx pgx.Tx, m pipeline.Message) (semel.Result, error) {
+				return pgsink.NewHandler(g, func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error) {
 					_, err := tx.Exec(ctx, "INSERT INTO out (body) VALUES ($1)", string(m.Body))
 					if err != nil {
 						err = fmt.Errorf("insert: %w", err)

@@ -48,7 +48,7 @@ func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
 // by way of tx commits together with the key, or not at all. It may be called
 // again for the same message: see pgstore.TxFunc. Errors mean what they mean in
 // pipeline.Sink.
-type Handler func(ctx context.Context, tx pgx.Tx, m pipeline.Message) (semel.Result, error)
+type Handler func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error)
 
 // NewHandler returns a session whose effect is a function, called for each
 // message behind a savepoint. It panics if guard or function is nil.
@@ -120,7 +120,7 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 		}
 	}
 	queued := b.QueuedQueries
-	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 		for _, f := range fresh {
 			q := queued[f.Index]
 			b.Queue(q.SQL, q.Arguments...)
@@ -138,9 +138,9 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 
 // carefully has each message's error told apart.
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
-	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		var b pgx.Batch
-		var queued []*semel.Item
+		var queued []*semel.BatchItem
 		bad := false
 		for _, f := range fresh {
 			it := items[f.Index]
@@ -175,7 +175,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 var errEffect = errors.New("the effect failed")
 
 func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
-	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
 		i := item.Index
 		effects[i] = nil
 		defer func() {
@@ -184,7 +184,7 @@ func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []s
 				err = errEffect
 			}
 		}()
-		result, err := s.handle(ctx, tx, pipeline.MessageOf(items[i]))
+		result, err := s.handle(ctx, tx, pipeline.DeliveryOf(items[i]))
 		if err == nil {
 			item.Data = result.Data
 			return nil

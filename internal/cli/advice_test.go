@@ -79,7 +79,7 @@ func TestServerThatStallsIsNamed(t *testing.T) {
 		if err := redis.Pause(); err != nil {
 			return err
 		}
-		for _, err := range s.(semel.Lister).List(t.Context(), semel.Filter{}) {
+		for _, err := range s.(semel.Lister).List(t.Context(), semel.ListOptions{}) {
 			return err
 		}
 		return nil

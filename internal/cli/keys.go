@@ -70,8 +70,8 @@ func (f *filterFlags) add(cmd *cobra.Command) {
 	completeValues(cmd, "state", semel.Claimed.String(), semel.Done.String(), semel.Unknown.String())
 }
 
-func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.Filter {
-	var filter semel.Filter
+func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.ListOptions {
+	var filter semel.ListOptions
 	if cmd.Flags().Changed("scope") {
 		filter.Scope = &f.scope
 	}

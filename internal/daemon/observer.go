@@ -24,12 +24,12 @@ func (d *daemon) observer(spec *config.Pipeline, log *slog.Logger) (_ pipeline.O
 // layer counts and logs what happens to the layers of a stack.
 func (d *daemon) layer(stack string, e tiered.Event) {
 	switch e.Kind {
-	case tiered.Passed: // one for each call
+	case tiered.EventPassed: // one for each call
 		d.metrics.Passed(stack, e.Keys)
 		d.lines.ObservePipeline(pipeline.Event{Kind: pipeline.EventFailedOpen, Count: e.Keys, Reason: "stack " + stack, Err: e.Err})
 		return
-	case tiered.Down, tiered.Up:
-		d.metrics.Layer(stack, e.Layer, e.Kind == tiered.Down)
+	case tiered.EventDown, tiered.EventUp:
+		d.metrics.Layer(stack, e.Layer, e.Kind == tiered.EventDown)
 	}
 	d.log.Warn("layer of a store", "store", stack, "layer", e.Layer, "event", e.Kind.String(), "error", e.Err)
 }

@@ -72,12 +72,12 @@ func TestStacksTellOfTheirLayers(t *testing.T) {
 	shows(mem, 0)
 	shows(`dedup_layer_down{layer="durable",store="stack"}`, 0)
 	shows(passed, 0)
-	d.layer("stack", tiered.Event{Kind: tiered.Down, Layer: "mem", Err: errors.New("gone")})
+	d.layer("stack", tiered.Event{Kind: tiered.EventDown, Layer: "mem", Err: errors.New("gone")})
 	shows(mem, 1)
-	d.layer("stack", tiered.Event{Kind: tiered.Up, Layer: "mem"})
+	d.layer("stack", tiered.Event{Kind: tiered.EventUp, Layer: "mem"})
 	shows(mem, 0)
 	for range 1000 {
-		d.layer("stack", tiered.Event{Kind: tiered.Passed, Layer: durable, Keys: 3, Err: errors.New("gone")})
+		d.layer("stack", tiered.Event{Kind: tiered.EventPassed, Layer: durable, Keys: 3, Err: errors.New("gone")})
 	}
 	shows(passed, 3000)
 	if n := strings.Count(text.String(), `"msg":"failed_open"`); n > 20 {

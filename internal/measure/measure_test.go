@@ -88,8 +88,8 @@ func TestADecisionThatGuardAndPipelineTellIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l, "p", "s")
-	p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
-	p.Observe(semel.Event{Kind: semel.Completed, Elapsed: time.Second})
+	p.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
+	p.Observe(semel.Event{Kind: semel.EventCompleted, Elapsed: time.Second})
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Decision: semel.Fresh, Count: 1})
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventDelivered, Count: 1})
 	l.check(t, "dedup.decisions{p|s|fresh|no record}", 1)
@@ -110,8 +110,8 @@ func TestManyEventsCountAsMany(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l, "p", "s")
-	p.ObserveMany(semel.Event{Kind: semel.Decided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond}, 5)
-	p.ObserveMany(semel.Event{Kind: semel.Completed, Elapsed: time.Second}, 4)
+	p.ObserveMany(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond}, 5)
+	p.ObserveMany(semel.Event{Kind: semel.EventCompleted, Elapsed: time.Second}, 4)
 	l.check(t, "dedup.decisions{p|s|fresh|no record}", 5)
 	l.check(t, "dedup.claim.duration{p|s}", 5)
 	l.check(t, "dedup.effect.duration{p|s}", 4)
@@ -123,10 +123,10 @@ func TestEveryEventCounts(t *testing.T) {
 	l := newLedger()
 	p := NewPipeline(l, "p", "s")
 	for kind, series := range map[semel.EventKind]string{
-		semel.Completed: "dedup.effect.duration{p|s}", semel.Released: "dedup.claims.released{p|s}",
-		semel.TookOver: "dedup.lease.expired{p|s}", semel.LeaseLost: "dedup.lease.lost{p|s}",
-		semel.CompletionRefused: "dedup.late_complete.refused{p|s}", semel.StoreError: "dedup.store.errors{p|s|unknown outcome}",
-		semel.Decided: "dedup.decisions{p|s|undecided|no answer}",
+		semel.EventCompleted: "dedup.effect.duration{p|s}", semel.EventReleased: "dedup.claims.released{p|s}",
+		semel.EventTookOver: "dedup.lease.expired{p|s}", semel.EventLeaseLost: "dedup.lease.lost{p|s}",
+		semel.EventCompletionRefused: "dedup.late_complete.refused{p|s}", semel.EventStoreError: "dedup.store.errors{p|s|unknown outcome}",
+		semel.EventDecided: "dedup.decisions{p|s|undecided|no answer}",
 	} {
 		p.Observe(semel.Event{Kind: kind, Err: errors.New("of any kind")})
 		l.check(t, series, 1)
@@ -152,14 +152,14 @@ func TestEveryEventCounts(t *testing.T) {
 	p.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "store"})
 	l.check(t, "dedup.paused{p|store}", 0)
 	l.check(t, "dedup.paused{p|sink}", 0)
-	p.Observe(semel.Event{Kind: semel.WindowMeasured, Window: time.Hour, Elapsed: time.Minute})
+	p.Observe(semel.Event{Kind: semel.EventWindowMeasured, Window: time.Hour, Elapsed: time.Minute})
 	l.check(t, "dedup.window.configured{p|s}", 3600)
 	l.check(t, "dedup.window.effective{s}", 60)
 	p.Window(semel.Forever)
 	l.check(t, "dedup.window.configured{p|s}", 3600)
 	// Unknown events of later versions must not cause a failure.
 	p.Observe(semel.Event{Kind: 200, Decision: 200})
-	p.Observe(semel.Event{Kind: semel.Decided, Decision: 200, Reason: "of later"})
+	p.Observe(semel.Event{Kind: semel.EventDecided, Decision: 200, Reason: "of later"})
 	l.check(t, "dedup.decisions{p|s|undecided|other}", 1)
 	p.ObservePipeline(pipeline.Event{Kind: 200})
 }

@@ -86,7 +86,7 @@ func (g *Guard) Observe(e semel.Event) { g.ObserveMany(e, 1) }
 func (g *Guard) ObserveMany(e semel.Event, many int) {
 	n := float64(many)
 	switch e.Kind {
-	case semel.Decided:
+	case semel.EventDecided:
 		if !g.told.Load() {
 			g.told.Store(true)
 		}
@@ -95,20 +95,20 @@ func (g *Guard) ObserveMany(e semel.Event, many int) {
 			put(g.claim, elapsed, many)
 			put(g.check, elapsed, many)
 		}
-	case semel.Completed:
+	case semel.EventCompleted:
 		put(g.effect, e.Elapsed.Seconds(), many)
 		g.processed(n)
-	case semel.Released:
+	case semel.EventReleased:
 		g.released(n)
-	case semel.TookOver:
+	case semel.EventTookOver:
 		g.expired(n)
-	case semel.LeaseLost:
+	case semel.EventLeaseLost:
 		g.lost(n)
-	case semel.CompletionRefused:
+	case semel.EventCompletionRefused:
 		g.refused(n)
-	case semel.StoreError:
+	case semel.EventStoreError:
 		g.failed.count(semel.Classify(e.Err).String(), n)
-	case semel.WindowMeasured:
+	case semel.EventWindowMeasured:
 		g.Window(e.Window)
 		g.oldest(e.Elapsed.Seconds())
 	}

@@ -137,7 +137,7 @@ pipelines:
 	}
 	defer store.Close()
 	var ids []string
-	for r, err := range store.List(t.Context(), semel.Filter{}) {
+	for r, err := range store.List(t.Context(), semel.ListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

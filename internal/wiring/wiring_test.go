@@ -164,7 +164,7 @@ stores:
 	}
 	select {
 	case event := <-events:
-		if event.Kind != tiered.Down || event.Layer != "cache" {
+		if event.Kind != tiered.EventDown || event.Layer != "cache" {
 			t.Errorf("told of %+v", event)
 		}
 	default:
@@ -199,7 +199,7 @@ stores:
 	opened := open(t, f, "stack", &wiring.Options{OnLayer: func(_ string, event tiered.Event) { events <- event }})
 	for _, layer := range []string{"seen", "cache"} {
 		event := <-events
-		if event.Layer != layer || event.Kind != tiered.Down || !errors.Is(event.Err, semel.ErrStoreUnavailable) || strings.Contains(event.Err.Error(), "hidden-") {
+		if event.Layer != layer || event.Kind != tiered.EventDown || !errors.Is(event.Err, semel.ErrStoreUnavailable) || strings.Contains(event.Err.Error(), "hidden-") {
 			t.Errorf("told of %+v", event)
 		}
 	}

@@ -82,8 +82,8 @@ func TestEverythingIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Duplicate, Reason: "completed before", Elapsed: time.Millisecond})
-	p.Observe(semel.Event{Kind: semel.Completed})
+	p.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Duplicate, Reason: "completed before", Elapsed: time.Millisecond})
+	p.Observe(semel.Event{Kind: semel.EventCompleted})
 	for kind := pipeline.EventRead; kind <= pipeline.EventStandby; kind++ {
 		p.ObservePipeline(pipeline.Event{Kind: kind, Count: 3, Bytes: 30, Reason: "sink"})
 	}
@@ -185,7 +185,7 @@ func TestMessagesDoNotMakeSeries(t *testing.T) {
 	before := len(collect(t, reader))
 	for i := range 500 {
 		text := fmt.Sprint("hostile ", i)
-		for kind := semel.Decided; kind <= semel.StoreError; kind++ {
+		for kind := semel.EventDecided; kind <= semel.EventStoreError; kind++ {
 			p.Observe(semel.Event{Kind: kind, Key: semel.Key{Scope: text, ID: text}, Decision: semel.Duplicate, Reason: text, Err: errors.New(text)})
 		}
 		for kind := pipeline.EventRead; kind <= pipeline.EventStandby; kind++ {

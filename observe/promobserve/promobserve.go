@@ -117,7 +117,7 @@ func (m *Metrics) Loss(name string, ratio float64) {
 	m.backend.Bind(measure.LossRatio, name)(ratio)
 }
 
-// Layer sets whether a stack skips a layer: see tiered.Down and tiered.Up.
+// Layer sets whether a stack skips a layer: see tiered.EventDown and tiered.EventUp.
 func (m *Metrics) Layer(store, layer string, down bool) {
 	measure.Layer(m.backend, store, layer, down)
 }
@@ -129,7 +129,7 @@ func (m *Metrics) Filter(store, layer string, fill float64, falsePositives int64
 }
 
 // Passed counts claims that a stack let through while its durable store did not
-// answer: see tiered.Passed. With 0 the counter exists and shows no such claim.
+// answer: see tiered.EventPassed. With 0 the counter exists and shows no such claim.
 func (m *Metrics) Passed(store string, keys int) { measure.Passed(m.backend, store, keys) }
 
 // Cleaning records that this process waits for its turn to clean up a store.

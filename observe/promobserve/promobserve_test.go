@@ -77,7 +77,7 @@ func TestMessagesDoNotMakeSeries(t *testing.T) {
 			Reason: text, Err: errors.New(text), Item: &pipeline.Item{Message: semel.Message{ID: text, Body: []byte(text), Origin: semel.Origin{Source: text}}},
 		})
 	}
-	p.Observe(semel.Event{Kind: semel.WindowMeasured, Window: time.Hour, Elapsed: time.Minute})
+	p.Observe(semel.Event{Kind: semel.EventWindowMeasured, Window: time.Hour, Elapsed: time.Minute})
 	after := scrape()
 	if n := samples(after); n != before && n != before+1 { // the window was measured
 		t.Errorf("%d samples, %d before", n, before)
@@ -173,7 +173,7 @@ func TestManyMayCountAtOnce(t *testing.T) {
 		all.Go(func() {
 			g := m.Guard("keys") // each guard belongs to the same store
 			for range 1000 {
-				g.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Duplicate})
+				g.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Duplicate})
 			}
 			scrape()
 		})
@@ -207,7 +207,7 @@ func BenchmarkPipelineObserver(b *testing.B) {
 	p := m.Pipeline("orders", "keys", time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
-		p.Observe(semel.Event{Kind: semel.Decided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
-		p.Observe(semel.Event{Kind: semel.Completed, Elapsed: time.Millisecond})
+		p.Observe(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
+		p.Observe(semel.Event{Kind: semel.EventCompleted, Elapsed: time.Millisecond})
 	}
 }

@@ -191,7 +191,7 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 	claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour, Owner: semel.Owner{Name: "w", Nonce: 1}})
 	c.advance(2 * time.Minute)
 	seen := make(map[string]int)
-	for r, err := range s.List(t.Context(), semel.Filter{}) {
+	for r, err := range s.List(t.Context(), semel.ListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestListYieldsEachRecordOnce(t *testing.T) {
 		}
 	}
 	other := "other"
-	for r := range s.List(t.Context(), semel.Filter{Scope: &other}) {
+	for r := range s.List(t.Context(), semel.ListOptions{Scope: &other}) {
 		t.Fatalf("%s is in another scope", r.Key)
 	}
 }

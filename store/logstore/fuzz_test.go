@@ -49,7 +49,7 @@ func FuzzSegment(f *testing.F) {
 			t.Fatalf("Open: %v", err)
 		}
 		n := int64(0)
-		for _, err := range s.List(context.Background(), semel.Filter{State: semel.Done}) {
+		for _, err := range s.List(context.Background(), semel.ListOptions{State: semel.Done}) {
 			if err != nil {
 				t.Fatalf("List: %v", err)
 			}

@@ -134,7 +134,7 @@ func (e *entry) fill(r *semel.Record) {
 // List implements semel.Lister. Scope and id are there for keys that were
 // recorded with Options.KeepIDs; other keys do not match a Filter with a scope.
 // It holds one segment in memory at a time.
-func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		claims, err := s.listClaims(filter)
 		if err != nil {
@@ -159,7 +159,7 @@ func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.R
 	}
 }
 
-func (s *Store) listClaims(filter semel.Filter) ([]semel.Record, error) {
+func (s *Store) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
@@ -175,7 +175,7 @@ func (s *Store) listClaims(filter semel.Filter) ([]semel.Record, error) {
 	return records, nil
 }
 
-func matches(f semel.Filter, r *semel.Record) bool {
+func matches(f semel.ListOptions, r *semel.Record) bool {
 	return (f.State == semel.Absent || f.State == r.State) &&
 		(f.Scope == nil || r.Key.ID != "" && r.Key.Scope == *f.Scope)
 }

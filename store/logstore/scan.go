@@ -126,7 +126,7 @@ func (s *Store) image(g *segment, size int, buf []byte) ([]byte, error) {
 }
 
 // listSegment yields the done keys of the first segment from num on.
-func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.Filter, yield func(semel.Record, error) bool) (listed uint32, more bool, err error) {
+func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.ListOptions, yield func(semel.Record, error) bool) (listed uint32, more bool, err error) {
 	if ctx.Err() != nil {
 		return 0, false, interrupted(ctx)
 	}

@@ -224,7 +224,7 @@ func TestTransactionOfAStoreThatKeepsIDsNeedsThem(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for r, err := range s.List(t.Context(), semel.Filter{}) {
+	for r, err := range s.List(t.Context(), semel.ListOptions{}) {
 		if err != nil || r.Key != key(1) {
 			t.Errorf("listed: %s, %v", r.Key, err)
 		}

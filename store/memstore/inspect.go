@@ -51,7 +51,7 @@ func (s *Store) showCompact(d semel.Digest, expiry table.Tick) semel.Record {
 // List implements [semel.Lister]. It holds no lock while the caller works on a
 // record. Records have a readable key only with [Options].KeepIDs, and a filter
 // by scope selects among these.
-func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		for i := range s.shards {
 			if err := s.listShard(ctx, byte(i), filter, yield); err != nil {

@@ -15,7 +15,7 @@ var errStopped = errors.New("stopped")
 // listPage is the number of records that a listing copies under one lock.
 const listPage = 256
 
-func (s *Store) listShard(ctx context.Context, i byte, filter semel.Filter, yield func(semel.Record, error) bool) error {
+func (s *Store) listShard(ctx context.Context, i byte, filter semel.ListOptions, yield func(semel.Record, error) bool) error {
 	if filter.Scope == nil && (filter.State == semel.Absent || filter.State == semel.Done) {
 		if err := s.listCompact(ctx, i, yield); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *Store) lockForList(ctx context.Context, i byte) (moment, *shard, error)
 
 // page appends the records that a filter selects, from a position on, without
 // the data of their results.
-func (sh *shard) page(page []semel.Record, from uint32, filter semel.Filter, now moment) []semel.Record {
+func (sh *shard) page(page []semel.Record, from uint32, filter semel.ListOptions, now moment) []semel.Record {
 	for n := from; n < min(from+listPage, sh.records.top); n++ {
 		r := sh.records.at(n)
 		if r.state == semel.Absent || r.goneAt(now.nanos) {

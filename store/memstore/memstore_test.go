@@ -277,7 +277,7 @@ func TestListingYieldsEveryKeyThatStays(t *testing.T) {
 		want[b.look(id(i)).Digest] = true
 	}
 	listed := 0
-	for r, err := range b.List(t.Context(), semel.Filter{}) {
+	for r, err := range b.List(t.Context(), semel.ListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +302,7 @@ func TestKeptIDsAreCopies(t *testing.T) {
 	view := unsafe.String(&buffer[0], len(buffer))
 	b.wantDone(semel.Fresh, semel.Key{Scope: view[:5], ID: view[6:]}, time.Hour)
 	copy(buffer, "XXXXXXXXXXX")
-	for r, err := range b.List(t.Context(), semel.Filter{}) {
+	for r, err := range b.List(t.Context(), semel.ListOptions{}) {
 		if err != nil || r.Key != (semel.Key{Scope: "scope", ID: "first"}) {
 			t.Errorf("the listing shows %s: %v", r.Key, err)
 		}

@@ -136,12 +136,12 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	// The claim waited for the transactions that held the keys: its answer is final.
 	b.doubt = nil
 	elapsed := time.Since(asked)
-	items := make([]semel.Item, len(todo))
-	fresh := make([]*semel.Item, 0, len(todo))
+	items := make([]semel.BatchItem, len(todo))
+	fresh := make([]*semel.BatchItem, 0, len(todo))
 	for n, i := range todo {
 		b.g.ObserveDecision(b.calls[i].Key, &answers[n], elapsed)
 		if answers[n].Decision == semel.Fresh {
-			items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
+			items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
 			fresh = append(fresh, &items[n])
 		}
 	}
@@ -161,7 +161,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 
 // unclaimed returns the error of a claim that failed.
 func (b *batch) unclaimed(todo []int, err error) *attemptError {
-	b.g.Observe(semel.Event{Kind: semel.StoreError, Key: b.calls[todo[0]].Key, Err: err})
+	b.g.Observe(semel.Event{Kind: semel.EventStoreError, Key: b.calls[todo[0]].Key, Err: err})
 	if stateOf(err) == lockNotAvailable {
 		return &attemptError{err: fmt.Errorf("%w: %w", errHeld, err), todo: todo}
 	}
@@ -178,7 +178,7 @@ func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
 }
 
 // effect runs the effect of fresh items and commits.
-func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.Item, asked time.Time) *attemptError {
+func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem, asked time.Time) *attemptError {
 	s := &attemptError{stage: running}
 	for _, item := range fresh {
 		s.todo = append(s.todo, item.Index)
@@ -207,17 +207,17 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.Item, ask
 }
 
 // committed gives fresh items their outcomes.
-func (b *batch) committed(fresh []*semel.Item, all []kept, asked time.Time) {
+func (b *batch) committed(fresh []*semel.BatchItem, all []kept, asked time.Time) {
 	for _, item := range fresh {
 		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: item.Err}
 		if item.Err != nil {
-			b.g.Observe(semel.Event{Kind: semel.Released, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: item.Err})
+			b.g.Observe(semel.Event{Kind: semel.EventReleased, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: item.Err})
 		}
 	}
 	for _, k := range all {
 		out := &b.outcomes[k.item.Index]
 		out.Decision, out.Result = semel.Fresh, k.result
-		b.g.Observe(semel.Event{Kind: semel.Completed, Key: k.item.Call.Key, Elapsed: time.Since(asked)})
+		b.g.Observe(semel.Event{Kind: semel.EventCompleted, Key: k.item.Call.Key, Elapsed: time.Since(asked)})
 	}
 }
 
@@ -231,7 +231,7 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 	case isPermanent(err):
 		*out = b.record(ctx, call, err)
 	default:
-		b.g.Observe(semel.Event{Kind: semel.Released, Key: call.Key, Err: err})
+		b.g.Observe(semel.Event{Kind: semel.EventReleased, Key: call.Key, Err: err})
 		out.Err = err
 	}
 }
@@ -242,7 +242,7 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 func (b *batch) record(ctx context.Context, call *semel.Call, failure error) semel.BatchOutcome {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.g.commitTimeout)
 	defer cancel()
-	recording := b.g.newBatch([]semel.Call{*call}, func(_ context.Context, _ *guardTx, fresh []*semel.Item) ([]kept, error) {
+	recording := b.g.newBatch([]semel.Call{*call}, func(_ context.Context, _ *guardTx, fresh []*semel.BatchItem) ([]kept, error) {
 		return []kept{{fresh[0], failedResult(failure)}}, nil
 	})
 	recording.all(ctx, []int{0})
@@ -290,10 +290,10 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	if sql == "" {
 		return nil, false
 	}
-	items := make([]semel.Item, len(todo))
-	fresh := make([]*semel.Item, len(todo))
+	items := make([]semel.BatchItem, len(todo))
+	fresh := make([]*semel.BatchItem, len(todo))
 	for n, i := range todo {
-		items[n] = semel.Item{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
+		items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: semel.Claim{Attempt: 1}}
 		fresh[n] = &items[n]
 	}
 	var statements pgx.Batch
@@ -339,7 +339,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 // needsTransaction reports whether an effect needs a transaction that is begun
 // before it: an item has failed or has a result to store, callbacks must see the
 // answers before the commit, or a statement may end what the server began by itself.
-func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.Item) bool {
+func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.BatchItem) bool {
 	for _, item := range fresh {
 		if item.Err != nil || item.Data != nil {
 			return true
@@ -369,7 +369,7 @@ func outlasting(ctx context.Context, timeout time.Duration) (_ context.Context, 
 	}
 }
 
-func withoutResults(fresh []*semel.Item) []kept {
+func withoutResults(fresh []*semel.BatchItem) []kept {
 	all := make([]kept, len(fresh))
 	for i, item := range fresh {
 		all[i].item = item

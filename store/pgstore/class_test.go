@@ -21,19 +21,19 @@ var transactWays = map[string]func(ctx context.Context, d *desk, call semel.Call
 		return err
 	},
 	"TxBatchFunc": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) (err error) {
 			fresh[0].Data, err = fn(ctx, tx)
 			return err
 		}))[0].Err
 	},
 	"TxBatchFunc, by item": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 			fresh[0].Data, fresh[0].Err = fn(ctx, tx)
 			return nil
 		}))[0].Err
 	},
 	"TxItemFunc": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
 			item.Data, err = fn(ctx, tx)
 			return err
 		}))[0].Err
@@ -47,7 +47,7 @@ var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Cal
 		return err
 	},
 	"TxQueueFunc with a result": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
-		return d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 			b.Queue(sql)
 			fresh[0].Data = []byte("result")
 			return nil
@@ -285,7 +285,7 @@ func TestAKeyOfAnOpenTransactionHasAHolder(t *testing.T) {
 	_, err := d.DoTx(t.Context(), key("a"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		_, err := d.Do(ctx, key("a"), func(context.Context, semel.Claim) ([]byte, error) { return nil, nil })
 		held("Do", err)
-		out := d.DoBatch(ctx, []semel.Call{{Key: key("b")}, {Key: key("a")}}, func(context.Context, []*semel.Item) error { return nil })
+		out := d.DoBatch(ctx, []semel.Call{{Key: key("b")}, {Key: key("a")}}, func(context.Context, []*semel.BatchItem) error { return nil })
 		held("DoBatch", out[1].Err)
 		if out[0].Err != nil {
 			t.Errorf("a key beside it: %v", out[0].Err)

@@ -32,14 +32,14 @@ type BatchEffect interface {
 // TxBatchFunc runs once for all fresh items. If one of them fails, the transaction
 // is rolled back, and fn runs again without that item. What is said of a [TxFunc]
 // holds for it too.
-type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error
+type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error
 
 // TxItemFunc runs for one fresh item after the other, each behind a savepoint. An
 // item that fails costs its own work and not that of the others. It costs two
 // round trips more for each item than a [TxBatchFunc]. At most 50 items share a
 // transaction; savepoints that fn itself begins come on top. What is said of a
 // [TxFunc] holds for it too.
-type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
+type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) error
 
 // TxQueueFunc is for an effect that consists of statements which are known
 // beforehand. It adds the statements of all fresh items to a batch, one for each
@@ -54,15 +54,15 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.Item) error
 //
 // The end of ctx does not cancel statements that were sent together with their
 // keys: they are waited for as a commit is.
-type TxQueueFunc func(b *pgx.Batch, fresh []*semel.Item) error
+type TxQueueFunc func(b *pgx.Batch, fresh []*semel.BatchItem) error
 
 // effect is what a transaction does after it has claimed its keys. It returns the keys
 // to commit. An error rolls back all of them. Items that it leaves out have their Err,
 // and their keys are free again.
-type effect func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error)
+type effect func(ctx context.Context, u *guardTx, fresh []*semel.BatchItem) ([]kept, error)
 
 // itemErrors is the error of an effect that says which items failed.
-type itemErrors []*semel.Item
+type itemErrors []*semel.BatchItem
 
 // Error implements error.
 func (e itemErrors) Error() string {
@@ -79,7 +79,7 @@ func (e itemErrors) Unwrap() []error {
 }
 
 // noEffect is the effect if the caller gave none. It fails, so that the keys stay free.
-func noEffect(context.Context, *guardTx, []*semel.Item) ([]kept, error) {
+func noEffect(context.Context, *guardTx, []*semel.BatchItem) ([]kept, error) {
 	return nil, fmt.Errorf("pgstore: the function that takes the effect is nil: %w", semel.ErrInvalidRequest)
 }
 
@@ -87,7 +87,7 @@ func oneByOne(fn TxFunc) effect {
 	if fn == nil {
 		return noEffect
 	}
-	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		fresh[0].Data, fresh[0].Err = fn(ctx, tx)
 		return nil
 	})
@@ -101,7 +101,7 @@ func (fn TxBatchFunc) batch() (effect, int) {
 }
 
 func together(fn TxBatchFunc) effect {
-	return func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error) {
+	return func(ctx context.Context, u *guardTx, fresh []*semel.BatchItem) ([]kept, error) {
 		if err := fn(ctx, &effectTx{Tx: u.tx, watch: &u.seen}, fresh); err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (fn TxItemFunc) batch() (effect, int) {
 }
 
 func behindSavepoints(fn TxItemFunc) effect {
-	return func(ctx context.Context, u *guardTx, fresh []*semel.Item) ([]kept, error) {
+	return func(ctx context.Context, u *guardTx, fresh []*semel.BatchItem) ([]kept, error) {
 		var all []kept
 		for _, item := range fresh {
 			savepoint, err := u.tx.Begin(ctx)
@@ -194,12 +194,12 @@ func (queue TxQueueFunc) batch() (effect, int) {
 	if queue == nil {
 		return noEffect, maxStatement
 	}
-	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return together(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		var b pgx.Batch
 		if err := queue(&b, fresh); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(fresh, func(item *semel.Item) bool { return item.Err != nil }) {
+		if slices.ContainsFunc(fresh, func(item *semel.BatchItem) bool { return item.Err != nil }) {
 			return nil // it is done again without them
 		}
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {

@@ -20,7 +20,7 @@ import (
 // for some ids. A poison is refused by the server.
 var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome{
 	"TxBatchFunc, item by item": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				item.Data, item.Err = fail.effect(ctx, tx, item.Call.Key.ID)
 				if item.Err != nil && fail[item.Call.Key.ID] == errPoison {
@@ -31,7 +31,7 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 		}))
 	},
 	"TxBatchFunc, all together": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				data, err := fail.effect(ctx, tx, item.Call.Key.ID)
 				if err != nil {
@@ -43,13 +43,13 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 		}))
 	},
 	"TxItemFunc": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) (err error) {
+		return d.DoTxBatch(ctx, calls, TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
 			item.Data, err = fail.effect(ctx, tx, item.Call.Key.ID)
 			return err
 		}))
 	},
 	"TxQueueFunc with results": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				id := item.Call.Key.ID
 				switch b.Queue(count, id); fail[id] {
@@ -65,7 +65,7 @@ var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call
 		}))
 	},
 	"TxQueueFunc with callbacks": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
-		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+		return d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				id := item.Call.Key.ID
 				b.Queue(count, id).Exec(func(pgconn.CommandTag) error {
@@ -288,7 +288,7 @@ func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	makeOptimistic(t, d)
 	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+	for _, out := range d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 		for _, item := range fresh {
 			b.Queue(count, item.Call.Key.ID)
 		}
@@ -321,7 +321,7 @@ func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 		},
 		"DoBatchStatements": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 			calls := []semel.Call{call, {Key: key("its neighbour")}}
-			out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 				for _, item := range fresh {
 					b.Queue(count, item.Call.Key.ID)
 				}

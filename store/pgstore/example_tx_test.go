@@ -45,7 +45,7 @@ func payAll(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.B
 	for i, o := range orders {
 		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
 	}
-	return guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+	return guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		for _, item := range fresh {
 			o := orders[item.Index]
 			_, item.Err = tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
@@ -62,7 +62,7 @@ func payInOneTrip(ctx context.Context, guard *pgstore.Guard, orders []order) []s
 	for i, o := range orders {
 		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
 	}
-	return guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+	return guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 		for _, item := range fresh {
 			o := orders[item.Index]
 			b.Queue("UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
@@ -76,7 +76,7 @@ func payEach(ctx context.Context, guard *pgstore.Guard, orders []order) []semel.
 	for i, o := range orders {
 		calls[i].Key = semel.Key{Scope: "payments", ID: o.ID}
 	}
-	return guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.Item) error {
+	return guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) error {
 		o := orders[item.Index]
 		_, err := tx.Exec(ctx, "UPDATE accounts SET cents = cents - $1 WHERE id = $2", o.Cents, o.Account)
 		item.Data = []byte("receipt of " + o.ID)

@@ -121,7 +121,7 @@ func BenchmarkSameTransaction(b *testing.B) {
 			g, p := newBusiness(b, prepare)
 			inParallelFor(b, p, 1, func(ctx context.Context) error {
 				id := uuidText()
-				out := g.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
+				out := g.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
 					b.Queue(insertOrder, id, orderBody)
 					return nil
 				}))
@@ -150,13 +150,13 @@ func BenchmarkSameTransaction(b *testing.B) {
 	})
 	batches := map[string]func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome{
 		"TxBatchFunc": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
-			return g.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) error {
+			return g.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 				_, err := tx.Exec(ctx, insertOrders, idsOf(fresh))
 				return err
 			}))
 		},
 		"TxQueueFunc": func(ctx context.Context, g *Guard, calls []semel.Call) []semel.BatchOutcome {
-			return g.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			return g.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 				b.Queue(insertOrders, idsOf(fresh))
 				return nil
 			}))
@@ -182,7 +182,7 @@ func BenchmarkSameTransaction(b *testing.B) {
 	}
 }
 
-func idsOf(fresh []*semel.Item) []string {
+func idsOf(fresh []*semel.BatchItem) []string {
 	ids := make([]string, len(fresh))
 	for i, item := range fresh {
 		ids[i] = item.Call.Key.ID

@@ -167,7 +167,7 @@ func tryOnce(ctx context.Context, d *desk, way int, id string) (semel.Outcome, e
 	case 1:
 		return d.queueOne(ctx, semel.Call{Key: key(id)}, func(b *pgx.Batch) { b.Queue(count, id) })
 	}
-	out := d.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.Item) (err error) {
+	out := d.DoTxBatch(ctx, []semel.Call{{Key: key(id)}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) (err error) {
 		fresh[0].Data, err = counting(id)(ctx, tx)
 		return err
 	}))

@@ -69,7 +69,7 @@ func counting(id string) TxFunc {
 
 // queueOne decides one call whose effect is statements.
 func (d *desk) queueOne(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
-	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
+	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
 		queue(b)
 		return nil
 	}))

@@ -51,7 +51,7 @@ const listPage = 1000
 // List implements [semel.Lister]. It reads page after page in the order of
 // digests, and holds nothing open between them. Readable keys are there only
 // with [Options].KeepIDs, and a filter by scope selects from them.
-func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		var last semel.Digest
 		for first := true; ; first = false {
@@ -74,7 +74,7 @@ func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.R
 }
 
 // listed reads one page.
-func (s *Store) listed(ctx context.Context, filter semel.Filter, last semel.Digest, first bool) ([]semel.Record, error) {
+func (s *Store) listed(ctx context.Context, filter semel.ListOptions, last semel.Digest, first bool) ([]semel.Record, error) {
 	if err := s.enter("list", 0, 0); err != nil {
 		return nil, err
 	}

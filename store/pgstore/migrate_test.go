@@ -82,7 +82,7 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 	b.want(semel.InFlight, 0, 1, 2, 3)
 	b.want(semel.Fresh, 4)
 	scope := "test"
-	for r, err := range b.List(t.Context(), semel.Filter{Scope: &scope}) {
+	for r, err := range b.List(t.Context(), semel.ListOptions{Scope: &scope}) {
 		if err != nil || r.Key != keyOf(4) {
 			t.Errorf("listed %v, %v", r.Key, err)
 		}
@@ -254,7 +254,7 @@ func TestReadableKeysCanBeAddedLater(t *testing.T) {
 	keeping.want(semel.Fresh, 2)
 	b.want(semel.InFlight, 2)
 	ids := map[string]bool{}
-	for r, err := range s.List(t.Context(), semel.Filter{}) {
+	for r, err := range s.List(t.Context(), semel.ListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ var optimisticWays = map[string]func(ctx context.Context, d *desk, call semel.Ca
 	},
 	"TxQueueFunc for two": func(ctx context.Context, d *desk, call semel.Call) (semel.Outcome, error) {
 		calls := []semel.Call{call, {Key: key(call.Key.ID + ", its neighbour")}}
-		out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+		out := d.DoTxBatch(ctx, calls, TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 			for _, item := range fresh {
 				b.Queue(count, item.Call.Key.ID)
 			}
@@ -109,7 +109,7 @@ func TestAnOptimisticInsertThatFailsDecidesAsUsual(t *testing.T) {
 				}
 				if ids {
 					scope := "test"
-					for r, err := range d.store.List(ctx, semel.Filter{Scope: &scope}) {
+					for r, err := range d.store.List(ctx, semel.ListOptions{Scope: &scope}) {
 						if err != nil || r.Key.ID == "" {
 							t.Errorf("listed %+v, %v", r, err)
 						}

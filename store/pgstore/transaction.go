@@ -188,7 +188,7 @@ func (u *guardTx) broken(ctx context.Context) error {
 
 // kept is a key that is committed, with its result.
 type kept struct {
-	item   *semel.Item
+	item   *semel.BatchItem
 	result semel.Result
 }
 

@@ -68,7 +68,7 @@ func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOu
 	if err := t.claim(ctx, reqs, answers); err != nil {
 		for i := range outcomes {
 			outcomes[i].Err = err
-			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: calls[i].Key, Err: err})
+			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: calls[i].Key, Err: err})
 		}
 		return outcomes
 	}
@@ -76,7 +76,7 @@ func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOu
 	for i := range answers {
 		call, a, out := &calls[i], &answers[i], &outcomes[i]
 		if a.Err != nil {
-			t.guard.Observe(semel.Event{Kind: semel.StoreError, Key: call.Key, Err: a.Err})
+			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: call.Key, Err: a.Err})
 			out.Err = a.Err
 			continue
 		}

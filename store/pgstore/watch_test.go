@@ -76,7 +76,7 @@ func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx
 			return nil, err
 		}),
 		"TxBatchFunc": func(ctx context.Context) error {
-			out := d.DoTxBatch(ctx, both("batch"), TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
+			out := d.DoTxBatch(ctx, both("batch"), TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.BatchItem) error {
 				_, err := tx.Exec(ctx, sql)
 				return err
 			}))
@@ -84,7 +84,7 @@ func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx
 		},
 		"TxItemFunc": func(ctx context.Context) error {
 			first := true
-			out := d.DoTxBatch(ctx, both("each"), TxItemFunc(func(ctx context.Context, tx pgx.Tx, _ *semel.Item) (err error) {
+			out := d.DoTxBatch(ctx, both("each"), TxItemFunc(func(ctx context.Context, tx pgx.Tx, _ *semel.BatchItem) (err error) {
 				if first {
 					_, err = tx.Exec(ctx, sql)
 				}
@@ -102,7 +102,7 @@ func TestACommitBeforeAFailureIsNoFailure(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
 	for _, sql := range []string{"COMMIT; BEGIN; SELECT 1/0", "COMMIT AND CHAIN; SELECT 1/0"} {
-		out := d.DoTxBatch(t.Context(), []semel.Call{{Key: key(sql)}, {Key: key(sql + " after")}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.Item) error {
+		out := d.DoTxBatch(t.Context(), []semel.Call{{Key: key(sql)}, {Key: key(sql + " after")}}, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, _ []*semel.BatchItem) error {
 			_, err := tx.Exec(ctx, sql)
 			return err
 		}))

@@ -206,7 +206,7 @@ func TestCompactFormIsOnlyForKeysOfItsWindowWithoutResultAndFingerprint(t *testi
 		t.Errorf("look shows %+v (%v)", records[0], err)
 	}
 	shown := 0
-	for r, err := range s.List(t.Context(), semel.Filter{State: semel.Done}) {
+	for r, err := range s.List(t.Context(), semel.ListOptions{State: semel.Done}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -54,7 +54,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 // [Options].KeepIDs, and a filter by scope selects among these. For a key in
 // the compact form, List shows only that it is done and when it expires at the
 // latest.
-func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		err := s.walk(ctx, "list", func(p *page) error {
 			for i := range p.records {
@@ -83,7 +83,7 @@ func (s *Store) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.R
 }
 
 // selects reports whether a filter selects a record.
-func selects(filter semel.Filter, r *semel.Record) bool {
+func selects(filter semel.ListOptions, r *semel.Record) bool {
 	if filter.State != semel.Absent && filter.State != r.State {
 		return false
 	}

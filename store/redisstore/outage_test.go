@@ -96,7 +96,7 @@ func lifeOf(ctx context.Context, store *Store) error {
 	if err := store.Resolve(ctx, other, semel.Done, semel.Result{}, time.Hour); err != nil {
 		return err
 	}
-	for record, err := range store.List(ctx, semel.Filter{}) {
+	for record, err := range store.List(ctx, semel.ListOptions{}) {
 		if err != nil {
 			return err
 		}

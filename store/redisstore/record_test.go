@@ -167,7 +167,7 @@ func TestListShowsIdsThatAreLongAndResultsBySize(t *testing.T) {
 		}
 	}
 	seen := make(map[string]int)
-	for r, err := range s.List(t.Context(), semel.Filter{Scope: &scope}) {
+	for r, err := range s.List(t.Context(), semel.ListOptions{Scope: &scope}) {
 		if err != nil {
 			t.Fatal(err)
 		}

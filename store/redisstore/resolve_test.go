@@ -20,7 +20,7 @@ func TestAuditLinesAreKeptInTheirOrderAndAreNoKeys(t *testing.T) {
 	if got, err := s.client.Do(t.Context(), list).AsStrSlice(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("the log has %q, %v", got, err)
 	}
-	for record, err := range s.List(t.Context(), semel.Filter{}) {
+	for record, err := range s.List(t.Context(), semel.ListOptions{}) {
 		t.Errorf("listed as a key: %+v, %v", record, err)
 	}
 }

@@ -133,7 +133,7 @@ func listYields(e *env) {
 		return some
 	}
 
-	list := func(f semel.Filter) (keys map[semel.Key]semel.State, n int) {
+	list := func(f semel.ListOptions) (keys map[semel.Key]semel.State, n int) {
 		e.Helper()
 		keys = make(map[semel.Key]semel.State)
 		for r, err := range l.List(e.Context(), f) {
@@ -149,13 +149,13 @@ func listYields(e *env) {
 		return keys, n
 	}
 	for _, c := range []struct {
-		filter semel.Filter
+		filter semel.ListOptions
 		want   map[semel.Key]semel.State
 	}{
-		{semel.Filter{}, all},
-		{semel.Filter{State: semel.Claimed}, in(semel.Claimed)},
-		{semel.Filter{State: semel.Done}, in(semel.Done)},
-		{semel.Filter{State: semel.Unknown}, in(semel.Unknown)},
+		{semel.ListOptions{}, all},
+		{semel.ListOptions{State: semel.Claimed}, in(semel.Claimed)},
+		{semel.ListOptions{State: semel.Done}, in(semel.Done)},
+		{semel.ListOptions{State: semel.Unknown}, in(semel.Unknown)},
 	} {
 		got, n := list(c.filter)
 		if n != len(c.want) {
@@ -174,12 +174,12 @@ func listYields(e *env) {
 			}
 		}
 	}
-	if listed, _ := list(semel.Filter{}); listed[other] == semel.Done {
-		if got, n := list(semel.Filter{Scope: &scope}); n != 1 || got[other] != semel.Done {
+	if listed, _ := list(semel.ListOptions{}); listed[other] == semel.Done {
+		if got, n := list(semel.ListOptions{Scope: &scope}); n != 1 || got[other] != semel.Done {
 			e.Errorf("list by scope yields %v, want %s alone", got, other)
 		}
 	}
-	for range l.List(e.Context(), semel.Filter{}) {
+	for range l.List(e.Context(), semel.ListOptions{}) {
 		break // a caller may stop
 	}
 }

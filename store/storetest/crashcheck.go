@@ -68,7 +68,7 @@ func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
 		return
 	}
 	readable, unreadable := 0, 0
-	for rec, err := range lister.List(context.Background(), semel.Filter{State: semel.Done}) {
+	for rec, err := range lister.List(context.Background(), semel.ListOptions{State: semel.Done}) {
 		switch {
 		case err != nil:
 			e.Errorf("%s: list: %v", r.where, err)

@@ -23,7 +23,7 @@ func (r *reference) Look(ctx context.Context, keys []semel.Key, records []semel.
 }
 
 // List implements semel.Lister.
-func (r *reference) List(ctx context.Context, filter semel.Filter) iter.Seq2[semel.Record, error] {
+func (r *reference) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		r.mu.Lock()
 		var all []semel.Record

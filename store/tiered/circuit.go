@@ -76,9 +76,9 @@ func (c *circuit) leave(trial bool, err error) {
 	c.mu.Unlock()
 	switch {
 	case !was && err != nil:
-		c.tell(Event{Kind: Down, Err: err})
+		c.tell(Event{Kind: EventDown, Err: err})
 	case was && err == nil:
-		c.tell(Event{Kind: Up})
+		c.tell(Event{Kind: EventUp})
 	}
 }
 

@@ -6,17 +6,17 @@ import "time"
 type EventKind uint8
 
 const (
-	// Down: a layer failed and is left out from now on. Err has its answer.
-	Down EventKind = iota + 1
-	// Up: a layer that was down answered and is in use again.
-	Up
-	// Passed: the durable store did not answer, and Keys claims were answered
+	// EventDown: a layer failed and is left out from now on. Err has its answer.
+	EventDown EventKind = iota + 1
+	// EventUp: a layer that was down answered and is in use again.
+	EventUp
+	// EventPassed: the durable store did not answer, and Keys claims were answered
 	// with Fresh although nobody knows whether their effects have happened.
 	// Err is the durable store's answer, if it was asked.
-	Passed
-	// Unreached: Keys removals could not reach a layer. This stack does not
+	EventPassed
+	// EventUnreached: Keys removals could not reach a layer. This stack does not
 	// believe it about them until they have.
-	Unreached
+	EventUnreached
 )
 
 // String returns the kind's name as it is used in logs.

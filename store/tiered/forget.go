@@ -99,7 +99,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 				failure = fmt.Errorf("the layer is down: %w", semel.ErrStoreUnavailable)
 			}
 			l.bars.owe(key, s.opts.MaxAge)
-			l.tell(Event{Kind: Unreached, Keys: 1, Err: failure})
+			l.tell(Event{Kind: EventUnreached, Keys: 1, Err: failure})
 			unreached = append(unreached, fmt.Errorf(
 				"layer %q was not reached, and other processes that read it may call %s a duplicate for up to %v: %w",
 				l.name, key, s.opts.MaxAge, failure))

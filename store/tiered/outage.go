@@ -110,6 +110,6 @@ func (s *Store) pass(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, err
 	}
 	s.passed.Add(int64(keys))
 	if keys > 0 {
-		s.outage.tell(Event{Kind: Passed, Keys: keys, Err: err})
+		s.outage.tell(Event{Kind: EventPassed, Keys: keys, Err: err})
 	}
 }

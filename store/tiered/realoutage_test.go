@@ -70,7 +70,7 @@ func newSite(t testing.TB, opts tiered.Options) *site {
 	opts.Observe = func(e tiered.Event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if e.Kind != tiered.Passed {
+		if e.Kind != tiered.EventPassed {
 			s.events = append(s.events, e)
 		}
 	}
@@ -322,7 +322,7 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 			}
 			t.Logf("%d deliveries were answered, %d failed, %d claims passed, %d keys had an effect more than once",
 				s.answered.Load(), s.failed.Load(), s.stack.Status().Passed, again)
-			if !s.saw("durable", tiered.Down) || !s.saw("durable", tiered.Up) {
+			if !s.saw("durable", tiered.EventDown) || !s.saw("durable", tiered.EventUp) {
 				t.Error("the outage was not told")
 			}
 		})

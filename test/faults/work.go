@@ -146,7 +146,7 @@ func newWorker(store *opened, name string, journal *recorder, modes []mode, leas
 }
 
 func (w *worker) observe(e semel.Event) {
-	if e.Kind == semel.StoreError {
+	if e.Kind == semel.EventStoreError {
 		w.failures.Add(1)
 	}
 }

@@ -209,7 +209,7 @@ func onePerTransaction(ctx context.Context, span time.Duration) (rate float64, e
 			return err
 		}
 		rate, err = load(clients, span, func(id []byte) error {
-			out := guard.DoTxBatch(ctx, []semel.Call{{Key: semel.Key{ID: string(id)}}}, pgstore.TxQueueFunc(func(b *pgx.Batch, _ []*semel.Item) error {
+			out := guard.DoTxBatch(ctx, []semel.Call{{Key: semel.Key{ID: string(id)}}}, pgstore.TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
 				b.Queue(businessInsert, [16]byte(id), 1)
 				return nil
 			}))
@@ -233,7 +233,7 @@ func hundredPerTransaction(ctx context.Context, span time.Duration) (rate float6
 			for i := range ids {
 				calls[i].Key.ID = string(ids[i][:])
 			}
-			outcomes := guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.Item) error {
+			outcomes := guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
 				rows := make([][16]byte, len(fresh))
 				for i, item := range fresh {
 					rows[i] = ids[item.Index]
