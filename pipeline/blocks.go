@@ -6,11 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Blocks makes items for a source, many in one piece of memory, which it uses
-// again once the runner is done with all of them: a source that reads much leaves
-// the collector little to do. Who has been given such an item must not look at it
-// when it is not its turn any more. The zero value is ready, and safe for
-// concurrent use.
+// Blocks makes items for a source, many in one piece of memory. It uses the memory
+// again once the runner is done with all of them, so that a source that reads much
+// leaves little to the garbage collector. Only the owner of such an item may look at
+// it. The zero value is ready, and safe for concurrent use.
 type Blocks struct {
 	mu     sync.Mutex
 	idle   []*block // all clear
@@ -33,9 +32,9 @@ type block struct {
 	memory []byte       // that their messages lie in, or nil
 }
 
-// Items returns n zero items. Those that the runner never gets, that it turns away
-// because their partition was closed, or that a session had something for when it was,
-// only keep the piece from being used again.
+// Items returns n zero items. Their memory is not used again if the runner never gets
+// one of them, or forgets one because its partition is closed while the session holds
+// something for it.
 func (b *Blocks) Items(n int) []Item {
 	k := b.take(n)
 	if k == nil { // with room for a few more, because n varies
@@ -46,9 +45,9 @@ func (b *Blocks) Items(n int) []Item {
 	return k.items[:n]
 }
 
-// ItemsIn is Items for messages that lie in what Memory has returned, which is used
-// again like the items. It is for a source that knows its session: one that looks
-// at no message any more when its item is settled.
+// ItemsIn is Items for messages that lie in memory that Memory has returned. That
+// memory is used again like the items. It is for a source that knows its session: the
+// session must not look at a message when its item is settled.
 func (b *Blocks) ItemsIn(memory []byte, n int) []Item {
 	items := b.Items(n)
 	if n > 0 {
@@ -57,7 +56,7 @@ func (b *Blocks) ItemsIn(memory []byte, n int) []Item {
 	return items
 }
 
-// Memory returns n bytes that hold anything.
+// Memory returns n bytes with any content.
 func (b *Blocks) Memory(n int) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,11 +89,11 @@ func (b *Blocks) out(i int) {
 	b.idle = slices.Delete(b.idle, i, i+1)
 }
 
-// spent notes that nobody will look at an item of the block again, and reports
-// whether that was the last.
+// spent notes that an item of the block is not used any more, and reports whether it
+// was the last one.
 func (k *block) spent() bool { return k.left.Add(-1) == 0 }
 
-// reuse has a block used again of which all items are spent.
+// reuse makes a block idle whose items are all spent.
 func (k *block) reuse() {
 	k.clear() // what waits must hold nothing
 	b := k.of
@@ -106,7 +105,7 @@ func (k *block) reuse() {
 		}
 		b.memory, k.memory = append(b.memory, k.memory), nil
 	}
-	for len(b.idle) > 0 && b.items+len(k.items) > idleItems { // the oldest may be of a size that nobody asks for
+	for len(b.idle) > 0 && b.items+len(k.items) > idleItems { // the oldest may be of a size that no source asks for
 		b.out(0)
 	}
 	b.idle = append(b.idle, k)

@@ -208,7 +208,7 @@ func (l *DeadLetterDir) list(ctx context.Context, pipeline string) (list []*Park
 			}
 			p, err := readParked(filepath.Join(dir, e.Name()))
 			switch {
-			case errors.Is(err, fs.ErrNotExist): // somebody took it out meanwhile
+			case errors.Is(err, fs.ErrNotExist): // another process took it out
 			case errors.Is(err, ErrUnreadable):
 				unreadable = append(unreadable, err)
 			case err != nil:

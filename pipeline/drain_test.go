@@ -468,7 +468,7 @@ func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T
 		r.add(1, "large", "")
 		end := r.start(t.Context())
 		err := end()
-		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message that cannot be put aside: ") {
+		if !errors.Is(err, pipeline.ErrStopped) || !strings.Contains(err.Error(), "stopped at a message that cannot be parked: ") {
 			t.Errorf("it ended with %v", err)
 		}
 		if n, _ := r.letters.Count(t.Context(), ""); n != 0 || r.source.acked[1] != 0 {

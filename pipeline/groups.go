@@ -95,7 +95,7 @@ func (g *groups) grow() {
 	}
 }
 
-// all returns the chains, in no order. None may be added or removed meanwhile.
+// all returns the chains, in no order. None may be added or removed during the loop.
 func (g *groups) all() iter.Seq[*chain] {
 	return func(yield func(*chain) bool) {
 		for i := range g.slots {

@@ -50,13 +50,13 @@ type Item struct {
 	// Tries is how many deliveries of the item failed since it was read. Those that
 	// found the sink unavailable do not count. The runner sets it.
 	Tries int
-	// Redrive counts how often the message came back from a [DeadLetterStore].
+	// Redrive counts how often the message was redriven from a [DeadLetterStore].
 	Redrive int
 
 	block *block // the memory that the item is part of, or nil
 }
 
-// Bytes returns about how much memory the message takes.
+// Bytes returns the approximate size of the message in memory.
 func (it *Item) Bytes() int64 {
 	n := len(it.Message.ID) + len(it.Message.RecordKey) + len(it.Message.Body)
 	for i := range it.Message.Headers {

@@ -214,7 +214,7 @@ func (k *leaseRenewer) renew() {
 	}
 	for i, c := range claims {
 		switch left := time.Until(c.validUntil); {
-		case c.batch == nil: // completed or given up meanwhile
+		case c.batch == nil: // completed or given up during the call
 		case answers[i].Err != nil:
 			k.lose(c, answers[i].Err)
 		case err == nil || !answers[i].LeaseEnd.IsZero():

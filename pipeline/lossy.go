@@ -17,7 +17,7 @@ type LossyOptions struct {
 	// Observe decides and counts, and delivers every message whatever the
 	// decision is, also while the filter does not answer.
 	Observe bool
-	// Observer is told of decisions, and of what could not be remembered.
+	// Observer receives decisions, and failures to remember a key.
 	// Defaults to none.
 	Observer Observer
 }
@@ -29,7 +29,7 @@ const MaybeReason = "maybe completed before"
 // new messages at the filter's rate: they are lost. What the filter calls new is
 // delivered and then added, so that a crash between the two repeats an effect and
 // loses nothing. The filter knows no claims: of two processes that are given the
-// same key at once both deliver it.
+// same key concurrently, both deliver it.
 type Lossy struct {
 	filter semel.KeyFilter
 	sink   Sink

@@ -6,8 +6,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Observer is told what a pipeline does. It must be safe for concurrent use and
-// must not block. What a guard reports of single keys comes through Observe.
+// Observer receives the events of a pipeline. It must be safe for concurrent use and
+// must not block. Events of single keys come through Observe, as from a guard.
 type Observer interface {
 	semel.Observer
 	ObservePipeline(Event)
@@ -28,17 +28,17 @@ const (
 	// time since they were read, of the oldest of them.
 	EventSettled
 	// EventRetried: Count messages failed and will be delivered again. Err says why.
-	// With HeldReason one has waited Elapsed for a key that another holds, and
-	// waits on: this is told once of each.
+	// With HeldReason, a message has waited Elapsed for a key that another holder
+	// has, and goes on waiting. This event comes once for each message.
 	EventRetried
-	// EventParked, EventDropped: Count messages were put aside, or given up, for Reason.
+	// EventParked, EventDropped: Count messages were parked, or dropped, for Reason.
 	EventParked
 	EventDropped
 	// EventReturned: Count messages went back to the source undone.
 	EventReturned
 	// EventPaused: the pipeline stands still since Err; Reason is "sink" or
 	// "store". With Reason "source", a part of the source has more messages and
-	// cannot be read. EventResumed: it goes on after Elapsed.
+	// cannot be read. EventResumed: it resumes after Elapsed.
 	EventPaused
 	EventResumed
 	// EventFailedOpen: Count messages were delivered without a decision, because

@@ -64,7 +64,7 @@ type Options struct {
 	Failure Failure
 	// Order says which messages are delivered in order. Defaults to OrderKey.
 	Order Order
-	// Workers is how many batches are processed at once. Defaults to what the
+	// Workers is how many batches are processed concurrently. Defaults to what the
 	// session wants.
 	Workers int
 	// Batch is the most items of a batch. Defaults to what the session wants, if
@@ -80,7 +80,7 @@ type Options struct {
 	MaxBytes int64
 	// Wait is how long a message waits for a key that another holds before it
 	// is returned to a source that can take it back. With another source it waits
-	// on, which the observer is told then: see HeldReason. Defaults to 5 s.
+	// on, and the observer receives an event: see HeldReason. Defaults to 5 s.
 	Wait time.Duration
 	// Shutdown is how long the drain may take. Defaults to 25 s.
 	Shutdown time.Duration
@@ -90,7 +90,7 @@ type Options struct {
 	// Actor is who is named in the audit log for what is redriven. Defaults to
 	// host and process id.
 	Actor string
-	// Observer is told what the pipeline does. Defaults to none.
+	// Observer receives the events of the pipeline. Defaults to none.
 	Observer Observer
 }
 
@@ -200,8 +200,8 @@ func (t Then) String() string {
 // valid.
 type Failure struct {
 	// Attempts is how often a message is delivered before it is given up. A
-	// permanent error gives it up at once; a sink that is unavailable costs no
-	// attempt, unless it goes on to take others. Defaults to 8.
+	// permanent error gives it up immediately; a sink that is unavailable costs no
+	// attempt, unless it takes others. Defaults to 8.
 	Attempts int
 	// From and To bound the pause before the next attempt, which doubles.
 	// Default to 200 ms and 30 s.

@@ -312,7 +312,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
-			r.fail(fmt.Errorf("%w that cannot be put aside: %w: fix the cause and start again", ErrStopped, err))
+			r.fail(fmt.Errorf("%w that cannot be parked: %w: fix the cause and start again", ErrStopped, err))
 			return false
 		}
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Partition is one ordered unit of a source: a partition, a message group, a file.
-// A source makes its partitions and closes one when it loses it. All methods may be
-// called at once.
+// Partition is one ordered unit of a source, such as a Kafka partition or a file. A
+// source makes its partitions, and closes a partition when it loses it. Many goroutines
+// may call its methods.
 type Partition struct {
 	name string
 
@@ -31,40 +31,40 @@ func NewPartition(name string) *Partition {
 }
 
 // number returns a number that no other partition of the runner has, and not 0.
-func (l *Partition) number(r *Runner) uint64 {
-	id := l.id.Load()
+func (p *Partition) number(r *Runner) uint64 {
+	id := p.id.Load()
 	if id == 0 {
 		id = r.partitions.Add(1) << 1
-		l.id.Store(id)
-		l.mu.Lock()
-		l.forget = r.sched.forget
-		l.mu.Unlock()
+		p.id.Store(id)
+		p.mu.Lock()
+		p.forget = r.sched.forget
+		p.mu.Unlock()
 	}
 	return id
 }
 
 // Name returns the partition's name.
-func (l *Partition) Name() string { return l.name }
+func (p *Partition) Name() string { return p.name }
 
-// Close ends the partition: no further item of it is begun, and those that were read
-// are forgotten; the source will deliver them to somebody again. It blocks until
-// the items that are being processed are settled and acknowledged, or ctx ends,
-// whose error it returns. Closing twice is legal.
-func (l *Partition) Close(ctx context.Context) error {
-	l.mu.Lock()
+// Close ends the partition. The runner begins no further item of it and forgets the
+// items that were read: the source delivers them again, perhaps to another process.
+// Close blocks until the items that are being processed are settled and acknowledged.
+// If ctx ends before, it returns the error of ctx. Closing twice is legal.
+func (p *Partition) Close(ctx context.Context) error {
+	p.mu.Lock()
 	var forget func()
-	if !l.closed {
-		l.closed, forget = true, l.forget
-		if l.busy == 0 {
-			close(l.idle)
+	if !p.closed {
+		p.closed, forget = true, p.forget
+		if p.busy == 0 {
+			close(p.idle)
 		}
 	}
-	l.mu.Unlock()
+	p.mu.Unlock()
 	if forget != nil {
 		forget()
 	}
 	select {
-	case <-l.idle:
+	case <-p.idle:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -72,38 +72,38 @@ func (l *Partition) Close(ctx context.Context) error {
 }
 
 // Closed reports whether the partition is closed.
-func (l *Partition) Closed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
+func (p *Partition) Closed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
 }
 
-// begin notes that an item is being processed; it returns false if the partition is
+// begin notes that an item is being processed. It returns false if the partition is
 // closed.
-func (l *Partition) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+func (p *Partition) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return false
 	}
-	l.busy++
+	p.busy++
 	return true
 }
 
-// more notes that n more items are being processed. One is already, so that who
-// closes the partition waits for them too.
-func (l *Partition) more(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy += n
+// more notes that n more items are being processed. One is already, so that Close
+// waits for them too.
+func (p *Partition) more(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy += n
 }
 
 // end notes that n items are no longer processed.
-func (l *Partition) end(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy -= n
-	if l.closed && l.busy == 0 {
-		close(l.idle)
+func (p *Partition) end(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy -= n
+	if p.closed && p.busy == 0 {
+		close(p.idle)
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 // RedrivenOptions are the options of NewRedriven. The zero value is valid.
 type RedrivenOptions struct {
-	// Once ends when no message is queued any more. By default it waits for
-	// more.
+	// Once: the source ends when no message is queued any more. By default it waits
+	// for more.
 	Once bool
 	// Every is how often the dead-letter store is looked at. Defaults to 1 s.
 	Every time.Duration
@@ -26,8 +26,7 @@ type RedrivenOptions struct {
 	Actor string
 }
 
-// Redriven is a source of messages that were put aside and are to be tried
-// again. It is made by NewRedriven.
+// Redriven is the source of parked messages that are to be redriven.
 type Redriven struct {
 	letters   DeadLetterStore
 	pipeline  string
@@ -112,8 +111,8 @@ func redriveHeaders(headers []semel.Header, times int) []semel.Header {
 	return append(list, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(times), 10)})
 }
 
-// Ack implements Source: what was settled leaves the dead-letter store. What was put aside
-// again is in it anew.
+// Ack implements Source: what was settled leaves the dead-letter store. A message that is parked
+// again is in it as a new entry.
 func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
 		p := it.Ref.(*Parked)
@@ -123,7 +122,7 @@ func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 				how.Delivered, how.Reason = true, "done"
 			}
 			err := s.letters.Settle(ctx, p, how)
-			if err != nil && !errors.Is(err, ErrNotParked) { // somebody took it out
+			if err != nil && !errors.Is(err, ErrNotParked) { // an operator took it out
 				return err
 			}
 		}
@@ -202,7 +201,7 @@ func (k *parkedPlaces) add(list []Parked) {
 }
 
 // has reports whether this very message is parked. Another one may stand at the
-// place of one that was, and somebody may have taken it out, so the dead-letter store is asked;
+// place of one that was, and an operator may have taken it out, so the dead-letter store is asked;
 // while it does not answer, nothing counts as parked.
 func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	if !k.any.Load() {
@@ -222,7 +221,7 @@ func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 
 // parkedID names a delivery within a dead-letter store: by its place, and by what it says,
 // because another message may stand at that place later, in a file that was
-// rotated or a topic that was made anew.
+// rotated or a topic that was created again.
 func parkedID(pipeline string, e *entry) string {
 	if p, ok := e.Ref.(*Parked); ok && e.feed.parked {
 		return p.ID

@@ -9,7 +9,7 @@ import (
 
 // entry is an item that a source gave and that is not settled, with the notes of
 // the scheduler and of the outcome code. Entries are used again: their number is at
-// most that of the items that were under way at once.
+// most that of the items that were under way together.
 //
 // The scheduler's lock guards next and busy. The other fields belong to the
 // goroutine that has the entry: the reader, then a worker while busy is set.
@@ -112,7 +112,7 @@ func (s *scheduler) entries(into []*entry, items []*Item, f *feed, now time.Time
 }
 
 // reclaim makes the entries free that left their chains. Call it with mu, when
-// nobody looks at one of them any more.
+// no goroutine looks at one of them.
 func (s *scheduler) reclaim() {
 	for s.gone != nil {
 		e := s.gone

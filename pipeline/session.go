@@ -2,39 +2,45 @@ package pipeline
 
 import "context"
 
-// Session decides, delivers and commits. Its methods are called by many
-// goroutines at once, each with items of its own.
+// Session decides, delivers and commits. Many goroutines call its methods, each with
+// items of its own. [TwoPhase] and [Lossy] are sessions, and other packages have more:
+// a session needs nothing but what this package exports.
 type Session interface {
-	// Process decides the items, delivers the fresh ones and commits, and sets
-	// Decision, Result, Attempt and Err of each. It blocks until the outcome
-	// of each is as durable as the session promises.
+	// Process decides the items, delivers the fresh ones and commits. It sets
+	// Decision, Result, Attempt and Err of each item. It blocks until the outcome of
+	// each is as durable as the session promises.
 	//
-	// An item whose delivery failed may come again; what the session holds for
-	// it until then, such as its claim, it keeps. Err has an error of the sink
-	// as it is, and of what was not delivered:
+	// The items of a group stand together, in their order. If Traits has Ordered
+	// unset, there is one item of each group. An item behind one that failed is not
+	// delivered, and its Err is ErrBehind.
+	//
+	// With a nil Err the item is settled. An item with an Err may come again. What
+	// the session holds for it until then, such as a claim, it keeps in Held. Err is
+	// the sink's error as it is, or, for an item that was not delivered:
 	//   - *semel.InFlightError: another holder's lease runs;
 	//   - semel.ErrMismatch, semel.ErrLate: what they say;
-	//   - semel.ErrOutcomeUnknown with the Decision InDoubt: the key is
-	//     unknown and somebody must resolve it;
-	//   - *StoreError: the store did not do its part; nothing was delivered,
-	//     unless it wraps semel.ErrOutcomeUnknown;
-	//   - semel.ErrLeaseLost: another took the key over while the item was
-	//     delivered, and decides its fate.
+	//   - semel.ErrOutcomeUnknown with the Decision InDoubt: the key is unknown, and
+	//     a person must resolve it;
+	//   - *StoreError: the store failed; nothing was delivered, unless it wraps
+	//     semel.ErrOutcomeUnknown;
+	//   - semel.ErrLeaseLost: another holder took the key over during the delivery,
+	//     and decides what becomes of it.
 	//
-	// Slice and items are the runner's again when it returns.
+	// Slice and items belong to the runner again when Process returns.
 	Process(ctx context.Context, items []*Item)
 
-	// Abandon gives up what the session holds for items that will not come
-	// again: they were put aside, or are returned to the source. It blocks for
-	// a round trip at most. A failure is mended by the end of the lease and
-	// therefore only observed.
+	// Abandon gives up what the session holds for items that will not come again:
+	// they were parked, returned to the source, or lost with their partition. It sets
+	// Held to nil. Among the items may be some for which nothing is held. Abandon
+	// blocks for one round trip at most. It returns no error, because a claim that
+	// cannot be given back ends with its lease.
 	Abandon(ctx context.Context, items []*Item)
 
-	// Traits says how the session wants its items: those of its sink.
+	// Traits says how the session wants its items: the traits of its sink.
 	Traits() SinkTraits
 
-	// Close ends what the session, or its sink, has open. It is called once,
-	// after the last Process returned.
+	// Close closes what the session, or its sink, has open. The runner calls it once,
+	// after the last Process has returned.
 	Close(ctx context.Context) error
 }
 
@@ -60,13 +66,13 @@ type PipelinedSession interface {
 // Batch is a batch that a PipelinedSession has begun. The goroutine that called
 // Begin calls its methods, and calls Wait once.
 type Batch interface {
-	// Done reports whether Wait would return at once.
+	// Done reports whether Wait would return immediately.
 	Done() bool
 	// Wait does the rest of Process.
 	Wait()
 }
 
-// StoreError is the Err of an item whose store did not do its part.
+// StoreError is the Err of an item whose store failed.
 type StoreError struct{ Err error }
 
 // Error implements error.

@@ -9,35 +9,35 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Sink is where messages go to. Deliver is called by many goroutines at once,
-// each with items of its own.
+// Sink is where messages go to. Many goroutines call Deliver, each with items of its
+// own.
 type Sink interface {
-	// Deliver delivers items and sets the Err, and the Result if there is one,
-	// of each. An Err of nil means that the effect is there and lasts: what
-	// the target acknowledged, no less. It blocks for as long, and ends early
-	// when ctx ends, which it does with the cause semel.ErrLeaseLost when
-	// another may have taken a key over. Slice and items are the pipeline's again when
-	// it returns.
+	// Deliver delivers items. It sets the Err of each, and the Result if there is
+	// one. A nil Err means that the target has acknowledged the effect, and that the
+	// effect lasts. Deliver blocks until then, or until ctx ends. The cause of ctx is
+	// semel.ErrLeaseLost if another holder may have taken a key over. Slice and items
+	// belong to the pipeline again when Deliver returns.
 	//
-	// An Err that semel.Permanent made, or that wraps such a one, will come
-	// again however often the item is delivered. One made by Unavailable says
-	// that the target could not be reached and nothing was delivered: the
-	// pipeline pauses and no attempt counts. One that wraps
-	// semel.ErrOutcomeUnknown, or an error of a context, says that the effect
-	// may have happened. Any other means that it did not, and may be tried
-	// again; see also Retry.
+	// The Err decides what follows:
+	//   - a permanent error, see semel.Permanent: the item is not delivered again;
+	//   - an UnavailableError: the target could not be reached and nothing was
+	//     delivered; the pipeline pauses, and no attempt counts;
+	//   - an error that wraps semel.ErrOutcomeUnknown, or an error of a context: the
+	//     effect may have happened;
+	//   - any other error: the effect did not happen, and the item is retried; see
+	//     also Retry.
 	//
-	// Items of one Group are in order, and no others need to be. A sink with
-	// Ordered false in its traits never gets two of one group in a call. One
-	// with true gets them, delivers them in order, and after one that failed
-	// sets the Err of those behind it in the group to ErrBehind.
+	// Items of the same Group are ordered. Items of different groups are not. A sink
+	// whose traits have Ordered unset never gets two items of a group in a call. A
+	// sink with Ordered set delivers them in order. When one fails, it sets the Err
+	// of those behind it in the group to ErrBehind.
 	Deliver(ctx context.Context, items []*Item)
 
 	// Traits says what the sink wants. Its answer does not change.
 	Traits() SinkTraits
 
-	// Close ends the sink's connections. It is called once, after the last
-	// Deliver returned, and blocks at most until ctx ends.
+	// Close closes the sink's connections. It is called once, after the last Deliver
+	// has returned, and blocks at most until ctx ends.
 	Close(ctx context.Context) error
 }
 
@@ -45,11 +45,9 @@ type Sink interface {
 type SinkTraits struct {
 	// MaxBatch is the most items that one Deliver gets; 0 is no limit.
 	MaxBatch int
-	// Batch is the most items that one Deliver should get if nobody says
-	// otherwise; 0 is 500.
+	// Batch is the most items that one Deliver should get by default; 0 is 500.
 	Batch int
-	// Parallel is how many Delivers should run at once if nobody says
-	// otherwise; 0 is 1.
+	// Parallel is how many Delivers should run concurrently by default; 0 is 1.
 	Parallel int
 	// Ordered: Deliver takes several items of one group.
 	Ordered bool
@@ -58,7 +56,7 @@ type SinkTraits struct {
 	MaxResult int64
 }
 
-// deliver calls a sink, and takes a panic for a failure of unknown outcome.
+// deliver calls a sink. A panic is a failure of unknown outcome.
 func deliver(ctx context.Context, sink Sink, items []*Item) {
 	defer func() {
 		p := recover()
@@ -121,7 +119,7 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// Delivery is a delivery as a Handler gets it.
+// Delivery is a message as a Handler gets it.
 type Delivery struct {
 	semel.Message
 	// Key is what makes two deliveries the same.
@@ -129,26 +127,25 @@ type Delivery struct {
 	// Attempt counts the deliveries of this key that were begun, from 1: above
 	// 1 the effect may have happened.
 	Attempt int
-	// Token is the fencing token of the claim: a target that remembers the
-	// highest token it saw can refuse a holder that was thought dead.
+	// Token is the fencing token of the claim. A target that remembers the highest
+	// token can refuse a holder that was thought dead.
 	Token semel.Token
-	// Redrive counts how often the message came back after it was put aside.
+	// Redrive counts how often the message was redriven.
 	Redrive int
 }
 
-// Handler is an effect as a function: the sink of those who write Go. Errors
-// mean what they mean in Sink. A handler that panics has failed with an unknown
-// outcome.
-type Handler func(ctx context.Context, m Delivery) (semel.Result, error)
+// Handler is an effect as a function. Its errors mean what they mean in Sink. A
+// handler that panics has failed with an unknown outcome.
+type Handler func(ctx context.Context, d Delivery) (semel.Result, error)
 
 // HandlerOptions are the options of NewHandler. The zero value is valid.
 type HandlerOptions struct {
-	// Parallel is how many calls run at once. Defaults to 16.
+	// Parallel is how many calls run concurrently. Defaults to 16.
 	Parallel int
 }
 
-// NewHandler returns a sink that calls a function, once for each item. It panics
-// if there is none.
+// NewHandler returns a sink that calls a function once for each item. It panics if the
+// function is nil.
 func NewHandler(fn Handler, opts *HandlerOptions) Sink {
 	if err := missing("NewHandler", argument{"function", fn == nil}); err != nil {
 		panic(err)

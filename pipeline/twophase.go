@@ -23,7 +23,7 @@ type TwoPhaseOptions struct {
 	// Observe decides and counts, and delivers every message whatever the
 	// decision is, also while the store does not answer.
 	Observe bool
-	// Observer is told of what Pass let through. Defaults to none.
+	// Observer receives what Pass let through. Defaults to none.
 	Observer Observer
 }
 
@@ -342,7 +342,7 @@ func (t *TwoPhase) window(it *Item) time.Duration {
 }
 
 // complete records that effects are done. It is tried again, which is safe, for
-// as long as a lease: the caller's context may have ended meanwhile.
+// as long as a lease: the caller's context may have ended by then.
 func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.Guard.Lease)
 	defer cancel()
@@ -455,7 +455,7 @@ func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
 	}
 }
 
-// findLost asks once more for claims whose answers were lost, and that nobody
+// findLost asks once more for claims whose answers were lost, and that no caller
 // will ask for again.
 func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
 	var reqs []semel.ClaimRequest
@@ -512,7 +512,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// room is what one Process needs beside its items. It is used again, so that a
+// room is the memory that one Process needs for its items. It is used again, so that a
 // batch leaves less behind it.
 type room struct {
 	held        []heldClaim // of the claims that are granted

@@ -8,7 +8,7 @@ import (
 // Watermark tells up to which position everything is settled, for a source that
 // forgets up to a position while its items are settled in any order: one for
 // each partition or file. The zero value is a watermark that has seen nothing.
-// All methods may be called at once; none blocks.
+// Many goroutines may call its methods; none blocks.
 type Watermark struct {
 	mu    sync.Mutex
 	low   int64
