@@ -94,6 +94,17 @@ func TestPagesShowCodeOfExamples(t *testing.T) {
 	}
 }
 
+// TestExtendingShowsCodeOfTests compares docs/extending.md with the module that runs
+// each suite from outside, and with the toy kind.
+func TestExtendingShowsCodeOfTests(t *testing.T) {
+	t.Parallel()
+	var tests strings.Builder
+	for _, name := range []string{"testdata/outside/outside_test.go", "internal/kind/kindtest/toy/kind_test.go"} {
+		tests.WriteString(readDocument(t, name))
+	}
+	showsCodeOf(t, "docs/extending.md", tests.String())
+}
+
 func showsCodeOf(t *testing.T, name, source string) {
 	t.Helper()
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readDocument(t, name), -1)

@@ -46,7 +46,7 @@ func TestReferencePageIsCurrent(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(name); err != nil || string(got) != page {
-		t.Errorf("%s is not what the schema says (%v): go test ./internal/config -run ReferencePage -update", name, err)
+		t.Errorf("%s is not what the schema says (%v): go test ./internal/kind -run ReferencePage -update", name, err)
 	}
 }
 
