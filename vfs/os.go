@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// OS is the file system of the operating system. Its zero value is ready.
+// OS is the file system of the operating system. The zero value is ready to
+// use.
 type OS struct{}
 
 var _ FS = OS{}
@@ -17,8 +18,8 @@ var _ FS = OS{}
 // MkdirAll implements FS.
 func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o700) }
 
-// Create implements FS. The mode keeps the file to its owner: a store holds a
-// secret and readable results.
+// Create implements FS. Only the file's owner may read it, because a store
+// holds a secret and readable results.
 func (OS) Create(name string) (File, error) {
 	return open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 }
@@ -52,8 +53,8 @@ func (OS) Remove(name string) error { return os.Remove(name) }
 // SyncDir implements FS.
 func (OS) SyncDir(dir string) error { return syncDir(dir) }
 
-// Lock implements FS. The lock is the system's advisory one: it ends with the
-// process, however that ends, so a lock file left behind locks nothing.
+// Lock implements FS. The lock is the system's advisory lock. It ends when the
+// process ends, for whatever reason, so a leftover lock file locks nothing.
 func (OS) Lock(name, holder string) (io.Closer, error) {
 	f, err := os.OpenFile(filepath.Clean(name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -72,11 +73,11 @@ func (OS) Lock(name, holder string) (io.Closer, error) {
 	return heldLock{f}, nil
 }
 
-// heldLock is the file of a lock that is held.
+// heldLock is the file of a held lock.
 type heldLock struct{ *os.File }
 
-// Close gives the lock up before the file: a process that was forked a moment
-// ago shares the file, and with it the lock, until it begins its own program.
+// Close releases the lock before it closes the file. A recently forked process
+// shares the file, and with it the lock, until it executes its own program.
 func (l heldLock) Close() error { return errors.Join(unlock(l.File), l.File.Close()) }
 
 func writeHolder(f *os.File, holder string) error {
@@ -87,11 +88,12 @@ func writeHolder(f *os.File, holder string) error {
 	return err
 }
 
-// readHolder returns what the holder wrote. The holder may be writing it just
-// now, so an empty answer is possible and only makes the message poorer.
+// readHolder returns the text that the holder wrote. The holder may still be
+// writing it, so the result can be empty. That only makes the error message
+// less specific.
 func readHolder(f *os.File) string {
 	b := make([]byte, 1024)
-	n, _ := f.ReadAt(b, 0) // an error leaves n bytes, which is all there is to show
+	n, _ := f.ReadAt(b, 0) // on an error the first n bytes are still usable
 	if holder := strings.TrimSpace(string(b[:n])); holder != "" {
 		return holder
 	}
@@ -124,7 +126,7 @@ func (f osFile) Allocate(size int64) error {
 	return f.writeZeros(have, size)
 }
 
-// writeZeros reserves blocks on file systems that have no call for it.
+// writeZeros reserves blocks on file systems that have no system call for it.
 func (f osFile) writeZeros(from, to int64) error {
 	zeros := make([]byte, 1<<20)
 	for from < to {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncData leaves the modification time to the system: it is one metadata
-// write less, and length changes are synced all the same.
+// syncData does not force the modification time to disk, which saves one
+// metadata write. It does sync changes of the length.
 func syncData(f *os.File) error {
 	return retryInterrupted("fdatasync", f.Name(), func() error { return unix.Fdatasync(int(f.Fd())) })
 }

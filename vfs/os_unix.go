@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// tryLock reports whether the exclusive lock of the open file was taken.
+// tryLock reports whether it took the exclusive lock of the open file.
 func tryLock(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -25,7 +25,8 @@ func tryLock(f *os.File) (bool, error) {
 	}
 }
 
-// unlock gives up the lock of the open file, for all who share the file.
+// unlock releases the lock of the open file for every process that shares the
+// file.
 func unlock(f *os.File) error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_UN); err != nil {
 		return &os.PathError{Op: "flock", Path: f.Name(), Err: err}

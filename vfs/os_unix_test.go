@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A child has all files of its parent from its fork until its own program
-// begins.
+// A child process shares all files of its parent from the fork until it
+// executes its own program.
 func TestLockEndsWhenItIsGivenUpThoughAChildHasTheFile(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "LOCK")

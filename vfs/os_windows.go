@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockOffset lies far behind the holder's name, which others must be able to
-// read while the lock is held.
+// lockOffset lies far beyond the holder's name. Other processes must be able to
+// read the name while the lock is held.
 const lockOffset = 1 << 30
 
-// tryLock reports whether the exclusive lock of the open file was taken.
+// tryLock reports whether it took the exclusive lock of the open file.
 func tryLock(f *os.File) (bool, error) {
 	err := windows.LockFileEx(windows.Handle(f.Fd()),
 		windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0,
@@ -25,7 +25,7 @@ func tryLock(f *os.File) (bool, error) {
 	return true, nil
 }
 
-// unlock gives up the lock of the open file.
+// unlock releases the lock of the open file.
 func unlock(f *os.File) error {
 	if err := windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{Offset: lockOffset}); err != nil {
 		return &os.PathError{Op: "UnlockFileEx", Path: f.Name(), Err: err}
@@ -33,5 +33,6 @@ func unlock(f *os.File) error {
 	return nil
 }
 
-// syncDir does nothing: Windows journals directory entries and offers no call.
+// syncDir does nothing. Windows journals directory entries and has no call to
+// sync them.
 func syncDir(string) error { return nil }

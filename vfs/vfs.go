@@ -1,16 +1,17 @@
-// Package vfs is the file layer under everything that must survive a crash.
-// [OS] is the file system of the operating system.
+// Package vfs is the file layer under all code that must survive a crash. [OS]
+// is the file system of the operating system.
 //
-// The layer is small, so that a second implementation can lose, tear and refuse
-// writes as real disks do. The crash suite storetest.RunCrash gives a store such
-// an implementation. A store of another module can run that suite if it does
-// all its file work through an [FS]. Other users do not need this package.
+// The interface is small so that a test implementation can lose, tear and
+// refuse writes as real disks do. The crash suite storetest.RunCrash gives a
+// store such an implementation. A store in another module can run that suite if
+// it does all its file work through an [FS]. Other users do not need this
+// package.
 package vfs
 
 import "io"
 
-// FS is a file system. Names are paths of the operating system. Errors wrap
-// those of io/fs, and syscall.ENOSPC and syscall.EIO where they apply. An FS is
+// FS is a file system. Names are paths of the operating system. Errors wrap the
+// errors of io/fs, and syscall.ENOSPC or syscall.EIO where they apply. An FS is
 // safe for concurrent use.
 type FS interface {
 	// MkdirAll creates a directory and its parents with mode 0o700.
@@ -22,18 +23,19 @@ type FS interface {
 	Open(name string) (File, error)
 	// ReadFile returns the whole content of a file.
 	ReadFile(name string) ([]byte, error)
-	// List returns the names, without directory, in a directory, sorted.
+	// List returns the sorted names in a directory, without the directory's
+	// path.
 	List(dir string) ([]string, error)
-	// Rename gives oldName the name newName and replaces a file that had it. The
-	// change is atomic, and durable after SyncDir.
+	// Rename renames oldName to newName and replaces an existing file of that
+	// name. The change is atomic. It is durable after SyncDir.
 	Rename(oldName, newName string) error
 	// Remove deletes a file. The change is durable after SyncDir.
 	Remove(name string) error
-	// SyncDir makes creations, renames and removals in a directory durable.
+	// SyncDir makes the creations, renames and removals in a directory durable.
 	SyncDir(dir string) error
 	// Lock creates a file, locks it exclusively and writes holder into it. It
-	// does not wait: if the lock is held it returns a *LockedError. The lock
-	// ends with Close, or with the process.
+	// does not wait: if the lock is held, it returns a *LockedError. The lock
+	// ends with Close or when the process ends.
 	Lock(name, holder string) (io.Closer, error)
 }
 
@@ -42,23 +44,24 @@ type File interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
-	// Sync makes content and length of the file durable. After an error,
+	// Sync makes the content and length of the file durable. After an error,
 	// writes since the last Sync may be lost, even if a later Sync succeeds.
 	Sync() error
-	// Truncate sets the length. Added bytes read as zero.
+	// Truncate sets the length of the file. Added bytes read as zero.
 	Truncate(size int64) error
 	// Allocate makes the file at least size bytes long and reserves its blocks,
-	// so that writes into it do not run out of space. Added bytes read as zero.
+	// so that writes within that size do not run out of space. Added bytes read
+	// as zero.
 	Allocate(size int64) error
-	// Size returns the length.
+	// Size returns the length of the file.
 	Size() (int64, error)
 }
 
-// LockedError says who holds a lock.
+// LockedError reports that another holder has a lock.
 type LockedError struct {
 	// Name is the path of the lock file.
 	Name string
-	// Holder is the text that the holder gave to Lock.
+	// Holder is the text that the holder passed to Lock.
 	Holder string
 }
 

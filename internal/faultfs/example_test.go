@@ -6,8 +6,8 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// What is not synced does not survive a loss of power, but survives the death
-// of the process.
+// Unsynced data survives the death of the process. It does not survive a loss
+// of power.
 func ExampleFS_Survive() {
 	disk := faultfs.New()
 	file, err := disk.Create("log")

@@ -1,14 +1,17 @@
-// Package faultfs is a file system in memory that loses, tears and refuses
-// writes as real disks do, so that a store's crash safety can be tested at
-// every operation.
+// Package faultfs is an in-memory file system that loses, tears and refuses
+// writes as real disks do. It lets a test check a store's crash safety at every
+// operation.
 //
-// It keeps apart what a program sees and what is on disk. A write is on disk
-// after [vfs.File.Sync], a change of a directory after [vfs.FS.SyncDir], and
-// nothing before: neither does syncing a file make its name durable, nor does
-// one operation wait for another. [FS.Survive] answers what a loss of power
-// leaves, [FS.CrashAt] brings one about at a chosen operation, [FS.SetHook]
-// makes operations fail, [FS.SetFree] fills the disk, and [FS.FlipBit] lets it
-// rot.
+// The file system keeps two states: the state that the program sees and the
+// state on disk. A write reaches the disk with [vfs.File.Sync], and a directory
+// change with [vfs.FS.SyncDir]. Nothing reaches the disk before that. Syncing a
+// file does not make its name durable, and no operation waits for another.
+//
+//   - [FS.Survive] returns the state after a loss of power.
+//   - [FS.CrashAt] causes a crash at a chosen operation.
+//   - [FS.SetHook] makes operations fail.
+//   - [FS.SetFree] limits the space on the disk.
+//   - [FS.FlipBit] corrupts a file.
 package faultfs
 
 import (
@@ -23,14 +26,14 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// ErrCrashed is the error of every operation from a crash on.
+// ErrCrashed is the error of every operation after a crash.
 var ErrCrashed = errors.New("faultfs: crashed")
 
 // OpKind names an operation.
 type OpKind uint8
 
-// The operations. Those from MkdirAll to Sync change something and are counted;
-// the others only read.
+// The operations. Those from MkdirAll to Sync change the file system and are
+// counted. The others only read.
 const (
 	MkdirAll OpKind = iota + 1
 	Create
@@ -61,12 +64,13 @@ func (k OpKind) String() string {
 
 // Op is one operation, as a hook sees it.
 type Op struct {
-	// N numbers the operations that change something, from 1; 0 for others.
+	// N numbers the operations that change the file system, from 1. It is 0 for
+	// other operations.
 	N    int
 	Kind OpKind
 	Name string
-	// Offset and Bytes are where it writes and how much, or the size asked
-	// for, where that applies.
+	// Offset and Bytes are the position and length of a write. For operations
+	// that set a size, Bytes is that size.
 	Offset, Bytes int64
 }
 
@@ -75,30 +79,31 @@ func (o Op) String() string {
 	return fmt.Sprintf("%d: %s %s [%d+%d]", o.N, o.Kind, o.Name, o.Offset, o.Bytes)
 }
 
-// FS is the file system. It has one root directory, which is durable. Make one
-// with [New]; it is safe for concurrent use.
+// FS is the file system. It has one durable root directory. Create one with
+// [New]. An FS is safe for concurrent use.
 type FS struct {
-	mu      sync.Mutex // guards all below, and all nodes and files
-	seen    entries    // what the program sees
-	disk    entries    // what a loss of power leaves
-	pending []change   // from disk to seen, in order
+	mu      sync.Mutex // guards all fields below, and all nodes and files
+	seen    entries    // the state that the program sees
+	disk    entries    // the state after a loss of power
+	pending []change   // changes from disk to seen, in order
 	locks   map[string]string
 	count   int
 	crashAt int
 	crashed bool
-	free    int64 // < 0 is unlimited
+	free    int64 // negative means unlimited
 	hook    func(Op) error
 }
 
-// entries are the names in the file system. A directory has a nil node.
+// entries maps the names in the file system to nodes. A directory has a nil
+// node.
 type entries map[string]*node
 
-// change is a change of one directory that is not yet on disk.
+// change is one directory change that is not yet on disk.
 type change struct {
 	dir    string
 	remove string // name to remove, or ""
 	add    string // name to add, or ""
-	node   *node  // what is added
+	node   *node  // the node to add
 }
 
 func (c change) apply(to entries) {
@@ -117,44 +122,44 @@ func New() *FS {
 	return &FS{seen: entries{}, disk: entries{}, locks: make(map[string]string), free: -1}
 }
 
-// Ops returns how many operations that change something were begun.
+// Ops returns the number of started operations that change the file system.
 func (f *FS) Ops() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count
 }
 
-// CrashAt makes the n-th operation that changes something, counted as by Ops,
-// and everything after it fail with ErrCrashed. What that operation was about
-// to do is neither done nor undone: it is not on disk, but it may be, as
-// [FS.Survive] decides. 0 is never.
+// CrashAt crashes the file system at the n-th operation that changes it, as
+// counted by Ops. That operation and all later ones fail with ErrCrashed. The
+// effect of the n-th operation stays unsynced: [FS.Survive] decides whether it
+// is on disk. 0 means never.
 func (f *FS) CrashAt(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.crashAt = n
 }
 
-// Crashed reports whether the crash has come.
+// Crashed reports whether the file system has crashed.
 func (f *FS) Crashed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.crashed
 }
 
-// SetHook calls hook before each operation. If it returns an error, the
-// operation is not done and returns it. A Sync that fails so loses what it
-// should have written: no later Sync writes it either, while reads go on
-// showing it, as they do from a page cache. The hook may call the methods of
-// FS that are not those of vfs.FS. Nil is no hook.
+// SetHook sets a hook that runs before each operation. If the hook returns an
+// error, the operation does nothing and returns that error. A Sync that fails
+// this way loses its data: no later Sync writes it, but reads still show it, as
+// they do from a page cache. The hook may call the methods of FS that are not
+// methods of vfs.FS. A nil hook removes it.
 func (f *FS) SetHook(hook func(Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hook = hook
 }
 
-// SetFree sets how many bytes can still be taken. A write that needs more
-// writes what fits and fails with syscall.ENOSPC; an Allocate that needs more
-// does nothing and fails. Below 0 is unlimited.
+// SetFree sets how many bytes are free. A write that needs more writes as much
+// as fits and fails with syscall.ENOSPC. An Allocate that needs more fails and
+// allocates nothing. A negative value means unlimited.
 func (f *FS) SetFree(bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,8 +180,8 @@ func (f *FS) Files() []string {
 	return names
 }
 
-// FlipBit inverts one bit (0 to 7) of the byte at an offset of a file, seen and
-// on disk.
+// FlipBit inverts one bit (0 to 7) of the byte at an offset of a file, both in
+// the seen state and on disk.
 func (f *FS) FlipBit(name string, offset int64, bit uint) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,8 +193,8 @@ func (f *FS) FlipBit(name string, offset int64, bit uint) error {
 	return nil
 }
 
-// begin counts an operation and asks whether it fails. crashing says that the
-// operation is the one that a crash cuts off: its effect stays unsynced.
+// begin counts an operation and decides whether it fails. If crashing is true,
+// the crash happens at this operation and its effect stays unsynced.
 func (f *FS) begin(kind OpKind, name string, offset, bytes int64) (crashing bool, err error) {
 	f.mu.Lock()
 	if f.crashed {
@@ -220,8 +225,9 @@ func pathError(kind OpKind, name string, err error) error {
 	return &fs.PathError{Op: kind.String(), Path: name, Err: err}
 }
 
-// change does op to what the program sees, unless begin refused it. At a crash
-// it is done as well: what survives is decided later.
+// change applies op to the seen state, unless begin refuses the operation. At a
+// crash it still applies op, because [FS.Survive] decides what reaches the
+// disk.
 func (f *FS) change(kind OpKind, name string, offset, bytes int64, op func() error) error {
 	crashing, err := f.begin(kind, name, offset, bytes)
 	if err != nil && !crashing {
@@ -235,20 +241,20 @@ func (f *FS) change(kind OpKind, name string, offset, bytes int64, op func() err
 	return err
 }
 
-// link adds a directory's change to what is seen and to what is pending.
+// link adds a directory change to the seen state and to the pending changes.
 func (f *FS) link(c change) {
 	c.apply(f.seen)
 	f.pending = append(f.pending, c)
 }
 
-// isDir reports whether a directory is seen.
+// isDir reports whether the program sees a directory of that name.
 func (f *FS) isDir(dir string) bool {
 	n, ok := f.seen[dir]
 	return filepath.Dir(dir) == dir || dir == "." || ok && n == nil
 }
 
-// MkdirAll implements vfs.FS. A new directory is durable after SyncDir of its
-// parent, as a file is.
+// MkdirAll implements vfs.FS. Like a new file, a new directory is durable after
+// SyncDir of its parent.
 func (f *FS) MkdirAll(dir string) error {
 	dir = filepath.Clean(dir)
 	return f.change(MkdirAll, dir, 0, 0, func() error {
@@ -295,7 +301,7 @@ func (f *FS) Open(name string) (vfs.File, error) {
 	return &file{fs: f, name: filepath.Clean(name), node: n}, nil
 }
 
-// find looks a file up.
+// find looks up a file.
 func (f *FS) find(kind OpKind, name string) (*node, error) {
 	name = filepath.Clean(name)
 	if _, err := f.begin(kind, name, 0, 0); err != nil {
@@ -344,8 +350,8 @@ func (f *FS) List(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Rename implements vfs.FS. Inside one directory a crash leaves the old name
-// or the new one, never both and never none.
+// Rename implements vfs.FS. Within one directory, a crash leaves either the old
+// name or the new one, never both and never neither.
 func (f *FS) Rename(oldName, newName string) error {
 	oldName, newName = filepath.Clean(oldName), filepath.Clean(newName)
 	return f.change(Rename, oldName, 0, 0, func() error {
@@ -383,7 +389,7 @@ func (f *FS) Remove(name string) error {
 	})
 }
 
-// give returns space.
+// give returns space to the disk.
 func (f *FS) give(bytes int64) {
 	if f.free >= 0 {
 		f.free += bytes
@@ -413,7 +419,7 @@ func (f *FS) SyncDir(dir string) error {
 	return nil
 }
 
-// Lock implements vfs.FS. A lock ends with its Close, and with a crash.
+// Lock implements vfs.FS. A lock ends with its Close or with a crash.
 func (f *FS) Lock(name, holder string) (io.Closer, error) {
 	name = filepath.Clean(name)
 	err := f.change(Lock, name, 0, int64(len(holder)), func() error {

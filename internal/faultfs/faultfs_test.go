@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// must fails the test at once on an error.
+// must fails the test immediately on an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -23,7 +23,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// create makes a file with a content, none of it synced.
+// create creates a file with unsynced content.
 func create(t *testing.T, f *faultfs.FS, name, content string) vfs.File {
 	t.Helper()
 	file, err := f.Create(name)
@@ -41,7 +41,7 @@ func write(t *testing.T, file vfs.File, offset int64, content string) {
 	}
 }
 
-// wantFile wants a file with this content.
+// wantFile checks that a file exists and has this content.
 func wantFile(t *testing.T, f *faultfs.FS, name, content string) {
 	t.Helper()
 	got, err := f.ReadFile(name)
@@ -51,7 +51,7 @@ func wantFile(t *testing.T, f *faultfs.FS, name, content string) {
 	}
 }
 
-// wantNone wants no such file.
+// wantNone checks that no such file exists.
 func wantNone(t *testing.T, f *faultfs.FS, name string) {
 	t.Helper()
 	if _, err := f.ReadFile(name); !errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func TestOnlySyncedContentSurvives(t *testing.T) {
 	must(t, file.Sync())
 	write(t, file, 3, "LOST AND LONGER")
 	wantFile(t, f, "a", "synLOST AND LONGER")
-	for range 2 { // asking does not change the answer
+	for range 2 { // Survive does not change the file system
 		wantFile(t, f.Survive(faultfs.OnlySynced, nil), "a", "synced")
 		wantFile(t, f.Survive(faultfs.Everything, nil), "a", "synLOST AND LONGER")
 	}
@@ -158,7 +158,7 @@ func TestOnlySyncedNamesSurvive(t *testing.T) {
 	file := create(t, f, "d/a", "a")
 	must(t, file.Sync())
 	must(t, f.SyncDir("d"))
-	wantNone(t, f.Survive(faultfs.OnlySynced, nil), "d/a") // d itself is not there
+	wantNone(t, f.Survive(faultfs.OnlySynced, nil), "d/a") // d itself is missing
 	must(t, f.SyncDir("."))
 	wantFile(t, f.Survive(faultfs.OnlySynced, nil), "d/a", "a")
 
@@ -179,8 +179,8 @@ func TestOnlySyncedNamesSurvive(t *testing.T) {
 	wantNone(t, f.Survive(faultfs.OnlySynced, nil), "d/b")
 }
 
-// TestTornWritesLeaveAnyPart wants each kind of tear to come up, and never
-// half a sector.
+// TestTornWritesLeaveAnyPart checks that every kind of tear occurs, and that no
+// sector is ever torn.
 func TestTornWritesLeaveAnyPart(t *testing.T) {
 	t.Parallel()
 	f := faultfs.New()
@@ -263,7 +263,7 @@ func TestCrashStopsEverythingAtTheOperation(t *testing.T) {
 		if _, err := file.WriteAt([]byte("content"), 0); err != nil {
 			return err
 		}
-		if _, err := file.ReadAt(make([]byte, 3), 0); err != nil { // is not counted
+		if _, err := file.ReadAt(make([]byte, 3), 0); err != nil { // reads are not counted
 			return err
 		}
 		if err := file.Sync(); err != nil {
@@ -290,7 +290,7 @@ func TestCrashStopsEverythingAtTheOperation(t *testing.T) {
 		if n == 1 {
 			wantFile(t, killed, "a", "")
 		} else {
-			wantFile(t, killed, "a", "content") // the last write may have come through
+			wantFile(t, killed, "a", "content") // the last write may have reached the disk
 		}
 	}
 }
@@ -313,7 +313,7 @@ func TestFailedSyncLosesWhatItShouldHaveWritten(t *testing.T) {
 	}
 	f.SetHook(nil)
 	write(t, file, 512, "kept")
-	must(t, file.Sync()) // succeeds, and proves nothing
+	must(t, file.Sync()) // succeeds, but the lost data stays lost
 	left, err := f.Survive(faultfs.OnlySynced, nil).ReadFile("a")
 	must(t, err)
 	if string(left[:4]) != "1111" || string(left[512:516]) != "kept" {
@@ -322,7 +322,7 @@ func TestFailedSyncLosesWhatItShouldHaveWritten(t *testing.T) {
 	if seen, _ := f.ReadFile("a"); string(seen[:4]) != "lost" {
 		t.Errorf("the page cache shows %q", seen[:4])
 	}
-	write(t, file, 4, "!") // written again as a whole
+	write(t, file, 4, "!") // writes the whole sector again
 	must(t, file.Sync())
 	left, err = f.Survive(faultfs.OnlySynced, nil).ReadFile("a")
 	must(t, err)
@@ -347,7 +347,7 @@ func TestSpaceRunsOutInTheMiddleOfAWrite(t *testing.T) {
 		t.Errorf("wrote %d, %v, want 0 and ENOSPC", n, err)
 	}
 	write(t, file, 0, "over")     // takes no space
-	write(t, reserved, 50, "has") // was reserved
+	write(t, reserved, 50, "has") // uses reserved space
 	if err := reserved.Allocate(101); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("allocate: %v, want ENOSPC", err)
 	}
@@ -426,7 +426,7 @@ func TestLockNamesItsHolderAndEndsWithACrash(t *testing.T) {
 	must(t, held.Close())
 	again, err := f.Lock("lock", "process 4")
 	must(t, err)
-	must(t, held.Close()) // frees nothing that it does not hold
+	must(t, held.Close()) // frees only the space that the file holds
 	if _, err := f.Lock("lock", "process 5"); !errors.As(err, &locked) || locked.Holder != "process 4" {
 		t.Errorf("third lock: %v", err)
 	}

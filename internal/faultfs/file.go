@@ -35,7 +35,7 @@ func (f *file) ReadAt(p []byte, offset int64) (int, error) {
 	return int(rest), io.EOF
 }
 
-// read begins an operation that only reads.
+// read begins a read operation.
 func (f *file) read(kind OpKind) error {
 	if f.closed.Load() {
 		return pathError(kind, f.name, fs.ErrClosed)
@@ -75,7 +75,7 @@ func (f *file) WriteAt(p []byte, offset int64) (n int, err error) {
 	return n, err
 }
 
-// take takes the space for a file up to a size, and reports whether there is
+// take reserves the space for a file up to a size. It reports whether there was
 // enough.
 func (f *FS) take(n *node, size int64) bool {
 	need := max(size-n.backed, 0)
@@ -106,8 +106,8 @@ func (f *file) Sync() error {
 	return err
 }
 
-// Truncate implements vfs.File. It takes no space: a write into what was added
-// may run out of it.
+// Truncate implements vfs.File. It reserves no space, so a write into the added
+// part can run out of space.
 func (f *file) Truncate(size int64) error {
 	return f.change(Truncate, 0, size, func() error {
 		before := f.node.backed

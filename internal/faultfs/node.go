@@ -4,25 +4,25 @@ import "math/bits"
 
 const (
 	pageSize   = 4096
-	sectorSize = 512 // what a disk writes whole or not at all
+	sectorSize = 512 // a disk writes a sector completely or not at all
 )
 
-// node is the content of a file: what is seen, and what is on disk. Pages that
-// were never written are absent and read as zero, so that a large allocation
-// costs nothing.
+// node is the content of a file: the seen content and the content on disk.
+// Pages that were never written are absent and read as zero, so a large
+// allocation costs nothing.
 type node struct {
 	pages    map[int64]*page
 	unsynced map[int64]bool // pages with sectors that are not on disk
 	size     int64
 	diskSize int64
-	backed   int64 // up to where space is taken
+	backed   int64 // space is reserved up to this offset
 }
 
-// page is a part of a file; a bit of dirty and lost stands for one sector.
+// page is a part of a file. Each bit of dirty and lost stands for one sector.
 type page struct {
 	seen, disk [pageSize]byte
 	dirty      uint8 // written since the last sync
-	lost       uint8 // not written by a sync that failed
+	lost       uint8 // lost by a failed sync
 }
 
 func newNode() *node {
@@ -42,7 +42,7 @@ func (n *node) readAt(p []byte, offset int64) {
 	}
 }
 
-// writeAt writes to what is seen.
+// writeAt writes to the seen content.
 func (n *node) writeAt(p []byte, offset int64) {
 	n.size = max(n.size, offset+int64(len(p)))
 	n.backed = max(n.backed, offset+int64(len(p)))
@@ -55,7 +55,8 @@ func (n *node) writeAt(p []byte, offset int64) {
 	}
 }
 
-// touch returns a page whose bytes from, to, are about to be changed.
+// touch returns a page for writing and marks the sectors of its bytes [from,
+// to) as dirty.
 func (n *node) touch(number, from, to int64) *page {
 	pg := n.pages[number]
 	if pg == nil {
@@ -70,8 +71,8 @@ func (n *node) touch(number, from, to int64) *page {
 	return pg
 }
 
-// truncate sets the size that is seen. What is cut off reads as zero if the
-// file grows again.
+// truncate sets the seen size. If the file grows again, the removed part reads
+// as zero.
 func (n *node) truncate(size int64) {
 	for number := range n.pages {
 		from := max(size-number*pageSize, 0)
@@ -83,7 +84,7 @@ func (n *node) truncate(size int64) {
 	n.backed = min(n.backed, size)
 }
 
-// sync brings to disk what no failed sync has lost.
+// sync writes to disk all sectors that no failed sync has lost.
 func (n *node) sync() {
 	for number := range n.unsynced {
 		pg := n.pages[number]
@@ -96,8 +97,8 @@ func (n *node) sync() {
 	n.diskSize = n.size
 }
 
-// lose is a sync that failed: what it should have written is clean to the
-// system, and not on disk.
+// lose simulates a failed sync. The system considers the sectors clean, but
+// they are not on disk.
 func (n *node) lose() {
 	for number := range n.unsynced {
 		pg := n.pages[number]
@@ -106,7 +107,7 @@ func (n *node) lose() {
 	}
 }
 
-// write brings some sectors of a page to disk.
+// write writes some sectors of a page to disk.
 func (pg *page) write(sectors uint8) {
 	for ; sectors != 0; sectors &= sectors - 1 {
 		at := bits.TrailingZeros8(sectors) * sectorSize
@@ -114,7 +115,7 @@ func (pg *page) write(sectors uint8) {
 	}
 }
 
-// flip inverts a bit, seen and on disk.
+// flip inverts a bit in the seen content and on disk.
 func (n *node) flip(offset int64, bit uint) {
 	pg := n.pages[offset/pageSize]
 	if pg == nil {

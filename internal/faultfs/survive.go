@@ -8,19 +8,19 @@ import (
 	"slices"
 )
 
-// Policy says what is left when the program ends in the middle.
+// Policy selects the state after the program ends without closing its files.
 type Policy uint8
 
 const (
-	// OnlySynced leaves what was synced and nothing else: the power is lost
-	// before the disk was told of anything.
+	// OnlySynced keeps synced data and nothing else: the power failed before
+	// the disk received any other write.
 	OnlySynced Policy = iota
-	// Torn leaves what was synced, and any part of the rest: any sectors of 512
-	// bytes of unsynced writes in any order, any of the unsynced changes of
-	// directories, and a size in between.
+	// Torn keeps synced data and any part of the rest. That is any 512-byte
+	// sectors of unsynced writes in any order, any unsynced directory changes,
+	// and any size in between.
 	Torn
-	// Everything leaves all that the program has seen: it was killed, and the
-	// system lives on.
+	// Everything keeps all that the program has seen: the process was killed,
+	// and the operating system kept running.
 	Everything
 )
 
@@ -37,9 +37,10 @@ func (p Policy) String() string {
 	return "invalid"
 }
 
-// Survive returns a new file system with what the policy leaves of this one,
-// all of it on disk; without locks, faults and limits. This one stays as it
-// is, so that it can be asked again. Random is used for Torn alone.
+// Survive returns a new file system with the data that survives under the
+// policy. All of it is on disk. The new file system has no locks, faults or
+// limits. Survive does not change f, so you can call it again. It uses random
+// for Torn only.
 func (f *FS) Survive(policy Policy, random *rand.Rand) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +71,7 @@ func (f *FS) Survive(policy Policy, random *rand.Rand) *FS {
 	return next
 }
 
-// hasParents reports whether all directories above a name are there.
+// hasParents reports whether all parent directories of a name exist.
 func hasParents(left entries, name string) bool {
 	for dir := filepath.Dir(name); dir != "." && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		if n, ok := left[dir]; !ok || n != nil {
@@ -80,7 +81,8 @@ func hasParents(left entries, name string) bool {
 	return true
 }
 
-// survive returns a copy of a file with what the policy leaves of it.
+// survive returns a copy of a file with the data that survives under the
+// policy.
 func (n *node) survive(policy Policy, random *rand.Rand) *node {
 	left := &node{pages: make(map[int64]*page, len(n.pages)), unsynced: make(map[int64]bool)}
 	keeps := func(sector int64) bool { return policy == Everything }
@@ -121,9 +123,9 @@ func sign(n int64) int64 {
 	return 1
 }
 
-// tear chooses which unsynced sectors of a file reach the disk: none, all, any,
-// those before a point as when writes go in order, or those behind it as when
-// they do not.
+// tear chooses which unsynced sectors of a file reach the disk. The choices are
+// none, all, any, those before a point (writes in order) and those after a
+// point (writes out of order).
 func tear(random *rand.Rand, n *node) func(sector int64) bool {
 	var sectors []int64
 	for number := range n.unsynced {
