@@ -79,7 +79,7 @@ func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
 	segment := writeFile(t, filepath.Join(dir, "keys", "00000001.seg"), "x")
 	got = run(t, "", "doctor", file)
 	got.check(t, exitFound, "1 broken")
-	if !strings.Contains(got.stdout, "STORE is corrupt at offset 0: it is missing, but there are segments") {
+	if !strings.Contains(got.stdout, "STORE is corrupt at offset 0: the file is missing, but the directory has segments") {
 		t.Errorf("%+v", got)
 	}
 	if err := os.Rename(segment, filepath.Join(dir, "keys", "letter.txt")); err != nil {
@@ -87,7 +87,7 @@ func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
 	}
 	got = run(t, "", "doctor", file)
 	got.check(t, exitFound, "1 broken")
-	if !strings.Contains(got.stdout, `is not a store and not empty: it has "letter.txt"`) {
+	if !strings.Contains(got.stdout, `is not a store and not empty: it contains "letter.txt"`) {
 		t.Errorf("%+v", got)
 	}
 	if entries, err := os.ReadDir(filepath.Join(dir, "keys")); err != nil || len(entries) != 1 {

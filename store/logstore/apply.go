@@ -10,21 +10,21 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// worker applies the entries of some shards. Each worker walks every record and
-// takes what is its own, so that the entries of one key are applied in order
-// without any exchange between workers.
+// worker applies the entries of its shards. Every worker walks every record and
+// takes only the entries of its own shards. The entries of one key are
+// therefore applied in order, and workers exchange nothing.
 type worker struct {
 	loader *loader
-	mask   uint64 // a shard is the worker's if it and mask are number
+	mask   uint64 // a shard belongs to the worker if shard&mask == number
 	number uint64
 	tally  tally
 	claims map[semel.Digest]claim
-	values map[string]value // of the first worker only
+	values map[string]value // set in the first worker only
 	group  []pending
 	err    error
 }
 
-// pending is a compact entry on its way into the index.
+// pending is a compact entry that is queued for the index.
 type pending struct {
 	off     int
 	tag     uint64
@@ -76,7 +76,7 @@ func (l *loader) apply(img *image) error {
 	return nil
 }
 
-// merge brings what the workers gathered into the store.
+// merge adds the results of the workers to the store.
 func (l *loader) merge() {
 	s := l.store
 	for _, w := range l.workers {
@@ -89,7 +89,7 @@ func (l *loader) merge() {
 	}
 }
 
-// summarise rebuilds the summary of a segment that is not sealed.
+// summarise rebuilds the summary of an unsealed segment.
 func (l *loader) summarise(img *image) {
 	g := img.segment
 	if g.sealed {
@@ -112,7 +112,7 @@ func (l *loader) summarise(img *image) {
 	}
 }
 
-// record applies the worker's entries of a record.
+// record applies those entries of a record that belong to the worker.
 func (w *worker) record(img *image, r record) error {
 	off, end := r.off+recordHead, r.end()-recordTrail
 	for range r.count {
@@ -150,7 +150,7 @@ func (w *worker) record(img *image, r record) error {
 }
 
 func (w *worker) bad(img *image, r record) error {
-	return w.loader.store.corrupt(img.segment, r.off, errors.New("a record's entries do not decode"))
+	return w.loader.store.corrupt(img.segment, r.off, errors.New("cannot decode the entries of a record"))
 }
 
 // add queues a compact entry.
@@ -165,8 +165,8 @@ func (w *worker) add(img *image, off int, h uint64, meta uint32) {
 	})
 }
 
-// flush applies the queued entries. It looks at all their slots first, so that
-// the waits for memory overlap.
+// flush applies the queued entries. It touches all their slots first, so that
+// the memory latencies overlap.
 func (w *worker) flush(img *image) error {
 	w.touch()
 	for _, p := range w.group {
@@ -178,7 +178,7 @@ func (w *worker) flush(img *image) error {
 	return nil
 }
 
-// touch is index.touch for what is queued.
+// touch is index.touch for the queued entries.
 //
 //go:noinline
 func (w *worker) touch() (sum uint64) {
@@ -191,7 +191,7 @@ func (w *worker) touch() (sum uint64) {
 	return sum
 }
 
-// put makes the entry at an offset the one of its key.
+// put makes the entry at an offset the current entry of its key.
 func (w *worker) put(img *image, p pending) error {
 	l := w.loader
 	d := semel.Digest(img.bytes[p.off:])
@@ -221,7 +221,8 @@ func (w *worker) put(img *image, p pending) error {
 	return nil
 }
 
-// sameKey compares a digest with the one at an earlier position.
+// sameKey reports whether the entry at an earlier position has the given
+// digest.
 func (w *worker) sameKey(img *image, pos uint64, d *semel.Digest) (bool, error) {
 	g, off := w.loader.store.log.at(pos), offset(pos)
 	if g == img.segment {
@@ -240,7 +241,7 @@ func (w *worker) rich(img *image, r record, off int, b []byte) error {
 	if !ok {
 		return w.bad(img, r)
 	}
-	// What is queued comes before it.
+	// The queued entries precede this one.
 	if err := w.flush(img); err != nil {
 		return err
 	}
@@ -256,7 +257,8 @@ func (w *worker) rich(img *image, r record, off int, b []byte) error {
 	case e.kind == kindRemoval:
 		return w.put(img, gone)
 	case e.kind == kindClaim:
-		// A done entry before it had expired, whatever the clock says now.
+		// An earlier done entry had expired by then, whatever the clock says
+		// now.
 		if err := w.put(img, gone); err != nil {
 			return err
 		}
@@ -274,7 +276,8 @@ func (w *worker) value(img *image, off int, e *entry) {
 	w.values[e.rich.holder] = value{e.rich.data, img.segment.position(off)}
 }
 
-// claimOf returns a durable claim as it is after its process ended: unknown.
+// claimOf returns the state of a durable claim after its process ended:
+// unknown.
 func claimOf(r *rich, pos uint64) claim {
 	return claim{
 		token: r.token, nonce: r.nonce, name: r.holder, first: r.first, leaseEnd: r.until,

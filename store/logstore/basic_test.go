@@ -14,7 +14,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// small makes stores that rotate often, so that tests cross segments.
+// small returns options for a store that rotates often, so that tests cross
+// segments.
 func small() *Options { return &Options{SegmentSize: minSegmentSize, CacheBytes: minCacheBytes} }
 
 func open(t testing.TB, dir string, opts *Options) *Store {
@@ -38,7 +39,7 @@ func reopen(t testing.TB, s *Store) *Store {
 
 func key(n int) semel.Key { return semel.Key{Scope: "test", ID: fmt.Sprintf("id-%d", n)} }
 
-// claimDone claims keys as done and returns the decisions.
+// claimDone makes Done claims of keys and returns the decisions.
 func claimDone(t testing.TB, s *Store, from, to int, window time.Duration) []semel.Decision {
 	t.Helper()
 	var reqs []semel.ClaimRequest
@@ -131,7 +132,7 @@ func TestResultsSurviveReopening(t *testing.T) {
 		if a.Decision != semel.Fresh {
 			t.Fatalf("claim %d: %s", i, a.Decision)
 		}
-		for range 2 { // a repeated completion succeeds
+		for range 2 { // repeating a completion succeeds
 			if err := complete(t, s, semel.CompleteRequest{Key: key(i), Token: a.Claim.Token, Result: results[i]}); err != nil {
 				t.Fatalf("complete %d: %v", i, err)
 			}
@@ -184,15 +185,15 @@ func TestOneProcessOpensAStore(t *testing.T) {
 	if !errors.Is(err, ErrLocked) || !errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) != semel.ClassRetryable {
 		t.Errorf("second Open: %v is not ErrLocked, or of class %s", err, semel.Classify(err))
 	}
-	// Who waited is let in.
+	// A caller that waited for the lock can open the store.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	open(t, s.dir, nil)
 }
 
-// TestLockedStoreWhoseHolderIsNotKnown is locked by a process that has not yet
-// written who it is.
+// TestLockedStoreWhoseHolderIsNotKnown opens a store while the process that
+// locked it has not yet written its name.
 func TestLockedStoreWhoseHolderIsNotKnown(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), nil)

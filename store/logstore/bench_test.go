@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// id returns the n-th of a sequence of random 16-byte ids.
+// id returns the n-th id in a sequence of random 16-byte ids.
 func id(n uint64) string {
 	var b [16]byte
 	x := n*0x9e3779b97f4a7c15 + 1
@@ -28,8 +28,8 @@ func id(n uint64) string {
 	return string(b[:])
 }
 
-// BenchmarkRawSync is what the disk allows: one write and one sync of an
-// allocated file.
+// BenchmarkRawSync measures the limit that the disk sets: one write and one
+// sync of an allocated file.
 func BenchmarkRawSync(b *testing.B) {
 	f, err := vfs.OS{}.Create(filepath.Join(b.TempDir(), "f"))
 	if err != nil {
@@ -104,8 +104,8 @@ func BenchmarkClaimDoneBatches(b *testing.B) {
 	}
 }
 
-// BenchmarkTx claims 5M keys, 20 % of them duplicates: half of those within the
-// last 1,000 keys, half anywhere before.
+// BenchmarkTx claims 5M keys, 20 % of them duplicates. Half of the duplicates
+// repeat one of the last 1,000 keys, the other half any earlier key.
 func BenchmarkTx(b *testing.B) {
 	const n = 5_000_000
 	for b.Loop() {

@@ -7,8 +7,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// claim is what the store remembers of a key that is claimed or unknown. A key
-// is in the claims or in the index, never in both.
+// claim is the state of a key that is claimed or unknown. A key is in the
+// claims or in the index, never in both.
 type claim struct {
 	token       semel.Token
 	nonce       uint64
@@ -19,16 +19,17 @@ type claim struct {
 	hold        bool // becomes unknown when the lease ends
 	unknown     bool
 	durable     bool // in the log, at pos
-	used        bool // set by the table that it is in
+	used        bool // set by the table that contains it
 	pos         uint64
 	fingerprint semel.Fingerprint
 	key         semel.Key // with Options.KeepIDs
 }
 
-// claimBytes is about what a claim takes in memory, with its name.
+// claimBytes is the approximate memory of a claim and its name.
 const claimBytes = 192
 
-// holderMost is how much of a holder's name is written: it is for people.
+// holderMost limits how many bytes of a holder's name are stored. The name is
+// for people only.
 const holderMost = 256
 
 // state returns the claim's state at a time.
@@ -47,7 +48,7 @@ func (c *claim) grant() semel.Claim {
 	return semel.Claim{Token: c.token, Attempt: int(c.attempt), LeaseEnd: timeOf(c.leaseEnd)}
 }
 
-// rich returns the form in which a claim is written.
+// rich returns the encoded form of a claim.
 func (c *claim) rich() rich {
 	return rich{
 		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown,
@@ -56,9 +57,9 @@ func (c *claim) rich() rich {
 	}
 }
 
-// Claim implements semel.Store. It does not wait for the disk, but for one
-// durable write where Hold or Done is set or an answer rests on a record that
-// is just being written.
+// Claim implements semel.Store. It waits for one durable write if Hold or Done
+// is set, or if an answer depends on a record that is not yet durable.
+// Otherwise it does not wait for the disk.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -82,7 +83,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	if settled := s.settle(ctx, o); settled != nil {
 		for i := range answers {
 			if answers[i].Err == nil {
-				answers[i] = semel.ClaimAnswer{} // what an answer rests on may not last
+				answers[i] = semel.ClaimAnswer{} // the record behind an answer may be lost
 			}
 		}
 		return settled
@@ -90,7 +91,7 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return err
 }
 
-// digestAll fills o.digests with those of the keys that are fit for it.
+// digestAll fills o.digests with the digests of the valid keys.
 func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
 	memo := digestMemo(s)
 	for i := range n {
@@ -102,7 +103,7 @@ func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
 	}
 }
 
-// claimRoom bounds what a claim adds to the log.
+// claimRoom returns an upper bound of the bytes that a claim adds to the log.
 func (s *Store) claimRoom(r *semel.ClaimRequest) int {
 	if !r.Hold && !(r.Done && s.opts.KeepIDs) {
 		return richLeast
@@ -114,18 +115,18 @@ func (s *Store) claimRoom(r *semel.ClaimRequest) int {
 	return n
 }
 
-// richLeast bounds the length of any entry without strings and data.
+// richLeast is an upper bound of the size of an entry without strings and data.
 var richLeast = new(rich).size()
 
-// plan finds out what must be read to decide on a key.
+// plan queues the reads that the decision on a key needs.
 func (s *Store) plan(o *op, d *semel.Digest) {
 	sh, tag := split(d)
 	if x := &s.index.shards[sh]; x.has(x.seek(tag), tag) {
-		_, _, _, _ = s.find(o, d) // decide sees its errors
+		_, _, _, _ = s.find(o, d) // decide handles the errors
 	}
 }
 
-// claimOne decides on one claim. It returns false if it must read first.
+// claimOne decides one claim. It returns false if it must read first.
 func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer) bool {
 	now := o.now
 	if c := s.claims.get(d); c != nil {
@@ -156,10 +157,10 @@ func (s *Store) claimOne(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel
 	return true
 }
 
-// answerDone answers a claim of a key that is done.
+// answerDone answers the claim of a done key.
 func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f *found) {
 	e := &f.entry
-	// The answer holds after a crash only if the record does.
+	// The answer survives a crash only if the record does.
 	o.waitFor(s.pendingAt(f.pos))
 	switch {
 	case mismatch(half(r.Fingerprint), e.print):
@@ -168,17 +169,17 @@ func (s *Store) answerDone(o *op, r *semel.ClaimRequest, a *semel.ClaimAnswer, f
 			a.Claim = semel.Claim{Token: e.rich.token, Attempt: int(e.rich.attempt)}
 		}
 	case r.Done && e.check != 0 && e.check == o.checkOfOwner(&r.Owner):
-		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
+		a.Decision = semel.Fresh // a retry of this claim after its answer was lost; Attempt is not set
 	default:
 		a.Decision = semel.Duplicate
 		a.Result = e.result()
 	}
 }
 
-// mismatch reports whether two half fingerprints cannot be of one payload.
+// mismatch reports whether two half fingerprints prove different payloads.
 func mismatch(a, b uint64) bool { return a != 0 && b != 0 && a != b }
 
-// result returns what a done entry left behind.
+// result returns the result that a done entry stores.
 func (e *entry) result() semel.Result {
 	if e.rich == nil || e.rich.resultKind == semel.NoResult {
 		return semel.Result{}
@@ -186,7 +187,7 @@ func (e *entry) result() semel.Result {
 	return semel.Result{Kind: e.rich.resultKind, Data: e.rich.data}
 }
 
-// claimAgain decides on a claim of a key that is claimed or unknown.
+// claimAgain decides the claim of a key that is already claimed or unknown.
 func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, c *claim, now int64) {
 	state := c.state(now)
 	switch {
@@ -205,14 +206,16 @@ func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *sem
 	}
 }
 
-// waitForClaim makes a granted claim wait until it is durable, if it will be.
+// waitForClaim makes the call wait for a granted claim's record, if the claim is
+// in the log.
 func (s *Store) waitForClaim(o *op, c *claim) {
 	if c.durable {
 		o.waitFor(s.pendingAt(c.pos))
 	}
 }
 
-// grant gives the key to the caller. Old is the claim whose lease ended, or new.
+// grant gives the key to the caller. Old is the claim whose lease ended, or a
+// new claim.
 func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.ClaimAnswer, old *claim, now int64) {
 	a.Decision = semel.Fresh
 	if r.Done {
@@ -226,7 +229,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 			check: o.checkOfOwner(&r.Owner),
 			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key)},
 		}
-		s.claims.remove(d) // and with it old
+		s.claims.remove(d) // also invalidates old
 		s.addDone(o, d, &x, now)
 		return
 	}
@@ -246,7 +249,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	a.Claim = c.grant()
 }
 
-// writeClaim makes a claim durable.
+// writeClaim appends a claim to the log.
 func (s *Store) writeClaim(o *op, d *semel.Digest, c *claim) {
 	r := c.rich()
 	o.buf = r.encode(o.buf[:0], d, kindClaim)
@@ -254,7 +257,7 @@ func (s *Store) writeClaim(o *op, d *semel.Digest, c *claim) {
 	c.durable = true
 }
 
-// kept returns the readable key where the store keeps it.
+// kept returns the readable key if the store keeps keys.
 func (s *Store) kept(k semel.Key) semel.Key {
 	if !s.opts.KeepIDs {
 		return semel.Key{}
@@ -262,12 +265,12 @@ func (s *Store) kept(k semel.Key) semel.Key {
 	return k
 }
 
-// full reports whether the index has reached its limit.
+// full reports whether the index has reached its memory limit.
 func (s *Store) full() bool { return s.memoryBytes() >= s.opts.MaxIndexBytes }
 
 func (s *Store) memoryBytes() int64 { return s.index.bytes + int64(s.claims.count)*claimBytes }
 
 func (s *Store) errFull() error {
-	return fmt.Errorf("logstore: the index has %d keys and %d claims in %d bytes, and Options.MaxIndexBytes is %d: %w",
+	return fmt.Errorf("logstore: the index is full: %d keys and %d claims take %d bytes, Options.MaxIndexBytes is %d: %w",
 		s.index.count, s.claims.count, s.memoryBytes(), s.opts.MaxIndexBytes, semel.ErrStoreFull)
 }

@@ -7,40 +7,42 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// claims is the table of the keys that are claimed or unknown. Go's map does the
-// same; here a lookup touches one word of a small table and then the claim, which
-// lies where the last one that went was: a key is claimed and soon completed, so
-// that a few pieces of memory serve all. It is guarded by Store.mu.
+// claims is the table of the keys that are claimed or unknown. It behaves like
+// a Go map, but a lookup touches one word of a small table and then the claim.
+// A new claim reuses the memory of the last removed one. Most keys are
+// completed soon after their claim, so a few memory blocks serve all claims.
+// Store.mu guards it.
 type claims struct {
-	// slots is open addressing with linear probing, by the digest's bits: each
-	// is a tag, which has the home in its low bits, and the claim's number plus
-	// one; 0 is empty. Its length is a power of two, or 0.
+	// slots is an open-addressing table with linear probing, indexed by bits of
+	// the digest. Each slot holds a tag and the claim's number plus one. The
+	// low bits of the tag are the home slot. 0 is an empty slot. The length is
+	// a power of two, or 0.
 	slots []uint64
 	nodes []*[claimNodes]claimNode
-	free  []uint32 // numbers of claims that went
+	free  []uint32 // numbers of removed claims
 	count int
 }
 
-// claimNode is a claim with its digest: two lines of a processor's cache.
+// claimNode is a claim with its digest. It fills two cache lines.
 type claimNode struct {
 	digest semel.Digest
 	claim  claim
 }
 
 const (
-	claimNodes   = 256 // in one piece of memory
+	claimNodes   = 256 // nodes in one memory block
 	claimTagBits = 32
-	claimSlots   = 64 // at first
+	claimSlots   = 64 // initial number of slots
 )
 
-// claimTag returns the bits of a digest that the table is ordered by. They are
-// others than the index uses, whose order may show in what is claimed.
+// claimTag returns the digest bits that index the table. The index uses other
+// bits, because claims may arrive in index order.
 func claimTag(d *semel.Digest) uint64 { return uint64(binary.LittleEndian.Uint32(d[12:])) }
 
 func (c *claims) node(n uint32) *claimNode { return &c.nodes[n/claimNodes][n%claimNodes] }
 
-// find returns the slot of a digest and its claim, or where it would stand and
-// nil. There must be slots.
+// find returns the slot and the claim of a digest. If there is no claim, it
+// returns the slot where the claim belongs and nil. The table must have slots.
 func (c *claims) find(d *semel.Digest) (slot uint64, found *claimNode) {
 	tag, mask := claimTag(d), uint64(len(c.slots)-1)
 	slot = tag & mask
@@ -55,8 +57,8 @@ func (c *claims) find(d *semel.Digest) (slot uint64, found *claimNode) {
 	return slot, nil
 }
 
-// get returns the claim of a digest, or nil. It may be changed in place, and is
-// good until it is removed.
+// get returns the claim of a digest, or nil. The caller may change the claim in
+// place. The pointer is valid until the claim is removed.
 func (c *claims) get(d *semel.Digest) *claim {
 	if c.count == 0 {
 		return nil
@@ -67,7 +69,7 @@ func (c *claims) get(d *semel.Digest) *claim {
 	return nil
 }
 
-// put makes a claim the one of a digest.
+// put sets the claim of a digest.
 func (c *claims) put(d *semel.Digest, of *claim) {
 	if 2*(c.count+1) > len(c.slots) {
 		c.grow()
@@ -84,7 +86,7 @@ func (c *claims) put(d *semel.Digest, of *claim) {
 	n.claim.used = true
 }
 
-// number returns one that no claim has.
+// number returns an unused claim number.
 func (c *claims) number() uint32 {
 	if last := len(c.free) - 1; last >= 0 {
 		n := c.free[last]
@@ -98,7 +100,7 @@ func (c *claims) number() uint32 {
 	return n
 }
 
-// remove forgets the claim of a digest, if there is one.
+// remove deletes the claim of a digest, if there is one.
 func (c *claims) remove(d *semel.Digest) {
 	if c.count == 0 {
 		return
@@ -110,7 +112,8 @@ func (c *claims) remove(d *semel.Digest) {
 	*n = claimNode{}
 	c.free = append(c.free, uint32(c.slots[slot])-1)
 	c.count--
-	// What follows moves back, unless it stands between its home and the gap.
+	// Move the following slots back, unless a slot lies between its home and
+	// the gap.
 	mask := uint64(len(c.slots) - 1)
 	for next := (slot + 1) & mask; c.slots[next] != 0; next = (next + 1) & mask {
 		if home := c.slots[next] >> claimTagBits & mask; (next-home)&mask >= (next-slot)&mask {
@@ -137,8 +140,8 @@ func (c *claims) grow() {
 	}
 }
 
-// all returns the claims in no order. Those that were returned may be removed
-// meanwhile.
+// all returns the claims in no particular order. The caller may remove a claim
+// once it was returned.
 func (c *claims) all() iter.Seq2[*semel.Digest, *claim] {
 	return func(yield func(*semel.Digest, *claim) bool) {
 		for _, some := range c.nodes {
@@ -151,7 +154,7 @@ func (c *claims) all() iter.Seq2[*semel.Digest, *claim] {
 	}
 }
 
-// touch loads the slots where digests belong, as index.touch does.
+// touch loads the slots where the digests belong, like index.touch.
 //
 //go:noinline
 func (c *claims) touch(digests []semel.Digest) (sum uint64) {

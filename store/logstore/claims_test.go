@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// TestClaimsAreAMap compares the table with a map, over digests of which many
-// share a home, a tag, or stand at the table's end.
+// TestClaimsAreAMap compares the table with a map. Many of the digests share a
+// home or a tag, or lie at the end of the table.
 func TestClaimsAreAMap(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -21,7 +21,7 @@ func TestClaimsAreAMap(t *testing.T) {
 		tag := rnd.Uint32N(40) // crowded homes
 		switch i % 4 {
 		case 1:
-			tag = ^uint32(0) - tag // around the end of every table
+			tag = ^uint32(0) - tag // around the end of the table, whatever its size
 		case 2:
 			tag = rnd.Uint32()
 		}
@@ -47,7 +47,7 @@ func TestClaimsAreAMap(t *testing.T) {
 	}
 	for i := range 60_000 {
 		d := &digests[rnd.IntN(len(digests))]
-		if phase := i / 10_000; rnd.IntN(4) < 1+phase%3 { // it grows, and shrinks
+		if phase := i / 10_000; rnd.IntN(4) < 1+phase%3 { // the table grows and shrinks
 			token := semel.Token(i + 1)
 			table.put(d, &claim{token: token})
 			want[*d] = token

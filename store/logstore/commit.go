@@ -11,27 +11,29 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// batch is a record that gathers entries and is then written and synced. Who
-// makes a batch leads it: waits until the batch before is written, closes it
-// and writes it. Whatever arrives meanwhile joins, so there is no timer, and a
-// lone caller waits for nobody.
+// batch is a record that collects entries and is then written and synced. The
+// call that creates a batch leads it: it waits until the previous batch is
+// written, then closes its batch and writes it. Calls that arrive in the
+// meantime join the batch. So there is no timer, and a single caller does not
+// wait for other callers.
 type batch struct {
 	segment *segment
 	start   int // offset of the record
-	end     int // offset behind the record; 0 while it gathers
+	end     int // offset behind the record; 0 while it collects entries
 	seq     uint32
-	count   int   // entries
-	calls   int   // that wait for it
+	count   int   // number of entries
+	calls   int   // number of calls that wait for it
 	at      int64 // time of the record
 	prev    *batch
 	before  func() error // runs before the record is written
-	sealed  bool         // by a transaction
+	sealed  bool         // closed by a transaction
 	named   []namedValue // visible once the record is durable
 	done    chan struct{}
 	err     error // set before done is closed
 }
 
-// newBatch begins a record at the end of the log. It needs room; see reserve.
+// newBatch starts a record at the end of the log. The caller must have reserved
+// room; see reserve.
 func (s *Store) newBatch() *batch {
 	g := s.active
 	s.seq++
@@ -41,7 +43,7 @@ func (s *Store) newBatch() *batch {
 	return b
 }
 
-// closeBatch ends a record: nothing joins it any more.
+// closeBatch closes a record. No further entry can join it.
 func (s *Store) closeBatch(b *batch) {
 	if b.end != 0 {
 		return
@@ -52,7 +54,7 @@ func (s *Store) closeBatch(b *batch) {
 	g := b.segment
 	var trail [recordTrail]byte
 	binary.LittleEndian.PutUint32(trail[:], trailer)
-	// Room for the header's bytes as well, which commit fills in.
+	// Room for the bytes of the header as well. commit fills them in.
 	var head [recordHead]byte
 	s.put(g, b.start, head[:])
 	s.put(g, g.next, trail[:])
@@ -63,7 +65,7 @@ func (s *Store) closeBatch(b *batch) {
 }
 
 // appendEntry writes an encoded entry into the open record and returns its
-// position. The caller made room for it.
+// position. The caller must have reserved room.
 func (s *Store) appendEntry(o *op, entry []byte) uint64 {
 	b := s.open
 	if b == nil {
@@ -83,7 +85,7 @@ func (s *Store) appendEntry(o *op, entry []byte) uint64 {
 	return g.position(off)
 }
 
-// lead writes a batch once the ones before are written.
+// lead writes a batch after the previous batches are written.
 func (s *Store) lead(b *batch) {
 	if b.prev != nil {
 		<-b.prev.done
@@ -95,10 +97,10 @@ func (s *Store) lead(b *batch) {
 	s.commit(b)
 }
 
-// gather lets the callers that can run join the batch, as long as more come:
-// after a sync all its callers wake at once, and the first of them must not
-// write a record of one while the others pile up behind it. A caller that was
-// alone the last time does not look for others.
+// gather yields so that runnable callers can join the batch, as long as more of
+// them arrive. All callers of a batch wake up after its sync. The first of them
+// must not write a record with one entry while the others queue behind it. A
+// caller that was alone the last time does not yield.
 func (s *Store) gather(b *batch) {
 	const most = 16
 	calls := 0
@@ -114,8 +116,8 @@ func (s *Store) gather(b *batch) {
 	}
 }
 
-// commit writes and syncs a closed batch, tells those who wait, and publishes
-// it. The batches before it are written.
+// commit writes and syncs a closed batch, wakes its waiters and publishes its
+// values. The previous batches are already written.
 func (s *Store) commit(b *batch) {
 	s.mu.Lock()
 	err := s.failed
@@ -151,8 +153,9 @@ func (s *Store) commit(b *batch) {
 	close(b.done)
 }
 
-// write brings a closed batch to the disk. The bytes of the record belong to
-// the writer, so they are read without the lock; the list of chunks does not.
+// write writes a closed batch to the file. The writer owns the bytes of the
+// record, so it reads them without the lock. It needs the lock for the list of
+// chunks.
 func (s *Store) write(b *batch) error {
 	g := b.segment
 	s.mu.Lock()
@@ -171,7 +174,7 @@ func (s *Store) write(b *batch) error {
 	return s.writeRecord(g, chunks, &r)
 }
 
-// writeRecord fills in the header of a record in memory and writes it.
+// writeRecord fills in the header of a record in memory and writes the record.
 func (s *Store) writeRecord(g *segment, chunks [][]byte, r *record) error {
 	parts := make([][]byte, 0, 4)
 	first := r.off &^ (chunkSize - 1)
@@ -208,7 +211,7 @@ func (s *Store) writeRecord(g *segment, chunks [][]byte, r *record) error {
 	return s.syncSegment(g, r.end())
 }
 
-// scatter copies bytes over the start of several parts.
+// scatter copies b over the start of consecutive parts.
 func scatter(parts [][]byte, b []byte) {
 	for _, p := range parts {
 		b = b[copy(p, b):]
@@ -225,8 +228,8 @@ func (s *Store) syncSegment(g *segment, upTo int) error {
 	return nil
 }
 
-// Sync makes what was answered safe against loss of power, as every answer is
-// under Always. It blocks until the disk has it.
+// Sync makes all answered changes durable. Under Always, each answer already
+// is. It blocks until the data is on disk.
 func (s *Store) Sync() error {
 	s.mu.Lock()
 	if err := s.usable(); err != nil || s.opts.Fsync == Always {
@@ -239,9 +242,9 @@ func (s *Store) Sync() error {
 	return s.syncAll(true)
 }
 
-// syncAll makes durable what was written under Interval and Never, also what
-// another may be syncing just now if it must. What is written in older segments
-// was synced when they were sealed.
+// syncAll makes durable what was written under Interval and Never. If must is
+// true, that includes data that another sync is working on. Older segments were
+// synced when they were sealed.
 func (s *Store) syncAll(must bool) error {
 	s.mu.Lock()
 	g, upTo, dirty, err := s.writing, s.writing.written, s.dirty || must, s.failed
@@ -262,7 +265,7 @@ func (s *Store) syncAll(must bool) error {
 }
 
 // syncPeriodically is the background sync of Interval. The first error stops
-// the store, and with it the syncing.
+// the store and ends the loop.
 func (s *Store) syncPeriodically(ctx context.Context) {
 	ticker := time.NewTicker(s.opts.FsyncInterval)
 	defer ticker.Stop()
@@ -278,7 +281,8 @@ func (s *Store) syncPeriodically(ctx context.Context) {
 	}
 }
 
-// settle leads the batches of a call and waits until all it wrote is durable.
+// settle leads the batches of a call and waits until all its entries are
+// durable.
 func (s *Store) settle(ctx context.Context, o *op) error {
 	for _, b := range o.led {
 		s.lead(b)
@@ -289,7 +293,7 @@ func (s *Store) settle(ctx context.Context, o *op) error {
 	return o.wait.wait(ctx)
 }
 
-// wait blocks until a batch is durable, or failed, or ctx ends.
+// wait blocks until a batch is durable or has failed, or ctx ends.
 func (b *batch) wait(ctx context.Context) error {
 	select {
 	case <-b.done:
@@ -297,14 +301,14 @@ func (b *batch) wait(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-b.done: // both are ready: what is known counts
+	case <-b.done: // both are ready: prefer the known outcome
 		return b.err
 	default:
 		return fmt.Errorf("logstore: wait for the log: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
 	}
 }
 
-// follow commits a closed batch once the one before is committed.
+// follow commits a closed batch after the previous batch.
 func (s *Store) follow(b *batch) {
 	if b.prev != nil {
 		<-b.prev.done

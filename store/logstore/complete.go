@@ -23,8 +23,8 @@ func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	})
 }
 
-// Release implements semel.Store. It blocks for one durable write where the
-// claim is durable or becomes unknown.
+// Release implements semel.Store. It blocks for one durable write if the claim
+// is durable or becomes unknown.
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -38,9 +38,9 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	})
 }
 
-// Extend implements semel.Store. It does not wait for the disk: the leases of a
-// process end with it. A record that is unknown is not extended: its holder may
-// complete or release it.
+// Extend implements semel.Store. It does not wait for the disk, because the
+// leases of a process end with it. It does not extend an unknown key. The
+// holder of such a key can still complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	if len(reqs) != len(answers) {
 		return errLengths
@@ -48,7 +48,7 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	errs := make([]error, len(reqs))
 	err := s.change(ctx, errs, func(i int) (semel.Key, error) {
 		if reqs[i].Lease <= 0 {
-			return reqs[i].Key, invalid("lease %s is not above 0", reqs[i].Lease)
+			return reqs[i].Key, invalid("lease must be above 0, got %s", reqs[i].Lease)
 		}
 		return reqs[i].Key, reqs[i].Key.Validate()
 	}, func(*op, int) int { return noRoom }, func(o *op, i int) (ready bool, err error) {
@@ -62,7 +62,7 @@ func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	return err
 }
 
-// change is the common course of the verbs that carry a token.
+// change implements the common steps of the calls that carry a token.
 func (s *Store) change(ctx context.Context, answers []error, key func(i int) (semel.Key, error), room func(o *op, i int) int, one func(o *op, i int) (bool, error)) error {
 	o := s.newOp()
 	defer o.free()
@@ -125,13 +125,13 @@ func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (b
 	case !ok || now >= f.entry.expires:
 		return true, stale(r.Key, r.Token, semel.Absent, 0)
 	case r.Token != 0 && f.entry.check == checkOf(uint64(r.Token)):
-		o.waitFor(s.pendingAt(f.pos)) // completed before, by this token
+		o.waitFor(s.pendingAt(f.pos)) // already completed with this token
 		return true, nil
 	}
 	return true, stale(r.Key, r.Token, semel.Done, f.entry.token())
 }
 
-// token returns the token that made an entry done, where it is known.
+// token returns the token that completed an entry, if it is known.
 func (e *entry) token() semel.Token {
 	if e.rich == nil {
 		return 0
@@ -143,7 +143,7 @@ func stale(k semel.Key, token semel.Token, state semel.State, current semel.Toke
 	return &semel.StaleTokenError{Key: k, Token: token, State: state, Current: current}
 }
 
-// staleOther refuses a token whose key is not claimed.
+// staleOther rejects a token whose key is not claimed.
 func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Token) (bool, error) {
 	f, ok, pending, err := s.find(o, d)
 	switch {
@@ -155,8 +155,9 @@ func (s *Store) staleOther(o *op, d *semel.Digest, k semel.Key, token semel.Toke
 	return true, stale(k, token, semel.Done, f.entry.token())
 }
 
-// releaseRoom bounds what a release adds to the log: nothing in retry mode, so
-// that claims can be given back while the disk is full.
+// releaseRoom returns an upper bound of the bytes that a release adds to the
+// log. In retry mode a release adds nothing, so claims can be released while
+// the disk is full.
 func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
 	if c := s.claims.get(d); c == nil || !c.durable && !r.Unknown {
 		return noRoom
@@ -168,7 +169,7 @@ func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
 	return n
 }
 
-// releaseOne gives one claim back.
+// releaseOne releases one claim.
 func (s *Store) releaseOne(o *op, d *semel.Digest, r *semel.ReleaseRequest) (bool, error) {
 	c := s.claims.get(d)
 	switch {
@@ -197,8 +198,8 @@ func (s *Store) forgetClaim(o *op, d *semel.Digest, c *claim) {
 	}
 }
 
-// writeRemoval records that a key is forgotten. It needs no care when segments
-// are deleted: what it removes lies before it in the log, and segments are
+// writeRemoval records that a key was removed. The deletion of segments does
+// not affect it: the removed entry precedes it in the log, and segments are
 // deleted in order.
 func (s *Store) writeRemoval(o *op, d *semel.Digest) {
 	var r rich
@@ -206,7 +207,7 @@ func (s *Store) writeRemoval(o *op, d *semel.Digest) {
 	s.appendEntry(o, o.buf)
 }
 
-// extendOne moves the end of one lease.
+// extendOne extends one lease.
 func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.Time, bool, error) {
 	c := s.claims.get(d)
 	now := o.now
@@ -221,15 +222,15 @@ func (s *Store) extendOne(o *op, d *semel.Digest, r *semel.ExtendRequest) (time.
 	return timeOf(c.leaseEnd), true, nil
 }
 
-// done is what becomes of a key that is completed.
+// done describes the entry of a key that is being completed.
 type done struct {
 	tick  int64  // expiry
 	check uint32 // of the token or owner
-	rich  rich   // everything else; written only if there is something to it
+	rich  rich   // all other fields; written only if any is set
 }
 
-// addDone appends a done entry and puts it into the index. The key must not be
-// there.
+// addDone appends a done entry and adds it to the index. The index must not
+// contain the key.
 func (s *Store) addDone(o *op, d *semel.Digest, x *done, now int64) {
 	if x.isCompact() && s.addCompact(o, d, -1, x.tick, x.check, half(x.rich.fingerprint), now) {
 		return
@@ -242,9 +243,9 @@ func (s *Store) addDone(o *op, d *semel.Digest, x *done, now int64) {
 	s.indexEntry(o, d, -1, o.buf, x.tick, now)
 }
 
-// addCompact is addDone without anything but an expiry, a check and half a
-// fingerprint. at is as for insert. It reports false if the expiry is too far
-// away for that.
+// addCompact is addDone for an entry that has only an expiry, a check and half
+// a fingerprint. at has the same meaning as in insert. It returns false if the
+// expiry does not fit into a compact entry.
 func (s *Store) addCompact(o *op, d *semel.Digest, at int, tick int64, check uint32, print uint64, now int64) bool {
 	n, ok := encodeCompact(&o.scratch, d, tick, s.active.base, check, print)
 	if ok {
@@ -264,14 +265,14 @@ func (s *Store) indexEntry(o *op, d *semel.Digest, at int, entry []byte, tick, n
 	s.index.insert(&s.index.shards[sh], at, tag, pos)
 }
 
-// isCompact reports whether nothing is lost when only the expiry, the check and
-// half the fingerprint are written.
+// isCompact reports whether the expiry, the check and half the fingerprint are
+// all there is to write.
 func (x *done) isCompact() bool {
 	r := &x.rich
 	return r.attempt <= 1 && r.resultKind == semel.NoResult && r.key == (semel.Key{})
 }
 
-// after returns a time in the future, at most never.
+// after returns now plus d, capped at never.
 func after(now, d int64) int64 {
 	if d > never-now {
 		return never
@@ -279,7 +280,7 @@ func after(now, d int64) int64 {
 	return now + d
 }
 
-// timeOf returns a time of the store's clock; never is the zero time.
+// timeOf converts a time of the store's clock. never becomes the zero time.
 func timeOf(nanos int64) time.Time {
 	if nanos == math.MaxInt64 {
 		return time.Time{}

@@ -69,7 +69,7 @@ func TestCrashes(t *testing.T) {
 				Open: func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error) {
 					o := opts
 					o.FS, o.Clock, o.SegmentSize, o.CacheBytes = fs, now, 64<<10, 256<<10
-					// Long enough to lose something with the power.
+					// Long enough that a power loss loses something.
 					o.FsyncInterval = time.Hour
 					return logstore.Open(dir, &o)
 				},

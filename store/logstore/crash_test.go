@@ -14,7 +14,8 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// seed returns the seed of a random test and prints it; SEMEL_SEED repeats one.
+// seed returns the seed of a random test and prints it. Set SEMEL_SEED to
+// repeat a run.
 func seed(t testing.TB) uint64 {
 	t.Helper()
 	n := rand.Uint64()
@@ -28,7 +29,8 @@ func seed(t testing.TB) uint64 {
 	return n
 }
 
-// tries returns how often a random test tries: with -short a fifth as often.
+// tries returns the number of tries of a random test. With -short it is a fifth
+// of n.
 func tries(n int) int {
 	if testing.Short() {
 		return n / 5
@@ -36,22 +38,22 @@ func tries(n int) int {
 	return n
 }
 
-// history is what a workload was told, and what it asked for.
+// history records the requests of a workload and their answers.
 type history struct {
 	done    map[int]bool // answered as done
-	tried   map[int]bool // asked to be done
+	tried   map[int]bool // requested to be done
 	held    map[int]semel.Token
-	txs     int // transactions that were answered as durable
+	txs     int // number of transactions that were answered as durable
 	txTried int
 	opened  bool
 }
 
 const (
 	keysPerTx = 40
-	txBase    = 1_000_000 // keys from here on belong to transactions
+	txBase    = 1_000_000 // higher keys belong to transactions
 )
 
-// crashWorkload changes a store in all ways there are until an error.
+// crashWorkload changes a store in every supported way until an error occurs.
 func crashWorkload(fs *faultfs.FS, h *history, steps int) error {
 	ctx := context.Background()
 	s, err := Open("/d/store", &Options{FS: fs, SegmentSize: minSegmentSize, CacheBytes: minCacheBytes})

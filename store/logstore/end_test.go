@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// TestLostEndOfAClosedStoreIsRefused takes away the end of the log of a store
-// that was closed in order. Everything in it was acknowledged.
+// TestLostEndOfAClosedStoreIsRefused truncates the log of a store that was
+// closed properly. Everything in the log was acknowledged.
 func TestLostEndOfAClosedStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	const keys = 4000
@@ -40,7 +40,7 @@ func TestLostEndOfAClosedStoreIsRefused(t *testing.T) {
 			var corrupt *CorruptError
 			if _, err := Open(s.dir, small()); !errors.As(err, &corrupt) || corrupt.File != last {
 				t.Errorf("%s: Open: %v, want a CorruptError that names %s", what, err, last)
-			} else if !strings.Contains(err.Error(), "restore it from a copy") {
+			} else if !strings.Contains(err.Error(), "restore it from a backup") {
 				t.Errorf("%s: the error does not say what to do: %v", what, err)
 			}
 		}
@@ -69,9 +69,9 @@ func write(t *testing.T, name string, content []byte) {
 	}
 }
 
-// TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen kills a store and cuts its
-// log: what was there at the last open must be there, and so must the segment
-// behind a full one.
+// TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen kills a store and truncates
+// its log. Everything that the last open found must be there, and so must the
+// segment after a full one.
 func TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
@@ -118,7 +118,7 @@ func TestLostEndOfAKilledStoreIsRefusedUpToItsLastOpen(t *testing.T) {
 }
 
 // TestMissingSegmentBehindAFullOneIsCorruption kills a store that was never
-// closed, and not opened since it began the segment.
+// closed and was not reopened since it started the segment.
 func TestMissingSegmentBehindAFullOneIsCorruption(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
@@ -133,7 +133,7 @@ func TestMissingSegmentBehindAFullOneIsCorruption(t *testing.T) {
 	killed := disk.Survive(faultfs.Everything, nil)
 	name := filepath.Join("/d/store", segmentName(3))
 	for _, other := range killed.Files() {
-		// A segment that was made ahead goes with it.
+		// Remove a segment that was created ahead as well.
 		if strings.HasSuffix(other, ".seg") && other >= name {
 			if err := killed.Remove(other); err != nil {
 				t.Fatal(err)
@@ -146,9 +146,9 @@ func TestMissingSegmentBehindAFullOneIsCorruption(t *testing.T) {
 	}
 }
 
-// TestSegmentWithoutADurableNameIsNotCountedOn makes a store whose first segment
-// has a name that is only in the cache, because a sync failed. The next open
-// loses power at each of its operations.
+// TestSegmentWithoutADurableNameIsNotCountedOn creates a store whose first
+// segment has a name that is only in the cache, because a sync failed. The next
+// open loses power at each of its operations.
 func TestSegmentWithoutADurableNameIsNotCountedOn(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed(t), 3))
@@ -176,7 +176,8 @@ func TestSegmentWithoutADurableNameIsNotCountedOn(t *testing.T) {
 	}
 }
 
-// TestCloseOnAFullDiskSaysWhatIsMissing cannot note how far the log reaches.
+// TestCloseOnAFullDiskSaysWhatIsMissing closes a store that has no space to
+// note where the log ends.
 func TestCloseOnAFullDiskSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	disk := faultfs.New()
@@ -201,7 +202,7 @@ func TestCloseOnAFullDiskSaysWhatIsMissing(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, 100, semel.Forever), semel.Duplicate)
 }
 
-// cut makes a file of a disk end at a byte, durably.
+// cut durably truncates a file.
 func cut(t *testing.T, disk *faultfs.FS, name string, end int) {
 	t.Helper()
 	f, err := disk.Open(name)
@@ -213,8 +214,8 @@ func cut(t *testing.T, disk *faultfs.FS, name string, end int) {
 	}
 }
 
-// TestStoreOfVersion1IsOpened opens a store from before the end of the log was
-// noted, and expects it to be noted from then on.
+// TestStoreOfVersion1IsOpened opens a store of format version 1, which does not
+// note the end of the log. The open must note it.
 func TestStoreOfVersion1IsOpened(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// An entry is what one record of the log says of one key. It begins with the
-// digest and a word of meta data:
+// An entry is the part of a record that concerns one key. It starts with the
+// digest and a metadata word:
 //
 //	bit 0      a check of the token or owner follows (4 bytes)
 //	bit 1      half a fingerprint follows (8 bytes)
@@ -17,8 +17,8 @@ import (
 //	bits 3-31  when it expires: ticks after the segment's base, or tickNever
 //
 // In a rich entry bits 3-7 are its kind and bits 8-31 the length of its body in
-// words; a checksum of its own stands before the body, because a result is
-// handed out long after its record was verified.
+// words. A separate checksum precedes the body, because the store returns a
+// result long after it verified the record.
 const (
 	flagCheck = 1 << 0
 	flagPrint = 1 << 1
@@ -29,26 +29,26 @@ const (
 
 	tickNever = 1<<29 - 1
 
-	entryHead   = 20             // digest and meta
+	entryHead   = 20             // digest and metadata
 	compactMost = entryHead + 12 // with check and fingerprint
 	richHead    = entryHead + 4  // with checksum
 )
 
-// tickNanos is the coarseness of expiry: 250 ms.
+// tickNanos is the resolution of expiry times: 250 ms.
 const tickNanos = 250_000_000
 
-// never is the expiry of what is kept forever.
+// never is the expiry of a key that is kept forever.
 const never = math.MaxInt64
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// entryKind says what an entry records.
+// entryKind is the kind of an entry.
 type entryKind uint8
 
 const (
 	kindDone    entryKind = 1 // the key is done
-	kindClaim   entryKind = 2 // the key is claimed to be held, or unknown
-	kindRemoval entryKind = 3 // the key is forgotten
+	kindClaim   entryKind = 2 // the key is durably claimed (Hold), or unknown
+	kindRemoval entryKind = 3 // the key is removed
 	kindValue   entryKind = 4 // a named value; the digest is zero
 	lastKind              = kindValue
 )
@@ -57,20 +57,20 @@ const (
 type entry struct {
 	digest  semel.Digest
 	kind    entryKind
-	expires int64  // nanoseconds since the epoch, or never; of a done key
-	check   uint32 // of the token or owner that made it done; 0 is none
-	print   uint64 // first half of the fingerprint; 0 is none
+	expires int64  // expiry of a done key, in nanoseconds since the epoch, or never
+	check   uint32 // of the token or owner that completed the key; 0 means none
+	print   uint64 // first half of the fingerprint; 0 means none
 	rich    *rich  // nil in a compact entry
 	size    int    // bytes in the log
-	off     int    // where in its segment; set by walk
+	off     int    // offset in its segment; set by walk
 }
 
-// compactSize returns the length of a compact entry by its meta data.
+// compactSize returns the length of a compact entry from its metadata.
 func compactSize(meta uint32) int {
 	return entryHead + int(meta&flagCheck)<<2 + int(meta&flagPrint)<<2
 }
 
-// entrySize returns the length of any entry by its meta data.
+// entrySize returns the length of an entry from its metadata.
 func entrySize(meta uint32) int {
 	if meta&flagRich != 0 {
 		return richHead + int(meta>>wordShift)*4
@@ -78,8 +78,8 @@ func entrySize(meta uint32) int {
 	return compactSize(meta)
 }
 
-// expiryTick returns the tick at which a window that starts now is over,
-// rounded up, so that a key is never forgotten early.
+// expiryTick returns the tick at which a window that starts now ends. It rounds
+// up, so that a key is never forgotten early.
 func expiryTick(now int64, window int64) int64 {
 	if window > never-now-tickNanos {
 		return never
@@ -95,8 +95,8 @@ func tickTime(tick int64) int64 {
 	return tick * tickNanos
 }
 
-// encodeCompact writes a done entry that has nothing but an expiry, a check and
-// half a fingerprint. It reports false if the expiry is too far away for it.
+// encodeCompact encodes a done entry that has only an expiry, a check and half
+// a fingerprint. It returns false if the expiry does not fit.
 func encodeCompact(b *[compactMost]byte, d *semel.Digest, tick, base int64, check uint32, print uint64) (int, bool) {
 	relative := uint64(tickNever)
 	if tick != never {
@@ -121,8 +121,8 @@ func encodeCompact(b *[compactMost]byte, d *semel.Digest, tick, base int64, chec
 	return n, true
 }
 
-// decodeEntry decodes the entry at the start of b. A rich entry must be there
-// in full. It reports false if b does not hold a valid entry.
+// decodeEntry decodes the entry at the start of b. b must contain a rich entry
+// completely. It returns false if b does not start with a valid entry.
 func decodeEntry(b []byte, base int64) (entry, bool) {
 	if len(b) < entryHead {
 		return entry{}, false
@@ -174,17 +174,17 @@ func decodeRichEntry(e entry, meta uint32, b []byte) (entry, bool) {
 	return e, true
 }
 
-// checkOf shortens a token to the check that is stored with a compact entry. 0
-// stays 0. For that of an owner see op.checkOfOwner.
+// checkOf reduces a token to the check of a compact entry. 0 stays 0. For an
+// owner, see op.checkOfOwner.
 func checkOf(token uint64) uint32 {
 	if token == 0 {
 		return 0
 	}
-	// Tokens differ in their low bits, and in the count of opens above bit 40.
+	// Tokens differ in their low bits and, from bit 40, in the count of opens.
 	return max(uint32(token)^uint32(token>>32)*0x9e3779b1, 1)
 }
 
-// wholeOf returns a fingerprint of which only the first half is known.
+// wholeOf returns a fingerprint from its first half. The second half is zero.
 func wholeOf(print uint64) (f semel.Fingerprint) {
 	binary.LittleEndian.PutUint64(f[:8], print)
 	return f
@@ -193,15 +193,15 @@ func wholeOf(print uint64) (f semel.Fingerprint) {
 // half returns the half of a fingerprint that compact entries keep.
 func half(f semel.Fingerprint) uint64 { return binary.LittleEndian.Uint64(f[:8]) }
 
-// rich is what a rich entry holds. One form serves every kind of entry: what a
-// kind does not use is empty and takes a byte.
+// rich is the body of a rich entry. All kinds share one form: a field that a
+// kind does not use is empty and takes one byte.
 type rich struct {
 	token       semel.Token
 	nonce       uint64
 	attempt     uint32
 	unknown     bool
 	first       int64 // time of the first claim
-	until       int64 // end of the lease of a claim, expiry of a done key
+	until       int64 // lease end of a claim, or expiry of a done key
 	fingerprint semel.Fingerprint
 	resultKind  semel.ResultKind
 	holder      string // or the name of a value
@@ -209,13 +209,13 @@ type rich struct {
 	data        []byte // result or value
 }
 
-// size returns a bound of the length of the encoded entry.
+// size returns an upper bound of the encoded length.
 func (r *rich) size() int {
 	const fixed = richHead + 6*binary.MaxVarintLen64 + 16 + 2 + 4*binary.MaxVarintLen32 + 4
 	return fixed + len(r.holder) + len(r.key.Scope) + len(r.key.ID) + len(r.data)
 }
 
-// encode appends the whole entry to b.
+// encode appends the complete entry to b.
 func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 	start := len(b)
 	b = append(b, d[:]...)
@@ -248,7 +248,7 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 	return b
 }
 
-// decode reads a body. The strings and the data are copied out of it.
+// decode decodes a body. It copies the strings and the data out of b.
 func (r *rich) decode(b []byte) bool {
 	d := decoder{rest: b}
 	r.unknown = d.byte() == 1
@@ -267,7 +267,7 @@ func (r *rich) decode(b []byte) bool {
 	return !d.bad && len(d.rest) < 4
 }
 
-// decoder reads fields until one is missing; from then on it reads zeros.
+// decoder reads fields. After the first missing field it returns zeros.
 type decoder struct {
 	rest []byte
 	bad  bool

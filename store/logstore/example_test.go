@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// exampleDir returns a directory for an example's store.
+// exampleDir returns the directory of an example's store.
 func exampleDir() string {
 	dir, err := os.MkdirTemp("", "logstore")
 	if err != nil {

@@ -11,13 +11,14 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// maintenancePeriod is how often segments are looked at that nobody fills.
+// maintenancePeriod is the interval between checks of the segments when no
+// writes trigger one.
 const maintenancePeriod = time.Minute
 
-// maintain makes segments ahead of use and deletes those whose keys have
-// expired, until the store is closed. What it cannot do now, for want of space
-// or because the store failed, it leaves to the next time, and to the calls
-// that need it and report the error.
+// maintain creates segments ahead of use and deletes expired ones until the
+// store is closed. If it fails, for lack of space or because the store failed,
+// it retries in the next round. A call that needs the result retries too and
+// reports the error.
 func (s *Store) maintain(ctx context.Context) {
 	ticker := time.NewTicker(maintenancePeriod)
 	defer ticker.Stop()
@@ -32,17 +33,17 @@ func (s *Store) maintain(ctx context.Context) {
 			return
 		}
 		if s.wantsSpare() {
-			// A failed sync has stopped the store by itself; for want of room the
-			// write that needs the segment asks again and gets the error.
+			// A failed sync has already stopped the store. If space is missing,
+			// the write that needs the segment retries and returns the error.
 			_ = s.prepareSpare(minSegmentSize)
 		}
-		// What could not be deleted is expired all the same, and the next turn
-		// tries again.
+		// A segment that was not deleted is still expired. The next round
+		// retries.
 		_, _ = s.expire(ctx)
 	}
 }
 
-// wantsSpare reports whether the segment in use is more than half full.
+// wantsSpare reports whether the active segment is more than half full.
 func (s *Store) wantsSpare() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +51,7 @@ func (s *Store) wantsSpare() bool {
 }
 
 // Purge implements semel.Purger. It deletes the segments whose keys have all
-// expired, and drops the expired keys of the others from the index.
+// expired, and removes the expired keys of the other segments from the index.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	deleted, err := s.expire(ctx)
 	if err != nil {
@@ -60,10 +61,11 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return deleted + dropped, err
 }
 
-// expire deletes segments from the oldest on: those whose keys have all
-// expired, and, if such ones are stuck behind older ones and make up most of
-// the log, those older ones too, after their live keys were written anew. As
-// segments go in order, an entry never outlives a later one of the same key.
+// expire deletes segments, oldest first. It deletes a segment when all its keys
+// have expired. If expired segments lie behind older live ones and make up most
+// of the log, it rewrites the live keys of the older segments and deletes those
+// as well. Segments are deleted in order, so an entry never outlives a later
+// entry of the same key.
 func (s *Store) expire(ctx context.Context) (forgotten int64, err error) {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
@@ -89,8 +91,8 @@ func (s *Store) expire(ctx context.Context) (forgotten int64, err error) {
 	}
 }
 
-// sweep drops the slots of deleted segments from the index. Only then may their
-// positions come again.
+// sweep removes the slots of deleted segments from the index. The positions of
+// those segments may be reused only after that.
 func (s *Store) sweep() {
 	const step = 64
 	s.mu.Lock()
@@ -102,14 +104,14 @@ func (s *Store) sweep() {
 	for i := range s.index.shards {
 		s.index.sweep(&s.index.shards[i], &s.log)
 		if i%step == step-1 {
-			s.mu.Unlock() // for those who wait
+			s.mu.Unlock() // let other calls run
 			s.mu.Lock()
 		}
 	}
 	s.log.swept = first
 }
 
-// due reports whether the oldest segment is to go.
+// due reports whether the oldest segment must be deleted.
 func (s *Store) due(g *segment) bool {
 	now := s.clock.Nanos()
 	if g.summary.expired(now, g.base) == g.summary.entries {
@@ -129,8 +131,8 @@ func (s *Store) due(g *segment) bool {
 	return dead > live
 }
 
-// retire deletes the oldest segment, after what is still needed of it was
-// written anew and is durable. It returns how many keys are forgotten.
+// retire deletes the oldest segment after its live entries were rewritten
+// durably. It returns the number of forgotten keys.
 func (s *Store) retire(ctx context.Context, g *segment) (int64, error) {
 	carried, err := s.carry(ctx, g)
 	if err != nil {
@@ -144,7 +146,7 @@ func (s *Store) retire(ctx context.Context, g *segment) (int64, error) {
 	return forgotten, s.deleteSegment(g)
 }
 
-// deleteSegment removes a segment's file. Readers that are left may end.
+// deleteSegment removes a segment's file. Current readers can finish.
 func (s *Store) deleteSegment(g *segment) error {
 	s.mu.Lock()
 	if s.log.byNum(g.num) == g {
@@ -166,9 +168,9 @@ func (s *Store) deleteSegment(g *segment) error {
 	return nil
 }
 
-// carry writes anew what is needed of the oldest segment: keys that are done
-// and live, claims, values, and last the number of the segment that is to be
-// the oldest. It returns when all is durable.
+// carry rewrites the live entries of the oldest segment: live done keys, claims
+// and values. Last it writes the number of the next segment, which becomes the
+// oldest. It returns when all is durable.
 func (s *Store) carry(ctx context.Context, g *segment) (int64, error) {
 	var live []entry
 	s.mu.Lock()
@@ -193,7 +195,7 @@ func (s *Store) carry(ctx context.Context, g *segment) (int64, error) {
 	if err == nil {
 		err = s.carryRest(ctx, o, g)
 	}
-	// What was begun must be led even after an error.
+	// Lead the batches even after an error.
 	return carried, errors.Join(err, s.settle(context.WithoutCancel(ctx), o))
 }
 
@@ -204,7 +206,8 @@ func carryRoom(e *entry) int {
 	return e.rich.size()
 }
 
-// carryDone writes one done entry anew, if it is still the one of its key.
+// carryDone rewrites one done entry if it is still the current entry of its
+// key.
 func (s *Store) carryDone(o *op, g *segment, e *entry) int64 {
 	if !s.index.forget(&e.digest, g.position(e.off)) {
 		return 0
@@ -221,8 +224,8 @@ func (s *Store) carryDone(o *op, g *segment, e *entry) int64 {
 	return 1
 }
 
-// carryRest writes the segment's claims and values anew, and the number of the
-// next segment.
+// carryRest rewrites the segment's claims and values, and writes the number of
+// the next segment.
 func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	var digests []semel.Digest
 	var names []string
@@ -272,8 +275,8 @@ func (s *Store) carryValue(o *op, g *segment, name string) {
 	}
 }
 
-// dropExpired drops expired keys from the index, segment by segment, and the
-// claims that nobody came back for.
+// dropExpired removes expired keys from the index, segment by segment, and
+// drops abandoned claims.
 func (s *Store) dropExpired(ctx context.Context) (int64, error) {
 	var dropped int64
 	for num := uint32(0); ; num++ {
@@ -309,12 +312,12 @@ func (s *Store) dropExpired(ctx context.Context) (int64, error) {
 	}
 }
 
-// abandoned is how long after its lease a claim is remembered of which nothing
-// is durable: long enough for a late holder to complete it, and short enough
-// that claims of keys that never come again do not pile up.
+// abandoned is how long after its lease the store remembers a claim that is not
+// durable. A late holder has that time to complete it. Claims of keys that
+// never return do not pile up.
 const abandoned = time.Hour
 
-// dropClaims forgets the claims that are in memory only and abandoned.
+// dropClaims drops the abandoned claims that are only in memory.
 func (s *Store) dropClaims() (dropped int64) {
 	now := s.clock.Nanos()
 	for d, c := range s.claims.all() {

@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// handClock is a wall clock that a test moves.
+// handClock is a wall clock that a test sets.
 type handClock struct{ nanos atomic.Int64 }
 
 func newHandClock() *handClock {
@@ -59,7 +59,7 @@ func TestPurgeDeletesWholeSegments(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
 	full := count(t, s)
 	c.advance(2 * time.Hour)
-	// The background may have been faster for some segments.
+	// The background may already have deleted some segments.
 	if _, err := s.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,9 @@ func TestPurgeDeletesWholeSegments(t *testing.T) {
 	wantAll(t, claimDone(t, s, 0, n, time.Hour), semel.Fresh)
 }
 
-// TestWhatMattersOutlivesItsSegment: claims, unknown keys, values and keys with
-// long windows stay when everything around them has expired.
+// TestWhatMattersOutlivesItsSegment checks that claims, unknown keys, values
+// and keys with long windows survive when all other keys of their segments have
+// expired.
 func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 	t.Parallel()
 	c := newHandClock()
@@ -93,7 +94,7 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	claimOne(t, s, semel.ClaimRequest{Key: key(-2), Lease: time.Hour, Owner: semel.Owner{Nonce: 2}})
-	const claims = 100 // more than are looked at together, as the keys are more than a run
+	const claims = 100 // more than one group of claims, as the keys are more than one run
 	for i := range claims {
 		claimOne(t, s, semel.ClaimRequest{Key: key(-10 - i), Lease: 1000 * time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 1}})
 	}
@@ -133,8 +134,8 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 	}
 }
 
-// TestIndexStaysRightWherePositionsComeAgain goes over the end of the ring of
-// segments, behind which positions are those of deleted segments.
+// TestIndexStaysRightWherePositionsComeAgain wraps around the ring of segments,
+// where positions of deleted segments are reused.
 func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
 	t.Parallel()
 	c := newHandClock()
@@ -159,7 +160,7 @@ func TestIndexStaysRightWherePositionsComeAgain(t *testing.T) {
 		}
 	}
 	rounds(30)
-	// Skip most of the ring, as if segments had come and gone.
+	// Skip most of the ring, as if segments had been created and deleted.
 	c.advance(2 * time.Hour)
 	s.mu.Lock()
 	s.log.first, s.log.swept, s.active.num = ringSize-20, ringSize-20, ringSize-20

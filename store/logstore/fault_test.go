@@ -24,9 +24,9 @@ func openFault(t testing.TB, fs *faultfs.FS) (*Store, error) {
 	return s, err
 }
 
-// TestRottenBitsAreRefusedOrHarmless flips bits of a store that was closed and
-// of one that was killed. Each must be refused with file and offset, or leave
-// everything that was answered as it was.
+// TestRottenBitsAreRefusedOrHarmless flips bits in a closed and in a killed
+// store. Each flip must be refused with file and offset, or change no
+// acknowledged answer.
 func TestRottenBitsAreRefusedOrHarmless(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed(t), 2))
@@ -36,7 +36,7 @@ func TestRottenBitsAreRefusedOrHarmless(t *testing.T) {
 		if !closed {
 			fs.SetHook(func(op faultfs.Op) error {
 				if op.Kind == faultfs.Truncate && op.N > 100 {
-					return syscall.EIO // the close comes to nothing
+					return syscall.EIO // the close fails
 				}
 				return nil
 			})
@@ -76,8 +76,8 @@ func TestRottenBitsAreRefusedOrHarmless(t *testing.T) {
 	}
 }
 
-// randomByte chooses a byte of the files of a store, that of the end of the log
-// often.
+// randomByte chooses a byte of the files of a store. It often chooses one at
+// the end of the log.
 func randomByte(t *testing.T, fs *faultfs.FS, random *rand.Rand) (name string, offset int64) {
 	t.Helper()
 	var names []string
@@ -203,7 +203,7 @@ func TestFullDiskAtOpenIsRefused(t *testing.T) {
 }
 
 // TestRotFoundOnAHitIsAnError flips a bit of a digest after the store was
-// opened. The key must not be taken for a new one.
+// opened. The store must not treat the key as new.
 func TestRotFoundOnAHitIsAnError(t *testing.T) {
 	t.Parallel()
 	fs := faultfs.New()
@@ -235,8 +235,8 @@ func TestRotFoundOnAHitIsAnError(t *testing.T) {
 	}
 }
 
-// TestSyncMakesSafeWhatWasAnswered loses power under each setting after a call
-// of Sync.
+// TestSyncMakesSafeWhatWasAnswered loses power after a call of Sync, under each
+// Fsync setting.
 func TestSyncMakesSafeWhatWasAnswered(t *testing.T) {
 	t.Parallel()
 	for fsync := Always; fsync <= Never; fsync++ {

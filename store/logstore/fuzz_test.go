@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// FuzzSegment opens a store whose only segment is made of arbitrary bytes:
-// behind a valid header, or as the entries of a record whose checksum holds.
-// The store must refuse it as corrupt, or open and work.
+// FuzzSegment opens a store whose only segment has arbitrary bytes. They follow
+// a valid header, or form the entries of a record with a valid checksum. The
+// store must report corruption, or open and work.
 func FuzzSegment(f *testing.F) {
 	content, err := os.ReadFile(filepath.Join(goldenDir, segmentName(1)))
 	if err != nil {
@@ -84,7 +84,8 @@ func appendRecord(img, body []byte, count int) []byte {
 	return appendRecordSynced(img, body, count, headerSize)
 }
 
-// appendRecordSynced appends a record that says how much was durable.
+// appendRecordSynced appends a record that states how much of the segment was
+// durable.
 func appendRecordSynced(img, body []byte, count, synced int) []byte {
 	seed := crc32.Checksum(img[:headerSize], castagnoli)
 	r := record{off: len(img), length: emptyRecord + len(body)&^3, time: 1, synced: synced, seq: 1, count: count}

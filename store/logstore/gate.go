@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// gate lets one transaction, or any number of other changes, at the log. Those
-// who wait when a transaction ends are admitted before the next one begins, so
-// that neither side starves. It is guarded by Store.mu.
+// gate admits to the log either one transaction or any number of other changes.
+// When a transaction ends, the waiting changes run before the next transaction
+// starts, so neither side starves. Store.mu guards it.
 type gate struct {
 	taken    bool            // by a transaction
-	admitted int             // woken changes that have not yet run
+	admitted int             // woken changes that have not run yet
 	changes  []chan struct{} // waiting changes
 	begins   []chan struct{} // waiting transactions
 }
 
-// pass waits, with the lock released, until no transaction is open. It returns
-// with the lock held in any case.
+// pass waits until no transaction is open. It releases the lock while it waits
+// and always returns with the lock held.
 func (t *gate) pass(ctx context.Context, s *Store) error {
 	if t.taken {
 		if err := t.wait(ctx, s, &t.changes); err != nil {
@@ -55,7 +55,7 @@ func (t *gate) release() {
 	t.next()
 }
 
-// next hands the gate to a waiting transaction, if it is free.
+// next gives a free gate to a waiting transaction.
 func (t *gate) next() {
 	if !t.taken && t.admitted == 0 && len(t.begins) > 0 {
 		t.taken = true
@@ -82,5 +82,5 @@ func (t *gate) wait(ctx context.Context, s *Store, queue *[]chan struct{}) error
 		*queue = slices.Delete(*queue, i, i+1)
 		return err
 	}
-	return nil // it was this one's turn already
+	return nil // the turn came before the context's end
 }

@@ -16,10 +16,11 @@ var update = flag.Bool("update", false, "write testdata/golden anew, after a cha
 
 const (
 	goldenDir  = "testdata/golden"
-	goldenDir1 = "testdata/golden1" // of format version 1, as it was written then
+	goldenDir1 = "testdata/golden1" // of format version 1, written by that version
 )
 
-// writeGolden writes a store with each kind of entry into dir, always the same.
+// writeGolden writes a store with every kind of entry into dir. The result is
+// always the same.
 func writeGolden(t *testing.T, dir string) {
 	t.Helper()
 	clock := newHandClock()
@@ -75,8 +76,9 @@ func goldenChanges(t *testing.T, s *Store) {
 	}
 }
 
-// TestFormatIsTheGoldenOne fails when the files change by a byte. Then either
-// the change is a mistake, or it needs a new version, docs/format.md and -update.
+// TestFormatIsTheGoldenOne fails if a byte of the files changes. Then either
+// the change is a mistake, or it needs a new version, an entry in
+// docs/format.md, and a run with -update.
 func TestFormatIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,10 +20,10 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// storeID ties segments to their store.
+// storeID links segments to their store.
 type storeID [16]byte
 
-// identity is the content of the file STORE.
+// identity is the content of the STORE file.
 type identity struct {
 	store   storeID
 	secret  digest.Secret
@@ -32,15 +32,14 @@ type identity struct {
 	reached logEnd
 }
 
-// logEnd is a place in the log: a number of bytes of a segment. All segments
-// before it are full. The zero value says nothing.
+// logEnd is a position in the log: a segment and a number of bytes in it. All
+// earlier segments are full. The zero value means unknown.
 type logEnd struct {
 	segment uint32
 	offset  int
 }
 
-// before reports whether a log that ends at e is shorter than one that ends at
-// other.
+// before reports whether e is an earlier position than other.
 func (e logEnd) before(other logEnd) bool {
 	return e.segment < other.segment || e.segment == other.segment && e.offset < other.offset
 }
@@ -53,10 +52,11 @@ const (
 	identityMagic   = "SEMELSTO"
 	identityVersion = 2
 	identitySize    = 72
-	// Version 1 did not know how far the log reached.
+	// Version 1 did not record the end of the log.
 	identitySize1 = 64
 
-	// tokenBits is how many tokens one open can give out, as a power of two.
+	// tokenBits is the binary logarithm of the number of tokens that one open
+	// can issue.
 	tokenBits = 40
 )
 
@@ -67,7 +67,7 @@ const (
 //	60  segment that the log reached   64  bytes of it
 //	68  checksum of 0 to 68
 //
-// In version 1, the checksum of 0 to 60 stood at 60 and nothing followed.
+// In version 1, the checksum of 0 to 60 was at 60 and ended the file.
 func (id *identity) encode() []byte {
 	b := make([]byte, identitySize)
 	copy(b, identityMagic)
@@ -82,7 +82,7 @@ func (id *identity) encode() []byte {
 	return b
 }
 
-// putSum ends b with the checksum of what stands before it.
+// putSum writes the checksum of all preceding bytes to the end of b.
 func putSum(b []byte) {
 	end := len(b) - 4
 	binary.LittleEndian.PutUint32(b[end:], crc32.Checksum(b[:end], castagnoli))
@@ -90,7 +90,7 @@ func putSum(b []byte) {
 
 func (id *identity) decode(b []byte) error {
 	if len(b) < 12 || string(b[:8]) != identityMagic {
-		return errors.New("not the identity of a store")
+		return errors.New("not a store identity file")
 	}
 	size := identitySize
 	switch v := binary.LittleEndian.Uint32(b[8:]); v {
@@ -98,13 +98,13 @@ func (id *identity) decode(b []byte) error {
 	case 1:
 		size = identitySize1
 	default:
-		return fmt.Errorf("this program reads format versions 1 to %d, not %d: use the program that wrote the store", identityVersion, v)
+		return fmt.Errorf("this program reads format versions 1 to %d, but the file has version %d: use the program that wrote the store", identityVersion, v)
 	}
 	if len(b) != size {
-		return fmt.Errorf("the identity has %d bytes, not %d", len(b), size)
+		return fmt.Errorf("the identity file has %d bytes, want %d", len(b), size)
 	}
 	if crc32.Checksum(b[:size-4], castagnoli) != binary.LittleEndian.Uint32(b[size-4:]) {
-		return errors.New("the identity fails its checksum")
+		return errors.New("checksum mismatch in the identity file")
 	}
 	id.store = storeID(b[16:32])
 	id.secret = digest.Secret(b[32:48])
@@ -116,7 +116,7 @@ func (id *identity) decode(b []byte) error {
 	return nil
 }
 
-// loadIdentity reads the identity, or makes that of a new store.
+// loadIdentity reads the identity, or creates one for a new store.
 func (s *Store) loadIdentity(names []string) error {
 	content, err := s.fs.ReadFile(s.identityFile())
 	switch {
@@ -135,16 +135,17 @@ func (s *Store) loadIdentity(names []string) error {
 	return s.saveIdentity()
 }
 
-// countOpen counts this open durably, and notes how far the log reaches. Tokens
-// begin with the count, so that those of one key only grow although the claims
-// of retry mode are in memory alone.
+// countOpen durably counts this open and records the end of the log. Tokens
+// start with the count. The tokens of one key therefore only grow, although the
+// claims of retry mode are in memory only.
 func (s *Store) countOpen() error {
 	s.id.opens++
 	if s.id.opens >= 1<<(64-tokenBits) {
-		return fmt.Errorf("logstore: %s was opened %d times, which is all it can count: %w", s.dir, s.id.opens, semel.ErrStoreFull)
+		return fmt.Errorf("logstore: %s was opened %d times, which is the maximum: %w", s.dir, s.id.opens, semel.ErrStoreFull)
 	}
-	// A sync of the directory may have failed before. The names of the segments
-	// must last before anything says that the log reaches into them.
+	// An earlier sync of the directory may have failed. The names of the
+	// segments must be durable before the identity says that the log reaches
+	// into them.
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		return fmt.Errorf("logstore: sync %s: %w", s.dir, err)
 	}
@@ -154,13 +155,14 @@ func (s *Store) countOpen() error {
 
 func (s *Store) identityFile() string { return filepath.Join(s.dir, identityName) }
 
-// checkDir refuses a directory of foreign files before anything is put there,
-// even the lock. What checkEmpty says of a store's own files may be another
-// process that makes the store right now.
+// checkDir rejects a directory with foreign files before the store creates
+// anything in it, including the lock. It ignores a checkEmpty error about a
+// store's own files, because another process may be creating the store at this
+// moment.
 func (s *Store) checkDir() error {
 	names, err := s.fs.List(s.dir)
 	if err != nil || slices.Contains(names, identityName) {
-		return nil // an error comes again where it is told
+		return nil // the caller's next step returns the same error
 	}
 	if err := checkEmpty(s.dir, names); errors.Is(err, semel.ErrInvalidRequest) {
 		return err
@@ -168,9 +170,9 @@ func (s *Store) checkDir() error {
 	return nil
 }
 
-// CheckNew returns the error with which Open would refuse to make a new store in a
-// directory: what is left of another store is there, or files of others. It
-// changes nothing.
+// CheckNew returns the error with which Open would refuse to create a new store
+// in a directory. That is the case if the directory contains the rest of
+// another store, or foreign files. It changes nothing.
 func CheckNew(dir string) error {
 	names, err := vfs.OS{}.List(dir)
 	switch {
@@ -182,15 +184,15 @@ func CheckNew(dir string) error {
 	return checkEmpty(dir, names)
 }
 
-// checkEmpty refuses to make a new store beside the log of an old one, whose
-// digests nobody could read without its secret, or among foreign files.
+// checkEmpty refuses to create a new store next to the log of an old one, or
+// among foreign files. Without the old store's secret, its digests are useless.
 func checkEmpty(dir string, names []string) error {
 	for _, name := range names {
 		if _, ok := parseSegmentName(name); ok {
-			return &CorruptError{File: filepath.Join(dir, identityName), Err: errors.New("it is missing, but there are segments")}
+			return &CorruptError{File: filepath.Join(dir, identityName), Err: errors.New("the file is missing, but the directory has segments")}
 		}
 		if name != lockName && name != identityTemp && !strings.HasSuffix(name, tempSuffix) {
-			return fmt.Errorf("logstore: %s is not a store and not empty: it has %q: %w", dir, name, semel.ErrInvalidRequest)
+			return fmt.Errorf("logstore: directory %s is not a store and not empty: it contains %q: %w", dir, name, semel.ErrInvalidRequest)
 		}
 	}
 	return nil
@@ -205,7 +207,8 @@ func newIdentity(wall func() time.Time) identity {
 	return id
 }
 
-// saveIdentity replaces the file at once: a crash leaves the old or the new.
+// saveIdentity replaces the file atomically. A crash leaves the old or the new
+// one.
 func (s *Store) saveIdentity() error {
 	temp := filepath.Join(s.dir, identityTemp)
 	err := s.removeIfThere(temp)
@@ -245,7 +248,7 @@ func (s *Store) removeIfThere(name string) error {
 	return nil
 }
 
-// takeLock takes the lock of the directory for this process.
+// takeLock locks the directory for this process.
 func (s *Store) takeLock() (io.Closer, error) {
 	lock, err := s.fs.Lock(filepath.Join(s.dir, lockName), holder(time.Now()))
 	if locked, ok := errors.AsType[*vfs.LockedError](err); ok {
@@ -257,7 +260,7 @@ func (s *Store) takeLock() (io.Closer, error) {
 	return lock, nil
 }
 
-// holderPID is how the text in the lock file begins.
+// holderPID is the prefix of the text in the lock file.
 const holderPID = "process %d"
 
 // pidOf returns the process id in a holder's text, or 0.
@@ -272,7 +275,7 @@ func pidOf(holder string) (pid int) {
 func holder(now time.Time) string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "an unnamed host"
+		host = "an unknown host"
 	}
 	const most = 64
 	command := strings.Join(os.Args, " ")

@@ -8,42 +8,42 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// The index maps digests to positions in the log with 8 bytes a key: a tag of
-// 28 bits and a position of 36. Together with the 12 bits that choose the
-// shard, 40 bits of the digest are compared in memory; the rest is compared in
-// the log, at the position.
+// The index maps digests to positions in the log. It takes 8 bytes per slot: a
+// tag of 28 bits and a position of 36 bits. 12 more bits of the digest choose
+// the shard, so 40 bits are compared in memory. The rest is compared in the
+// log, at the position.
 const (
 	shardBits = 12
 	shards    = 1 << shardBits
 	tagBits   = 28
 	posBits   = 36
 
-	// A shard grows when it is fuller than maxLoad/16, by growth/16, so that a
-	// key costs 8*16/maxLoad to 8*growth/maxLoad bytes: 9.8 to 12.3.
+	// A shard that is fuller than maxLoad/16 grows by growth/16. A key
+	// therefore costs 8*16/maxLoad to 8*growth/maxLoad bytes: 9.8 to 12.3.
 	maxLoad = 13
 	growth  = 20
 )
 
-// index is a table of slots, divided into shards only so that growing moves a
-// small part of it at once. It is guarded by Store.mu.
+// index is a table of slots. It is divided into shards only so that one growth
+// step moves a small part of it. Store.mu guards it.
 type index struct {
 	shards [shards]shard
 	tally
 }
 
-// tally counts slots. It stands apart so that recovery can fill shards from
-// several goroutines, each with a tally of its own.
+// tally counts slots. It is separate from the index so that several goroutines
+// can fill shards during recovery, each with its own tally.
 type tally struct {
 	count int64 // slots in use
 	bytes int64 // memory of all slots
 }
 
-// shard is an ordered table with linear probing: slots are sorted by tag, each
-// at or after its home, with no empty slot between the home and the slot. The
-// home follows from the tag, so growing needs no digest. The slots behind the
-// last home take what is pushed over the end.
+// shard is an ordered table with linear probing. Slots are sorted by tag. Each
+// slot is at or after its home, with no empty slot in between. The home follows
+// from the tag, so growing needs no digest. The slots behind the last home take
+// the overflow at the end.
 type shard struct {
-	slots []uint64 // 0 is empty: no entry is at position 0
+	slots []uint64 // 0 is empty: no entry has position 0
 	used  int32
 	homes int32
 }
@@ -56,10 +56,10 @@ func split(d *semel.Digest) (sh, tag uint64) {
 
 func (s *shard) home(tag uint64) int { return int(tag * uint64(s.homes) >> tagBits) }
 
-// seek returns the first slot of the tag, or where it would be. It counts the
-// smaller tags of a few slots without branches, which would be guessed wrongly
-// every other time: 0, the empty slot, counts as larger than every tag, and no
-// smaller tag stands behind an empty slot or a larger tag.
+// seek returns the first slot of the tag, or the slot where it belongs. It
+// counts the smaller tags of a few slots without branches, because the
+// processor would mispredict half of them. An empty slot (0) counts as larger
+// than every tag. No smaller tag follows an empty slot or a larger tag.
 func (s *shard) seek(tag uint64) int {
 	const step = 4
 	i := s.home(tag)
@@ -89,8 +89,8 @@ func (s *shard) has(i int, tag uint64) bool {
 // pos returns the position in slot i.
 func (s *shard) pos(i int) uint64 { return s.slots[i] & (1<<posBits - 1) }
 
-// insert adds a slot. The digest must have none. at is where seek found that
-// the tag belongs, or -1 if that is not known.
+// insert adds a slot for a digest that has none. at is the result of seek for
+// the tag, or -1 if unknown.
 func (t *tally) insert(s *shard, at int, tag, pos uint64) {
 	if int(s.used)*16 >= int(s.homes)*maxLoad {
 		t.rebuild(s, max(int(s.homes)*growth/16, 8), nil)
@@ -113,7 +113,7 @@ func (t *tally) insert(s *shard, at int, tag, pos uint64) {
 	t.count++
 }
 
-// remove empties slot i and moves what follows back towards its home.
+// remove empties slot i and moves the following slots back towards their homes.
 func (t *tally) remove(s *shard, i int) {
 	j := i + 1
 	for j < len(s.slots) && s.slots[j] != 0 && s.home(s.slots[j]>>posBits) < j {
@@ -132,7 +132,7 @@ func (t *tally) reserve(s *shard, n int) {
 	}
 }
 
-// sweep drops the slots whose segment was deleted.
+// sweep removes the slots of deleted segments.
 func (t *tally) sweep(s *shard, log *segmentTable) {
 	live := 0
 	for _, slot := range s.slots {
@@ -150,11 +150,11 @@ func (t *tally) sweep(s *shard, log *segmentTable) {
 	t.rebuild(s, homes, log)
 }
 
-// rebuild moves all slots, or those that the log has a segment for, into a
-// table with the given number of homes.
+// rebuild moves the slots into a table with the given number of homes. If log
+// is set, it drops slots whose segment was deleted.
 func (t *tally) rebuild(s *shard, homes int, log *segmentTable) {
 	slack := 8 + homes/32
-	// The allocator rounds up; what it adds is used as homes.
+	// The allocator rounds up. The extra slots become homes.
 	next := slices.Grow([]uint64(nil), homes+slack)
 	next = next[:cap(next)]
 	clear(next)
@@ -184,14 +184,14 @@ func (t *tally) resize(s *shard, slots []uint64) {
 	s.slots = slots
 }
 
-// lengthen adds a few slots behind the last home.
+// lengthen adds a few slots after the last home.
 func lengthen(slots []uint64) []uint64 {
 	next := make([]uint64, len(slots)+8)
 	copy(next, slots)
 	return next
 }
 
-// points reports whether the index has a digest at a position.
+// points reports whether the index maps a digest to a position.
 func (x *index) points(d *semel.Digest, pos uint64) bool {
 	sh, tag := split(d)
 	s := &x.shards[sh]
@@ -203,7 +203,7 @@ func (x *index) points(d *semel.Digest, pos uint64) bool {
 	return false
 }
 
-// forget removes the slot of a digest at a position.
+// forget removes the slot that maps a digest to a position.
 func (x *index) forget(d *semel.Digest, pos uint64) bool {
 	sh, tag := split(d)
 	s := &x.shards[sh]
@@ -216,9 +216,9 @@ func (x *index) forget(d *semel.Digest, pos uint64) bool {
 	return false
 }
 
-// touch loads the slots where the digests belong. The loads do not depend on
-// each other, so the waits for memory overlap; what follows finds them cached.
-// It is not inlined, because its loads would then be found useless.
+// touch loads the slots where the digests belong. The loads are independent, so
+// the memory latencies overlap, and the later lookups hit the cache. It is not
+// inlined, because the compiler would then remove the unused loads.
 //
 //go:noinline
 func (x *index) touch(digests []semel.Digest) uint64 {

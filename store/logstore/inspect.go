@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements semel.Looker. It waits for the disk only where a record is
-// just being written.
+// Look implements semel.Looker. It waits for the disk only if a record is being
+// written.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if len(keys) != len(records) {
 		return errLengths
@@ -60,9 +60,9 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return err
 }
 
-// place is a compact entry whose time is that of the record around it.
+// place is the location of a compact entry, whose time is that of its record.
 type place struct {
-	segment *segment // pinned; nil if there is none
+	segment *segment // pinned; nil if there is no entry
 	off     int
 	record  int
 }
@@ -111,7 +111,7 @@ func (s *Store) uncommitted(pos uint64) bool {
 	return s.log.at(pos) == b.segment && offset(pos) >= b.start
 }
 
-// record returns the form in which a claim is shown.
+// record returns the public form of a claim.
 func (c *claim) record(d *semel.Digest, now int64) semel.Record {
 	return semel.Record{
 		Key: c.key, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
@@ -119,7 +119,7 @@ func (c *claim) record(d *semel.Digest, now int64) semel.Record {
 	}
 }
 
-// fill sets what an entry says of a done key, but for the result.
+// fill sets the fields of a done key's record, except for the result.
 func (e *entry) fill(r *semel.Record) {
 	r.Digest, r.State, r.Expires = e.digest, semel.Done, timeOf(e.expires)
 	if e.rich == nil {
@@ -131,8 +131,8 @@ func (e *entry) fill(r *semel.Record) {
 	r.Result.Kind, r.ResultSize = e.rich.resultKind, len(e.rich.data)
 }
 
-// List implements semel.Lister. Scope and id are there for keys that were
-// recorded with Options.KeepIDs; other keys do not match a Filter with a scope.
+// List implements semel.Lister. Scope and ID are set for keys that were
+// recorded with Options.KeepIDs. Other keys do not match a Filter with a scope.
 // It holds one segment in memory at a time.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
@@ -180,8 +180,8 @@ func matches(f semel.ListOptions, r *semel.Record) bool {
 		(f.Scope == nil || r.Key.ID != "" && r.Key.Scope == *f.Scope)
 }
 
-// Count implements semel.Counter. Done includes keys that have expired and are
-// not yet forgotten.
+// Count implements semel.Counter. Done includes expired keys that the store has
+// not yet removed.
 func (s *Store) Count(context.Context) (semel.Counts, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

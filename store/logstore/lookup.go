@@ -16,11 +16,11 @@ type op struct {
 	digests []semel.Digest
 	owners  digest.Owners
 	reads   []read
-	known   map[uint64]reading // what was read from files, by position
-	led     []*batch           // batches this call must write
-	wait    *batch             // the latest batch its answers depend on
+	known   map[uint64]reading // results of file reads, by position
+	led     []*batch           // batches that this call must write
+	wait    *batch             // the latest batch that its answers depend on
 	found   found
-	now     int64 // the time of the run, for all its keys
+	now     int64 // the time of the run, the same for all its keys
 	buf     []byte
 	scratch [compactMost]byte
 }
@@ -29,16 +29,16 @@ type op struct {
 type read struct {
 	pos     uint64
 	segment *segment
-	digest  semel.Digest // of the key that is looked for
+	digest  semel.Digest // of the key to find
 }
 
-// reading is what a read found.
+// reading is the result of a read.
 type reading struct {
 	entry entry
 	err   error
 }
 
-// maxKept is how large the scratch space may be to be kept for another call.
+// maxKept limits the size of scratch space that is kept for later calls.
 const maxKept = 1 << 20
 
 func (s *Store) newOp() *op { return s.ops.Get().(*op) }
@@ -49,14 +49,15 @@ func (o *op) free() {
 	}
 	o.digests, o.reads, o.wait = o.digests[:0], o.reads[:0], nil
 	o.found = found{}
-	o.owners = digest.Owners{} // the name is the caller's
+	o.owners = digest.Owners{} // do not keep the caller's name
 	clear(o.led)
 	o.led = o.led[:0]
 	clear(o.known)
 	o.store.ops.Put(o)
 }
 
-// checkOfOwner returns the check of who makes a key done in one step; 0 is nobody.
+// checkOfOwner returns the check of the owner of a Done claim. 0 means no
+// owner.
 func (o *op) checkOfOwner(owner *semel.Owner) uint32 {
 	if *owner == (semel.Owner{}) {
 		return 0
@@ -73,8 +74,8 @@ func (o *op) waitFor(b *batch) {
 	}
 }
 
-// found is a key's entry in the log, until the next find. If there is none, pos
-// and entry mean nothing.
+// found is a key's entry in the log. It is valid until the next find. If find
+// found no entry, pos and entry are not valid.
 type found struct {
 	shard *shard
 	slot  int
@@ -82,10 +83,10 @@ type found struct {
 	entry entry
 }
 
-// find looks a digest up. Every slot with its tag is compared with the whole
-// digest in the log. Where that takes a read of a file, the read is added to
-// o.reads and pending is true: the caller must read and look again. If the key is
-// not found, f.slot is where it belongs.
+// find looks up a digest. It compares the whole digest in the log for every
+// slot with a matching tag. If that takes a file read, it adds the read to
+// o.reads and returns pending. The caller must then read and call find again.
+// If the key is not found, f.slot is the slot where it belongs.
 func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err error) {
 	f = &o.found
 	sh, tag := split(d)
@@ -101,7 +102,7 @@ func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err er
 		if !inMemory {
 			r, known := o.known[pos]
 			if known && r.entry.kind == 0 && r.entry.digest == *d {
-				delete(o.known, pos) // it was read for another key with this tag
+				delete(o.known, pos) // the read was for another key with this tag
 				known = false
 			}
 			if !known {
@@ -124,7 +125,8 @@ func (s *Store) find(o *op, d *semel.Digest) (f *found, ok, pending bool, err er
 	return f, false, pending, nil
 }
 
-// inMemory compares a digest with the entry at an offset, if that is in memory.
+// inMemory compares a digest with the entry at an offset, if that entry is in
+// memory.
 func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, same, ok bool) {
 	head, ok := g.memory(off, entryHead, o.scratch[:])
 	if !ok || semel.Digest(head[:16]) != *d {
@@ -142,7 +144,7 @@ func (s *Store) inMemory(o *op, g *segment, off int, d *semel.Digest) (e entry, 
 	return e, same, true
 }
 
-// readAll reads what the log was asked for, without the lock.
+// readAll does the queued reads without the lock.
 func (s *Store) readAll(o *op) {
 	if o.known == nil {
 		o.known = make(map[uint64]reading)
@@ -157,9 +159,10 @@ func (s *Store) readAll(o *op) {
 	o.reads = o.reads[:0]
 }
 
-// readEntry reads one entry of a file. An entry of another key than the one
-// that is looked for is either a tag that two keys share, which is rare, or rot:
-// then the whole record is verified, so that rot is never taken for "not seen".
+// readEntry reads one entry of a file. If the entry has another key than
+// expected, either two keys share a tag, which is rare, or the file is corrupt.
+// Then readEntry verifies the whole record, so that corruption never makes a
+// key look new.
 func (s *Store) readEntry(o *op, g *segment, off int, want *semel.Digest) reading {
 	const most = 64 // holds every compact entry
 	b := o.buf[:0]
@@ -170,13 +173,13 @@ func (s *Store) readEntry(o *op, g *segment, off int, want *semel.Digest) readin
 	b = b[:most]
 	n, err := g.file.ReadAt(b, int64(off))
 	if n < entryHead {
-		return reading{err: s.corrupt(g, off, errors.Join(errors.New("an entry cannot be read"), err))}
+		return reading{err: s.corrupt(g, off, errors.Join(errors.New("cannot read an entry"), err))}
 	}
 	b = b[:n]
 	if size := entrySize(binary.LittleEndian.Uint32(b[16:])); size > n && semel.Digest(b[:16]) == *want {
 		b = make([]byte, size)
 		if n, err := g.file.ReadAt(b, int64(off)); n < size {
-			return reading{err: s.corrupt(g, off, errors.Join(errors.New("an entry cannot be read"), err))}
+			return reading{err: s.corrupt(g, off, errors.Join(errors.New("cannot read an entry"), err))}
 		}
 	}
 	e := entry{digest: semel.Digest(b[:16])}
@@ -192,12 +195,12 @@ func (s *Store) readEntry(o *op, g *segment, off int, want *semel.Digest) readin
 	return reading{entry: e}
 }
 
-// corrupt says where a segment is damaged.
+// corrupt returns a CorruptError for an offset of a segment.
 func (s *Store) corrupt(g *segment, off int, err error) error {
 	return &CorruptError{File: filepath.Join(s.dir, segmentName(g.num)), Offset: int64(off), Err: err}
 }
 
-// verifyAround verifies the record that holds an offset, read anew.
+// verifyAround reads and verifies the record that contains an offset.
 func (s *Store) verifyAround(g *segment, off int) error {
 	r, err := s.recordAround(g, off)
 	if err != nil {
@@ -205,35 +208,35 @@ func (s *Store) verifyAround(g *segment, off int) error {
 	}
 	img := make([]byte, r.length)
 	if n, err := g.file.ReadAt(img, int64(r.off)); n < r.length {
-		return s.corrupt(g, r.off, errors.Join(errors.New("a record cannot be read"), err))
+		return s.corrupt(g, r.off, errors.Join(errors.New("cannot read a record"), err))
 	}
 	whole := r
 	whole.off = 0
 	if !checkRecord(img, whole, g.seed) {
-		return s.corrupt(g, r.off, errors.New("a record fails its checksum"))
+		return s.corrupt(g, r.off, errors.New("record checksum mismatch"))
 	}
 	return nil
 }
 
-// recordAround finds the header of the record that holds an offset: it follows
-// the lengths of the records from a start that is known.
+// recordAround finds the header of the record that contains an offset. It
+// starts at a known record and follows the record lengths.
 func (s *Store) recordAround(g *segment, off int) (record, error) {
 	s.mu.Lock()
 	at, limit := g.markBefore(off), g.next
 	s.mu.Unlock()
-	var b []byte // of the file from begin on
+	var b []byte // bytes of the file from begin on
 	begin := at
 	for {
 		if at-begin+recordHead > len(b) {
 			begin = at
 			b = make([]byte, max(min(off-at, chunkSize), recordHead))
 			if n, err := g.file.ReadAt(b, int64(at)); n < len(b) {
-				return record{}, s.corrupt(g, at, errors.Join(errors.New("a record cannot be read"), err))
+				return record{}, s.corrupt(g, at, errors.Join(errors.New("cannot read a record"), err))
 			}
 		}
 		r := headOf(b[at-begin:], at)
 		if r.length < emptyRecord || r.end() > limit {
-			return r, s.corrupt(g, at, errors.New("a record's header is damaged"))
+			return r, s.corrupt(g, at, errors.New("damaged record header"))
 		}
 		if off < r.end() {
 			return r, nil
@@ -243,9 +246,10 @@ func (s *Store) recordAround(g *segment, off int) (record, error) {
 }
 
 // each makes the changes of a call, in runs that hold the lock for a bounded
-// time. Room is what request i may add to the log. Decide answers request i and
-// returns false if it needs a read first. Then plan looks those behind it up, so
-// that the reads of a run are made together.
+// time. room(i) is an upper bound of the bytes that request i adds to the log.
+// decide(i) answers request i, or returns false if it must read first. Then
+// plan queues the reads of the requests behind it, so that one step makes all
+// reads of a run.
 func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, plan func(i int), decide func(i int) bool) error {
 	for i := 0; i < n; {
 		if ctx.Err() != nil {
@@ -290,20 +294,21 @@ func (s *Store) each(ctx context.Context, o *op, n int, room func(i int) int, pl
 	return nil
 }
 
-// touchAhead is for how many keys the tables are loaded together: enough for their
-// waits to overlap, and few enough to be in the nearest cache when it is their turn.
+// touchAhead is the number of keys whose table slots are loaded together. It is
+// large enough to overlap their latencies. It is small enough that the slots
+// are still in the first-level cache when they are used.
 const touchAhead = 64
 
 // noRoom is the room of a request that adds nothing to the log.
 const noRoom = -1
 
-// runEnd returns how far a run goes that starts at i.
+// runEnd returns the end of the run that starts at i.
 func runEnd(i, n int, room func(i int) int) (j, bytes int) {
 	const (
 		mostRequests = 1024
 		mostBytes    = 1 << 20
 	)
-	bytes = room(i) // noRoom only if no request of the run needs any
+	bytes = room(i) // noRoom only if no request of the run needs room
 	for j = i + 1; j < n && j-i < mostRequests; j++ {
 		more := room(j)
 		if more == noRoom {
@@ -317,7 +322,7 @@ func runEnd(i, n int, room func(i int) int) (j, bytes int) {
 	return j, bytes
 }
 
-// pendingAt returns the batch that holds a position, if it is not yet written.
+// pendingAt returns the unwritten batch that contains a position, or nil.
 func (s *Store) pendingAt(pos uint64) *batch {
 	g, off := s.log.at(pos), offset(pos)
 	if off < g.written {

@@ -2,7 +2,7 @@ package logstore
 
 import "golang.org/x/sys/unix"
 
-// totalMemory returns the machine's memory in bytes, or 0 if it is not known.
+// totalMemory returns the machine's memory in bytes, or 0 if it is unknown.
 func totalMemory() int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

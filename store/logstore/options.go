@@ -9,22 +9,22 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// Fsync says when what is written becomes safe against loss of power. What is
-// answered survives the end of the process under each of them.
+// Fsync selects when writes become safe against a power loss. Under each
+// setting, answered changes survive the end of the process.
 type Fsync uint8
 
 const (
 	// Always syncs before it answers. It is the default.
 	Always Fsync = iota
-	// Interval syncs in the background, every Options.FsyncInterval: loss of
-	// power loses what was answered since the last sync.
+	// Interval syncs in the background, every Options.FsyncInterval. A power
+	// loss loses changes that were answered since the last sync.
 	Interval
-	// Never leaves it to the operating system, except that a segment is synced
-	// when it is full and when the store is closed.
+	// Never leaves the sync to the operating system. The store still syncs a
+	// segment when it is full and when the store is closed.
 	Never
 )
 
-// String returns the name that ParseFsync reads.
+// String returns the name that ParseFsync accepts.
 func (f Fsync) String() string {
 	switch f {
 	case Always:
@@ -37,40 +37,41 @@ func (f Fsync) String() string {
 	return "invalid"
 }
 
-// ParseFsync reads the names always, interval and never.
+// ParseFsync parses the names always, interval and never.
 func ParseFsync(name string) (Fsync, error) {
 	for f := Always; f <= Never; f++ {
 		if name == f.String() {
 			return f, nil
 		}
 	}
-	return 0, fmt.Errorf("logstore: fsync %q is not always, interval or never: %w", name, semel.ErrInvalidRequest)
+	return 0, fmt.Errorf("logstore: fsync must be always, interval or never, got %q: %w", name, semel.ErrInvalidRequest)
 }
 
-// Options configure a Store. The zero value, and nil, mean the defaults.
+// Options configure a Store. The zero value and nil select the defaults.
 type Options struct {
-	// Fsync says when writes are synced. Defaults to Always.
+	// Fsync selects when writes are synced. Defaults to Always.
 	Fsync Fsync
 	// FsyncInterval is the time between two syncs under Interval. Must be at
 	// least 1ms. Defaults to 100ms.
 	FsyncInterval time.Duration
-	// SegmentSize is the size in bytes at which the log goes on in a new file.
-	// Must be between 64 KiB and 64 MiB. Defaults to 32 MiB.
+	// SegmentSize is the size in bytes at which the log continues in a new
+	// file. Must be between 64 KiB and 64 MiB. Defaults to 32 MiB.
 	SegmentSize int64
-	// CacheBytes is how much of the log's end stays in memory, so that
-	// duplicates of recent keys are confirmed without a read. Must be at least
-	// 256 KiB. Defaults to 8 MiB.
+	// CacheBytes is how much of the end of the log stays in memory. Duplicates
+	// of recent keys are then confirmed without a read. Must be at least 256
+	// KiB. Defaults to 8 MiB.
 	CacheBytes int64
-	// MaxIndexBytes limits the memory of the index, which takes 10 to 13 bytes
-	// a key, and of open claims. Claims beyond it are refused with
+	// MaxIndexBytes limits the memory of open claims and of the index, which
+	// takes 10 to 13 bytes per key. Claims above the limit are refused with
 	// semel.ErrStoreFull. Must be at least 1 MiB. Defaults to a quarter of the
-	// machine's memory, or 4 GiB where that is not known.
+	// machine's memory, or 4 GiB if that is unknown.
 	MaxIndexBytes int64
-	// MaxResult is the longest result in bytes that is stored. Must be at most
-	// 32 MiB. Defaults to 1 MiB.
+	// MaxResult is the maximum size of a stored result in bytes. Must be at
+	// most 32 MiB. Defaults to 1 MiB.
 	MaxResult int64
-	// KeepIDs stores scope and id readably next to their digest, for listings.
-	// It costs their length for each key. Defaults to false.
+	// KeepIDs stores scope and ID in readable form next to their digest, for
+	// listings. Each key then takes that many bytes more in the log. Defaults
+	// to false.
 	KeepIDs bool
 	// Clock is the wall clock, for tests. Defaults to time.Now.
 	Clock func() time.Time
@@ -91,7 +92,7 @@ const (
 	maxMaxResult   = 32 << 20
 )
 
-// withDefaults returns a checked copy with the defaults filled in.
+// withDefaults returns a validated copy with the defaults filled in.
 func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {

@@ -6,7 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// A record is one commit: what was written and synced together. It begins with
+// A record is one commit: the entries that were written and synced together. It
+// starts with
 //
 //	0   checksum of everything from 4 to the trailer, seeded with the header
 //	    of the segment, so that a record is valid in its own segment only
@@ -14,19 +15,19 @@ import (
 //	8   time, nanoseconds since the epoch
 //	16  synced: the length of the segment that was known durable when this
 //	    record was written
-//	20  sequence number, one more than that of the record before
+//	20  sequence number, one more than that of the previous record
 //	24  number of entries; bit 31 marks the record that seals its segment
 //
-// and ends with the trailer, whose four bytes have two bits set each, so that
-// it is not there when the end of the record was not written, and no single
-// flipped bit makes it look so.
+// and ends with the trailer. Each of the trailer's four bytes has two set bits.
+// If the end of the record was not written, the trailer is missing. No single
+// flipped bit makes a trailer look missing.
 const (
 	recordHead    = 28
 	recordTrail   = 4
 	recordExtra   = recordHead + recordTrail
 	sealFlag      = 1 << 31
 	trailer       = 0x5ac33c96
-	sectorSize    = 512 // what a disk writes whole or not at all
+	sectorSize    = 512 // a disk writes a sector completely or not at all
 	emptyRecord   = recordExtra
 	summaryLength = 5*8 + 4*histogramSize
 	sealRecord    = recordExtra + summaryLength
@@ -45,7 +46,7 @@ type record struct {
 
 func (r *record) end() int { return r.off + r.length }
 
-// encodeHead fills a record's header in b, but for the checksum.
+// encodeHead encodes a record's header into b, except for the checksum.
 func (r *record) encodeHead(b []byte) {
 	binary.LittleEndian.PutUint32(b[4:], uint32(r.length))
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.time))
@@ -58,8 +59,8 @@ func (r *record) encodeHead(b []byte) {
 	binary.LittleEndian.PutUint32(b[24:], count)
 }
 
-// decodeHead reads a record's header at off of a segment's image. It reports
-// false if no record of the image can begin so.
+// decodeHead decodes a record's header at off of a segment's image. It returns
+// false if no record of the image can start that way.
 func decodeHead(img []byte, off int) (record, bool) {
 	if off+emptyRecord > len(img) {
 		return record{}, false
@@ -69,7 +70,7 @@ func decodeHead(img []byte, off int) (record, bool) {
 	return r, ok
 }
 
-// headOf reads a header without judging it.
+// headOf decodes a header without validating it.
 func headOf(b []byte, off int) record {
 	count := binary.LittleEndian.Uint32(b[24:])
 	return record{
@@ -83,21 +84,22 @@ func headOf(b []byte, off int) record {
 	}
 }
 
-// checkRecord reports whether the record's checksum and trailer hold.
+// checkRecord reports whether the record's checksum and trailer are valid.
 func checkRecord(img []byte, r record, seed uint32) bool {
 	b := img[r.off:r.end()]
 	return binary.LittleEndian.Uint32(b[len(b)-recordTrail:]) == trailer &&
 		binary.LittleEndian.Uint32(b) == crc32.Update(seed, castagnoli, b[4:len(b)-recordTrail])
 }
 
-// walk calls visit for each entry of a verified record. It is an error if entries and record do not end together: a record
-// whose checksum holds is nevertheless bad if it was written badly.
+// walk calls visit for each entry of a verified record. It returns an error if
+// the last entry does not end at the end of the record. A checksum does not
+// detect a record that was encoded wrongly.
 func walk(img []byte, r record, base int64, visit func(e entry) error) error {
 	off, end := r.off+recordHead, r.end()-recordTrail
 	for n := 0; n < r.count; n++ {
 		e, ok := decodeEntry(img[off:end], base)
 		if !ok {
-			return fmt.Errorf("entry %d of the record at %d does not decode", n, r.off)
+			return fmt.Errorf("cannot decode entry %d of the record at %d", n, r.off)
 		}
 		e.off = off
 		if err := visit(e); err != nil {
@@ -106,25 +108,26 @@ func walk(img []byte, r record, base int64, visit func(e entry) error) error {
 		off += e.size
 	}
 	if off != end {
-		return fmt.Errorf("the record at %d has %d bytes after its entries", r.off, end-off)
+		return fmt.Errorf("the record at %d has %d extra bytes after its entries", r.off, end-off)
 	}
 	return nil
 }
 
-// summary is what is known of a segment as a whole. It seals a full segment.
+// summary describes a segment as a whole. It is part of the seal of a full
+// segment.
 type summary struct {
 	entries int64 // done entries
-	forever int64 // of them, those without expiry
+	forever int64 // done entries without expiry
 	maxTick int64 // the latest expiry of the others
-	first   int64 // time of the first record, 0 if there is none
+	first   int64 // time of the first record, or 0 if there is no record
 	last    int64 // time of the last record
 	// histogram counts entries by the logarithm of their life: entry i expires
 	// less than 1<<i ticks after the segment's base.
 	histogram [histogramSize]uint32
 }
 
-// histogramSize has room for every life that a compact entry can have, and
-// counts longer ones in the last place.
+// histogramSize covers every life that a compact entry can have. The last class
+// counts longer ones as well.
 const histogramSize = 32
 
 // add counts one done entry.
@@ -138,7 +141,7 @@ func (s *summary) add(tick, base int64) {
 	s.histogram[lifeClass(tick-base)]++
 }
 
-// lifeClass returns the place of a life in the histogram.
+// lifeClass returns the histogram class of a life.
 func lifeClass(ticks int64) int {
 	class := 0
 	for ticks > 0 && class < histogramSize-1 {
@@ -148,7 +151,7 @@ func lifeClass(ticks int64) int {
 	return class
 }
 
-// seen notes a record's time.
+// seen records the time of a record.
 func (s *summary) seen(at int64) {
 	if s.first == 0 {
 		s.first = at
@@ -156,7 +159,7 @@ func (s *summary) seen(at int64) {
 	s.last = max(s.last, at)
 }
 
-// expired returns how many entries have certainly expired.
+// expired returns a lower bound of the number of expired entries.
 func (s *summary) expired(now, base int64) int64 {
 	if s.forever == 0 && tickTime(s.maxTick) <= now {
 		return s.entries

@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/internal/clock"
 )
 
-// recover rebuilds the state from the log: it finds the segments, reads and
-// verifies them in order, and cuts off a last write that was cut short.
+// recover rebuilds the state from the log. It finds the segments, reads and
+// verifies them in order, and cuts off an incomplete last write.
 func (s *Store) recover(names []string) error {
 	for _, name := range names {
 		if strings.HasSuffix(name, tempSuffix) {
@@ -51,8 +51,8 @@ func (s *Store) recover(names []string) error {
 	return s.resume(found)
 }
 
-// openSegments opens the segments in order and reads their headers and, where
-// they are sealed, their summaries.
+// openSegments opens the segments in order and reads their headers. For sealed
+// segments, it reads the summaries as well.
 func (s *Store) openSegments(names []string) ([]*segment, error) {
 	var found []*segment
 	for _, name := range names {
@@ -108,7 +108,7 @@ func (s *Store) readHead(num uint32, file interface {
 		return nil, err
 	}
 	if size < headerSize || size > segmentStride {
-		return nil, fmt.Errorf("a segment cannot have %d bytes", size)
+		return nil, fmt.Errorf("invalid segment length of %d bytes", size)
 	}
 	header := make([]byte, headerSize)
 	if n, err := file.ReadAt(header, 0); n < headerSize {
@@ -141,10 +141,10 @@ type loader struct {
 	now     int64
 	seq     uint32   // of the next record
 	last    int64    // time of the latest record
-	torn    bool     // the last segment with records ends with a torn one
+	torn    bool     // the last segment with records ends with a torn record
 	tail    *segment // the last segment with records
-	sure    int      // up to here that segment is known to be durable
-	unsure  []byte   // what follows there
+	sure    int      // that segment is known to be durable up to here
+	unsure  []byte   // the bytes after sure
 	workers []*worker
 }
 
@@ -195,12 +195,12 @@ func (l *loader) load() error {
 // checkMemory refuses a log whose keys do not fit into memory.
 func (l *loader) checkMemory() error {
 	if need, most := l.store.memoryBytes(), l.store.opts.MaxIndexBytes; need > most {
-		return fmt.Errorf("logstore: the index needs at least %d bytes, and Options.MaxIndexBytes is %d: %w", need, most, semel.ErrStoreFull)
+		return fmt.Errorf("logstore: the index needs at least %d bytes, but Options.MaxIndexBytes is %d: increase it: %w", need, most, semel.ErrStoreFull)
 	}
 	return nil
 }
 
-// presize makes the shards large enough for the keys that sealed segments hold.
+// presize makes the shards large enough for the keys of the sealed segments.
 func (l *loader) presize() {
 	var keys int64
 	for _, g := range l.found {
@@ -210,7 +210,8 @@ func (l *loader) presize() {
 	}
 	x := &l.store.index
 	if per := keys / shards; per > 8 {
-		// Keys fall into shards by chance: their numbers spread by the root.
+		// The keys of a shard vary at random, by about the square root of their
+		// mean.
 		for i := range x.shards {
 			x.reserve(&x.shards[i], int(float64(per)+4*math.Sqrt(float64(per))))
 		}
@@ -225,7 +226,7 @@ type image struct {
 	err     error
 }
 
-// readAhead reads and verifies the segments in order and ends when all are
+// readAhead reads and verifies the segments in order. It ends when all are
 // read, one is bad, or stop is closed.
 func (l *loader) readAhead(ahead chan<- image, buffers <-chan []byte, stop <-chan struct{}) {
 	defer close(ahead)
@@ -243,7 +244,7 @@ func (l *loader) readAhead(ahead chan<- image, buffers <-chan []byte, stop <-cha
 	}
 }
 
-// read reads one segment and verifies every record of it.
+// read reads one segment and verifies each of its records.
 func (l *loader) read(i int, g *segment, buf []byte) image {
 	img := image{segment: g}
 	img.bytes, img.err = l.store.image(g, g.limit, buf)
@@ -278,8 +279,8 @@ func (l *loader) read(i int, g *segment, buf []byte) image {
 	return img
 }
 
-// checkEnd judges how a segment ends. Only the last one that has records may
-// end without a seal, because each is sealed before the next is written.
+// checkEnd checks the end of a segment. Only the last segment with records may
+// lack a seal, because each segment is sealed before the next one is written.
 func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, sealed bool) error {
 	if sealed {
 		if rest := img[end:]; len(rest) > 0 && !isZero(rest) {
@@ -288,7 +289,7 @@ func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, s
 		return nil
 	}
 	if g.sealed {
-		return errors.New("a record in a sealed segment fails its checksum")
+		return errors.New("record checksum mismatch in a sealed segment")
 	}
 	torn, err := judge(img, end, g.seed, next)
 	if err != nil {
@@ -297,13 +298,13 @@ func (l *loader) checkEnd(i int, g *segment, img []byte, end int, next uint32, s
 	l.torn = l.torn || torn
 	for _, after := range l.found[i+1:] {
 		if !l.isEmpty(after) {
-			return errors.New("the segment does not end with its seal, but another follows")
+			return errors.New("the segment has no seal, but another segment follows")
 		}
 	}
 	return nil
 }
 
-// isEmpty reports whether a segment has nothing behind its header.
+// isEmpty reports whether a segment has only a header.
 func (l *loader) isEmpty(g *segment) bool {
 	img, err := l.store.image(g, g.limit, nil)
 	return err == nil && isZero(img[headerSize:])
@@ -324,11 +325,11 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// checkReached refuses a log that ends before the place that it is known to have
-// reached. Its end cannot have been cut short by a crash: it was durable. It
-// changes nothing, so that the next open says the same.
+// checkReached refuses a log that ends before the position that it is known to
+// have reached. That part was durable, so a crash cannot have cut it off. It
+// changes nothing, so the next open returns the same error.
 func (s *Store) checkReached(found []*segment) error {
-	const restore = "restore it from a copy: without it, keys that are done would be new again"
+	const restore = "restore it from a backup: without it, done keys would look new"
 	reached := s.id.reached
 	if len(found) == 0 {
 		if reached.segment == 0 {
@@ -337,31 +338,31 @@ func (s *Store) checkReached(found []*segment) error {
 		return s.missing(reached.segment, restore)
 	}
 	last := found[len(found)-1]
-	tail := last // where the log ends
+	tail := last // the end of the log
 	if i := slices.IndexFunc(found, func(g *segment) bool { return !g.sealed }); i >= 0 {
 		tail = found[i]
 	}
 	end := logEnd{tail.num, tail.next}
 	switch {
 	case tail.sealed:
-		// A segment is sealed when the next one is there.
+		// A segment is sealed only when the next one exists.
 		return s.missing(last.num+1, restore)
 	case !end.before(reached):
 		return nil
 	case last.num < reached.segment:
 		return s.missing(last.num+1, restore)
 	}
-	return s.corrupt(tail, tail.next, fmt.Errorf("the log ends here, but it reached byte %d of %s before: its end was cut off or overwritten: %s",
+	return s.corrupt(tail, tail.next, fmt.Errorf("the log ends here, but it had reached byte %d of %s: its end was truncated or overwritten: %s",
 		reached.offset, segmentName(reached.segment), restore))
 }
 
-// missing says that a segment's file is not there.
+// missing returns the error of a missing segment file.
 func (s *Store) missing(num uint32, then string) error {
 	return &CorruptError{File: filepath.Join(s.dir, segmentName(num)), Err: errors.New("the segment is missing: " + then)}
 }
 
-// finish settles what recovery found at the ends of the log. It returns the
-// segments that remain.
+// finish handles the ends of the log that recovery found. It returns the
+// remaining segments.
 func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 	if err := s.checkFirst(found); err != nil {
 		return found, err
@@ -375,7 +376,7 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 	}
 	s.sweep()
 	for n := len(found); n >= 2 && !found[n-2].sealed; n-- {
-		// The last one was made ahead and never used.
+		// The last segment was created ahead and never used.
 		g := found[n-1]
 		found = found[:n-1]
 		if err := s.deleteSegment(g); err != nil {
@@ -391,9 +392,9 @@ func (s *Store) finish(found []*segment, l *loader) ([]*segment, error) {
 	return found, nil
 }
 
-// secure makes durable what recovery has found. That it can be read does not
-// mean that it is on the disk: after a sync that failed the system shows what
-// the disk has not, and counts it as written. So it is written again.
+// secure makes the recovered data durable. Readable data need not be on disk:
+// after a failed sync the system still shows the data and considers it written.
+// So secure writes it again.
 func (l *loader) secure(g *segment) error {
 	var err error
 	if g.sealed && g.limit > g.next || l.torn && !g.sealed {
@@ -407,12 +408,12 @@ func (l *loader) secure(g *segment) error {
 		err = g.file.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("logstore: secure segment %d: %w", g.num, err)
+		return fmt.Errorf("logstore: make segment %d durable: %w", g.num, err)
 	}
 	return nil
 }
 
-// checkFirst compares the oldest segment with the one that must be the oldest.
+// checkFirst checks that the oldest segment is the one that must be the oldest.
 func (s *Store) checkFirst(found []*segment) error {
 	first := uint32(1)
 	if v, ok := s.values[firstSegment]; ok && len(v.data) == 4 {
@@ -425,7 +426,7 @@ func (s *Store) checkFirst(found []*segment) error {
 	return nil
 }
 
-// resume makes the log ready to be appended to.
+// resume prepares the log for appends.
 func (s *Store) resume(found []*segment) error {
 	if n := len(found); n > 0 {
 		return s.resumeIn(found[n-1])
@@ -441,7 +442,7 @@ func (s *Store) resume(found []*segment) error {
 	return nil
 }
 
-// resumeIn goes on in a segment that is not full.
+// resumeIn continues in a segment that is not full.
 func (s *Store) resumeIn(g *segment) error {
 	s.active, s.writing = g, g
 	s.emptySeq = s.seq
@@ -450,7 +451,7 @@ func (s *Store) resumeIn(g *segment) error {
 		return nil
 	}
 	if err := extend(g.file, g.limit, size); err != nil {
-		// A full disk: what is there can be read, and writes are refused.
+		// The disk is full: the store can be read, and it refuses writes.
 		if err = refusal(err); !errors.Is(err, semel.ErrStoreFull) {
 			return fmt.Errorf("logstore: allocate segment %d: %w", g.num, err)
 		}

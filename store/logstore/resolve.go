@@ -26,7 +26,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 			return err
 		}
 	default:
-		return invalid("a key is resolved as done or absent, not as %s", as)
+		return invalid("a key can be resolved as done or absent, not as %s", as)
 	}
 	return s.settleByHand(ctx, key, holderMost+s.completeRoom(&check), func(o *op, d *semel.Digest) error {
 		now := o.now
@@ -40,7 +40,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		}
 		x := done{
 			tick: expiryTick(now, int64(window)),
-			// Without a token: the holder's is stale from now on.
+			// No token is stored, so the holder's token is stale from now on.
 			rich: rich{
 				attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
 				key: s.kept(key), resultKind: result.Kind, data: result.Data,
@@ -52,8 +52,8 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	})
 }
 
-// Remove implements semel.Resolver. It blocks for one durable write, if there
-// was a record that is durable.
+// Remove implements semel.Resolver. It blocks for one durable write if there
+// was a durable record.
 func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err error) {
 	if err := key.Validate(); err != nil {
 		return false, err
@@ -92,13 +92,13 @@ func (s *Store) settleByHand(ctx context.Context, key semel.Key, room int, chang
 	return errors.Join(err, s.settle(ctx, o))
 }
 
-// AuditName is the name of the audit log in the directory of the store: who
-// changed a key by hand, and why. It is only ever appended to.
+// AuditName is the name of the audit log in the store's directory. It records
+// who changed a key by hand, and why. The store only appends to it.
 const AuditName = "audit.jsonl"
 
-// Audit appends a line to the audit log, and is done when that is durable. The
-// line has no line end. Write it before the change it tells of: then no change
-// goes without its line.
+// Audit durably appends a line to the audit log. The line must not contain a
+// line end. Write it before the change that it describes, so that every change
+// has its line.
 func (s *Store) Audit(_ context.Context, line []byte) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
@@ -136,7 +136,7 @@ func appendTo(f vfs.File, line []byte) error {
 		return err
 	}
 	if size > 0 {
-		// A line that a crash cut short must not spoil this one.
+		// A line that a crash cut short must not corrupt this one.
 		var end [1]byte
 		if _, err := f.ReadAt(end[:], size-1); err != nil {
 			return err

@@ -10,22 +10,24 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// slack is what every segment keeps free behind a record: the end of the open
-// record, the start of another, the empty record of a close, and the seal.
+// slack is the space that every segment keeps free after a record: the end of
+// the open record, the start of another, the empty record of a close, and the
+// seal.
 const slack = 3*recordExtra + sealRecord
 
-// The first segment, and what is added to one at opening, is small, and the
-// following ones are larger and larger up to Options.SegmentSize: so a small
-// store takes little, and opening does not wait for many zeros to be written.
+// The first segment, and each extension at an open, is small. Later segments
+// grow up to Options.SegmentSize. A small store therefore takes little space,
+// and an open does not wait until many zeros are written.
 const (
 	firstSize  = 1 << 20
 	sizeGrowth = 4
 )
 
-// reserve makes room for n bytes of entries at the end of the log, in a new
-// segment if need be. Blocks of a segment are reserved when it is made, so that
-// a full disk refuses a change here, before anything was changed. It reports
-// whether it released the lock meanwhile; then the gate must be passed again.
+// reserve reserves room for n bytes of entries at the end of the log, in a new
+// segment if necessary. The blocks of a segment are allocated when it is
+// created. A full disk therefore refuses a change here, before anything was
+// changed. moved reports whether reserve released the lock in between. The
+// caller must then pass the gate again.
 func (s *Store) reserve(n int) (moved bool, err error) {
 	if n == noRoom {
 		return false, nil
@@ -44,8 +46,8 @@ func (s *Store) reserve(n int) (moved bool, err error) {
 	return true, s.prepareSpare(headerSize + need)
 }
 
-// worn reports whether a segment has gathered for so long that going on would
-// keep its first entries far beyond their windows.
+// worn reports whether a segment is so old that more entries in it would keep
+// its first entries far beyond their windows.
 func (s *Store) worn(g *segment) bool {
 	const minute = int64(60e9)
 	if g.window == 0 || g.next < int(min(1<<20, s.opts.SegmentSize/4)) {
@@ -54,7 +56,7 @@ func (s *Store) worn(g *segment) bool {
 	return s.clock.Nanos()-g.summary.first > max(g.window*tickNanos/8, minute)
 }
 
-// rotate goes on in the spare segment. The full one is sealed by the writer,
+// rotate continues in the spare segment. The writer seals the full segment
 // before it writes into the next.
 func (s *Store) rotate() {
 	if s.open != nil {
@@ -70,11 +72,11 @@ func (s *Store) rotate() {
 func (s *Store) wakeMaintenance() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it will be awake
+	default: // a wake-up is already pending
 	}
 }
 
-// prepareSpare makes the next segment, of at least the given size.
+// prepareSpare creates the next segment, of at least the given size.
 func (s *Store) prepareSpare(least int) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
@@ -105,7 +107,7 @@ func (s *Store) prepareSpare(least int) error {
 	return nil
 }
 
-// stopIfUnsynced stops the store if the error is that of a sync.
+// stopIfUnsynced stops the store if err is a sync error.
 func (s *Store) stopIfUnsynced(err error) error {
 	var unsynced *syncError
 	if errors.As(err, &unsynced) {
@@ -115,7 +117,7 @@ func (s *Store) stopIfUnsynced(err error) error {
 	return err
 }
 
-// createLargest makes a segment of the given size, or of a smaller one if the
+// createLargest creates a segment of the given size, or a smaller one if the
 // disk is nearly full.
 func (s *Store) createLargest(num uint32, size, least int) (*segment, error) {
 	size = max(size, least)
@@ -128,14 +130,14 @@ func (s *Store) createLargest(num uint32, size, least int) (*segment, error) {
 	}
 }
 
-// allocate lengthens the segment in use, for a transaction.
+// allocate lengthens the active segment, for a transaction.
 func (s *Store) allocate(g *segment, least int) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
 	return s.lengthen(g, least)
 }
 
-// lengthen allocates more of a segment. s.prepare is held.
+// lengthen allocates more of a segment. The caller holds s.prepare.
 func (s *Store) lengthen(g *segment, least int) error {
 	s.mu.Lock()
 	limit := g.limit
@@ -155,7 +157,7 @@ func (s *Store) lengthen(g *segment, least int) error {
 	return nil
 }
 
-// refusal classifies an error from before anything was written.
+// refusal classifies an error that occurred before anything was written.
 func refusal(err error) error {
 	switch {
 	case err == nil:
@@ -166,7 +168,7 @@ func refusal(err error) error {
 	return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 }
 
-// sealSegment ends a full segment with its summary and makes it durable under
+// sealSegment ends a full segment with its summary. It syncs the segment under
 // every sync policy, so that only the last segment can have a torn end.
 func (s *Store) sealSegment(g *segment) error {
 	s.mu.Lock()

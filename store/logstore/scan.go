@@ -10,8 +10,9 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// scan visits the records of a segment's image and returns where they end: at
-// the end of the image, at the seal, or where no valid record follows.
+// scan visits the records of a segment's image. It stops at the end of the
+// image, after the seal, or where no valid record follows, and returns that
+// offset.
 func scan(img []byte, g *segment, seq uint32, visit func(r record) error) (end int, next uint32, sealed bool, err error) {
 	off := headerSize
 	for !sealed {
@@ -20,10 +21,10 @@ func scan(img []byte, g *segment, seq uint32, visit func(r record) error) (end i
 			break
 		}
 		if r.seal && r.length != sealRecord {
-			return off, seq, false, errors.New("a seal has a wrong length")
+			return off, seq, false, errors.New("wrong length of a seal")
 		}
 		if r.synced > off {
-			return off, seq, false, errors.New("a record says that more was durable than was written")
+			return off, seq, false, errors.New("a record reports more durable bytes than were written")
 		}
 		if err := visit(r); err != nil {
 			return off, seq, false, err
@@ -41,12 +42,14 @@ func firstSeq(img []byte) uint32 {
 	return headOf(img[headerSize:], headerSize).seq
 }
 
-// judge says what to make of an end of the log at which no valid record is: nil
-// if it was never written, or cut short by a crash; an error if it was written
-// in full and then damaged, or damaged after it was known to be durable.
+// judge classifies an end of the log without a valid record. It returns nil if
+// the record was never written, or was cut short by a crash. It returns an
+// error if the record was damaged after it was completely written, or after it
+// was known to be durable.
 //
-// A write that was cut short leaves zeros where segments are zero beforehand:
-// whole sectors of them, or everything behind some byte. Damage leaves neither.
+// Segments are zero before they are written. A write that was cut short leaves
+// zeros there: whole sectors, or everything after some byte. Damage leaves
+// neither.
 func judge(img []byte, off int, seed, seq uint32) (torn bool, err error) {
 	region := bytes.TrimRight(img[off:], "\x00")
 	if len(region) == 0 {
@@ -57,26 +60,26 @@ func judge(img []byte, off int, seed, seq uint32) (torn bool, err error) {
 		end = len(img)
 	}
 	if at, ok := laterRecord(img[:end], off, seed, seq); ok {
-		return false, fmt.Errorf("a later record, at %d, says that it was durable", at)
+		return false, fmt.Errorf("the later record at %d shows that this position was durable", at)
 	}
 	zeroSector := hasZeroSector(img, off, end)
 	if !zeroSector && len(region)%4 == 0 && binary.LittleEndian.Uint32(img[end-4:]) == trailer {
-		return false, errors.New("a record was written in full and fails its checksum")
+		return false, errors.New("checksum mismatch in a completely written record")
 	}
 	if zeroSector || end-off < recordHead {
 		return true, nil
 	}
 	r := headOf(img[off:], off)
 	if r.length >= emptyRecord && r.length <= segmentStride {
-		// The end of the record is not there, or lies behind the end of the file.
+		// The end of the record is missing, or lies behind the end of the file.
 		if r.end() > len(img) || cutShort(img[r.end()-recordTrail:r.end()]) {
 			return true, nil
 		}
 	}
-	return false, errors.New("what is here is not a record, and not the beginning of one")
+	return false, errors.New("not a record, and not the start of one")
 }
 
-// cutShort reports whether a trailer was not, or only in part, written.
+// cutShort reports whether a trailer was not written, or only in part.
 func cutShort(b []byte) bool {
 	whole := binary.LittleEndian.AppendUint32(nil, trailer)
 	for n := range b {
@@ -87,8 +90,8 @@ func cutShort(b []byte) bool {
 	return false
 }
 
-// hasZeroSector reports whether the part of some sector that lies in [from, to)
-// is zero.
+// hasZeroSector reports whether some sector is zero in the part that lies in
+// [from, to).
 func hasZeroSector(img []byte, from, to int) bool {
 	for from < to {
 		next := min((from/sectorSize+1)*sectorSize, to)
@@ -100,7 +103,7 @@ func hasZeroSector(img []byte, from, to int) bool {
 	return false
 }
 
-// laterRecord looks for a valid record behind off that was written when the log
+// laterRecord looks for a valid record after off that was written when the log
 // was known to be durable beyond off.
 func laterRecord(img []byte, off int, seed, seq uint32) (int, bool) {
 	const mostAhead = 1 << 24
@@ -113,14 +116,14 @@ func laterRecord(img []byte, off int, seed, seq uint32) (int, bool) {
 	return 0, false
 }
 
-// image reads a segment as far as it is written.
+// image reads the written part of a segment.
 func (s *Store) image(g *segment, size int, buf []byte) ([]byte, error) {
 	if cap(buf) < size {
 		buf = make([]byte, size)
 	}
 	buf = buf[:size]
 	if n, err := g.file.ReadAt(buf, 0); n < size {
-		return nil, s.corrupt(g, n, fmt.Errorf("the segment cannot be read: %w", err))
+		return nil, s.corrupt(g, n, fmt.Errorf("cannot read the segment: %w", err))
 	}
 	return buf, nil
 }
@@ -142,7 +145,8 @@ func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.ListOp
 	s.mu.Unlock()
 	defer s.unpin(g)
 	if active && last != nil {
-		// What was moved to the end of the log while it was listed is there now.
+		// Entries that were moved to the end of the log during the listing are
+		// there.
 		if err := last.wait(ctx); err != nil {
 			return 0, false, err
 		}
@@ -159,8 +163,8 @@ func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.ListOp
 	return g.num, more && !active, err
 }
 
-// visitDone visits the keys that are done by an entry of this segment, those
-// that are expired or the others. It holds the whole segment in memory, and the
+// visitDone visits the done keys whose current entry is in this segment: either
+// the expired ones or the others. It holds the whole segment in memory, and the
 // lock for a few keys at a time.
 func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) error {
 	s.mu.Lock()
@@ -205,7 +209,7 @@ func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) e
 	case errors.Is(err, stopped):
 		return nil
 	case err == nil && end < size:
-		err = errors.New("a record fails its checksum")
+		err = errors.New("record checksum mismatch")
 	}
 	if err != nil {
 		return s.corrupt(g, end, err)
@@ -213,8 +217,9 @@ func (s *Store) visitDone(g *segment, expired bool, visit func(e *entry) bool) e
 	return nil
 }
 
-// keepCurrent clears the kind of the entries that the index does not, or no
-// longer, point to, and of those that are expired, or that are not.
+// keepCurrent clears the kind of all entries that must not be visited: those
+// that the index does not point to, and those whose expiry does not match
+// expired.
 func (s *Store) keepCurrent(g *segment, group []entry, expired bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

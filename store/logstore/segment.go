@@ -11,15 +11,15 @@ import (
 )
 
 // A segment is one file of the log: a header of headerSize bytes, then records.
-// The file is allocated in full beforehand, and cut to its length when it is
-// sealed.
+// The file is allocated in full when it is created. It is cut to its length
+// when it is sealed.
 const (
 	segmentMagic = "SEMELSEG"
 	version      = 1 // of segments
 	headerSize   = 64
 
-	// Positions in the index count units of 4 bytes in a ring of segments, of
-	// which each has the same stride whatever its size.
+	// Positions in the index count units of 4 bytes in a ring of segments. Each
+	// segment takes the same stride, whatever its size.
 	strideBits    = 24
 	segmentStride = 4 << strideBits
 	ringSize      = 1 << (posBits - strideBits)
@@ -28,39 +28,40 @@ const (
 	chunkSize = 1 << chunkBits
 )
 
-// segment is a file of the log. Fields are guarded by Store.mu, but for those
-// that do not change and those of the writer.
+// segment is a file of the log. Store.mu guards its fields, except for constant
+// fields and the writer's fields.
 type segment struct {
 	num  uint32
 	file vfs.File
 	base int64  // tick from which expiries count
 	seed uint32 // of the checksums of its records
 
-	next    int // where the next record or entry goes
-	written int // up to here the file holds it
-	synced  int // up to here it is durable; the writer's
+	next    int // offset of the next record or entry
+	written int // the file is written up to here
+	synced  int // the file is durable up to here; owned by the writer
 	limit   int // allocated length of the file
 	sealed  bool
 	sealSeq uint32 // sequence number of the record that will seal it
 	summary summary
-	// window is the longest finite life of an entry in ticks: how soon the
-	// whole segment can go.
+	// window is the longest finite life of an entry in ticks. It determines how
+	// soon the whole segment can be deleted.
 	window int64
 
-	// chunks hold the log's end in memory; nil where they were let go. What
-	// lies before memFrom was written by another process and is not in them.
+	// chunks hold the end of the log in memory. A released chunk is nil. Data
+	// before memFrom was written by an earlier process and is not in the
+	// chunks.
 	chunks  [][]byte
 	memFrom int
 
 	// marks has the start of the first record in each chunk-sized part of the
-	// file, from which the record around a position is found. 0 is none.
+	// file. The record around a position is found from it. 0 means no record.
 	marks []uint32
 
 	pins int  // readers outside the lock
 	dead bool // deleted; the last reader closes the file
 }
 
-// segmentTable finds segments by position.
+// segmentTable maps positions and numbers to segments.
 type segmentTable struct {
 	ring  [ringSize]*segment
 	first uint32 // number of the oldest segment
@@ -78,7 +79,7 @@ func (t *segmentTable) byNum(num uint32) *segment {
 	return nil
 }
 
-// position returns the index's form of an offset in the segment.
+// position returns the index position of an offset in the segment.
 func (g *segment) position(off int) uint64 {
 	return uint64(g.num%ringSize)<<strideBits | uint64(off)>>2
 }
@@ -113,26 +114,26 @@ func encodeHeader(num uint32, store storeID, base int64) []byte {
 	return b
 }
 
-// decodeHeader checks a segment's header and returns its base tick.
+// decodeHeader validates a segment's header and returns its base tick.
 func decodeHeader(b []byte, num uint32, store storeID) (base int64, err error) {
 	switch {
 	case len(b) < headerSize || string(b[:8]) != segmentMagic:
-		return 0, errors.New("not a segment")
+		return 0, errors.New("not a segment file")
 	case crc32.Checksum(b[:60], castagnoli) != binary.LittleEndian.Uint32(b[60:]):
-		return 0, errors.New("the header fails its checksum")
+		return 0, errors.New("header checksum mismatch")
 	case binary.LittleEndian.Uint32(b[8:]) != version:
-		return 0, fmt.Errorf("format version %d is not %d", binary.LittleEndian.Uint32(b[8:]), version)
+		return 0, fmt.Errorf("unsupported format version %d, want %d", binary.LittleEndian.Uint32(b[8:]), version)
 	case binary.LittleEndian.Uint32(b[12:]) != num:
-		return 0, fmt.Errorf("the header says segment %d", binary.LittleEndian.Uint32(b[12:]))
+		return 0, fmt.Errorf("the header has segment number %d", binary.LittleEndian.Uint32(b[12:]))
 	case storeID(b[16:32]) != store:
 		return 0, errors.New("the segment belongs to another store")
 	}
 	return int64(binary.LittleEndian.Uint64(b[32:])), nil
 }
 
-// createSegment makes a durable, allocated segment without records. It is made
-// under another name and renamed, so that a segment's file always has a valid
-// header.
+// createSegment creates a durable, allocated segment without records. It
+// creates the file under a temporary name and renames it, so that a segment
+// file always has a valid header.
 func (s *Store) createSegment(num uint32, size int) (*segment, error) {
 	base := s.clock.Nanos() / tickNanos
 	g := newSegment(num, base, encodeHeader(num, s.id.store, base))
@@ -154,7 +155,7 @@ func (s *Store) createSegment(num uint32, size int) (*segment, error) {
 	return g, nil
 }
 
-// tempSuffix ends the name of a segment that is being made.
+// tempSuffix is the name suffix of a segment that is being created.
 const tempSuffix = ".seg.tmp"
 
 func (s *Store) makeSegmentFile(temp string, header []byte, size int) (vfs.File, error) {
@@ -177,10 +178,10 @@ func (s *Store) makeSegmentFile(temp string, header []byte, size int) (vfs.File,
 	return file, nil
 }
 
-// extend reserves the blocks of a file from one length to another and writes
-// them ahead of use: a sync of what is written over them later need not wait
-// for the file system's journal. It writes and syncs in steps, because large
-// writes would be synced as large ones again, and to let others' syncs between.
+// extend allocates a file from one length to another and writes zeros there. A
+// later sync of data in that range then does not wait for the file system's
+// journal. It writes and syncs in steps: a large write would need a large sync,
+// and other syncs can run between the steps.
 func extend(file vfs.File, from, to int) error {
 	const (
 		step      = 64 << 10
@@ -210,7 +211,7 @@ func newSegment(num uint32, base int64, header []byte) *segment {
 	}
 }
 
-// mark notes where a record starts.
+// mark records the start of a record.
 func (g *segment) mark(off int) {
 	part := off >> chunkBits
 	for len(g.marks) <= part {
@@ -240,7 +241,7 @@ func (s *Store) put(g *segment, off int, b []byte) {
 	}
 }
 
-// chunk returns a chunk for writing and makes it if there is none yet.
+// chunk returns a chunk for writing. It creates the chunk if necessary.
 func (s *Store) chunk(g *segment, i int) []byte {
 	for len(g.chunks) <= i {
 		g.chunks = append(g.chunks, nil)
@@ -256,13 +257,13 @@ func (s *Store) chunk(g *segment, i int) []byte {
 	return g.chunks[i]
 }
 
-// residentChunk names a chunk that is in memory.
+// residentChunk identifies a chunk that is in memory.
 type residentChunk struct {
 	segment *segment
 	index   int
 }
 
-// trimChunks lets the oldest chunks go that are written and beyond the limit.
+// trimChunks releases the oldest written chunks above the limit.
 func (s *Store) trimChunks() {
 	n := 0
 	for (len(s.resident)-n)*chunkSize > int(s.opts.CacheBytes) {
@@ -283,11 +284,11 @@ func (s *Store) trimChunks() {
 	}
 }
 
-// freeChunks is how many chunks wait to be used again.
+// freeChunks is the number of chunks that are kept for reuse.
 const freeChunks = 8
 
-// memory returns n bytes at off if they are in memory, in scratch if they lie
-// in two chunks. They are valid until the lock is released.
+// memory returns n bytes at off if they are in memory. It copies them to
+// scratch if they span two chunks. They are valid until the lock is released.
 func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
 	i := off >> chunkBits
 	if off < g.memFrom || i >= len(g.chunks) || g.chunks[i] == nil {
@@ -312,7 +313,7 @@ func (g *segment) memory(off, n int, scratch []byte) ([]byte, bool) {
 // pin keeps the file of a segment open for a reader outside the lock.
 func (g *segment) pin() { g.pins++ }
 
-// unpin ends a pin.
+// unpin releases a pin.
 func (s *Store) unpin(g *segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +322,7 @@ func (s *Store) unpin(g *segment) {
 }
 
 // closeIfUnused closes the file of a deleted segment without readers. The file
-// was only read and is gone: an error of Close says nothing anyone could use.
+// was only read and no longer exists, so no caller can use an error of Close.
 func (g *segment) closeIfUnused() {
 	if g.dead && g.pins == 0 && g.file != nil {
 		_ = g.file.Close()

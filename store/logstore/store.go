@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// Store is an embedded, durable store for one process. Its methods may be
-// called at once from many goroutines.
+// Store is an embedded, durable store for one process. Its methods are safe for
+// concurrent use.
 type Store struct {
 	dir    string
 	opts   Options
@@ -26,43 +26,44 @@ type Store struct {
 	hasher digest.Hasher
 	clock  *clock.Clock
 
-	// mu guards everything below. Nothing blocks under it: files are read and
-	// written outside, and what was read is looked up again under it.
+	// mu guards all fields below. Nothing blocks while it is held: files are
+	// read and written without it. After a file read, the key is looked up
+	// again under mu.
 	mu     sync.Mutex
 	index  index
 	claims claims
 	log    segmentTable
 	values map[string]value
-	token  semel.Token // the last one given out
+	token  semel.Token // the last token issued
 	failed error       // why the store stopped
 	closed bool
 
 	active     *segment // where entries are appended
-	spare      *segment // the next one, made ahead
-	writing    *segment // where the writer, of which there is one at a time, wrote last
-	dirty      bool     // something is written and not synced
+	spare      *segment // the next segment, created ahead
+	writing    *segment // last segment of the writer; there is one writer at a time
+	dirty      bool     // written data is not yet synced
 	tx         *Tx      // the open transaction
-	open       *batch   // gathers entries
-	last       *batch   // the latest batch, while it is not written
-	lastCalls  int      // how many calls waited for the latest written batch
+	open       *batch   // collects entries
+	last       *batch   // the latest batch, until it is written
+	lastCalls  int      // number of calls that waited for the latest written batch
 	seq        uint32   // of the latest batch
-	emptySeq   uint32   // of the empty record that the log ended with at open
+	emptySeq   uint32   // of the empty record that ended the log at open
 	resident   []residentChunk
 	freeChunks [][]byte
 
 	gate gate
 
-	// prepare is held while a segment is made or lengthened. It is taken
-	// before mu.
+	// prepare is held while a segment is created or lengthened. Lock it before
+	// mu.
 	prepare sync.Mutex
-	// maintaining is held while segments are deleted. It is taken before
-	// prepare and mu.
+	// maintaining is held while segments are deleted. Lock it before prepare
+	// and mu.
 	maintaining sync.Mutex
 
 	ops        sync.Pool // of *op
 	background sync.WaitGroup
-	cancel     context.CancelFunc // ends the background
-	wake       chan struct{}      // tells the maintenance that a segment was begun
+	cancel     context.CancelFunc // stops the background goroutines
+	wake       chan struct{}      // tells the maintenance that a segment was started
 }
 
 var (
@@ -74,12 +75,12 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// Open opens the store in a directory, or makes one there if the directory is
-// empty or missing. It reads the whole log, and verifies it, before it returns:
-// about a second for each few million keys. It returns
-//   - a [*LockedError] that names the holder if the store is open already;
-//   - a [*CorruptError] if the log is damaged, except in a last write that a
-//     crash cut short, or if it ends before the place that it had reached;
+// Open opens the store in a directory. If the directory is empty or missing,
+// Open creates a store there. It reads and verifies the whole log before it
+// returns, which takes about a second per few million keys. It returns
+//   - a [*LockedError] that names the holder if the store is already open;
+//   - a [*CorruptError] if the log is damaged, or ends before the position that
+//     it had reached (a last write that a crash cut short is not damage);
 //   - semel.ErrStoreFull if the index does not fit into Options.MaxIndexBytes.
 func Open(dir string, opts *Options) (*Store, error) {
 	o, err := opts.withDefaults()
@@ -113,8 +114,8 @@ func Open(dir string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// makeDir makes the directory, and its name durable. It does so at every open:
-// that the directory is there does not mean that it will be after loss of power.
+// makeDir creates the directory and makes its name durable. It does so at every
+// open, because an existing directory may still disappear after a power loss.
 func (s *Store) makeDir() error {
 	dir, err := filepath.Abs(s.dir)
 	if err != nil {
@@ -131,7 +132,8 @@ func (s *Store) makeDir() error {
 		return err
 	}
 	for _, parent := range parents {
-		// Who may not open a directory cannot sync it, and did not make it.
+		// A process that may not open the parent directory cannot sync it, and
+		// did not create the store's directory.
 		if err := s.fs.SyncDir(parent); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
@@ -139,7 +141,7 @@ func (s *Store) makeDir() error {
 	return nil
 }
 
-// start brings the store to life from its files.
+// start loads the store from its files.
 func (s *Store) start() error {
 	names, err := s.fs.List(s.dir)
 	if err != nil {
@@ -176,11 +178,11 @@ func (s *Store) Traits() semel.Traits {
 // Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
-// Close finishes what was begun, makes it durable and gives the directory up.
-// Calls that run are finished first; later ones get semel.ErrClosed. It returns
-// the error that stopped the store, if one did. If the disk is too full to note
-// where the log ends, the error wraps semel.ErrStoreFull and nothing is lost. A
-// second Close does nothing.
+// Close waits for running calls, makes their changes durable and unlocks the
+// directory. Later calls return semel.ErrClosed. It returns the error that
+// stopped the store, if any. If the disk is too full to record the end of the
+// log, the error wraps semel.ErrStoreFull and nothing is lost. A second Close
+// does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -204,9 +206,9 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles(), s.lock.Close())
 }
 
-// shutDown ends the log with an empty record, which says that everything before
-// it is durable, cuts the file to its length, and notes that the log reaches
-// that far.
+// shutDown ends the log with an empty record, which states that everything
+// before it is durable. Then it cuts the file to its length and records the end
+// of the log.
 func (s *Store) shutDown() error {
 	s.maintaining.Lock()
 	defer s.maintaining.Unlock()
@@ -242,12 +244,12 @@ func (s *Store) shutDown() error {
 	}
 	s.id.reached = end
 	if err := s.saveIdentity(); err != nil {
-		return fmt.Errorf("logstore: close: all answers are durable, but a loss of the log's end would not be noticed: %w", err)
+		return fmt.Errorf("logstore: close: all answers are durable, but the end of the log was not recorded, so its loss would go unnoticed: %w", err)
 	}
 	return nil
 }
 
-// writeEmpty writes the last record, unless the log ends with one.
+// writeEmpty writes the last record, unless the log ends with an empty record.
 func (s *Store) writeEmpty(g *segment) error {
 	s.mu.Lock()
 	if s.writing == g && s.seq == s.emptySeq || g.next+emptyRecord+sealRecord > g.limit {
@@ -261,7 +263,7 @@ func (s *Store) writeEmpty(g *segment) error {
 	return b.err
 }
 
-// closeFiles closes every segment. It is the last use of the store.
+// closeFiles closes every segment. The store is not usable afterwards.
 func (s *Store) closeFiles() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,14 +274,14 @@ func (s *Store) closeFiles() error {
 			g.file = nil
 		}
 		if g != nil {
-			g.dead = true // a reader that is left closes it
+			g.dead = true // the last reader closes it
 		}
 		s.log.ring[i] = nil
 	}
 	return errors.Join(errs...)
 }
 
-// usable returns why the store cannot be used, if so.
+// usable returns an error if the store cannot be used.
 func (s *Store) usable() error {
 	if s.failed != nil {
 		return s.failed
@@ -290,35 +292,36 @@ func (s *Store) usable() error {
 	return nil
 }
 
-// fail stops the store: what was written since the last sync may be gone, and
-// no later sync could prove otherwise.
+// fail stops the store. Writes since the last sync may be lost, and no later
+// sync can prove that they are not.
 func (s *Store) fail(cause error) {
 	if s.failed == nil {
-		s.failed = fmt.Errorf("logstore: %w: open it again: %w", semel.ErrStoreFailed, cause)
+		s.failed = fmt.Errorf("logstore: %w: reopen the store: %w", semel.ErrStoreFailed, cause)
 	}
 }
 
-// Digester returns the digester of ids in one scope, for [Tx.Claim].
+// Digester returns the digester of the IDs in one scope, for [Tx.Claim].
 func (s *Store) Digester(scope string) Digester { return Digester{s.hasher.Scope(scope)} }
 
-// Digester digests the ids of one scope with the secret of a store. It is a
-// value, and safe for concurrent use.
+// Digester computes digests of the IDs in one scope, with the secret of a
+// store. It is a value and is safe for concurrent use.
 type Digester struct{ scoped digest.Scoped }
 
-// String returns the digest of an id.
+// String returns the digest of an ID.
 func (d Digester) String(id string) semel.Digest { return d.scoped.String(id) }
 
-// Bytes returns the digest of an id, which it does not keep.
+// Bytes returns the digest of an ID. It does not retain id.
 func (d Digester) Bytes(id []byte) semel.Digest { return d.scoped.Bytes(id) }
 
-// Seed returns a secret number that belongs to the store, for fingerprints of
-// content that are kept in it.
+// Seed returns a secret number of the store, for fingerprints of content that
+// is kept in it.
 func (s *Store) Seed() uint64 {
 	d := s.hasher.Scope("\x00seed").String("\x00seed")
 	return half(semel.Fingerprint(d))
 }
 
-// enter begins a change: it takes the lock once no transaction is open.
+// enter begins a change. It waits until no transaction is open and takes the
+// lock.
 func (s *Store) enter(ctx context.Context) error {
 	s.mu.Lock()
 	if err := s.gate.pass(ctx, s); err != nil {

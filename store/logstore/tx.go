@@ -10,29 +10,30 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// TxBytes is the least room that a transaction has. A key takes
-// [Store.TxKeyBytes] at most, and a value a little more than the length of its
-// name and itself.
+// TxBytes is the minimum capacity of a transaction. A key takes at most
+// [Store.TxKeyBytes]. A value takes a little more than its own length plus that
+// of its name.
 const TxBytes = segmentStride / 2
 
-// Tx is a transaction for sinks that live beside the store: keys become done
-// and values change in one commit record. While it is open it holds the end of
-// the log, and every other change of the store waits. It is for one goroutine.
+// Tx is a transaction for sinks on the same machine: it completes keys and
+// changes values in one commit record. While it is open it holds the end of the
+// log, and every other change of the store waits. A Tx is not safe for
+// concurrent use.
 type Tx struct {
 	store *Store
 	op    *op
 	batch *batch
 	over  bool
-	err   error // what a Set did wrong, or why the store ended it
+	err   error // the error of a Set, or why the store ended the transaction
 
-	summary summary // of the segment, before
+	summary summary // summary of the segment before the transaction
 	window  int64
 	taken   []takenClaim
 	named   []namedValue
 	room    int // for named
 }
 
-// takenClaim is a claim whose lease had ended and which the transaction ended.
+// takenClaim is an expired claim that the transaction removed.
 type takenClaim struct {
 	digest semel.Digest
 	claim  claim
@@ -40,9 +41,9 @@ type takenClaim struct {
 
 var errOver = fmt.Errorf("logstore: the transaction is over: %w", semel.ErrInvalidRequest)
 
-// Begin opens a transaction. It waits until the transaction before it was
-// committed, sealed or aborted, and lets the changes that waited for that go
-// first. It does not wait for the disk, but where a segment must be made.
+// Begin opens a transaction. It waits until the previous transaction was
+// committed, sealed or aborted. Changes that waited for that transaction run
+// first. Begin waits for the disk only if a segment must be created.
 func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +55,7 @@ func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 		err = s.reserveTx()
 	}
 	if err == nil {
-		err = s.usable() // it may have been closed meanwhile
+		err = s.usable() // it may have been closed in between
 	}
 	if err != nil {
 		s.gate.release()
@@ -69,8 +70,9 @@ func (s *Store) Begin(ctx context.Context) (*Tx, error) {
 	return tx, nil
 }
 
-// waitSealed waits until few sealed transactions wait for the disk, so that who
-// never waits for one does not fill the memory. It releases the lock meanwhile.
+// waitSealed waits until only a few sealed transactions wait for the disk. A
+// caller that never waits for one therefore cannot fill the memory. It releases
+// the lock while it waits.
 func (s *Store) waitSealed(ctx context.Context) error {
 	const most = 4
 	var oldest *batch
@@ -93,12 +95,12 @@ func (s *Store) waitSealed(ctx context.Context) error {
 	return err
 }
 
-// reserveTx makes room for a transaction of TxBytes.
+// reserveTx reserves room for a transaction of TxBytes.
 func (s *Store) reserveTx() error {
 	for {
 		room := 0
 		if s.active.next > TxBytes {
-			room = TxBytes // there is not, so a new segment is begun
+			room = TxBytes // not enough left: start a new segment
 		}
 		if moved, err := s.reserve(room); !moved || err != nil {
 			return err
@@ -109,17 +111,17 @@ func (s *Store) reserveTx() error {
 // TxKeys are the keys of a [Tx.Claim]. The slices that are set have the same
 // length and order.
 type TxKeys struct {
-	// Digests are the digests of the keys, by [Store.Digester].
+	// Digests are the digests of the keys, computed by [Store.Digester].
 	Digests []semel.Digest
-	// Prints are the first halves of the fingerprints; 0 is no fingerprint.
+	// Prints are the first halves of the fingerprints. 0 means no fingerprint.
 	// Defaults to no fingerprints.
 	Prints []uint64
-	// Keys are the keys themselves. A store with Options.KeepIDs refuses a
-	// claim without them; another store ignores them. Defaults to nil.
+	// Keys are the keys themselves. A store with Options.KeepIDs rejects a
+	// claim without them. Other stores ignore them. Defaults to nil.
 	Keys []semel.Key
 }
 
-// slice returns the keys from one position to another.
+// slice returns the keys in [from, to).
 func (k *TxKeys) slice(from, to int) TxKeys {
 	part := TxKeys{Digests: k.Digests[from:to]}
 	if k.Prints != nil {
@@ -139,8 +141,8 @@ func (k *TxKeys) print(i int) uint64 {
 	return k.Prints[i]
 }
 
-// TxKeyBytes returns the most room that a key takes in a transaction. The key
-// is looked at only if the store has Options.KeepIDs.
+// TxKeyBytes returns the maximum size of a key in a transaction. It uses the
+// key only if the store has Options.KeepIDs.
 func (s *Store) TxKeyBytes(k semel.Key) int {
 	if !s.opts.KeepIDs {
 		return compactMost
@@ -148,12 +150,17 @@ func (s *Store) TxKeyBytes(k semel.Key) int {
 	return richLeast + len(k.Scope) + len(k.ID)
 }
 
-// Claim decides on keys in order and fills out, which must be as long. A key
-// that is Fresh becomes done when the transaction commits, and is Duplicate to
-// what comes later in it. Mismatch is a key that is done with another print,
-// InFlight one that another holder's lease covers, InDoubt one whose outcome is
-// unknown. It may read files. After an error nothing of this call was decided,
-// and the transaction can go on, or be aborted.
+// Claim decides keys in order and writes the decisions to out, which must have
+// the same length. The decisions are:
+//   - Fresh: the key becomes done when the transaction commits. A later claim
+//     of it in this transaction is a Duplicate.
+//   - Duplicate: the key is done.
+//   - Mismatch: the key is done with another print.
+//   - InFlight: another holder's lease covers the key.
+//   - InDoubt: the outcome of the key is unknown.
+//
+// Claim may read files. After an error, this call has decided nothing. The
+// transaction can continue or be aborted.
 func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) error {
 	s := tx.store
 	n := len(keys.Digests)
@@ -161,12 +168,12 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 		return errLengths
 	}
 	if window <= 0 {
-		return invalid("window %s is not above 0", window)
+		return invalid("window must be above 0, got %s", window)
 	}
 	if !s.opts.KeepIDs {
 		keys.Keys = nil
 	} else if keys.Keys == nil && n > 0 {
-		return invalid("TxKeys.Keys is not set, and the store has Options.KeepIDs")
+		return invalid("TxKeys.Keys is required, because the store has Options.KeepIDs")
 	}
 	room := 0
 	if keys.Keys == nil {
@@ -224,8 +231,8 @@ func (tx *Tx) overErr() error {
 	return errOver
 }
 
-// claimRun decides on a few keys. It looks at all their slots first, so that
-// the waits for memory overlap, then reads what must be read, then decides.
+// claimRun decides a few keys. It first touches all their slots, so that the
+// memory latencies overlap. Then it does the file reads, and then it decides.
 func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) error {
 	s := tx.store
 	s.index.touch(keys.Digests)
@@ -259,7 +266,7 @@ func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) 
 	return nil
 }
 
-// claimOne decides on one key, which is empty where the store does not keep it.
+// claimOne decides one key. The key is empty if the store does not keep keys.
 // It returns Undecided if it must read first.
 func (tx *Tx) claimOne(d *semel.Digest, key *semel.Key, print uint64, tick, now int64) (semel.Decision, error) {
 	s := tx.store
@@ -289,7 +296,8 @@ func (tx *Tx) claimOne(d *semel.Digest, key *semel.Key, print uint64, tick, now 
 	return semel.Fresh, nil
 }
 
-// claimTaken decides on a key that is claimed; Fresh if it is not, any more.
+// claimTaken decides a key that is claimed. It returns Fresh if the key is no
+// longer claimed.
 func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decision {
 	s := tx.store
 	c := s.claims.get(d)
@@ -308,12 +316,12 @@ func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decisio
 	return semel.Fresh
 }
 
-// Set changes a named value when the transaction commits; nil forgets it. The
-// last Set of a name counts. Names that begin with a NUL byte belong to the
-// store: Commit refuses them.
+// Set changes a named value when the transaction commits. A nil value removes
+// it. The last Set of a name wins. Names that start with a NUL byte are
+// reserved for the store: Commit rejects them.
 func (tx *Tx) Set(name string, value []byte) {
 	if strings.HasPrefix(name, reserved) && tx.err == nil {
-		tx.err = invalid("the name %q begins with a NUL byte", name)
+		tx.err = invalid("the name %q starts with a NUL byte, which is reserved for the store", name)
 	}
 	if value != nil {
 		value = append(make([]byte, 0, len(value)), value...)
@@ -329,9 +337,9 @@ func (tx *Tx) Set(name string, value []byte) {
 	tx.named = append(tx.named, namedValue{name: name, data: value})
 }
 
-// Commit writes the transaction as one record, which is durable when it
-// returns. An error that is not of the classes unknown outcome or store failed
-// means that nothing was changed. In any case the transaction is over.
+// Commit writes the transaction as one record. The record is durable when
+// Commit returns nil. An error means that nothing was changed, unless its class
+// is unknown outcome or store failed. In all cases the transaction is over.
 func (tx *Tx) Commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		tx.Abort()
@@ -344,11 +352,12 @@ func (tx *Tx) Commit(ctx context.Context) error {
 	return tx.batch.err
 }
 
-// Seal is Commit in two: it ends the transaction and hands its record to a
-// background writer, so that the next one may begin at once. The writer calls
-// before, if it is not nil, and then writes and syncs the record; if either
-// fails the store has failed, and with it every later record. Records are
-// written in the order of their transactions.
+// Seal is the first half of Commit, and [Pending.Wait] is the second. It ends
+// the transaction and gives its record to a background writer, so that the next
+// transaction can begin immediately. The writer calls before, if it is not nil,
+// and then writes and syncs the record. If either fails, the store has failed,
+// and every later record fails with it. Records are written in the order of
+// their transactions.
 func (tx *Tx) Seal(before func() error) *Pending {
 	s := tx.store
 	if err := tx.finish(before); err != nil {
@@ -360,16 +369,16 @@ func (tx *Tx) Seal(before func() error) *Pending {
 	return &Pending{tx.batch}
 }
 
-// Pending is a sealed transaction on its way to the disk.
+// Pending is a sealed transaction that is not yet known to be durable.
 type Pending struct{ batch *batch }
 
-// Wait blocks until the transaction is durable, or failed, or ctx ends. It may
-// be called more than once and by many.
+// Wait blocks until the transaction is durable or has failed, or ctx ends. It
+// may be called repeatedly and concurrently.
 func (p *Pending) Wait(ctx context.Context) error {
 	return p.batch.wait(ctx)
 }
 
-// Done reports whether Wait would return at once. It does not block.
+// Done reports whether Wait would return immediately. It does not block.
 func (p *Pending) Done() bool {
 	select {
 	case <-p.batch.done:
@@ -379,15 +388,15 @@ func (p *Pending) Done() bool {
 	}
 }
 
-// Abort ends the transaction and changes nothing. After Commit, Seal or Abort
-// it does nothing, so that it can be deferred.
+// Abort ends the transaction without changes. After Commit, Seal or Abort it
+// does nothing, so it can be deferred.
 func (tx *Tx) Abort() {
 	tx.store.mu.Lock()
 	defer tx.store.mu.Unlock()
 	tx.abort(errOver)
 }
 
-// finish closes the record and lets the next change at the log.
+// finish closes the record and admits the next change to the log.
 func (tx *Tx) finish(before func() error) error {
 	s := tx.store
 	s.mu.Lock()
@@ -414,7 +423,7 @@ func (tx *Tx) finish(before func() error) error {
 	return nil
 }
 
-// abort takes back what the transaction did. The lock is held.
+// abort reverts the changes of the transaction. The caller holds the lock.
 func (tx *Tx) abort(why error) {
 	if tx.over {
 		return
@@ -423,7 +432,7 @@ func (tx *Tx) abort(why error) {
 	g := b.segment
 	var scratch [entryHead]byte
 	for off := b.start + recordHead; off < g.next; {
-		head, _ := g.memory(off, entryHead, scratch[:]) // what is not yet written is in memory
+		head, _ := g.memory(off, entryHead, scratch[:]) // unwritten data is in memory
 		d := semel.Digest(head[:16])
 		s.index.forget(&d, g.position(off))
 		off += entrySize(binary.LittleEndian.Uint32(head[16:]))

@@ -6,29 +6,30 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// value is a named value as it is after the last transaction that is durable.
+// value is a named value after the last durable transaction.
 type value struct {
 	data []byte
 	pos  uint64
 }
 
-// namedValue is a value that a transaction sets; nil data forgets it.
+// namedValue is a value that a transaction sets. Nil data removes it.
 type namedValue struct {
 	name string
 	data []byte
 	pos  uint64
 }
 
-// Names that begin with reserved are the store's own.
+// Names with the prefix reserved belong to the store.
 const (
 	reserved = "\x00"
-	// firstSegment is the number of the oldest segment, written before older
-	// ones are deleted: a segment that is missing without it was lost.
+	// firstSegment holds the number of the oldest segment. It is written before
+	// older segments are deleted. A segment that is missing without it was
+	// lost.
 	firstSegment = reserved + "first"
 )
 
-// Value returns a named value as the last durable transaction left it. The
-// bytes must not be changed.
+// Value returns the named value of the last durable transaction. The caller
+// must not change the bytes.
 func (s *Store) Value(name string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,8 +37,8 @@ func (s *Store) Value(name string) ([]byte, bool) {
 	return v.data, ok
 }
 
-// Values returns the named values whose names begin with prefix. The bytes
-// must not be changed.
+// Values returns the named values whose names start with prefix. The caller
+// must not change the bytes.
 func (s *Store) Values(prefix string) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,10 +51,11 @@ func (s *Store) Values(prefix string) map[string][]byte {
 	return found
 }
 
-// valueRoom bounds what a value adds to the log.
+// valueRoom returns an upper bound of the bytes that a value adds to the log.
 func valueRoom(name string, data []byte) int { return richLeast + len(name) + len(data) }
 
-// writeValue appends a value to the open record; it is published with it.
+// writeValue appends a value to the open record. The value becomes visible with
+// the record.
 func (s *Store) writeValue(o *op, name string, data []byte) {
 	r, kind := rich{holder: name, data: data}, kindValue
 	if data == nil {
