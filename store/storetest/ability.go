@@ -12,7 +12,7 @@ var abilityCases = []testCase{
 	{"count counts by state", countCounts},
 }
 
-// look looks one key up. A store that is no Looker says nothing.
+// look looks up one key. It returns false if the store is not a Looker.
 func (e *env) look(key semel.Key) (semel.Record, bool) {
 	e.Helper()
 	l, ok := e.inner.(semel.Looker)
@@ -69,7 +69,7 @@ func lookShows(e *env) {
 	}
 	e.lookAtLostLeases()
 
-	// Many keys in one call, each in its place.
+	// Many keys in one call; each record must be at its key's index.
 	absent := e.key()
 	records := make([]semel.Record, 4)
 	if err := e.inner.(semel.Looker).Look(e.Context(), []semel.Key{forever, absent, key, forever}, records); err != nil {
@@ -93,7 +93,7 @@ func lookShows(e *env) {
 	}
 }
 
-// lookAtLostLeases looks at keys whose holders were lost.
+// lookAtLostLeases looks up keys whose holders were lost.
 func (e *env) lookAtLostLeases() {
 	e.Helper()
 	held, retried, probe := e.key(), e.key(), e.key()
@@ -162,7 +162,7 @@ func listYields(e *env) {
 			e.Errorf("list by state %s yields %d records, want %d", c.filter.State, n, len(c.want))
 		}
 		if _, unreadable := got[semel.Key{}]; unreadable {
-			// The store keeps no readable keys, whatever made them done.
+			// The store keeps no readable keys, however they became done.
 			if len(got) > 1 {
 				e.Errorf("list by state %s shows only some keys readable: %v", c.filter.State, got)
 			}
@@ -184,7 +184,7 @@ func listYields(e *env) {
 	}
 }
 
-// transacted makes a key done in a transaction.
+// transacted completes a key in a transaction.
 func (e *env) transacted() semel.Key {
 	e.Helper()
 	req := e.request(e.key())

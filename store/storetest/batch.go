@@ -19,7 +19,7 @@ var batchCases = []testCase{
 	{"answers of another length are refused", lengthsMustAgree},
 }
 
-// claims makes one call of many claims.
+// claims makes many claims in one call.
 func (e *env) claims(reqs ...semel.ClaimRequest) []semel.ClaimAnswer {
 	e.Helper()
 	answers := make([]semel.ClaimAnswer, len(reqs))
@@ -29,7 +29,7 @@ func (e *env) claims(reqs ...semel.ClaimRequest) []semel.ClaimAnswer {
 	return answers
 }
 
-// wantDecisions wants the answers to be these.
+// wantDecisions checks the decisions of the answers.
 func (e *env) wantDecisions(answers []semel.ClaimAnswer, want ...semel.Decision) {
 	e.Helper()
 	for i, a := range answers {

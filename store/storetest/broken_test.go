@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// brokenCases returns for each bug the traits of the store that has it, and
-// the case that is meant to catch it.
+// brokenCases returns for each bug the traits of the store that has it, and the
+// case that must catch it.
 func brokenCases() map[bug]struct {
 	traits semel.Traits
 	caught string
@@ -68,8 +68,8 @@ func TestSuiteCatchesBrokenStores(t *testing.T) {
 	}
 }
 
-// TestRandomCasesCatchBrokenStoresAsWell gives the cases that look for nothing
-// in particular a choice of bugs.
+// TestRandomCasesCatchBrokenStoresAsWell runs the cases without a specific
+// target against a choice of bugs.
 func TestRandomCasesCatchBrokenStoresAsWell(t *testing.T) {
 	t.Parallel()
 	for name, bugs := range map[string][]bug{
@@ -105,7 +105,7 @@ func TestFailureIsShrunk(t *testing.T) {
 	}
 }
 
-// tryCase runs one case of the suite and returns how it failed.
+// tryCase runs one case of the suite and returns its failures.
 func tryCase(t *testing.T, name string, h Harness) []string {
 	t.Helper()
 	i := slices.IndexFunc(allCases(), func(c testCase) bool { return c.name == name })
@@ -115,8 +115,8 @@ func tryCase(t *testing.T, name string, h Harness) []string {
 	return try(t, func(tb testing.TB) { allCases()[i].check(newEnv(tb, h)) })
 }
 
-// TestSuiteCatchesWrongTraits gives a right store traits that it does not have,
-// or keeps quiet about one that it has.
+// TestSuiteCatchesWrongTraits runs a correct store that reports traits which it
+// does not have, or omits one that it has.
 func TestSuiteCatchesWrongTraits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -168,7 +168,7 @@ func TestSuiteCatchesWrongTraits(t *testing.T) {
 	}
 }
 
-// boaster is a store that says other traits than it has.
+// boaster is a store that reports other traits than it has.
 type boaster struct {
 	*reference
 	claimed semel.Traits

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// bug is one thing that a store may do wrong.
+// bug is one fault that a store may have.
 type bug string
 
 const (
@@ -47,12 +47,12 @@ const (
 	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 
-// claimBroken makes a claim as the bug has it, if it is one of claims.
+// claimBroken makes a claim with the bug, if it is a bug of claims.
 func (r *reference) claimBroken(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) bool {
 	switch {
 	case r.bug == keepsCancelledClaims && ctx.Err() != nil:
-		// The call gives up before it knows its answer, but the claim is made
-		// under a name that nobody has.
+		// The call returns before it knows its answer, but the claim is made
+		// under a name that no caller uses.
 		for i := range reqs {
 			req := reqs[i]
 			req.Owner, req.Lease = semel.Owner{}, semel.Forever/2
@@ -77,7 +77,7 @@ func (r *reference) claimBroken(ctx context.Context, reqs []semel.ClaimRequest, 
 	return false
 }
 
-// claimedBroken changes right answers into those of a bug.
+// claimedBroken changes correct answers into those of a bug.
 func (r *reference) claimedBroken(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) {
 	if r.bug != grantsTwiceInBatch {
 		return

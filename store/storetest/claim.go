@@ -33,7 +33,8 @@ func oneRacerWins(e *env) {
 	}
 }
 
-// race lets many claim one key at once, and wants one winner.
+// race lets many goroutines claim one key concurrently and checks that exactly
+// one wins.
 func (e *env) race(key semel.Key, racers int) (won semel.Claim) {
 	e.Helper()
 	var winners atomic.Int32
@@ -84,8 +85,8 @@ func oneRacerTakesOver(e *env) {
 	}
 }
 
-// awaitLease waits until a lease that was claimed after that of probe has
-// ended; it takes probe over to know.
+// awaitLease waits until a lease has ended that was claimed after the lease of
+// probe. It detects the end by taking over probe.
 func (e *env) awaitLease(c semel.Claim, probe semel.Key) {
 	e.Helper()
 	if e.movable() {
@@ -107,7 +108,8 @@ func firstClaimIsGranted(e *env) {
 	}
 }
 
-// wantLeaseEnd wants a lease to end at a time, give or take how coarse time is.
+// wantLeaseEnd checks the end of a lease, within the resolution of the store's
+// time.
 func (e *env) wantLeaseEnd(verb string, got, want time.Time) {
 	e.Helper()
 	if got.Before(want.Add(-slack)) || got.After(want.Add(slack+e.traits.Tick)) {
@@ -150,7 +152,7 @@ func repeatedClaimRecognisesItself(e *env) {
 	e.mustComplete(key, first.Token, text("done once"))
 	e.wantResult(key, text("done once"))
 
-	// Another payload is another message, whoever sends it.
+	// A different payload is a different message, whatever its owner.
 	req = e.with(e.key(), print('1'))
 	e.fresh(req)
 	req.Fingerprint = print('2')
@@ -188,7 +190,7 @@ func repeatedClaimAndLease(e *env) {
 			e.wantLeaseEnd("a claim repeated later", again(2*e.lease).LeaseEnd, e.now().Add(2*e.lease))
 		}
 	}
-	// It is still the same claim after its lease, if nobody took it over.
+	// After its lease it is still the same claim, if it was not taken over.
 	req, probe := e.shortly(e.key()), e.key()
 	e.fresh(e.shortly(probe))
 	first := e.fresh(req)
@@ -235,8 +237,8 @@ func ownersOfOneName(e *env) {
 	e.want(semel.InFlight, req)
 }
 
-// claimWithoutOwner claims as callers do who do not say who they are: two of
-// them are not one that asks again.
+// claimWithoutOwner claims without an owner. Two such claims are not a
+// repetition of one claim.
 func claimWithoutOwner(e *env) {
 	for _, hold := range []bool{false, true} {
 		key := e.key()
@@ -288,7 +290,7 @@ func oldMessageIsLate(e *env) {
 				e.Errorf("a message %s (done: %t) is answered %s, want %s", c.what, done, a.Decision, c.want)
 			}
 			if c.want == semel.Late {
-				// Nothing was recorded: who insists gets the key.
+				// Nothing was recorded, so a retry gets the key.
 				if again := e.fresh(e.request(req.Key)); again.Attempt != 1 {
 					e.Errorf("after late the first claim has attempt %d, want 1", again.Attempt)
 				}

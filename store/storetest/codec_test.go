@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// append appends a record as the log of the logged store has it.
+// append appends a record in the log format of the logged store.
 func (rec record) append(b []byte) []byte {
 	for _, s := range []string{
 		rec.Key.Scope, rec.Key.ID, rec.Holder, rec.owner.Name, string(rec.Fingerprint[:]), string(rec.Result.Data),
@@ -36,7 +36,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	return binary.AppendVarint(b, t.UnixNano())
 }
 
-// decoder reads what record.append wrote.
+// decoder reads the output of record.append.
 type decoder struct {
 	rest   []byte
 	broken bool

@@ -19,32 +19,38 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// CrashHarness tells RunCrash how to make a durable store on a file system. The
-// store must do all its file work through that file system.
+// CrashHarness tells RunCrash how to create a durable store on a file system.
+// The store must do all its file work through that file system.
 type CrashHarness struct {
-	// Open opens the store in a directory, or makes a new one there. The
-	// directory may be missing; its parent is there. Sizes of files and caches
-	// should be the smallest that the store has, so that it begins several
-	// files. Stores must implement io.Closer.
+	// Open opens the store in a directory, or creates a new one there. The
+	// directory may be missing, but its parent exists. Use the smallest file
+	// and cache sizes of the store, so that it starts several files. The store
+	// must implement io.Closer.
 	Open func(fs vfs.FS, dir string, now func() time.Time) (semel.Store, error)
-	// Large is the size in bytes of some ten results, by which the workload
-	// fills files. Defaults to 20000. Must not be above Traits.MaxResult.
+	// Large is the total size in bytes of about ten results with which the
+	// workload fills files. Defaults to 20000. Must not be above
+	// Traits.MaxResult.
 	Large int
-	// Transact is as in [Harness]. Defaults to nil.
+	// Transact has the same meaning as in [Harness]. Defaults to nil.
 	Transact func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error
 }
 
-// RunCrash runs a workload on the store and lets everything happen to it that
-// happens to disks, at each operation on the file system in turn: the process
-// dies, the power fails and tears writes, the disk is full, a write or sync
-// fails, a bit rots, a file of a closed store loses its end. What was
-// acknowledged must be there afterwards, what was not asked for must not, and a
-// store that notices damage must say so with ErrCorrupt.
+// RunCrash runs a workload on the store and injects disk faults, at each
+// operation on the file system in turn:
+//   - The process dies.
+//   - The power fails and tears writes.
+//   - The disk is full.
+//   - A write or sync fails.
+//   - A bit flips.
+//   - A file of a closed store loses its end.
 //
-// With go test -short, each run takes a random part of the operations.
+// Afterwards every acknowledged change must be there, and no change that was
+// not requested. A store that detects damage must return ErrCorrupt.
 //
-// A store that is not PowerSafe must not lose anything when its process dies,
-// and must be seen to lose something with the power.
+// A store that is not PowerSafe must lose nothing when its process dies. The
+// suite also checks that it does lose something when the power fails.
+//
+// With go test -short, each run uses a random part of the operations.
 func RunCrash(t *testing.T, h CrashHarness) {
 	t.Helper()
 	for _, c := range crashCases {
@@ -74,24 +80,24 @@ var crashCases = []crashCase{
 	{"what a closed store had cannot vanish from its end", endsVanish},
 }
 
-// crashEnv is what a case of RunCrash works with.
+// crashEnv is the environment of a case of RunCrash.
 type crashEnv struct {
 	testing.TB
 	harness CrashHarness
 	seed    uint64
-	short   bool // try a part of the operations only
+	short   bool // try only a part of the operations
 	random  *rand.Rand
-	// traits are those of the store.
+	// traits are the traits of the store.
 	traits semel.Traits
-	// ops is how many operations the workload takes when nothing happens, in
-	// all and of each kind.
+	// ops is the number of operations of a workload without faults. kinds
+	// counts them by kind.
 	ops   int
 	kinds map[faultfs.OpKind]int
-	// lost counts keys that were acknowledged and lost with the power.
+	// lost counts acknowledged keys that a power failure lost.
 	lost int
 }
 
-// storeDir is where the store lies.
+// storeDir is the directory of the store.
 const storeDir = "/store"
 
 func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
@@ -102,7 +108,7 @@ func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
 	e := &crashEnv{TB: tb, harness: h, seed: seed(tb), kinds: make(map[faultfs.OpKind]int)}
 	e.random = rand.New(rand.NewPCG(e.seed, 0))
 	fs := faultfs.New()
-	var mu sync.Mutex // guards e.kinds, as the store may work in the background
+	var mu sync.Mutex // guards e.kinds, because the store may work in the background
 	fs.SetHook(func(op faultfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -120,8 +126,8 @@ func newCrashEnv(tb testing.TB, h CrashHarness) *crashEnv {
 	return e
 }
 
-// seed returns the seed of a random test and prints it: that in SEMEL_SEED, or
-// a new one.
+// seed returns the seed of a random test and prints it. It is the value of
+// SEMEL_SEED, or a new seed.
 func seed(tb testing.TB) uint64 {
 	tb.Helper()
 	s := rand.Uint64()
@@ -160,8 +166,8 @@ func crashNowhere(e *crashEnv) {
 	}
 }
 
-// points yields 1 to n, until something failed; with go test -short every
-// eighth of them, from a random one on.
+// points yields 1 to n until a check fails. With go test -short it yields every
+// eighth of them, from a random start.
 func (e *crashEnv) points(n int) iter.Seq[int] {
 	first, step := 1, 1
 	if e.short {
@@ -182,7 +188,7 @@ func (e *crashEnv) crashAt(n int) *crashRun {
 	r.where = fmt.Sprintf("crash at operation %d of %d", n, e.ops)
 	r.workload()
 	if !fs.Crashed() {
-		fs.CrashAt(fs.Ops() + 1) // it took another way this time: end it here
+		fs.CrashAt(fs.Ops() + 1) // this run took another path: end it here
 	}
 	r.close()
 	return r
@@ -207,7 +213,7 @@ func crashTwice(e *crashEnv) {
 	for n := range e.points(e.ops) {
 		r := e.crashAt(n)
 		first := r.fs.Survive(faultfs.Torn, e.random)
-		// How many operations does recovery take?
+		// Count the operations of a recovery.
 		trial := first.Survive(faultfs.Everything, nil)
 		store, err := e.harness.Open(trial, storeDir, r.clock.Now)
 		if err != nil && errors.Is(err, semel.ErrCorrupt) && !e.traits.PowerSafe {
@@ -226,7 +232,7 @@ func crashTwice(e *crashEnv) {
 		at := 1 + e.random.IntN(ops)
 		first.CrashAt(at)
 		if store, err := e.harness.Open(first, storeDir, r.clock.Now); err == nil {
-			_ = closeStore(store) // it fails, the crash has come or comes here
+			_ = closeStore(store) // it fails: the crash has happened, or happens here
 		}
 		policy := []faultfs.Policy{faultfs.OnlySynced, faultfs.Torn, faultfs.Everything}[e.random.IntN(3)]
 		r.where = fmt.Sprintf("%s, torn, and again at operation %d of its recovery, %s", r.where, at, policy)
@@ -234,8 +240,9 @@ func crashTwice(e *crashEnv) {
 	}
 }
 
-// failing runs the workload with a hook, which fails operations, takes the
-// hook away, and wants the store to go on, now or opened again.
+// failing runs the workload with a hook that fails operations. Then it removes
+// the hook and checks that the store works again, either immediately or after a
+// reopen.
 func (e *crashEnv) failing(where string, hook func(*crashRun, faultfs.Op) error) *crashRun {
 	e.Helper()
 	fs := faultfs.New()
@@ -246,8 +253,8 @@ func (e *crashEnv) failing(where string, hook func(*crashRun, faultfs.Op) error)
 	return r
 }
 
-// heal takes the fault away, uses the store once more, closes it, and wants
-// everything to be there.
+// heal removes the fault, uses the store once more and closes it. Then it
+// checks that no acknowledged change is missing.
 func (e *crashEnv) heal(r *crashRun) {
 	e.Helper()
 	r.fs.SetHook(nil)
@@ -261,7 +268,7 @@ func (e *crashEnv) heal(r *crashRun) {
 	}
 }
 
-// takesSpace reports whether an operation may find the disk full.
+// takesSpace reports whether an operation can find the disk full.
 func takesSpace(k faultfs.OpKind) bool {
 	switch k {
 	case faultfs.MkdirAll, faultfs.Create, faultfs.Write, faultfs.Allocate, faultfs.Lock:

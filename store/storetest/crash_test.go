@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// crashBug is one thing that a durable store may do wrong.
+// crashBug is one fault that a durable store may have.
 type crashBug string
 
 const (

@@ -13,15 +13,15 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// verify opens the store on what is left and holds it against the book. strong
-// says that nothing acknowledged may be lost. It wants the store to go on, over
-// another reopening.
+// verify opens the store on the surviving data and compares it with the run's
+// history. If strong is set, no acknowledged change may be lost. It checks that
+// the store works, also after another reopen.
 func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 	e.Helper()
 	store, err := e.harness.Open(left, storeDir, r.clock.Now)
 	if err != nil {
-		// Without syncs a loss of power can look like damage, and who is told
-		// has not lost anything silently.
+		// Without syncs a power failure can look like damage. A store that
+		// reports it has not lost data silently.
 		if strong || !errors.Is(err, semel.ErrCorrupt) {
 			e.Errorf("%s: open: %v", r.where, err)
 		}
@@ -59,8 +59,8 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 	}
 }
 
-// wantAlikeReadable wants a store that lists keys readably to list all of them
-// so, whatever made them done.
+// wantAlikeReadable checks that a store which lists some keys in readable form
+// does so for all of them, however they became done.
 func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
 	e.Helper()
 	lister, ok := store.(semel.Lister)
@@ -96,7 +96,7 @@ func (e *crashEnv) claimAgain(store semel.Store, key semel.Key) (semel.ClaimAnsw
 	return answers[0], errors.Join(err, answers[0].Err)
 }
 
-// judge returns what is wrong with an answer, or nothing.
+// judge returns the fault of an answer, or "" if the answer is correct.
 func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) string {
 	switch a.Decision {
 	case semel.Duplicate:
@@ -138,7 +138,7 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 
 func syncFails(e *crashEnv) {
 	for n := range e.points(e.kinds[faultfs.Sync]) {
-		var mu sync.Mutex // guards those below, as the store may work in the background
+		var mu sync.Mutex // guards the variables below, because the store may work in the background
 		var failed faultfs.Op
 		count, again, life := 0, 0, 0
 		r := e.failing(fmt.Sprintf("sync %d of %d fails", n, e.kinds[faultfs.Sync]), func(r *crashRun, op faultfs.Op) error {
@@ -159,7 +159,7 @@ func syncFails(e *crashEnv) {
 			return nil
 		})
 		if failed.N == 0 {
-			r.close() // it went another way and synced less often
+			r.close() // took another path with fewer syncs
 			continue
 		}
 		r.where += " (" + failed.String() + ")"
@@ -167,7 +167,8 @@ func syncFails(e *crashEnv) {
 		switch {
 		case told > 0:
 		case opens == life:
-			// It failed behind the back of the calls: the next one is told.
+			// The store failed in the background: the next call must return the
+			// error.
 			e.wantFailed(r)
 		default:
 			e.Errorf("%s: neither a call nor close was told", r.where)
@@ -179,8 +180,7 @@ func syncFails(e *crashEnv) {
 	}
 }
 
-// wantFailed wants a store that was opened before a sync failed to have
-// stopped.
+// wantFailed checks that a store has stopped if it was open when a sync failed.
 func (e *crashEnv) wantFailed(r *crashRun) {
 	e.Helper()
 	reqs := r.requests(1, func(req *semel.ClaimRequest) { req.Done = true })
@@ -194,7 +194,7 @@ func (e *crashEnv) wantFailed(r *crashRun) {
 	}
 }
 
-// bitFlips flips bits of a store that was closed, and of one that was killed.
+// bitFlips flips bits of a closed store and of a killed one.
 func bitFlips(e *crashEnv) {
 	closed := e.run(faultfs.New(), nothingFails)
 	closed.where = "closed"
@@ -216,9 +216,9 @@ func (r *crashRun) lastCall() int {
 	return last
 }
 
-// endsVanish takes files of a store that was closed in order, and cuts their
-// ends off, overwrites them with zeros, or removes them. The store must notice,
-// or have everything that it acknowledged.
+// endsVanish takes a properly closed store and removes files, cuts off their
+// ends, or overwrites the ends with zeros. The store must detect it, or still
+// have every acknowledged change.
 func endsVanish(e *crashEnv) {
 	r := e.run(faultfs.New(), nothingFails)
 	left := r.fs.Survive(faultfs.Everything, nil)
@@ -253,7 +253,8 @@ func endsVanish(e *crashEnv) {
 	}
 }
 
-// ends chooses where a file of n bytes is cut: at both ends, and anywhere.
+// ends chooses offsets at which to cut a file of n bytes: near both ends, and
+// anywhere.
 func (e *crashEnv) ends(n int) []int {
 	if n == 0 {
 		return nil
@@ -265,7 +266,7 @@ func (e *crashEnv) ends(n int) []int {
 	return ends
 }
 
-// setEnd keeps a file up to a byte, and makes it a size.
+// setEnd keeps a file up to an offset, and sets its size.
 func setEnd(fs *faultfs.FS, name string, end, size int) error {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -274,8 +275,7 @@ func setEnd(fs *faultfs.FS, name string, end, size int) error {
 	return errors.Join(f.Truncate(int64(end)), f.Truncate(int64(size)), f.Close())
 }
 
-// flipsPerFile is how many bits of a file are flipped, if it has more: others
-// in each run.
+// flipsPerFile limits the bit flips per file. Each run chooses other bits.
 const flipsPerFile = 200
 
 func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS, spared int) {
@@ -307,8 +307,8 @@ func (e *crashEnv) flipBits(r *crashRun, left *faultfs.FS, spared int) {
 	}
 }
 
-// offsets chooses bytes of a file, all regions of it, and those that are not
-// zero above all.
+// offsets chooses bytes in all regions of a file, and mostly bytes that are not
+// zero.
 func (e *crashEnv) offsets(content []byte) []int64 {
 	var used []int64
 	for i, b := range content {
@@ -338,9 +338,10 @@ func (e *crashEnv) offsets(content []byte) []int64 {
 	return used
 }
 
-// judgeDamage opens a damaged store and reports whether it noticed. What the
-// calls from spared on did may be taken for a write that was cut short: of a
-// store that was killed the last one, of one that was closed none.
+// judgeDamage opens a damaged store and reports whether it detected the damage.
+// Calls from number spared on may be lost, because their writes can look cut
+// short. For a killed store that is the last call. For a closed store it is
+// none.
 func (e *crashEnv) judgeDamage(r *crashRun, damaged *faultfs.FS, where string, spared int) (noticed bool) {
 	e.Helper()
 	store, err := e.harness.Open(damaged, storeDir, r.clock.Now)

@@ -13,37 +13,37 @@ import (
 	"github.com/semel-dev/semel/internal/faultfs"
 )
 
-// crashRun is one run of the workload, and the book it keeps of what was asked
-// for and what was acknowledged.
+// crashRun is one run of the workload. It records all requested and all
+// acknowledged changes.
 type crashRun struct {
 	env   *crashEnv
 	fs    *faultfs.FS
 	clock *clock
 	store semel.Store // nil while it is not open
-	where string      // what happens in this run, for messages
-	// tolerates says which errors may come.
+	where string      // describes the run, for messages
+	// tolerates reports whether a run may return an error.
 	tolerates func(error) bool
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	fates map[semel.Key]*fate
 	order []semel.Key
-	errs  []error // what the callers were told of faults
+	errs  []error // errors of faults that callers got
 	opens int
 	calls int
 	keys  int
 	nonce uint64
 }
 
-// fate is what was asked for one key, and what was acknowledged.
+// fate is the history of one key: its requested and its acknowledged changes.
 type fate struct {
 	asked   []semel.Result // completions that may have happened
-	acked   *semel.Result  // the completion that was acknowledged
-	call    int            // which call was acknowledged
+	acked   *semel.Result  // the acknowledged completion
+	call    int            // the number of the acknowledged call
 	expired bool           // the window may have ended
-	held    bool           // a claim with hold was acknowledged and not ended
-	doubt   bool           // the key was ever claimed with hold or left unknown
+	held    bool           // a claim with Hold was acknowledged and has not ended
+	doubt   bool           // the key was at some time claimed with Hold or left unknown
 	removed bool           // a removal was acknowledged
-	token   semel.Token    // the highest that was granted
+	token   semel.Token    // the highest granted token
 }
 
 const (
@@ -56,7 +56,8 @@ func newCrashRun(e *crashEnv, fs *faultfs.FS, tolerates func(error) bool) *crash
 	return &crashRun{env: e, fs: fs, clock: newClock(), tolerates: tolerates, where: "no fault", fates: make(map[semel.Key]*fate)}
 }
 
-// refusal reports whether a store may refuse a call so after a fault.
+// refusal reports whether a store may refuse a call with this error after a
+// fault.
 func refusal(err error) bool {
 	for _, allowed := range []error{
 		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown,
@@ -68,7 +69,7 @@ func refusal(err error) bool {
 	return false
 }
 
-// workload does all a store does, on some 200 keys.
+// workload uses all operations of a store, on about 200 keys.
 func (r *crashRun) workload() {
 	r.open()
 	r.cycle(3, semel.Result{})
@@ -91,9 +92,9 @@ func (r *crashRun) workload() {
 	r.cycle(1, text("the last one"))
 }
 
-// failed notes that a call failed, which it may only in a run with faults.
-// Opening and closing need not name the class of a fault: the file system's
-// own error will do.
+// failed records that a call failed, which is only allowed in a run with
+// faults. Open and Close may return the file system's error without an error
+// class.
 func (r *crashRun) failed(what string, err error) {
 	r.mu.Lock()
 	r.errs = append(r.errs, err)
@@ -104,7 +105,7 @@ func (r *crashRun) failed(what string, err error) {
 	}
 }
 
-// open opens the store; with a fault it may stay shut.
+// open opens the store. With a fault, it may stay closed.
 func (r *crashRun) open() {
 	r.mu.Lock()
 	r.opens++
@@ -118,7 +119,7 @@ func (r *crashRun) open() {
 	r.env.traits = store.Traits()
 }
 
-// close closes the store, if it is open. A fault may come back here.
+// close closes the store, if it is open. A fault may appear here.
 func (r *crashRun) close() {
 	if r.store == nil {
 		return
@@ -135,7 +136,7 @@ func (r *crashRun) reopen() {
 	r.open()
 }
 
-// request asks for a new key.
+// request returns a claim request for a new key.
 func (r *crashRun) request() semel.ClaimRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,21 +157,21 @@ func (r *crashRun) requests(n int, change func(*semel.ClaimRequest)) []semel.Cla
 	return reqs
 }
 
-// life returns how often the store was opened, and told how many errors came.
+// life returns the number of opens and the number of errors that callers got.
 func (r *crashRun) life() (opens, told int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.opens, len(r.errs)
 }
 
-// note changes the book.
+// note changes the history of a key.
 func (r *crashRun) note(key semel.Key, change func(*fate)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(r.fates[key])
 }
 
-// call numbers the calls that make something durable.
+// call returns the number of the next call that makes something durable.
 func (r *crashRun) call() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,14 +179,14 @@ func (r *crashRun) call() int {
 	return r.calls
 }
 
-// unchanged reports whether an error says that nothing was changed.
+// unchanged reports whether an error guarantees that nothing was changed.
 func unchanged(err error) bool {
 	class := semel.Classify(err)
 	return class == semel.ClassRetryable || class == semel.ClassPermanent
 }
 
-// ask notes that a completion is asked for; the function it returns notes how
-// the store answered.
+// ask records that a completion is requested. The returned function records the
+// store's answer.
 func (r *crashRun) ask(key semel.Key, result semel.Result, call int) (answered func(err error)) {
 	r.note(key, func(f *fate) { f.asked = append(f.asked, result) })
 	return func(err error) {
@@ -200,7 +201,7 @@ func (r *crashRun) ask(key semel.Key, result semel.Result, call int) (answered f
 	}
 }
 
-// claim makes one call and returns its answers, or none if it failed.
+// claim makes one call and returns its answers, or nil if it failed.
 func (r *crashRun) claim(reqs []semel.ClaimRequest) []semel.ClaimAnswer {
 	return r.claimBy(reqs, true, func(answers []semel.ClaimAnswer) error {
 		return r.store.Claim(context.Background(), reqs, answers)
@@ -248,7 +249,7 @@ func (r *crashRun) claimBy(reqs []semel.ClaimRequest, lasts bool, claim func([]s
 	return answers
 }
 
-// complete completes what was granted.
+// complete completes the granted claims.
 func (r *crashRun) complete(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, result semel.Result, window time.Duration) {
 	if r.store == nil || answers == nil {
 		return
@@ -302,7 +303,8 @@ func (r *crashRun) together() {
 	})
 }
 
-// holds leaves held claims behind, open, completed, unknown, and resolved.
+// holds leaves claims with Hold in each state: open, completed, unknown, and
+// resolved.
 func (r *crashRun) holds() {
 	reqs := r.requests(6, func(req *semel.ClaimRequest) { req.Hold = true })
 	answers := r.claim(reqs)
@@ -325,8 +327,8 @@ func (r *crashRun) holds() {
 	r.remove(resolver)
 }
 
-// resolve settles a key by hand. Where the release before it failed, the key
-// is not unknown yet, and that is what must be said.
+// resolve resolves a key by hand. If the release before it failed, the key is
+// not unknown yet, and the store must say so.
 func (r *crashRun) resolve(resolver semel.Resolver, key semel.Key, as semel.State, result semel.Result) error {
 	err := resolver.Resolve(context.Background(), key, as, result, crashWindow)
 	if err != nil && !errors.Is(err, semel.ErrNotUnknown) {
@@ -340,7 +342,7 @@ func (r *crashRun) remove(resolver semel.Resolver) {
 	reqs := r.requests(1, func(*semel.ClaimRequest) {})
 	r.complete(reqs, r.claim(reqs), text("to be removed"), crashWindow)
 	key := reqs[0].Key
-	r.note(key, func(f *fate) { f.acked = nil }) // from here on it may be gone
+	r.note(key, func(f *fate) { f.acked = nil }) // from here on it may be missing
 	was, err := resolver.Remove(context.Background(), key)
 	if err != nil {
 		r.failed("remove", err)
@@ -366,7 +368,7 @@ func (r *crashRun) release(key semel.Key, token semel.Token, unknown bool) {
 	r.note(key, func(f *fate) { f.held = unknown })
 }
 
-// releases gives claims without hold back.
+// releases releases claims without Hold.
 func (r *crashRun) releases() {
 	reqs := r.requests(2, func(*semel.ClaimRequest) {})
 	for i, a := range r.claim(reqs) {

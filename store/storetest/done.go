@@ -29,7 +29,8 @@ func doneClaim(e *env) {
 	e.want(semel.Duplicate, e.request(key))
 }
 
-// doneRequests are done claims in each form in which a store may keep them.
+// doneRequests returns Done claims in each form in which a store may record
+// them.
 func (e *env) doneRequests() map[string]semel.ClaimRequest {
 	reqs := make(map[string]semel.ClaimRequest)
 	add := func(how string, change func(*semel.ClaimRequest)) {
@@ -51,8 +52,8 @@ func (e *env) doneRequests() map[string]semel.ClaimRequest {
 	return reqs
 }
 
-// wantRepeated repeats a done claim. It must be granted again, without the
-// attempt that the first answer had, and leave the record as it is.
+// wantRepeated repeats a Done claim. The store must grant it again, without the
+// first answer's attempt, and must not change the record.
 func (e *env) wantRepeated(how string, req semel.ClaimRequest) {
 	e.Helper()
 	if a := e.claim(req); a.Decision != semel.Fresh || a.Claim != (semel.Claim{}) || a.Holder != "" || !equalResults(a.Result, semel.Result{}) {
@@ -71,11 +72,11 @@ func repeatedDoneClaim(e *env) {
 		}
 		lease := req
 		lease.Done, lease.Lease = false, e.lease
-		e.want(semel.Duplicate, lease) // that is another request
+		e.want(semel.Duplicate, lease) // this is a different request
 		e.want(semel.Duplicate, e.request(req.Key))
 		e.wantRepeated(how, req)
 	}
-	// The claims of others come in between.
+	// Other owners claim in between.
 	for range 200 {
 		req := e.request(e.key())
 		req.Done = true
@@ -90,12 +91,12 @@ func repeatedDoneClaim(e *env) {
 			e.wantRepeated(how+", after a reopen", req)
 		}
 	}
-	// Another payload is another message, whoever sends it.
+	// A different payload is a different message, whatever its owner.
 	other := reqs["with a payload"]
 	other.Fingerprint = print('2')
 	e.want(semel.Mismatch, other)
 
-	// A key that was taken over remembers who made it done, too.
+	// The record of a key that was taken over must contain the owner as well.
 	key := e.key()
 	held := e.fresh(e.shortly(key))
 	req := e.request(key)
@@ -107,7 +108,7 @@ func repeatedDoneClaim(e *env) {
 	e.wantStale("complete", key, held.Token, e.complete(key, held.Token, text("late"), e.window))
 	e.wantRepeated("after a lease", req)
 
-	// The window counts from the first time.
+	// The window counts from the first claim.
 	if e.movable() {
 		key := e.key()
 		req := e.request(key)
@@ -141,7 +142,7 @@ func doneClaimOfAnother(e *env) {
 			}
 		}
 	}
-	// Who held the key and completed it did not make it done in one step.
+	// A completion by the key's holder is not a Done claim.
 	key := e.key()
 	req := e.request(key)
 	e.mustComplete(key, e.fresh(req).Token, semel.Result{})
@@ -162,8 +163,8 @@ func doneClaimOfAnother(e *env) {
 	}
 }
 
-// repeatedDoneClaims makes so many calls with new keys alone that a store which
-// has a faster way for them takes it.
+// repeatedDoneClaims makes many calls with new keys only, so that a store uses
+// its fast path for them, if it has one.
 func repeatedDoneClaims(e *env) {
 	const calls, size = 24, 20
 	for call := range calls {

@@ -17,10 +17,10 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// logged is the reference store with a log: each call writes the records it
-// changed, as one entry with length and checksum, and syncs before it answers.
-// Close notes the length of the log in a file of its own. It is what RunCrash
-// takes for right, and what is broken to test it.
+// logged is the reference store with a log. Each call writes the records that
+// it changed as one entry with length and checksum, and syncs before it
+// answers. Close records the length of the log in a separate file. RunCrash
+// must accept it, and must catch its broken variants.
 type logged struct {
 	*reference
 	bug  crashBug
@@ -28,7 +28,7 @@ type logged struct {
 	dir  string
 	lock io.Closer
 
-	mu     sync.Mutex // guards all below, and is held over each call
+	mu     sync.Mutex // guards all fields below, and is held during each call
 	file   vfs.File
 	end    int64
 	failed error
@@ -62,7 +62,7 @@ func openLogged(fsys vfs.FS, dir string, now func() time.Time, bug crashBug) (_ 
 	if err := l.load(); err != nil {
 		return nil, errors.Join(err, l.lock.Close())
 	}
-	// Tokens of the last life that were not logged are skipped.
+	// Skip tokens that the previous process issued but did not log.
 	l.last += 1 << 20
 	l.tick()
 	if err := l.write(nil); err != nil {
@@ -78,7 +78,7 @@ func (l *logged) syncDir(dir string) error {
 	return l.fs.SyncDir(dir)
 }
 
-// load reads the log and cuts a torn end.
+// load reads the log and cuts off a torn end.
 func (l *logged) load() (err error) {
 	name := filepath.Join(l.dir, "log")
 	least, err := l.least()
@@ -95,7 +95,7 @@ func (l *logged) load() (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := l.syncDir(l.dir); err != nil { // the last life may have failed to
+	if err := l.syncDir(l.dir); err != nil { // the previous process may have failed to sync it
 		return err
 	}
 	for {
@@ -114,15 +114,15 @@ func (l *logged) load() (err error) {
 	if l.file, err = l.fs.Open(name); err != nil {
 		return err
 	}
-	// What is here may be here for this process only, if an earlier sync
-	// failed: it is written again before it is built upon.
+	// If an earlier sync failed, this data may be visible but not on disk.
+	// Write it again before new entries follow it.
 	if _, err := l.file.WriteAt(content[:l.end], 0); err != nil {
 		return err
 	}
 	return l.file.Truncate(l.end)
 }
 
-// least returns how long the log was when the store was closed last.
+// least returns the length of the log at the last close.
 func (l *logged) least() (n int64, err error) {
 	content, err := l.fs.ReadFile(filepath.Join(l.dir, "end"))
 	if errors.Is(err, fs.ErrNotExist) || l.bug == forgetsItsEnd {
@@ -137,7 +137,7 @@ func (l *logged) least() (n int64, err error) {
 	return n, nil
 }
 
-// noteEnd notes how long the log is. It was synced before.
+// noteEnd records the length of the synced log.
 func (l *logged) noteEnd() error {
 	name := filepath.Join(l.dir, "end")
 	if err := l.fs.Remove(name + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +159,7 @@ func (l *logged) noteEnd() error {
 	return err
 }
 
-// replay takes over the entry at the beginning of b.
+// replay applies the entry at the beginning of b.
 func (l *logged) replay(b []byte) (size int64, ok bool) {
 	if len(b) < headSize {
 		return 0, false
@@ -187,8 +187,8 @@ func (l *logged) replay(b []byte) (size int64, ok bool) {
 	return headSize + int64(n), !d.broken
 }
 
-// checkTail tells a last write that was cut short from damage: nothing that is
-// whole follows it.
+// checkTail distinguishes a last write that was cut short from damage: no
+// complete entry follows a cut write.
 func (l *logged) checkTail(rest []byte) error {
 	if l.bug == cutsAnything {
 		return nil
@@ -205,7 +205,7 @@ func (l *logged) checkTail(rest []byte) error {
 	return nil
 }
 
-// write logs the records of keys as they are now.
+// write logs the current records of keys.
 func (l *logged) write(keys []semel.Key) error {
 	if l.failed != nil {
 		return l.failed
@@ -236,7 +236,7 @@ func (l *logged) write(keys []semel.Key) error {
 	return nil
 }
 
-// stop ends the store: what is on disk is not known any more.
+// stop stops the store, because the content of the disk is unknown.
 func (l *logged) stop(err error) error {
 	err = fmt.Errorf("logged: write: %w: %w", semel.ErrStoreFailed, err)
 	if l.bug != goesOnAfterErrors {
@@ -266,7 +266,7 @@ func (l *logged) do(call func() error, n int, key func(i int) semel.Key) error {
 		}
 		return l.write(keys)
 	}
-	// The bug: what may come is on disk before it is decided.
+	// The bug: the change is on disk before it is decided.
 	for _, key := range keys {
 		rec := l.records[key]
 		l.records[key] = record{Record: semel.Record{Key: key, State: semel.Done, Expires: l.now.Add(crashWindow)}}

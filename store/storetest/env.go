@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// env is what a case works with: a store, behind a ledger that checks each of
-// its answers, and the time the store goes by.
+// env is the environment of a case: a store behind a ledger that checks each of
+// its answers, and the store's clock.
 type env struct {
 	testing.TB
 	harness Harness
@@ -25,20 +25,19 @@ type env struct {
 	store   *ledger
 	traits  semel.Traits
 
-	// lease and window do not end unless a case moves the clock; short is
-	// waited out.
+	// lease and window do not end unless a case moves the clock. A case waits
+	// until short ends.
 	lease, window, short time.Duration
 
 	keys   atomic.Int64
 	nonces atomic.Uint64
 }
 
-// slack is by how much a lease may be rounded, and what the suite adds where
-// it waits something out.
+// slack is the permitted rounding of a lease. The suite adds it to each wait.
 const slack = time.Millisecond
 
-// patience is how long the suite waits for something a real clock brings. Only
-// what hangs should need it.
+// patience is how long the suite waits for an event with a real clock. Only a
+// hanging store reaches it.
 const patience = 2 * time.Minute
 
 func newEnv(tb testing.TB, h Harness) *env {
@@ -52,18 +51,19 @@ func newEnv(tb testing.TB, h Harness) *env {
 	case Wall:
 		e.lease, e.short = 30*time.Minute, 250*time.Millisecond
 	}
-	e.nonces.Store(rand.Uint64()) // a server may remember those of an earlier run
+	e.nonces.Store(rand.Uint64()) // a server may remember the nonces of an earlier run
 	e.open = h.New(tb, now)
 	e.store = newLedger(tb)
 	e.inner = e.mustOpen()
 	e.traits = e.inner.Traits()
 	e.store.use(e.inner)
-	// A window is longer than what the cases wait for, however coarse it is.
+	// A window is longer than any wait of the cases, even with a coarse
+	// resolution.
 	e.window = time.Hour + 4*e.traits.Tick
 	return e
 }
 
-// mustOpen opens the store and has it closed when the test ends.
+// mustOpen opens the store and closes it when the test ends.
 func (e *env) mustOpen() semel.Store {
 	e.Helper()
 	store, err := e.open()
@@ -86,13 +86,13 @@ func (e *env) reopen() {
 	}
 	e.store.reopened(e.traits)
 	if e.movable() {
-		e.advance(slack) // no process starts in no time
+		e.advance(slack) // starting a process takes time
 	}
 	e.inner = e.mustOpen()
 	e.store.use(e.inner)
 }
 
-// closeStore closes what can be closed.
+// closeStore closes a store that implements io.Closer.
 func closeStore(store semel.Store) error {
 	if c, ok := store.(io.Closer); ok {
 		return c.Close()
@@ -100,7 +100,7 @@ func closeStore(store semel.Store) error {
 	return nil
 }
 
-// now is the store's time, as far as the suite can know it.
+// now returns the store's time, as far as the suite knows it.
 func (e *env) now() time.Time {
 	if e.clock != nil {
 		return e.clock.Now()
@@ -108,8 +108,8 @@ func (e *env) now() time.Time {
 	return time.Now()
 }
 
-// times returns how often a case tries that tries often: with go test -short a
-// third as often.
+// times returns how often a case repeats an attempt. With go test -short it is
+// a third of n.
 func times(n int) int {
 	if testing.Short() {
 		return n / 3
@@ -117,20 +117,20 @@ func times(n int) int {
 	return n
 }
 
-// movable reports whether the case can move the store's time exactly.
+// movable reports whether the case can set the store's time exactly.
 func (e *env) movable() bool { return e.harness.Time != Wall }
 
-// advance moves a movable clock.
+// advance advances a movable clock.
 func (e *env) advance(d time.Duration) {
 	if e.clock != nil {
 		e.clock.Advance(d)
 		return
 	}
-	time.Sleep(d) // in a bubble
+	time.Sleep(d) // in a synctest bubble
 }
 
-// after lets d pass and then wants cond to hold. With a clock that cannot be
-// moved it asks again and again; cond must not change what it asks about.
+// after waits for d and then checks cond. If the clock is not movable, it polls
+// cond, so cond must not change the state that it checks.
 func (e *env) after(d time.Duration, what string, cond func() bool) {
 	e.Helper()
 	if e.movable() {
@@ -151,8 +151,8 @@ func (e *env) after(d time.Duration, what string, cond func() bool) {
 	}
 }
 
-// claimAfter lets a lease or window of d pass and returns the first answer to
-// the claim that is not one of waiting.
+// claimAfter waits for a lease or window of d. It returns the first answer to
+// the claim whose decision is not waiting.
 func (e *env) claimAfter(d time.Duration, req semel.ClaimRequest, waiting semel.Decision) semel.ClaimAnswer {
 	e.Helper()
 	var a semel.ClaimAnswer
@@ -163,29 +163,29 @@ func (e *env) claimAfter(d time.Duration, req semel.ClaimRequest, waiting semel.
 	return a
 }
 
-// key returns a key that was not used before in this test.
+// key returns a key that this test has not used before.
 func (e *env) key() semel.Key {
 	return semel.Key{Scope: "storetest", ID: fmt.Sprintf("key-%06d", e.keys.Add(1))}
 }
 
-// owner returns an owner like no other.
+// owner returns a unique owner.
 func (e *env) owner(name string) semel.Owner {
 	return semel.Owner{Name: name, Nonce: e.nonces.Add(1)}
 }
 
-// request asks for a key, as a new owner.
+// request returns a claim request for a key by a new owner.
 func (e *env) request(key semel.Key) semel.ClaimRequest {
 	return semel.ClaimRequest{Key: key, Owner: e.owner("worker"), Lease: e.lease, Window: e.window}
 }
 
-// shortly asks for a key with a lease that the case waits out.
+// shortly returns a claim request with a lease that the case waits for.
 func (e *env) shortly(key semel.Key) semel.ClaimRequest {
 	req := e.request(key)
 	req.Lease = e.short
 	return req
 }
 
-// claim makes one claim that must be answered.
+// claim makes one claim, which must be answered.
 func (e *env) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 	e.Helper()
 	answers := make([]semel.ClaimAnswer, 1)
@@ -199,7 +199,7 @@ func (e *env) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 	return answers[0]
 }
 
-// want makes one claim that must have the decision.
+// want makes one claim and checks the decision.
 func (e *env) want(decision semel.Decision, req semel.ClaimRequest) semel.ClaimAnswer {
 	e.Helper()
 	a := e.claim(req)
@@ -209,13 +209,13 @@ func (e *env) want(decision semel.Decision, req semel.ClaimRequest) semel.ClaimA
 	return a
 }
 
-// fresh makes one claim that must be granted.
+// fresh makes one claim, which must be granted.
 func (e *env) fresh(req semel.ClaimRequest) semel.Claim {
 	e.Helper()
 	return e.want(semel.Fresh, req).Claim
 }
 
-// wantResult wants the key to be a duplicate with this result.
+// wantResult checks that the key is a duplicate with this result.
 func (e *env) wantResult(key semel.Key, want semel.Result) {
 	e.Helper()
 	a := e.want(semel.Duplicate, e.request(key))
@@ -253,7 +253,7 @@ func describe(r semel.Result) string {
 	return fmt.Sprintf("%s %q", kind, r.Data)
 }
 
-// text is a result of a few bytes.
+// text returns a result with the text s.
 func text(s string) semel.Result { return semel.Result{Kind: semel.Value, Data: []byte(s)} }
 
 // complete completes one key and returns its answer.
@@ -267,7 +267,7 @@ func (e *env) complete(key semel.Key, token semel.Token, result semel.Result, wi
 	return answers[0]
 }
 
-// mustComplete completes one key for the usual window.
+// mustComplete completes one key with the usual window.
 func (e *env) mustComplete(key semel.Key, token semel.Token, result semel.Result) {
 	e.Helper()
 	if err := e.complete(key, token, result, e.window); err != nil {
@@ -283,7 +283,7 @@ func (e *env) done(key semel.Key, result semel.Result) semel.Token {
 	return c.Token
 }
 
-// release gives one claim back and returns its answer.
+// release releases one claim and returns the answer.
 func (e *env) release(req semel.ReleaseRequest) error {
 	e.Helper()
 	answers := make([]error, 1)
@@ -293,7 +293,7 @@ func (e *env) release(req semel.ReleaseRequest) error {
 	return answers[0]
 }
 
-// mustRelease gives one claim back.
+// mustRelease releases one claim.
 func (e *env) mustRelease(key semel.Key, token semel.Token) {
 	e.Helper()
 	if err := e.release(semel.ReleaseRequest{Key: key, Token: token}); err != nil {
@@ -312,7 +312,7 @@ func (e *env) extend(key semel.Key, token semel.Token, lease time.Duration) seme
 	return answers[0]
 }
 
-// wantStale wants the error of a token that does not hold the key.
+// wantStale checks for the error of a token that does not hold the key.
 func (e *env) wantStale(verb string, key semel.Key, token semel.Token, err error) {
 	e.Helper()
 	var stale *semel.StaleTokenError
@@ -324,7 +324,7 @@ func (e *env) wantStale(verb string, key semel.Key, token semel.Token, err error
 	}
 }
 
-// inParallel runs f(0) to f(n-1) at once and waits for all.
+// inParallel runs f(0) to f(n-1) concurrently and waits for all of them.
 func inParallel(n int, f func(i int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})
@@ -338,13 +338,13 @@ func inParallel(n int, f func(i int)) {
 	group.Wait()
 }
 
-// clock is a wall clock in the suite's hand.
+// clock is a wall clock that the suite sets.
 type clock struct {
 	mu sync.Mutex // guards t
 	t  time.Time
 }
 
-// newClock starts at an odd time, so that rounding shows.
+// newClock starts at an odd time, so that rounding is visible.
 func newClock() *clock {
 	return &clock{t: time.Date(2026, 3, 1, 12, 34, 56, 123456789, time.UTC)}
 }
@@ -356,7 +356,7 @@ func (c *clock) Now() time.Time {
 	return c.t
 }
 
-// Advance moves the clock, back as well.
+// Advance moves the clock by d, which may be negative.
 func (c *clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,8 +15,8 @@ func openStore(_ string, _ func() time.Time) (semel.Store, error) {
 	return nil, errors.New("no store here")
 }
 
-// A store's own test gives the suite a new place for each case, and a way to
-// open the store there.
+// The test of a store gives the suite a new location for each case, and a
+// function that opens the store there.
 func ExampleRun() {
 	// func TestConformance(t *testing.T)
 	_ = func(t *testing.T) {
@@ -35,8 +35,8 @@ func openStoreOn(_ vfs.FS, _ string, _ func() time.Time) (semel.Store, error) {
 	return nil, errors.New("no store here")
 }
 
-// The crash suite gives the store a file system that fails in all ways that
-// disks and systems do.
+// The crash suite gives the store a file system that fails in all the ways in
+// which disks and operating systems fail.
 func ExampleRunCrash() {
 	// func TestCrashes(t *testing.T)
 	_ = func(t *testing.T) {

@@ -22,7 +22,7 @@ var holdCases = []testCase{
 	{"remove forgets a key in any state", removeForgets},
 }
 
-// held asks for a key with hold and a lease that the case waits out.
+// held returns a claim request with Hold and a lease that the case waits for.
 func (e *env) held(key semel.Key) semel.ClaimRequest {
 	req := e.shortly(key)
 	req.Hold = true
@@ -57,7 +57,7 @@ func holdBecomesUnknown(e *env) {
 	if a.Claim.Token != c.Token || a.Claim.Attempt != c.Attempt || a.Holder != "the lost one" {
 		e.Errorf("unknown shows %+v of %q, want %+v of %q", a.Claim, a.Holder, c, "the lost one")
 	}
-	// Neither a claim with hold nor one with done gets round it.
+	// Neither a claim with Hold nor one with Done bypasses it.
 	e.want(semel.InDoubt, e.held(key))
 	done := e.request(key)
 	done.Done = true
@@ -94,7 +94,7 @@ func unknownStays(e *env) {
 	e.mustComplete(lost, c.Token, text("after all"))
 }
 
-// purge lets the store forget what it may forget, if it can.
+// purge lets the store drop expired data, if it is a Purger.
 func (e *env) purge() {
 	e.Helper()
 	if p, ok := e.inner.(semel.Purger); ok {
@@ -118,7 +118,7 @@ func lateHolderCompletes(e *env) {
 	e.wantResult(released, text("it was there"))
 }
 
-// eachUnknown calls f with a key for each way in which one becomes unknown.
+// eachUnknown calls f with a key for each way in which a key becomes unknown.
 func (e *env) eachUnknown(f func(how string, req semel.ClaimRequest, held semel.Claim)) {
 	e.Helper()
 	req := e.held(e.key())
@@ -174,7 +174,7 @@ func repeatedClaimOfUnknown(e *env) {
 }
 
 func releaseAsUnknown(e *env) {
-	// Also where the claim did not ask to hold: the holder knows best.
+	// The same applies to a claim without Hold: the holder decides.
 	key := e.key()
 	c := e.fresh(e.request(key))
 	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token, Unknown: true}); err != nil {
@@ -201,8 +201,8 @@ func holdReleased(e *env) {
 	}
 }
 
-// resolver returns the store's Resolver, or nil. A store without one leaves
-// an unknown key to its holder, which is what is checked instead.
+// resolver returns the store's Resolver, or nil. Without a Resolver only the
+// holder can settle an unknown key, and the case checks that instead.
 func (e *env) resolver() semel.Resolver {
 	e.Helper()
 	r, ok := e.inner.(semel.Resolver)
@@ -229,7 +229,7 @@ func resolveSettles(e *env) {
 			e.Fatalf("resolve as done: %v", err)
 		}
 		e.wantResult(key, result)
-		// The late holder comes after the decision.
+		// The late holder arrives after the decision.
 		e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
 		e.wantStale("release", key, c.Token, e.release(semel.ReleaseRequest{Key: key, Token: c.Token}))
 		e.wantResult(key, result)
@@ -250,7 +250,7 @@ func resolveSettles(e *env) {
 	}
 	e.mustComplete(key, again.Token, text("again"))
 
-	// The window of a resolution counts from then.
+	// The window of a resolution counts from the resolution.
 	if e.movable() {
 		key := e.key()
 		e.unknown(key)

@@ -17,7 +17,7 @@ var keyCases = []testCase{
 	{"a store may keep half a fingerprint", halfFingerprint},
 }
 
-// print returns a fingerprint of one byte's choice.
+// print returns a fingerprint that starts with b.
 func print(b byte) semel.Fingerprint {
 	var f semel.Fingerprint
 	for i := range f {
@@ -41,8 +41,8 @@ func keysOfAnyBytes(e *env) {
 		{Scope: "s", ID: "A"},
 		{Scope: "s", ID: "\xff\xfe\xfd"},
 		{Scope: "s", ID: "\xff\xfe\xfc"},
-		{Scope: "s", ID: "\u00e9"},  // the same to a reader …
-		{Scope: "s", ID: "e\u0301"}, // … but not the same bytes
+		{Scope: "s", ID: "\u00e9"},  // looks the same to a reader …
+		{Scope: "s", ID: "e\u0301"}, // … but has other bytes
 		{Scope: "s", ID: "\ufffd"},
 		{Scope: "s", ID: "null"},
 		{Scope: "s", ID: "{}:*%_?'\";--\n"},
@@ -123,7 +123,7 @@ func keysOutOfBounds(e *env) {
 	}
 }
 
-// with asks for a key with a fingerprint.
+// with returns a claim request for a key with a fingerprint.
 func (e *env) with(key semel.Key, f semel.Fingerprint) semel.ClaimRequest {
 	req := e.request(key)
 	req.Fingerprint = f
@@ -165,7 +165,7 @@ func mismatchInEachState(e *env) {
 	released := e.key()
 	c = e.fresh(e.with(released, print('1')))
 	e.mustRelease(released, c.Token)
-	e.fresh(e.with(released, print('2'))) // nothing is known of it any more
+	e.fresh(e.with(released, print('2'))) // nothing is known about it any longer
 }
 
 func noFingerprint(e *env) {
@@ -179,7 +179,7 @@ func noFingerprint(e *env) {
 	none := e.key()
 	c = e.fresh(e.request(none))
 	e.want(semel.InFlight, e.with(none, print('1')))
-	e.want(semel.InFlight, e.with(none, print('2'))) // a look does not fix it
+	e.want(semel.InFlight, e.with(none, print('2'))) // a lookup does not set it
 	e.mustComplete(none, c.Token, text("r"))
 	e.want(semel.Duplicate, e.with(none, print('1')))
 	e.want(semel.Duplicate, e.with(none, print('2')))

@@ -33,7 +33,8 @@ func leaseIsTakenOver(e *env) {
 		}
 		claim = a.Claim
 	}
-	// The last lease may have ended as well; the key is still its holder's.
+	// The last lease may have ended as well. The key still belongs to its
+	// holder.
 	e.mustComplete(key, claim.Token, text("at last"))
 	e.wantResult(key, text("at last"))
 }
@@ -74,7 +75,7 @@ func extendMovesLease(e *env) {
 	if e.movable() {
 		e.wantLeaseEnd("extend", a.LeaseEnd, before.Add(e.lease))
 	}
-	// Extending sets the end, so it can also bring it nearer.
+	// Extend sets the end, so it can also shorten a lease.
 	if a = e.extend(key, c.Token, e.short); a.Err != nil {
 		e.Fatalf("extend: %v", a.Err)
 	}
@@ -122,7 +123,7 @@ func releaseMakesFresh(e *env) {
 
 func leaseAndWindow(e *env) {
 	if !e.movable() {
-		// A window shorter than the lease: it counts from completion.
+		// The window is shorter than the lease, and counts from completion.
 		key := e.key()
 		c := e.fresh(e.request(key))
 		if err := e.complete(key, c.Token, text("r"), e.short); err != nil {
@@ -131,7 +132,7 @@ func leaseAndWindow(e *env) {
 		e.claimAfter(e.short+e.traits.Tick, e.request(key), semel.Duplicate)
 		return
 	}
-	// A window shorter than the lease does not end a claim …
+	// A window that is shorter than the lease does not end a claim …
 	key := e.key()
 	req := e.request(key)
 	req.Lease, req.Window = 3*e.window, e.window
@@ -143,7 +144,7 @@ func leaseAndWindow(e *env) {
 		e.Fatalf("complete: %v", err)
 	}
 	e.advance(2*e.window - 1)
-	e.want(semel.Duplicate, e.request(key)) // also past the lease's end
+	e.want(semel.Duplicate, e.request(key)) // also after the end of the lease
 	e.advance(1 + e.traits.Tick)
 	if c := e.fresh(e.request(key)); c.Attempt != 1 {
 		e.Errorf("a forgotten key is claimed with attempt %d, want 1", c.Attempt)
@@ -152,7 +153,7 @@ func leaseAndWindow(e *env) {
 
 func clockStepsBack(e *env) {
 	if e.clock == nil {
-		// Nobody can step this clock: time only passes.
+		// The suite cannot step this clock: time only passes.
 		leaseIsTakenOver(e)
 		return
 	}

@@ -9,22 +9,25 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ledger stands in front of a store and holds each answer against what was
-// asked before: no Duplicate without a completion behind it, no result of
-// another key, no token twice, no token that shrinks, no answer that is two
-// things at once. It lets calls through as they come.
+// ledger wraps a store and checks each answer against the earlier requests:
+//   - A Duplicate has a completion behind it.
+//   - A result belongs to its key.
+//   - No token repeats or shrinks.
+//   - No answer contradicts itself.
+//
+// It does not delay or reorder calls.
 type ledger struct {
 	tb     testing.TB
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	store  semel.Store
 	traits semel.Traits
 	keys   map[semel.Key]*history
 	seen   map[semel.Decision]int
 }
 
-// history is what the suite asked of one key.
+// history is the suite's requests for one key.
 type history struct {
-	completions []*semel.Result // asked for, and not refused
+	completions []*semel.Result // requested and not refused
 	grants      map[semel.Token]semel.Owner
 	highest     semel.Token
 }
@@ -35,16 +38,16 @@ func newLedger(tb testing.TB) *ledger {
 	return &ledger{tb: tb, keys: make(map[semel.Key]*history), seen: make(map[semel.Decision]int)}
 }
 
-// use puts the ledger in front of a store, which may hold what another one
-// held before.
+// use sets the store behind the ledger. It may hold the data of the previous
+// store.
 func (l *ledger) use(store semel.Store) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.store, l.traits = store, store.Traits()
 }
 
-// reopened says that the store's process has ended. Without the trait Fenced
-// its tokens may begin anew.
+// reopened records that the store's process has ended. Without the trait
+// Fenced, its tokens may start again.
 func (l *ledger) reopened(traits semel.Traits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +61,7 @@ func (l *ledger) reopened(traits semel.Traits) {
 	}
 }
 
-// decided returns how often the store answered with the decision.
+// decided returns how many answers had the decision.
 func (l *ledger) decided(d semel.Decision) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,14 +77,15 @@ func (l *ledger) history(key semel.Key) *history {
 	return h
 }
 
-// completing notes that a completion is asked for.
+// completing records that a completion is requested.
 func (l *ledger) completing(key semel.Key, result semel.Result) *semel.Result {
 	h := l.history(key)
 	h.completions = append(h.completions, &result)
 	return &result
 }
 
-// refused notes that the store refused a completion, so that it backs nothing.
+// refused records that the store refused a completion, so no Duplicate can rest
+// on it.
 func (l *ledger) refused(key semel.Key, completion *semel.Result) {
 	h := l.history(key)
 	for i, c := range h.completions {
@@ -125,7 +129,7 @@ func (l *ledger) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers [
 	return err
 }
 
-// check holds one answer against the history of its key.
+// check compares one answer with the history of its key.
 func (l *ledger) check(req semel.ClaimRequest, a semel.ClaimAnswer, highest semel.Token) {
 	l.tb.Helper()
 	l.seen[a.Decision]++
@@ -243,7 +247,7 @@ func (l *ledger) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers
 // Traits implements semel.Store.
 func (l *ledger) Traits() semel.Traits { return l.current().Traits() }
 
-// resolving notes that a person completes a key.
+// resolving records that an operator completes a key.
 func (l *ledger) resolving(key semel.Key, result semel.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

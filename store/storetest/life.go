@@ -20,7 +20,7 @@ var lifeCases = []testCase{
 	{"a closed store refuses each verb", closedRefuses},
 }
 
-// wantCancelled wants an error that a cancelled call may return.
+// wantCancelled checks for an error that a cancelled call may return.
 func (e *env) wantCancelled(verb string, err error) {
 	e.Helper()
 	for _, allowed := range []error{nil, context.Canceled, semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable} {
@@ -73,7 +73,7 @@ func cancelledDuring(e *env) {
 	rounds := times(60)
 	type outcome struct {
 		req       semel.ClaimRequest
-		token     semel.Token // of a completion that was asked for
+		token     semel.Token // of a requested completion
 		completed bool        // and answered
 	}
 	outcomes := make([][]outcome, workers)
@@ -127,7 +127,7 @@ func cancelledClaimEnds(e *env) {
 	key := e.key()
 	err := e.store.Claim(ctx, []semel.ClaimRequest{e.shortly(key)}, make([]semel.ClaimAnswer, 1))
 	e.wantCancelled("claim", err)
-	// It may have landed: then it ends with its lease, like any other.
+	// It may have succeeded. Then it ends with its lease, like any other claim.
 	a := e.claimAfter(e.short, e.request(key), semel.InFlight)
 	if a.Decision != semel.Fresh {
 		e.Fatalf("after the lease of a cancelled claim the key is %s, want fresh", a.Decision)
@@ -135,7 +135,7 @@ func cancelledClaimEnds(e *env) {
 	e.mustComplete(key, a.Claim.Token, text("r"))
 }
 
-// within wants f to return while the suite's patience lasts.
+// within checks that f returns within the suite's patience.
 func (e *env) within(what string, f func()) {
 	e.Helper()
 	done := make(chan struct{})
@@ -155,7 +155,7 @@ func (e *env) within(what string, f func()) {
 func closeDuringCalls(e *env) {
 	closer, ok := e.inner.(io.Closer)
 	if !ok {
-		oneRacerWins(e) // there is nothing to close; it works on
+		oneRacerWins(e) // nothing to close; the store continues to work
 		return
 	}
 	const workers = 8
@@ -197,7 +197,7 @@ func closeDuringCalls(e *env) {
 	}
 }
 
-// cycle claims and completes a new key. It may run in any goroutine.
+// cycle claims and completes a new key. It is safe for concurrent use.
 func (e *env) cycle() (semel.Key, error) {
 	key := e.key()
 	answers, errs := make([]semel.ClaimAnswer, 1), make([]error, 1)
@@ -219,7 +219,7 @@ func (e *env) cycle() (semel.Key, error) {
 func closedRefuses(e *env) {
 	closer, ok := e.inner.(io.Closer)
 	if !ok {
-		firstClaimIsGranted(e) // there is nothing to close
+		firstClaimIsGranted(e) // nothing to close
 		return
 	}
 	key := e.key()

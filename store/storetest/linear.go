@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// call is what a client asked of one key.
+// call is a client's request for one key.
 type call struct {
 	key    semel.Key
 	verb   string
@@ -24,8 +24,8 @@ type call struct {
 	short  bool // the lease or window may have ended before the next call
 }
 
-// reply is what it was answered. A call that was cancelled has no answer and
-// may have had its effect or not, at any later time.
+// reply is the answer to a call. A cancelled call has no answer. It may take
+// effect at any later time, or never.
 type reply struct {
 	known    bool
 	decision semel.Decision
@@ -34,10 +34,10 @@ type reply struct {
 	stale    bool
 }
 
-// register is the state of one key, seen as a register that is linearizable.
+// register is the state of one key as a linearizable register.
 type register struct {
 	state   semel.State
-	token   semel.Token // 0: granted to a call that was cancelled, so above highest
+	token   semel.Token // 0: granted to a cancelled call; not known, but above highest
 	highest semel.Token
 	attempt int
 	owner   uint64
@@ -45,7 +45,7 @@ type register struct {
 	result  string
 }
 
-// keyModel says which states may follow a call with its reply.
+// keyModel defines the states that may follow a call with its reply.
 func keyModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -72,7 +72,8 @@ func keyModel() porcupine.Model {
 	return m.ToModel()
 }
 
-// after returns the states that may follow, none if the reply is impossible.
+// after returns the possible next states. It returns none if the reply is
+// impossible.
 func after(s register, c call, r reply) []register {
 	if c.verb == "claim" {
 		return afterClaim(s, c, r)
@@ -108,7 +109,7 @@ func afterClaim(s register, c call, r reply) []register {
 	if s.state == semel.Claimed {
 		granted.attempt = s.attempt + 1
 	}
-	// The token of a claim that was cancelled becomes known when it is shown.
+	// The token of a cancelled claim becomes known when an answer shows it.
 	bound, fits := s, s.token == r.claim.Token
 	if s.token == 0 && s.state == semel.Claimed {
 		fits = r.claim.Token > s.highest
@@ -142,12 +143,12 @@ func afterClaim(s register, c call, r reply) []register {
 	return next
 }
 
-// linearizable lets clients work on a few keys at once and checks that what
-// they saw of each key fits one order of their calls.
+// linearizable lets clients work concurrently on a few keys. It checks that the
+// observations of each key fit one order of their calls.
 func linearizable(e *env) {
 	if !e.traits.Fenced {
-		// The model takes tokens for names of claims, which they are only
-		// where they do not come again.
+		// The model uses tokens as names of claims, which requires unique
+		// tokens.
 		oneRacerWins(e)
 		return
 	}
@@ -170,7 +171,7 @@ func linearizable(e *env) {
 	}
 }
 
-// recording is what clients asked and were answered.
+// recording contains the clients' calls and their answers.
 type recording struct {
 	*env
 	round int
@@ -181,7 +182,7 @@ type recording struct {
 	operations []porcupine.Operation
 }
 
-// client makes some calls, cancels a few, and now and then lets time pass.
+// client makes some calls, cancels a few of them, and sometimes lets time pass.
 func (h *recording) client(random *rand.Rand) {
 	held := make(map[semel.Key][]semel.Token)
 	var last semel.ClaimRequest
@@ -189,10 +190,10 @@ func (h *recording) client(random *rand.Rand) {
 		key := h.keys[random.IntN(len(h.keys))]
 		tokens, token := held[key], semel.Token(0)
 		if len(tokens) > 0 {
-			token = tokens[len(tokens)-1-random.IntN(min(len(tokens), 2))] // maybe one that is stale
+			token = tokens[len(tokens)-1-random.IntN(min(len(tokens), 2))] // may be a stale token
 		}
 		short := random.IntN(3) > 0
-		lease, window := h.window, h.window // longer than all that passes
+		lease, window := h.window, h.window // longer than the test
 		if short {
 			lease, window = h.short, h.window/100
 		}
@@ -223,7 +224,7 @@ func (h *recording) client(random *rand.Rand) {
 	}
 }
 
-// context returns a context that is cancelled at once, soon, or never.
+// context returns a context that is cancelled immediately, soon, or never.
 func (h *recording) context(random *rand.Rand) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	switch random.IntN(25) {
@@ -235,7 +236,8 @@ func (h *recording) context(random *rand.Rand) (context.Context, context.CancelF
 	return ctx, cancel
 }
 
-// record notes one call. A call that says it changed nothing is left out.
+// record records one call. It omits a call whose error says that nothing was
+// changed.
 func (h *recording) record(c call, do func() (reply, error)) {
 	began := h.now.Add(1)
 	r, err := do()
@@ -266,7 +268,7 @@ func (h *recording) claim(random *rand.Rand, req semel.ClaimRequest, short bool)
 	return granted, ok
 }
 
-// finish completes, releases or extends.
+// finish completes, releases or extends a claim.
 func (h *recording) finish(random *rand.Rand, c call, d time.Duration) {
 	ctx, cancel := h.context(random)
 	defer cancel()

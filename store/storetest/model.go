@@ -9,35 +9,35 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// model is what the suite expects of a store, one key for another, in the
-// simplest form. Where the contract leaves a choice, the model allows each and
-// follows the store's answer.
+// model is the expected behaviour of a store in its simplest form. Keys are
+// independent of each other. Where the contract leaves a choice, the model
+// allows each one and follows the store's answer.
 type model struct {
 	traits semel.Traits
-	slack  time.Duration // by how much the suite may be wrong about the time
+	slack  time.Duration // possible error of the suite's time
 	now    time.Time
 	keys   map[semel.Key]*expected
 }
 
-// expected is the record that a key should have.
+// expected is the expected record of a key.
 type expected struct {
 	state    semel.State
 	claim    semel.Claim
 	owner    semel.Owner
 	hold     bool
 	print    semel.Fingerprint
-	vague    bool // whether print was kept is the store's choice
+	vague    bool // the store may or may not have kept print
 	result   semel.Result
-	expires  time.Time     // zero is never
-	maybe    time.Time     // until when it may be remembered beyond that
-	inOne    bool          // done in one step, by owner
-	reopened bool          // done before the store was opened
+	expires  time.Time     // zero means never
+	maybe    time.Time     // until then, the store may still remember it
+	inOne    bool          // completed by a Done claim of owner
+	reopened bool          // completed before the store was opened
 	void     bool          // the claim may have been forgotten
-	orphan   bool          // the claim is held and its process has ended: it may be unknown already
+	orphan   bool          // the claim has Hold and its process has ended: it may already be unknown
 	granted  time.Time     // when the claim was granted …
-	window   time.Duration // … and the window it named
+	window   time.Duration // … and its window
 	released semel.Token
-	past     []semel.Token // those that completed the key in earlier lives
+	past     []semel.Token // tokens that completed the key in earlier lives
 }
 
 func (m *model) key(k semel.Key) *expected {
@@ -47,14 +47,14 @@ func (m *model) key(k semel.Key) *expected {
 	return m.keys[k]
 }
 
-// abandoned is how long after its lease, at least, a claim that nobody came
-// back to must be remembered for the attempt of the next one, unless its window
-// is over before: else those whose messages never come again would stay for
-// ever.
+// abandoned is the minimum time after its lease for which a store must remember
+// an abandoned claim, so that the next claim gets its attempt. The store may
+// forget it earlier if its window has ended. Claims whose messages never return
+// would otherwise stay forever.
 const abandoned = time.Hour
 
-// settle brings a record to the present. fading says that it is done and may
-// be forgotten or not.
+// settle updates a record to the current time. fading reports that a done
+// record may or may not be forgotten.
 func (m *model) settle(x *expected) (fading bool) {
 	switch {
 	case x.state == semel.Claimed && x.hold && !m.now.Before(x.claim.LeaseEnd):
@@ -80,7 +80,7 @@ func (m *model) forget(x *expected) {
 	*x = expected{released: x.claim.Token, past: past}
 }
 
-// reopen is what the end of a process does.
+// reopen applies the end of the process.
 func (m *model) reopen() {
 	for _, x := range m.keys {
 		switch {
@@ -94,7 +94,7 @@ func (m *model) reopen() {
 	}
 }
 
-// purge may forget claims whose leases ended.
+// purge applies a purge, which may forget claims whose leases have ended.
 func (m *model) purge() {
 	for _, x := range m.keys {
 		if x.state == semel.Claimed && !x.hold && !m.now.Before(x.claim.LeaseEnd) {
@@ -103,8 +103,8 @@ func (m *model) purge() {
 	}
 }
 
-// claimed holds the answer to a claim against what is expected, and returns
-// what is wrong with it.
+// claimed compares the answer to a claim with the expected one. It returns a
+// description of the fault, or "".
 func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	x := m.key(req.Key)
 	fading := m.settle(x)
@@ -116,7 +116,7 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 		if x.maybe = m.now.Add(req.Window + m.traits.Tick); req.Window == semel.Forever {
 			x.maybe = m.now.AddDate(1000, 0, 0)
 		}
-		return want(a, semel.Fresh) // it recognised itself, or began anew
+		return want(a, semel.Fresh) // it recognised itself, or started again
 	case a.Decision == semel.Fresh && fading:
 		m.forget(x)
 	case a.Decision == semel.Fresh && x.state == semel.Claimed && x.void && !(x.owner == req.Owner && a.Claim.Token == x.claim.Token):
@@ -160,7 +160,7 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	return ""
 }
 
-// claimedAgain is a claim of a key that is claimed.
+// claimedAgain checks a claim of a key that is already claimed.
 func (m *model) claimedAgain(x *expected, req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	ended := !m.now.Before(x.claim.LeaseEnd)
 	if x.owner == req.Owner && !req.Done && a.Decision == semel.Fresh && a.Claim.Token == x.claim.Token {
@@ -186,7 +186,7 @@ func (m *model) claimedAgain(x *expected, req semel.ClaimRequest, a semel.ClaimA
 	return m.granted(x, req, a, "ended")
 }
 
-// granted is a claim that must be granted.
+// granted checks a claim that must be granted.
 func (m *model) granted(x *expected, req semel.ClaimRequest, a semel.ClaimAnswer, how string) string {
 	if wrong := want(a, semel.Fresh); wrong != "" {
 		return wrong
@@ -216,7 +216,7 @@ func (m *model) granted(x *expected, req semel.ClaimRequest, a semel.ClaimAnswer
 	return ""
 }
 
-// end is when a window ends; zero is never.
+// end returns the end of a window. Zero means never.
 func (m *model) end(window time.Duration) time.Time {
 	if window == semel.Forever {
 		return time.Time{}
@@ -231,7 +231,7 @@ func want(a semel.ClaimAnswer, d semel.Decision) string {
 	return ""
 }
 
-// sameAs wants an answer that shows the present claim.
+// sameAs checks for an answer that shows the current claim.
 func sameAs(a semel.ClaimAnswer, d semel.Decision, x *expected) string {
 	if a.Decision != d || a.Claim.Token != x.claim.Token || a.Claim.Attempt != x.claim.Attempt || a.Holder != x.owner.Name {
 		return fmt.Sprintf("the answer is %s, %+v of %q, want %s, %+v of %q", a.Decision, a.Claim, a.Holder, d, x.claim, x.owner.Name)
@@ -239,12 +239,12 @@ func sameAs(a semel.ClaimAnswer, d semel.Decision, x *expected) string {
 	return ""
 }
 
-// holds reports whether a token holds the key, surely or maybe.
+// holds reports whether a token certainly or possibly holds the key.
 func (x *expected) holds(token semel.Token) bool {
 	return (x.state == semel.Claimed || x.state == semel.Unknown) && x.claim.Token == token && token != 0
 }
 
-// completed holds the answer to a completion against what is expected.
+// completed compares the answer to a completion with the expected one.
 func (m *model) completed(req semel.CompleteRequest, err error) string {
 	x := m.key(req.Key)
 	fading := m.settle(x)
@@ -259,14 +259,14 @@ func (m *model) completed(req semel.CompleteRequest, err error) string {
 	case again && (err == nil || stale && (fading || x.reopened)):
 		return ""
 	case x.state == semel.Done && err == nil && slices.Contains(x.past, req.Token):
-		return "" // it did complete the key once, and the key is done
+		return "" // it did complete the key earlier, and the key is done
 	case x.holds(req.Token) || again || !stale:
 		return fmt.Sprintf("the completion is answered %v; the key is %s under token %d", err, x.state, x.claim.Token)
 	}
 	return ""
 }
 
-// released holds the answer to a release against what is expected.
+// released compares the answer to a release with the expected one.
 func (m *model) released(req semel.ReleaseRequest, err error) string {
 	x := m.key(req.Key)
 	m.settle(x)
@@ -283,14 +283,14 @@ func (m *model) released(req semel.ReleaseRequest, err error) string {
 		m.forget(x)
 		return ""
 	case x.state == semel.Absent && x.released == req.Token && err == nil:
-		return "" // a repetition
+		return "" // a repeated release
 	case x.holds(req.Token) || !stale:
 		return fmt.Sprintf("the release is answered %v; the key is %s under token %d", err, x.state, x.claim.Token)
 	}
 	return ""
 }
 
-// extended holds the answer to an extension against what is expected.
+// extended compares the answer to an extension with the expected one.
 func (m *model) extended(req semel.ExtendRequest, a semel.ExtendAnswer) string {
 	x := m.key(req.Key)
 	m.settle(x)
@@ -318,7 +318,7 @@ func (m *model) extended(req semel.ExtendRequest, a semel.ExtendAnswer) string {
 	return ""
 }
 
-// resolved holds the answer to a resolution against what is expected.
+// resolved compares the answer to a resolution with the expected one.
 func (m *model) resolved(key semel.Key, as semel.State, result semel.Result, window time.Duration, err error) string {
 	x := m.key(key)
 	if m.settle(x); x.orphan && err == nil {
@@ -330,14 +330,14 @@ func (m *model) resolved(key semel.Key, as semel.State, result semel.Result, win
 		m.forget(x)
 	case x.state == semel.Unknown && err == nil:
 		x.state, x.result, x.expires, x.vague = semel.Done, result, m.end(window), true
-		x.claim = semel.Claim{} // the late holder comes too late
+		x.claim = semel.Claim{} // the holder is now too late
 	default:
 		return fmt.Sprintf("to resolve as %s is answered %v; the key is %s", as, err, x.state)
 	}
 	return ""
 }
 
-// removed holds the answer to a removal against what is expected.
+// removed compares the answer to a removal with the expected one.
 func (m *model) removed(key semel.Key, was bool, err error) string {
 	x := m.key(key)
 	maybe := m.settle(x) || x.void
@@ -348,7 +348,7 @@ func (m *model) removed(key semel.Key, was bool, err error) string {
 	return ""
 }
 
-// looked holds a record that was looked up against what is expected.
+// looked compares a record from a lookup with the expected one.
 func (m *model) looked(key semel.Key, r semel.Record) string {
 	x := m.key(key)
 	maybe := m.settle(x) || x.void

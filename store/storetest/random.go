@@ -16,8 +16,8 @@ var randomCases = []testCase{
 	{"histories of one key are linearizable", linearizable},
 }
 
-// step is one step of a random test. It says what to do in terms that have a
-// sense after other steps were left out.
+// step is one step of a random test. It stays meaningful after other steps are
+// removed.
 type step struct {
 	verb  string
 	items []item
@@ -27,12 +27,12 @@ type step struct {
 // item is one request of a step.
 type item struct {
 	key            int
-	repeat         bool // send the last claim of the key again
+	repeat         bool // repeat the last claim of the key
 	done, hold     bool
 	old            bool // the message is older than any window
-	print          byte // 0 is none
+	print          byte // 0 means none
 	lease, window  time.Duration
-	token          int // 0 the last that was granted, 1 the one before, 2 none
+	token          int // 0 is the last granted token, 1 the one before, 2 none
 	unknown        bool
 	as             semel.State
 	result         string
@@ -42,8 +42,8 @@ type item struct {
 const randomKeys = 5
 
 // randomCalls makes random calls on a few keys and compares each answer with
-// the model's. When one differs it leaves out steps as long as one still does,
-// and prints those that remain.
+// the model's. If an answer differs, it removes steps while the test still
+// fails, and prints the remaining steps.
 func randomCalls(e *env) {
 	rounds, length := 24, 250
 	if e.traits.Durable {
@@ -68,7 +68,7 @@ func randomCalls(e *env) {
 	}
 }
 
-// shrink leaves out as many steps as it can while the rest still fails.
+// shrink removes as many steps as possible while the rest still fails.
 func shrink(steps []step, fails func([]step) bool) []step {
 	tries := 400
 	for size := len(steps) / 2; size > 0; size /= 2 {
@@ -91,7 +91,7 @@ func (e *env) randomStep(random *rand.Rand) step {
 	}
 	s := step{verb: verbs[random.IntN(len(verbs))]}
 	if s.verb == "reopen" && random.IntN(4) > 0 {
-		s.verb = "claim" // more rarely
+		s.verb = "claim" // less often
 	}
 	pick := func(ds ...time.Duration) time.Duration { return ds[random.IntN(len(ds))] }
 	s.pass = pick(1, slack, e.lease/2, e.lease-1, e.lease, e.lease+slack, e.window/2, e.window-1, e.window, e.window+e.traits.Tick, e.traits.Tick/2+1)
@@ -114,8 +114,8 @@ func (e *env) randomStep(random *rand.Rand) step {
 	return s
 }
 
-// replay takes the steps on a new store and a new model, up to the first
-// answer that is wrong.
+// replay runs the steps on a new store and a new model, up to the first wrong
+// answer.
 func (e *env) replay(steps []step) (failures, trace []string) {
 	failures = try(e.TB, func(tb testing.TB) {
 		r := &replayer{env: newEnv(tb, e.harness), last: make(map[semel.Key]semel.ClaimRequest), tokens: make(map[semel.Key][]semel.Token)}
@@ -133,16 +133,16 @@ func (e *env) replay(steps []step) (failures, trace []string) {
 	return failures, trace
 }
 
-// replayer takes steps on a store and its model.
+// replayer runs steps on a store and its model.
 type replayer struct {
 	*env
 	model  *model
 	last   map[semel.Key]semel.ClaimRequest // the last claim of each key
-	tokens map[semel.Key][]semel.Token      // those that were granted, by key
+	tokens map[semel.Key][]semel.Token      // granted tokens, by key
 	trace  []string
 }
 
-// compare notes one answer, and whether the model says it is wrong.
+// compare records one answer, and the fault that the model found in it.
 func (r *replayer) compare(wrong string, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if wrong != "" {
@@ -275,7 +275,7 @@ func (r *replayer) takeExtend(items []item) {
 	}
 }
 
-// takeByHand does what people do, where the store has the ability.
+// takeByHand runs an operator's call, if the store has the ability.
 func (r *replayer) takeByHand(verb string, it item) {
 	key, ctx := itemKey(it), context.Background()
 	if verb == "look" {

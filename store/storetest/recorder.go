@@ -10,18 +10,18 @@ import (
 	"testing"
 )
 
-// recorder is a testing.TB that records failures instead of failing a test:
-// with it the suite tries shorter traces of a failure, and is tested itself.
+// recorder is a testing.TB that records failures instead of failing a test. The
+// suite uses it to try shorter traces of a failure, and to test itself.
 type recorder struct {
 	testing.TB // for names and directories
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	failures []string
 	cleanups []func()
 }
 
-// try runs f as a test does, its clean-up included, and returns how it
-// failed: empty if it passed. A panic of f is a failure.
+// try runs f like a test, including its clean-up. It returns the failures, or
+// nothing if f passed. A panic of f is a failure.
 func try(tb testing.TB, f func(tb testing.TB)) []string {
 	r := &recorder{TB: tb}
 	r.isolated(func() { f(r) })
@@ -98,7 +98,7 @@ func (r *recorder) Failed() bool {
 	return len(r.failures) > 0
 }
 
-// Log implements testing.TB: what passes or is tried again is not of interest.
+// Log implements testing.TB. It drops the message.
 func (r *recorder) Log(...any) {}
 
 // Logf implements testing.TB.
@@ -111,5 +111,5 @@ func (r *recorder) Cleanup(f func()) {
 	r.cleanups = append(slices.Clip(r.cleanups), f)
 }
 
-// Context implements testing.TB. It is not cancelled before clean-up.
+// Context implements testing.TB. It is not cancelled before the clean-up.
 func (r *recorder) Context() context.Context { return context.Background() }

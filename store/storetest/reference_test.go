@@ -13,18 +13,18 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// place is what the reference store keeps its records in: a map behind a
-// mutex. Several stores may be open on one place, if its traits say Shared.
+// place is the storage of the reference store: a map behind a mutex. Several
+// stores may be open on one place if its traits say Shared.
 type place struct {
 	traits semel.Traits
-	bug    bug // none, but for the stores that the suite must catch
+	bug    bug // none, except for the broken stores
 	wall   func() time.Time
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	records map[semel.Key]record
 	last    semel.Token
 	opened  int
-	now     time.Time // the store's time and the wall's when it was looked at
+	now     time.Time // the store's time, and the wall clock at the last check
 	seen    time.Time
 }
 
@@ -32,12 +32,12 @@ type record struct {
 	semel.Record
 	owner semel.Owner
 	hold  bool
-	inOne bool // done in one step, by owner
-	// unlisted: the bug hidesTransacted keeps the id out of lists.
+	inOne bool // completed by a Done claim of owner
+	// unlisted: with the bug hidesTransacted, lists omit the ID.
 	unlisted bool
 }
 
-// reference is the store that the suite takes for right.
+// reference is the store that the suite accepts as correct.
 type reference struct {
 	*place
 	closed bool
@@ -86,7 +86,7 @@ func (p *place) open() (semel.Store, error) {
 
 func (p *place) keeps() bool { return p.traits.Durable && p.bug != losesOnReopen }
 
-// firstToken makes tokens grow over a reopening that keeps nothing else.
+// firstToken makes tokens grow across a reopen, even if nothing else is kept.
 func (p *place) firstToken() semel.Token {
 	if p.traits.Fenced {
 		return semel.Token(p.wall().UnixNano()) + semel.Token(p.opened)<<40
@@ -105,8 +105,8 @@ func (r *reference) Close() error {
 	return nil
 }
 
-// enter begins a call: it fails if the store is closed, the context is
-// cancelled, or requests and answers are not of one length.
+// enter begins a call. It fails if the store is closed, if the context is
+// cancelled, or if the numbers of requests and answers differ.
 func (r *reference) enter(ctx context.Context, reqs, answers int) error {
 	switch {
 	case r.closed:
@@ -120,7 +120,7 @@ func (r *reference) enter(ctx context.Context, reqs, answers int) error {
 	return nil
 }
 
-// tick looks at the wall clock, which may step back.
+// tick reads the wall clock, which may step back.
 func (p *place) tick() {
 	wall := p.wall()
 	if d := wall.Sub(p.seen); d > 0 || p.bug == followsWall {
@@ -129,7 +129,7 @@ func (p *place) tick() {
 	p.seen = wall
 }
 
-// key is the key under which a record is kept.
+// key returns the key of a record in the map.
 func (p *place) key(k semel.Key) semel.Key {
 	switch {
 	case p.bug == concatenates:
@@ -140,7 +140,7 @@ func (p *place) key(k semel.Key) semel.Key {
 	return k
 }
 
-// get returns the record as of now.
+// get returns the record at the current time.
 func (p *place) get(k semel.Key) record {
 	rec := p.records[p.key(k)]
 	switch {
@@ -228,7 +228,7 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 	return p.grant(req, rec)
 }
 
-// same reports whether two owners are one that asked twice.
+// same reports whether two owners are the same owner who repeats a claim.
 func (p *place) same(first, second semel.Owner) bool {
 	switch p.bug {
 	case forgetsDoneOwner:
@@ -249,7 +249,7 @@ func (p *place) validate(req semel.ClaimRequest) error {
 	return nil
 }
 
-// answer shows the record's claim.
+// answer returns an answer that shows the record's claim.
 func (rec record) answer() semel.ClaimAnswer {
 	return semel.ClaimAnswer{Claim: semel.Claim{Token: rec.Token, Attempt: rec.Attempt, LeaseEnd: rec.LeaseEnd}, Holder: rec.Holder}
 }
@@ -281,7 +281,7 @@ func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
 	return a
 }
 
-// keep keeps a record that is done.
+// keep stores a done record.
 func (p *place) keep(rec record, window time.Duration) {
 	if rec.Expires = p.now.Add(window); window == semel.Forever {
 		rec.Expires = time.Time{}
@@ -293,7 +293,7 @@ func (p *place) keep(rec record, window time.Duration) {
 	p.records[p.key(rec.Key)] = rec
 }
 
-// stale is the answer to a token that does not hold the key.
+// stale returns the error of a token that does not hold the key.
 func (p *place) stale(k semel.Key, token semel.Token) error {
 	rec := p.get(k)
 	return &semel.StaleTokenError{Key: k, Token: token, State: rec.State, Current: rec.Token}
@@ -398,7 +398,7 @@ func (p *place) extend(req semel.ExtendRequest) semel.ExtendAnswer {
 // Traits implements semel.Store.
 func (r *reference) Traits() semel.Traits { return r.traits }
 
-// transact claims in a transaction: the whole place is put back on rollback.
+// transact claims in a transaction. A rollback restores the whole place.
 func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
 	r := store.(*reference)
 	r.mu.Lock()

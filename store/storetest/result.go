@@ -14,7 +14,8 @@ var resultCases = []testCase{
 	{"a result above the limit is refused and the claim stays", resultLimit},
 }
 
-// largest is the largest result the suite stores: 1 MiB, or what is allowed.
+// largest returns the size of the largest result that the suite stores: 1 MiB,
+// or the store's limit.
 func (e *env) largest() int {
 	if limit := e.traits.MaxResult; limit > 0 && limit < 1<<20 {
 		return int(limit)
@@ -22,7 +23,8 @@ func (e *env) largest() int {
 	return 1 << 20
 }
 
-// noise is n bytes that no compression and no string end gets round.
+// noise returns n pseudo-random bytes. They do not compress, and they include
+// the bytes that end a string.
 func noise(n int, seed uint32) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -110,7 +112,8 @@ func resultIsCopied(e *env) {
 func resultLimit(e *env) {
 	limit := e.traits.MaxResult
 	if limit == 0 {
-		// No limit is told: a result well above what is usual is taken.
+		// The store reports no limit, so it must accept a result well above the
+		// usual size.
 		key := e.key()
 		result := semel.Result{Kind: semel.Value, Data: noise(5<<20, 5)}
 		e.done(key, result)
@@ -126,7 +129,7 @@ func resultLimit(e *env) {
 		}
 	}
 	e.heldBy(key, c)("completion with too large a result")
-	// Others in the same call are not affected.
+	// Other requests in the same call are not affected.
 	other := e.key()
 	co := e.fresh(e.request(other))
 	answers := make([]error, 2)

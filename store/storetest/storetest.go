@@ -1,18 +1,18 @@
-// Package storetest is the suite that every store passes, and every stack of
-// stores.
+// Package storetest is the conformance suite for stores and stacks of stores.
 //
-// [Run] holds a store to the contract of [semel.Store] and of the abilities it
-// has. No case is skipped: where [semel.Traits] disclaim a promise, the suite
-// asserts that the promise does not hold, so that a trait which says too little
-// is noticed like one that says too much. Throughout, every answer Duplicate
-// must have a completion behind it that somebody asked for.
+// [Run] checks the contract of [semel.Store] and of the abilities that the
+// store has. It skips no case: if [semel.Traits] disclaim a promise, the suite
+// checks that the promise does not hold. It therefore detects traits that
+// promise too little as well as too much. In every case, each Duplicate must
+// have a requested completion behind it.
 //
-// [RunCrash] holds a durable store to its promises over crashes, full disks,
-// failed syncs, rotten bits and files that lost their ends. The store must do
-// its file work through package vfs.
+// [RunCrash] checks the promises of a durable store over crashes, full disks,
+// failed syncs, flipped bits and truncated files. The store must do its file
+// work through package vfs.
 //
-// The random tests print their seed; SEMEL_SEED in the environment repeats one.
-// With go test -short, cases that try often try a third as often.
+// The random tests print their seed. Set SEMEL_SEED in the environment to
+// repeat a run. With go test -short, cases with many attempts make a third of
+// them.
 package storetest
 
 import (
@@ -24,43 +24,44 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Harness tells the suite how to make the store under test.
+// Harness tells the suite how to create the store under test.
 type Harness struct {
-	// New prepares an empty place for the data of one test, for instance a new
-	// directory, and returns the function that opens the store there. The
-	// suite opens, closes and opens again at will; it closes each store that
-	// implements io.Closer before the test ends. New itself registers with
-	// tb.Cleanup whatever else must be cleaned.
+	// New prepares an empty location for the data of one test, for instance a
+	// new directory. It returns the function that opens the store there. The
+	// suite may open, close and reopen the store any number of times. It closes
+	// each store that implements io.Closer before the test ends. New must
+	// register any other clean-up with tb.Cleanup.
 	//
-	// A store that keeps nothing returns a new empty store at every opening.
+	// A store that keeps no data returns a new empty store at every open.
 	//
-	// The function now is the wall clock of the store, if Time is Injected.
+	// If Time is Injected, now is the wall clock of the store.
 	New func(tb testing.TB, now func() time.Time) (open func() (semel.Store, error))
-	// Time says whose clock the store goes by. Defaults to Injected.
+	// Time selects the store's clock. Defaults to Injected.
 	Time Time
-	// Transact claims the requests with Done, in one transaction of the store,
+	// Transact claims the requests with Done in one transaction of the store,
 	// and then commits or rolls back. It must be set if and only if the traits
-	// say Transactional. Defaults to nil.
+	// include Transactional. Defaults to nil.
 	Transact func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error
-	// Collide returns two keys which the store takes for one. It must be set
-	// if and only if the traits do not say Exact. Defaults to nil.
+	// Collide returns two keys that the store cannot distinguish. It must be
+	// set if and only if the traits do not include Exact. Defaults to nil.
 	Collide func(store semel.Store) (first, second semel.Key)
 }
 
-// Time says whose clock a store goes by.
+// Time selects the clock of a store.
 type Time int
 
 const (
-	// Injected: the store goes by the function given to Harness.New.
+	// Injected: the store uses the function that Harness.New receives.
 	Injected Time = iota
-	// Bubble: the store goes by time.Now and runs inside a synctest bubble.
+	// Bubble: the store uses time.Now and runs in a synctest bubble.
 	Bubble
-	// Wall: the store goes by a clock the suite cannot move, as a server does.
-	// The suite waits for short leases and windows by asking the store.
+	// Wall: the store uses a clock that the suite cannot set, for instance a
+	// server's. The suite uses short leases and windows, and polls the store
+	// until they end.
 	Wall
 )
 
-// Run runs the suite.
+// Run runs the conformance suite.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	for _, c := range allCases() {
@@ -74,8 +75,8 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// testCase is one behaviour. It takes all it needs from its env, which may
-// record failures instead of failing a test: so the suite is tested itself.
+// testCase is one behaviour. It uses only its env, which may record failures
+// instead of failing a test. That is how the suite tests itself.
 type testCase struct {
 	name  string
 	check func(e *env)

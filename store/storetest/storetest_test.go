@@ -7,8 +7,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// volatile and full are what the reference store can promise at least and at
-// most; alone is what it can promise to one process.
+// volatile and full are the minimum and the maximum that the reference store
+// can promise. alone is what it can promise to one process.
 var (
 	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
 	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true}

@@ -16,7 +16,7 @@ var tokenCases = []testCase{
 	{"a release that is repeated disturbs nobody", repeatedRelease},
 }
 
-// wantInvalid wants the error of a bad request.
+// wantInvalid checks for the error of an invalid request.
 func (e *env) wantInvalid(what string, err error) {
 	e.Helper()
 	if !errors.Is(err, semel.ErrInvalidRequest) {
@@ -24,8 +24,8 @@ func (e *env) wantInvalid(what string, err error) {
 	}
 }
 
-// wantAllStale tries a stale token with each verb, and wants the record as it
-// was: in the state and under the token of unchanged.
+// wantAllStale tries a stale token with each call, and checks with unchanged
+// that the record keeps its state and token.
 func (e *env) wantAllStale(key semel.Key, token semel.Token, unchanged func(when string)) {
 	e.Helper()
 	e.wantStale("complete", key, token, e.complete(key, token, text("stale"), e.window))
@@ -38,7 +38,7 @@ func (e *env) wantAllStale(key semel.Key, token semel.Token, unchanged func(when
 	unchanged("extend")
 }
 
-// heldBy returns a check that the key is in flight under this very claim.
+// heldBy returns a check that the key is in flight under the same claim.
 func (e *env) heldBy(key semel.Key, held semel.Claim) func(when string) {
 	return func(when string) {
 		e.Helper()
@@ -88,12 +88,12 @@ func staleAfterCompletion(e *env) {
 	e.mustComplete(key, a.Claim.Token, text("good"))
 	e.wantAllStale(key, first.Token, func(string) { e.Helper(); e.wantResult(key, text("good")) })
 
-	// The holder itself cannot take its completion back.
+	// The holder itself cannot revert its completion.
 	e.wantStale("release", key, a.Claim.Token, e.release(semel.ReleaseRequest{Key: key, Token: a.Claim.Token}))
 	e.wantStale("extend", key, a.Claim.Token, e.extend(key, a.Claim.Token, e.lease).Err)
 	e.wantResult(key, text("good"))
 
-	// A key that was done in one step has no holder.
+	// A key that was completed by a Done claim has no holder.
 	key = e.key()
 	req := e.request(key)
 	req.Done = true
@@ -120,7 +120,7 @@ func staleWhereAbsent(e *env) {
 	if c := e.fresh(e.request(key)); c.Attempt != 1 {
 		e.Errorf("after stale calls the first claim has attempt %d, want 1", c.Attempt)
 	}
-	// The same once the key was there and is released.
+	// The same applies after the key was claimed and released.
 	key = e.key()
 	c := e.fresh(e.request(key))
 	e.mustRelease(key, c.Token)
@@ -133,7 +133,7 @@ func staleFromOtherKey(e *env) {
 	a, b := e.key(), e.key()
 	ca, cb := e.fresh(e.request(a)), e.fresh(e.request(b))
 	if ca.Token == cb.Token {
-		// Tokens fence one key: they may be equal for two.
+		// Tokens fence one key. Two keys may have equal tokens.
 		e.mustComplete(b, ca.Token, text("b"))
 		e.want(semel.InFlight, e.request(a))
 		return
@@ -149,7 +149,7 @@ func repeatedCompletion(e *env) {
 		e.mustComplete(key, c.Token, text("r"))
 		e.wantResult(key, text("r"))
 	}
-	// In one call as well.
+	// The same in one call.
 	key = e.key()
 	c = e.fresh(e.request(key))
 	req := semel.CompleteRequest{Key: key, Token: c.Token, Result: text("r"), Window: e.window}
@@ -169,7 +169,8 @@ func repeatedRelease(e *env) {
 	key := e.key()
 	first := e.fresh(e.request(key))
 	e.mustRelease(key, first.Token)
-	// There is nothing left to recognise: a stale token is a right answer too.
+	// There is nothing left to recognise, so a stale token is a correct answer
+	// as well.
 	if err := e.release(semel.ReleaseRequest{Key: key, Token: first.Token}); err != nil {
 		e.wantStale("release", key, first.Token, err)
 	}

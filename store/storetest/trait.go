@@ -81,7 +81,8 @@ func durable(e *env) {
 		e.mustRelease(released, e.fresh(e.request(released)).Token)
 		e.done(e.key(), text("and it goes on"))
 	}
-	// A claim without hold may be void once its process has ended, or run on.
+	// After its process has ended, a claim without Hold may be void or still
+	// active.
 	if a := e.claim(e.request(claimed)); a.Decision == semel.Fresh {
 		e.wantStale("complete", claimed, lost.Token, e.complete(claimed, lost.Token, text("late"), e.window))
 	} else if a.Decision != semel.InFlight || a.Claim.Token != lost.Token {
@@ -156,8 +157,8 @@ func holdsSurvive(e *env) {
 	e.wantResult(released, text("again"))
 }
 
-// fenced tries all that may end a claim, and wants each later token to be
-// higher, or at least one not to be where the traits disclaim it.
+// fenced tries everything that can end a claim. It checks that each later token
+// is higher. If the traits disclaim that, at least one must not be.
 func fenced(e *env) {
 	key, grew := e.key(), true
 	var last semel.Token
@@ -193,8 +194,8 @@ func fenced(e *env) {
 		e.reopen()
 		token = next("a reopen", e.claim(e.shortly(key)))
 	}
-	// A claim that is lost with its process must not have its token given out
-	// again either, at once or after a while.
+	// The token of a claim that was lost with its process must not be issued
+	// again, now or later.
 	for range 3 {
 		e.reopen()
 		next("a reopen in the middle of a claim", e.claimAfter(e.short, e.shortly(key), semel.InFlight))
@@ -216,7 +217,7 @@ func shared(e *env) {
 		if class := semel.Classify(err); class != semel.ClassRetryable {
 			e.Errorf("a second opener is refused with an error of class %s (%v), want %s: nothing was changed, and later it may be let in", class, err, semel.ClassRetryable)
 		}
-		e.wantResult(done, text("r")) // the first goes on
+		e.wantResult(done, text("r")) // the first store still works
 		e.mustComplete(held, c.Token, text("held"))
 		return
 	}
@@ -232,7 +233,7 @@ func shared(e *env) {
 		}
 		e.store = newLedger(e.TB)
 		e.store.use(second)
-		e.fresh(e.request(done)) // two stores that know nothing of each other
+		e.fresh(e.request(done)) // two stores that share nothing
 		return
 	}
 	both := [2]semel.Store{e.inner, second}
@@ -286,13 +287,13 @@ func transactional(e *env) {
 	}
 	want := []semel.Decision{semel.Fresh, semel.Duplicate, semel.Fresh, semel.Duplicate, semel.Fresh}
 	e.wantDecisions(transact(false), want...)
-	e.wantDecisions(transact(false), want...) // nothing is left of the first
+	e.wantDecisions(transact(false), want...) // the first transaction left nothing
 	e.wantDecisions(transact(true), want...)
 	for _, key := range []semel.Key{reqs[0].Key, twice, reqs[4].Key} {
 		e.store.resolving(key, semel.Result{})
 	}
-	// A transaction that committed has had its effect: its claims do not
-	// recognise themselves.
+	// A committed transaction has had its effect: its claims do not recognise
+	// themselves.
 	answers := make([]semel.ClaimAnswer, len(reqs))
 	if err := e.harness.Transact(e.Context(), e.inner, reqs, answers, true); err != nil {
 		e.Fatalf("transact again: %v", err)
@@ -327,9 +328,9 @@ func exact(e *env) {
 		}
 		return
 	}
-	// Three times as many pairs of keys as there are 32-bit numbers: a digest
-	// that was cut to 32 bits would take some of them for one. With go test
-	// -short a few runs are needed to see that.
+	// There are three times as many pairs of keys as 32-bit numbers, so a
+	// 32-bit digest would confuse some of them. With go test -short it takes a
+	// few runs to detect that.
 	const batch = 4096
 	batches := times(40)
 	reqs := make([]semel.ClaimRequest, batch)

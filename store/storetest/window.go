@@ -45,7 +45,7 @@ func windowEdges(e *env) {
 	}
 }
 
-// windowElapses is windowEdges for a clock that cannot be moved.
+// windowElapses is windowEdges for a clock that cannot be set.
 func windowElapses(e *env) {
 	key := e.key()
 	c := e.fresh(e.request(key))
@@ -74,7 +74,7 @@ func foreverStays(e *env) {
 	switch e.harness.Time {
 	case Injected:
 		e.advance(50 * 365 * 24 * time.Hour)
-	case Bubble: // where the store's own timers run as often as in such a time
+	case Bubble: // a longer step would run the store's own timers too often
 		e.advance(1000 * e.window)
 	}
 	e.purge()
@@ -90,7 +90,7 @@ func windowsAreIndependent(e *env) {
 		e.wantResult(long, text("long"))
 		return
 	}
-	// Ten keys whose windows end in another order than they were completed.
+	// Ten keys whose windows do not end in the order of their completion.
 	type entry struct {
 		key semel.Key
 		end time.Time
@@ -137,7 +137,7 @@ func forgottenBeginsAnew(e *env) {
 	if a.Decision != semel.Fresh || a.Claim.Attempt != 1 || e.traits.Fenced && a.Claim.Token <= c.Token {
 		e.Errorf("a forgotten key is %s with %+v, want fresh, attempt 1 and a token above %d", a.Decision, a.Claim, c.Token)
 	}
-	// What the first life left is stale in the second.
+	// A token from the first life is stale in the second.
 	if a.Claim.Token != c.Token {
 		e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("first"), e.window))
 	}
