@@ -22,6 +22,6 @@
 // key, by the token or by 32 bits of it. It recognises a repeated Done claim
 // the same way, by its owner's nonce.
 //
-// With [Tx], a sink on the same machine commits keys, source positions and
+// With [Tx], a sink in the same process commits keys, source positions and
 // output lengths in one record. docs/format.md describes the file format.
 package logstore

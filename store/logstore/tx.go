@@ -15,7 +15,7 @@ import (
 // of its name.
 const TxBytes = segmentStride / 2
 
-// Tx is a transaction for sinks on the same machine: it completes keys and
+// Tx is a transaction for sinks in the same process: it completes keys and
 // changes values in one commit record. While it is open it holds the end of the
 // log, and every other change of the store waits. A Tx is not safe for
 // concurrent use.

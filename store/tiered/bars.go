@@ -11,22 +11,22 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// mostOwed is how many removals are remembered for a cache that cannot be
-// reached. Beyond that the whole cache is not believed, until every copy that
-// may be in it has ended.
+// mostOwed is how many pending removals a stack remembers for a cache that is
+// unreachable. Above that limit, the stack ignores the whole cache until every
+// copy that it may contain has expired.
 const mostOwed = 10_000
 
-var errBlind = fmt.Errorf("too many removals did not reach the layer: it is left out until all its copies have ended: %w", semel.ErrStoreUnavailable)
+var errBlind = fmt.Errorf("too many removals did not reach the layer: it is not used until all its copies have expired: %w", semel.ErrStoreUnavailable)
 
-// bars are the keys about which a cache is not believed: their removal is under
-// way, or owed.
+// bars are the keys for which the stack ignores a cache, because their removal
+// is in progress or owed.
 type bars struct {
-	raised atomic.Bool // whether there is anything below: the fast path
+	raised atomic.Bool // fast path: reports whether any field below is set
 
-	mu    sync.Mutex // guards all below, and changes of raised
+	mu    sync.Mutex // guards all fields below, and changes of raised
 	under map[semel.Key]int
 	owed  map[semel.Key]bool
-	blind time.Time // until when nothing is believed
+	blind time.Time // until then, the whole cache is ignored
 }
 
 // has reports whether a key is barred.
@@ -39,7 +39,7 @@ func (b *bars) has(key semel.Key) bool {
 	return b.under[key] > 0 || b.owed[key] || time.Now().Before(b.blind)
 }
 
-// raise bars a key for a removal that begins.
+// raise bars a key when its removal begins.
 func (b *bars) raise(key semel.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +50,7 @@ func (b *bars) raise(key semel.Key) {
 	b.raised.Store(true)
 }
 
-// lift ends the bar of a removal that ended.
+// lift ends the bar of a finished removal.
 func (b *bars) lift(key semel.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,27 +60,28 @@ func (b *bars) lift(key semel.Key) {
 	b.raised.Store(len(b.under)+len(b.owed) > 0 || !b.blind.IsZero())
 }
 
-// owe notes a removal that did not reach the layer, whose copies end within
-// maxAge. The key is barred until it does.
+// owe records a removal that did not reach the layer. The layer's copies expire
+// within maxAge. The key stays barred until the removal reaches the layer.
 func (b *bars) owe(key semel.Key, maxAge time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.owed[key] = true; len(b.owed) > mostOwed || !b.blind.IsZero() {
 		clear(b.owed)
-		// A year is longer than any process; and times end after Forever.
+		// A year is longer than any process runs, and Forever would overflow
+		// the time.
 		b.blind = time.Now().Add(min(maxAge, 365*24*time.Hour))
 	}
 }
 
-// owing returns how many removals the layer is owed.
+// owing returns the number of removals that the layer is owed.
 func (b *bars) owing() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.owed)
 }
 
-// debts returns the removals that the layer is owed, and an error if it is not
-// to be used.
+// debts returns the removals that the layer is owed, or an error if the layer
+// must not be used.
 func (b *bars) debts() ([]semel.Key, error) {
 	if !b.raised.Load() {
 		return nil, nil
@@ -94,7 +95,7 @@ func (b *bars) debts() ([]semel.Key, error) {
 	return slices.Collect(maps.Keys(b.owed)), nil
 }
 
-// paid ends the bar of a removal that has reached the layer.
+// paid ends the bar of a removal that reached the layer.
 func (b *bars) paid(key semel.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// BenchmarkDuplicates claims keys of which nine in ten are done, and completes
-// the tenth, in the same step or after it, one by one and in batches: with the
-// durable store alone and with layers above it.
+// BenchmarkDuplicates claims keys of which nine in ten are done. It completes
+// the rest, with the claim or after it, one by one and in batches. It compares
+// the durable store alone with stacks above it.
 func BenchmarkDuplicates(b *testing.B) {
 	client := connect(b, shared.Redis(b), nil)
 	memory, redis := cacheOf(inMemory(memstore.Options{})), cacheOf(inRedis(client))
@@ -51,7 +51,7 @@ func BenchmarkDuplicates(b *testing.B) {
 						}
 					}
 					w := &workload{B: b, store: store, size: c.size, done: c.done}
-					w.round() // tables, scripts, connections
+					w.round() // create tables, scripts and connections
 					b.ResetTimer()
 					for range b.N {
 						w.round()
@@ -68,7 +68,7 @@ type workload struct {
 	*testing.B
 	store semel.Store
 	size  int
-	done  bool // in one step
+	done  bool // complete with the claim
 	keys  uint64
 	turn  uint64
 }
@@ -80,7 +80,7 @@ func (w *workload) key(i uint64) semel.Key {
 	return semel.Key{Scope: "bench", ID: string(id[:])}
 }
 
-// round makes one batch.
+// round processes one batch.
 func (w *workload) round() {
 	ctx := context.Background()
 	reqs := make([]semel.ClaimRequest, w.size)
@@ -117,8 +117,8 @@ func (w *workload) round() {
 	}
 }
 
-// BenchmarkGuards has 64 callers of one guard deliver keys of which nine in ten
-// are done.
+// BenchmarkGuards runs 64 callers of one guard. Nine in ten of the keys that
+// they deliver are done.
 func BenchmarkGuards(b *testing.B) {
 	client := connect(b, shared.Redis(b), nil)
 	for _, below := range []struct {

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// circuit tells whether a layer is in use. The first failure takes it out of
-// use; after a pause one call tries it again, and the others go on without it
-// until that call has its answer. So a layer that hangs costs one time-out for
-// each pause.
+// circuit is a circuit breaker: it decides whether a layer is in use. The first
+// failure takes the layer out of use. After a pause, one call tries the layer
+// again, and the other calls skip it until that call has an answer. So a
+// hanging layer costs one timeout per pause.
 //
-// Pauses go by the monotonic clock: a step of the wall clock must not keep a
-// layer out.
+// Pauses use the monotonic clock, because a step of the wall clock must not
+// keep a layer out of use.
 type circuit struct {
 	name string
 	opts *Options
-	down atomic.Bool // also read without mu: the fast path
-	// patience is for how long callers waited in vain since the last answer.
+	down atomic.Bool // fast path: also read without mu
+	// patience is how long callers have waited without an answer since the last
+	// answer.
 	patience atomic.Int64
 
 	mu     sync.Mutex // guards the fields below, and changes of down
@@ -30,9 +31,8 @@ type circuit struct {
 
 func (c *circuit) init(name string, opts *Options) { c.name, c.opts = name, opts }
 
-// enter reports whether a call may be made, and whether it is the one that
-// tries a layer which failed. Each call that may be made ends with leave or
-// abandon.
+// enter reports whether a call may be made, and whether it is the trial call of
+// a failed layer. Each permitted call ends with leave or abandon.
 func (c *circuit) enter() (trial, ok bool) {
 	if !c.down.Load() {
 		return false, true
@@ -49,8 +49,8 @@ func (c *circuit) enter() (trial, ok bool) {
 	return true, true
 }
 
-// leave ends a call with the layer's answer. Only a trial brings a layer back:
-// the answer to a call from before the outage says nothing.
+// leave ends a call with the layer's answer. Only a trial call brings a layer
+// back: the answer to a call from before the outage proves nothing.
 func (c *circuit) leave(trial bool, err error) {
 	if err == nil && !trial {
 		if c.patience.Load() != 0 {
@@ -82,16 +82,16 @@ func (c *circuit) leave(trial bool, err error) {
 	}
 }
 
-// abandon ends a call whose time was over after a while. If that was less than
-// a time-out it says little of the layer; but callers who together waited for a
-// whole one, and got no answer between them, are enough to call it down.
+// abandon ends a call whose time ran out. A wait shorter than the timeout
+// proves little about the layer. But if several callers together waited for a
+// whole timeout, and none got an answer, the layer counts as down.
 func (c *circuit) abandon(trial bool, waited time.Duration, err error) {
 	if trial || time.Duration(c.patience.Add(int64(waited))) >= c.opts.Timeout {
 		c.leave(trial, err)
 	}
 }
 
-// tell tells the observer.
+// tell reports an event to the observer.
 func (c *circuit) tell(e Event) {
 	if c.opts.Observe != nil {
 		e.Layer = c.name
@@ -99,7 +99,7 @@ func (c *circuit) tell(e Event) {
 	}
 }
 
-// status fills what a circuit knows of its layer.
+// status returns the circuit's part of the layer's status.
 func (c *circuit) status() LayerStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,21 +8,22 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// reading is one claim's way down the layers. It is used again.
+// reading is the state of one Claim call on its way down the layers. It is
+// reused.
 type reading struct {
 	answered []bool // requests that a cache has answered
-	asked    []int  // requests that the next layer is asked for
+	asked    []int  // requests for the next layer
 	keys     []semel.Key
 	records  []semel.Record
 	maybe    []bool
-	sifted   []*layer // filters that answered and are to be compared: see compare
+	sifted   []*layer // filters that answered and whose answers are checked: see compare
 	copies   []copied
-	reqs     []semel.ClaimRequest // those for the durable store
+	reqs     []semel.ClaimRequest // requests for the durable store
 	answers  []semel.ClaimAnswer
 }
 
-// Claim implements semel.Store. It blocks for one call of each layer that is
-// asked, and for the writes of what is copied upwards.
+// Claim implements semel.Store. It blocks for one call of each layer that it
+// asks, and for the writes of copies to the layers above.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if len(reqs) != len(answers) {
 		return lengthError("claim", len(reqs), len(answers))
@@ -56,8 +57,8 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return err
 }
 
-// compare counts the keys that filters called maybe there, which are those still
-// asked for, and of which the durable store had no record.
+// compare counts the false positives of the filters: keys that were not
+// filtered out and that had no record in the durable store.
 func (r *reading) compare(answers []semel.ClaimAnswer) {
 	if len(r.sifted) == 0 {
 		return
@@ -73,7 +74,7 @@ func (r *reading) compare(answers []semel.ClaimAnswer) {
 	}
 }
 
-// recycle keeps the room of a reading of n requests and nothing of its content.
+// recycle clears a reading of n requests and keeps its memory for reuse.
 func (s *Store) recycle(r *reading, n int) {
 	const most = 4096
 	if n > most {
@@ -87,21 +88,22 @@ func (s *Store) recycle(r *reading, n int) {
 	s.scratch.Put(r)
 }
 
-// emptied returns a slice of which at most n elements were in use, without them.
+// emptied clears a slice of which at most n elements were in use, and returns
+// it with length 0.
 func emptied[T any](used []T, n int) []T {
 	clear(used[:min(n, cap(used))])
 	return used[:0]
 }
 
-// read asks the layers from the top and answers what caches know to be done.
-// It returns how many requests it answered.
+// read asks the layers from the top and answers the requests whose keys a cache
+// knows as done. It returns the number of answered requests.
 func (s *Store) read(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (answered int) {
 	r.answered = slices.Grow(r.answered, len(reqs))[:len(reqs)]
 	clear(r.answered)
 	for i := range reqs {
-		// What no store can answer is left to the durable store to refuse. A
-		// claim with Done may be one that was granted before and whose answer was
-		// lost: only the durable store knows who made the key done.
+		// The durable store rejects invalid requests. A claim with Done may
+		// repeat a granted claim whose answer was lost. Only the durable store
+		// knows who completed the key.
 		if reqs[i].Validate() == nil && !(reqs[i].Done && reqs[i].Owner != semel.Owner{}) {
 			r.asked = append(r.asked, i)
 		}
@@ -123,8 +125,9 @@ func (s *Store) read(ctx context.Context, r *reading, reqs []semel.ClaimRequest,
 	return answered
 }
 
-// sift leaves out of further reads what a filter says is certainly new. It is
-// safe whatever the filter says: the durable store is still asked.
+// sift removes from further cache reads the keys that a filter reports as
+// certainly new. This is safe even if the filter is wrong, because the durable
+// store is still asked.
 func (s *Store) sift(ctx context.Context, r *reading, l *layer) {
 	n := len(r.asked)
 	r.maybe = slices.Grow(r.maybe[:0], n)[:n]
@@ -143,8 +146,8 @@ func (s *Store) sift(ctx context.Context, r *reading, l *layer) {
 	l.answered.Add(int64(n - len(kept)))
 }
 
-// lookIn answers what the cache at a place among the layers knows to be done,
-// and copies it into the layers above.
+// lookIn answers the requests whose keys the cache at a position among the
+// layers knows as done. It copies those keys to the layers above.
 func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) (answered int) {
 	l, n := s.layers[at], len(r.asked)
 	r.records = slices.Grow(r.records[:0], n)[:n]
@@ -159,8 +162,8 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 	kept := r.asked[:0]
 	for j, i := range r.asked {
 		record := &r.records[j]
-		// Bars are looked at after the record was read: a removal that began
-		// before may not have reached the cache.
+		// Check the bars after the record was read: an earlier removal may not
+		// have reached the cache.
 		if !vouches(record, &reqs[i]) || l.bars.has(reqs[i].Key) {
 			kept = append(kept, i)
 			continue
@@ -180,9 +183,10 @@ func (s *Store) lookIn(ctx context.Context, r *reading, at int, reqs []semel.Cla
 }
 
 // vouches reports whether a copy answers a request. It must be at least as
-// strict as the record that was copied. A copy without fingerprint may be of a
-// record that has one, which only the durable store knows; so it answers only
-// requests without. Another fingerprint is the durable store's to judge.
+// strict as the copied record. A copy without a fingerprint may stand for a
+// record with one, which only the durable store knows. It therefore answers
+// only requests without a fingerprint. The durable store decides requests with
+// a different fingerprint.
 func vouches(record *semel.Record, req *semel.ClaimRequest) bool {
 	if record.State != semel.Done {
 		return false
@@ -190,7 +194,7 @@ func vouches(record *semel.Record, req *semel.ClaimRequest) bool {
 	return req.Fingerprint.IsZero() || !record.Fingerprint.IsZero() && record.Fingerprint.Matches(req.Fingerprint)
 }
 
-// claimBelow asks the durable store and copies upwards what it answered.
+// claimBelow asks the durable store and copies its answers to the layers above.
 func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	var trial bool
 	if s.opts.OnOutage == Pass {
@@ -217,8 +221,8 @@ func (s *Store) claimBelow(ctx context.Context, r *reading, reqs []semel.ClaimRe
 	return wrap("claim", err)
 }
 
-// learn copies upwards what the durable store answered, and notes what later
-// copies need. Answers that did not come are not among it.
+// learn copies the durable store's answers to the layers above, and records the
+// data that later copies need. It ignores lost answers.
 func (s *Store) learn(ctx context.Context, r *reading, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, began, wall time.Time) {
 	r.keys, r.copies = r.keys[:0], r.copies[:0]
 	for i := range answers {
@@ -231,8 +235,8 @@ func (s *Store) learn(ctx context.Context, r *reading, reqs []semel.ClaimRequest
 			s.granted.add(req.Key, a.Claim.Token, req.Fingerprint)
 			s.ahead.Store(int64(a.Claim.LeaseEnd.Add(-req.Lease).Sub(wall)))
 		case a.Claim.Attempt > 0:
-			// One that was granted before, perhaps to a process that has ended, is
-			// not copied: its window began then.
+			// A claim that was granted earlier, perhaps to a process that has
+			// ended, is not copied: its window began at that time.
 			r.copies = append(r.copies, copied{req.Key, req.Fingerprint, semel.Result{}, req.Window})
 		}
 	}

@@ -7,17 +7,16 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Complete implements semel.Store. When the durable store has answered, keys
-// that were claimed through this stack are copied into the layers above it.
+// Complete implements semel.Store. After the durable store has answered, it
+// copies keys that were claimed through this stack to the layers above.
 func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	return below(ctx, s, "complete", reqs, answers, s.complete,
 		func(r *semel.CompleteRequest) (error, bool) { return nil, r.Token == 0 })
 }
 
-// complete completes keys in the durable store and copies them. What was
-// remembered of their claims is forgotten before the outcome is known: a
-// completion that is repeated succeeds whatever result it carries, and only the
-// first one's is stored.
+// complete completes keys in the durable store and copies them. It forgets
+// their claims before the outcome is known. A repeated completion succeeds
+// whatever result it carries, but only the first one's result is stored.
 func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	if len(s.layers) == 0 {
 		return s.durable.Complete(ctx, reqs, answers)
@@ -41,8 +40,8 @@ func (s *Store) complete(ctx context.Context, reqs []semel.CompleteRequest, answ
 	return nil
 }
 
-// Release implements semel.Store. Layers above the durable store know nothing
-// of claims: there is nothing to release in them.
+// Release implements semel.Store. It asks the durable store only, because the
+// layers above hold no claims.
 func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
 	for i := range reqs {
 		s.granted.take(reqs[i].Key, reqs[i].Token)

@@ -16,11 +16,11 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// place prepares an empty place for a store that goes by a clock, and returns
+// place prepares an empty location for a store with the given clock. It returns
 // the function that opens the store there.
 type place func(tb testing.TB, now func() time.Time) func() (semel.Store, error)
 
-// bottom is a durable store, or what stands for one, of the combinations.
+// bottom is a durable store of the combinations, or a stand-in for one.
 type bottom struct {
 	place    place
 	transact func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error
@@ -43,7 +43,7 @@ func onDisk(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
 	}
 }
 
-// tops are the layers above; each is opened anew with the stack.
+// tops are the layers above. Each is opened again with each stack.
 var tops = map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
 	"nothing":           nil,
 	"filter":            {memoryFilter},
@@ -73,16 +73,16 @@ func cacheOf(p place) func(testing.TB, func() time.Time) func() (tiered.Layer, e
 	}
 }
 
-// closing is a stack that closes the durable store with it.
+// closing is a stack that also closes its durable store.
 type closing struct {
 	*tiered.Store
 	io.Closer
 }
 
-// stacked makes a place for a stack.
+// stacked returns a place for a stack.
 func stacked(b place, layers []func(testing.TB, func() time.Time) func() (tiered.Layer, error), opts tiered.Options) place {
 	return func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
-		// The layers of one process have one clock, which all of them see step
+		// The layers of one process share one clock. All of them see its steps,
 		// whether they are called at that moment or not.
 		now = clock.New(now, time.Time{}).Now
 		openDurable := b(tb, now)
@@ -121,7 +121,7 @@ func TestConformance(t *testing.T) {
 		for above, layers := range tops {
 			for age, maxAge := range map[string]time.Duration{"": 0, ", for ever": semel.Forever} {
 				if caches := strings.Contains(above, "cache over"); age != "" && !caches {
-					continue // it differs where copies are copied
+					continue // differs only if copies are copied
 				}
 				t.Run(above+" over "+below+age, func(t *testing.T) {
 					t.Parallel()
@@ -135,7 +135,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// transactOnDisk claims keys one by one in a transaction of the store below.
+// transactOnDisk claims keys one by one in a transaction of the durable store.
 func transactOnDisk(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
 	s, _ := semel.Ability[*logstore.Store](store)
 	tx, err := s.Begin(ctx)

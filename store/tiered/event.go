@@ -2,7 +2,7 @@ package tiered
 
 import "time"
 
-// EventKind tells what happened to a layer.
+// EventKind is the kind of an event of a layer.
 type EventKind uint8
 
 const (
@@ -19,7 +19,7 @@ const (
 	EventUnreached
 )
 
-// String returns the kind's name as it is used in logs.
+// String returns the kind's name, as used in logs.
 func (k EventKind) String() string {
 	names := [...]string{"", "down", "up", "passed", "unreached"}
 	if int(k) < len(names) {
@@ -31,52 +31,56 @@ func (k EventKind) String() string {
 // Event is an incident of one layer.
 type Event struct {
 	Kind EventKind
-	// Layer is the layer's name, and "durable" for the durable store.
+	// Layer is the layer's name, or "durable" for the durable store.
 	Layer string
 	Keys  int
 	Err   error
 }
 
-// Status is how a stack and its layers do.
+// Status describes the state of a stack and its layers.
 type Status struct {
 	// Layers are the layers in their order.
 	Layers []LayerStatus
-	// Durable is the durable store. It is down between a call that it did not
-	// answer and the next one that it answered.
+	// Durable is the durable store. It is down after a call without an answer,
+	// until it answers a call.
 	Durable LayerStatus
-	// Passed is how many claims were answered with Fresh under [Pass].
+	// Passed is the number of claims that were answered with Fresh under
+	// [Pass].
 	Passed int64
 }
 
-// LayerStatus is how one layer does. Counts are from the start of the stack.
+// LayerStatus describes the state of one layer. Counts start when the stack
+// starts.
 type LayerStatus struct {
 	Name string
-	// Down says that the layer is left out, Since when it last went down or
-	// came up, Err how it failed last.
+	// Down reports whether the layer is out of use. Since is the time at which
+	// it last went down or came up. Err is its last failure.
 	Down  bool
 	Since time.Time
 	Err   error
-	// Failures is how many calls failed.
+	// Failures is the number of failed calls.
 	Failures int64
-	// Answered is how many duplicates a cache answered, and how many reads a
-	// filter saved; of the durable store it is not counted.
+	// Answered is the number of duplicates that a cache answered, or of reads
+	// that a filter saved. It is not counted for the durable store.
 	Answered int64
-	// Filled is how many keys were copied into the layer, Refused how many it
-	// did not take: it was full, or a removal forbade it.
+	// Filled is the number of keys that were copied into the layer. Refused is
+	// the number that it did not take, because it was full or a removal forbade
+	// it.
 	Filled, Refused int64
-	// Owed is how many removals have not yet reached the layer.
+	// Owed is the number of removals that have not yet reached the layer.
 	Owed int
-	// Filter says that it is a filter. Rate is its error rate, Fill the share of
-	// its bits that are set, below 0 if it does not tell by a method Fill() float64.
+	// Filter reports whether the layer is a filter. Rate is the filter's error
+	// rate. Fill is the share of its bits that are set, or negative if the
+	// filter has no method Fill() float64.
 	Filter     bool
 	Rate, Fill float64
-	// FalsePositives is how many keys a filter called maybe there, and no filter
-	// below it new, of which the durable store had no record, also because it was
-	// removed or had expired.
+	// FalsePositives counts keys that passed the filter and all filters below
+	// it, but had no record in the durable store. It includes keys whose record
+	// was removed or had expired.
 	FalsePositives int64
 }
 
-// Status returns how the stack and its layers do. It does not block.
+// Status returns the state of the stack and its layers. It does not block.
 func (s *Store) Status() Status {
 	st := Status{Durable: s.outage.status(), Passed: s.passed.Load()}
 	for _, l := range s.layers {

@@ -14,7 +14,7 @@ import (
 )
 
 func ExampleNew() {
-	// In place of a database:
+	// Stands in for a database.
 	durable, err := memstore.New(nil)
 	if err != nil {
 		log.Fatal(err)
@@ -70,10 +70,10 @@ func ExampleDual() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = guard // as with any other store
+	_ = guard // use it as with any other store
 }
 
-// A stack begins although the server of its cache is down.
+// A stack can start while the server of its cache is down.
 func ExampleOpenCache() {
 	ctx := context.Background()
 	options := &redisstore.Options{Prefix: "orders-cache:"}
@@ -92,7 +92,7 @@ func ExampleOpenCache() {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	durable, err := memstore.New(nil) // in place of a database
+	durable, err := memstore.New(nil) // stands in for a database
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,29 +12,29 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// fault is what becomes of a call.
+// fault is the fault of a call.
 type fault int
 
 const (
 	healthy fault = iota
 	refuses       // nothing is changed
-	mute          // the change is made, and the answer lost
+	mute          // the change is made, but the answer is lost
 	hangs         // nothing is changed, and the call ends with its context
 )
 
 var errFault = errors.New("a fault of the test")
 
-// faulty is a layer whose calls meet a fault. It counts those that it answers
-// and those that meet one.
+// faulty is a layer with faults. It counts the calls that it answers and those
+// that fail.
 type faulty struct {
 	*memstore.Store
-	shared bool // it says so, as a server does
+	shared bool // reports itself as shared, like a server
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	fault  func(verb string) fault
 	calls  map[string]int
 	faults int
-	// before is called before a verb, without mu.
+	// before runs before each call, without mu.
 	before func(verb string)
 }
 
@@ -42,7 +42,7 @@ func newFaulty(store *memstore.Store) *faulty {
 	return &faulty{Store: store, calls: make(map[string]int), fault: func(string) fault { return healthy }}
 }
 
-// is sets the fault of all verbs.
+// is sets the fault of all calls.
 func (f *faulty) is(next fault) { f.does(func(string) fault { return next }) }
 
 func (f *faulty) does(next func(verb string) fault) {
@@ -87,7 +87,7 @@ func (f *faulty) call(ctx context.Context, verb string, made func(lost bool) err
 	return made(false)
 }
 
-// room returns where answers go: elsewhere, if they are lost.
+// room returns the destination of the answers. Lost answers go elsewhere.
 func room[A any](lost bool, answers []A) []A {
 	if lost {
 		return make([]A, len(answers))
@@ -143,7 +143,7 @@ func (f *faulty) Traits() semel.Traits {
 	return t
 }
 
-// faultyFilter is a filter that meets the faults of a faulty.
+// faultyFilter is a filter with the faults of a faulty.
 type faultyFilter struct {
 	*tiered.MemoryFilter
 	faults *faulty

@@ -8,21 +8,21 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// fillLease is how long a copy may take that is written in two steps, because
-// it has a result. A cache ignores the first step alone.
+// fillLease is how long a copy with a result may take, because it is written in
+// two steps. A cache does not answer from the first step alone.
 const fillLease = 5 * time.Second
 
-// copied is what a layer above is told of a key that is done.
+// copied is the data about a done key for the layers above.
 type copied struct {
 	key    semel.Key
 	print  semel.Fingerprint
 	result semel.Result
-	// left is how much remained of the record's window, at most.
+	// left is an upper bound of the time that remained of the record's window.
 	left time.Duration
 }
 
-// copyOf makes a copy of a record that is done, as of the time now of the
-// store that has it.
+// copyOf makes a copy of a done record. now is the time of the store that has
+// the record.
 func copyOf(key semel.Key, record *semel.Record, now time.Time) copied {
 	c := copied{key, record.Fingerprint, record.Result, semel.Forever}
 	if !record.Expires.IsZero() {
@@ -31,11 +31,11 @@ func copyOf(key semel.Key, record *semel.Record, now time.Time) copied {
 	return c
 }
 
-// lookBelow reads the records behind duplicates from the durable store, where
-// a cache can take them: an answer says neither how long the record lives nor
-// with which fingerprint. One caller does so at a time and the others go on
-// without: their keys are copied when they next come, and the durable store has
-// one reader more, whatever comes.
+// lookBelow reads the records behind duplicates from the durable store, if a
+// cache can take them. The claim's answer contains neither the record's expiry
+// nor its fingerprint. Only one caller at a time reads. The others do not wait:
+// their keys are copied at their next claim. The durable store therefore has at
+// most one such reader.
 func (s *Store) lookBelow(ctx context.Context, r *reading) {
 	wanted := false
 	for _, l := range s.layers {
@@ -60,12 +60,12 @@ func (s *Store) lookBelow(ctx context.Context, r *reading) {
 	}
 }
 
-// moment is when the durable store, or a cache, was asked: by the monotonic clock
-// and by the stack's.
+// moment is the time at which the durable store, or a cache, was asked: by the
+// monotonic clock and by the stack's clock.
 type moment struct{ began, wall time.Time }
 
-// fill copies keys that the durable store has answered to be done into layers.
-// It was asked at a moment before. Fill fails nobody: what a layer does
+// fill copies keys that the durable store reported as done to layers. asked is
+// the time of that request. A fill never fails a call: a key that a layer does
 // not take is read from below.
 func (s *Store) fill(ctx context.Context, layers []*layer, copies []copied, asked moment) {
 	if len(copies) == 0 {
@@ -96,7 +96,7 @@ func (s *Store) fillFilter(ctx context.Context, l *layer, copies []copied) {
 
 func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked time.Time) {
 	if l.down.Load() {
-		return // a read tries it again, which costs less
+		return // a later read retries, which costs less
 	}
 	late := s.clock.Now().Sub(asked)
 	reqs := make([]semel.ClaimRequest, 0, len(copies))
@@ -125,13 +125,13 @@ func (s *Store) fillCache(ctx context.Context, l *layer, copies []copied, asked 
 	s.takeBack(ctx, l, reqs, left, asked)
 }
 
-// shortCopy is the window below which a copy is not believed in this process
-// before it is known to have been written in time.
+// shortCopy is a window. This process ignores a copy with a shorter window
+// until it knows that the copy was written in time.
 const shortCopy = time.Minute
 
-// takeBack forgets copies that were written so late, because this process stood
-// still meanwhile, that they would outlive their records. A layer that is not
-// reached is owed it.
+// takeBack removes copies that would outlive their records, because the process
+// was stalled and wrote them late. If it does not reach a layer, it records the
+// removals as owed.
 func (s *Store) takeBack(ctx context.Context, l *layer, reqs []semel.ClaimRequest, left []time.Duration, asked time.Time) {
 	took := s.clock.Now().Sub(asked)
 	for i := range reqs {
@@ -145,10 +145,10 @@ func (s *Store) takeBack(ctx context.Context, l *layer, reqs []semel.ClaimReques
 	}
 }
 
-// window returns how long a layer may keep a copy: half of what is left of the
-// record, so that a copy which was written late, or by clocks that differ, by
-// up to the other half does not outlive it; and not at all if that is less than
-// the layer can tell apart. By how much it is late already is known.
+// window returns how long a layer may keep a copy: half of the time that is
+// left of the record, minus the known lateness. The other half covers late
+// writes and clock differences. It returns false if the window is below the
+// layer's resolution.
 func (s *Store) window(l *layer, c *copied, late time.Duration) (time.Duration, bool) {
 	half := c.left
 	if half != semel.Forever {
@@ -158,8 +158,8 @@ func (s *Store) window(l *layer, c *copied, late time.Duration) (time.Duration, 
 	return window, window > 0 && window >= l.traits.Tick
 }
 
-// keeps reports whether a layer can keep a result. A copy without its result
-// would answer without it.
+// keeps reports whether a layer can store a result. A copy that was stored
+// without its result would answer without it.
 func (l *layer) keeps(result semel.Result) bool {
 	if result.Kind == semel.NoResult && len(result.Data) == 0 {
 		return true
@@ -167,9 +167,9 @@ func (l *layer) keeps(result semel.Result) bool {
 	return l.traits.Results && (l.traits.MaxResult == 0 || int64(len(result.Data)) <= l.traits.MaxResult)
 }
 
-// write claims keys in a cache and completes them with their results. A key
-// that the cache has already, or that a removal keeps out, is left as it is. A
-// full cache is no outage: it answers what it has.
+// write claims keys in a cache and completes them with their results. It skips
+// a key that the cache already has, or that a removal keeps out. A full cache
+// is not an outage: it still answers.
 func (l *layer) write(ctx context.Context, reqs []semel.ClaimRequest, results []semel.Result) error {
 	answers := make([]semel.ClaimAnswer, len(reqs))
 	if err := l.cache.Claim(ctx, reqs, answers); err != nil {
@@ -205,7 +205,8 @@ func (l *layer) write(ctx context.Context, reqs []semel.ClaimRequest, results []
 	return l.full(err, 0)
 }
 
-// full takes the error of a store at its limit for a refusal of keys.
+// full counts the keys that a full store refused and drops its error. It
+// returns other errors unchanged.
 func (l *layer) full(err error, keys int) error {
 	if !errors.Is(err, semel.ErrStoreFull) {
 		return err

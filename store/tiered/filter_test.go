@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// doubtful is a filter that calls every key maybe there.
+// doubtful is a filter that reports every key as maybe seen.
 type doubtful struct{}
 
 func (doubtful) MayContain(_ context.Context, _ []semel.Key, maybe []bool) error {

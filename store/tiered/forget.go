@@ -9,30 +9,36 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// A key that is removed must not be called done by a copy, and three things
-// work against that: the copy that is there, a copy that is under way, based on
-// an answer from before the removal, and a cache that cannot be reached.
+// After a removal, no copy may report the key as done. Three cases must be
+// handled: an existing copy, a copy being written from an older answer, and an
+// unreachable cache.
 //
-// The order of a removal is: bar the key, remove it from the durable store,
-// forget it in each cache, lift the bar. While a key is barred this stack does
-// not believe the cache about it, so that from its first step on the removal
-// cannot be contradicted here. What copies are under way when the
-// bar is lifted, here or in another process, meet a claim that forgetting
-// leaves in the place of the copy: whoever fills claims first, and finds the
-// key in flight. That claim ends after keepOut; a copy that is later than half
-// of that is not written.
+// A removal has four steps:
+//  1. Bar the key.
+//  2. Remove it from the durable store.
+//  3. Forget it in each cache.
+//  4. Lift the bar.
 //
-// If the cache does not answer, the removal is owed: the key stays barred here,
-// and the removal is made before the cache answers anything again. Other
-// processes are not barred: to them a copy may be visible until it ends, within
-// MaxAge, and that is why the removal returns an error.
+// While a key is barred, this stack ignores the cache for it. So from the first
+// step on, nothing in this stack contradicts the removal.
+//
+// A copy may still be in progress when the bar is lifted, here or in another
+// process. Step 3 therefore leaves a claim in the cache. A fill claims first
+// and finds the key in flight. That claim ends after keepOut. A copy that is
+// late by more than half of keepOut is not written.
+//
+// If the cache does not answer, the removal is owed. The key stays barred here,
+// and the removal is done before the cache answers any other call. Other
+// processes have no bar: they may see a copy until it expires, within MaxAge.
+// That is why the removal returns an error.
 
-// keepOut is for how long a removed key is kept out of a cache.
+// keepOut is how long a removed key is kept out of a cache.
 const keepOut = time.Minute
 
-// Remove implements semel.Resolver: it forgets a key in all layers. An error
-// may come with true: the durable store has forgotten the key, and the error
-// names the layer that could not be told. To remove the key again tells it.
+// Remove implements semel.Resolver. It removes a key from all layers. It may
+// return true with an error: the durable store has removed the key, and the
+// error names a layer that was not reached. Remove the key again to retry that
+// layer.
 func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	var was bool
 	err := s.settle(ctx, "remove", key, func() (err error) {
@@ -42,18 +48,20 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return was, err
 }
 
-// Resolve implements semel.Resolver. It settles the key in the durable store
-// and forgets what other layers know of it. Its error is that of the durable
-// store, or names a layer that could not be told as with Remove, which tells it.
+// Resolve implements semel.Resolver. It resolves the key in the durable store
+// and removes it from the other layers. The error is the durable store's, or
+// names a layer that was not reached, as for Remove. Remove then retries that
+// layer.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
 	return s.settle(ctx, "resolve", key, func() error {
 		return s.resolver.Resolve(ctx, key, as, result, window)
 	})
 }
 
-// Purge implements semel.Purger: each layer that does not forget by itself what
-// has expired does so now. It returns the number of records of the durable
-// store. What caches fail to purge stays there and answers nothing.
+// Purge implements semel.Purger. It purges the durable store and each layer
+// that does not expire records by itself. It returns the number of records that
+// the durable store removed. Expired records that a cache fails to purge remain
+// there, but answer nothing.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	var forgotten int64
 	var err error
@@ -71,8 +79,8 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return forgotten, wrap("purge", err)
 }
 
-// settle changes a key in the durable store by hand and has the caches forget
-// it, also where the durable store's answer did not come.
+// settle changes a key in the durable store by hand and removes it from the
+// caches, even if the durable store's answer was lost.
 func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change func() error) error {
 	for _, l := range s.layers {
 		if l.cache != nil {
@@ -89,7 +97,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 		if l.cache == nil {
 			continue
 		}
-		// A caller who gives up between the layers has changed his mind too late.
+		// From here on, the call completes even if the caller's context ends.
 		var failure error
 		if !l.use(context.WithoutCancel(ctx), func(ctx context.Context) error {
 			failure = l.forget(ctx, key)
@@ -101,7 +109,7 @@ func (s *Store) settle(ctx context.Context, verb string, key semel.Key, change f
 			l.bars.owe(key, s.opts.MaxAge)
 			l.tell(Event{Kind: EventUnreached, Keys: 1, Err: failure})
 			unreached = append(unreached, fmt.Errorf(
-				"layer %q was not reached, and other processes that read it may call %s a duplicate for up to %v: %w",
+				"layer %q was not reached: other processes that read it may report %s as a duplicate for up to %v: %w",
 				l.name, key, s.opts.MaxAge, failure))
 		}
 	}
@@ -119,7 +127,7 @@ func (l *layer) forget(ctx context.Context, key semel.Key) error {
 		err := l.cache.Claim(ctx, []semel.ClaimRequest{req}, answers)
 		switch a := &answers[0]; {
 		case errors.Is(err, semel.ErrStoreFull) || err == nil && errors.Is(a.Err, semel.ErrStoreFull):
-			return nil // no copy finds room either
+			return nil // a copy does not fit either
 		case err != nil:
 			return err
 		case a.Err != nil:
@@ -127,19 +135,19 @@ func (l *layer) forget(ctx context.Context, key semel.Key) error {
 		case a.Decision == semel.Fresh:
 			return nil
 		}
-		// A copy, or the first step of one, came between: once more.
+		// A copy, or its first step, came in between: retry.
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
 }
 
-// pay makes the removals that the layer is owed.
+// pay does the removals that the layer is owed.
 func (l *layer) pay(ctx context.Context) error {
 	keys, err := l.bars.debts()
 	for _, key := range keys {
 		if err := l.forget(ctx, key); err != nil {
-			return fmt.Errorf("make up for a removal: %w", err)
+			return fmt.Errorf("repeat a missed removal: %w", err)
 		}
 		l.bars.paid(key)
 	}

@@ -29,13 +29,14 @@ func TestRemovalReachesTheCache(t *testing.T) {
 		b.done("a")
 		b.want(semel.Duplicate, "a")
 		time.Sleep(time.Minute)
-		b.want(semel.Duplicate, "a") // what kept copies out has ended
+		b.want(semel.Duplicate, "a") // the claim that kept copies out has ended
 		b.spared("a duplicate", func() { b.want(semel.Duplicate, "a") })
 	})
 }
 
-// TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay claims when the durable store
-// has forgotten the key and the cache has not, by a caller who gives up then.
+// TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay claims a key after the
+// durable store has removed it and before the cache has. The remover's context
+// ends at that moment.
 func TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
@@ -55,8 +56,8 @@ func TestKeyIsNotADuplicateWhileItsRemovalIsUnderWay(t *testing.T) {
 	})
 }
 
-// TestCopyUnderWayDoesNotOutliveARemoval removes a key at each moment of its
-// copying: in this process and in another one that shares the cache.
+// TestCopyUnderWayDoesNotOutliveARemoval removes a key at each step of its
+// copying, in this process and in another one that shares the cache.
 func TestCopyUnderWayDoesNotOutliveARemoval(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		for _, verb := range []string{"look", "claim", "complete"} {
@@ -65,7 +66,8 @@ func TestCopyUnderWayDoesNotOutliveARemoval(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						b := setup(t, tiered.Options{})
 						b.done("a")
-						// The copy has ended: the next duplicate makes a new one.
+						// The copy has expired: the next duplicate makes a new
+						// one.
 						time.Sleep(tiered.DefaultMaxAge)
 						remover := b.Store
 						if other {
@@ -121,7 +123,8 @@ func TestRemovalThatCannotReachTheCacheIsMadeUpFor(t *testing.T) {
 			b := setup(t, tiered.Options{MaxAge: semel.Forever})
 			b.done("a")
 			b.done("b")
-			// Another stack of this process or of another one reads the cache too.
+			// Another stack, in this process or another one, reads the cache
+			// too.
 			second, err := tiered.Dual(b.cache.Store, b.durable.Store, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -159,7 +162,7 @@ func TestRemovalThatCannotReachTheCacheIsMadeUpFor(t *testing.T) {
 	}
 }
 
-// TestTooManyRemovalsTakeACacheOut removes more keys than are remembered.
+// TestTooManyRemovalsTakeACacheOut removes more keys than a stack remembers.
 func TestTooManyRemovalsTakeACacheOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{MaxAge: 10 * time.Minute})
@@ -202,7 +205,7 @@ func TestResolutionForgetsCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
 		b.done("a")
-		// The durable store lost the completion, as after a fail-over, and has
+		// The durable store lost the completion, as after a failover, and has
 		// the key as unknown.
 		b.durable.Store = newMemory(t, nil)
 		req := b.request("a")
@@ -252,7 +255,7 @@ type tardy struct {
 
 func (s *tardy) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	err := s.faulty.Complete(ctx, reqs, answers)
-	time.Sleep(s.by) // in a bubble
+	time.Sleep(s.by) // in a synctest bubble
 	return err
 }
 
@@ -272,6 +275,6 @@ func TestCopyThatIsWrittenLateDoesNotOutliveItsRecord(t *testing.T) {
 		if err := b.Complete(t.Context(), []semel.CompleteRequest{req}, answers); err != nil || answers[0] != nil {
 			t.Fatal(err, answers[0])
 		}
-		b.want(semel.Fresh, "late") // the record's window is over
+		b.want(semel.Fresh, "late") // the record's window has ended
 	})
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// OpenFunc opens a layer, and returns with it what closes it again, not nil. It
-// should end soon after ctx does.
+// OpenFunc opens a layer. It also returns a function that closes the layer,
+// which must not be nil. It should return soon after ctx ends.
 type OpenFunc[T any] func(ctx context.Context) (layer T, closing func() error, err error)
 
-// LateCache is a cache whose server may be down when a stack begins. Until it
-// is open each of its calls fails at once, and the stack leaves it out like a
-// layer that failed. Of the abilities of a cache it has those that a stack uses.
-// It is safe for concurrent use.
+// LateCache is a cache whose server may be down when a stack starts. Until it
+// is open, each call fails immediately, and the stack skips it like a failed
+// layer. It has those abilities of a cache that a stack uses. It is safe for
+// concurrent use.
 type LateCache struct {
 	late[semel.Store]
 	traits semel.Traits
@@ -31,11 +31,14 @@ var (
 	_ semel.Purger   = (*LateCache)(nil)
 )
 
-// OpenCache opens a cache whose traits are known. It blocks for one try. If that
-// fails with an error that may pass by itself, it returns all the same, and the
-// cache is opened by a goroutine that tries again, with pauses of up to a
-// second. An error that will not pass by itself is returned, as is one after the
-// end of ctx. The caller closes the cache.
+// OpenCache opens a cache whose traits are known. It blocks for one try.
+//   - If the try fails with a retryable error, OpenCache returns the cache
+//     without an error. A goroutine then retries, with pauses of up to a
+//     second, until the cache is open.
+//   - If the error is not retryable, or ctx has ended, OpenCache returns the
+//     error.
+//
+// The caller closes the cache.
 func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Store]) (*LateCache, error) {
 	c := &LateCache{traits: traits}
 	err := c.begin(ctx, func(ctx context.Context) (semel.Store, func() error, error) {
@@ -54,15 +57,15 @@ func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Sto
 	return c, nil
 }
 
-// check compares a cache with what the stack was told of it.
+// check compares a cache with the traits that were given to OpenCache.
 func (c *LateCache) check(cache semel.Store) error {
 	_, looks := semel.Ability[semel.Looker](cache)
 	_, resolves := semel.Ability[semel.Resolver](cache)
 	switch {
 	case !looks || !resolves:
-		return fmt.Errorf("tiered: the cache %T looks keys up: %t, and removes them: %t; a cache needs both: %w", cache, looks, resolves, semel.ErrInvalidRequest)
+		return fmt.Errorf("tiered: the cache %T implements Looker: %t, Resolver: %t; it must implement both: %w", cache, looks, resolves, semel.ErrInvalidRequest)
 	case cache.Traits() != c.traits:
-		return fmt.Errorf("tiered: the cache %T has the traits %+v, not %+v: %w", cache, cache.Traits(), c.traits, semel.ErrInvalidRequest)
+		return fmt.Errorf("tiered: the cache %T has the traits %+v, want %+v: %w", cache, cache.Traits(), c.traits, semel.ErrInvalidRequest)
 	}
 	return nil
 }
@@ -93,7 +96,7 @@ func (c *LateCache) Extend(ctx context.Context, reqs []semel.ExtendRequest, answ
 // Look implements semel.Looker.
 func (c *LateCache) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	return c.call(func(s semel.Store) error {
-		looker, _ := semel.Ability[semel.Looker](s) // check has found it
+		looker, _ := semel.Ability[semel.Looker](s) // check made sure that it exists
 		return looker.Look(ctx, keys, records)
 	})
 }
@@ -101,7 +104,7 @@ func (c *LateCache) Look(ctx context.Context, keys []semel.Key, records []semel.
 // Resolve implements semel.Resolver.
 func (c *LateCache) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
 	return c.call(func(s semel.Store) error {
-		resolver, _ := semel.Ability[semel.Resolver](s) // check has found it
+		resolver, _ := semel.Ability[semel.Resolver](s) // check made sure that it exists
 		return resolver.Resolve(ctx, key, as, result, window)
 	})
 }
@@ -109,15 +112,15 @@ func (c *LateCache) Resolve(ctx context.Context, key semel.Key, as semel.State, 
 // Remove implements semel.Resolver.
 func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err error) {
 	err = c.call(func(s semel.Store) error {
-		resolver, _ := semel.Ability[semel.Resolver](s) // check has found it
+		resolver, _ := semel.Ability[semel.Resolver](s) // check made sure that it exists
 		was, err = resolver.Remove(ctx, key)
 		return err
 	})
 	return was, err
 }
 
-// Purge implements semel.Purger. A cache that forgets by itself has nothing to
-// do.
+// Purge implements semel.Purger. It does nothing for a cache that expires
+// records by itself.
 func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
 	err = c.call(func(s semel.Store) error {
 		if purger, ok := semel.Ability[semel.Purger](s); ok {
@@ -128,7 +131,7 @@ func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// LateFilter is a filter whose server may be down when a stack begins: see
+// LateFilter is a filter whose server may be down when a stack starts. See
 // [LateCache].
 type LateFilter struct{ late[semel.KeyFilter] }
 
@@ -162,12 +165,12 @@ func (f *LateFilter) Rate() float64 {
 	return 1
 }
 
-// late is a layer that is opened as soon as that succeeds.
+// late is a layer that is opened in the background.
 type late[T any] struct {
 	open   OpenFunc[T]
-	opened atomic.Pointer[T] // nil until then
+	opened atomic.Pointer[T] // nil until the layer is open
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when nobody opens any more
+	ended  chan struct{} // closed when no goroutine opens the layer
 
 	mu      sync.Mutex // guards the fields below
 	failure error      // of the last try
@@ -199,8 +202,8 @@ func (l *late[T]) try(ctx context.Context) error {
 	return err
 }
 
-// goOn tries until it succeeds. Errors that will not pass by themselves end
-// nothing: people may help, and then nobody must think of this process.
+// goOn retries until it succeeds. It retries errors that are not retryable as
+// well: an operator may fix the cause, and this process then needs no restart.
 func (l *late[T]) goOn(ctx context.Context) {
 	defer close(l.ended)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -238,8 +241,8 @@ func (l *late[T]) call(use func(T) error) error {
 	return use(*layer)
 }
 
-// Close ends the tries to open the layer, waits for the one under way, and
-// closes the layer if it is open. Closing twice is legal.
+// Close stops the retries, waits for the current one, and closes the layer if
+// it is open. A second Close is legal.
 func (l *late[T]) Close() error {
 	l.cancel()
 	<-l.ended

@@ -14,13 +14,13 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// server is one that may be down when its cache is opened.
+// server is a server that may be down when its cache is opened.
 type server struct {
 	cache         *faulty
 	tried, closed atomic.Int64
 
 	mu  sync.Mutex // guards err
-	err error      // what opening answers
+	err error      // the result of an open
 }
 
 func newServer(t *testing.T, err error) *server {
@@ -77,9 +77,9 @@ func TestStackBeginsWithoutACacheThatIsDown(t *testing.T) {
 		time.Sleep(tiered.DefaultRetry + time.Second)
 		b.done("after")
 		b.told("late up")
-		b.want(semel.Duplicate, "after") // copied
+		b.want(semel.Duplicate, "after") // was copied
 		b.spared("a duplicate after the cache is open", func() { b.want(semel.Duplicate, "after") })
-		b.done("before") // it was removed
+		b.done("before") // was removed
 		if err := errors.Join(cache.Close(), cache.Close()); err != nil || server.closed.Load() != 1 {
 			t.Errorf("closed %d times: %v", server.closed.Load(), err)
 		}
@@ -97,7 +97,7 @@ func TestLateLayerIsTriedWithGrowingPauses(t *testing.T) {
 		if n := server.tried.Load(); n < 60 || n > 70 {
 			t.Errorf("a server that is down is tried %d times in a minute", n)
 		}
-		server.is(fmt.Errorf("another prefix: %w", semel.ErrInvalidRequest)) // later it is no end
+		server.is(fmt.Errorf("another prefix: %w", semel.ErrInvalidRequest)) // does not end the retries
 		time.Sleep(time.Minute)
 		server.is(nil)
 		time.Sleep(time.Minute)

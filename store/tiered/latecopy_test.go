@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// stalling is a cache before which the process may stand still.
+// stalling is a cache in front of which the process may stall.
 type stalling struct {
 	*memstore.Store
 	stall func()

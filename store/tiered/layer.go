@@ -13,23 +13,24 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// layer is one layer above the durable store at work.
+// layer is the runtime state of one layer above the durable store.
 type layer struct {
 	circuit
 	filter   semel.KeyFilter
 	cache    semel.Store
 	looker   semel.Looker
 	resolver semel.Resolver
-	purger   semel.Purger // nil if the cache has none
+	purger   semel.Purger // nil if the cache is not a Purger
 	traits   semel.Traits
-	// local is a layer of this process, whose calls need no time-out.
+	// local is set for a layer in this process, whose calls need no timeout.
 	local bool
-	owner string // of claims in the cache, which nonce numbers
+	owner string // owner of the claims in the cache; nonce numbers them
 	nonce atomic.Uint64
 	bars  bars
-	// answered is for how many keys it spared the layers below work, filled
-	// how many were copied into it, refused how many it did not take; mistaken is
-	// how many a filter called maybe there that the durable store did not have.
+	// answered counts the keys that the layer answered for the layers below.
+	// filled counts the keys that were copied into it, refused those that it
+	// did not take. mistaken counts a filter's false positives: keys without a
+	// record in the durable store.
 	answered, filled, refused, mistaken atomic.Int64
 }
 
@@ -38,7 +39,7 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 	name := opts.Name
 	switch {
 	case (l.filter == nil) == (l.cache == nil):
-		return nil, errors.New("a layer has either a Filter or a Cache")
+		return nil, errors.New("a layer must have either a Filter or a Cache")
 	case l.filter != nil:
 		_, l.local = l.filter.(*MemoryFilter)
 		if name == "" {
@@ -49,9 +50,9 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 		l.looker, looks = semel.Ability[semel.Looker](l.cache)
 		l.resolver, resolves = semel.Ability[semel.Resolver](l.cache)
 		if !looks || !resolves {
-			return nil, fmt.Errorf("the cache %T looks keys up: %t, and removes them: %t; a cache needs both", l.cache, looks, resolves)
+			return nil, fmt.Errorf("the cache %T implements Looker: %t, Resolver: %t; it must implement both", l.cache, looks, resolves)
 		}
-		l.purger, _ = semel.Ability[semel.Purger](l.cache) // nil if it forgets by itself
+		l.purger, _ = semel.Ability[semel.Purger](l.cache) // nil if the cache expires records by itself
 		l.traits = l.cache.Traits()
 		l.local = !l.traits.Shared
 		if name == "" {
@@ -62,7 +63,7 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 	return l, nil
 }
 
-// begin takes a layer that is not open yet for one that failed.
+// begin marks a layer that is not open yet as failed.
 func (l *layer) begin() {
 	for _, opened := range []any{l.cache, l.filter} {
 		if late, ok := opened.(interface{ pending() error }); ok {
@@ -73,9 +74,9 @@ func (l *layer) begin() {
 	}
 }
 
-// use makes one call of the layer under its time-out, if the layer is in use,
-// and reports whether it was answered. Of a caller's deadline a layer gets half
-// of what is left, so that the layers below are reached in time.
+// use makes one call of the layer under its timeout, if the layer is in use. It
+// reports whether the layer answered. If the caller has a deadline, the layer
+// gets half of the remaining time, so that the layers below are still reached.
 func (l *layer) use(ctx context.Context, call func(context.Context) error) bool {
 	if l.local {
 		return l.run(ctx, time.Time{}, call)
@@ -90,10 +91,10 @@ func (l *layer) use(ctx context.Context, call func(context.Context) error) bool 
 	return l.run(timed, began, call)
 }
 
-// run makes one call of the layer, if the layer is in use, and reports whether
-// it was answered. Removals that the layer is owed come first: before they have
-// reached it, it must not answer. began is when a layer that can keep a caller
-// waiting was asked.
+// run makes one call of the layer, if the layer is in use. It reports whether
+// the layer answered. It first does the removals that the layer is owed: the
+// layer must not answer before them. began is the start of the call to a layer
+// that can block.
 func (l *layer) run(ctx context.Context, began time.Time, call func(context.Context) error) bool {
 	trial, ok := l.enter()
 	if !ok {

@@ -21,28 +21,28 @@ const (
 // DefaultFilterWindow is the default of [FilterOptions].Window.
 const DefaultFilterWindow = 24 * time.Hour
 
-// FilterOptions are the options of [NewMemoryFilter]. The zero value is valid.
+// FilterOptions configure [NewMemoryFilter]. The zero value is valid.
 type FilterOptions struct {
-	// Window is how long a key is remembered since it was last done or found to
-	// be done: that of the durable store's keys, or of those that caches keep.
-	// Defaults to 24 h. Must be at least 1 ms.
+	// Window is how long the filter remembers a key after it was last completed
+	// or found done. Use the window of the durable store's keys, or the age of
+	// the caches' copies. Defaults to 24 h. Must be at least 1 ms.
 	Window time.Duration
-	// Capacity is how many keys a window holds, at an even pace; with more the
-	// error rate grows and nothing else. Defaults to 1,000,000. Must be between
-	// 1 and 2^36.
+	// Capacity is the number of keys in a window, at an even rate. With more
+	// keys only the error rate grows. Defaults to 1,000,000. Must be between 1
+	// and 2^36.
 	Capacity int
-	// ErrorRate is the probability with which a key that was not added is read
-	// from the caches all the same, at capacity. Defaults to 0.001. Must be
-	// between 1e-5 and 0.5.
+	// ErrorRate is the probability that a key which was not added is still read
+	// from the caches, at full capacity. Defaults to 0.001. Must be between
+	// 1e-5 and 0.5.
 	ErrorRate float64
-	// Alone says that the filter decides, with no store below it. All keys of
-	// a window may then come at once, which takes about 75 bits for each. Add
-	// refuses what is more with semel.ErrStoreFull, so that the error rate holds,
-	// and keys are forgotten in time also where none are added: after the window,
-	// and at most a third of it later.
+	// Alone means that the filter decides without a store below it. All keys of
+	// a window may then arrive in a burst, which takes about 75 bits per key.
+	// Add refuses keys above the capacity with semel.ErrStoreFull, so the error
+	// rate holds. Keys expire even without new ones: after the window, and at
+	// most a third of it later. Defaults to false.
 	Alone bool
-	// Clock is the wall clock; the filter does not follow it backwards. Defaults
-	// to time.Now and then the monotonic clock.
+	// Clock is the wall clock. The filter ignores backward steps. Defaults to
+	// time.Now, then the monotonic clock.
 	Clock func() time.Time
 }
 
@@ -59,9 +59,8 @@ type MemoryFilter struct {
 
 var _ semel.KeyFilter = (*MemoryFilter)(nil)
 
-// NewMemoryFilter returns an empty filter. Nil options are the zero options.
-// All options that are out of bounds are named in one error, which wraps
-// ErrInvalidRequest.
+// NewMemoryFilter returns an empty filter. Nil opts select the defaults. One
+// error names all invalid options. It wraps ErrInvalidRequest.
 func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	var o FilterOptions
 	if opts != nil {
@@ -72,7 +71,7 @@ func NewMemoryFilter(opts *FilterOptions) (*MemoryFilter, error) {
 	}
 	rotating := filter.RotatingOptions{Capacity: o.Capacity, Window: o.Window, ErrorRate: o.ErrorRate, WhenFull: filter.Report}
 	if o.Alone {
-		const parts = 3 // beside the one that is filled
+		const parts = 3 // in addition to the part that is being filled
 		rotating.WhenFull, rotating.Generations = filter.Refuse, parts+1
 		if rotating.Capacity == 0 {
 			rotating.Capacity = defaultFilterCapacity
@@ -116,7 +115,7 @@ func (f *MemoryFilter) Add(_ context.Context, keys []semel.Key) (refused error) 
 		_, err := f.ids.Add(appendKey(room[:0], keys[i]))
 		switch {
 		case errors.Is(err, filter.ErrFull) && f.alone:
-			refused = fmt.Errorf("tiered: the filter holds the keys it was made for: %w: %w", semel.ErrStoreFull, err)
+			refused = fmt.Errorf("tiered: the filter has reached its capacity: %w: %w", semel.ErrStoreFull, err)
 		case err != nil && !errors.Is(err, filter.ErrFull):
 			return fmt.Errorf("tiered: add to the filter: %w", err)
 		}
@@ -131,14 +130,15 @@ func (f *MemoryFilter) Rate() float64 {
 	return f.ids.ErrorRate()
 }
 
-// Fill returns the share of bits that are set, between 0 and 1. It does not block.
+// Fill returns the share of bits that are set, between 0 and 1. It does not
+// block.
 func (f *MemoryFilter) Fill() float64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.ids.Fill()
 }
 
-// appendKey appends a key so that scope and id do not run into each other.
+// appendKey appends a key in a form in which no two keys are equal.
 func appendKey(to []byte, key semel.Key) []byte {
 	to = binary.AppendUvarint(to, uint64(len(key.Scope)))
 	to = append(to, key.Scope...)

@@ -6,11 +6,11 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Bounds of what a stack remembers of claims. What is forgotten costs a read of
-// the durable store, no more.
+// Limits of the claims that a stack remembers. A forgotten claim costs a read
+// of the durable store and nothing else.
 const (
 	mostGrants = 1 << 16
-	// longestKey is the longest key, in bytes, that is remembered.
+	// longestKey is the maximum length of a remembered key, in bytes.
 	longestKey = 1 << 10
 )
 
@@ -20,8 +20,8 @@ type grant struct {
 	token semel.Token
 }
 
-// grants maps a bounded number of claims to the fingerprints said with them.
-// When it is full it forgets any of them. It is safe for concurrent use.
+// grants maps a bounded number of claims to their fingerprints. When it is full
+// it drops an arbitrary claim. It is safe for concurrent use.
 type grants struct {
 	mu sync.Mutex // guards m
 	m  map[grant]semel.Fingerprint
@@ -46,7 +46,7 @@ func (g *grants) add(key semel.Key, token semel.Token, print semel.Fingerprint) 
 	g.m[grant{key, token}] = print
 }
 
-// take forgets a claim and returns what was remembered of it.
+// take removes a claim and returns its fingerprint.
 func (g *grants) take(key semel.Key, token semel.Token) (semel.Fingerprint, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,8 +15,8 @@ const (
 	longestPause = time.Second
 )
 
-// below makes one call of the durable store about claims. Under Pass, requests
-// that passed reports are of claims which were never made: it answers them.
+// below makes one call of the durable store about claims. Under Pass, it
+// answers requests for claims that were never made, which passed reports.
 func below[Req, Ans any](
 	ctx context.Context, s *Store, verb string, reqs []Req, answers []Ans,
 	call func(context.Context, []Req, []Ans) error, passed func(*Req) (Ans, bool),
@@ -49,9 +49,10 @@ func below[Req, Ans any](
 	return wrap(verb, err)
 }
 
-// ask makes one call of the durable store; under Wait, until it is answered or
-// the caller gives up. Every verb may be repeated after an answer that did not
-// come. A trial is the first claim after a pause of Pass.
+// ask makes one call of the durable store. Under Wait, it repeats the call
+// until the store answers or the caller's context ends. Every call may be
+// repeated after a lost answer. trial is set for the first claim after a pause
+// of Pass.
 func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 	var unknown error
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -71,7 +72,8 @@ func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 			return err
 		}
 		if semel.Classify(err) == semel.ClassUnknown {
-			// A later refusal does not undo what this call may have changed.
+			// A later refusal does not undo changes that this call may have
+			// made.
 			unknown = semel.ErrOutcomeUnknown
 		}
 		timer := time.NewTimer(pause)
@@ -79,19 +81,19 @@ func (s *Store) ask(ctx context.Context, trial bool, call func() error) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("gave up waiting for the durable store: %w", errors.Join(err, unknown, context.Cause(ctx)))
+			return fmt.Errorf("stopped waiting for the durable store: %w", errors.Join(err, unknown, context.Cause(ctx)))
 		}
 	}
 }
 
-// silent reports whether an error says that the durable store did not answer.
+// silent reports whether an error means that the durable store did not answer.
 func silent(err error) bool {
 	return errors.Is(err, semel.ErrStoreUnavailable) || semel.Classify(err) == semel.ClassUnknown
 }
 
-// pass answers claims that the durable store did not answer. Token 0 makes
-// them known to later calls, and is one that a target which compares tokens
-// rather refuses than remembers.
+// pass answers claims that the durable store did not answer. Later calls
+// recognise them by token 0. A target that compares tokens is more likely to
+// reject token 0 than to store it.
 func (s *Store) pass(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, err error) {
 	var keys int
 	for i := range reqs {

@@ -38,14 +38,14 @@ func TestDeadCacheCostsOneTimeOut(t *testing.T) {
 		}
 		b.cache.is(healthy)
 		time.Sleep(tiered.DefaultRetry)
-		b.want(semel.Duplicate, "7") // copied
+		b.want(semel.Duplicate, "7") // was copied
 		b.told("cache up")
 		b.spared("a duplicate after the cache is back", func() { b.want(semel.Duplicate, "7") })
 	})
 }
 
-// TestHangingCacheLeavesTimeForTheDurableStore claims under deadlines that are
-// shorter than the time-out of the cache.
+// TestHangingCacheLeavesTimeForTheDurableStore claims with deadlines that are
+// shorter than the timeout of the cache.
 func TestHangingCacheLeavesTimeForTheDurableStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
@@ -111,7 +111,8 @@ func TestFilterThatFailsIsLeftOut(t *testing.T) {
 		time.Sleep(tiered.DefaultRetry)
 		b.done("d")
 		b.told("bloom up")
-		// What the filter missed is asked for below, and then known to it.
+		// The durable store answers a key that the filter missed. The filter
+		// knows it afterwards.
 		b.want(semel.Duplicate, "a")
 		b.spared("a duplicate", func() { b.want(semel.Duplicate, "a") })
 	})
@@ -170,8 +171,8 @@ func TestWaitAsksUntilTheDurableStoreAnswers(t *testing.T) {
 func TestWaitEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{OnOutage: tiered.Wait})
-		// The first answer was lost, the later ones never came to be: what the
-		// first changed is as unknown as before.
+		// The first answer was lost, and the later calls were never executed.
+		// It stays unknown what the first call changed.
 		first := true
 		b.durable.does(func(string) fault {
 			if first {
@@ -229,7 +230,7 @@ func TestPassRunsEffectsAndRemembersNothing(t *testing.T) {
 		if err := b.Claim(t.Context(), []semel.ClaimRequest{{}}, answers); err != nil || !errors.Is(answers[0].Err, semel.ErrInvalidKey) {
 			t.Errorf("an invalid request is passed: %+v, %v", answers[0], err)
 		}
-		// A claim from before the outage is none that passed.
+		// A claim from before the outage did not pass.
 		if err := b.tryComplete("held", held.Token); !errors.Is(err, semel.ErrStoreUnavailable) {
 			t.Errorf("a completion during the outage: %v", err)
 		}

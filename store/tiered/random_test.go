@@ -30,11 +30,10 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// TestRandomOutages has several processes, each with a stack of its own filter
-// and cache above a cache they share and one durable store, work on keys while
-// each of those fails at random. Every duplicate must have the record of a
-// completed effect behind it, with its result; and in the end no key may be
-// lost or stuck.
+// TestRandomOutages runs several processes on one set of keys. Each has a stack
+// of its own filter and cache, above a shared cache and one durable store. Each
+// layer fails at random. Every duplicate must have the record of a completed
+// effect behind it, with its result. At the end no key may be lost or stuck.
 func TestRandomOutages(t *testing.T) {
 	s := seed(t)
 	rounds := 9
@@ -60,19 +59,19 @@ func TestRandomOutages(t *testing.T) {
 const (
 	worldStacks  = 2
 	worldWorkers = 6
-	worldKeys    = 5 // of each worker
+	worldKeys    = 5 // per worker
 	worldLease   = 10 * time.Second
 	worldWindow  = 5 * time.Minute
 	worldMaxAge  = time.Minute
 )
 
-// world is stacks above layers that fail.
+// world is a set of stacks above layers that fail.
 type world struct {
 	*testing.T
 	opts    tiered.Options
 	random  *rand.Rand
 	stacks  [worldStacks]*tiered.Store
-	layers  []*faulty // those that can fail
+	layers  []*faulty // layers that can fail
 	durable *faulty
 }
 
@@ -105,8 +104,8 @@ func newWorld(t *testing.T, s, round uint64) *world {
 	return w
 }
 
-// run lets workers work and layers fail for ten minutes, and then looks at
-// what is left.
+// run lets the workers work and the layers fail for ten minutes, and then
+// checks the state.
 func (w *world) run() {
 	ctx, end := context.WithTimeout(w.Context(), 10*time.Minute)
 	defer end()
@@ -124,7 +123,7 @@ func (w *world) run() {
 	for _, l := range w.layers {
 		l.is(healthy)
 	}
-	time.Sleep(2*worldLease + worldMaxAge) // in a bubble
+	time.Sleep(2*worldLease + worldMaxAge) // in a synctest bubble
 	for _, k := range workers {
 		k.settle()
 	}
@@ -137,13 +136,13 @@ func (w *world) met() (n int) {
 	return n
 }
 
-// disturb gives a layer a fault for some time, again and again.
+// disturb repeatedly gives a layer a fault for some time.
 func (w *world) disturb(ctx context.Context, l *faulty, random *rand.Rand) {
 	for ctx.Err() == nil {
 		next := fault(random.IntN(4))
 		only := []string{"", "", "claim", "complete", "remove", "look"}[random.IntN(6)]
 		share := random.IntN(100)
-		var mu sync.Mutex // guards calls, which many make
+		var mu sync.Mutex // guards calls; they are concurrent
 		calls := rand.New(rand.NewPCG(random.Uint64(), 0))
 		l.does(func(verb string) fault {
 			mu.Lock()
@@ -159,7 +158,7 @@ func (w *world) disturb(ctx context.Context, l *faulty, random *rand.Rand) {
 	}
 }
 
-// pass lets time pass.
+// pass waits for a duration.
 func pass(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -169,16 +168,17 @@ func pass(ctx context.Context, d time.Duration) {
 	}
 }
 
-// worker works on keys that no other does, through any of the stacks, so that
-// it knows what must be in the durable store.
+// worker works on its own keys through any of the stacks, so it knows what the
+// durable store must contain.
 type worker struct {
 	*world
 	name   int
 	random *rand.Rand
 	nonce  uint64
 	runs   int
-	// stale is until when another stack than the one that removed a key may
-	// have a copy of it, because a cache was not reached; by is which that was.
+	// stale is how long another stack than the remover may have a copy of a
+	// removed key, because a cache was not reached. by is the stack that
+	// removed it.
 	stale map[semel.Key]time.Time
 	by    map[semel.Key]int
 }
@@ -193,11 +193,11 @@ func (k *worker) work(ctx context.Context) {
 		} else {
 			k.deliver(ctx, key, at)
 		}
-		time.Sleep(time.Duration(k.random.IntN(300)) * time.Millisecond) // in a bubble
+		time.Sleep(time.Duration(k.random.IntN(300)) * time.Millisecond) // in a synctest bubble
 	}
 }
 
-// truth is what the durable store has, whatever becomes of calls.
+// truth reads the durable store directly, without faults.
 func (k *worker) truth(key semel.Key) semel.Record {
 	k.Helper()
 	records := make([]semel.Record, 1)
@@ -207,8 +207,8 @@ func (k *worker) truth(key semel.Key) semel.Record {
 	return records[0]
 }
 
-// deliver claims a key twice in one batch with another one, and completes it if
-// it is fresh.
+// deliver claims a key twice in one batch, together with another key. It
+// completes the key if it is fresh.
 func (k *worker) deliver(ctx context.Context, key semel.Key, at int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -252,7 +252,7 @@ func (k *worker) deliver(ctx context.Context, key semel.Key, at int) {
 	}
 }
 
-// check holds a duplicate against the record before and after its claim.
+// check compares a duplicate with the record before and after its claim.
 func (k *worker) check(key semel.Key, at int, a semel.ClaimAnswer, before, after semel.Record) {
 	k.Helper()
 	for _, r := range []semel.Record{before, after} {
@@ -266,8 +266,8 @@ func (k *worker) check(key semel.Key, at int, a semel.ClaimAnswer, before, after
 	k.Errorf("%s is called a duplicate with the result %q by stack %d at %v; its record is %+v", key, a.Result.Data, at, time.Now(), after)
 }
 
-// remove removes a key. If a cache was not reached, that is an error, and
-// others than the stack that removed it may believe a copy for a while.
+// remove removes a key. If a cache was not reached, it returns an error, and
+// stacks other than the remover may use a copy for a while.
 func (k *worker) remove(key semel.Key, at int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -278,12 +278,12 @@ func (k *worker) remove(key semel.Key, at int) {
 			k.Errorf("%s is removed, but its record is %+v", key, r)
 		}
 	}
-	// A removal reaches no other process's own cache.
+	// A removal does not reach another process's own cache.
 	k.stale[key], k.by[key] = time.Now().Add(worldMaxAge), at
 }
 
-// settle wants each key of the worker to come to its end now that no layer
-// fails.
+// settle checks, without any faults, that each key of the worker can be
+// finished.
 func (k *worker) settle() {
 	k.Helper()
 	for i := range worldKeys {

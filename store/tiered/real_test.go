@@ -21,12 +21,12 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// shared is the servers of the tests that do nothing to them.
+// shared are the servers of the tests that do not disturb them.
 var shared servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 
-// connect connects to a Redis for the length of a test.
+// connect connects to a Redis server for the duration of a test.
 func connect(t testing.TB, url string, opts *redisstore.ClientOptions) *redisstore.Client {
 	t.Helper()
 	client, err := redisstore.NewClient(t.Context(), url, opts)
@@ -37,7 +37,7 @@ func connect(t testing.TB, url string, opts *redisstore.ClientOptions) *redissto
 	return client
 }
 
-// inRedis is a place in a Redis.
+// inRedis returns a place in Redis.
 func inRedis(client *redisstore.Client) place {
 	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 		prefix := servicestest.Prefix()
@@ -47,7 +47,7 @@ func inRedis(client *redisstore.Client) place {
 	}
 }
 
-// inPostgres is a place in a PostgreSQL: a schema.
+// inPostgres returns a place in PostgreSQL: a schema.
 func inPostgres(pool *pgxpool.Pool) place {
 	return func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 		names := migrated(tb, pool)
@@ -57,7 +57,7 @@ func inPostgres(pool *pgxpool.Pool) place {
 	}
 }
 
-// migrated makes the tables in a schema of their own.
+// migrated creates the tables in their own schema.
 func migrated(t testing.TB, pool *pgxpool.Pool) pgstore.Names {
 	t.Helper()
 	names := pgstore.Names{Schema: "s" + strings.ToLower(rand.Text()[:10])}
@@ -67,7 +67,7 @@ func migrated(t testing.TB, pool *pgxpool.Pool) pgstore.Names {
 	return names
 }
 
-// poolOf makes connections to a PostgreSQL for the length of a test.
+// poolOf connects to a PostgreSQL server for the duration of a test.
 func poolOf(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)

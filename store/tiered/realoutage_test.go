@@ -19,8 +19,8 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// site is a stack of Redis above PostgreSQL, each a server of its own that a
-// test may hurt, under load from workers that keep a ledger.
+// site is a stack of Redis above PostgreSQL under load. Both have a server of
+// their own that a test may disturb. The workers keep a ledger.
 type site struct {
 	testing.TB
 	redis, postgres *services.Server
@@ -28,8 +28,8 @@ type site struct {
 	durable         *pgstore.Store
 	lease, timeout  time.Duration // of one delivery
 
-	// effects counts the effects of each key, and answered how many deliveries
-	// had an answer.
+	// effects counts the effects of each key. answered counts the deliveries
+	// with an answer.
 	effects  [siteKeys]atomic.Int32
 	answered atomic.Int64
 	failed   atomic.Int64
@@ -92,8 +92,8 @@ func (s *site) saw(layer string, kind tiered.EventKind) bool {
 	return false
 }
 
-// load delivers keys, each several times, from many workers until ctx ends, and
-// checks each duplicate: its effect must have happened.
+// load delivers each key several times from many workers until ctx ends. It
+// checks for each duplicate that its effect has happened.
 func (s *site) load(ctx context.Context) (wait func()) {
 	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: s.lease, Wait: s.lease})
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *site) load(ctx context.Context) (wait func()) {
 				newest := int(next.Load())
 				i := newest
 				if newest > 0 && random.IntN(10) > 0 {
-					i = max(0, newest-1-random.IntN(2000)) // again
+					i = max(0, newest-1-random.IntN(2000)) // an old key again
 				} else if i = int(next.Add(1)) - 1; i >= siteKeys {
 					return
 				}
@@ -167,8 +167,8 @@ func (s *site) eventually(what string, cond func() bool) {
 	}
 }
 
-// audit holds each copy in a cache against its record, and delivers each key
-// once more: none may be lost or stuck.
+// audit compares each cached copy with its record, and delivers each key once
+// more. No key may be lost or stuck.
 func (s *site) audit() {
 	s.Helper()
 	guard, err := semel.NewGuard(s.stack, &semel.GuardOptions{Lease: s.lease, Wait: 5 * s.lease})
@@ -177,7 +177,7 @@ func (s *site) audit() {
 	}
 	for i := range siteKeys {
 		if s.effects[i].Load() == 0 {
-			break // not begun
+			break // not started
 		}
 		outcome, err := guard.Do(s.Context(), siteKey(i), func(context.Context, semel.Claim) ([]byte, error) {
 			s.effects[i].Add(1)
@@ -231,8 +231,8 @@ func TestCacheServerIsKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// TestCacheServerIsPausedUnderLoad stops the cache for longer than its
-// time-out: an outage that no connection tells.
+// TestCacheServerIsPausedUnderLoad pauses the cache for longer than its
+// timeout. The connections stay open in such an outage.
 func TestCacheServerIsPausedUnderLoad(t *testing.T) {
 	s := newSite(t, tiered.Options{})
 	s.lease = time.Minute // no worker is lost, however slow it is
@@ -240,7 +240,7 @@ func TestCacheServerIsPausedUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.deliver(t.Context(), guard, siteKeys-1) // no worker comes that far
+	s.deliver(t.Context(), guard, siteKeys-1) // no worker gets that far
 	removed := siteKey(siteKeys - 1)
 	ctx, end := context.WithCancel(t.Context())
 	wait := s.load(ctx)
@@ -280,7 +280,7 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, tiered.Options{OnOutage: policy})
 			if policy == tiered.Wait {
-				s.lease = time.Minute // who waits must not lose its claim meanwhile
+				s.lease = time.Minute // a waiting worker must not lose its claim
 			}
 			ctx, end := context.WithCancel(t.Context())
 			wait := s.load(ctx)
@@ -291,9 +291,9 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 			case tiered.Stop:
 				before := s.failed.Load()
 				s.eventually("deliveries fail", func() bool { return s.failed.Load() > before+50 })
-				s.progress(200) // what the caches know
+				s.progress(200) // keys that the caches know
 			case tiered.Wait:
-				// Each worker comes to a key that the caches do not know.
+				// Each worker reaches a key that the caches do not know.
 				s.eventually("no delivery is answered for a while", func() bool {
 					before := s.answered.Load()
 					<-time.After(500 * time.Millisecond)
@@ -329,8 +329,8 @@ func TestDurableServerIsKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// TestDurableServerIsPaused finds that what caches know is answered and the
-// rest ends with its caller's deadline, unknown.
+// TestDurableServerIsPaused checks that the stack answers keys that the caches
+// know. Other calls end with the caller's deadline and an unknown outcome.
 func TestDurableServerIsPaused(t *testing.T) {
 	s := newSite(t, tiered.Options{})
 	guard, err := semel.NewGuard(s.stack, nil)

@@ -19,60 +19,61 @@ const (
 	DefaultRetry   = time.Second
 )
 
-// OutagePolicy says what happens while the durable store does not answer.
+// OutagePolicy selects the behaviour while the durable store does not answer.
 type OutagePolicy uint8
 
 const (
 	// Stop returns the durable store's error. Nothing is processed twice and
-	// nothing is lost; what caches know to be done is still answered.
+	// nothing is lost. Caches still answer the keys that they know as done.
 	Stop OutagePolicy = iota
-	// Wait asks again, with growing pauses, until the store answers or the
-	// call's context ends.
+	// Wait retries with growing pauses until the store answers or the call's
+	// context ends.
 	Wait
-	// Pass answers claims with Fresh and token 0, without a claim: effects run
-	// and are not remembered, so that every delivery during the outage, and
-	// every later delivery of the same key, has its effect again. No message
-	// is lost. Completing, releasing or extending such a claim does nothing.
+	// Pass answers claims with Fresh and token 0, without a claim. Effects run
+	// but are not recorded. So every delivery during the outage, and every
+	// later delivery of the same key, repeats the effect. No message is lost.
+	// Completing, releasing or extending such a claim does nothing.
 	Pass
 )
 
-// Options are the options of [New]. The zero value is valid.
+// Options configure [New]. The zero value is valid.
 type Options struct {
 	// Layers are the layers above the durable store, in the order in which a
-	// claim comes to them. Defaults to none.
+	// claim reaches them. Defaults to none.
 	Layers []Layer
-	// SoleWriter says that every key which becomes done in the durable store
-	// is added to the filters among the layers: they are of this process and
-	// no other writes, or all writers share them. Filters need it. If it is not
-	// true, reads of caches are skipped for keys which are there, and nothing
-	// worse. Defaults to false.
+	// SoleWriter means that every key that becomes done in the durable store is
+	// added to the filters among the layers. That holds if all writers share
+	// the filters, or if this process is the only writer. Filters require it.
+	// If it is set wrongly, the stack skips cache reads for keys that the
+	// caches have. Nothing worse happens. Defaults to false.
 	SoleWriter bool
-	// MaxAge is the longest that a cache answers without the durable store
-	// being asked again. A record that another process removes is called done
-	// here for that long at most. It may be [semel.Forever]. Defaults to 10 min.
-	// Must not be negative.
+	// MaxAge is how long a cache may answer before the durable store is asked
+	// again. If another process removes a record, this stack may report it as
+	// done for at most that time. It may be [semel.Forever]. Defaults to 10
+	// min. Must not be negative.
 	MaxAge time.Duration
-	// Timeout is how long one call of a filter or cache may take; those in
-	// this process are not timed. Defaults to 250 ms. Must not be negative.
+	// Timeout is the limit for one call of a filter or cache. Layers in this
+	// process have no timeout. Defaults to 250 ms. Must not be negative.
 	Timeout time.Duration
-	// Retry is how long a layer that failed is left out before one call tries
-	// it again. Defaults to 1 s. Must not be negative.
+	// Retry is how long a failed layer is skipped before one call tries it
+	// again. Defaults to 1 s. Must not be negative.
 	Retry time.Duration
-	// OnOutage says what happens while the durable store does not answer.
+	// OnOutage selects the behaviour while the durable store does not answer.
 	// Defaults to Stop.
 	OnOutage OutagePolicy
-	// Observe is told when layers fail and return, from the goroutine of the
-	// call that met it, many at once. It must not block. Defaults to none.
+	// Observe receives an event when a layer fails or recovers. It runs in the
+	// goroutine of the call that met the event, so it may run concurrently. It
+	// must not block. Defaults to none.
 	Observe func(Event)
-	// Clock is the wall clock; the stack does not follow it backwards. Defaults
-	// to time.Now and then the monotonic clock.
+	// Clock is the wall clock. The stack ignores backward steps. Defaults to
+	// time.Now, then the monotonic clock.
 	Clock func() time.Time
 }
 
 // Layer is one layer above the durable store: a filter or a cache.
 type Layer struct {
 	// Name names the layer in events and errors. Defaults to "filter" or
-	// "cache" with its place among the layers, from 1.
+	// "cache" with its position among the layers, from 1.
 	Name string
 	// Filter tells keys that are certainly new.
 	Filter semel.KeyFilter
@@ -86,15 +87,15 @@ type Layer struct {
 // goroutines and has nothing to close: who opened its layers closes them, after
 // the last call of the stack.
 //
-// Look answers from the durable store. Abilities that a stack has not itself
-// are those of the durable store, by Unwrap: what they read is right, and a
-// transaction of the durable store may claim and complete keys past the layers
-// above, which copy them when they are next asked for. What removes keys must
-// go through the stack.
+// Look answers from the durable store. Unwrap gives access to abilities of the
+// durable store that the stack does not implement. Their reads are correct. A
+// transaction of the durable store may claim and complete keys without the
+// layers above; a later claim copies those keys. Removals must go through the
+// stack.
 type Store struct {
-	below    semel.Store // the durable store as it was given
-	claims   semel.Store // the same, its single claims joined
-	durable  semel.Store // the same, all its single calls joined
+	below    semel.Store // the durable store as given
+	claims   semel.Store // the same, with single claims joined
+	durable  semel.Store // the same, with all single calls joined
 	looker   semel.Looker
 	resolver semel.Resolver
 	opts     Options
@@ -103,12 +104,12 @@ type Store struct {
 	clock    *clock.Clock
 	outage   circuit // of the durable store
 	passed   atomic.Int64
-	// ahead is by how much the durable store's clock is ahead of ours, as its
-	// leases tell, in nanoseconds.
+	// ahead is how far the durable store's clock is ahead of this one, in
+	// nanoseconds, as computed from its leases.
 	ahead   atomic.Int64
 	granted grants
 	scratch sync.Pool  // of *reading
-	looking sync.Mutex // held by the one who looks below for copies; nobody waits for it
+	looking sync.Mutex // held by the caller that looks below for copies; other callers do not wait for it
 }
 
 var (
@@ -118,10 +119,9 @@ var (
 	_ semel.Purger   = (*Store)(nil)
 )
 
-// New stacks layers above a durable store, which must have the abilities
-// [semel.Looker] and [semel.Resolver]. Nil options are the zero options, which
-// have no layers. All options that are out of bounds are named in one error,
-// which wraps ErrInvalidRequest.
+// New stacks layers above a durable store, which must implement [semel.Looker]
+// and [semel.Resolver]. Nil opts select the defaults, which have no layers. One
+// error names all invalid options. It wraps ErrInvalidRequest.
 func New(durable semel.Store, opts *Options) (*Store, error) {
 	var o Options
 	if opts != nil {
@@ -148,21 +148,21 @@ func New(durable semel.Store, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Dual stacks one cache above a durable store: the two layers of the guides,
-// Redis and a database. It is New with that one layer, named "cache".
+// Dual stacks one cache above a durable store, for instance Redis above a
+// database. It is New with one layer, named "cache".
 func Dual(cache, durable semel.Store, opts *Options) (*Store, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
 	if len(o.Layers) > 0 {
-		return nil, fmt.Errorf("tiered: Options.Layers: Dual has one layer, which is its cache: use New: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("tiered: Options.Layers must be empty, because Dual has one layer, its cache: use New for other layers: %w", semel.ErrInvalidRequest)
 	}
 	o.Layers = []Layer{{Name: "cache", Cache: cache}}
 	return New(durable, &o)
 }
 
-// stack makes the layers and reports all that is wrong with the options.
+// stack creates the layers and reports all invalid options.
 func (s *Store) stack() error {
 	wrong := invalid.In("tiered: ")
 	o := &s.opts
@@ -206,7 +206,7 @@ func (s *Store) stack() error {
 	return wrong.Err()
 }
 
-// join joins the single calls that come to a durable store, which may do so
+// join joins the single calls to a durable store, unless that store joins calls
 // itself.
 func join(below semel.Store) (claims, all semel.Store) {
 	if j, ok := below.(*semel.Joined); ok {
@@ -218,25 +218,25 @@ func join(below semel.Store) (claims, all semel.Store) {
 	return semel.Join(lasting{below}, 0), semel.Join(below, 0)
 }
 
-// lasting is a store of which no claim is given back. Join releases those that
-// are granted to callers who gave up; but a caller of a stack may ask again and
-// recognise its claim, which must not be released under it then.
+// lasting is a store whose claims are never released. Join releases claims that
+// were granted to callers whose context has ended. But a caller of a stack may
+// retry and recognise its claim, so that claim must not be released.
 type lasting struct{ semel.Store }
 
 // Release implements semel.Store.
 func (lasting) Release(context.Context, []semel.ReleaseRequest, []error) error { return nil }
 
-// Traits implements semel.Store. They are those of the durable store; Exact
-// needs exact caches too, since a cache's word is final.
+// Traits implements semel.Store. The traits are those of the durable store.
+// Exact requires exact caches as well, because a cache's answer is final.
 func (s *Store) Traits() semel.Traits { return s.traits }
 
 // Unwrap returns the durable store, for the abilities that layers do not
 // change.
 func (s *Store) Unwrap() semel.Store { return s.below }
 
-// JoinsCalls says that [semel.Join] is to pass calls on as they come: what a
-// cache answers must not wait for what the durable store is asked for. The
-// stack joins the single calls that come to the durable store.
+// JoinsCalls tells [semel.Join] to pass calls on unchanged: an answer from a
+// cache must not wait for the durable store. The stack itself joins the single
+// calls to the durable store.
 func (s *Store) JoinsCalls() {}
 
 // Look implements semel.Looker. It asks the durable store.
@@ -244,12 +244,12 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return wrap("look", s.looker.Look(ctx, keys, records))
 }
 
-// lengthError refuses a call whose answers are not as many as its requests.
+// lengthError rejects a call with different numbers of requests and answers.
 func lengthError(verb string, requests, answers int) error {
 	return fmt.Errorf("tiered: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
 }
 
-// wrap says that an error came through the stack.
+// wrap adds the stack and the call to an error.
 func wrap(verb string, err error) error {
 	if err == nil {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// bundle is a stack of a cache above a durable store, both of which can fail,
-// and what it told.
+// bundle is a stack of a cache above a durable store, which can both fail, with
+// the events that it reported.
 type bundle struct {
 	testing.TB
 	*tiered.Store
@@ -24,7 +24,7 @@ type bundle struct {
 	nonce          uint64
 }
 
-// setup makes a bundle inside a synctest bubble, whose time the caller moves.
+// setup makes a bundle in a synctest bubble. The caller advances the time.
 func setup(t testing.TB, opts tiered.Options) *bundle {
 	t.Helper()
 	b := &bundle{TB: t, cache: newFaulty(newMemory(t, nil)), durable: newFaulty(newMemory(t, nil)), events: new([]tiered.Event)}
@@ -59,7 +59,7 @@ func (b *bundle) tryClaim(req semel.ClaimRequest) (semel.ClaimAnswer, error) {
 	return answers[0], err
 }
 
-// want claims a key and wants the decision.
+// want claims a key and checks the decision.
 func (b *bundle) want(decision semel.Decision, id string) semel.ClaimAnswer {
 	b.Helper()
 	a, err := b.tryClaim(b.request(id))
@@ -85,7 +85,7 @@ func (b *bundle) done(id string) {
 	}
 }
 
-// spared wants f to succeed without a call of the durable store.
+// spared checks that f succeeds without a call of the durable store.
 func (b *bundle) spared(what string, f func()) {
 	b.Helper()
 	before := b.durable.count("claim") + b.durable.count("look")
@@ -95,7 +95,7 @@ func (b *bundle) spared(what string, f func()) {
 	}
 }
 
-// told wants the events since the last call to be these.
+// told checks the events since the last call.
 func (b *bundle) told(want ...string) {
 	b.Helper()
 	var got []string
@@ -128,7 +128,7 @@ func TestDuplicateIsCopiedUpwards(t *testing.T) {
 		b := setup(t, tiered.Options{MaxAge: time.Minute})
 		b.done("a")
 		time.Sleep(time.Minute)
-		b.want(semel.Duplicate, "a") // the copy has ended, and is made again
+		b.want(semel.Duplicate, "a") // the copy has expired, and is made again
 		b.spared("a duplicate", func() { b.want(semel.Duplicate, "a") })
 	})
 }
@@ -154,14 +154,14 @@ func TestCopyEndsBeforeItsRecord(t *testing.T) {
 }
 
 // TestClocksThatDifferDoNotProlongAWindow has a durable store whose clock is
-// ahead: by ours, its records seem to live long.
+// ahead. By the stack's clock, its records seem to live longer.
 func TestClocksThatDifferDoNotProlongAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ahead = 3 * time.Hour
 		b := setup(t, tiered.Options{})
 		b.durable.Store = newMemory(t, &memstore.Options{Clock: func() time.Time { return time.Now().Add(ahead) }})
 		b.done("a")
-		time.Sleep(59 * time.Minute) // the copy has ended, and is made again
+		time.Sleep(59 * time.Minute) // the copy has expired, and is made again
 		b.want(semel.Duplicate, "a")
 		time.Sleep(time.Minute + time.Second)
 		b.want(semel.Fresh, "a")
@@ -191,7 +191,8 @@ func TestCopyIsAsStrictAsItsRecord(t *testing.T) {
 		})
 		with("a", other, semel.Mismatch)
 
-		// A claim without fingerprint that took over leaves the record with one.
+		// A claim without a fingerprint that took over keeps the fingerprint of
+		// the record.
 		with("b", one, semel.Fresh)
 		time.Sleep(time.Minute)
 		if err := b.tryComplete("b", with("b", semel.Fingerprint{}, semel.Fresh).Claim.Token); err != nil {
@@ -203,8 +204,8 @@ func TestCopyIsAsStrictAsItsRecord(t *testing.T) {
 	})
 }
 
-// TestRepeatedCompletionIsNotCopied completes twice: the second succeeds, but
-// the result that counts is the first.
+// TestRepeatedCompletionIsNotCopied completes a key twice. The second call
+// succeeds, but the first result counts.
 func TestRepeatedCompletionIsNotCopied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, tiered.Options{})
@@ -324,7 +325,7 @@ func TestFilterSparesReadsAndNothingElse(t *testing.T) {
 		}
 		b.spared("a duplicate", func() { b.want(semel.Duplicate, "a") })
 
-		// A key that the filter has not seen is not thereby fresh.
+		// A key that the filter has not seen is not necessarily fresh.
 		answers := make([]semel.ClaimAnswer, 1)
 		req := b.request("b")
 		req.Done = true
