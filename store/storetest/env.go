@@ -126,7 +126,7 @@ func (e *env) advance(d time.Duration) {
 		e.clock.Advance(d)
 		return
 	}
-	time.Sleep(d) // in a synctest bubble
+	time.Sleep(d) // in a bubble
 }
 
 // after waits for d and then checks cond. If the clock is not movable, it polls

@@ -255,7 +255,7 @@ type tardy struct {
 
 func (s *tardy) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	err := s.faulty.Complete(ctx, reqs, answers)
-	time.Sleep(s.by) // in a synctest bubble
+	time.Sleep(s.by) // in a bubble
 	return err
 }
 

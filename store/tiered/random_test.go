@@ -123,7 +123,7 @@ func (w *world) run() {
 	for _, l := range w.layers {
 		l.is(healthy)
 	}
-	time.Sleep(2*worldLease + worldMaxAge) // in a synctest bubble
+	time.Sleep(2*worldLease + worldMaxAge) // in a bubble
 	for _, k := range workers {
 		k.settle()
 	}
@@ -193,7 +193,7 @@ func (k *worker) work(ctx context.Context) {
 		} else {
 			k.deliver(ctx, key, at)
 		}
-		time.Sleep(time.Duration(k.random.IntN(300)) * time.Millisecond) // in a synctest bubble
+		time.Sleep(time.Duration(k.random.IntN(300)) * time.Millisecond) // in a bubble
 	}
 }
 
