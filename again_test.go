@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// TestRefusalAfterALostAnswerIsUnknown: what the first call may have granted, the
-// refusal of the second does not take away.
+// TestRefusalAfterALostAnswerIsUnknown: the first call may have made the claim. A
+// refusal of the second call does not rule that out.
 func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
 	for name, c := range map[string]struct {
 		call, key error

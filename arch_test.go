@@ -22,9 +22,9 @@ import (
 
 const modulePath = "github.com/semel-dev/semel"
 
-// packageMap is the map of DESIGN.md: what each package may import, beyond the
-// standard library. "." is the root package. A package that is not here has no
-// place yet.
+// packageMap is the package map of DESIGN.md: what each package may import
+// besides the standard library. "." is the root package. A package that is not
+// listed here is not allowed yet.
 var packageMap = map[string][]string{
 	".":                {},
 	"key":              {"."},
@@ -125,7 +125,7 @@ var packageMap = map[string][]string{
 	"test/crash":     {},
 }
 
-// walls say why an edge is forbidden. The first one that fits is printed.
+// walls say why an edge is forbidden. The test prints the first one that matches.
 var walls = []struct{ from, to, why string }{
 	{".", "*", "the root package is the vocabulary and imports the standard library alone: who imports it must compile nothing else"},
 	{"key", "store/*", "a key is found before a store is asked"},
@@ -149,7 +149,7 @@ var walls = []struct{ from, to, why string }{
 	{"*", "*", "the package map of DESIGN.md has no such edge: imports go down only, and a dependency is named where it is used"},
 }
 
-// goPackage is what the test reads of go list's answer.
+// goPackage is the part of go list's output that the test reads.
 type goPackage struct {
 	ImportPath string
 	Standard   bool
@@ -200,8 +200,8 @@ func why(from, to string) string {
 	return ""
 }
 
-// forbidden returns an empty string if the map allows the edge, or the reason
-// against it. std says that the imported package is of the standard library.
+// forbidden returns "" if the map allows the edge, and otherwise the reason. std
+// reports whether the imported package is in the standard library.
 func forbidden(from, to string, std bool) string {
 	switch {
 	case to == "testing" && !strings.HasSuffix(from, "test"):
@@ -284,7 +284,7 @@ func (f *sourceFile) test() bool {
 	return strings.HasSuffix(f.name, "_test.go") || strings.HasSuffix(f.tree.Name.Name, "test") || strings.HasPrefix(f.name, "test/")
 }
 
-// at returns the place of a node as name:line.
+// at returns the position of a node as name:line.
 func (f *sourceFile) at(n ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.name, f.set.Position(n.Pos()).Line)
 }
@@ -376,8 +376,9 @@ func TestArchitectureTestsDoNotSleepOutsideBubbles(t *testing.T) {
 	}
 }
 
-// bubbleBlowers are the functions of tests, by directory and name, that call what
-// they are given in a bubble: those that are no tests and call synctest.Test.
+// bubbleBlowers are the test helpers, by directory and name, that call their
+// argument in a synctest bubble: functions that are not tests and call
+// synctest.Test.
 func bubbleBlowers(project []*sourceFile) map[string]bool {
 	names := map[string]bool{}
 	for _, f := range project {
@@ -397,7 +398,7 @@ func bubbleBlowers(project []*sourceFile) map[string]bool {
 	return names
 }
 
-// calls reports whether a call is of pkg.name.
+// calls reports whether call calls pkg.name.
 func calls(call *ast.CallExpr, pkg, name string) bool {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || selector.Sel.Name != name {
@@ -407,8 +408,8 @@ func calls(call *ast.CallExpr, pkg, name string) bool {
 	return ok && x.Name == pkg
 }
 
-// TestArchitectureGoroutinesAreListed keeps the table of goroutines in
-// DESIGN.md whole: each file that starts one is named there.
+// TestArchitectureGoroutinesAreListed keeps the goroutine table in DESIGN.md
+// complete: it names each file that starts a goroutine.
 func TestArchitectureGoroutinesAreListed(t *testing.T) {
 	t.Parallel()
 	design, err := os.ReadFile("DESIGN.md")

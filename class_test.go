@@ -17,16 +17,16 @@ type classCase struct {
 	// before prepares the store, its hooks and the guard's options.
 	before func(s *classScene)
 	call   semel.Call
-	// fn is the effect; nil is one that succeeds.
+	// fn is the effect; nil means an effect that succeeds.
 	fn func(s *classScene, ctx context.Context) ([]byte, error)
 	// want is nil for an error that wraps no sentinel.
 	want  error
 	class semel.Class
-	// alone says that DoBatch differs: it does not wait for keys.
+	// alone means that DoBatch differs: it does not wait for keys.
 	alone bool
 }
 
-// classScene is what a case works with.
+// classScene is the setup of a case.
 type classScene struct {
 	*testing.T
 	ctx    context.Context
@@ -61,7 +61,7 @@ func (s *classScene) done(result semel.Result, print semel.Fingerprint) {
 	}
 }
 
-// remove forgets the key in the middle of its effect.
+// remove deletes the key while its effect runs.
 func (s *classScene) remove() {
 	s.Helper()
 	if _, err := s.inner.Remove(context.Background(), orderKey); err != nil {
@@ -69,7 +69,7 @@ func (s *classScene) remove() {
 	}
 }
 
-// refuse makes a verb of the store fail with an error.
+// refuseClaim makes the store's Claim fail with an error.
 func (s *classScene) refuseClaim(err error) {
 	s.store.claim = func(context.Context, []semel.ClaimRequest, []semel.ClaimAnswer) error { return err }
 }
@@ -82,7 +82,8 @@ func (s *classScene) refuseExtend(err error) {
 	s.store.extend = func(context.Context, []semel.ExtendRequest, []semel.ExtendAnswer) error { return err }
 }
 
-// untilEnd is an effect that ends with its context, for the cause of that.
+// untilEnd is an effect that waits for the end of its context and returns the
+// cause.
 func untilEnd(_ *classScene, ctx context.Context) ([]byte, error) {
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
@@ -95,7 +96,7 @@ var (
 	classTooLarge = make([]byte, 101)
 )
 
-// classCases has each error that Do and its kin document.
+// classCases lists each error that Do and its variants document.
 func classCases() []classCase {
 	return []classCase{
 		{name: "the key is invalid", call: semel.Call{Key: semel.Key{Scope: "no id"}}, want: semel.ErrInvalidKey, class: semel.ClassPermanent},
@@ -247,8 +248,8 @@ func classCases() []classCase {
 	}
 }
 
-// TestEachErrorOfAGuardHasItsClass makes each error happen, by way of a single
-// call, of one with a typed result, and of a batch.
+// TestEachErrorOfAGuardHasItsClass causes each error through a single call, a
+// call with a typed result, and a batch.
 func TestEachErrorOfAGuardHasItsClass(t *testing.T) {
 	type doer func(s *classScene, g *semel.Guard, call semel.Call, fn semel.Func) error
 	kin := map[string]doer{

@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// Codec turns typed results into the bytes a store keeps, and back. It must be
-// safe for concurrent use. Encode must not return nil for a value.
+// Codec converts typed results to the bytes that a store keeps, and back. It must
+// be safe for concurrent use. Encode must not return nil bytes for a value.
 type Codec[T any] interface {
 	Encode(value T) ([]byte, error)
 	Decode(data []byte) (T, error)
 }
 
-// JSON is the codec of encoding/json.
+// JSON is a Codec that uses encoding/json.
 type JSON[T any] struct{}
 
 // Encode implements Codec.
@@ -26,16 +26,16 @@ func (JSON[T]) Decode(data []byte) (T, error) {
 	return value, err
 }
 
-// Do runs an effect with a typed result under a guard: a duplicate gets the
-// value that the first delivery returned, by way of JSON. See [Guard.Do] for
-// when it blocks and what errors it returns, and [DoCodec] for the rest.
+// Do runs an effect with a typed result under a guard. A duplicate gets the value
+// that the first delivery returned, decoded from JSON. [Guard.Do] says when it
+// blocks and which errors it returns; [DoCodec] adds the codec errors.
 func Do[T any](ctx context.Context, g *Guard, key Key, fn func(context.Context, Claim) (T, error)) (T, error) {
 	return DoCodec(ctx, g, Call{Key: key}, JSON[T]{}, fn)
 }
 
-// DoCodec is Do for a call with options, through a codec. If the codec cannot
-// encode the value the effect is complete all the same: the value is returned
-// with an error that wraps ErrResultNotKept, and duplicates get that error.
+// DoCodec is Do with call options and a codec. If the codec cannot encode the
+// value, the effect is complete nevertheless. DoCodec then returns the value with
+// an error that wraps ErrResultNotKept, and duplicates get that error.
 func DoCodec[T any](ctx context.Context, g *Guard, call Call, codec Codec[T], fn func(context.Context, Claim) (T, error)) (T, error) {
 	var (
 		value     T

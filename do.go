@@ -10,27 +10,31 @@ import (
 	"time"
 )
 
-// Do claims the key, runs fn and completes the key with fn's result. A
-// duplicate gets the stored result and fn does not run; if the stored result
-// is a permanent failure, the error is a [*PermanentError] with Replayed set.
+// Do claims the key, runs fn and completes the key with fn's result. A duplicate
+// gets the stored result, and fn does not run. If the stored result is a
+// permanent failure, the error is a [*PermanentError] with Replayed set.
 //
-// Do blocks while fn runs and, up to the guard's Wait, while another holds the
-// key. Its errors are fn's own; ErrInFlight, ErrMismatch, ErrLate,
-// ErrResultNotKept (the effect is complete but cannot be replayed);
-// ErrOutcomeUnknown (the key is Unknown, or the effect ran and its completion
-// could not be recorded: it may repeat); ErrLeaseLost (the effect ran or was
-// stopped, and its key was taken over or removed: it may have happened in part,
-// or twice); the store's; and that of Park. [Classify] has the class of each.
-// Only an error of nil, ErrResultNotKept or a *PermanentError means that the
-// message may be acknowledged.
+// Do blocks while fn runs. If another holder has the key, it also blocks for up
+// to the guard's Wait. Its errors are:
+//   - the error of fn;
+//   - ErrInFlight, ErrMismatch or ErrLate: fn did not run;
+//   - ErrResultNotKept: the effect is complete but cannot be replayed;
+//   - ErrOutcomeUnknown: the key is Unknown, or the effect ran and its
+//     completion could not be recorded, so it may repeat;
+//   - ErrLeaseLost: the effect ran or was stopped, and its key was taken over or
+//     removed, so the effect may have happened in part, or twice;
+//   - an error of the store or of Park.
+//
+// [Classify] returns the class of each. Acknowledge the message only if the error
+// is nil, ErrResultNotKept or a *PermanentError.
 func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
 	return g.DoCall(ctx, Call{Key: key}, fn)
 }
 
-// errNoEffect is the error of a call whose function is nil. No key is claimed.
+// errNoEffect is returned if the function is nil. No key is claimed.
 var errNoEffect = fmt.Errorf("semel: the function that takes the effect is nil: %w", ErrInvalidRequest)
 
-// DoCall is Do for a call with a fingerprint, a window or a time of its own.
+// DoCall is Do for a call with its own fingerprint, window or time.
 func (g *Guard) DoCall(ctx context.Context, call Call, fn Func) (Outcome, error) {
 	if fn == nil {
 		return Outcome{}, errNoEffect
@@ -44,7 +48,7 @@ func (g *Guard) DoCall(ctx context.Context, call Call, fn Func) (Outcome, error)
 	})
 }
 
-// resultFunc is an effect that says itself what kind of result it has.
+// resultFunc is an effect that sets the kind of its result itself.
 type resultFunc func(context.Context, Claim) (Result, error)
 
 func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome, error) {
@@ -61,8 +65,8 @@ func (g *Guard) doResult(ctx context.Context, call Call, fn resultFunc) (Outcome
 	return g.run(ctx, &call, answer.Claim, asked, fn)
 }
 
-// claim asks until the answer is final or the wait is over. It returns the
-// answer and the moment before it was asked for.
+// claim repeats the request until the answer is final or the wait is over. It
+// returns the answer and the time just before the request.
 func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time, error) {
 	req := [1]ClaimRequest{g.Request(call)}
 	start := time.Now()
@@ -73,7 +77,7 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 		g.ObserveDecision(call.Key, &answer[0], time.Since(asked))
 		switch {
 		case answer[0].Decision != Undecided:
-			err = nil // an answer counts, whatever the call says of others
+			err = nil // an answer counts, even if the call failed for other requests
 		case answer[0].Err != nil:
 			err = answer[0].Err
 		}
@@ -85,7 +89,7 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 		if answer[0].Decision != InFlight || left <= 0 {
 			return &answer[0], asked, nil
 		}
-		// Jitter keeps the waiters of one key apart.
+		// Jitter spreads the waiters of one key.
 		pause := min(left, pause/2+rand.N(pause))
 		if err := sleep(ctx, pause); err != nil {
 			return nil, asked, fmt.Errorf("semel: wait for %s: %w", call.Key, err)
@@ -93,8 +97,8 @@ func (g *Guard) claim(ctx context.Context, call *Call) (*ClaimAnswer, time.Time,
 	}
 }
 
-// ask sends claims once more if an answer was lost: the store knows its own
-// claims by their owners.
+// ask sends claims a second time if an answer was lost. This is safe: the store
+// recognises its own claims by their owners.
 func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error {
 	first := impersonal(ctx, g.store.Claim(ctx, reqs, answers))
 	if Classify(first) != ClassUnknown || ctx.Err() != nil || !slices.ContainsFunc(answers, unanswered) {
@@ -112,9 +116,9 @@ func (g *Guard) ask(ctx context.Context, reqs []ClaimRequest, answers []ClaimAns
 
 func unanswered(a ClaimAnswer) bool { return a.Decision == Undecided && a.Err == nil }
 
-// again returns the error of a call that was made again after the error first.
-// If that left the outcome open, a refusal now does not close it: the change
-// may have been made at first.
+// again returns the error of a repeated call; first is the error of the first
+// call. If first left the outcome open, a refusal now does not settle it: the
+// first call may have made the change.
 func again(first, err error) error {
 	if err == nil || Classify(first) != ClassUnknown {
 		return err
@@ -123,8 +127,8 @@ func again(first, err error) error {
 }
 
 // Settle turns an answer that grants nothing into the outcome and error that Do
-// would return. It is for those who claim by themselves, in a transaction of
-// their own for instance. It blocks while it parks a late message.
+// would return. Use it if you claim keys yourself, for instance in your own
+// transaction. It blocks while it parks a late message.
 func (g *Guard) Settle(ctx context.Context, call *Call, a *ClaimAnswer) (Outcome, error) {
 	switch a.Decision {
 	case Duplicate:
@@ -159,7 +163,7 @@ func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Tim
 	effect, beat := g.keep(ctx, held, asked)
 	returned := false
 	defer func() {
-		// fn panicked or called Goexit, which goes on after this.
+		// fn panicked or called Goexit, which continues after this function.
 		if !returned {
 			beat.stop()
 			g.release(ctx, held, true)
@@ -184,8 +188,8 @@ func (g *Guard) run(ctx context.Context, call *Call, claim Claim, asked time.Tim
 	return out, err
 }
 
-// resultOf returns what to store: the result, or the error's text if no retry
-// can mend it.
+// resultOf returns the result to store. For a permanent failure that is the
+// error's text.
 func resultOf(result Result, err error) Result {
 	var permanent *PermanentError
 	switch {
@@ -197,8 +201,7 @@ func resultOf(result Result, err error) Result {
 	return result
 }
 
-// inDoubt says of an effect's error whether the effect may have happened all
-// the same.
+// inDoubt reports whether the effect may have happened in spite of its error.
 func inDoubt(err error) bool {
 	for _, doubt := range []error{ErrOutcomeUnknown, ErrLeaseLost, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, doubt) {
@@ -208,10 +211,10 @@ func inDoubt(err error) bool {
 	return false
 }
 
-// finish completes keys whose effects are done and fills answers with the
-// errors that the callers get. The caller's context may have ended meanwhile,
-// and the record must be made all the same; it is tried again, which is safe,
-// until a lease's time has passed.
+// finish completes keys whose effects are done and fills answers with the errors
+// for the callers. The completion must be recorded even if the caller's context
+// has ended. finish retries until the length of a lease has passed; repeating a
+// completion is safe.
 func (g *Guard) finish(ctx context.Context, reqs []CompleteRequest, answers []error, began time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Lease)
 	defer cancel()
@@ -235,7 +238,8 @@ func (g *Guard) finish(ctx context.Context, reqs []CompleteRequest, answers []er
 	}
 }
 
-// finishWithout records that the effect is complete and its result not kept.
+// finishWithout records that the effect is complete and that its result was not
+// kept.
 func (g *Guard) finishWithout(ctx context.Context, req CompleteRequest) error {
 	req.Result = Result{Kind: NotKept}
 	var answer [1]error
@@ -245,7 +249,8 @@ func (g *Guard) finishWithout(ctx context.Context, req CompleteRequest) error {
 	return answer[0]
 }
 
-// completion reports how one completion went and returns the caller's error.
+// completion reports the outcome of one completion and returns the caller's
+// error.
 func (g *Guard) completion(req *CompleteRequest, err error, began time.Time) error {
 	switch {
 	case err == nil:
@@ -259,7 +264,7 @@ func (g *Guard) completion(req *CompleteRequest, err error, began time.Time) err
 	return fmt.Errorf("semel: %s: the effect ran, but its completion is not recorded: %w: %w", req.Key, ErrOutcomeUnknown, err)
 }
 
-// retryable says whether the same call of the store may succeed now.
+// retryable reports whether the same store call may succeed now.
 func retryable(err error) bool {
 	c := Classify(err)
 	return (c == ClassRetryable || c == ClassUnknown) && !errors.Is(err, ErrStoreFailed)
@@ -271,12 +276,11 @@ type heldKey struct {
 	claim Claim
 }
 
-// release gives claims back. Doubt makes them Unknown under the policy Hold.
-// An error is reported and otherwise left: the lease ends by itself.
+// release gives claims back. If doubt is set and the policy is Hold, the records
+// become Unknown. A failure is only reported: the lease ends by itself.
 //
-// The record of a later attempt stays and only its lease ends: that this
-// attempt had no effect says nothing of those before, and the next one must
-// know of them.
+// The record of a later attempt stays, and only its lease ends. This attempt had
+// no effect, but an earlier one may have had, and the next attempt must know.
 func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Lease)
 	defer cancel()
@@ -306,14 +310,14 @@ func (g *Guard) release(ctx context.Context, held []heldKey, doubt bool) {
 	}
 }
 
-// observeError tells of an answer of the store, if it is an error.
+// observeError reports the store's answer if it is an error.
 func (g *Guard) observeError(key Key, err error) {
 	if err != nil {
 		g.Observe(Event{Kind: EventStoreError, Key: key, Err: err})
 	}
 }
 
-// sleep waits for d or the end of ctx, whose cause it then returns.
+// sleep waits for d or until ctx ends. It then returns the cause of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -325,9 +329,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// impersonal returns an error of the store, or of a context, without a
-// PermanentError in it. That is of another message, with which somebody ended the
-// context as an errgroup does, and a caller may acknowledge what failed for good.
+// impersonal returns an error of the store or of a context without any
+// PermanentError in it. Such a PermanentError belongs to another message:
+// errgroup, for example, ends a context with it as the cause. A caller would
+// acknowledge its own message because of it.
 func impersonal(ctx context.Context, err error) error {
 	if _, permanent := errors.AsType[*PermanentError](err); !permanent {
 		return err

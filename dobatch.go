@@ -13,7 +13,7 @@ type BatchItem struct {
 	Index int
 	Call  *Call
 	Claim Claim
-	// Data is the result, nil for none, as a [Func] would return it.
+	// Data is the result, as a [Func] would return it. Nil means no result.
 	Data []byte
 	// Err is the error, as a Func would return it.
 	Err error
@@ -24,21 +24,20 @@ type BatchItem struct {
 // item that has none of its own.
 type BatchFunc func(ctx context.Context, fresh []*BatchItem) error
 
-// BatchOutcome is what became of one call of a batch.
+// BatchOutcome is the outcome of one call of a batch.
 type BatchOutcome struct {
 	Outcome
 	Err error
 }
 
-// DoBatch is Do for many calls, with one round trip for all their claims, one
-// call of fn, and one round trip for all their completions. The outcomes are
-// in the order of the calls; their errors are those of Do. It does not wait
-// for keys that others hold. A key that occurs twice among the calls is decided
-// in order: the second is a duplicate of the first if that succeeded, and runs
-// in a further call of fn if not.
+// DoBatch is Do for many calls. It uses one round trip for all claims, one call
+// of fn, and one round trip for all completions. The outcomes are in the order of
+// the calls, with the errors of Do. DoBatch does not wait for keys that others
+// hold. If a key occurs twice, the calls are decided in order. The second is a
+// duplicate if the first succeeded; otherwise it runs in another call of fn.
 //
-// The context of fn ends with the cause ErrLeaseLost when one of the leases is
-// lost.
+// When one of the leases is lost, the context of fn ends with the cause
+// ErrLeaseLost.
 func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []BatchOutcome {
 	outcomes := make([]BatchOutcome, len(calls))
 	todo := make([]int, 0, len(calls))
@@ -59,8 +58,8 @@ func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []Batch
 	return outcomes
 }
 
-// round decides and runs the calls of todo. It returns those that were in
-// flight only because an earlier one of the same round held the key.
+// round decides and runs the calls of todo. It returns the calls that were in
+// flight only because an earlier call of the same round held the key.
 func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []BatchOutcome, fn BatchFunc) (again []int) {
 	reqs := make([]ClaimRequest, len(todo))
 	for n, i := range todo {
@@ -107,7 +106,7 @@ func (g *Guard) runBatch(ctx context.Context, fresh []*BatchItem, asked time.Tim
 	effect, beat := g.keep(ctx, held, asked)
 	returned := false
 	defer func() {
-		// fn panicked or called Goexit, which goes on after this.
+		// fn panicked or called Goexit, which continues after this function.
 		if !returned {
 			beat.stop()
 			g.release(ctx, held, true)

@@ -1,17 +1,19 @@
-// Package semel makes a message, an event or a request take effect once,
-// although every reliable system delivers it more than once.
+// Package semel makes a message, an event or a request take effect once. Every
+// reliable transport may deliver it more than once.
 //
-// A [Guard] wraps a [Store]. Its Do claims a [Key], runs the effect and
-// completes the key with the effect's result; a second delivery of the same
-// key gets the stored result and the effect does not run again. A claim has a
-// lease, so that a crash cannot lose the message, and a fencing token, so that
-// a holder that was thought dead cannot overwrite its successor.
+// A [Guard] wraps a [Store]. Its Do method claims a [Key], runs the effect and
+// completes the key with the effect's result. A second delivery of the same key
+// gets the stored result; the effect does not run again. Each claim has a lease
+// and a fencing token. The lease keeps a crash from losing the message. The token
+// keeps a holder that was thought dead from overwriting its successor.
 //
-// Two rules hold everywhere in this module. A delivery is called a duplicate
-// only when a completed effect of the same key stands behind it. And doubt is
-// resolved to "process again" unless the caller says otherwise.
+// Two rules hold everywhere in this module:
+//   - A delivery is called a duplicate only if an effect of the same key has
+//     completed.
+//   - When in doubt, Semel processes the message again, unless the caller chose
+//     otherwise.
 //
-// The package imports the standard library alone. Stores live in
-// store/memstore and store/logstore; store/storetest is the suite that every
-// store passes.
+// The package imports only the standard library. Stores live in store/memstore,
+// store/logstore and other packages under store. Every store passes the suite in
+// store/storetest.
 package semel

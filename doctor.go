@@ -2,24 +2,24 @@ package semel
 
 import "context"
 
-// Doctor is the ability of a store to say whether its server is configured to
-// keep the store's promise.
+// Doctor is implemented by a store that can check whether its server is
+// configured to keep the store's promise.
 type Doctor interface {
-	// Examine connects and asks. It changes nothing. Each thing that was looked
-	// at is one finding, also where all is well; an error means that the
-	// examination itself failed, and the findings so far come with it.
+	// Examine connects to the server and checks its settings. It changes nothing.
+	// Each check yields one finding, even if all is well. An error means that the
+	// examination itself failed; it comes with the findings so far.
 	Examine(ctx context.Context) ([]Finding, error)
 }
 
-// Severity grades a finding.
+// Severity is the severity of a finding.
 type Severity uint8
 
 const (
-	// Fine: as it should be.
+	// Fine: the setting is right.
 	Fine Severity = iota
 	// Notice: worth knowing; the promise holds.
 	Notice
-	// Warning: the promise holds with an exception that the finding names.
+	// Warning: the promise holds, except in the case that the finding names.
 	Warning
 	// Broken: the promise does not hold.
 	Broken
@@ -40,16 +40,17 @@ func (s Severity) String() string {
 	return "invalid"
 }
 
-// Finding is one thing an examination found.
+// Finding is one result of an examination.
 type Finding struct {
 	Severity Severity
-	// Subject is what was looked at, in the server's own words where it has
-	// one: "maxmemory-policy", "synchronous_commit".
+	// Subject is the setting or object that was checked. It is the server's own
+	// name if there is one: "maxmemory-policy", "synchronous_commit".
 	Subject string
-	// Found is what is there: "allkeys-lru". It never holds a secret.
+	// Found is the present value, for example "allkeys-lru". It never holds a
+	// secret.
 	Found string
-	// Cost says what it costs the promise. It is empty if Severity is Fine.
+	// Cost says how the promise suffers. It is empty if Severity is Fine.
 	Cost string
-	// Remedy says what to do. It is empty if there is nothing to do.
+	// Remedy says what to do. It is empty if nothing needs to be done.
 	Remedy string
 }

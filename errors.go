@@ -8,56 +8,55 @@ import (
 	"time"
 )
 
-// Sentinels to branch on with errors.Is.
+// Sentinel errors. Compare them with errors.Is.
 var (
 	// ErrInvalidKey: the key is empty or too long. See [Key.Validate].
 	ErrInvalidKey = errors.New("invalid key")
-	// ErrInvalidRequest: a request or option is out of its bounds.
+	// ErrInvalidRequest: a request or option is out of bounds.
 	ErrInvalidRequest = errors.New("invalid request")
-	// ErrInFlight: another holder's lease runs. Returned by a Guard whose Wait
-	// is over, as an [*InFlightError].
+	// ErrInFlight: another holder has a running lease. A Guard returns it as an
+	// [*InFlightError] when its Wait is over.
 	ErrInFlight = errors.New("in flight elsewhere")
 	// ErrMismatch: the key was used with another payload.
 	ErrMismatch = errors.New("key used with another payload")
-	// ErrOutcomeUnknown: whether the change, or the effect, happened is not
-	// known. Never to be read as success or as failure.
+	// ErrOutcomeUnknown: it is not known whether the change, or the effect,
+	// happened. Never treat it as success or as failure.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrLate: the message is older than the window can answer for.
+	// ErrLate: the message is older than the window.
 	ErrLate = errors.New("older than the window")
 	// ErrStaleToken: the token does not hold the key. See [*StaleTokenError].
 	ErrStaleToken = errors.New("stale token")
-	// ErrLeaseLost is the cause with which the context of an effect is
-	// cancelled, and the error of a Guard whose completion came too late. The
-	// effect may have happened in part, whole, or twice.
+	// ErrLeaseLost: another holder may have the key. It is the cause that cancels
+	// the context of an effect, and the error of a Guard whose completion came too
+	// late. The effect may have happened in part, completely, or twice.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrNotUnknown: Resolve was asked for a record that is not unknown.
+	// ErrNotUnknown: Resolve was called for a record that is not Unknown.
 	ErrNotUnknown = errors.New("record is not unknown")
-	// ErrResultTooLarge: the result exceeds what the store keeps.
+	// ErrResultTooLarge: the result is larger than the store keeps.
 	ErrResultTooLarge = errors.New("result too large for the store")
-	// ErrResultNotKept: a duplicate's effect is complete, but its result was
-	// too large to be stored, so it cannot be replayed.
+	// ErrResultNotKept: the effect of a duplicate is complete. Its result was too
+	// large to store and cannot be replayed.
 	ErrResultNotKept = errors.New("result was not kept")
-	// ErrStoreFull: the store is at its limit; nothing was forgotten for it.
+	// ErrStoreFull: the store is at its limit. It deleted nothing to make room.
 	ErrStoreFull = errors.New("store is full")
-	// ErrStoreUnavailable: the store could not be reached, and nothing was
-	// changed.
+	// ErrStoreUnavailable: the store could not be reached. Nothing was changed.
 	ErrStoreUnavailable = errors.New("store unavailable")
-	// ErrStoreFailed: the store stopped after a failed write or sync. It must
-	// be opened again.
+	// ErrStoreFailed: the store stopped after a failed write or sync. It must be
+	// reopened.
 	ErrStoreFailed = errors.New("store failed")
-	// ErrCorrupt: stored data fails its checksum or its format.
+	// ErrCorrupt: stored data has a wrong checksum or format.
 	ErrCorrupt = errors.New("corrupt store")
 	// ErrClosed: the store is closed.
 	ErrClosed = errors.New("closed")
 )
 
-// StaleTokenError refuses a change whose token does not hold the key: the
-// lease ended and another claim was granted, or the key was released,
-// completed under another token, resolved or forgotten.
+// StaleTokenError refuses a change because its token does not hold the key.
+// Either the lease ended and another claim was granted, or the key was released,
+// completed under another token, resolved or deleted.
 type StaleTokenError struct {
 	Key   Key
 	Token Token
-	// State and Current are what the store holds instead.
+	// State and Current are the present record in the store.
 	State   State
 	Current Token
 }
@@ -67,17 +66,17 @@ func (e *StaleTokenError) Error() string {
 	return fmt.Sprintf("semel: token %d does not hold key %s: it is %s under token %d", e.Token, e.Key, e.State, e.Current)
 }
 
-// Is reports that the error is an ErrStaleToken.
+// Is reports whether target is ErrStaleToken.
 func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken }
 
-// InFlightError says who holds a key and until when.
+// InFlightError says which holder has a key, and until when.
 type InFlightError struct {
 	Key Key
-	// Holder is the name of the holder, or says what it is where it has no name:
-	// a transaction that has not committed, for instance. It is empty if the
-	// holder claimed without a name.
+	// Holder is the name of the holder. If the holder is an uncommitted
+	// transaction, for instance, Holder says so. It is empty if the holder claimed
+	// without a name.
 	Holder string
-	// LeaseEnd is zero where the key is held without a lease: by a transaction.
+	// LeaseEnd is zero if the key is held without a lease, by a transaction.
 	LeaseEnd time.Time
 }
 
@@ -90,19 +89,19 @@ func (e *InFlightError) Error() string {
 		e.Key, named(e.Holder), e.LeaseEnd.UTC().Format(time.RFC3339Nano))
 }
 
-// Is reports that the error is an ErrInFlight.
+// Is reports whether target is ErrInFlight.
 func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
 
-// named returns the name of a holder, or words for one without a name.
+// named returns the name of a holder, or a description if it has no name.
 func named(holder string) string { return cmp.Or(holder, "a holder without a name") }
 
-// PermanentError marks an effect's error as one that no retry will mend. A
-// Guard records it as the key's result: the effect does not run again, and a
+// PermanentError marks an effect's error as permanent: retries cannot fix it. A
+// Guard records it as the key's result. The effect does not run again, and a
 // duplicate gets a PermanentError with the same text.
 type PermanentError struct {
-	// Err is the cause. For a replayed error it has only the text.
+	// Err is the cause. A replayed error keeps only its text.
 	Err error
-	// Replayed says that the effect failed in an earlier delivery.
+	// Replayed reports whether the effect failed in an earlier delivery.
 	Replayed bool
 }
 
@@ -120,7 +119,7 @@ func Permanent(err error) error {
 	return &PermanentError{Err: err}
 }
 
-// Class says what may follow an error.
+// Class says how to react to an error.
 type Class uint8
 
 const (
@@ -130,8 +129,8 @@ const (
 	ClassRetryable
 	// ClassPermanent: nothing was changed, and the same call will fail again.
 	ClassPermanent
-	// ClassUnknown: the change may have been made. Ask again: every verb of a
-	// Store recognises its own repetition.
+	// ClassUnknown: the change may have been made. Repeat the call: every Store
+	// method recognises its own repetition.
 	ClassUnknown
 )
 
@@ -150,12 +149,12 @@ func (c Class) String() string {
 	return "invalid"
 }
 
-// Classify says what may follow an error of a Store or a Guard. No other place
-// decides that. An error that it does not know is an unknown outcome. An error
+// Classify returns the class of an error of a Store or a Guard. It is the only
+// place that decides this. An unrecognised error is an unknown outcome. An error
 // that wraps several others is an unknown outcome if one of them leaves the
-// outcome open: a lost lease does, although it wraps the [*StaleTokenError] of
-// the refused completion. Only a [*PermanentError] counts before that, because
-// the effect itself has said how it ended.
+// outcome open. A lost lease does, although it wraps the [*StaleTokenError] of
+// the refused completion. Only a [*PermanentError] takes precedence, because the
+// effect itself reported how it ended.
 func Classify(err error) Class {
 	var permanent *PermanentError
 	switch {
@@ -172,17 +171,17 @@ func Classify(err error) Class {
 	return ClassUnknown
 }
 
-// classes are tried from the top. What leaves the outcome open stands first, so
-// that the reason behind it is not read as "nothing was changed". Only the ends
-// of contexts stand last: an error that says what happened often wraps one.
+// classes are checked from the top. Errors that leave the outcome open come
+// first, so that a wrapped error is not read as "nothing was changed". Context
+// errors come last, because an error that says what happened often wraps one.
 var classes = [...]struct {
 	err   error
 	class Class
 }{
 	{ErrOutcomeUnknown, ClassUnknown},
-	// The effect has begun, and may have happened in part or twice.
+	// The effect has started, and may have happened in part or twice.
 	{ErrLeaseLost, ClassUnknown},
-	// A failed store may have written what it could not sync.
+	// A failed store may have written data that it could not sync.
 	{ErrStoreFailed, ClassUnknown},
 	{ErrInvalidKey, ClassPermanent},
 	{ErrInvalidRequest, ClassPermanent},

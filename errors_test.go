@@ -20,7 +20,7 @@ func TestClassifyNeverReadsDoubtAsFailure(t *testing.T) {
 		{errors.New("never heard of it"), semel.ClassUnknown},
 		{context.DeadlineExceeded, semel.ClassUnknown},
 		{fmt.Errorf("x: %w", semel.ErrStoreUnavailable), semel.ClassRetryable},
-		// Both at once: the doubt wins.
+		// Both errors: the unknown outcome wins.
 		{fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable), semel.ClassUnknown},
 		{&semel.StaleTokenError{}, semel.ClassPermanent},
 		{&semel.InFlightError{}, semel.ClassRetryable},

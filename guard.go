@@ -18,39 +18,39 @@ const (
 	DefaultWindow = 24 * time.Hour
 )
 
-// ExpiryPolicy says what follows when a lease ends without completion or
-// release: its holder crashed, or lost the store.
+// ExpiryPolicy says what happens when a lease ends without completion or release.
+// Its holder crashed, or could not reach the store.
 type ExpiryPolicy uint8
 
 const (
-	// Retry lets the next delivery claim the key again: the effect may repeat,
-	// under a higher token. Attempt is above 1 as long as the store knows the claim
-	// that ended: a store in the process forgets it with the process, one that is
-	// shared an hour later.
+	// Retry lets the next delivery claim the key again. The effect may repeat, with
+	// a higher token. Attempt is above 1 as long as the store remembers the claim
+	// that ended. A store inside the process forgets it with the process; a shared
+	// store forgets it an hour later.
 	Retry ExpiryPolicy = iota
-	// Hold makes the key Unknown until somebody resolves it: the effect does
-	// not repeat by itself.
+	// Hold makes the key Unknown until an operator or a Resolver call resolves it.
+	// The effect does not repeat by itself.
 	Hold
 )
 
-// LatePolicy says what follows a message that is older than its window, of
-// which no record is left: whether it had its effect is not known.
+// LatePolicy says what happens to a message that is older than its window and has
+// no record left. It is not known whether such a message had its effect.
 type LatePolicy uint8
 
 const (
 	// LateReject returns ErrLate.
 	LateReject LatePolicy = iota
-	// LateRun runs the effect: it may be the second time.
+	// LateRun runs the effect. It may be the second time.
 	LateRun
-	// LatePark hands the message to GuardOptions.Park. When that succeeded, the
-	// outcome is Late without error: the message may be acknowledged.
+	// LatePark hands the message to GuardOptions.Park. If that succeeds, the
+	// outcome is Late without an error, and the message may be acknowledged.
 	LatePark
 )
 
 // GuardOptions are the options of [NewGuard]. The zero value is valid.
 type GuardOptions struct {
-	// Name tells people which process holds a key. Defaults to host and
-	// process id. A random suffix is always added.
+	// Name shows operators which process holds a key. Defaults to host and process
+	// id. A random suffix is always added.
 	Name string
 	// Lease is how long a claim lasts without a heartbeat. Defaults to 30 s.
 	// Must be at least 1 ms.
@@ -58,47 +58,47 @@ type GuardOptions struct {
 	// Heartbeat is how often the lease is extended while an effect runs.
 	// Defaults to a third of the lease. Must be shorter than the lease.
 	Heartbeat time.Duration
-	// Window is how long a key is remembered from completion. The store may
-	// remember it longer by up to its Traits.Tick, which is 2.6 s for a
-	// memstore with default options. Defaults to 24 h. Must be above 0; it may
-	// be Forever.
+	// Window is how long a key is remembered after completion. The store may
+	// remember it longer by up to its Traits.Tick, which is 2.6 s for a memstore
+	// with default options. Defaults to 24 h. Must be above 0; it may be Forever.
 	Window time.Duration
-	// OnLeaseExpired says what follows a lost holder. Defaults to Retry.
+	// OnLeaseExpired says what happens to the key of a lost holder. Defaults to
+	// Retry.
 	OnLeaseExpired ExpiryPolicy
-	// Wait is how long a delivery waits for a key that another holds before
-	// it gets an InFlightError. Defaults to 0: it does not wait.
+	// Wait is how long a delivery waits for a key that another holder has. Then it
+	// gets an InFlightError. Defaults to 0: it does not wait.
 	Wait time.Duration
-	// OnLate says what follows a message that is older than the window can
-	// answer for. Defaults to LateReject.
+	// OnLate says what happens to a message that is older than the window. Defaults
+	// to LateReject.
 	OnLate LatePolicy
-	// Park puts a late message aside, durably, with its reason. It is called
-	// under OnLate: LatePark, which needs it, from the goroutine of Do. Its
-	// error is the error of Do. Defaults to none.
+	// Park stores a late message durably with its reason. OnLate: LatePark requires
+	// it. Do calls it from its own goroutine and returns its error. Defaults to
+	// none.
 	Park func(ctx context.Context, call *Call, reason error) error
-	// MaxResult is the longest result in bytes that effects return, where that
-	// is known. NewGuard refuses a store that keeps less with
-	// ErrResultTooLarge, before any effect ran. Without it, an effect whose
-	// result turns out too long is complete, and its result is not kept.
-	// Defaults to 0: not known. Must not be negative.
+	// MaxResult is the maximum size in bytes of the results that effects return, if
+	// you know it. NewGuard then returns ErrResultTooLarge for a store that keeps
+	// less, before any effect runs. If it is not set and a result is too large, the
+	// effect is complete and its result is not kept. Defaults to 0: not known. Must
+	// not be negative.
 	MaxResult int64
-	// MaxJoin is the most single requests that are joined into one call of the
-	// store. Defaults to 1024. Must not be negative.
+	// MaxJoin is the maximum number of single requests that are joined into one
+	// store call. Defaults to 1024. Must not be negative.
 	MaxJoin int
-	// Observer is told of decisions and incidents. Defaults to none.
+	// Observer receives decisions and incidents. Defaults to none.
 	Observer Observer
 }
 
-// Guard is policy around a store: it claims a key, runs the effect and
+// Guard is a policy around a store: it claims a key, runs the effect and
 // completes the key. It is safe for concurrent use and has nothing to close.
 type Guard struct {
 	store Store
 	opts  GuardOptions
-	many  ManyObserver // the observer, if it is one
+	many  ManyObserver // the observer, if it is a ManyObserver
 	nonce atomic.Uint64
 }
 
-// NewGuard returns a guard of a store. Nil options are the zero options. All
-// options that are out of bounds are named in one error, which wraps
+// NewGuard returns a guard around a store. Nil options are the zero options. If
+// options are out of bounds, one error names all of them; it wraps
 // ErrInvalidRequest.
 func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	if store == nil {
@@ -130,8 +130,8 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	if t := store.Traits(); o.MaxResult > 0 && (!t.Results || t.MaxResult > 0 && t.MaxResult < o.MaxResult) {
 		return nil, fmt.Errorf("semel: GuardOptions.MaxResult: effects return up to %d bytes, the store keeps %d: %w", o.MaxResult, t.MaxResult, ErrResultTooLarge)
 	}
-	// Two guards of one name, in one process or after a restart, must never
-	// recognise each other's claims.
+	// Two guards with the same name must never recognise each other's claims, in
+	// one process or after a restart.
 	var unique [8]byte
 	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
 	o.Name += "/" + hex.EncodeToString(unique[:])
@@ -177,9 +177,9 @@ func (o *GuardOptions) validate() error {
 // Store returns the guard's store, with its concurrent single calls joined.
 func (g *Guard) Store() Store { return g.store }
 
-// MeasureWindow asks the store for the age of its oldest record and reports it
-// to the observer beside the window that the guard promises. It blocks for one
-// call and does nothing if the store does not count.
+// MeasureWindow asks the store for the age of its oldest record. It reports the
+// age to the observer, together with the window that the guard promises. It
+// blocks for one store call. It does nothing if the store is not a Counter.
 func (g *Guard) MeasureWindow(ctx context.Context) error {
 	counter, ok := Ability[Counter](g.store)
 	if !ok {
@@ -193,42 +193,42 @@ func (g *Guard) MeasureWindow(ctx context.Context) error {
 	return nil
 }
 
-// Call is one delivery as a guard sees it. Only Key is required.
+// Call is one delivery for a guard. Only Key is required.
 type Call struct {
 	Key Key
-	// Fingerprint of the payload: another payload under the same key gets
-	// ErrMismatch.
+	// Fingerprint is the digest of the payload. Another payload under the same key
+	// gets ErrMismatch.
 	Fingerprint Fingerprint
 	// Window replaces the guard's window if it is above 0.
 	Window time.Duration
-	// Time is the message's own time. With it, a message that is older than
-	// the window, and of which no record is left, is late.
+	// Time is the message's own time. If it is set, a message is late when it is
+	// older than the window and has no record left.
 	Time time.Time
 }
 
-// Outcome is what became of a call without error.
+// Outcome is the outcome of a call without an error.
 type Outcome struct {
-	// Decision is Fresh if the effect ran now, Duplicate if it had run before.
+	// Decision is Fresh if the effect ran now, Duplicate if it ran before.
 	Decision Decision
-	// Attempt is the attempt that ran now; 0 for a duplicate.
+	// Attempt is the attempt that ran now. It is 0 for a duplicate.
 	Attempt int
-	// Result is the effect's, of now or as stored.
+	// Result is the effect's result, either new or from the store.
 	Result Result
 }
 
-// Func is an effect. It must return before its context's end is long past: the
-// context ends with the cause [ErrLeaseLost] when another may have taken the
-// key over. A nil result means that there is none; an empty one is a result.
+// Func is an effect. It must return soon after its context ends. The context ends
+// with the cause [ErrLeaseLost] when another holder may have taken the key over.
+// A nil result means that there is no result. An empty one is a result.
 //
-// An error releases the key, so that the next delivery runs the effect again;
-// an error made by [Permanent] is recorded as the result instead. An error
-// that wraps [ErrOutcomeUnknown] or an error of a context leaves open whether
-// the effect happened: under the policy Hold it makes the key Unknown, and so
-// does a panic.
+// After an error, the key is released and the next delivery runs the effect
+// again. An error made by [Permanent] is recorded as the result instead. An error
+// that wraps [ErrOutcomeUnknown] or a context error leaves open whether the
+// effect happened. Under the policy Hold, such an error makes the key Unknown,
+// and so does a panic.
 type Func func(ctx context.Context, claim Claim) (result []byte, err error)
 
-// Request returns the claim that Do would ask a store for, under an owner that
-// no other claim has.
+// Request returns the claim request that Do would send to a store. Its owner is
+// unique to this request.
 func (g *Guard) Request(c *Call) ClaimRequest {
 	req := ClaimRequest{
 		Key:         c.Key,
@@ -252,15 +252,15 @@ func (g *Guard) window(c *Call) time.Duration {
 	return g.opts.Window
 }
 
-// Observe tells the guard's observer, if it has one.
+// Observe reports an event to the guard's observer, if it has one.
 func (g *Guard) Observe(e Event) {
 	if g.opts.Observer != nil {
 		g.opts.Observer.Observe(e)
 	}
 }
 
-// ObserveDecisions is ObserveDecision for all answers of a call. It tells a
-// [ManyObserver] once of the keys that were claimed for the first time.
+// ObserveDecisions is ObserveDecision for all answers of a call. It reports the
+// keys that were claimed for the first time to a [ManyObserver] in one call.
 func (g *Guard) ObserveDecisions(reqs []ClaimRequest, answers []ClaimAnswer, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return
@@ -280,8 +280,9 @@ func (g *Guard) ObserveDecisions(reqs []ClaimRequest, answers []ClaimAnswer, ela
 	}
 }
 
-// ObserveCompletions tells the guard's observer of the requests to which there was
-// no error, elapsed after their claims. It tells a [ManyObserver] once.
+// ObserveCompletions reports completed requests to the guard's observer. It skips
+// requests with an error. elapsed is the time since their claims. It reports them
+// to a [ManyObserver] in one call.
 func (g *Guard) ObserveCompletions(reqs []CompleteRequest, errs []error, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return
@@ -301,8 +302,8 @@ func (g *Guard) ObserveCompletions(reqs []CompleteRequest, errs []error, elapsed
 	}
 }
 
-// ObserveDecision tells the guard's observer of an answer that came after
-// elapsed. It is for those who claim by themselves: see Settle.
+// ObserveDecision reports an answer to the guard's observer. elapsed is the
+// latency of the claim. Use it if you claim keys yourself; see Settle.
 func (g *Guard) ObserveDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return

@@ -12,7 +12,7 @@ import (
 )
 
 // TestWhoWaitsDoesNotFailForGoodByAnothersError ends the context of one call with
-// the error of another, as errgroup does.
+// the error of another call, as errgroup does.
 func TestWhoWaitsDoesNotFailForGoodByAnothersError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{Wait: time.Minute})
@@ -31,8 +31,8 @@ func TestWhoWaitsDoesNotFailForGoodByAnothersError(t *testing.T) {
 	})
 }
 
-// TestAClaimDoesNotFailForGoodByAnothersError has a store that says why the context
-// of the call ended.
+// TestAClaimDoesNotFailForGoodByAnothersError uses a store that returns the cause
+// that ended the context of the call.
 func TestAClaimDoesNotFailForGoodByAnothersError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	store := &hooked{Store: newStore(t, nil)}

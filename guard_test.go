@@ -232,8 +232,8 @@ func TestLostHolderIsRetriedWithAHigherAttempt(t *testing.T) {
 	})
 }
 
-// TestFailedTakeOverDoesNotHideTheAttemptBefore: that the second attempt had no
-// effect says nothing of the first.
+// TestFailedTakeOverDoesNotHideTheAttemptBefore: the second attempt had no
+// effect, which proves nothing about the first.
 func TestFailedTakeOverDoesNotHideTheAttemptBefore(t *testing.T) {
 	broken := errors.New("target is down")
 	for name, do := range map[string]func(*testing.T, *semel.Guard) error{
@@ -322,7 +322,7 @@ func TestLateCompletionIsRefusedAndSaidSo(t *testing.T) {
 		slow := newGuard(t, store, semel.GuardOptions{Lease: time.Second, Observer: &j})
 		quick := newGuard(t, store, semel.GuardOptions{Lease: time.Second, Wait: time.Minute})
 		out, err := slow.Do(t.Context(), orderKey, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
-			// It does not heed its context, and another takes the key over.
+			// The effect ignores its context, and another holder takes the key over.
 			if out, err := quick.Do(t.Context(), orderKey, j.effect("second")); err != nil || out.Attempt != 2 {
 				t.Errorf("take-over: %+v, %v", out, err)
 			}

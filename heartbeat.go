@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// heartbeat extends the leases of keys while their effects run, and ends the
-// effects' context when a lease is lost. A timer starts each beat, so that an
-// effect that is shorter than a beat costs no goroutine.
+// heartbeat extends the leases of keys while their effects run. It ends the
+// effects' context when a lease is lost. A timer starts each beat, so an effect
+// shorter than one beat needs no goroutine.
 type heartbeat struct {
 	guard *Guard
 	held  []heldKey
 	began time.Time
-	// lose ends the effects' context. The beats have a context of their own:
-	// they go on after the caller cancelled, until the effects have returned.
+	// lose ends the effects' context. The beats have their own context: they
+	// continue after the caller cancels, until the effects have returned.
 	lose    context.CancelCauseFunc
 	beating context.Context
 	end     context.CancelFunc
 
-	mu      sync.Mutex // guards the fields below; a beat holds it all along
+	mu      sync.Mutex // guards the fields below; held for the whole of a beat
 	timer   *time.Timer
 	stopped bool
-	// sure is until when the leases surely last: one lease from the moment
-	// before the last request that succeeded.
+	// sure is the time until which the leases certainly last: the start of the last
+	// successful request plus one lease.
 	sure time.Time
 }
 
-// keep starts the heartbeat of keys that were asked for at asked. The context
-// it returns is the one for the effects.
+// keep starts the heartbeat of keys whose claims were requested at asked. It
+// returns the context for the effects.
 func (g *Guard) keep(ctx context.Context, held []heldKey, asked time.Time) (context.Context, *heartbeat) {
 	effect, lose := context.WithCancelCause(ctx)
 	h := &heartbeat{guard: g, held: held, began: asked, lose: lose, sure: asked.Add(g.opts.Lease)}
@@ -41,8 +41,8 @@ func (g *Guard) keep(ctx context.Context, held []heldKey, asked time.Time) (cont
 	return effect, h
 }
 
-// stop ends the heartbeat: when it returns no beat runs, nor will one. It
-// waits at most for the store to notice that its call was cancelled.
+// stop ends the heartbeat. After it returns, no beat runs or will run. It waits
+// at most until the store notices that its call was cancelled.
 func (h *heartbeat) stop() {
 	h.end()
 	h.lose(nil)
@@ -94,7 +94,7 @@ func (h *heartbeat) beat() {
 	h.timer.Reset(min(left, g.opts.Heartbeat/4+time.Millisecond))
 }
 
-// lost ends the effects. The beats end with it.
+// lost ends the effects. The beats end with them.
 func (h *heartbeat) lost(key Key, err error) {
 	h.guard.Observe(Event{Kind: EventLeaseLost, Key: key, Err: err})
 	h.lose(fmt.Errorf("semel: %s: %w: %w", key, ErrLeaseLost, err))

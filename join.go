@@ -8,16 +8,17 @@ import (
 	"sync"
 )
 
-// Joined is a store whose concurrent single calls are joined into batches.
-// While one call of a verb runs, the single requests that arrive gather; when
-// it ends they go together, and where the store works on several calls at once
-// also when half as many have gathered as are under way. There is no timer: a
-// lone caller never waits, and where there were others lately, who is to make
-// the call only lets those run before that can. Calls with several requests pass
-// through unchanged. A caller whose request was answered gets no error of the
-// others.
+// Joined is a store that joins concurrent single requests into batches. While one
+// call of a method runs, single requests that arrive are queued. They go together
+// when the call ends. If the store accepts several concurrent calls, they also go
+// when the queue holds half as many requests as are under way.
 //
-// It is safe for concurrent use. It starts no goroutines.
+// There is no timer, so a lone caller never waits. If other callers were active
+// recently, the leader of a batch first yields to goroutines that can run. Calls
+// with several requests pass through unchanged. A caller whose request was
+// answered does not get the error of other requests.
+//
+// Joined is safe for concurrent use. It starts no goroutines.
 type Joined struct {
 	store    Store
 	through  bool // the store joins calls itself
@@ -29,15 +30,16 @@ type Joined struct {
 
 var _ Store = (*Joined)(nil)
 
-// Join wraps a store. At most most requests go in one call; 0 is 1024. A
-// store that is joined already is returned as it is.
+// Join wraps a store. At most most requests go in one call; 0 means 1024. A store
+// that is already joined is returned unchanged.
 //
-// A store with a method JoinsCalls() gets each call as it comes. It joins them
-// itself where that pays: calls that it answers from memory must not wait for
-// those that take a round trip. For a store with a method JoinLanes() int, which
-// works on several calls at once, so many calls of a verb may run at once. With
-// a method JoinSizes() (least, most int) a further one begins with at least
-// least requests, and none takes more than most.
+// The store may have these methods:
+//   - JoinsCalls(): the store joins calls itself where that pays, and gets each
+//     call as it comes. Calls that it answers from memory must not wait for calls
+//     that take a round trip.
+//   - JoinLanes() int: the store accepts this many concurrent calls of a method.
+//   - JoinSizes() (least, most int): a further concurrent call starts with at
+//     least least requests. No call takes more than most.
 func Join(store Store, most int) *Joined {
 	if j, ok := store.(*Joined); ok {
 		return j
@@ -55,7 +57,7 @@ func Join(store Store, most int) *Joined {
 		least, room := l.JoinSizes()
 		plan.least, plan.most = least, min(most, room)
 	}
-	refused := func(a *error) bool { return *a != nil } // nil may be no answer
+	refused := func(a *error) bool { return *a != nil } // nil may mean that there is no answer
 	j.claim.init(plan, store.Claim, func(a *ClaimAnswer) bool { return !unanswered(*a) })
 	j.complete.init(plan, store.Complete, refused)
 	j.release.init(plan, store.Release, refused)
@@ -103,8 +105,8 @@ func (j *Joined) Traits() Traits { return j.store.Traits() }
 // Unwrap returns the store below.
 func (j *Joined) Unwrap() Store { return j.store }
 
-// giveBack releases claims that were granted to callers who had gone: nobody
-// will use them, and the lease should not have to run out first.
+// giveBack releases claims that were granted to callers who had gone. Otherwise
+// the keys would stay blocked until the leases end.
 func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) {
 	var back []ReleaseRequest
 	for i, a := range answers {
@@ -113,59 +115,59 @@ func (j *Joined) giveBack(ctx context.Context, reqs []ClaimRequest, answers []Cl
 		}
 	}
 	if len(back) > 0 {
-		// A failure is mended by the end of the lease.
+		// If this fails, the lease ends by itself.
 		_ = j.store.Release(ctx, back, make([]error, len(back)))
 	}
 }
 
-// joiner joins the single calls of one verb.
+// joiner joins the single calls of one store method.
 type joiner[Req, Ans any] struct {
 	call   func(context.Context, []Req, []Ans) error
 	orphan func(context.Context, []Req, []Ans)
-	// filled tells an answer from none.
+	// filled reports whether an answer was given.
 	filled func(*Ans) bool
-	// silent: what succeeded has an empty answer too. So a caller whose call
-	// failed, maybe for the requests of others, repeats its own alone.
+	// silent: success leaves the answer empty as well. So a caller whose call
+	// failed, maybe because of other requests, repeats its own request alone.
 	silent bool
 	joinPlan
 
-	idle sync.Pool // of *caller[Ans]
+	idle sync.Pool // holds *caller[Ans]
 
-	mu      sync.Mutex // guards the fields below, and of batches what is not their leader's
-	running int        // calls of this verb that run, and batches that have a leader
-	carried int        // requests in the calls that run
+	mu      sync.Mutex // guards the fields below, and the batch fields that do not belong to a leader
+	running int        // running calls of this method, and batches that have a leader
+	carried int        // requests in the running calls
 	crowded bool       // the last call had several requests, or others waited for its end
 	queue   []*joint[Req, Ans]
 	spare   []*joint[Req, Ans]
 }
 
-// joinPlan is how much goes together.
+// joinPlan limits the size and number of calls.
 type joinPlan struct {
-	lanes int // calls of a verb that may run at once
-	least int // requests that are worth a further call
-	most  int // requests in one call
+	lanes int // maximum concurrent calls of a method
+	least int // minimum requests for a further concurrent call
+	most  int // maximum requests in one call
 }
 
-// joint is a batch of requests of different callers. While it is in the queue
-// others may join it; when its leader takes it out it is the leader's, except
-// for the fields that callers who give up need.
+// joint is a batch of requests from different callers. While it is queued, more
+// requests may join it. Once its leader takes it out, it belongs to the leader,
+// except for the fields that callers need when they give up.
 type joint[Req, Ans any] struct {
 	reqs    []Req
 	answers []Ans
-	callers []*caller[Ans] // nil: the caller of this request no longer waits
+	callers []*caller[Ans] // nil if the caller of this request no longer waits
 	waiting int
-	led     bool               // one of its callers leads it, or was told to
-	over    bool               // the answers are on their way to the callers
-	cancel  context.CancelFunc // ends the call; set while it runs
+	led     bool               // one of its callers leads it, or was appointed to
+	over    bool               // the answers are being handed out
+	cancel  context.CancelFunc // cancels the call; set while it runs
 }
 
-// caller waits for the answer to one request. A channel of its own, used again
-// and again, is cheaper than one that all callers of a batch contend for.
+// caller waits for the answer to one request. A reused channel for each caller is
+// cheaper than one channel for which all callers of a batch contend.
 type caller[Ans any] struct {
-	answer *Ans // where the answer goes
+	answer *Ans // where the answer is written
 	err    error
-	shared bool      // others were in the call
-	wake   chan bool // has room for one: true to lead the batch, false when the answer is there
+	shared bool      // the call had requests of other callers
+	wake   chan bool // has capacity 1: true to lead the batch, false when the answer is there
 }
 
 func (j *joiner[Req, Ans]) init(plan joinPlan, call func(context.Context, []Req, []Ans) error, filled func(*Ans) bool) {
@@ -221,7 +223,8 @@ func (j *joiner[Req, Ans]) do(ctx context.Context, reqs []Req, answers []Ans) er
 	return err
 }
 
-// enlist adds a request to the last queued batch with room. Call with j.mu.
+// enlist adds a request to the last queued batch with room. The caller holds
+// j.mu.
 func (j *joiner[Req, Ans]) enlist(req *Req, c *caller[Ans]) (*joint[Req, Ans], int) {
 	var b *joint[Req, Ans]
 	if n := len(j.queue); n > 0 && len(j.queue[n-1].reqs) < j.most {
@@ -240,7 +243,7 @@ func (j *joiner[Req, Ans]) enlist(req *Req, c *caller[Ans]) (*joint[Req, Ans], i
 	return b, len(b.reqs) - 1
 }
 
-// next returns the first batch in the queue that has no leader. Call with j.mu.
+// next returns the first queued batch that has no leader. The caller holds j.mu.
 func (j *joiner[Req, Ans]) next() *joint[Req, Ans] {
 	for _, b := range j.queue {
 		if !b.led {
@@ -250,8 +253,8 @@ func (j *joiner[Req, Ans]) next() *joint[Req, Ans] {
 	return nil
 }
 
-// more begins further calls where they pay: one that carries as much as it may,
-// or about as much as those under way. Call with j.mu.
+// more starts further calls where they pay: full calls, or calls about as large
+// as those under way. The caller holds j.mu.
 func (j *joiner[Req, Ans]) more() {
 	for j.running < j.lanes {
 		b := j.next()
@@ -263,17 +266,17 @@ func (j *joiner[Req, Ans]) more() {
 	}
 }
 
-// appoint tells one of the callers who wait for a batch to lead it. Call with
-// the joiner's mutex.
+// appoint chooses one of the waiting callers of a batch as its leader. The caller
+// holds the joiner's mutex.
 func (b *joint[Req, Ans]) appoint() {
 	b.led = true
 	i := slices.IndexFunc(b.callers, func(c *caller[Ans]) bool { return c != nil })
 	b.callers[i].wake <- true
 }
 
-// leave is for a caller who gave up. It returns nil if the answer is there
-// after all, and otherwise the caller's error; the answer, if one comes, is
-// then an orphan. Who was told to lead the batch passes that on.
+// leave handles a caller that gave up. It returns nil if the answer has arrived
+// after all, and otherwise the caller's error. An answer that arrives later is an
+// orphan. If the caller was appointed leader, leave passes the role on.
 func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int, c *caller[Ans]) error {
 	j.mu.Lock()
 	leads := false
@@ -306,8 +309,8 @@ func (j *joiner[Req, Ans]) leave(ctx context.Context, b *joint[Req, Ans], i int,
 	return fmt.Errorf("semel: gave up while the store was asked: %w: %w", ErrOutcomeUnknown, context.Cause(ctx))
 }
 
-// desert notes that one caller less waits. When none is left the call, if it
-// runs, is cancelled. Call with the joiner's mutex.
+// desert records that one caller no longer waits. When none is left, it cancels
+// the call if it is running. The caller holds the joiner's mutex.
 func (b *joint[Req, Ans]) desert() {
 	b.waiting--
 	if b.waiting == 0 && b.cancel != nil {
@@ -315,13 +318,13 @@ func (b *joint[Req, Ans]) desert() {
 	}
 }
 
-// run makes the call of a batch, led by c, and wakes its callers, also if the
-// store panics. One caller's cancellation does not fail the others' requests:
-// the call ends early only when all of them have given up. Its leader is one of
-// them and gets the answer in any case.
+// run makes the call of a batch led by c and wakes its callers, even if the store
+// panics. One caller's cancellation does not fail the requests of others: the
+// call ends early only when all callers have given up. The leader is one of them
+// and gets the answer in any case.
 func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans], c *caller[Ans]) {
-	// Those who can run may be about to join: callers who were answered
-	// together come back together.
+	// Callers that were answered together come back together. Let runnable
+	// goroutines run first, because they may be about to join.
 	runtime.Gosched()
 	shared, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -330,7 +333,7 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans], c *calle
 	b.cancel = cancel
 	j.carried += len(b.reqs)
 	j.mu.Unlock()
-	ended := false // guarded by j.mu; b may be another batch then
+	ended := false // guarded by j.mu; b may be another batch by then
 	defer context.AfterFunc(ctx, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -342,7 +345,7 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans], c *calle
 	err := fmt.Errorf("semel: the store did not return: %w", ErrOutcomeUnknown)
 	defer func() {
 		j.mu.Lock()
-		ended, b.over, b.cancel = true, true, nil // who leaves from here on waits for the answer
+		ended, b.over, b.cancel = true, true, nil // a caller that leaves from here on waits for the answer
 		j.finish(len(b.reqs))
 		j.mu.Unlock()
 		j.deliver(ctx, b, c, err)
@@ -350,8 +353,8 @@ func (j *joiner[Req, Ans]) run(ctx context.Context, b *joint[Req, Ans], c *calle
 	err = j.call(shared, b.reqs, b.answers)
 }
 
-// deliver hands out the answers of a batch, led by leader, and keeps what it
-// was made of for another one.
+// deliver hands out the answers of a batch led by leader. It keeps the memory of
+// the batch for reuse.
 func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], leader *caller[Ans], err error) {
 	var reqs []Req
 	var answers []Ans
@@ -360,7 +363,7 @@ func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], lead
 		case c != nil:
 			*c.answer, c.err, c.shared = b.answers[i], err, len(b.reqs) > 1
 			if j.filled(&b.answers[i]) {
-				c.err = nil // the error is of others' requests
+				c.err = nil // the error belongs to other requests
 			}
 			if c != leader {
 				c.wake <- false
@@ -383,15 +386,15 @@ func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], lead
 	}
 }
 
-// end ends a call that carried so many requests.
+// end ends a call that carried this many requests.
 func (j *joiner[Req, Ans]) end(carried int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.finish(carried)
 }
 
-// finish counts a call that carried so many requests as ended, and hands over
-// to the batch that gathered meanwhile. Call with j.mu.
+// finish counts a call with this many requests as ended and hands over to the
+// next queued batch. The caller holds j.mu.
 func (j *joiner[Req, Ans]) finish(carried int) {
 	j.running--
 	j.carried -= carried

@@ -16,7 +16,7 @@ import (
 )
 
 // gate is a store whose claims take a second each and are counted. It grants
-// every claim and records what is given back.
+// every claim and records each release.
 type gate struct {
 	semel.Store
 	mu      sync.Mutex
@@ -114,7 +114,7 @@ func TestCallerWhoGivesUpHarmsNobodyAndHoldsNothing(t *testing.T) {
 			all.Go(func() {
 				a, err := claimOne(ctx, joined, "gone")
 				if err == nil && a.Decision == semel.Fresh {
-					leaders.Add(1) // who leads waits for the answer and gets it
+					leaders.Add(1) // the leader waits for the answer and gets it
 				} else if !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("who gave up got %v", err)
 				}
@@ -211,7 +211,7 @@ func TestCallsOfAStoreThatJoinsThemItselfDoNotWait(t *testing.T) {
 	})
 }
 
-// broad is a store that works on two calls at once.
+// broad is a store that accepts two concurrent calls.
 type broad struct{ gate }
 
 func (*broad) JoinLanes() int { return 2 }
@@ -240,7 +240,7 @@ func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
 			}
 		}
 		arrive(9)
-		begun(1, 1) // a lone caller is no reason to let another wait; a third waits
+		begun(1, 1) // the second caller starts a call of its own; the third waits
 		time.Sleep(time.Second)
 		synctest.Wait()
 		begun(1, 1, 7)
@@ -255,7 +255,7 @@ func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
 	})
 }
 
-// measured is a store that works on two calls at once, of a certain size.
+// measured is a store that accepts two concurrent calls of a certain size.
 type measured struct{ broad }
 
 func (*measured) JoinSizes() (least, most int) { return 3, 4 }
@@ -288,8 +288,8 @@ func TestFurtherCallHasTheSizeThatTheStoreWants(t *testing.T) {
 	})
 }
 
-// hasty is a store whose calls take a few moments, of which it has few, so that
-// much happens in the same one.
+// hasty is a store whose calls take one of a few durations, so that many of them
+// end at the same moment.
 type hasty struct {
 	broad
 	granted atomic.Int64

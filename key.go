@@ -6,14 +6,15 @@ import (
 	"strconv"
 )
 
-// MaxKeyBytes is the longest ID, and the longest Scope, that every store
-// accepts. Stores keep a digest, so a long id costs no more than a short one.
+// MaxKeyBytes is the maximum length in bytes of an ID, and of a Scope. Every
+// store accepts up to this length. Stores keep a digest, so a long id takes no
+// more space than a short one.
 const MaxKeyBytes = 1 << 20
 
-// Key is what makes two deliveries the same. Scope says who asks (a consumer,
-// a handler, a tenant); ID is the business identity inside that scope. Both
-// hold any bytes, NUL and invalid UTF-8 included; the pair never collides by
-// concatenation. An empty ID is refused, an empty Scope is a scope of its own.
+// Key decides which deliveries are the same. Scope names the consumer, handler or
+// tenant. ID is the business identity inside that scope. Both may hold any bytes,
+// including NUL and invalid UTF-8. Two different pairs never become equal by
+// concatenation. An empty ID is refused. An empty Scope is a scope of its own.
 //
 // Package key derives keys from messages.
 type Key struct {
@@ -21,8 +22,8 @@ type Key struct {
 	ID    string
 }
 
-// Validate returns an error that wraps [ErrInvalidKey] if the key cannot be
-// stored: the ID is empty, or ID or Scope is longer than [MaxKeyBytes].
+// Validate returns an error that wraps [ErrInvalidKey] if no store can keep the
+// key: the ID is empty, or ID or Scope is longer than [MaxKeyBytes].
 func (k Key) Validate() error {
 	switch {
 	case k.ID == "":
@@ -35,8 +36,8 @@ func (k Key) Validate() error {
 	return nil
 }
 
-// String returns scope and id quoted, shortened to a line that is fit for a
-// log. It is not a form to parse or to store.
+// String returns the quoted scope and id, shortened for a log line. Do not parse
+// or store it.
 func (k Key) String() string {
 	const most = 64
 	id := k.ID
@@ -46,24 +47,24 @@ func (k Key) String() string {
 	return strconv.Quote(k.Scope) + "/" + strconv.Quote(id)
 }
 
-// Digest is the 128-bit keyed digest under which a store keeps a key. It is
-// keyed with a secret of that store: digests of two stores do not compare.
+// Digest is the 128-bit keyed digest that a store keeps for a key. Each store has
+// its own secret for it, so digests of two stores cannot be compared.
 type Digest [16]byte
 
 // String returns the digest as 32 hexadecimal digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// Fingerprint is a 128-bit digest of a payload, by which a store notices one
-// key used for two different payloads. Each of its two halves must be
-// uniformly distributed on its own: a store may keep the first 8 bytes only.
-// The zero Fingerprint means "none": it is stored as none and matches all.
+// Fingerprint is a 128-bit digest of a payload. Stores use it to detect that one
+// key was used for two different payloads. Each half must be uniformly
+// distributed on its own, because a store may keep only the first 8 bytes. The
+// zero Fingerprint means "none" and matches every fingerprint.
 type Fingerprint [16]byte
 
-// IsZero reports whether there is no fingerprint.
+// IsZero reports whether f is the zero Fingerprint, which means "none".
 func (f Fingerprint) IsZero() bool { return f == Fingerprint{} }
 
-// Matches reports whether the two can belong to one payload: either is none,
-// or their first 8 bytes are equal.
+// Matches reports whether f and g can belong to the same payload. They can if
+// either is zero or if their first 8 bytes are equal.
 func (f Fingerprint) Matches(g Fingerprint) bool {
 	return f.IsZero() || g.IsZero() || [8]byte(f[:8]) == [8]byte(g[:8])
 }

@@ -2,21 +2,21 @@ package semel
 
 import "time"
 
-// Message is one delivery. A message that is delivered twice is two Messages
-// with one [Key].
+// Message is one delivery. A message that is delivered twice is two Messages with
+// the same [Key].
 type Message struct {
 	// ID is the transport's own name for the message, if it has one. It often
-	// changes when a message is published again: see package key.
+	// changes when a message is published again; see package key.
 	ID string
-	// RecordKey is the partitioning key of the transport; nil is "none", which
-	// is not the same as empty.
+	// RecordKey is the partitioning key of the transport. Nil means no key, which
+	// differs from an empty key.
 	RecordKey []byte
-	// Headers keep their order and may repeat a name.
+	// Headers are in the order of the transport. A name may occur several times.
 	Headers []Header
-	// Body is the payload; nil is "none" (a Kafka tombstone), which is not the
-	// same as empty.
+	// Body is the payload. Nil means no payload, for example a Kafka tombstone,
+	// which differs from an empty payload.
 	Body []byte
-	// Time is the producer's or the broker's time of the message, or zero.
+	// Time is the message time set by the producer or the broker, or zero.
 	Time time.Time
 	// Origin says where the delivery came from.
 	Origin Origin
@@ -28,7 +28,7 @@ type Header struct {
 	Value []byte
 }
 
-// Header returns the value of the last header with this exact name.
+// Header returns the value of the last header with exactly this name.
 func (m *Message) Header(name string) (value []byte, ok bool) {
 	for i := len(m.Headers) - 1; i >= 0; i-- {
 		if m.Headers[i].Name == name {
@@ -38,16 +38,17 @@ func (m *Message) Header(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Origin is the place of a delivery in its source. It tells deliveries apart,
-// never messages: it changes when a message is published or redriven again.
+// Origin is the place of a delivery in its source. It identifies a delivery,
+// never a message: it changes when a message is published again or redriven.
 type Origin struct {
 	// Source is the topic, queue or file.
 	Source string
 	// Partition is the partition or message group, if the source has them.
 	Partition int32
-	// Offset is the position in the partition, or the line's byte offset.
+	// Offset is the position in the partition, or the byte offset of a line in a
+	// file.
 	Offset int64
-	// Delivery counts the deliveries of this message that the source knows
-	// of, from 1; 0 if the source does not count.
+	// Delivery is the delivery count that the source reports, starting at 1. It is
+	// 0 if the source does not count deliveries.
 	Delivery int
 }

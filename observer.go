@@ -2,29 +2,30 @@ package semel
 
 import "time"
 
-// Observer is told what a Guard decides and meets. Observe is called from the
-// goroutine that does the work, from many at once: it must be safe for
-// concurrent use and must not block.
+// Observer receives the decisions and incidents of a Guard. The Guard calls
+// Observe from the goroutine that does the work, so Observe is called
+// concurrently. It must be safe for concurrent use and must not block.
 type Observer interface {
 	Observe(Event)
 }
 
-// ObserverFunc is a function as an Observer.
+// ObserverFunc adapts a function to an Observer.
 type ObserverFunc func(Event)
 
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
-// ManyObserver is an Observer that is told once of what is alike in a batch. Who
-// embeds one and has an Observe of its own wants an ObserveMany too.
+// ManyObserver is an Observer that gets similar events of a batch in one call. If
+// you embed a ManyObserver and override Observe, override ObserveMany as well.
+// Otherwise you miss batched events.
 type ManyObserver interface {
 	Observer
-	// ObserveMany is Observe for n events that differ in nothing but their keys.
-	// The event has none.
+	// ObserveMany is Observe for n events that differ only in their keys. The event
+	// has no key.
 	ObserveMany(e Event, n int)
 }
 
-// EventKind tells what happened.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 const (
@@ -50,7 +51,7 @@ const (
 	EventWindowMeasured
 )
 
-// String returns the kind's name as it is used in logs.
+// String returns the kind's name as used in logs.
 func (k EventKind) String() string {
 	names := [...]string{"", "decided", "completed", "released", "took_over", "lease_lost", "completion_refused", "store_error", "window_measured"}
 	if int(k) < len(names) {
@@ -59,13 +60,13 @@ func (k EventKind) String() string {
 	return "invalid"
 }
 
-// Event is one thing that a Guard reports. Fields that do not belong to its
-// Kind are zero. A key must never become the label of a metric.
+// Event is one report of a Guard. Fields that do not belong to its Kind are zero.
+// Never use a key as a metric label.
 type Event struct {
 	Kind     EventKind
 	Key      Key
 	Decision Decision
-	// Reason says in a few fixed words why the decision fell as it did.
+	// Reason is one of a few fixed texts that explain the decision.
 	Reason  string
 	Attempt int
 	Elapsed time.Duration
@@ -73,7 +74,7 @@ type Event struct {
 	Err     error
 }
 
-// reason gives the fixed words for a decision.
+// reason returns the fixed text that explains a decision.
 func reason(a *ClaimAnswer) string {
 	switch a.Decision {
 	case Fresh:

@@ -11,12 +11,12 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// half is a store of which one part does not answer: a call takes a second, and
-// then what is asked for a key that is down is refused, and all else done. The
-// key "falls" is down as soon as it is claimed.
+// half is a store of which one part does not answer. A call takes a second. Then
+// the requests for keys that are down fail, and all others are done. The key
+// "falls" goes down as soon as it is claimed.
 type half struct{ semel.Store }
 
-// part makes one request after the other, except for those that are refused.
+// part makes one request after the other and skips those that fail.
 func part[Req, Ans any](ctx context.Context, reqs []Req, answers []Ans, down func(*Req) bool, call func([]Req, []Ans) error) (err error) {
 	select {
 	case <-time.After(time.Second):
@@ -48,9 +48,8 @@ func (h half) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []
 	return part(ctx, reqs, answers, down, func(r []semel.ExtendRequest, a []semel.ExtendAnswer) error { return h.Store.Extend(ctx, r, a) })
 }
 
-// TestOthersTroubleIsNotOnesOwn has callers whose requests are joined with some
-// that are refused, for effects that end before the first beat, and for such
-// that outlast their leases.
+// TestOthersTroubleIsNotOnesOwn joins the requests of callers with some that
+// fail. Some effects end before the first beat; others outlast their leases.
 func TestOthersTroubleIsNotOnesOwn(t *testing.T) {
 	for name, lasts := range map[string]time.Duration{"claims and completions": 0, "leases": 45 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -94,8 +93,8 @@ func TestOthersTroubleIsNotOnesOwn(t *testing.T) {
 	}
 }
 
-// TestJoinedAnswerComesWithoutTheErrorOfOthers asks for each verb what a joined
-// caller gets from a call that failed for another one.
+// TestJoinedAnswerComesWithoutTheErrorOfOthers checks for each method what a
+// joined caller gets from a call that failed for another caller.
 func TestJoinedAnswerComesWithoutTheErrorOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		joined := semel.Join(half{newStore(t, nil)}, 0)
@@ -168,8 +167,8 @@ func TestJoinedAnswerComesWithoutTheErrorOfOthers(t *testing.T) {
 	})
 }
 
-// TestAnswerCountsThoughItsCallFailed has a store that answers and says that the
-// call failed.
+// TestAnswerCountsThoughItsCallFailed uses a store that fills the answers and
+// returns an error for the call.
 func TestAnswerCountsThoughItsCallFailed(t *testing.T) {
 	for name, failed := range map[string]error{"lost": semel.ErrOutcomeUnknown, "refused": semel.ErrStoreUnavailable} {
 		t.Run(name, func(t *testing.T) {

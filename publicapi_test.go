@@ -20,9 +20,9 @@ import (
 	"testing"
 )
 
-// TestPublicAPINamesNoInternalTypes looks at all that other modules can import.
-// They cannot name a type of an internal package, so no exported function,
-// field or method may need one.
+// TestPublicAPINamesNoInternalTypes checks everything that other modules can
+// import. They cannot name a type of an internal package, so no exported
+// function, field or method may require one.
 func TestPublicAPINamesNoInternalTypes(t *testing.T) {
 	t.Parallel()
 	list := exportedPackages(t)
@@ -57,7 +57,8 @@ func TestPublicAPINamesNoInternalTypes(t *testing.T) {
 
 type exportedPackage struct{ ImportPath, Name, Export string }
 
-// exportedPackages returns the packages of the module, with those they import.
+// exportedPackages returns the packages of the module and the packages that they
+// import.
 func exportedPackages(t *testing.T) (list []exportedPackage) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Name,Export", "./...")
@@ -113,7 +114,8 @@ type walker struct {
 	problems []string
 }
 
-// declared looks at what a named type of the package is and has.
+// declared checks the underlying type, the fields and the methods of a named type
+// of the package.
 func (w *walker) declared(t types.Type) {
 	if w.seen[t] {
 		return
@@ -190,8 +192,8 @@ func (w *walker) named(t *types.Named) {
 	}
 }
 
-// TestAnotherModuleCanRunEverySuite compiles the tests of a module outside of
-// this one, which the go command keeps from internal packages.
+// TestAnotherModuleCanRunEverySuite compiles the tests of another module, to
+// which the go command denies internal packages.
 func TestAnotherModuleCanRunEverySuite(t *testing.T) {
 	t.Parallel()
 	root, err := os.Getwd()
@@ -216,7 +218,7 @@ func TestAnotherModuleCanRunEverySuite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What this module needs, the other needs too.
+	// The other module has the same requirements as this one.
 	needs := strings.Replace(read("go.mod"), "module "+modulePath+"\n", "module example.com/outside\n", 1)
 	write("go.mod", fmt.Sprintf("%s\nrequire %s v0.0.0\n\nreplace %s => %s\n", needs, modulePath, modulePath, root))
 	write("go.sum", read("go.sum"))
@@ -233,8 +235,8 @@ func TestAnotherModuleCanRunEverySuite(t *testing.T) {
 	}
 }
 
-// exportedSuites returns the exported functions of the suites that begin with
-// Run, as in storetest.Run.
+// exportedSuites returns the exported functions of the suites whose names begin
+// with Run, for example storetest.Run.
 func exportedSuites(t *testing.T) (names []string) {
 	t.Helper()
 	for _, dir := range []string{"store/storetest", "broker/brokertest"} {

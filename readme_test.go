@@ -21,7 +21,7 @@ func charge(_ context.Context, o order) ([]byte, error) {
 	return []byte("receipt of " + o.ID), nil
 }
 
-// README.md shows this function as it stands here.
+// README.md shows exactly this function.
 func chargeOnce(ctx context.Context, guard *semel.Guard, o order) ([]byte, error) {
 	key := semel.Key{Scope: "payments", ID: o.ID}
 	out, err := guard.Do(ctx, key, func(ctx context.Context, claim semel.Claim) ([]byte, error) {
@@ -51,7 +51,7 @@ func ExampleGuard_Do() {
 	// receipt of order-42 <nil>
 }
 
-// documents are the pages that people read, with patterns of filepath.Glob.
+// documents returns the documentation pages that match patterns of filepath.Glob.
 func documents(t *testing.T, patterns ...string) []string {
 	t.Helper()
 	var names []string
@@ -77,7 +77,8 @@ func readDocument(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestReadmeShowsCodeThatRuns, of which docs/postgres.md has the like in its package.
+// TestReadmeShowsCodeThatRuns compares the code in README.md with this file. The
+// pgstore package has the same test for docs/postgres.md.
 func TestReadmeShowsCodeThatRuns(t *testing.T) {
 	t.Parallel()
 	showsCodeOf(t, "README.md", readDocument(t, "readme_test.go"))
@@ -118,7 +119,7 @@ func showsCodeOf(t *testing.T, name, source string) {
 	}
 }
 
-// TestReadmeHasTheMeasuredFigures compares the figures of README.md with the page
+// TestReadmeHasTheMeasuredFigures compares the figures in README.md with the page
 // that the benchmarks write.
 func TestReadmeHasTheMeasuredFigures(t *testing.T) {
 	t.Parallel()
@@ -133,7 +134,7 @@ func TestReadmeHasTheMeasuredFigures(t *testing.T) {
 			t.Errorf("docs/performance.md has no figure %s", link[2])
 			continue
 		}
-		// "77.4 k": the peer's alone, where the line has Semel's already.
+		// "77.4 k" is the peer's figure alone, if the line already has Semel's.
 		if figures, _, both := strings.Cut(link[1], " and "); both && !strings.HasPrefix(row[1], figures) || !strings.Contains(link[1], row[2]) {
 			t.Errorf("README.md says %q of %s, measured are %s and %s", link[1], link[2], row[1], row[2])
 		}
@@ -170,7 +171,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	}
 }
 
-// anchors returns the places in a document to which a link may point.
+// anchors returns the places in a document that a link can point to.
 func anchors(text string) (list []string) {
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
@@ -179,9 +180,9 @@ func anchors(text string) (list []string) {
 	return list
 }
 
-// TestDocumentsNeverPromiseTooMuch keeps out the phrase that no system can
-// keep in full: what is promised is said for each case, with its exceptions. The
-// README has it once, as what people look for, and says so.
+// TestDocumentsNeverPromiseTooMuch rejects the phrase that no system can keep in
+// full. Each promise is stated for its case, with its exceptions. The README uses
+// the phrase once, because people search for it, and says so.
 func TestDocumentsNeverPromiseTooMuch(t *testing.T) {
 	t.Parallel()
 	const searched = `You may know the goal as "exactly-once processing". No system can promise that in every case`

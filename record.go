@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Forever is the window of a key that is never forgotten.
+// Forever is the window of a key that is never deleted.
 const Forever time.Duration = math.MaxInt64
 
-// Token fences a claim. Tokens of one key only grow, over take-overs and
-// releases too, so that a target which remembers the highest token it has seen
-// can refuse a holder that lost its lease. 0 is no token.
+// Token fences a claim. Tokens of one key only grow, even across take-overs and
+// releases. A target that remembers the highest token it has seen can therefore
+// refuse a holder that lost its lease. 0 means no token.
 type Token uint64
 
-// Owner names who claims. Name tells people which process holds a key. Nonce is
-// chosen anew for every claim and never for two. Two claims of a key with equal
-// Owners are one claim that was sent twice. A zero Owner never matches, not even
-// itself.
+// Owner identifies the holder of a claim. Name shows operators which process
+// holds a key. Nonce must be new for every claim and never used for two. Two
+// claims of a key with equal Owners are one claim that was sent twice. A zero
+// Owner never matches, not even itself.
 type Owner struct {
 	Name  string
 	Nonce uint64
@@ -26,10 +26,10 @@ type Owner struct {
 type Claim struct {
 	// Token must accompany every later change of the record.
 	Token Token
-	// Attempt counts the claims of this record, from 1. It grows when a lease
-	// ended without completion or release: the effect may have happened.
+	// Attempt counts the claims of this record, starting at 1. It grows when a
+	// lease ends without completion or release: the effect may have happened.
 	Attempt int
-	// LeaseEnd is when the right ends, by the store's clock.
+	// LeaseEnd is when the claim ends, by the store's clock.
 	LeaseEnd time.Time
 }
 
@@ -37,14 +37,14 @@ type Claim struct {
 type State uint8
 
 const (
-	// Absent: the store knows nothing of the key.
+	// Absent: the store has no record of the key.
 	Absent State = iota
-	// Claimed: a holder works on it, or died while it did.
+	// Claimed: a holder is processing the key, or died while processing it.
 	Claimed
-	// Done: the effect is complete; its result may be stored.
+	// Done: the effect is complete. Its result may be stored.
 	Done
-	// Unknown: a holder that asked to hold was lost in the middle. The effect
-	// may have happened. Only a resolution or the late holder ends this state.
+	// Unknown: a holder with Hold set was lost while processing. The effect may
+	// have happened. Only a resolution or the late holder ends this state.
 	Unknown
 )
 
@@ -63,21 +63,21 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// ResultKind tells what a Result is.
+// ResultKind is the kind of a Result.
 type ResultKind uint8
 
 const (
-	// NoResult: the effect ended well and left nothing to replay.
+	// NoResult: the effect succeeded and returned nothing to replay.
 	NoResult ResultKind = iota
-	// Value: Data is the result, of any length, 0 included.
+	// Value: Data is the result, of any length, including 0.
 	Value
-	// Failed: the effect ended with a permanent error, whose text is Data.
+	// Failed: the effect ended with a permanent error. Data is its text.
 	Failed
-	// NotKept: the effect ended well, but its result was too large to store.
+	// NotKept: the effect succeeded, but its result was too large to store.
 	NotKept
 )
 
-// Result is what an effect left behind. The zero Result is no result.
+// Result is the stored outcome of an effect. The zero Result is NoResult.
 type Result struct {
 	Kind ResultKind
 	Data []byte
@@ -85,7 +85,7 @@ type Result struct {
 
 // Record is what a store remembers of a key.
 type Record struct {
-	// Key has the readable scope and id where the store keeps them.
+	// Key has the readable scope and id if the store keeps them.
 	Key Key
 	// Digest is the store's digest of the key; zero if the store has none.
 	Digest      Digest
@@ -94,14 +94,14 @@ type Record struct {
 	Attempt     int
 	Holder      string
 	Fingerprint Fingerprint
-	// FirstSeen is the time of the first claim, or of completion where the
-	// store keeps only that. LeaseEnd is zero unless claimed or unknown.
-	// Expires is zero unless done, and zero if it is kept forever.
+	// FirstSeen is the time of the first claim, or of completion if the store keeps
+	// only that. LeaseEnd is zero unless the record is Claimed or Unknown. Expires
+	// is zero unless the record is Done, and zero if it is kept forever.
 	FirstSeen, LeaseEnd, Expires time.Time
-	// Result is set when State is Done. Its Data must not be changed.
+	// Result is set if State is Done. Its Data must not be modified.
 	Result Result
-	// ResultSize is the length of the result, also where a listing leaves the
-	// Data out.
+	// ResultSize is the length of the result in bytes. A listing sets it although
+	// it leaves Data out.
 	ResultSize int
 }
 
@@ -113,21 +113,20 @@ const (
 	Undecided Decision = iota
 	// Fresh: the claim is granted; process the message.
 	Fresh
-	// Duplicate: a completed effect of this key stands behind it.
+	// Duplicate: an effect of this key has completed.
 	Duplicate
-	// InFlight: another holder's lease runs. The message must not be
-	// acknowledged: wait, or return it to its source.
+	// InFlight: another holder has a running lease. Do not acknowledge the message:
+	// wait, or return it to its source.
 	InFlight
-	// Mismatch: the key is known with another fingerprint.
+	// Mismatch: the key was used before with another fingerprint.
 	Mismatch
 	// InDoubt: the record is [Unknown].
 	InDoubt
-	// Late: the message is older than the store can answer for, and no record
-	// is left.
+	// Late: the message is older than the window, and no record is left.
 	Late
 )
 
-// String returns the decision's name as it is used in metrics and listings.
+// String returns the decision's name as used in metrics and listings.
 func (d Decision) String() string {
 	switch d {
 	case Undecided:

@@ -6,124 +6,124 @@ import (
 	"time"
 )
 
-// Store keeps records. Every call takes many keys and costs one round trip. Keys
-// that occur twice in one call are decided in the order of the call.
+// Store keeps records. Every call takes many keys in one round trip. If a key
+// occurs twice in one call, the requests are decided in the order of the call.
 //
-// Each verb fills its second argument with one answer for each request. The two
-// slices must have the same length. Otherwise the call is refused with
+// Each method fills its second argument with one answer for each request. Both
+// slices must have the same length. Otherwise the call fails with
 // ErrInvalidRequest, and neither records nor answers change. A call without
 // requests is allowed.
 //
-// An error of the call as a whole means that some answers are missing. An answer
-// that is still zero is unknown: the change may or may not have been made. Then
-// [Classify] says whether to ask again.
+// If the call itself returns an error, some answers are missing. An answer that
+// is still zero is unknown: the change may or may not have been made. [Classify]
+// says whether to send the request again.
 //
-// Asking again is safe for every verb:
-//   - A claim that is repeated by the same [Owner] is the same claim: see Claim,
-//     and [ClaimRequest].Done.
-//   - A completion that is repeated with the same token succeeds.
+// Repeating a request is safe for every method:
+//   - A claim repeated by the same [Owner] is the same claim. See Claim and
+//     [ClaimRequest].Done.
+//   - A completion repeated with the same token succeeds.
 //   - A release that is repeated succeeds or gets a [*StaleTokenError]. It
-//     changes nothing, whoever holds the key by then.
-//   - An extension that is repeated sets the end of the lease once more.
+//     changes nothing, even if another holder has the key by then.
+//   - An extension that is repeated sets the end of the lease again.
 //
-// Leases and windows go by the store's clock. A store that reads the clock of its
-// process does not follow it backwards: a clock that steps back neither ends nor
-// prolongs a lease or a window. A store on a server goes by the server's clock,
-// with its steps.
+// Leases and windows use the store's clock. A store that reads the clock of its
+// own process does not follow it backwards: a backward clock step neither ends
+// nor prolongs a lease or a window. A store on a server uses the server's clock,
+// including its steps.
 //
-// All methods may be called at once from many goroutines. Requests and answers
-// belong to the caller. A store keeps no reference to them after it returned,
-// except the bytes of a Result it hands out, which nobody may change.
+// All methods are safe for concurrent use. Requests and answers belong to the
+// caller. A store keeps no reference to them after it returns. The exception is
+// the bytes of a Result that it hands out; nobody may modify them.
 type Store interface {
-	// Claim asks for the right to process keys. It blocks for one round trip,
-	// or for one durable write where the store makes claims durable.
+	// Claim requests the right to process keys. It blocks for one round trip, or
+	// for one durable write if the store makes claims durable.
 	//
-	// A claim that its holder repeats is granted again with the same token and
-	// attempt. Its lease ends at the later of the old and the new end, never
-	// sooner. This holds also after the lease has ended, until another claim is
-	// granted or the store has forgotten the claim. A repeated claim is a
-	// Duplicate if the key was completed meanwhile, InDoubt if the record is
-	// Unknown, and InFlight if another holder took the key over. A repetition
-	// with another fingerprint is a Mismatch.
+	// If the holder repeats a claim, it is granted again with the same token and
+	// attempt. Its lease then ends at the later of the old and the new end. This
+	// also holds after the lease has ended, until another claim is granted or the
+	// store has forgotten the claim. A repeated claim gets:
+	//   - Duplicate if the key has been completed,
+	//   - InDoubt if the record is Unknown,
+	//   - InFlight if another holder took the key over,
+	//   - Mismatch if the repetition has another fingerprint.
 	Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error
-	// Complete marks claimed keys done. When an answer is nil the record is as
-	// durable as [Traits] promise. A stale token is answered with a
-	// [*StaleTokenError] and changes nothing. The holder of an Unknown record
-	// completes it with its token as well.
+	// Complete marks claimed keys as done. When an answer is nil, the record is as
+	// durable as [Traits] promises. A stale token gets a [*StaleTokenError] and
+	// changes nothing. The holder of an Unknown record can still complete it with
+	// its token.
 	Complete(ctx context.Context, reqs []CompleteRequest, answers []error) error
-	// Release gives claims back, so that the next claim of the key is fresh.
-	// A stale token is answered with a [*StaleTokenError] and changes nothing.
-	// The holder of an Unknown record releases it with its token as well.
+	// Release gives claims back, so that the next claim of the key is Fresh. A
+	// stale token gets a [*StaleTokenError] and changes nothing. The holder of an
+	// Unknown record can still release it with its token.
 	Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error
-	// Extend sets the ends of leases, to a later or an earlier time. A stale
-	// token is answered with a [*StaleTokenError] and changes nothing, also one
-	// whose lease ended and whose key was taken over. A lease that ended and was
-	// not taken over is extended. An Unknown record is not extended: even its
-	// holder's token is stale for that.
+	// Extend sets the end of leases to a later or an earlier time. A stale token
+	// gets a [*StaleTokenError] and changes nothing. A token is stale when its
+	// lease ended and another holder took the key over. A lease that ended but was
+	// not taken over is extended. An Unknown record cannot be extended, not even
+	// with its holder's token.
 	Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error
-	// Traits says what the store promises. It does not block and its answer
-	// does not change while the store is open.
+	// Traits returns what the store promises. It does not block. The answer does
+	// not change while the store is open.
 	Traits() Traits
 }
 
-// ClaimRequest asks for one key.
+// ClaimRequest requests the claim of one key.
 type ClaimRequest struct {
 	Key   Key
 	Owner Owner
-	// Lease is how long the right lasts, from the store's receipt of the
+	// Lease is how long the claim lasts, measured from when the store receives the
 	// request. It must be above 0 unless Done is set.
 	Lease time.Duration
-	// Window is how long the key is remembered from completion. It must be
-	// above 0; [Forever] is allowed. It counts when Done is set and for the
-	// decision Late; otherwise the window of the completion counts.
+	// Window is how long the key is remembered after completion. It must be above
+	// 0; [Forever] is allowed. It is used if Done is set, and to decide Late.
+	// Otherwise the window of the completion is used.
 	Window time.Duration
-	// Fingerprint of the payload, or none.
+	// Fingerprint is the digest of the payload, or zero.
 	Fingerprint Fingerprint
-	// Hold makes the record Unknown, instead of claimable, when the lease ends
-	// without completion or release.
+	// Hold makes the record Unknown if the lease ends without completion or
+	// release. Without Hold, the key can be claimed again.
 	Hold bool
-	// Done records the key as done in the same step, without lease or result:
-	// for effects that commit together with the claim, for filling a store
-	// from another, and for those who would rather lose a message than repeat
-	// it. A Done claim that is granted is answered with Fresh and token 0.
+	// Done records the key as done in the same step, without lease or result. Use
+	// it for effects that commit together with the claim, to fill a store from
+	// another, or if you would rather lose a message than repeat it. A granted Done
+	// claim gets Fresh and token 0.
 	//
 	// The store keeps enough of the Owner to recognise a Done claim that is
-	// repeated after a lost answer. The repetition is Fresh again, and its Claim
-	// is empty. Another Owner gets Duplicate, and so does one who repeats the
-	// request without Done. A store with a compact form may forget the Owner
-	// after a while. Its documentation says when. In a transaction the effect
-	// commits with the claim: repeated after the commit, the claim is a
-	// Duplicate.
+	// repeated after a lost answer. The repetition is Fresh again, and its Claim is
+	// empty. A different Owner gets Duplicate, and so does a repetition without
+	// Done. A store with a compact form may forget the Owner after a while; its
+	// documentation says when. In a transaction, the effect commits with the claim:
+	// a claim repeated after the commit is a Duplicate.
 	Done bool
-	// Time is the message's own time, or zero. A key without record is Late
-	// when its message is older than Window.
+	// Time is the message's own time, or zero. A key without a record is Late if
+	// its message is older than Window.
 	Time time.Time
 }
 
 // ClaimAnswer answers a ClaimRequest.
 type ClaimAnswer struct {
 	Decision Decision
-	// Claim is what was granted when Fresh, and the present holder's claim
-	// when InFlight or InDoubt (of a Mismatch, what the record has). A claim with
-	// Done gets the attempt alone, and nothing if it repeats itself.
+	// Claim is the granted claim if Fresh, and the current holder's claim if
+	// InFlight or InDoubt. For a Mismatch it has what the record holds. A Done
+	// claim gets only the attempt, and nothing if it repeats an earlier request.
 	Claim Claim
-	// Holder is the name of the present holder when InFlight or InDoubt. It is
-	// empty if the holder claimed without a name. A key may be held by a
-	// transaction that has not committed: then Holder says so, and Claim is empty.
+	// Holder is the name of the current holder if InFlight or InDoubt. It is empty
+	// if the holder claimed without a name. If an uncommitted transaction holds the
+	// key, Holder says so and Claim is empty.
 	Holder string
-	// Result is the stored result when Duplicate.
+	// Result is the stored result if Duplicate.
 	Result Result
-	// Err refuses this key alone: it wraps ErrInvalidKey, ErrInvalidRequest,
-	// ErrStoreFull or ErrCorrupt, and Decision is Undecided.
+	// Err refuses only this key; Decision is then Undecided. It wraps
+	// ErrInvalidKey, ErrInvalidRequest, ErrStoreFull or ErrCorrupt.
 	Err error
 }
 
-// CompleteRequest marks a claimed key done.
+// CompleteRequest marks a claimed key as done.
 type CompleteRequest struct {
 	Key    Key
 	Token  Token
 	Result Result
-	// Window is how long the key is remembered, from now. It must be above 0.
+	// Window is how long the key is remembered from now. It must be above 0.
 	Window time.Duration
 }
 
@@ -131,12 +131,12 @@ type CompleteRequest struct {
 type ReleaseRequest struct {
 	Key   Key
 	Token Token
-	// Unknown makes the record Unknown instead of absent: the holder does not
-	// know whether the effect happened.
+	// Unknown makes the record Unknown instead of absent. Set it if the holder does
+	// not know whether the effect happened.
 	Unknown bool
 }
 
-// ExtendRequest moves the end of a lease to Lease from now.
+// ExtendRequest sets the end of a lease to Lease from now.
 type ExtendRequest struct {
 	Key   Key
 	Token Token
@@ -149,38 +149,38 @@ type ExtendAnswer struct {
 	Err      error
 }
 
-// Traits says what a store promises. store/storetest proves each of them both
-// ways: what is claimed must hold, and what is disclaimed must be seen to fail.
+// Traits says what a store promises. store/storetest tests each trait both ways:
+// a promised trait must hold, and a trait not promised must be seen to fail.
 type Traits struct {
-	// Durable: an answered completion survives the end of the process and, if
-	// the store's sync policy says so, loss of power.
+	// Durable: a completion survives the end of the process once it is answered. It
+	// survives power loss if the store's sync policy says so.
 	Durable bool
-	// PowerSafe: Durable, and safe against loss of power at any moment.
+	// PowerSafe: Durable, and safe against power loss at any moment.
 	PowerSafe bool
-	// Shared: several processes may use one store at once.
+	// Shared: several processes may use one store concurrently.
 	Shared bool
 	// Transactional: keys can commit in one transaction with other data.
 	Transactional bool
-	// Fenced: tokens of a key only grow, also over release, expiry and reopen.
+	// Fenced: tokens of a key only grow, even across release, expiry and reopen.
 	Fenced bool
-	// Exact: a Duplicate rests on at least 120 bits of a keyed digest.
+	// Exact: a Duplicate decision compares at least 120 bits of a keyed digest.
 	Exact bool
 	// Results: results are stored and replayed.
 	Results bool
-	// MaxResult is the longest result in bytes that is stored; a longer one is
-	// refused with ErrResultTooLarge and the claim stays. 0 is no limit.
+	// MaxResult is the maximum size in bytes of a stored result. A larger result is
+	// refused with ErrResultTooLarge, and the claim stays. 0 means no limit.
 	MaxResult int64
-	// Tick is the coarseness of windows: a key may be remembered up to one
-	// tick longer than its window, never shorter.
+	// Tick is the resolution of windows. A key may be remembered up to one tick
+	// longer than its window, never shorter.
 	Tick time.Duration
 }
 
-// The abilities below are separate because not every store has them. A wrapper
-// of stores forwards each one its inner store has.
+// The interfaces below are separate because not every store implements them. A
+// wrapper forwards each one that its inner store has.
 
-// Looker looks records up without claiming. A Looker never changes a record.
+// Looker reads records without claiming. It never changes a record.
 type Looker interface {
-	// Look fills one record for each key; State is Absent where there is none.
+	// Look fills one record for each key. State is Absent if there is no record.
 	Look(ctx context.Context, keys []Key, records []Record) error
 }
 
@@ -200,37 +200,38 @@ type ListOptions struct {
 	State State
 }
 
-// Resolver settles records by hand.
+// Resolver settles records by an operator's decision.
 type Resolver interface {
-	// Resolve ends the Unknown state of a key: as Done, with the given result
-	// and window, or as Absent. It answers ErrNotUnknown if the record is in
-	// any other state.
+	// Resolve ends the Unknown state of a key. The record becomes Done with the
+	// given result and window, or Absent. It returns ErrNotUnknown if the record is
+	// in any other state.
 	Resolve(ctx context.Context, key Key, as State, result Result, window time.Duration) error
-	// Remove forgets a key in whatever state it is. It reports whether there
-	// was a record.
+	// Remove deletes the record of a key in any state. It reports whether there was
+	// a record.
 	Remove(ctx context.Context, key Key) (bool, error)
 }
 
-// Purger forgets what has expired, now rather than when it is convenient.
+// Purger deletes expired records immediately. Without it, a store deletes them
+// when convenient.
 type Purger interface {
-	// Purge returns how many records it forgot, or about how many.
+	// Purge returns the number of deleted records. The number may be approximate.
 	Purge(ctx context.Context) (int64, error)
 }
 
-// Counter tells how much a store holds.
+// Counter reports how much a store holds.
 type Counter interface {
 	Count(ctx context.Context) (Counts, error)
 }
 
-// Counts is how much a store holds. Expired records that are not yet forgotten
-// may be among Done.
+// Counts is how much a store holds. Done may include expired records that are not
+// yet deleted.
 type Counts struct {
 	Claimed, Done, Unknown int64
-	// MemoryBytes and DiskBytes are what the records take, as far as the store
-	// knows.
+	// MemoryBytes and DiskBytes are the space that the records take, as far as the
+	// store knows.
 	MemoryBytes, DiskBytes int64
-	// Oldest is the age of the oldest record that still answers: the effective
-	// window. 0 if there is none.
+	// Oldest is the age of the oldest record that the store still answers for: the
+	// effective window. It is 0 if there are no records.
 	Oldest time.Duration
 }
 

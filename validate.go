@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
-// store can answer the request. Every store refuses it with this error.
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if the
+// request is invalid. Every store refuses it with this error.
 func (r *ClaimRequest) Validate() error {
 	switch err := r.Key.Validate(); {
 	case err != nil:
@@ -21,15 +21,15 @@ func (r *ClaimRequest) Validate() error {
 	return nil
 }
 
-// Late reports whether the message is older than the window at a moment of the
-// store's time. It counts only where the key has no record.
+// Late reports whether the message is older than the window at the store time
+// now. It matters only if the key has no record.
 func (r *ClaimRequest) Late(now time.Time) bool {
 	return !r.Time.IsZero() && r.Window != Forever && now.Sub(r.Time) > r.Window
 }
 
-// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
-// store can answer the request, and one that wraps ErrResultTooLarge if the
-// result is longer than maxResult bytes, where that is above 0.
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if the
+// request is invalid. If maxResult is above 0 and the result has more bytes, the
+// error wraps ErrResultTooLarge.
 func (r *CompleteRequest) Validate(maxResult int64) error {
 	switch err := r.Key.Validate(); {
 	case err != nil:
@@ -44,12 +44,11 @@ func (r *CompleteRequest) Validate(maxResult int64) error {
 	return nil
 }
 
-// Validate returns an error that wraps ErrInvalidKey if no store can answer the
-// request.
+// Validate returns an error that wraps ErrInvalidKey if the request is invalid.
 func (r *ReleaseRequest) Validate() error { return r.Key.Validate() }
 
-// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if no
-// store can answer the request.
+// Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if the
+// request is invalid.
 func (r *ExtendRequest) Validate() error {
 	switch err := r.Key.Validate(); {
 	case err != nil:
