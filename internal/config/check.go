@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// checkStores finds what is wrong between stores that are each right.
+// checkStores reports conflicts between stores that are valid on their own.
 func checkStores(r *schema.Document, f *File) {
 	c := &Checker{Document: r, File: f, usedBy: map[string]string{}}
 	for _, s := range f.Stores {
@@ -18,12 +18,12 @@ func checkStores(r *schema.Document, f *File) {
 	c.sharedPlaces()
 }
 
-// Checker gathers what is wrong between parts of a file that are each right.
+// Checker collects conflicts between parts of a file that are valid on their own.
 type Checker struct {
 	*schema.Document
 	File   *File
-	usedBy map[string]string // upper layers, and the stack each one is in
-	looped string            // a store whose loop is reported
+	usedBy map[string]string // upper layers, and the stack of each
+	looped string            // a store whose loop was already reported
 }
 
 // Report adds a problem of the field at path.
@@ -31,7 +31,7 @@ func (c *Checker) Report(p schema.Place, path, format string, args ...any) {
 	c.WrongAt(p, "%s: %s", path, fmt.Sprintf(format, args...))
 }
 
-// Find returns a store that something at a place refers to.
+// Find returns the store that a field refers to.
 func (c *Checker) Find(r schema.Reference, path string) (*Store, bool) {
 	s, ok := c.File.Store(r.Name)
 	if !ok {
@@ -81,11 +81,11 @@ func (c *Checker) stack(s *Store) {
 	}
 }
 
-// loop returns the way from a store to the one of this name, nil if there is
-// none.
+// loop returns the path from a store to the store with this name, or nil if there
+// is none.
 func (c *Checker) loop(from *Store, name string, way []string) []string {
 	if slices.Contains(way, from.Name) {
-		return nil // a loop, but not through name: it is reported where it is
+		return nil // a loop, but not through name; it is reported elsewhere
 	}
 	way = append(slices.Clone(way), from.Name)
 	if from.Name == name {
@@ -101,17 +101,17 @@ func (c *Checker) loop(from *Store, name string, way []string) []string {
 	return nil
 }
 
-// decider checks the last layer, on which every answer rests.
+// decider checks the last layer, which decides every answer.
 func (c *Checker) decider(layer schema.Reference, s *Store, path string) {
 	if why := s.Spec.About().NotLast; why != "" {
 		c.Report(layer.At, path, "%s is the last layer, which decides, and %s", layer.Name, why)
 	}
 }
 
-// upper checks a layer that answers for the ones below it.
+// upper checks a layer that answers for the layers below it.
 func (c *Checker) upper(layer schema.Reference, s *Store, stack, path string) {
 	switch kind := s.Spec.Kind(); {
-	case kind == "": // which was reported
+	case kind == "": // already reported
 		return
 	case !s.Spec.About().Upper:
 		c.Report(layer.At, path, "%s is %s, which cannot stand above another layer: memory, redis and filter can", layer.Name, kind)
@@ -124,8 +124,8 @@ func (c *Checker) upper(layer schema.Reference, s *Store, stack, path string) {
 	c.usedBy[layer.Name] = stack
 }
 
-// sharedPlaces refuses two stores in one place that would take each other's
-// keys for their own.
+// sharedPlaces refuses two stores in one place, because each would treat the
+// other's keys as its own.
 func (c *Checker) sharedPlaces() {
 	owner := map[string]*Store{}
 	for _, s := range c.File.Stores {

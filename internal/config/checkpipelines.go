@@ -6,8 +6,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// checkPipelines finds what is wrong between pipelines, and between a pipeline
-// and the stores.
+// checkPipelines reports conflicts between pipelines, and between a pipeline and
+// the stores.
 func checkPipelines(r *schema.Document, f *File) {
 	c := &Checker{Document: r, File: f}
 	places := map[string]*Pipeline{}
@@ -38,7 +38,7 @@ func checkPipelines(r *schema.Document, f *File) {
 	}
 }
 
-// defaultParked is where messages are put aside if the file does not say.
+// defaultParked is where messages are parked by default.
 func defaultParked(r *schema.Document, f *File, p *Pipeline) Parked {
 	if source, ok := p.Source.(TransactionalSource); ok && f.Mode(p) == SourceIsSink && source.ParkedTopic() != "" {
 		return Parked{Topic: source.ParkedTopic()}
@@ -60,7 +60,7 @@ func (c *Checker) pipelineStore(p *Pipeline, path string) {
 	}
 }
 
-// database checks a reference to a store for its database.
+// database checks a reference to a store whose database is used.
 func (c *Checker) database(r schema.Reference, path string) {
 	s, ok := c.Find(r, path)
 	if !ok {
@@ -71,8 +71,8 @@ func (c *Checker) database(r schema.Reference, path string) {
 	}
 }
 
-// Changelogs names what holds the keys of a pipeline without a store, nil for
-// one with a store.
+// Changelogs names the topics that hold the keys of a pipeline without a store.
+// It returns nil if the pipeline has a store.
 func (p *Pipeline) Changelogs() []string {
 	if source, ok := p.Source.(TransactionalSource); ok && p.Store.Name == "" {
 		return source.Changelogs(p)

@@ -11,48 +11,49 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// File is a configuration that was read and whose parts fit together.
+// File is a configuration that was read and checked.
 type File struct {
-	// Name is what the file was called.
+	// Name is the name under which the file was read.
 	Name string
-	// Stores are what "stores" names, in the order of the file.
+	// Stores are the members of "stores", in the order of the file.
 	Stores []*Store
-	// Pipelines are what "pipelines" names, in the order of the file.
+	// Pipelines are the members of "pipelines", in the order of the file.
 	Pipelines []*Pipeline
 	Admin     Admin
-	// Shutdown is how long a drain may take.
+	// Shutdown is the maximum duration of a drain.
 	Shutdown time.Duration
 	Log      Log
 
 	hidden schema.Redactor
-	places map[string]schema.Place // of the values of fields, by their paths
+	places map[string]schema.Place // places of field values, by path
 	needed map[string]bool         // the stores that it was read for; nil for all
 }
 
-// Read reads the file of this name. env looks environment variables up; "" is
-// one that is not set. The error is an [*Error] if the file is wrong, and
-// otherwise says why it could not be read.
+// Read reads the file with this name. env looks up environment variables and
+// returns "" if one is not set. If the file is invalid, the error is an [*Error].
+// Otherwise the error says why the file could not be read.
 func (k *Kinds) Read(name string, env func(name string) string) (*File, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
-	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
+	defer func() { _ = file.Close() }() // the file was only read, so nothing can be lost
 	return k.ReadFrom(name, file, env)
 }
 
-// ReadFrom is Read of a file that is open.
+// ReadFrom is Read for an open file.
 func (k *Kinds) ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
 	return k.ReadForStore(name, file, env, all)
 }
 
-// all needs all of a file.
+// all selects the whole file.
 func all(*File) (store string, only bool) { return "", false }
 
-// ReadForStore is ReadFrom for the sake of one store. choose returns its name, or
-// false if all of the file is needed. A variable that is not set, or a secret's file
-// that cannot be read, is an error only in that store and in what it stands on. Any
-// other part in which one stands is incomplete, and not checked.
+// ReadForStore is ReadFrom for the use of one store. choose returns the name of
+// the store, or false if the whole file is needed. An unset variable or an
+// unreadable secret file is an error only in that store and in the stores that it
+// is built on. Any other part that refers to one is incomplete, and is not
+// checked.
 func (k *Kinds) ReadForStore(name string, file io.Reader, env func(name string) string, choose func(*File) (store string, only bool)) (*File, error) {
 	data, err := io.ReadAll(io.LimitReader(file, schema.MaxBytes+1))
 	if err != nil {
@@ -61,7 +62,7 @@ func (k *Kinds) ReadForStore(name string, file io.Reader, env func(name string) 
 	return k.parseFor(name, data, env, choose)
 }
 
-// Parse reads a configuration from memory. Relative paths in it begin at the
+// Parse reads a configuration from memory. Relative paths in it start at the
 // directory of name.
 func (k *Kinds) Parse(name string, data []byte, env func(name string) string) (*File, error) {
 	return k.parseFor(name, data, env, all)
@@ -86,11 +87,11 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 	return f, nil
 }
 
-// Needs reports whether the file was read for a store of this name, among others.
+// Needs reports whether the file was read for this store, among others.
 func (f *File) Needs(store string) bool { return f.needed == nil || f.needed[store] }
 
-// standsOn returns the names of a store, of its layers and of the servers that they
-// use.
+// standsOn returns the names of a store, of its layers and of the stores whose
+// servers they use.
 func (f *File) standsOn(name string) map[string]bool {
 	names := map[string]bool{name: true}
 	for _, s := range f.Stack(name) {
@@ -102,20 +103,20 @@ func (f *File) standsOn(name string) map[string]bool {
 	return names
 }
 
-// part returns the store or pipeline to which the path of a field belongs, or else
-// the section, and whether it may lack values of this machine.
+// part returns the store or pipeline that the path of a field belongs to, or else
+// the section. mayLack reports whether it may lack values of this machine.
 func (f *File) part(path string) (name string, mayLack bool) {
 	section, rest, _ := strings.Cut(path, ".")
 	if section != "stores" && section != "pipelines" {
 		return section, f.needed != nil
 	}
 	member, _, _ := strings.Cut(rest, ".")
-	// What stands on a store decides what may be done to it.
+	// The stacks built on a store decide what may be done to it.
 	needed := section == "stores" && (f.Needs(member) || strings.Contains(path, ".tiered"))
 	return schema.Within(section, member), f.needed != nil && !needed
 }
 
-// Sections are the fields of a file, which reading fills in.
+// Sections returns the fields of a file. Reading fills them in.
 func (k *Kinds) Sections(f *File) []schema.Field {
 	return []schema.Field{
 		{Name: "stores", Doc: "Stores by their names: what remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
@@ -126,8 +127,8 @@ func (k *Kinds) Sections(f *File) []schema.Field {
 	}
 }
 
-// readFile reads the sections. A section whose name begins with x- is the user's
-// own, for anchors.
+// readFile reads the sections. A section whose name starts with x- belongs to the
+// user, for anchors.
 func (k *Kinds) readFile(root schema.Value, f *File) {
 	there, ok := root.Sections(k.Sections(f), "x-")
 	if ok && !slices.Contains(there, "stores") && !slices.Contains(there, "pipelines") {
@@ -135,7 +136,7 @@ func (k *Kinds) readFile(root schema.Value, f *File) {
 	}
 }
 
-// Store returns the store of this name.
+// Store returns the store with this name.
 func (f *File) Store(name string) (*Store, bool) {
 	i := slices.IndexFunc(f.Stores, func(s *Store) bool { return s.Name == name })
 	if i < 0 {
@@ -153,8 +154,8 @@ func (f *File) StoreNames() []string {
 	return names
 }
 
-// Stack returns the store of this name and all that it stands on, the lowest
-// last.
+// Stack returns the store with this name and all stores that it is built on, the
+// lowest last.
 func (f *File) Stack(name string) []*Store {
 	s, ok := f.Store(name)
 	if !ok {
@@ -167,7 +168,7 @@ func (f *File) Stack(name string) []*Store {
 	return list
 }
 
-// LayerOf returns the stack in which a store stands above the one that decides.
+// LayerOf returns the stack that contains a store above its deciding layer.
 func (f *File) LayerOf(name string) (*Store, bool) {
 	for _, s := range f.Stores {
 		layers := s.Spec.About().Layers
@@ -182,7 +183,7 @@ func (f *File) LayerOf(name string) (*Store, bool) {
 	return nil, false
 }
 
-// Above returns the stack in which a store is the one that decides.
+// Above returns the stack in which a store is the deciding layer.
 func (f *File) Above(name string) (*Store, bool) {
 	for _, s := range f.Stores {
 		layers := s.Spec.About().Layers
@@ -193,12 +194,12 @@ func (f *File) Above(name string) (*Store, bool) {
 	return nil, false
 }
 
-// Redact replaces every secret of the configuration in a text that others
-// wrote. Calls may run at once.
+// Redact replaces every secret of the configuration in a text from another
+// source. It is safe for concurrent use.
 func (f *File) Redact(text string) string { return f.hidden.Text(text) }
 
-// RedactError returns an error that has the same text but for secrets, and that
-// errors.Is and errors.As see through.
+// RedactError returns an error with the same text, except for secrets. errors.Is
+// and errors.As still reach the original error.
 func (f *File) RedactError(err error) error {
 	if err == nil {
 		return nil
@@ -214,9 +215,9 @@ type redactedError struct {
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.err }
 
-// JSONSchema returns the JSON Schema (draft 2020-12) of a configuration, by
-// which editors complete and check it. What a schema cannot say, such as that a
-// store of some name is there, it accepts.
+// JSONSchema returns the JSON Schema (draft 2020-12) of a configuration. Editors
+// use it to complete and check a file. It accepts what it cannot express, such as
+// a reference to a store that does not exist.
 func (k *Kinds) JSONSchema() ([]byte, error) {
 	return schema.JSONSchema("Configuration of semel", k.Sections(&File{}), "stores", "pipelines")
 }

@@ -1,5 +1,5 @@
-// Package config reads configuration files and what users write in them and in
-// flags: durations, counts, sizes, names. It connects to nothing. Everything
-// that is wrong with a file is reported at once, each with its place; secrets
-// are hidden wherever a value or an error is shown.
+// Package config reads configuration files and the values that users write in
+// files and flags: durations, counts, sizes, names. It makes no connections. It
+// reports all faults of a file in one run, each with its place. Secrets are
+// hidden wherever a value or an error is shown.
 package config

@@ -9,19 +9,19 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Examination gathers what a look at one store or pipeline finds.
+// Examination collects the findings about one store or pipeline.
 type Examination struct {
 	File *File
-	// Store or Pipeline is what is examined; the other is nil.
+	// Exactly one of Store and Pipeline is set: the one that is examined.
 	Store    *Store
 	Pipeline *Pipeline
 	Findings []semel.Finding
-	// Err says why something could not be looked at, or not in full. Its secrets
-	// are hidden.
+	// Err says why something could not be checked completely. Its secrets are
+	// hidden.
 	Err error
 }
 
-// Name returns the name of what is examined.
+// Name returns the name of the store or pipeline.
 func (x *Examination) Name() string {
 	if x.Pipeline != nil {
 		return x.Pipeline.Name
@@ -29,7 +29,7 @@ func (x *Examination) Name() string {
 	return x.Store.Name
 }
 
-// Kind returns what kind of thing is examined.
+// Kind returns the kind of the store, or "pipeline".
 func (x *Examination) Kind() string {
 	if x.Pipeline != nil {
 		return "pipeline"
@@ -42,7 +42,7 @@ func (x *Examination) Note(severity semel.Severity, subject, found, cost, remedy
 	x.Findings = append(x.Findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
-// Add adds the findings of a server, without secrets.
+// Add adds a server's findings, with secrets hidden.
 func (x *Examination) Add(findings []semel.Finding) {
 	for i := range findings {
 		findings[i].Found = x.File.Redact(findings[i].Found)
@@ -50,7 +50,7 @@ func (x *Examination) Add(findings []semel.Finding) {
 	x.Findings = append(x.Findings, findings...)
 }
 
-// Fail adds why something could not be looked at.
+// Fail records why something could not be checked.
 func (x *Examination) Fail(what string, err error) {
 	if err == nil {
 		return
@@ -61,20 +61,20 @@ func (x *Examination) Fail(what string, err error) {
 	x.Err = errors.Join(x.Err, x.File.RedactError(err))
 }
 
-// Refused makes a finding of an error that will not pass by itself: the store was
-// looked at, and cannot work as it is set up.
+// Refused adds a finding for an error that does not go away by itself. The store
+// was checked and cannot work with its present setup.
 func (x *Examination) Refused(err error, remedy string) {
 	x.Note(semel.Broken, "open", x.File.Redact(err.Error()), "nothing is processed", remedy)
 }
 
-// TLS finds fault with a connection that believes any certificate.
+// TLS adds a finding if a connection accepts any certificate.
 func (x *Examination) TLS(t *TLS) {
 	if t != nil && t.InsecureSkipVerify {
 		x.Note(semel.Warning, "tls", "insecure_skip_verify", "whoever stands between can read the password and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
 	}
 }
 
-// IsFile finds fault with what is there and no regular file.
+// IsFile adds a finding if path exists and is not a regular file.
 func (x *Examination) IsFile(subject, path, cost string) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().IsRegular() {
@@ -84,8 +84,8 @@ func (x *Examination) IsFile(subject, path, cost string) bool {
 	return false
 }
 
-// Directory looks whether files can be made in a directory, or where it is to be
-// made. What it makes for that is gone when it returns.
+// Directory checks whether files can be created in a directory, or where the
+// directory will be created. It removes its test files before it returns.
 func (x *Examination) Directory(subject, dir, cost string) {
 	at := dir
 	for {

@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Risk is what a finding costs a pipeline's promise. Both may be.
+// Risk is how a finding weakens a pipeline's promise. Both bits may be set.
 type Risk uint8
 
 const (
@@ -23,24 +23,24 @@ const (
 	NoRisk Risk = 0
 )
 
-// String returns the risk's name, "" for none.
+// String returns the risk's name, or "" for NoRisk.
 func (r Risk) String() string {
 	return [...]string{"", "loss", "repeat", "loss and repeat"}[r&(Loss|Repeat)]
 }
 
-// Finding is one thing that Lint found in a file that can be read. Its Subject
-// is the path of the field.
+// Finding is one result of Lint for a valid file. Its Subject is the path of the
+// field.
 type Finding struct {
 	semel.Finding
 	Place schema.Place
-	// Pipeline is the name of the pipeline it belongs to, "" if to none.
+	// Pipeline is the name of the pipeline, or "" if the finding belongs to none.
 	Pipeline string
 	Risk     Risk
 }
 
-// Lint returns what can be known to weaken the promise of pipelines without
-// connecting, in the order of the file. Where one is Broken the pipeline cannot
-// keep what it promises, and should not run.
+// Lint returns everything that weakens the promise of pipelines and can be found
+// without a connection, in the order of the file. A pipeline with a Broken
+// finding cannot keep its promise and should not run.
 func (f *File) Lint() []Finding {
 	l := &Linter{File: f}
 	for _, s := range f.Stores {
@@ -67,8 +67,8 @@ func (f *File) Lint() []Finding {
 	return l.found
 }
 
-// Refused returns what keeps a pipeline from running: findings that are Broken,
-// as problems of the file.
+// Refused returns the Broken findings that keep a pipeline from running, as
+// problems of the file.
 func (f *File) Refused(pipeline string) []schema.Problem {
 	var list []schema.Problem
 	for _, x := range f.Lint() {
@@ -79,8 +79,8 @@ func (f *File) Refused(pipeline string) []schema.Problem {
 	return list
 }
 
-// Linter gathers findings. While it looks at a pipeline, Pipeline and Mode are
-// that pipeline's; between pipelines Pipeline is nil.
+// Linter collects findings. Pipeline and Mode are those of the pipeline that is
+// being checked. Pipeline is nil during checks across pipelines.
 type Linter struct {
 	File     *File
 	Pipeline *Pipeline
@@ -88,7 +88,7 @@ type Linter struct {
 	found    []Finding
 }
 
-// At is a field of the pipeline that is looked at, or of the file.
+// At returns the path of a field of the current pipeline, or of the file.
 func (l *Linter) At(name string) string {
 	if l.Pipeline == nil {
 		return name
@@ -96,13 +96,13 @@ func (l *Linter) At(name string) string {
 	return schema.Within("pipelines."+l.Pipeline.Name, name)
 }
 
-// Given reports whether the file has a field.
+// Given reports whether the file sets a field.
 func (l *Linter) Given(path string) bool {
 	_, ok := l.File.places[path]
 	return ok
 }
 
-// place is where a field stands, or the nearest thing around it.
+// place returns the place of a field, or of the closest enclosing field.
 func (l *Linter) place(path string) schema.Place {
 	for {
 		if at, ok := l.File.places[path]; ok {
@@ -133,8 +133,8 @@ func (l *Linter) Add(severity semel.Severity, risk Risk, path, found, cost, reme
 	l.found = append(l.found, finding)
 }
 
-// Deciding adds what a decision on a key costs. A pipeline that observes decides
-// and loses nothing by it, yet.
+// Deciding adds a finding about the cost of a decision on a key. A pipeline in
+// observe mode loses nothing by its decisions yet.
 func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
 	if l.Pipeline.Observe && risk&Loss != 0 {
 		risk, cost = risk&^Loss, "once it does not observe: "+cost
@@ -142,12 +142,12 @@ func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost,
 	l.Add(severity, risk, path, found, cost, remedy)
 }
 
-// Notice adds a finding that costs nothing of the promise.
+// Notice adds a finding that does not weaken the promise.
 func (l *Linter) Notice(path, found, cost, remedy string) {
 	l.Add(semel.Notice, NoRisk, path, found, cost, remedy)
 }
 
-// ignored names fields that mean nothing in the mode.
+// ignored reports fields that have no effect in the mode.
 func (l *Linter) ignored() {
 	var names []string
 	switch l.Mode {
@@ -166,20 +166,20 @@ func (l *Linter) ignored() {
 	}
 }
 
-// Ignored notes a field of the pipeline that means nothing in its mode, if the file
-// has it.
+// Ignored reports a field of the pipeline that has no effect in its mode, if the
+// file sets it.
 func (l *Linter) Ignored(name string) {
 	if l.Given(l.At(name)) {
 		l.Notice(l.At(name), "it means nothing here", "the pipeline commits in "+l.Mode.String()+", which needs no such setting", "leave it out")
 	}
 }
 
-// Unverified notes a connection that believes any certificate.
+// Unverified reports a connection that accepts any certificate.
 func (l *Linter) Unverified(path string) {
 	l.Add(semel.Warning, NoRisk, path, "true", "whoever stands between can read, and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
 }
 
-// between looks at what pipelines have in common.
+// between checks what pipelines share.
 func (l *Linter) between() {
 	type space struct{ store, scope string }
 	spaces := map[space]*Pipeline{}
@@ -197,7 +197,7 @@ func (l *Linter) between() {
 	l.Pipeline = nil
 }
 
-// admin looks at the admin server.
+// admin checks the admin server.
 func (l *Linter) admin() {
 	a := &l.File.Admin
 	if a.Listen == "off" || IsLoopback(HostOf(a.Listen)) {
@@ -211,7 +211,7 @@ func (l *Linter) admin() {
 	}
 }
 
-// policies looks at what follows failures.
+// policies checks the failure policies.
 func (l *Linter) policies() {
 	p := l.Pipeline
 	if p.OnFailure.Then == "drop" {
@@ -225,8 +225,8 @@ func (l *Linter) policies() {
 	}
 }
 
-// parked looks at whether instances that share a source and the keys share what is
-// parked too.
+// parked checks that instances which share a source and the keys also share the
+// parked messages.
 func (l *Linter) parked() {
 	p := l.Pipeline
 	decider := l.File.Decider(p.Store.Name)
@@ -238,13 +238,14 @@ func (l *Linter) parked() {
 		"none for one instance, or if all instances share the directory on one machine; else parked: { store: NAME }, a store in PostgreSQL, or parked: { topic: NAME }")
 }
 
-// HostOf is the host of an address to listen on.
+// HostOf returns the host of a listen address.
 func HostOf(listen string) string {
 	host, _, _ := schema.CutLast(listen, ":")
 	return strings.Trim(host, "[]")
 }
 
-// IsLoopback reports whether a host is this machine, which others cannot reach.
+// IsLoopback reports whether a host is this machine only, unreachable from
+// others.
 func IsLoopback(host string) bool {
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true

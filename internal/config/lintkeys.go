@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// key looks at whether deliveries of one message have one key, and two messages
-// two.
+// key checks that deliveries of one message get the same key, and that different
+// messages get different keys.
 func (l *Linter) key() {
 	k := &l.Pipeline.Key
 	path := l.At("key.id")
@@ -25,7 +25,7 @@ func (l *Linter) key() {
 		if slices.ContainsFunc(alternatives(k.Rule), func(r *key.Rule) bool {
 			return r.Form() == key.FormUnstable && (r.String() == "timestamp" || r.String() == "time")
 		}) {
-			risk = Loss | Repeat // two messages may share one
+			risk = Loss | Repeat // two messages may get the same key
 		}
 		l.Deciding(severity, risk, path, k.Rule.String()+" is not stable", why, remedy)
 	}
@@ -60,7 +60,7 @@ func (l *Linter) key() {
 	}
 }
 
-// alternatives are the rules of which one alone makes the key.
+// alternatives returns the rules that can make the key on their own.
 func alternatives(r *key.Rule) []*key.Rule {
 	if r.Form() == key.FormFirst {
 		var list []*key.Rule
@@ -72,7 +72,7 @@ func alternatives(r *key.Rule) []*key.Rule {
 	return []*key.Rule{r}
 }
 
-// looksLikeTime reports whether the last name of a rule is one that times have.
+// looksLikeTime reports whether the last name in a rule looks like a time field.
 func looksLikeTime(r *key.Rule) bool {
 	_, name, ok := schema.CutLast(r.String(), ".")
 	if !ok {
@@ -82,7 +82,7 @@ func looksLikeTime(r *key.Rule) bool {
 	return slices.Contains([]string{"time", "timestamp", "ts", "date", "datetime", "createdat", "updatedat", "sentat", "occurredat", "eventtime"}, name)
 }
 
-// window compares the window with how long a message can come again.
+// window compares the window with how late a message can be delivered again.
 func (l *Linter) window() {
 	p := l.Pipeline
 	path := l.At("window")
@@ -94,7 +94,7 @@ func (l *Linter) window() {
 	}
 }
 
-// keys looks at whether the store can do what is asked of it.
+// keys checks whether the store can do what the pipeline needs.
 func (l *Linter) keys() {
 	stores := l.File.Stack(l.Pipeline.Store.Name)
 	if above, ok := l.File.Above(l.Pipeline.Store.Name); ok {
@@ -105,12 +105,13 @@ func (l *Linter) keys() {
 	}
 }
 
-// Decides reports whether every answer of the pipeline's store rests on store s.
+// Decides reports whether every answer of the pipeline's store depends on store
+// s.
 func (l *Linter) Decides(s *Store) bool {
 	return l.Pipeline != nil && l.File.Decider(l.Pipeline.Store.Name) == s
 }
 
-// Holds reports whether the pipeline holds a key whose lease ended.
+// Holds reports whether the pipeline holds a key after its lease ended.
 func (l *Linter) Holds() bool {
 	return l.Pipeline.OnLeaseExpired == "hold" && l.Mode == TwoPhase
 }

@@ -1,23 +1,23 @@
 package config
 
-// Mode is how a pipeline commits, on which its promise rests.
+// Mode is how a pipeline commits. The pipeline's promise depends on it.
 type Mode uint8
 
 const (
 	// TwoPhase: claim, deliver, complete, acknowledge. Any store and any sink.
 	TwoPhase Mode = iota
-	// SameTransaction: keys and rows are one transaction of PostgreSQL.
+	// SameTransaction: keys and rows commit in one PostgreSQL transaction.
 	SameTransaction
-	// Checkpointed: keys, lines of the output and, where the source is files,
-	// positions become durable together in an embedded store.
+	// Checkpointed: keys, output lines and, for file sources, positions become
+	// durable together in an embedded store.
 	Checkpointed
-	// SourceIsSink: outputs, keys and offsets are one transaction of Kafka.
+	// SourceIsSink: outputs, keys and offsets commit in one Kafka transaction.
 	SourceIsSink
 	// Lossy: a filter alone decides.
 	Lossy
 )
 
-// String returns the mode's name as listings have it.
+// String returns the mode's name as used in listings.
 func (m Mode) String() string {
 	names := [...]string{"claim, deliver, complete", "one transaction in PostgreSQL", "one checkpoint on the disk", "one transaction in Kafka", "filter alone"}
 	if int(m) < len(names) {
@@ -36,8 +36,8 @@ var pairs = [...]struct {
 	{"embedded", "file", Checkpointed},
 }
 
-// Mode says how a pipeline of the file commits. It is the one place that
-// decides it.
+// Mode returns how a pipeline of the file commits. It is the only place that
+// decides this.
 func (f *File) Mode(p *Pipeline) Mode {
 	if p.Store.Name == "" {
 		return SourceIsSink
@@ -53,7 +53,7 @@ func (f *File) Mode(p *Pipeline) Mode {
 		return TwoPhase
 	}
 	for _, pair := range pairs {
-		sink := p.Sink.About().Store // a sink that names a store must name this one
+		sink := p.Sink.About().Store // if the sink names a store, it must be this one
 		if pair.store == store.Spec.Kind() && pair.sink == p.Sink.Kind() && (sink.Name == store.Name || pair.mode != SameTransaction) {
 			return pair.mode
 		}
@@ -61,8 +61,8 @@ func (f *File) Mode(p *Pipeline) Mode {
 	return TwoPhase
 }
 
-// Decider returns the store on which every answer of a store rests: itself, or
-// the lowest of its stack; nil if there is none.
+// Decider returns the store that every answer of a store depends on: the store
+// itself, or the lowest layer of its stack. It returns nil if there is none.
 func (f *File) Decider(name string) *Store {
 	s, ok := f.Store(name)
 	if !ok {
@@ -74,7 +74,7 @@ func (f *File) Decider(name string) *Store {
 	return s
 }
 
-// Pipeline returns the pipeline of this name.
+// Pipeline returns the pipeline with this name.
 func (f *File) Pipeline(name string) (*Pipeline, bool) {
 	for _, p := range f.Pipelines {
 		if p.Name == name {

@@ -7,7 +7,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Guard returns the policy of the claims. The observer may be nil.
+// Guard returns the policy for the pipeline's claims. The observer may be nil.
 func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 	g := semel.GuardOptions{Lease: p.Lease, Window: p.Window}
 	if observer != nil {
@@ -22,7 +22,7 @@ func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 	return g
 }
 
-// Options returns the policy of a pipeline of the file. The observer may be nil.
+// Options returns the options of a pipeline of the file. The observer may be nil.
 func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Options {
 	o := &pipeline.Options{
 		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, Fingerprint: p.Key.Fingerprint,
@@ -48,13 +48,13 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		o.OnMissing = pipeline.MissingHash
 	}
 	if f.Mode(p) == Checkpointed {
-		// A record of the store is a sync of the disk, so batches are large.
+		// Each record of the store costs one disk sync, so batches are large.
 		o.Batch, o.MaxItems = cmp.Or(o.Batch, 4096), cmp.Or(o.MaxItems, 65536)
 	}
 	return o
 }
 
-// then reads a policy; what is none of its words is decided elsewhere.
+// then converts a policy word. Other words are handled elsewhere.
 func then(word string) pipeline.Then {
 	switch word {
 	case "drop":

@@ -7,17 +7,18 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// Pipeline is one member of "pipelines". Defaults are filled in; a number, size
-// or duration that is 0 is left to whoever uses it, unless it says otherwise.
+// Pipeline is one member of "pipelines". Defaults are filled in. A number, size
+// or duration of 0 means the default of the code that uses it, unless stated
+// otherwise.
 type Pipeline struct {
 	Name string
-	// At is where its name stands.
+	// At is the place of its name.
 	At     schema.Place
 	Source Source
 	Sink   Sink
 	Key    Key
-	// Window is how long a key is remembered, Lease how long a claim lasts
-	// without being extended.
+	// Window is how long a key is remembered. Lease is how long a claim lasts
+	// unless it is extended.
 	Window, Lease time.Duration
 	// OnLeaseExpired is retry or hold.
 	OnLeaseExpired string
@@ -25,88 +26,89 @@ type Pipeline struct {
 	OnLate string
 	// OnMismatch is park, drop or stop.
 	OnMismatch string
-	// Store is the store of the keys. It has no name if the keys live in Kafka:
-	// see [File.Mode].
+	// Store is the store of the keys. It has no name if the keys live in Kafka; see
+	// [File.Mode].
 	Store     schema.Reference
 	OnFailure Failure
 	// OnStoreError is stop or pass.
 	OnStoreError string
-	// Observe decides and counts, and delivers whatever the decision is.
+	// Observe makes the pipeline decide and count, but deliver every message.
 	Observe bool
 	// Order is key or partition.
 	Order string
-	// Parallel is how many batches are under way at once.
+	// Parallel is the maximum number of concurrent batches.
 	Parallel int
-	// Batch bounds one batch, InFlight all that is under way.
+	// Batch limits one batch. InFlight limits all messages under way.
 	Batch, InFlight Limit
-	// Wait is how long a message waits for a key that another holds.
+	// Wait is how long a message waits for a key that another holder has.
 	Wait time.Duration
-	// Parked is where messages are put aside.
+	// Parked is where messages are parked.
 	Parked Parked
 	// Lossy allows a store that drops new messages at a stated rate.
 	Lossy bool
-	// Transaction is how Kafka to Kafka commits.
+	// Transaction configures how a Kafka-to-Kafka pipeline commits.
 	Transaction Transaction
 }
 
-// Key says what makes two deliveries the same.
+// Key says how the key of a message is made.
 type Key struct {
-	// Rule finds the id. It may be one that is not stable, if Unstable.
+	// Rule extracts the id. The id may be unstable if Unstable is set.
 	Rule *key.Rule
-	// Scope is what the id is unique within. It defaults to the pipeline's name.
+	// Scope is the scope in which the id is unique. Defaults to the pipeline's
+	// name.
 	Scope string
 	// OnMissing is fail, park, pass, hash or drop.
 	OnMissing string
-	// Fingerprint notices one key used for two different bodies.
+	// Fingerprint detects one key used for two different bodies.
 	Fingerprint bool
-	// Unstable says that a rule which is not stable is meant.
+	// Unstable allows a rule whose ids are not stable.
 	Unstable bool
 }
 
-// Failure is what follows a delivery that failed.
+// Failure configures what happens when a delivery fails.
 type Failure struct {
-	// Attempts is how often a message is delivered before it is given up.
+	// Attempts is the maximum number of delivery attempts of a message.
 	Attempts int
 	Backoff  Backoff
 	// Then is park, drop or stop.
 	Then string
 }
 
-// Backoff bounds the pause before the next attempt.
+// Backoff is the range of the pause before the next attempt.
 type Backoff struct{ From, To time.Duration }
 
-// Limit bounds a number of messages and their bytes.
+// Limit is a maximum number of messages and of their bytes.
 type Limit struct{ Max, Bytes int64 }
 
-// Parked is where a pipeline puts messages aside. One member is set.
+// Parked is where a pipeline parks messages. Exactly one member is set.
 type Parked struct {
 	// Path is a directory.
 	Path string
-	// Store is a store of the kind postgres, in whose database they are.
+	// Store is a postgres store. Messages are parked in its database.
 	Store schema.Reference
-	// Topic is one of the Kafka that is source or sink.
+	// Topic is a topic of the Kafka cluster of the source or sink.
 	Topic string
 }
 
-// Transaction is how a pipeline from Kafka to Kafka commits outputs, keys and
+// Transaction configures how a Kafka-to-Kafka pipeline commits outputs, keys and
 // offsets together.
 type Transaction struct {
-	// Interval, MaxRecords and MaxBytes end a transaction, whichever is first.
+	// A transaction ends when Interval, MaxRecords or MaxBytes is reached.
 	Interval             time.Duration
 	MaxRecords, MaxBytes int64
-	// ID is what transactional ids begin with. It defaults to the group.
+	// ID is the prefix of the transactional ids. Defaults to the group.
 	ID string
-	// Changelog is the topic that holds the keys. It defaults to the group with
-	// "-keys" behind it.
+	// Changelog is the topic that holds the keys. Defaults to the group followed by
+	// "-keys".
 	Changelog string
 	// State is the directory of the local copy of the keys.
 	State string
-	// Time is processing or event: by which time keys expire.
+	// Time is processing or event. It selects the time by which keys expire.
 	Time string
-	// Grace is how much older than the newest message one may be with
-	// Time event.
+	// Grace is how much older than the newest message a message may be. It applies
+	// if Time is event.
 	Grace time.Duration
-	// Sessions is how many transactions are open at once in a process.
+	// Sessions is the number of concurrent transactions in a process.
 	Sessions int
 	// Standby keeps the keys of all partitions in every process.
 	Standby bool
@@ -120,15 +122,15 @@ type Admin struct {
 	TLS    *ServerTLS
 }
 
-// Auth says who may use the admin server.
+// Auth configures access to the admin server.
 type Auth struct {
 	Username string
 	Password schema.Secret
-	// Token is accepted as a bearer token. It may be zero.
+	// Token is the accepted bearer token. It may be zero.
 	Token schema.Secret
 }
 
-// Log is how a daemon logs.
+// Log configures the log of a daemon.
 type Log struct {
 	// Format is auto (text on a terminal, JSON elsewhere), text or json.
 	Format string

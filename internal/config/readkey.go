@@ -29,7 +29,7 @@ func ruleForms() []schema.Form {
 	return []schema.Form{{Scalar: schema.ScalarRule}, {Members: ruleMapping}}
 }
 
-// ruleMapping is what the schema says of a rule that has a name; rule reads it.
+// ruleMapping is the schema of a rule that has a name; readRule reads it.
 func ruleMapping() schema.Mapping {
 	rules := func(name, doc string) schema.Field {
 		return schema.ListField(name, schema.Form{Scalar: schema.ScalarRule}, nil, doc)
@@ -41,7 +41,7 @@ func ruleMapping() schema.Mapping {
 	)
 }
 
-// rule reads a rule; nil if it is wrong.
+// readRule reads a rule. It returns nil if the rule is invalid.
 func readRule(v schema.Value) *key.Rule {
 	switch v.Node.(type) {
 	case nil:
@@ -52,7 +52,7 @@ func readRule(v schema.Value) *key.Rule {
 	return oneRule(v)
 }
 
-// oneRule reads a rule that is no list.
+// oneRule reads a rule that is not a list.
 func oneRule(v schema.Value) (rule *key.Rule) {
 	switch v.Node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
@@ -73,7 +73,7 @@ func oneRule(v schema.Value) (rule *key.Rule) {
 				}
 			})
 			if len(paths) == 0 {
-				return // which was reported
+				return // already reported
 			}
 			var err error
 			if rule, err = key.ParseRule("hash(" + strings.Join(paths, ",") + ")"); err != nil {
@@ -89,7 +89,7 @@ func oneRule(v schema.Value) (rule *key.Rule) {
 	return rule
 }
 
-// rules reads a list of rules; nil if one is wrong.
+// readRules reads a list of rules. It returns nil if one of them is invalid.
 func readRules(v schema.Value, read func(schema.Value) *key.Rule) []*key.Rule {
 	var list []*key.Rule
 	fine := true
@@ -106,16 +106,16 @@ func readRules(v schema.Value, read func(schema.Value) *key.Rule) []*key.Rule {
 
 func combined(rules []*key.Rule, combine func(...*key.Rule) (*key.Rule, error)) *key.Rule {
 	if len(rules) == 0 {
-		return nil // reported
+		return nil // already reported
 	}
 	rule, err := combine(rules...)
 	if err != nil {
-		return nil // only of no rules
+		return nil // fails only if there are no rules
 	}
 	return rule
 }
 
-// textRule reads a rule of one text, with something before and behind it.
+// textRule reads a rule of one text, with a prefix and a suffix.
 func textRule(v schema.Value, before, after string, parse func(string) (*key.Rule, error)) (rule *key.Rule) {
 	schema.Quantity(v, &rule, "a rule", func(text string) (*key.Rule, error) {
 		rule, err := parse(before + text + after)
@@ -127,8 +127,8 @@ func textRule(v schema.Value, before, after string, parse func(string) (*key.Rul
 	return rule
 }
 
-// RuleProblem is what is wrong with a rule without its text, which a reference
-// may have given.
+// RuleProblem returns the error without the rule's text, which may come from a
+// reference.
 func RuleProblem(err error) error {
 	var wrong *key.RuleError
 	if errors.As(err, &wrong) {

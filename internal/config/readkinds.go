@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// kindsMapping is a mapping that names one of several kinds.
+// kindsMapping is a mapping that contains one of several kinds.
 func kindsMapping[T Kind](target *T, kinds []func() T) schema.Mapping {
 	var fields []schema.Field
 	for _, empty := range kinds {
@@ -22,7 +22,7 @@ func kindsMapping[T Kind](target *T, kinds []func() T) schema.Mapping {
 	return schema.KindsOf(fields...)
 }
 
-// readStores reads the section of that name.
+// readStores reads the section "stores".
 func (k *Kinds) readStores(v schema.Value) []*Store {
 	var list []*Store
 	before := len(v.Problems)
@@ -45,9 +45,8 @@ func (k *Kinds) readStores(v schema.Value) []*Store {
 	return list
 }
 
-// A file that has something which could not be read is refused. Until then the
-// values below stand in its place, so that the names of stores are known to
-// whatever refers to them.
+// A file with an unreadable value is refused. Until then, the values below
+// replace the unreadable ones, so that references to store names still resolve.
 type (
 	invalidSource struct{ SourceBase }
 	invalidSink   struct{ SinkBase }
@@ -73,12 +72,12 @@ func (invalidStore) Open(context.Context, *StoreEnv) (semel.Store, error) {
 	return nil, errInvalid
 }
 
-// KeepIDsField keeps ids of a store readable.
+// KeepIDsField keeps the readable ids of keys in a store.
 func KeepIDsField(target *bool) schema.Field {
 	return schema.TruthField("keep_ids", target, "Keep scope and id of each key readable, beside its digest.").Means("false")
 }
 
-// MaxResultField bounds the results that a store keeps.
+// MaxResultField limits the size of results that a store keeps.
 func MaxResultField(target *int64) schema.Field {
 	return schema.SizeField("max_result", target, "The longest result that is kept for duplicates.")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// pipelines reads the section of that name.
+// readPipelines reads the section "pipelines".
 func (k *Kinds) readPipelines(v schema.Value) []*Pipeline {
 	var list []*Pipeline
 	before := len(v.Problems)
@@ -34,8 +34,8 @@ func (k *Kinds) readPipelines(v schema.Value) []*Pipeline {
 	return list
 }
 
-// defaultOrder keeps lines in the order of their file where they become lines
-// again. Elsewhere only what has one key has an order.
+// defaultOrder keeps the order of a file if its lines become lines again.
+// Otherwise only messages with the same key are ordered.
 func defaultOrder(p *Pipeline) string {
 	if p.Source.About(p).Lines && p.Sink.About().Lines {
 		return "partition"
@@ -72,7 +72,7 @@ func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	}
 }
 
-// oneKindField is a mapping that has one of several kinds.
+// oneKindField is a mapping that contains one of several kinds.
 func oneKindField(name string, kinds func() schema.Mapping, what, example, doc string) schema.Field {
 	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Members: kinds}, Read: func(v schema.Value) { v.Kind(kinds(), what, example) }}
 }
@@ -119,8 +119,8 @@ func parkedMapping(p *Parked) schema.Mapping {
 	}
 }
 
-// longestInterval bounds how long a transaction is open: the broker ends one of
-// which it hears nothing for ten seconds, into which two intervals must fit.
+// longestInterval limits how long a transaction is open. The broker ends a
+// transaction after ten seconds of silence, and two intervals must fit into that.
 const longestInterval = 5 * time.Second
 
 func transactionMapping(t *Transaction) schema.Mapping {
@@ -148,8 +148,8 @@ func transactionMapping(t *Transaction) schema.Mapping {
 	}
 }
 
-// checkPipelineFields finds what is wrong between fields of one pipeline that
-// needs nothing else of the file.
+// checkPipelineFields reports conflicts between fields of one pipeline that do
+// not depend on the rest of the file.
 func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 	if m, ok := there["on_mismatch"]; ok && !p.Key.Fingerprint {
 		m.Wrong("it means nothing without a fingerprint: write fingerprint: true under key, or leave it out")

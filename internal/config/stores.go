@@ -7,7 +7,7 @@ import (
 // Store is one member of "stores".
 type Store struct {
 	Name string
-	// At is where its name stands.
+	// At is the place of its name.
 	At   schema.Place
 	Spec Spec
 }

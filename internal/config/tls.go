@@ -11,21 +11,21 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// TLS is how a connection to a server is secured.
+// TLS configures the security of a connection to a server.
 type TLS struct {
-	CA, Certificate, Key string // names of files; "" is the system's, and none
+	CA, Certificate, Key string // file names; an empty CA means the system's, an empty Certificate or Key means none
 	ServerName           string
 	InsecureSkipVerify   bool
 }
 
-// ServerTLS is how a server secures its connections.
+// ServerTLS configures the security of a server's connections.
 type ServerTLS struct {
 	Certificate, Key string
-	// ClientCA has clients show a certificate of these authorities.
+	// ClientCA requires clients to show a certificate of these authorities.
 	ClientCA string
 }
 
-// TLSField is how a connection to a server is secured.
+// TLSField configures the security of a connection to a server.
 func TLSField(target **TLS) schema.Field {
 	return schema.PartField("tls", func() schema.Mapping {
 		t := &TLS{}
@@ -47,7 +47,7 @@ func TLSField(target **TLS) schema.Field {
 	}, "TLS to the server. It may be empty.").Means("off").Titled("TLS to a server")
 }
 
-// ServerTLSField is how a server secures its connections.
+// ServerTLSField configures the security of a server's connections.
 func ServerTLSField(target **ServerTLS) schema.Field {
 	return schema.PartField("tls", func() schema.Mapping {
 		t := &ServerTLS{}
@@ -60,7 +60,7 @@ func ServerTLSField(target **ServerTLS) schema.Field {
 	}, "TLS from clients.").Means("off").Titled("TLS of a server")
 }
 
-// Config reads the files that secure a listener; it returns nil if t is nil. The
+// Config reads the files that secure a listener. It returns nil if t is nil. The
 // error wraps semel.ErrInvalidRequest.
 func (t *ServerTLS) Config() (*tls.Config, error) {
 	if t == nil {
@@ -80,7 +80,7 @@ func (t *ServerTLS) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// Config reads the files that secure connections to a server; it returns nil if t
+// Config reads the files that secure connections to a server. It returns nil if t
 // is nil.
 func (t *TLS) Config() (*tls.Config, error) {
 	if t == nil {

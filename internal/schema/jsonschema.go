@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// jsonSchema returns the JSON Schema (draft 2020-12) of a configuration, by
-// which editors complete and check it. One of the needed sections must be there. What a schema cannot say, such as that a
-// store of some name is there, it accepts.
+// JSONSchema returns the JSON Schema (draft 2020-12) of a configuration. Editors
+// use it to complete and check a file. At least one of the needed sections must
+// be present. The schema accepts what it cannot express, such as a reference to a
+// store that does not exist.
 func JSONSchema(title string, sections []Field, needed ...string) ([]byte, error) {
 	s := &schemaWriter{defs: object{}}
 	for name, form := range scalars() {
@@ -38,13 +39,13 @@ type object = map[string]any
 
 type schemaWriter struct{ defs object }
 
-// namePattern is that of names of stores and pipelines; isName checks it.
+// namePattern matches the names of stores and pipelines; isName checks it.
 const namePattern = "^[A-Za-z0-9_-]{1,64}$"
 
-// reference is the pattern of a text that stands for another.
+// reference is the pattern of a reference to a value outside the file.
 const reference = `\$\{`
 
-// scalars are the forms that are written as one word.
+// scalars are the forms written as one word.
 func scalars() map[Scalar]object {
 	const duration = `[0-9.]+(ns|us|µs|ms|s|m|h|d|w)`
 	text := object{"type": "string", "minLength": 1}
@@ -67,12 +68,12 @@ func scalars() map[Scalar]object {
 	}
 }
 
-// refName is a name as it stands in a reference within a schema.
+// refName returns a name as used in a schema reference.
 func refName(title string) string {
 	return strings.ReplaceAll(strings.ToLower(title), " ", "-")
 }
 
-// field describes a field with what it is for.
+// field describes a field and its purpose.
 func (s *schemaWriter) field(f *Field) object {
 	described := s.form(&f.Form)
 	described["description"] = f.Doc
@@ -108,8 +109,8 @@ func (s *schemaWriter) form(f *Form) object {
 	return object{"$ref": "#/$defs/" + name}
 }
 
-// named describes a mapping whose names are the user's: those of stores and
-// pipelines are bound, others are free.
+// named describes a mapping with user-chosen names. The names of stores and
+// pipelines follow a pattern; others are free.
 func (s *schemaWriter) named(f *Form) object {
 	described := object{"type": "object", "additionalProperties": s.form(f)}
 	if f.Members != nil {
@@ -119,8 +120,7 @@ func (s *schemaWriter) named(f *Form) object {
 	return described
 }
 
-// choiceSchema is one of several words. One that is a number may stand without
-// quotes.
+// choiceSchema is one of several words. A word that is a number may be unquoted.
 func choiceSchema(words []string) object {
 	var values []any
 	for _, word := range words {

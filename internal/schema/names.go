@@ -9,7 +9,7 @@ import (
 
 // Names, addresses and references to stores.
 
-// Reference is the name of a store where it is used.
+// Reference is the name of a store at a place where it is used.
 type Reference struct {
 	Name string
 	At   Place
@@ -40,7 +40,7 @@ func IsName(name string) bool {
 	return name != "" && len(name) <= 64
 }
 
-// identifierField is a name in SQL, one that needs no quotes.
+// IdentifierField is an SQL name that needs no quotes.
 func IdentifierField(name string, target *string, most int, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarText}, Read: func(v Value) { v.Identifier(target, most) }}
 }
@@ -66,7 +66,7 @@ func IsIdentifier(text string, most int) bool {
 	return text != "" && len(text) <= most
 }
 
-// addressesField is a list of host:port.
+// AddressesField is a list of host:port.
 func AddressesField(name string, target *[]string, doc string) Field {
 	return ListField(name, Form{Scalar: ScalarText}, func(v Value) {
 		v.List(func(element Value) {
@@ -93,10 +93,10 @@ func isHostPort(address string) bool {
 	return err == nil && port > 0
 }
 
-// checkListen reports an address that cannot be listened on.
+// CheckListen reports an address that is not a valid listen address.
 func (v Value) CheckListen(address string) {
 	if address == "" {
-		return // reported
+		return // already reported
 	}
 	host, port, ok := CutLast(address, ":")
 	if !ok || strings.ContainsAny(host, "/@ ") || !isPort(port) {
@@ -116,7 +116,7 @@ func isPort(text string) bool {
 	return err == nil
 }
 
-// HasScheme reports whether a text is a URL with one of the schemes.
+// HasScheme reports whether text is a URL with one of the schemes.
 func HasScheme(text string, schemes ...string) bool {
 	scheme, _, ok := strings.Cut(text, "://")
 	return ok && slices.Contains(schemes, scheme)

@@ -2,8 +2,9 @@ package schema
 
 import "strings"
 
-// Nearest returns the candidate that word is most likely a slip of: at most a
-// third of its letters differ, or it is the start of exactly one candidate.
+// Nearest returns the candidate that word is most likely a typo of. Either at
+// most a third of its letters differ, or word is the start of exactly one
+// candidate.
 func Nearest(word string, candidates []string) (string, bool) {
 	best, bestDistance := "", len(word)/3+1
 	begun := 0
@@ -23,7 +24,7 @@ func Nearest(word string, candidates []string) (string, bool) {
 	return best, best != ""
 }
 
-// OneOf says which values are allowed, or which one was probably meant.
+// OneOf lists the allowed values, or suggests the closest one.
 func OneOf(got string, allowed []string) string {
 	if near, ok := Nearest(got, allowed); ok {
 		return "did you mean " + near + "?"
@@ -32,7 +33,7 @@ func OneOf(got string, allowed []string) string {
 }
 
 // editDistance counts the insertions, deletions, replacements and swaps of
-// neighbours that turn a into b.
+// adjacent letters that turn a into b.
 func editDistance(a, b string) int {
 	before := make([]int, len(b)+1) // row i-2
 	last := make([]int, len(b)+1)   // row i-1

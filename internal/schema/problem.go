@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Place is where something stands in a file.
+// Place is a position in a file.
 type Place struct {
 	File         string
-	Line, Column int // from 1; 0 if the whole file is meant
+	Line, Column int // start at 1; 0 means the whole file
 }
 
-// String returns the place as editors and compilers write it.
+// String returns the place in the format of editors and compilers.
 func (p Place) String() string {
 	if p.Line == 0 {
 		return p.File
@@ -21,26 +21,25 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// compare orders places of one file.
+// Compare orders places of one file.
 func (p Place) Compare(q Place) int {
 	return cmp.Or(p.Line-q.Line, p.Column-q.Column)
 }
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is one fault in a configuration.
 type Problem struct {
 	Place Place
-	// Text says what is wrong and what to do. It holds no secret.
+	// Text says what is wrong and how to fix it. It contains no secret.
 	Text string
 }
 
 // String returns the problem as one line.
 func (p Problem) String() string { return p.Place.String() + ": " + p.Text }
 
-// Error is everything that is wrong with a configuration, in the order of the
-// file.
+// Error holds all faults of a configuration, in the order of the file.
 type Error struct{ Problems []Problem }
 
-// Error implements error. Each problem is a line.
+// Error implements error. Each problem is one line.
 func (e *Error) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
@@ -49,8 +48,8 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// errorOf returns nil if there are no problems. What is found wrong in one
-// place by two ways, as over an alias, is reported once.
+// errorOf returns nil if there are no problems. A problem that was found twice at
+// one place, for example through an alias, is reported once.
 func errorOf(problems []Problem) error {
 	if len(problems) == 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ParseDuration reads a duration in Go's syntax with the units d, 24 h, and w,
-// 7 d: 36h, 7d, 1w12h.
+// ParseDuration reads a duration in Go syntax, with the additional units d (24 h)
+// and w (7 d): 36h, 7d, 1w12h.
 func ParseDuration(text string) (time.Duration, error) {
 	bad := fmt.Errorf("not a duration: write it like 90s, 36h, 7d or 2w")
 	rest, negative := strings.CutPrefix(text, "-")
@@ -41,8 +41,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// parsePart reads one number with its unit. The error of a duration that is too
-// long wraps strconv.ErrRange.
+// parsePart reads one number with its unit. If the duration is too long, the
+// error wraps strconv.ErrRange.
 func parsePart(number, unit string) (time.Duration, error) {
 	hours := 0.0
 	switch unit {
@@ -69,10 +69,11 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return 0, strconv.ErrRange
 }
 
-// ParseCount reads a whole number, also with an exponent: 1000000, 1e6, 2.5e3.
+// ParseCount reads a whole number, with or without an exponent: 1000000, 1e6,
+// 2.5e3.
 func ParseCount(text string) (int64, error) {
 	if value, err := strconv.ParseInt(text, 10, 64); err == nil && value >= 0 {
-		return value, nil // exact where a float64 is not
+		return value, nil // exact, unlike a float64
 	}
 	value, err := strconv.ParseFloat(text, 64)
 	whole := err == nil && value >= 0 && value < math.MaxInt64 && value == math.Trunc(value)
@@ -82,7 +83,7 @@ func ParseCount(text string) (int64, error) {
 	return int64(value), nil
 }
 
-// ParseWindow reads a duration above 0, or "forever", which is semel.Forever.
+// ParseWindow reads a duration above 0. "forever" is semel.Forever.
 func ParseWindow(text string) (time.Duration, error) {
 	if text == "forever" {
 		return semel.Forever, nil
@@ -97,11 +98,11 @@ func ParseWindow(text string) (time.Duration, error) {
 	return window, nil
 }
 
-// Hours is a part of a day, from the hour From to the hour To, over midnight if
-// To is less.
+// Hours is a part of a day, from hour From to hour To. It spans midnight if To is
+// less than From.
 type Hours struct{ From, To int }
 
-// ParseHours reads whole hours of a day: 01:00-05:00, 22:00-06:00, 18:00-24:00.
+// ParseHours reads a range of whole hours: 01:00-05:00, 22:00-06:00, 18:00-24:00.
 func ParseHours(text string) (Hours, error) {
 	from, to, _ := strings.Cut(text, "-")
 	first, ok := parseHour(from)
@@ -138,7 +139,7 @@ func ParseSize(text string) (int64, error) {
 	return int64(number * factor), nil
 }
 
-// sizeOf returns the bytes of a unit, or 0.
+// sizeOf returns the number of bytes in a unit, or 0 if the unit is unknown.
 func sizeOf(unit string) float64 {
 	switch unit {
 	case "", "B":
@@ -163,7 +164,7 @@ func sizeOf(unit string) float64 {
 	return 0
 }
 
-// Duration writes a duration as configurations do: 7d, 36h, 1m30s, forever.
+// Duration formats a duration as in a configuration: 7d, 36h, 1m30s, forever.
 func Duration(d time.Duration) string {
 	if d == semel.Forever {
 		return "forever"

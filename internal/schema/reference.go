@@ -10,20 +10,19 @@ import (
 	"strings"
 )
 
-// maxSecretBytes is the longest file that ${file:…} reads.
+// MaxSecretBytes is the maximum size of a file that ${file:…} reads.
 const MaxSecretBytes = 64 << 10
 
 // resolved is a text with its references replaced.
 type resolved struct {
 	text string
-	// parts are the values of its references: who shows the text must not show
-	// them.
+	// parts are the values of its references. Never show them with the text.
 	parts []string
 }
 
 // resolve replaces ${env:NAME}, ${env:NAME:-default} and ${file:PATH} in a text
-// of the configuration. $${ stands for ${ itself. Nothing is looked for in what
-// a reference gave.
+// of the configuration. $${ means a literal ${. Replaced values are not scanned
+// again.
 func (v Value) resolve(written string) (resolved, bool) {
 	var (
 		out  strings.Builder
@@ -68,8 +67,7 @@ func (v Value) resolve(written string) (resolved, bool) {
 	}
 }
 
-// notHere says that a reference is written well, and that this machine lacks what
-// it stands for.
+// notHere means that a reference is valid, but this machine lacks its value.
 type notHere struct{ error }
 
 // unresolved is a reference in a field that this machine cannot resolve.
@@ -78,17 +76,17 @@ type unresolved struct {
 	problem Problem
 }
 
-// missing notes a reference that cannot be resolved here.
+// missing records a reference that cannot be resolved here.
 func (v Value) missing(err error) {
 	at := v.at
 	at.File = v.Name
 	v.unresolved = append(v.unresolved, unresolved{v.Path, Problem{at, fmt.Sprintf("%s: %v", v.Path, err)}})
 }
 
-// ErrWithout is Err for those who need only some parts of a file. part returns the
-// part to which a path belongs, and whether it may lack values. What such a part
-// lacks on this machine is no problem, and neither is anything else in it, which may
-// be wrong for that alone.
+// ErrWithout is Err for callers that need only some parts of a file. part returns
+// the part that a path belongs to, and whether that part may lack values. Values
+// that such a part lacks on this machine are not problems. Other problems in it
+// are ignored too, because the missing value may have caused them.
 func (d *Document) ErrWithout(part func(path string) (name string, mayLack bool)) error {
 	var list []Problem
 	incomplete := map[string]bool{}
@@ -100,7 +98,7 @@ func (d *Document) ErrWithout(part func(path string) (name string, mayLack bool)
 		}
 	}
 	for _, p := range d.Problems {
-		path := strings.TrimPrefix(p.Text, "unknown field ") // otherwise a text begins with its path
+		path := strings.TrimPrefix(p.Text, "unknown field ") // otherwise the text starts with its path
 		path, _, _ = strings.Cut(path, ":")
 		path, _, _ = strings.Cut(path, " ")
 		if name, _ := part(path); !incomplete[name] {
@@ -110,8 +108,8 @@ func (d *Document) ErrWithout(part func(path string) (name string, mayLack bool)
 	return errorOf(list)
 }
 
-// lookUp returns what a reference stands for, and whether that is a secret
-// wherever it is used: what somebody put in a file of its own.
+// lookUp returns the value of a reference. secret reports whether it is a secret
+// wherever it is used: the content of a separate file is.
 func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 	kind, name, ok := strings.Cut(reference, ":")
 	switch {
@@ -152,7 +150,7 @@ func isVariable(name string) bool {
 	return name != ""
 }
 
-// readSecret returns a file's content without the line end that editors add.
+// readSecret returns the content of a file without the line end that editors add.
 func (v Value) readSecret(name string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(v.Dir, name)
@@ -162,7 +160,7 @@ func (v Value) readSecret(name string) (string, error) {
 		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
 	}
 	data, err := io.ReadAll(io.LimitReader(file, MaxSecretBytes+1))
-	_ = file.Close() // it was only read: there is nothing to lose
+	_ = file.Close() // the file was only read, so nothing can be lost
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
@@ -176,7 +174,8 @@ func (v Value) readSecret(name string) (string, error) {
 	return text, nil
 }
 
-// cause leaves out what the system did and to which file: the message says so.
+// Cause strips the operation and the file name from an error; the message has
+// them.
 func Cause(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

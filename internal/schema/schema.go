@@ -9,63 +9,65 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// mapping declares the fields of one mapping. It is the one place that says
-// what may stand there: values are read by it, and the JSON Schema and the
-// reference page are made of it.
+// Mapping declares the fields of one mapping. It is the only declaration of them:
+// values are read by it, and the JSON Schema and the reference page are generated
+// from it.
 type Mapping struct {
-	// Doc says in a sentence what the mapping is, where it is one of several kinds.
+	// Doc describes the mapping in one sentence, if it is one of several kinds.
 	Doc    string
 	Fields []Field
-	// oneOf are groups of fields, of each of which exactly one must be there.
+	// OneOf lists groups of fields. Exactly one field of each group must be
+	// present.
 	OneOf [][]string
-	// check reports what is wrong between fields that are each right.
+	// Check reports conflicts between fields that are valid on their own.
 	Check func(v Value, there Members)
-	// short is a list that may stand in place of the fields of a kind.
+	// Short is a list that may replace the fields of a kind.
 	Short *Shorthand
 }
 
-// shorthand is a list that says the same as the fields of a kind.
+// Shorthand is a list that means the same as the fields of a kind.
 type Shorthand struct {
 	Form Form
 	Read func(v Value)
 }
 
-// members are the fields of a mapping that are there.
+// Members are the fields that are present in a mapping.
 type Members map[string]Value
 
-// field is one member of a mapping.
+// Field is one member of a mapping.
 type Field struct {
 	Name string
-	// doc is one or two sentences.
+	// Doc is one or two sentences.
 	Doc  string
 	Read func(v Value)
 	Form Form
-	// initial is read if the field is not there; shown is the default of
-	// whoever uses the value, which is told and not read.
+	// Initial is read if the field is absent. Shown is the default of the code that
+	// uses the value; it is documented and not read.
 	Initial, Shown string
-	// implied: a mapping that is not there is read as an empty one.
+	// implied means that an absent mapping is read as an empty one.
 	implied  bool
 	Required bool
 }
 
-// form says what a value looks like. One of its members is set.
+// Form describes the values of a field. Exactly one of its members is set.
 type Form struct {
-	// scalar is the name of what is written as one word.
+	// Scalar is the name of a form written as one word.
 	Scalar Scalar
-	// words are all that may be written.
+	// Words are the only allowed values.
 	Words []string
-	// members are those of a mapping. It is a function because a mapping
-	// binds its fields to where they are read to. title is what a mapping is
-	// called that stands in several places.
+	// Members returns the fields of a mapping. It is a function because a mapping
+	// binds its fields to their targets. Title names a mapping that is used in
+	// several places.
 	Members func() Mapping
 	Title   string
-	// named is what the user gives names to, element what a list has.
+	// Named is the form of values under user-chosen names. Element is the form of
+	// list elements.
 	Named, Element *Form
-	// either: one of several.
+	// Either lists alternative forms.
 	Either []Form
 }
 
-// scalar is the name of a form as the reference page has it.
+// Scalar is the name of a form on the reference page.
 type Scalar string
 
 const (
@@ -87,20 +89,19 @@ const (
 	ScalarValue     Scalar = "value"
 )
 
-// need makes a field required.
+// Need makes a field required.
 func (f Field) Need() Field { f.Required = true; return f }
 
-// or gives a field a default, as it would be written.
+// Or sets the default of a field, as a user would write it.
 func (f Field) Or(written string) Field { f.Initial = written; return f }
 
-// means tells the default of whoever uses the value.
+// Means documents the default of the code that uses the value.
 func (f Field) Means(written string) Field { f.Shown = written; return f }
 
-// always has a mapping that is not there read as an empty one, for the defaults
-// in it.
+// Always reads an absent mapping as an empty one, so that its defaults apply.
 func (f Field) Always() Field { f.implied = true; return f }
 
-// fallback is the default that people are told, "" if there is none.
+// Fallback returns the documented default, or "" if there is none.
 func (f *Field) Fallback() string {
 	if f.Initial != "" {
 		return f.Initial
@@ -124,7 +125,7 @@ func DurationField(name string, target *time.Duration, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.duration(target) }}
 }
 
-// pauseField is a duration that may be 0.
+// PauseField is a duration that may be 0.
 func PauseField(name string, target *time.Duration, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.pause(target) }}
 }
@@ -165,7 +166,7 @@ func StoreField(name string, target *Reference, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarStoreName}, Read: func(v Value) { *target = v.reference() }}
 }
 
-// listField is a list of what read reads, one element at a time.
+// ListField is a list whose elements read reads one at a time.
 func ListField(name string, element Form, read func(v Value), doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Element: &element}, Read: read}
 }
@@ -181,16 +182,16 @@ func TextsField(name string, target *[]string, doc string) Field {
 	}, doc)
 }
 
-// partField is a mapping of its own. members binds it to where it is read to.
+// PartField is a nested mapping. members binds it to its target.
 func PartField(name string, members func() Mapping, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Members: members}, Read: func(v Value) { v.Mapping(members()) }}
 }
 
-// titled gives a mapping that stands in several places a name of its own.
+// Titled names a mapping that is used in several places.
 func (f Field) Titled(title string) Field { f.Form.Title = title; return f }
 
-// kindField is one of several kinds of a thing, each with fields of its own.
-// make returns a new value of the kind and the fields that fill it in.
+// KindField is one of several kinds of a thing, each with its own fields. make
+// returns a new value of the kind and the fields that fill it.
 func KindField[T any](name string, target *T, make func() (T, Mapping), doc string) Field {
 	_, shown := make()
 	f := Field{
@@ -212,14 +213,14 @@ func KindField[T any](name string, target *T, make func() (T, Mapping), doc stri
 	return f
 }
 
-// kindsOf is a mapping that has one of several kinds.
+// KindsOf is a mapping that contains exactly one of several kinds.
 func KindsOf(kinds ...Field) Mapping {
 	m := Mapping{Fields: kinds}
 	m.OneOf = [][]string{m.names()}
 	return m
 }
 
-// kind reads which of several kinds something is.
+// Kind reads the kind that the mapping contains.
 func (v Value) Kind(m Mapping, what, example string) {
 	if text, ok := v.Node.(*ast.StringNode); ok {
 		hint := "write the kind of the " + what + " and its settings, as in " + example
@@ -232,7 +233,7 @@ func (v Value) Kind(m Mapping, what, example string) {
 	v.Mapping(m)
 }
 
-// mapping reads the members of a mapping and returns those that are there.
+// Mapping reads the members of a mapping and returns those that are present.
 func (v Value) Mapping(m Mapping) Members {
 	there := Members{}
 	entries, _ := v.Entries()
@@ -272,7 +273,7 @@ func (v Value) Mapping(m Mapping) Members {
 	return there
 }
 
-// fillIn reads the default of a field that is not there.
+// fillIn reads the default of an absent field.
 func (f *Field) fillIn(absent Value) {
 	switch {
 	case f.implied:
@@ -293,8 +294,8 @@ func (m *Mapping) names() []string {
 	return names
 }
 
-// oneOf reports that none of the names is there, or more than one. An unknown
-// field may have been meant to be one of them.
+// oneOf reports that none of the names is present, or more than one. An unknown
+// field may be a misspelling of one of them.
 func (v Value) oneOf(there Members, unknown bool, names ...string) {
 	found := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := there[name]; return !ok })
 	switch {
@@ -305,7 +306,7 @@ func (v Value) oneOf(there Members, unknown bool, names ...string) {
 	}
 }
 
-// exclude reports that more than one of the names is there.
+// exclude reports that more than one of the names is present.
 func (m Members) exclude(names ...string) {
 	found := slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(name string) bool { return !slices.Contains(names, name) })
 	slices.SortStableFunc(found, func(a, b string) int { return m[a].at.Compare(m[b].at) })

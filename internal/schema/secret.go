@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// hiddenText stands where a secret was.
+// HiddenText replaces a secret.
 const HiddenText = "[hidden]"
 
-// minHidden is the shortest text that a Redactor looks for. A shorter one is
-// part of too many words.
+// minHidden is the minimum length of a text that a Redactor looks for. A shorter
+// text is part of too many words.
 const minHidden = 4
 
-// Secret is a text that is never shown: whoever formats, prints, encodes or
-// logs it gets what may be shown in its place. The zero Secret is none.
+// Secret is a text that is never shown. Formatting, printing, encoding or logging
+// it gives its public form instead. The zero Secret is empty.
 type Secret struct {
-	value *string // a pointer, which fmt does not follow where it cannot call Format
+	value *string // a pointer, because fmt does not follow one where it cannot call Format
 	shown string
 }
 
-// NewSecret returns a secret of which nothing may be shown.
+// NewSecret returns a secret that is hidden completely.
 func NewSecret(value string) Secret { return Secret{&value, HiddenText} }
 
 // NewAddress returns a secret that is a URL or a list of settings such as
-// "host=db password=x": all of it may be shown but for its passwords.
+// "host=db password=x". Only its passwords are hidden.
 func NewAddress(value string) Secret {
 	shown, _ := hidePasswords(value)
 	return Secret{&value, shown}
@@ -43,13 +43,13 @@ func (s Secret) Reveal() string {
 	return *s.value
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether the secret is empty.
 func (s Secret) IsZero() bool { return s.value == nil }
 
-// String returns what may be shown.
+// String returns the public form.
 func (s Secret) String() string { return s.shown }
 
-// Format implements fmt.Formatter: every verb shows what may be shown.
+// Format implements fmt.Formatter. Every verb prints the public form.
 func (s Secret) Format(f fmt.State, verb rune) {
 	if verb == 'q' {
 		fmt.Fprintf(f, "%q", s.shown)
@@ -58,7 +58,7 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	fmt.Fprint(f, s.shown)
 }
 
-// MarshalText implements encoding.TextMarshaler, for YAML and others.
+// MarshalText implements encoding.TextMarshaler, for YAML and other encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.shown), nil }
 
 // MarshalJSON implements json.Marshaler.
@@ -67,15 +67,15 @@ func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.shown) }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.shown) }
 
-// Redactor replaces secrets in texts that others wrote, such as the errors of
-// a driver. The zero Redactor knows none.
+// Redactor replaces secrets in texts from other sources, such as driver errors.
+// The zero Redactor knows no secrets.
 type Redactor struct {
-	pairs    map[string]string // what is hidden, and what is shown for it
-	replacer *strings.Replacer // of pairs; nil until it is needed
+	pairs    map[string]string // secrets and their public forms
+	replacer *strings.Replacer // built from pairs; nil until it is needed
 }
 
-// Text returns the text with every secret replaced. Calls may run at once,
-// once a configuration is read.
+// Text returns text with every secret replaced. It is safe for concurrent use
+// after the configuration has been read.
 func (r *Redactor) Text(text string) string {
 	if r == nil || r.replacer == nil {
 		return text
@@ -83,10 +83,10 @@ func (r *Redactor) Text(text string) string {
 	return r.replacer.Replace(text)
 }
 
-// hide adds a secret, in all the forms in which a message may show it.
+// hide adds a secret in all forms that a message may contain.
 func (r *Redactor) hide(secret string) { r.replace(secret, HiddenText) }
 
-// replace has shown stand for a secret.
+// replace sets the public form of a secret.
 func (r *Redactor) replace(secret, shown string) {
 	if len(secret) < minHidden || secret == shown {
 		return
@@ -101,7 +101,7 @@ func (r *Redactor) replace(secret, shown string) {
 			r.pairs[form] = shown
 		}
 	}
-	// The longest first: a secret may be part of another.
+	// Longest first, because one secret may be part of another.
 	forms := make([]string, 0, len(r.pairs))
 	for form := range r.pairs {
 		forms = append(forms, form)
@@ -116,7 +116,7 @@ func (r *Redactor) replace(secret, shown string) {
 	r.replacer = strings.NewReplacer(list...)
 }
 
-// secret reads a text that is never shown.
+// Secret reads a text that is never shown.
 func (v Value) Secret(target *Secret) {
 	if r, ok := v.secretText(); ok {
 		v.Hidden.hide(r.text)
@@ -124,7 +124,7 @@ func (v Value) Secret(target *Secret) {
 	}
 }
 
-// address reads a URL or a list of settings, in which passwords may stand.
+// Address reads a URL or a list of settings that may contain passwords.
 func (v Value) Address(target *Secret) {
 	r, ok := v.secretText()
 	if !ok {
@@ -155,9 +155,9 @@ func (v Value) secretText() (resolved, bool) {
 	return r, ok && r.text != ""
 }
 
-// hidePasswords returns an address without its passwords, and these as they
-// stand there and as they are meant. Of an address that cannot be understood
-// nothing is shown: where a password ends in it is anybody's guess.
+// hidePasswords returns an address without its passwords. It also returns the
+// passwords, both as written and decoded. An address that cannot be parsed is
+// hidden completely, because the end of a password in it is unknown.
 func hidePasswords(address string) (shown string, passwords []string) {
 	scheme, rest, isURL := strings.Cut(address, "://")
 	if !isURL {
@@ -169,7 +169,7 @@ func hidePasswords(address string) (shown string, passwords []string) {
 	}
 	authority, tail := rest[:end], rest[end:]
 	at := strings.LastIndexByte(authority, '@')
-	if strings.Contains(tail, "@") { // an unescaped / or ? in the password
+	if strings.Contains(tail, "@") { // the password contains an unescaped / or ?
 		last := strings.LastIndexByte(rest, '@')
 		_, password, _ := strings.Cut(rest[:last], ":")
 		return HiddenText, []string{password}
@@ -235,8 +235,8 @@ func hideSettings(text string) (shown string, passwords []string) {
 	}
 }
 
-// settingValue reads one value, in quotes or up to a blank, and returns how
-// long its text is.
+// settingValue reads one value, either quoted or up to a blank. It also returns
+// the length of its text.
 func settingValue(text string) (plain string, length int, ok bool) {
 	var out strings.Builder
 	quoted := strings.HasPrefix(text, "'")

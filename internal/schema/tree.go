@@ -15,16 +15,16 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// The parser takes quadratic time for some inputs and goes one call deeper for
-// each level, so it is given no more than a configuration can need.
+// The parser takes quadratic time for some inputs and recurses once for each
+// level. These limits allow every realistic configuration.
 const (
 	MaxBytes  = 1 << 20
 	maxTokens = 50_000
 	maxDepth  = 64
 )
 
-// parseTree returns the root of the one document there is, nil if the file is
-// empty. What it reports never quotes the file: there may be a secret.
+// parseTree returns the root of the only document, or nil if the file is empty.
+// Its problems never quote the file, because it may contain a secret.
 func parseTree(data []byte) (ast.Node, *Problem) {
 	switch data = bytes.TrimPrefix(data, []byte("\ufeff")); {
 	case len(data) > MaxBytes:
@@ -36,7 +36,7 @@ func parseTree(data []byte) (ast.Node, *Problem) {
 	if p := checkTokens(tokens); p != nil {
 		return nil, p
 	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // which fields reports in the words of this package
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // duplicates are reported by this package in its own words
 	if err != nil {
 		return nil, syntaxProblem(err)
 	}
@@ -64,7 +64,7 @@ func checkTokens(tokens token.Tokens) *Problem {
 		case token.SequenceEndType, token.MappingEndType:
 			depth--
 		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			nested++ // "- - - -" nests as well, on one line
+			nested++ // "- - - -" also nests, on one line
 		}
 		if tk.Prev == nil || tk.Prev.Position.Line != tk.Position.Line {
 			nested = 0
@@ -88,7 +88,7 @@ func syntaxProblem(err error) *Problem {
 	return &Problem{Place: placeOf(syntax.GetToken()), Text: "not valid YAML: " + syntax.GetMessage()}
 }
 
-// placeOf returns a place without the name of the file, which the reader adds.
+// placeOf returns a place without the file name. The reader adds it.
 func placeOf(tk *token.Token) Place {
 	if tk == nil || tk.Position == nil {
 		return Place{}
@@ -96,8 +96,8 @@ func placeOf(tk *token.Token) Place {
 	return Place{Line: tk.Position.Line, Column: tk.Position.Column}
 }
 
-// placeOfNode is where the text of a node begins. The parser gives the colon
-// for a mapping.
+// placeOfNode returns where the text of a node starts. For a mapping, the parser
+// gives the position of the colon.
 func placeOfNode(node ast.Node) Place {
 	switch n := node.(type) {
 	case *ast.MappingNode:
@@ -110,8 +110,8 @@ func placeOfNode(node ast.Node) Place {
 	return placeOf(node.GetToken())
 }
 
-// targets finds the node that each alias means: the last one of that name that
-// stands before it. An alias inside of its own anchor has none.
+// targets returns the node that each alias refers to: the last anchor of that
+// name before the alias. An alias inside its own anchor has none.
 func targets(root ast.Node) map[*ast.AliasNode]ast.Node {
 	f := &targetFinder{anchors: map[string]ast.Node{}, targets: map[*ast.AliasNode]ast.Node{}}
 	f.visit(root)
@@ -150,9 +150,9 @@ func (f *targetFinder) visit(node ast.Node) {
 	}
 }
 
-// unsplit returns the text that stands in a list between braces and has a colon
-// with nothing behind it, such as host:9092, which the lexer takes for a
-// mapping; and the node itself if it is one.
+// unsplit returns the text of an element such as host:9092 in a flow list. The
+// lexer reads it as a mapping, because no blank follows the colon. A real mapping
+// is returned unchanged.
 func unsplit(node ast.Node, n *ast.MappingValueNode) ast.Node {
 	name, ok := n.Key.(*ast.StringNode)
 	if !ok || n.Start == nil || n.Value == nil {
@@ -171,8 +171,8 @@ func unsplit(node ast.Node, n *ast.MappingValueNode) ast.Node {
 	return &ast.StringNode{BaseNode: &ast.BaseNode{}, Token: name.Token, Value: name.Value + ":" + behind.Value}
 }
 
-// parseDocument parses a file, whose values are read from its root. Relative
-// paths in it begin at the directory of name. The error is an [*Error].
+// Parse parses a file. Read its values from Root. Relative paths in it start at
+// the directory of name. The error is an [*Error].
 func Parse(name string, data []byte, env func(name string) string) (*Document, error) {
 	root, problem := parseTree(data)
 	if problem != nil {
@@ -185,16 +185,16 @@ func Parse(name string, data []byte, env func(name string) string) (*Document, e
 	return &Document{Name: name, Dir: filepath.Dir(name), env: env, tree: root, aliases: targets(root), Places: map[string]Place{}}, nil
 }
 
-// root is the value of the whole document.
+// Root returns the value of the whole document.
 func (d *Document) Root() Value { return d.Value(d.tree, "") }
 
-// Err returns all that was found wrong, an [*Error]; nil if nothing was.
+// Err returns all problems as an [*Error], or nil if there are none.
 func (d *Document) Err() error {
 	return d.ErrWithout(func(string) (string, bool) { return "", false })
 }
 
-// sections reads the members of the root and returns the names of those that
-// are there. A name that begins with own is the user's.
+// Sections reads the members of the root and returns the names of those that are
+// present. A name that starts with own belongs to the user.
 func (v Value) Sections(fields []Field, own string) (there []string, ok bool) {
 	entries, ok := v.topLevel()
 	m := Mapping{Fields: fields}
@@ -219,7 +219,7 @@ func (v Value) Sections(fields []Field, own string) (there []string, ok bool) {
 	return there, ok
 }
 
-// topLevel is entries with a message that needs no path.
+// topLevel is Entries with a message that needs no path.
 func (v Value) topLevel() ([]Entry, bool) {
 	switch v.Node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:

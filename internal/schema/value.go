@@ -10,22 +10,22 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// maxVisits bounds how often nodes are read. Aliases let a short text stand for
-// a long one.
+// maxVisits limits how often nodes are read. With aliases, a short text can stand
+// for a very long one.
 const maxVisits = 100_000
 
-// document is one file while its values are read: it gathers what is wrong with
-// them.
+// Document is one file while its values are read. It collects the problems found
+// in them.
 type Document struct {
 	Name     string
-	Dir      string // of the file: what relative paths begin at
+	Dir      string // directory of the file; relative paths start here
 	env      func(name string) string
 	tree     ast.Node
 	aliases  map[*ast.AliasNode]ast.Node
 	visits   int
-	Places   map[string]Place // of the values of fields, by their paths
+	Places   map[string]Place // places of field values, by path
 	Problems []Problem
-	// unresolved are references that this machine cannot resolve.
+	// unresolved holds the references that this machine cannot resolve.
 	unresolved []unresolved
 	Hidden     Redactor
 }
@@ -35,15 +35,15 @@ func (r *Document) WrongAt(at Place, format string, args ...any) {
 	r.Problems = append(r.Problems, Problem{at, fmt.Sprintf(format, args...)})
 }
 
-// value is a node with its way from the root, for messages.
+// Value is a node with its path from the root, for messages.
 type Value struct {
 	*Document
-	Node ast.Node // with anchors and aliases resolved; nil if nothing was readable
-	at   Place    // in the file, of the alias if there is one
+	Node ast.Node // with anchors and aliases resolved; nil if nothing could be read
+	at   Place    // place in the file; for an alias, the place of the alias
 	Path string
 }
 
-// value returns what a node stands for.
+// Value returns the value of a node.
 func (r *Document) Value(node ast.Node, path string) Value {
 	v := Value{r, node, placeOfNode(node), path}
 	for {
@@ -88,7 +88,7 @@ func (v Value) Wrong(format string, args ...any) {
 	v.WrongAt(v.at, "%s: %s", v.Path, fmt.Sprintf(format, args...))
 }
 
-// within names a member of the value at path.
+// Within returns the path of a member of the value at path.
 func Within(path, name string) string {
 	if path == "" {
 		return name
@@ -96,15 +96,16 @@ func Within(path, name string) string {
 	return path + "." + name
 }
 
-// entry is a member of a mapping.
+// Entry is a member of a mapping.
 type Entry struct {
 	Name  string
-	At    Place // of the name
+	At    Place // place of the name
 	Value ast.Node
 }
 
-// entries returns the members of a mapping in their order: its own, and then
-// what it merges and has not itself. An empty value is an empty mapping.
+// Entries returns the members of a mapping in their order. Its own members come
+// first, then merged members that it does not have itself. An empty value is an
+// empty mapping.
 func (v Value) Entries() (list []Entry, ok bool) {
 	var members []*ast.MappingValueNode
 	switch n := v.Node.(type) {
@@ -149,8 +150,8 @@ func (v Value) Entries() (list []Entry, ok bool) {
 	return list, true
 }
 
-// merge returns what the value of a merge key adds: the members of a mapping,
-// or of several, the first of which wins.
+// merge returns the members that a merge key adds. Its value is one mapping or a
+// list of mappings, of which the first one wins.
 func (v Value) merge(node ast.Node) (list []Entry) {
 	merged := v.Value(node, Within(v.Path, "<<"))
 	mappings := []Value{merged}
@@ -167,8 +168,8 @@ func (v Value) merge(node ast.Node) (list []Entry) {
 	return list
 }
 
-// unknown names a field that is not known, unless it may be a value that lost
-// its name, as a password of two words does: values are not shown.
+// unknown names an unknown field. It hides the name if that may be part of a
+// value, such as the second word of a password: values are never shown.
 func (v Value) unknown(e Entry, known []string) string {
 	_, near := Nearest(e.Name, known)
 	_, empty := e.Value.(*ast.NullNode)
@@ -178,7 +179,7 @@ func (v Value) unknown(e Entry, known []string) string {
 	return Within(v.Path, "…")
 }
 
-// list calls read for each element.
+// List calls read for each element of a list.
 func (v Value) List(read func(element Value)) {
 	switch n := v.Node.(type) {
 	case nil:
@@ -196,7 +197,7 @@ func (v Value) List(read func(element Value)) {
 	}
 }
 
-// written returns a scalar as it stands in the file.
+// written returns a scalar as written in the file.
 func (v Value) written(wanted string) (string, bool) {
 	switch n := v.Node.(type) {
 	case nil:
@@ -212,8 +213,8 @@ func (v Value) written(wanted string) (string, bool) {
 	return "", false
 }
 
-// text reads a text. A number or truth value that is not in quotes is refused:
-// YAML would have it lose zeros and signs.
+// Text reads a text. An unquoted number or truth value is refused, because YAML
+// would drop its zeros and signs.
 func (v Value) Text(target *string) {
 	switch n := v.Node.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
@@ -232,7 +233,7 @@ func (v Value) Text(target *string) {
 	}
 }
 
-// filePath reads a path. A relative one begins at the directory of the file.
+// FilePath reads a path. A relative path starts at the directory of the file.
 func (v Value) FilePath(target *string) {
 	v.Text(target)
 	if *target != "" && !filepath.IsAbs(*target) {
@@ -240,7 +241,7 @@ func (v Value) FilePath(target *string) {
 	}
 }
 
-// quantity reads a value that parse understands.
+// Quantity reads a value with parse.
 func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, error)) {
 	written, ok := v.written(wanted)
 	if !ok {
@@ -252,7 +253,7 @@ func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, e
 	}
 	parsed, err := parse(resolved.text)
 	if err != nil {
-		v.Wrong("%q: %v", written, err) // as written: what it stands for may be secret
+		v.Wrong("%q: %v", written, err) // as written, because the resolved value may be secret
 		return
 	}
 	*target = parsed
@@ -295,7 +296,7 @@ func atLeast1(parse func(string) (int64, error)) func(string) (int64, error) {
 	}
 }
 
-// number reads a whole number between two bounds.
+// number reads a whole number from least to most.
 func (v Value) number(target *int, least, most int64) {
 	Quantity(v, target, "a number", func(text string) (int, error) {
 		n, err := ParseCount(text)
@@ -334,13 +335,13 @@ func (v Value) choice(target *string, allowed ...string) {
 	})
 }
 
-// IsList reports whether a list stands there.
+// IsList reports whether the value is a list.
 func (v Value) IsList() bool {
 	_, ok := v.Node.(*ast.SequenceNode)
 	return ok
 }
 
-// describe names what a node is, never what it holds.
+// describe names the type of a node, never its content.
 func describe(node ast.Node) string {
 	switch node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
