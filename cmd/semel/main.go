@@ -1,4 +1,4 @@
-// Command semel makes messages take effect once: see semel --help.
+// Command semel makes messages take effect once; see semel --help.
 package main
 
 import (
@@ -14,13 +14,13 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	// A closed pipe is to be seen as an error of the write, so that keys of
-	// lines that were not written are not remembered.
+	// A closed pipe must be seen as a write error, so that keys of lines that were
+	// not written are not remembered.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal drains; from then on signals act as if nobody had asked
-	// for them, so that a second one ends the process at once.
+	// The first signal starts a drain and restores the default handling. A second
+	// signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 	return cli.Main(ctx, kind.All(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 }

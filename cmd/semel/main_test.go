@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// programVariable makes this test binary the program.
+// programVariable makes this test binary act as the program.
 const programVariable = "SEMEL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func status(t *testing.T, command *exec.Cmd) int {
 	return command.ProcessState.ExitCode()
 }
 
-// startImport starts an import that waits for more input, and returns when its
+// startImport starts an import that waits for more input. It returns when the
 // store is open.
 func startImport(t *testing.T) (command *exec.Cmd, stdin io.Closer, stderr *bytes.Buffer) {
 	t.Helper()

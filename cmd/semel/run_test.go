@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// slowTarget is a webhook that tells of each request and waits to be released.
+// slowTarget is a webhook that announces each request and waits to be released.
 type slowTarget struct {
 	*httptest.Server
-	arrived  chan string // their bodies
+	arrived  chan string // the bodies of the requests
 	release  chan struct{}
 	accepted atomic.Int64
 }
@@ -28,7 +28,7 @@ func newSlowTarget(t *testing.T) *slowTarget {
 	t.Helper()
 	s := &slowTarget{arrived: make(chan string, 100), release: make(chan struct{})}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body) // only then is the sender's end noticed
+		body, _ := io.ReadAll(r.Body) // the server notices a disconnected sender only after reading the body
 		s.arrived <- string(body)
 		select {
 		case <-s.release:
@@ -88,8 +88,8 @@ func TestRunDrainsOnTheFirstSignal(t *testing.T) {
 		if got := status(t, command); got != 0 || target.accepted.Load() != 1 {
 			t.Errorf("%v: status %d, accepted %d: %s", signal, got, target.accepted.Load(), stderr)
 		}
-		// What was under way at the signal is known: it does not go again, before
-		// what comes behind it.
+		// Messages under way at the signal are recorded as done. They are not sent
+		// again before the messages that follow.
 		const next = `{"id":2}`
 		add(t, filepath.Join(filepath.Dir(file), "in.jsonl"), next+"\n")
 		command, stderr = program(t, "run", file, "--admin", "off")

@@ -17,10 +17,10 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// Off is the admin address that means none.
+// Off is the admin address that disables the admin server.
 const Off = "off"
 
-// listenAdmin listens for the admin server; nil if there is none.
+// listenAdmin listens for the admin server. It returns nil if there is none.
 func (d *daemon) listenAdmin() (net.Listener, error) {
 	address := cmp.Or(d.opts.Admin, d.file.Admin.Listen, DefaultAdmin)
 	chosen := d.opts.Admin != "" || address != DefaultAdmin
@@ -78,10 +78,10 @@ func answer(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // a prober that left needs no answer
+	_, _ = w.Write([]byte(text)) // a probe that disconnected needs no answer
 }
 
-// readyz asks every pipeline for its source, sink and store.
+// readyz checks the source, sink and store of every pipeline.
 func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 	defer cancel()
@@ -100,7 +100,8 @@ func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 	answer(w, status, text.String())
 }
 
-// authorized asks for what admin.auth names, but for the probe of life.
+// authorized requires the credentials of admin.auth, except for the liveness
+// probe.
 func authorized(auth *config.Auth, next http.Handler) http.Handler {
 	same := func(a, b string) bool {
 		x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))

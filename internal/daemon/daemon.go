@@ -23,28 +23,28 @@ import (
 
 // Options are the options of Run. Log is required.
 type Options struct {
-	// Pipelines are the names of those to run. Defaults to all.
+	// Pipelines are the names of the pipelines to run. Defaults to all.
 	Pipelines []string
-	// Log is told what happens. Secrets in it are hidden already.
+	// Log receives the log records. Their secrets are already hidden.
 	Log *slog.Logger
-	// Admin is the address of the admin server; "off" has none. Defaults to
-	// the configuration's.
+	// Admin is the address of the admin server; "off" disables it. Defaults to the
+	// configuration's address.
 	Admin string
-	// Stdout is where sinks of that name write. Defaults to none. A pipeline whose
-	// write fails with syscall.EPIPE ends: who read it does not come back.
+	// Stdout is where stdout sinks write. Defaults to none. If a write fails with
+	// syscall.EPIPE, the pipeline ends, because the reader does not come back.
 	Stdout io.Writer
-	// InsecureNoAuth allows an admin address that is not of this machine alone
-	// without auth.
+	// InsecureNoAuth allows an admin address without auth that other machines can
+	// reach.
 	InsecureNoAuth bool
 }
 
-// DefaultAdmin is where the admin server listens if nobody says otherwise. If
-// something else listens there already, there is no admin server.
+// DefaultAdmin is the default address of the admin server. If another program
+// already listens there, there is no admin server.
 const DefaultAdmin = "127.0.0.1:4195"
 
-// Run runs pipelines until all have no more to read or ctx ends, and then
-// drains. First it logs what lint warns of. When one of them fails the others drain
-// too. While a server does not answer at the start it is tried again.
+// Run runs pipelines until all sources have ended or ctx ends, and then drains.
+// It first logs the warnings of lint. If one pipeline fails, the others drain
+// too. If a server does not answer at the start, Run retries.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d := &daemon{file: f, log: opts.Log, opts: *opts}
 	metrics, err := newMetrics()
@@ -79,7 +79,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 			}
 		})
 		defer serving.Wait()
-		defer func() { _ = server.Close() }() // probes need no farewell
+		defer func() { _ = server.Close() }() // probes need no graceful shutdown
 	}
 	for i, p := range specs {
 		d.states[i].name = p.Name
@@ -102,21 +102,21 @@ type daemon struct {
 	log     *slog.Logger
 	stores  *wiring.Stores
 	metrics *metrics
-	lines   *observe.Log // of stacks
+	lines   *observe.Log // events of stacks
 	states  []state
 
-	tending   sync.WaitGroup // what tend started
+	tending   sync.WaitGroup // goroutines that tend started
 	tendingMu sync.Mutex     // guards tended
 	tended    map[string]bool
 }
 
-// state is what is known of one pipeline.
+// state is the state of one pipeline.
 type state struct {
 	name string
 
 	mu       sync.Mutex
 	pipeline config.Runnable // nil until it is open
-	waiting  error           // what it waits for before
+	waiting  error           // the reason why it is not open yet
 	ended    bool
 }
 
@@ -126,7 +126,7 @@ func (s *state) set(change func(s *state)) {
 	change(s)
 }
 
-// ready returns nil, or what keeps the pipeline from its work.
+// ready returns nil if the pipeline can work, and otherwise the reason why not.
 func (s *state) ready(ctx context.Context) error {
 	s.mu.Lock()
 	p, waiting, ended := s.pipeline, s.waiting, s.ended
@@ -158,8 +158,9 @@ func (d *daemon) specs() ([]*config.Pipeline, error) {
 	return list, nil
 }
 
-// lint logs what weakens the promise of the pipelines to run, as semel lint does:
-// a window that is shorter than messages can come again, for one.
+// lint logs what weakens the promise of the pipelines to run, as semel lint does.
+// One example is a window shorter than the time in which messages can be
+// delivered again.
 func (d *daemon) lint(specs []*config.Pipeline) {
 	for _, x := range d.file.Lint() {
 		runs := x.Pipeline == "" || slices.ContainsFunc(specs, func(p *config.Pipeline) bool { return p.Name == x.Pipeline })
@@ -201,7 +202,8 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	return nil
 }
 
-// untilGone returns to, with gone called when who reads it has closed it.
+// untilGone returns a writer to to. It calls gone when the reader has closed its
+// end.
 func untilGone(to io.Writer, gone func()) io.Writer {
 	if to == nil {
 		return nil
@@ -223,7 +225,7 @@ func (p pipeEnd) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// filter returns the filter that decides alone in a pipeline, if one does.
+// filter returns the filter that decides alone in a pipeline, if there is one.
 func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	if d.file.Mode(spec) != config.Lossy {
 		return nil, false
@@ -232,8 +234,8 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	return s.Spec.About().Filter, true
 }
 
-// open opens a pipeline; while its servers do not answer it tries again. It
-// returns none if ctx ended before.
+// open opens a pipeline. It retries as long as its servers do not answer. It
+// returns nil if ctx ends first.
 func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (config.Runnable, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	for n := 1; ; n++ {
@@ -245,7 +247,7 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 			return nil, nil
 		}
 		if _, held := embedded.Holder(err); held {
-			return nil, err // another program runs the pipeline, and may for years
+			return nil, err // another process runs the pipeline, and may do so for years
 		}
 		if class := semel.Classify(err); class != semel.ClassRetryable && !mayPass(err) {
 			return nil, err
@@ -262,9 +264,9 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 	}
 }
 
-// mayPass reports whether waiting may mend an error: one of a network, or of a
-// machine that is short of something. The number of an error that stands alone is
-// that of a file, though it has the methods of a net.Error.
+// mayPass reports whether an error may go away by itself: a network error, or a
+// shortage of resources on this machine. A bare errno comes from a file, although
+// it has the methods of a net.Error.
 func mayPass(err error) bool {
 	var of net.Error
 	if !errors.As(err, &of) {

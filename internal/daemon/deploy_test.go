@@ -27,8 +27,8 @@ func readFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// named returns the metrics that a text names. What has a colon is recorded by a
-// rule.
+// named returns the metrics that a text names. A name with a colon is recorded by
+// a rule.
 func named(text string) []string {
 	var names []string
 	for _, found := range regexp.MustCompile(`[a-z:_0-9]+`).FindAllString(text, -1) {
@@ -41,8 +41,8 @@ func named(text string) []string {
 	return names
 }
 
-// Whatever the files name is there in a daemon that runs, and the pages describe
-// what is there.
+// Every metric in these files exists in a running daemon, and the page describes
+// every metric that exists.
 func TestMetricsThatAreNamedExist(t *testing.T) {
 	t.Parallel()
 	l := start(t, input(20), servers.Database(t))
@@ -78,7 +78,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 			name += "_count"
 		}
 		if name == "dedup_standby_lag" {
-			continue // none of these pipelines is a transaction of Kafka
+			continue // none of these pipelines is a Kafka transaction
 		}
 		if !exists(name) {
 			t.Errorf("the daemon does not have %s", name)
@@ -117,7 +117,7 @@ func TestEveryAlertIsTestedAndDescribed(t *testing.T) {
 	}
 }
 
-// The table of the page is made from the table of the code.
+// The table on the page matches the table in the code.
 func TestPageHasEveryMetric(t *testing.T) {
 	t.Parallel()
 	page := readFile(t, "../../docs/observability.md")
@@ -149,7 +149,7 @@ type grafanaPanel struct {
 	}
 }
 
-// A dashboard that is imported must find the data source of its user.
+// An imported dashboard must find the user's data source.
 func TestDashboardIsImportable(t *testing.T) {
 	t.Parallel()
 	text := readFile(t, deployed+"dashboard.json")
@@ -217,7 +217,7 @@ func TestDashboardIsImportable(t *testing.T) {
 	checkQueries(t, board.Panels)
 }
 
-// checkQueries has promtool read each query.
+// checkQueries checks each query with promtool.
 func checkQueries(t *testing.T, panels []grafanaPanel) {
 	t.Helper()
 	promtool, err := services.Find(services.Promtool)

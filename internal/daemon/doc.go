@@ -1,3 +1,3 @@
-// Package daemon runs what a configuration names until it is told to end:
-// pipelines, and the admin server beside them.
+// Package daemon runs the pipelines of a configuration, together with the admin
+// server, until it is stopped.
 package daemon

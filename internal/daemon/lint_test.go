@@ -31,7 +31,7 @@ pipelines:
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // it ends as soon as it has begun
+	cancel() // it ends as soon as it has started
 	lines := &shown{}
 	if err := Run(ctx, file, &Options{Pipelines: []string{"short"}, Log: slog.New(slog.NewJSONHandler(lines, nil)), Admin: "off"}); err != nil {
 		t.Fatal(err)

@@ -26,9 +26,9 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// live is a daemon that runs three pipelines: orders, which reads a file for ever
-// through a stack and delivers to a webhook, lines, from file to file, and clicks,
-// whose filter decides alone.
+// live is a daemon with three pipelines. orders follows a file, uses a stack and
+// delivers to a webhook. lines copies from file to file. clicks has a filter that
+// decides alone.
 type live struct {
 	address string
 	dir     string
@@ -36,7 +36,7 @@ type live struct {
 	ended   chan error
 }
 
-// shown is a log that a test looks into.
+// shown is a log that a test can read.
 type shown struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -59,8 +59,9 @@ var servers servicestest.Pool
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // start runs a daemon over this input until the test ends. The webhook answers
-// 400 to what holds "poison", and takes all else. With a database there is a
-// third pipeline, rows, whose keys are there, and a fourth, topic, from Kafka.
+// 400 to bodies with "poison" and accepts all others. With a database there are
+// two more pipelines: rows, whose keys are in the database, and topic, which
+// reads from Kafka.
 func start(t *testing.T, input, database string) *live {
 	t.Helper()
 	l := &live{dir: t.TempDir(), log: &shown{}, ended: make(chan error, 1)}
@@ -155,8 +156,8 @@ pipelines:
 	return l
 }
 
-// broker starts a Kafka in this process whose topic in has these lines, and
-// returns its address.
+// broker starts a Kafka in this process whose topic in holds these lines. It
+// returns the address.
 func broker(t *testing.T, lines string) string {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "in"))
@@ -191,7 +192,7 @@ func migrate(t *testing.T, database string) {
 	}
 }
 
-// waitFor looks until something is so.
+// waitFor polls until a condition holds.
 func waitFor(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -206,7 +207,7 @@ func waitFor(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// scrape returns the exposition.
+// scrape returns the metrics exposition.
 func (l *live) scrape(t *testing.T) string {
 	t.Helper()
 	answer, err := http.Get("http://" + l.address + "/metrics")
@@ -234,7 +235,7 @@ func value(exposition, series string) float64 {
 	return -1
 }
 
-// input returns n messages, each tenth of which repeats the one before.
+// input returns n messages. Each tenth repeats the one before.
 func input(n int, more ...string) string {
 	var b strings.Builder
 	for i := range n {
@@ -290,7 +291,7 @@ func TestMetricsOfARunningDaemonAgreeWithWhatItDid(t *testing.T) {
 			value(last, `dedup_source_lag_bytes{partition="0",pipeline="orders",source=""}`) == 0 && value(last, `dedup_parked_waiting{pipeline="orders"}`) == 2 && value(last, `dedup_parked_waiting{pipeline="lines"}`) == 1 &&
 			value(last, `dedup_messages_settled_total{pipeline="clicks"}`) == 102 && value(last, `dedup_loss_ratio{pipeline="clicks"}`) >= 0 &&
 			value(last, `dedup_bloom_fill{layer="sift",store="stack"}`) > 0 && value(last, `dedup_bloom_false_positives_total{layer="sift",store="stack"}`) >= 0 &&
-			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // counted down after a message is settled
+			value(last, `dedup_in_flight_messages{pipeline="orders"}`) == 0 // decremented after a message is settled
 	})
 	for series, want := range want {
 		if got := value(last, series); got != want {

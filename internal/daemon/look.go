@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// lookEvery is how often a pipeline is asked how far it is behind and how
-	// much is parked, if that is quick: it takes a twentieth of the time at most.
+	// lookEvery is how often a pipeline reports its lag and its parked messages, if
+	// the answer is quick. The calls take at most a twentieth of the time.
 	lookEvery = 15 * time.Second
-	// lookFirst is when it is asked first. The pauses then double.
+	// lookFirst is the first pause. The pauses then double.
 	lookFirst = 500 * time.Millisecond
-	// lookFor is how long one answer may take.
+	// lookFor limits the time for one answer.
 	lookFor = 10 * time.Second
 )
 
-// look shows how far the source of a pipeline is behind, how many of its messages
-// are parked, and at which rate a filter that decides alone drops new ones, until
-// stop is called. What the pipeline cannot tell is not shown.
+// look updates the metrics for the lag of a pipeline's source and its parked
+// messages. For a filter that decides alone, it also shows the rate at which new
+// messages are dropped. It runs until stop is called. Values that the pipeline
+// does not know are not shown.
 func (d *daemon) look(ctx context.Context, name string, p config.Runnable, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	asks := []*asking{
@@ -57,13 +58,13 @@ func (d *daemon) look(ctx context.Context, name string, p config.Runnable, log *
 	}
 }
 
-// asking is a question that is asked again and again.
+// asking is a value that is polled.
 type asking struct {
-	what string // that it is answered with an error
+	what string // logged if the answer is an error
 	ask  func(ctx context.Context) error
 }
 
-// now asks until ctx ends or there is nothing to be known.
+// now polls until ctx ends or the value turns out to be unsupported.
 func (a *asking) now(ctx context.Context, log *slog.Logger) {
 	failed := false
 	var took time.Duration

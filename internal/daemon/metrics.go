@@ -18,14 +18,15 @@ import (
 )
 
 const (
-	// measureEvery is how often a store is measured, if that is quick: where it
-	// takes long it is done less often, so that it takes a hundredth of the time.
+	// measureEvery is how often a store is measured, if that is quick. A slow store
+	// is measured less often, so that measuring takes at most a hundredth of the
+	// time.
 	measureEvery = time.Minute
-	// measureFor is how long one measurement may take.
+	// measureFor limits one measurement.
 	measureFor = 5 * time.Minute
 )
 
-// metrics counts what pipelines do.
+// metrics counts the events of pipelines.
 type metrics struct {
 	*promobserve.Metrics
 	registry *prometheus.Registry
@@ -45,8 +46,8 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 30 * time.Second})
 }
 
-// tend measures a store and cleans it up for as long as the daemon runs. A store
-// that is tended already, or has no name, is left alone. It does not block.
+// tend measures a store and cleans it up as long as the daemon runs. It ignores a
+// store that is already tended, or that has no name. It does not block.
 func (d *daemon) tend(ctx context.Context, name string) {
 	d.tendingMu.Lock()
 	defer d.tendingMu.Unlock()
@@ -56,7 +57,7 @@ func (d *daemon) tend(ctx context.Context, name string) {
 	d.tended[name] = true
 	d.showLayers(name)
 	d.tending.Go(func() {
-		store, err := d.stores.Get(ctx, name) // it is open: a pipeline has it
+		store, err := d.stores.Get(ctx, name) // already open: a pipeline uses it
 		if err != nil {
 			return
 		}
@@ -72,7 +73,7 @@ func (d *daemon) tend(ctx context.Context, name string) {
 	})
 }
 
-// showLayers shows the layers of a stack before anything happened to them.
+// showLayers initializes the metrics of the layers of a stack, before any event.
 func (d *daemon) showLayers(name string) {
 	s, ok := d.file.Store(name)
 	if !ok {
@@ -92,9 +93,10 @@ func (d *daemon) showLayers(name string) {
 // layered is a stack of stores.
 type layered interface{ Status() tiered.Status }
 
-// showFilters shows how the filters of a stack do, now and then, until ctx ends.
+// showFilters updates the metrics of a stack's filters periodically until ctx
+// ends.
 func (d *daemon) showFilters(ctx context.Context, name string, stack layered) {
-	told := map[string]int64{} // false positives
+	told := map[string]int64{} // false positives counted so far
 	a := &asking{ask: func(context.Context) error {
 		for _, l := range stack.Status().Layers {
 			if l.Filter {
@@ -124,7 +126,7 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 	}
 }
 
-// measure shows what a store holds, now and then.
+// measure updates the metrics of a store's contents periodically.
 func (d *daemon) measure(ctx context.Context, name string, counter semel.Counter) {
 	for failed := false; ; {
 		began := time.Now()

@@ -9,10 +9,10 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// durable is what tiered.Event calls the store that decides.
+// durable is the name in tiered.Event of the store that decides.
 const durable = "durable"
 
-// observer counts and logs what one pipeline does, until closed is called.
+// observer counts and logs the events of one pipeline, until closed is called.
 func (d *daemon) observer(spec *config.Pipeline, log *slog.Logger) (_ pipeline.Observer, closed func(), err error) {
 	lines, err := observe.NewLog(log, &observe.LogOptions{Redact: d.file.Redact})
 	if err != nil {
@@ -21,7 +21,7 @@ func (d *daemon) observer(spec *config.Pipeline, log *slog.Logger) (_ pipeline.O
 	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), lines), lines.Close, nil
 }
 
-// layer counts and logs what happens to the layers of a stack.
+// layer counts and logs the events of the layers of a stack.
 func (d *daemon) layer(stack string, e tiered.Event) {
 	switch e.Kind {
 	case tiered.EventPassed: // one for each call

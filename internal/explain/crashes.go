@@ -8,7 +8,7 @@ import (
 )
 
 // crashes lists the moments in the life of a message at which the process can
-// die, and then those at which something else fails.
+// die, followed by the moments at which something else can fail.
 func (e *explainer) crashes() []Crash {
 	var list []Crash
 	add := func(at, then string) { list = append(list, Crash{at, then}) }
@@ -40,7 +40,7 @@ func (e *explainer) crashes() []Crash {
 	return list
 }
 
-// acknowledged says what a crash after the acknowledgement leaves open.
+// acknowledged describes a crash after the acknowledgement.
 func (e *explainer) acknowledged() string {
 	after := e.source.AfterAck
 	gets := after.Gets
@@ -50,8 +50,8 @@ func (e *explainer) acknowledged() string {
 	return after.Unsure + ": " + after.Again + " is a duplicate, and " + gets
 }
 
-// observes says what becomes of a message whatever was decided on it, if the
-// pipeline only observes.
+// observes describes the outcome of a message in a pipeline that only observes.
+// The outcome does not depend on the decision.
 func (e *explainer) observes(add func(at, then string)) bool {
 	if !e.pipeline.Observe {
 		return false
@@ -83,7 +83,7 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 	add("after the completion, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 }
 
-// inKafka is the life of a record in a transaction.
+// inKafka describes the life of a record in a transaction.
 func (e *explainer) inKafka(add func(at, then string)) {
 	if topic := e.source.Repartition; topic != "" {
 		add("before or in the transaction that copies to "+topic, e.source.Again+"; no copy is read that was not committed together with its offset")
@@ -101,7 +101,7 @@ func (e *explainer) inKafka(add func(at, then string)) {
 	e.parked(add)
 }
 
-// failures are what else can go wrong than the process.
+// failures describes failures other than a process crash.
 func (e *explainer) failures(add func(at, then string)) {
 	p := e.pipeline
 	if e.mode == config.TwoPhase {
@@ -127,7 +127,7 @@ func (e *explainer) failures(add func(at, then string)) {
 	}
 }
 
-// held says what becomes of a message whose key another delivery has.
+// held describes the outcome of a message whose key another delivery holds.
 func (e *explainer) held(add func(at, then string)) {
 	p := e.pipeline
 	if p.Observe || e.mode != config.TwoPhase && e.mode != config.SameTransaction {
@@ -143,7 +143,7 @@ func (e *explainer) held(add func(at, then string)) {
 		". After "+wait+" the log names the key and its holder, and dedup_messages_retried_total counts it, reason in flight elsewhere")
 }
 
-// parked says what becomes of what cannot be processed.
+// parked describes the outcome of messages that cannot be processed.
 func (e *explainer) parked(add func(at, then string)) {
 	p := e.pipeline
 	where := "in " + p.Parked.Path

@@ -1,5 +1,6 @@
-// Package explain says what a pipeline promises: what is never lost, what never
-// happens twice, with which exceptions, and what becomes of a message at each
-// moment at which a process can die. It rests on how the pipeline commits and
-// on what the lint of its configuration found, and connects to nothing.
+// Package explain states what a pipeline promises: what is never lost, what never
+// happens twice, and the exceptions. It also states the outcome of a message for
+// each moment at which a process can die. The promise follows from how the
+// pipeline commits and from the findings of lint. The package makes no
+// connections.
 package explain

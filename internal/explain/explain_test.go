@@ -43,13 +43,13 @@ func promise(t *testing.T, text string) *Promise {
 	return Explain(f, f.Pipelines[0])
 }
 
-// TestEachModeHasItsPromise is the table of what is promised.
+// TestEachModeHasItsPromise is the table of promises.
 func TestEachModeHasItsPromise(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		text, mode, lost, second string
-		because                  string // part of a reason
-		says                     string // part of the whole
+		because                  string // a part of a reason
+		says                     string // a part of the whole text
 	}{
 		{fromKafka + "    store: db\n" + toRows, "one transaction in PostgreSQL", Yes, Yes, "", "asynchronous replica"},
 		{fromKafka + toKafka, "one transaction in Kafka", Yes, Yes, "", "isolation read_committed"},
@@ -103,8 +103,9 @@ func TestEachModeHasItsPromise(t *testing.T) {
 	}
 }
 
-// TestEachStoreSaysWhatARepeatCarries: after a crash of the process a store of the
-// process has forgotten how often a key was tried, a shared one an hour later.
+// TestEachStoreSaysWhatARepeatCarries: after a process crash, an in-process store
+// has forgotten the attempt count of a key. A shared store forgets it an hour
+// later.
 func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
 	t.Parallel()
 	own := []string{"with the same key and a higher token, which stand", "it is claimed anew at once, as attempt 1 with a higher token", "with the same key, attempt 1 and a higher token", "claims end with the process: a repeat after its crash is attempt 1 again"}
@@ -138,9 +139,9 @@ func TestEachStoreSaysWhatARepeatCarries(t *testing.T) {
 	}
 }
 
-// TestAPipelineThatObservesDeliversWhateverIsDecided: what it would drop is not
-// lost, what stands between a repeat and its effect without it does not, and what
-// has no key is treated as ever.
+// TestAPipelineThatObservesDeliversWhateverIsDecided: a message that it would
+// drop is not lost. A duplicate has its effect again. A message without a key is
+// treated as usual.
 func TestAPipelineThatObservesDeliversWhateverIsDecided(t *testing.T) {
 	t.Parallel()
 	drops := "    on_late: drop\n    on_mismatch: drop\n"
@@ -182,7 +183,6 @@ func TestAPipelineThatObservesDeliversWhateverIsDecided(t *testing.T) {
 	}
 }
 
-// TestAKeyThatIsHeldElsewhere says for how long a message waits for it.
 func TestWithoutHeadersARepeatCarriesNothing(t *testing.T) {
 	t.Parallel()
 	bare := strings.Replace(toKafka, "topic: out", "topic: out, key_headers: false", 1)
@@ -192,6 +192,7 @@ func TestWithoutHeadersARepeatCarriesNothing(t *testing.T) {
 	}
 }
 
+// TestAKeyThatIsHeldElsewhere checks how long a message waits for the key.
 func TestAKeyThatIsHeldElsewhere(t *testing.T) {
 	t.Parallel()
 	const at, waits = "another delivery holds the key, and does not end", "the message waits until the key is done or free, without end"
@@ -215,8 +216,8 @@ func TestAKeyThatIsHeldElsewhere(t *testing.T) {
 	}
 }
 
-// TestLateRecordsAreNoExceptionWhereNoneIsDelivered has a clock by which no record
-// is late, and a policy that delivers none.
+// TestLateRecordsAreNoExceptionWhereNoneIsDelivered has a clock by which no
+// record is late, and a policy that delivers no late record.
 func TestLateRecordsAreNoExceptionWhereNoneIsDelivered(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{fromKafka + toKafka, fromKafka + toKafka + "    transaction: { time: event }\n    on_late: park\n"} {

@@ -8,31 +8,32 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Promise is what one pipeline keeps.
+// Promise is what one pipeline promises.
 type Promise struct {
 	Pipeline string `json:"pipeline"`
-	// From, To and Keys name its source, sink and store in a few words.
+	// From, To and Keys describe its source, sink and store in a few words.
 	From string `json:"from"`
 	To   string `json:"to"`
 	Keys string `json:"keys"`
 	// Mode is how it commits.
 	Mode string `json:"mode"`
-	// NothingLost says whether every message has its effect or is put aside,
-	// NoSecondEffect whether no effect happens twice within the window.
+	// NothingLost says whether every message has its effect or is parked.
+	// NoSecondEffect says whether no effect happens twice within the window.
 	NothingLost    Answer `json:"nothing_lost"`
 	NoSecondEffect Answer `json:"no_second_effect"`
 	Window         string `json:"window"`
-	// Exceptions are what the promise cannot cover, whatever is configured.
+	// Exceptions are cases that the promise cannot cover in any configuration.
 	Exceptions []string `json:"exceptions"`
-	// Crashes are the moments at which the process, or what it needs, can fail.
+	// Crashes are the moments at which the process, or something it needs, can
+	// fail.
 	Crashes []Crash `json:"crashes"`
 }
 
-// Answer says whether something holds.
+// Answer says whether a promise holds.
 type Answer struct {
 	// Holds is yes, unless, best effort or no.
 	Holds string `json:"holds"`
-	// Because lists when it does not hold.
+	// Because lists the cases in which it does not hold.
 	Because []string `json:"because,omitempty"`
 }
 
@@ -44,7 +45,7 @@ const (
 	No         = "no"
 )
 
-// Crash is a moment and what becomes of the message then.
+// Crash is a moment of failure and the resulting outcome of the message.
 type Crash struct {
 	At   string `json:"at"`
 	Then string `json:"then"`
@@ -65,19 +66,19 @@ func Explain(f *config.File, p *config.Pipeline) *Promise {
 	}
 }
 
-// explainer composes a promise of what the kinds say of themselves and of the mode
-// in which they commit.
+// explainer composes a promise from the descriptions of the kinds and the commit
+// mode.
 type explainer struct {
 	file     *config.File
 	pipeline *config.Pipeline
 	mode     config.Mode
 	source   config.SourceAbout
 	sink     config.SinkAbout
-	// store is the pipeline's store, decider the one below it that decides.
+	// store is the pipeline's store. decider is the store below it that decides.
 	store, decider config.StoreAbout
 }
 
-// keys says where keys are, and for how long.
+// keys says where keys are kept, and for how long.
 func (e *explainer) keys() string {
 	p := e.pipeline
 	where := "in Kafka"
@@ -93,7 +94,7 @@ func (e *explainer) keys() string {
 	return p.Key.Rule.String() + ", scope " + p.Key.Scope + ", " + where
 }
 
-// changelogs names the topics of the keys of a pipeline from Kafka to Kafka.
+// changelogs names the key topics of a Kafka-to-Kafka pipeline.
 func changelogs(p *config.Pipeline) string {
 	names := p.Changelogs()
 	if len(names) == 1 {
@@ -102,7 +103,7 @@ func changelogs(p *config.Pipeline) string {
 	return "topics " + strings.Join(names, ", ")
 }
 
-// because are the findings of the lint that put a promise at risk.
+// because returns the lint findings that put a promise at risk.
 func (e *explainer) because(risk config.Risk) (list []string, worst semel.Severity) {
 	for _, x := range e.file.Lint() {
 		if x.Pipeline != e.pipeline.Name || x.Risk&risk == 0 {
@@ -140,11 +141,11 @@ func (e *explainer) noSecondEffect() Answer {
 	return Answer{Unless, list}
 }
 
-// gap is what the way of committing leaves open.
+// gap describes what the commit mode cannot guarantee.
 func (e *explainer) gap() []string {
 	switch {
 	case e.pipeline.Observe:
-		return nil // every repeat is one: the lint says so
+		return nil // every repeat has a second effect; a lint finding says so
 	case e.mode == config.Lossy:
 		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, for a filter keeps no claims"}
 		return append(list, e.decider.Gaps...)
@@ -158,7 +159,7 @@ func (e *explainer) gap() []string {
 	return list
 }
 
-// grows is what a repetition after a crash has higher than what it repeats.
+// grows names the values that are higher in a repetition after a crash.
 func (e *explainer) grows() string {
 	if e.decider.ClaimsEnd {
 		return "token"
@@ -166,7 +167,7 @@ func (e *explainer) grows() string {
 	return "attempt and token"
 }
 
-// forgets says for how long the store knows how often a key was tried.
+// forgets says how long the store remembers the attempt count of a key.
 func (e *explainer) forgets() string {
 	if e.decider.ClaimsEnd {
 		return "claims end with the process: a repeat after its crash is attempt 1 again, and only its token tells it from the first"
@@ -174,7 +175,7 @@ func (e *explainer) forgets() string {
 	return "how often a key was tried is remembered for an hour after its lease ended: a repeat that comes later may be attempt 1 again, and only its token tells it from the first"
 }
 
-// exceptions are what no setting of the pipeline changes.
+// exceptions are limits that no setting of the pipeline removes.
 func (e *explainer) exceptions() []string {
 	window := "a message that comes again after its key was forgotten has its effect again: the window is " + schema.Duration(e.pipeline.Window)
 	if e.pipeline.Window == semel.Forever {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// width is how long lines for people get.
+// width is the maximum length of output lines.
 const width = 100
 
-// Text returns the promise for people.
+// Text returns the promise as readable text.
 func (p *Promise) Text() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s: %s → %s\n", p.Pipeline, p.From, p.To)
@@ -44,7 +44,7 @@ func remembered(window string) string {
 	return "for " + window
 }
 
-// wrapped writes a name and a text behind it, in lines that begin at a column.
+// wrapped writes a name followed by a text, in lines that start at a column.
 func wrapped(name string, column int, text string) string {
 	var out strings.Builder
 	line := name + strings.Repeat(" ", max(column-len(name), 1))

@@ -134,8 +134,8 @@ stores:
 	}
 }
 
-// TestErrorsSayWhereAndWhatToDo has one configuration a case, and every line
-// that is reported for it.
+// TestErrorsSayWhereAndWhatToDo has one configuration for each case, and every
+// line that is reported for it.
 func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ text, want string }{
@@ -335,8 +335,8 @@ func TestFileThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedConfigurationIsRight reads the example of docs/cli.md, and
-// looks there for each field of each kind of store.
+// TestTheDocumentedConfigurationIsRight reads the example in docs/cli.md. It
+// checks that the page has each field of each store kind.
 func TestTheDocumentedConfigurationIsRight(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))

@@ -15,7 +15,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// validator checks a document against the part of JSON Schema that ours uses.
+// validator checks a document against the part of JSON Schema that our schema
+// uses.
 type object = map[string]any
 
 type validator struct {
@@ -190,7 +191,7 @@ func newValidator(t *testing.T) *validator {
 	return v
 }
 
-// accepts reports what the schema finds wrong with a configuration.
+// accepts returns the faults that the schema finds in a configuration.
 func (v *validator) accepts(t *testing.T, text string) []string {
 	t.Helper()
 	data, err := yaml.YAMLToJSON([]byte(text))

@@ -1,5 +1,5 @@
-// Package kind lists the kinds of sources, sinks and stores that the program has.
-// Each is a package below this one; see docs/extending.md.
+// Package kind lists the kinds of sources, sinks and stores of the program. Each
+// one is a package below this one; see docs/extending.md.
 package kind
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/webhook"
 )
 
-// All returns every kind, in the order in which people are told of them.
+// All returns every kind, in the order of messages and listings.
 func All() *config.Kinds {
 	return &config.Kinds{
 		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource},

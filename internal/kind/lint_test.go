@@ -13,7 +13,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// findings returns what Lint finds, a line each: severity, risk, path, found.
+// findings returns the findings of Lint, one line each: severity, risk, path,
+// found.
 func findings(f *config.File) []string {
 	var lines []string
 	for _, x := range f.Lint() {
@@ -22,8 +23,6 @@ func findings(f *config.File) []string {
 	return lines
 }
 
-// TestLintNamesWhatWeakensThePromise has one change of a pipeline that is right
-// a case, and the one finding there is beside notices.
 func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
@@ -46,6 +45,8 @@ func TestAPrivateTargetIsAllowedAsLintSaysIt(t *testing.T) {
 	}
 }
 
+// TestLintNamesWhatWeakensThePromise makes one change to a valid pipeline in each
+// case, and expects exactly one finding apart from notices.
 func TestLintNamesWhatWeakensThePromise(t *testing.T) {
 	t.Parallel()
 	const (
@@ -172,12 +173,12 @@ pipelines:
 	}
 }
 
-// TestAValueThatLintProposesMendsWhatItFound writes each value that a remedy names
-// into the file, which then has no such finding.
+// TestAValueThatLintProposesMendsWhatItFound writes each value that a remedy
+// names into the file. The file then no longer has that finding.
 func TestAValueThatLintProposesMendsWhatItFound(t *testing.T) {
 	t.Parallel()
 	proposed := regexp.MustCompile(`^(\w+): (forever|\S+ or more)`)
-	for field, values := range map[string]map[string]string{ // by the value that is found the one that is proposed
+	for field, values := range map[string]map[string]string{ // maps the found value to the proposed value
 		"retention": {"30d": "35d", "8d": "10d", "169h": "9d", "36500d": "41715d", "90000d": "102858d", "100000d": "forever", "forever": "forever", "8d1ns": "10d"},
 		"timeout":   {"31s": "1m2s", "40s": "1m20s"},
 	} {
@@ -203,7 +204,7 @@ func TestAValueThatLintProposesMendsWhatItFound(t *testing.T) {
 			remedies := lint("    lease: 10s\n")
 			settings := ""
 			for field, remedy := range remedies {
-				if field != "shutdown" { // which stands beside the pipelines
+				if field != "shutdown" { // which is a field outside of the pipelines
 					settings += "    " + field + ": " + remedy + "\n"
 				}
 			}
@@ -262,11 +263,11 @@ func TestNoticesDoNotDisturb(t *testing.T) {
 	}
 }
 
-// TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare has each source with each
-// store, and each place for parked messages.
+// TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare has each source with
+// each store, and each place for parked messages.
 func TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
 	t.Parallel()
-	sources := map[string]bool{ // whether instances share it
+	sources := map[string]bool{ // maps a source to whether instances share it
 		"kafka: { brokers: ['h:1'], topics: [in], group: g, retention: 3d }": true,
 		"http: { listen: '127.0.0.1:80' }":                                   true,
 		"file: { paths: [in] }":                                              false,
@@ -277,7 +278,7 @@ func TestLintTellsOfAParkedDirectoryThatInstancesDoNotShare(t *testing.T) {
 		for store, sharedStore := range stores {
 			for place, directory := range places {
 				if strings.Contains(place, "topic") && !strings.HasPrefix(source, "kafka") {
-					continue // there is no Kafka for it
+					continue // the pipeline has no Kafka cluster for it
 				}
 				lossy := ""
 				if store == "seen" || store == "shared" {

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind"
 )
 
-// readFor reads a text for the sake of one store.
+// readFor reads a text for the use of one store.
 func readFor(store, text string) (*config.File, error) {
 	return kind.All().ReadForStore("c.yaml", strings.NewReader(text), noEnv, func(*config.File) (string, bool) { return store, true })
 }
@@ -73,8 +73,8 @@ func TestWhatIsWrongElsewhereIsReportedAllTheSame(t *testing.T) {
 	}
 }
 
-// TestNoFieldElsewhereIsNeededForAStore has each field of each example, in turn,
-// stand for a variable that is not set. Beside it is a store that needs nothing.
+// TestNoFieldElsewhereIsNeededForAStore replaces each field of each example, in
+// turn, by a variable that is not set. Another store in the file needs nothing.
 func TestNoFieldElsewhereIsNeededForAStore(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -94,7 +94,7 @@ func TestNoFieldElsewhereIsNeededForAStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			left := n
-			last = !replaceScalar(tree, &left) // then all are set, and the file is right
+			last = !replaceScalar(tree, &left) // then all are set, and the file is valid
 			text, err := yaml.Marshal(tree)
 			if err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestNoFieldElsewhereIsNeededForAStore(t *testing.T) {
 			whole := strings.Replace(string(text), "stores:\n", "stores:\n  mine: { memory: {} }\n", 1)
 			_, err = kind.All().Parse("c.yaml", []byte(whole), noEnv)
 			if !strings.Contains(fmt.Sprint(err), "NONE_HERE is not set") {
-				continue // in this field nothing is looked for
+				continue // references are not resolved in this field
 			}
 			tried++
 			if _, err := readFor("mine", whole); err != nil {
@@ -115,8 +115,8 @@ func TestNoFieldElsewhereIsNeededForAStore(t *testing.T) {
 	}
 }
 
-// replaceScalar has one scalar, counted from 0, stand for a variable that is not set.
-// It reports whether there are so many.
+// replaceScalar replaces the n-th scalar, counted from 0, by a variable that is
+// not set. It reports whether there are that many scalars.
 func replaceScalar(node any, n *int) bool {
 	switch node := node.(type) {
 	case yaml.MapSlice:

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the documents that are made of the schema")
 
-// examples are the configurations that the reference page shows.
+// examples are the configurations on the reference page.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("testdata/*.yaml")
@@ -63,7 +63,7 @@ func TestReferencePageHasKindsFromOutside(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsExplained keeps the page and the editors' hints whole.
+// TestEveryFieldIsExplained keeps the page and the editor hints complete.
 func TestEveryFieldIsExplained(t *testing.T) {
 	t.Parallel()
 	var visit func(path string, m schema.Mapping)
@@ -96,7 +96,7 @@ func TestEveryFieldIsExplained(t *testing.T) {
 // pageWriter writes the reference page.
 type pageWriter struct {
 	out    strings.Builder
-	shared []schema.Form // mappings with a title, to be described at the end
+	shared []schema.Form // mappings with a title, described at the end
 }
 
 const pageIntro = `# Configuration
@@ -149,7 +149,7 @@ func (w *pageWriter) section(path, title string, m schema.Mapping) {
 	w.mapping(path, m, title)
 }
 
-// mapping writes the table of a mapping and then what is in it.
+// mapping writes the table of a mapping, followed by its nested mappings.
 func (w *pageWriter) mapping(path string, m schema.Mapping, title string) {
 	for _, group := range m.OneOf {
 		fmt.Fprintf(&w.out, "Exactly one of `%s`.\n\n", strings.Join(group, "`, `"))
@@ -193,7 +193,7 @@ func (w *pageWriter) inner(path string, f *schema.Form) {
 	}
 }
 
-// form is how a value is written.
+// form returns how a value is written.
 func (w *pageWriter) form(path string, f *schema.Form) string {
 	switch {
 	case f.Scalar != "":
@@ -218,7 +218,7 @@ func (w *pageWriter) form(path string, f *schema.Form) string {
 	return strings.Join(list, ", or ")
 }
 
-// link refers to a section by the name that its title gives it.
+// link links to a section by the anchor of its title.
 func link(text, title string) string {
 	anchor := strings.ToLower(strings.NewReplacer(".", "", " ", "-").Replace(title))
 	return "[" + text + "](#" + anchor + ")"

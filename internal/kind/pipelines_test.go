@@ -212,8 +212,8 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	}
 }
 
-// TestProblemsOfPipelinesSayWhereAndWhatToDo has one change of a pipeline that
-// is right a case, and what is reported for it.
+// TestProblemsOfPipelinesSayWhereAndWhatToDo makes one change to a valid pipeline
+// in each case, and checks what is reported for it.
 func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 	t.Parallel()
 	const (
@@ -335,8 +335,9 @@ pipelines:
 	}
 }
 
-// TestSecretsOfPipelinesAreHidden has the canary in every field that may hold a
-// secret, and looks for it in what can be shown of the file, whole and broken.
+// TestSecretsOfPipelinesAreHidden puts the canary into every field that may hold
+// a secret. It looks for the canary in all output about the file, both valid and
+// broken.
 func TestSecretsOfPipelinesAreHidden(t *testing.T) {
 	t.Parallel()
 	const whole = someStores + `pipelines:

@@ -79,8 +79,8 @@ func TestAddressesAreShownWithoutPasswords(t *testing.T) {
 	}
 }
 
-// TestSecretsAreHiddenInTextsOfOthers has configurations in which the canary is
-// a secret, and texts as drivers write them.
+// TestSecretsAreHiddenInTextsOfOthers has configurations with the canary as a
+// secret, and texts as drivers write them.
 func TestSecretsAreHiddenInTextsOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -140,7 +140,7 @@ func TestSecretsAreHiddenInTextsOfOthers(t *testing.T) {
 }
 
 // TestErrorsOfAConfigurationHoldNoSecret breaks a configuration with secrets in
-// many ways: cut off at every byte, and with every byte replaced.
+// many ways: it is cut at every byte, and every byte is replaced.
 func TestErrorsOfAConfigurationHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	env := func(name string) string { return map[string]string{"SECRET": canary}[name] }
@@ -160,7 +160,7 @@ stores:
 `
 	check := func(text string) {
 		if !strings.Contains(text, canary) {
-			return // the text is broken where the canary was
+			return // the change broke the canary itself
 		}
 		_, err := kind.All().Parse("c.yaml", []byte(text), env)
 		if err != nil && strings.Contains(err.Error(), canary) {

@@ -10,7 +10,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// TestTextsThatExplodeAreRefusedSoon would not end if one of them exploded.
+// TestTextsThatExplodeAreRefusedSoon would not end if one of the texts were
+// expanded.
 func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 	t.Parallel()
 	var laughs, merges strings.Builder

@@ -1,5 +1,5 @@
-// Package wiring opens what a configuration names. It is the one place that
-// knows every kind of store.
+// Package wiring opens the stores and pipelines of a configuration. It is the
+// only package that combines all of them.
 //
-// Errors have their secrets hidden, whoever wrote them.
+// Secrets are hidden in every error, whatever its origin.
 package wiring

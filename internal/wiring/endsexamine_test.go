@@ -18,8 +18,8 @@ import (
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// examined returns the findings about the only pipeline of a configuration, as
-// "severity subject: found" each.
+// examined returns the findings about the only pipeline of a configuration, each
+// as "severity subject: found".
 func examined(t *testing.T, dir, text string) (lines string, report *config.Examination) {
 	t.Helper()
 	f, err := kind.All().Parse(filepath.Join(dir, "semel.yaml"), []byte(text), func(string) string { return "" })
@@ -69,8 +69,8 @@ pipelines:
 	wants(t, lines, "broken sink.file.path: "+dir+" is not a regular file\n")
 }
 
-// TestExaminePipelineTellsFilesFromWhatIsNone: the pipeline passes over what a
-// pattern finds and is no regular file, and refuses it by its name.
+// TestExaminePipelineTellsFilesFromWhatIsNone: the pipeline skips non-regular
+// files that a pattern matches. It refuses one that is named directly.
 func TestExaminePipelineTellsFilesFromWhatIsNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

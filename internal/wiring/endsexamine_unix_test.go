@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestExaminePipelineDoesNotWaitForAWriter: to open a pipe waits for somebody who
-// writes to it.
+// TestExaminePipelineDoesNotWaitForAWriter: opening a pipe blocks until a process
+// opens it for writing.
 func TestExaminePipelineDoesNotWaitForAWriter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

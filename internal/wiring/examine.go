@@ -7,9 +7,9 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// Examine looks at one store of a configuration: whether it can be reached, and
-// whether it is set up to keep its promise. What it stands on is examined by
-// itself. It blocks until the store's server has answered.
+// Examine checks one store of a configuration: whether it can be reached, and
+// whether it is set up to keep its promise. The stores that it is built on are
+// examined separately. It blocks until the store's server has answered.
 func Examine(ctx context.Context, f *config.File, s *config.Store) *config.Examination {
 	x := &config.Examination{File: f, Store: s}
 	s.Spec.Examine(ctx, x)
@@ -23,7 +23,8 @@ func Examine(ctx context.Context, f *config.File, s *config.Store) *config.Exami
 	return x
 }
 
-// relieve says what findings about a layer cost: what decides stands below it.
+// relieve lowers the severity of findings about a layer, because a lower store
+// decides.
 func relieve(x *config.Examination, stack string) {
 	for i := range x.Findings {
 		finding := &x.Findings[i]
@@ -34,10 +35,10 @@ func relieve(x *config.Examination, stack string) {
 	}
 }
 
-// ExaminePipeline looks at the ends of a pipeline: whether its source has
-// something to read, its sink can be reached and takes what is written to it, and
-// messages can be put aside. Nothing is read from the source or written to the
-// sink. It blocks until servers have answered, for each of them at most until ctx
+// ExaminePipeline checks both ends of a pipeline. The source must have something
+// to read. The sink must be reachable and accept what is written to it. It must
+// be possible to park messages. Nothing is read from the source or written to the
+// sink. It blocks until the servers have answered, for each at most until ctx
 // ends.
 func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *config.Examination {
 	x := &config.Examination{File: f, Pipeline: p}
@@ -52,7 +53,7 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *c
 	return x
 }
 
-// parkedTable looks at the table of what is put aside.
+// parkedTable checks the table of parked messages.
 func parkedTable(ctx context.Context, x *config.Examination) error {
 	letters, err := OpenDeadLetters(ctx, x.File, x.Pipeline)
 	if semel.Classify(err) == semel.ClassPermanent {

@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// files is a directory with a pipeline from files to a file.
+// files is a directory with a file-to-file pipeline.
 type files struct{ dir string }
 
-// add gives the source a file with the keys k1 to k<upTo>.
+// add adds a source file with the keys k1 to k<upTo>.
 func (d files) add(t *testing.T, name string, upTo int) {
 	t.Helper()
 	var text strings.Builder
@@ -30,8 +30,8 @@ func (d files) add(t *testing.T, name string, upTo int) {
 	}
 }
 
-// run runs the pipeline until the source has no more, and returns how many lines
-// the output has.
+// run runs the pipeline until the source ends, and returns the number of lines in
+// the output.
 func (d files) run(t *testing.T, store string, observe bool) int {
 	t.Helper()
 	out := filepath.Join(d.dir, "out.jsonl")
@@ -68,17 +68,17 @@ pipelines:
 	return bytes.Count(data, []byte("\n"))
 }
 
-// TestWhatOtherwiseWroteTheOutputStays has a pipeline to a file observe for a
-// while, or use another store or a stack: no line that it delivered is cut off
-// when it is as it was before.
+// TestWhatOtherwiseWroteTheOutputStays has a file pipeline observe for a while,
+// or use another store or a stack. When it returns to its first setup, no
+// delivered line may be cut off.
 func TestWhatOtherwiseWroteTheOutputStays(t *testing.T) {
 	t.Parallel()
 	for name, between := range map[string]struct {
 		store   string
 		observe bool
-		lines   int // that the second run adds
+		lines   int // the number of lines that the second run adds
 	}{
-		"observe":       {"a", true, 100 + 150}, // it has positions of its own
+		"observe":       {"a", true, 100 + 150}, // it has its own positions
 		"another store": {"b", false, 150},
 		"a stack":       {"stack", false, 50},
 	} {
@@ -97,7 +97,7 @@ func TestWhatOtherwiseWroteTheOutputStays(t *testing.T) {
 			got := d.run(t, "a", false)
 			want := 100 + between.lines + 10
 			if name == "another store" {
-				want += 50 // that this store does not know
+				want += 50 // keys that this store does not know
 			}
 			if got != want {
 				t.Errorf("at last it has %d lines, want %d", got, want)

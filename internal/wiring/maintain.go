@@ -9,9 +9,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Maintain returns what cleans the store of this name up until its context ends,
-// as the configuration says, and tells of each clean-up how many keys are gone and
-// why it ended early; nil if the store forgets by itself.
+// Maintain returns a function that cleans up the store with this name until its
+// context ends, as configured. For each clean-up it reports how many keys are
+// gone and why it ended early. Maintain returns nil if the store deletes expired
+// keys itself.
 func Maintain(f *config.File, name string, store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
 	s := f.Decider(name)
 	if s == nil {
@@ -24,8 +25,8 @@ func Maintain(f *config.File, name string, store semel.Store) func(ctx context.C
 	return cleaner.Clean(store)
 }
 
-// UnderWay returns what tells how much a pipeline has under way, which is nothing
-// where the pipeline does not know.
+// UnderWay returns the amount that a pipeline has under way. It stays 0 if the
+// pipeline does not know.
 func UnderWay(p config.Runnable) Amount {
 	if of, ok := bare(p).(Amount); ok {
 		return of
@@ -33,7 +34,7 @@ func UnderWay(p config.Runnable) Amount {
 	return none{}
 }
 
-// bare returns what runs.
+// bare returns the pipeline without its wrapper.
 func bare(p config.Runnable) any {
 	if r, ok := p.(*redacted); ok {
 		p = r.Runnable
@@ -41,8 +42,8 @@ func bare(p config.Runnable) any {
 	return p
 }
 
-// Lag returns how far the source of a pipeline is behind: see pipeline.Lagger. The
-// error wraps errors.ErrUnsupported if that is not known.
+// Lag returns the lag of a pipeline's source; see pipeline.Lagger. If the lag is
+// not known, the error wraps errors.ErrUnsupported.
 func Lag(ctx context.Context, p config.Runnable) ([]pipeline.Lag, error) {
 	of, ok := bare(p).(pipeline.Lagger)
 	if !ok {
@@ -52,8 +53,9 @@ func Lag(ctx context.Context, p config.Runnable) ([]pipeline.Lag, error) {
 	return lags, hide(p, err)
 }
 
-// Waiting returns how many messages of a pipeline are parked: see
-// pipeline.Runner. The error wraps errors.ErrUnsupported if that is not known.
+// Waiting returns the number of parked messages of a pipeline; see
+// pipeline.Runner. If the number is not known, the error wraps
+// errors.ErrUnsupported.
 func Waiting(ctx context.Context, p config.Runnable) (int64, error) {
 	of, ok := bare(p).(interface {
 		Waiting(ctx context.Context) (int64, error)
@@ -87,7 +89,7 @@ func hide(p config.Runnable, err error) error {
 	return err
 }
 
-// Amount tells how much is under way.
+// Amount reports how much is under way.
 type Amount interface {
 	UnderWay() (count int, bytes int64)
 }

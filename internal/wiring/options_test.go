@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// buildingOf reads a configuration with one pipeline that is to be opened.
+// buildingOf reads a configuration with one pipeline to open.
 func buildingOf(t *testing.T, text string) *building {
 	t.Helper()
 	f, err := kind.All().Parse(filepath.Join(t.TempDir(), "semel.yaml"), []byte(text), func(string) string { return "" })
@@ -61,7 +61,7 @@ pipelines:
 	}
 }
 
-// tidy is a store that notes how it is to be cleaned up.
+// tidy is a store that records its clean-up settings.
 type tidy struct {
 	semel.Store
 	told *pgstore.MaintainOptions

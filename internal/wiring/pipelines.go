@@ -15,9 +15,9 @@ import (
 
 // PipelineOptions are the options of OpenPipeline. The zero value is valid.
 type PipelineOptions struct {
-	// Observer is told what the pipeline does. Defaults to none.
+	// Observer receives the events of the pipeline. Defaults to none.
 	Observer pipeline.Observer
-	// Stdout is where a sink of that name writes. Defaults to none.
+	// Stdout is where a stdout sink writes. Defaults to none.
 	Stdout io.Writer
 	// Redrive opens it only for what is queued in its dead-letter store: it ends when nothing
 	// is left.
@@ -41,7 +41,7 @@ func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, store
 	return &redacted{built, f}, nil
 }
 
-// redacted hides secrets in what a pipeline reports.
+// redacted hides secrets in the events of a pipeline.
 type redacted struct {
 	config.Runnable
 	file *config.File
@@ -76,7 +76,7 @@ type building struct {
 	spec   *config.Pipeline
 	stores *Stores
 	opts   PipelineOptions
-	closes []func(context.Context) error // what is open, until a runner owns it
+	closes []func(context.Context) error // open resources, until a runner owns them
 }
 
 func (b *building) close(ctx context.Context) error {
@@ -87,7 +87,7 @@ func (b *building) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pipeline opens what the mode of the pipeline needs. Every mode is here.
+// pipeline opens what the pipeline's mode needs. It lists every mode.
 func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 	switch mode := b.file.Mode(b.spec); mode {
 	case config.TwoPhase:
@@ -107,7 +107,7 @@ func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 	}
 }
 
-// twoPhase is claim, deliver, complete.
+// twoPhase opens a pipeline that claims, delivers and completes.
 func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 	store, err := b.stores.Get(ctx, b.spec.Store.Name)
 	if err != nil {
@@ -126,7 +126,7 @@ func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 	return b.runner(ctx, session, nil)
 }
 
-// lossy is a filter that decides alone.
+// lossy opens a pipeline whose filter decides alone.
 func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	if !b.spec.Lossy {
@@ -150,8 +150,8 @@ func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 	return lossy{runner, filter}, nil
 }
 
-// together is a session of the sink in which keys and effects become durable at one
-// moment.
+// together opens a session of the sink in which keys and effects become durable
+// at the same moment.
 func (b *building) together(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	store, err := b.stores.Get(ctx, name)
@@ -172,14 +172,14 @@ func (b *building) together(ctx context.Context) (config.Runnable, error) {
 	return b.runner(ctx, session, source)
 }
 
-// env is what a kind has at hand while it opens.
+// env returns the environment in which a kind opens.
 func (b *building) env(keys semel.Store) *config.Env {
 	return &config.Env{
 		File: b.file, Pipeline: b.spec, Keys: keys, Observer: b.opts.Observer, Stdout: b.opts.Stdout, Redrive: b.opts.Redrive,
 	}
 }
 
-// runner puts a session behind the source, which is opened if it is nil.
+// runner connects a session to the source. It opens the source if it is nil.
 func (b *building) runner(ctx context.Context, session pipeline.Session, source pipeline.Source) (*pipeline.Runner, error) {
 	b.closes = append(b.closes, session.Close)
 	opts := b.file.Options(b.spec, b.opts.Observer)
@@ -236,8 +236,8 @@ func OpenDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (p
 	return nil, fmt.Errorf("no place to put messages aside: write parked: { path: … }: %w", semel.ErrInvalidRequest)
 }
 
-// topicsOf returns the sink or source of a pipeline in whose server messages can be
-// parked.
+// topicsOf returns the sink or source of a pipeline whose server can hold parked
+// messages.
 func topicsOf(p *config.Pipeline) (config.Topics, error) {
 	if end, ok := p.Sink.(config.Topics); ok {
 		return end, nil
@@ -272,8 +272,8 @@ func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline
 	return letters, err == nil, f.RedactError(err)
 }
 
-// Sample hands what a pipeline's source holds to fn: see config.Source. A source to
-// which messages come by themselves cannot be sampled: the error then wraps
+// Sample hands the messages in a pipeline's source to fn; see config.Source. A
+// source to which messages are pushed cannot be sampled. The error then wraps
 // semel.ErrInvalidRequest.
 func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
 	err := p.Source.Sample(ctx, fn)

@@ -19,11 +19,11 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// fakeKafka starts a broker in this process with the topics in and out, and
-// returns it with its address.
+// fakeKafka starts a broker in this process with the topics in and out. It
+// returns the broker and its address.
 func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	t.Helper()
-	address := servicestest.FreeAddr(t) // which nobody else has once it is closed
+	address := servicestest.FreeAddr(t) // free again once the cluster is closed
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "in", "out", "in-parked"),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) { return net.Listen(network, address) }))
 	if err != nil {
@@ -33,10 +33,10 @@ func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	return cluster, address
 }
 
-// transaction is a pipeline from Kafka to Kafka that runs.
+// transaction is a running Kafka-to-Kafka pipeline.
 type transaction struct {
 	config.Runnable
-	settled chan struct{} // has one for each message
+	settled chan struct{} // gets one value for each message
 	mu      sync.Mutex
 	decided map[semel.Decision]int
 	end     context.CancelFunc
@@ -58,7 +58,7 @@ func (r *transaction) ObservePipeline(e pipeline.Event) {
 	}
 }
 
-// transact runs a pipeline whose configuration has more than is needed.
+// transact runs a pipeline with additional fields in its configuration.
 func transact(t *testing.T, address, more string) *transaction {
 	t.Helper()
 	f := parse(t, `pipelines:
@@ -90,7 +90,7 @@ func (r *transaction) stop(t *testing.T) {
 	}
 }
 
-// readiness waits until Ready says something, "" for nil.
+// readiness waits until Ready returns an error with this text, or nil for "".
 func (r *transaction) readiness(t *testing.T, want string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -169,7 +169,7 @@ func TestATransactionIsReadyWhileItsBrokersAnswer(t *testing.T) {
 	cluster.Close()
 	r.readiness(t, "kafkaio: ")
 	r.end()
-	<-r.ended // it may not end in order without a broker
+	<-r.ended // without a broker it may end with an error
 	r = transact(t, address, "")
 	r.readiness(t, "refused")
 	r.stop(t)

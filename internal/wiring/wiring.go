@@ -14,25 +14,26 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// Options configure [Open] and [NewStores]. The zero value, and nil, mean the defaults.
+// Options configure [Open] and [NewStores]. The zero value and nil mean the
+// defaults.
 type Options struct {
-	// OnLayer is told when layers of a stack fail and return, from many goroutines
-	// concurrently. It must not block. Defaults to none.
+	// OnLayer is called when a layer of a stack fails or recovers. It is called
+	// concurrently and must not block. Defaults to none.
 	OnLayer func(stack string, event tiered.Event)
 }
 
-// Opened is an open store with everything below it.
+// Opened is an open store with all stores that it is built on.
 type Opened struct {
-	// Store is the store itself. Abilities are found by semel.Ability.
+	// Store is the store itself. Use semel.Ability to find its optional interfaces.
 	Store semel.Store
 
 	file   *config.File
 	closes []func() error
 }
 
-// Open opens the store of this name and everything below it, and blocks until
-// its servers have answered. Nil options are valid. The caller closes what it
-// returns. Errors have the class of the store's own.
+// Open opens the store with this name and all stores that it is built on. It
+// blocks until their servers have answered. Nil options are valid. The caller
+// must close the result. Errors have the class that the store gave them.
 func Open(ctx context.Context, f *config.File, name string, opts *Options) (*Opened, error) {
 	w := &opening{file: f}
 	if opts != nil {
@@ -46,8 +47,8 @@ func Open(ctx context.Context, f *config.File, name string, opts *Options) (*Ope
 	return opened, nil
 }
 
-// Close closes the store and everything below it, what was opened last first,
-// and waits for the calls that run. Closing twice is legal.
+// Close closes the store and all stores that it is built on, in reverse order of
+// opening. It waits for running calls. Closing twice is allowed.
 func (o *Opened) Close() error {
 	var errs []error
 	for _, closing := range slices.Backward(o.closes) {
@@ -61,11 +62,11 @@ func (o *Opened) Close() error {
 type opening struct {
 	file   *config.File
 	opts   Options
-	open   map[string]semel.Store // those that are shared; nil shares none
+	open   map[string]semel.Store // shared stores; nil means that none are shared
 	closes []func() error
 }
 
-// env is what the store of a name has at hand while it opens.
+// env returns the environment in which the store with this name opens.
 func (w *opening) env(name string) *config.StoreEnv {
 	env := &config.StoreEnv{
 		File: w.file, Name: name, Store: w.store,
@@ -77,7 +78,7 @@ func (w *opening) env(name string) *config.StoreEnv {
 	return env
 }
 
-// store returns one store, which is opened if it is not open.
+// store returns one store and opens it if necessary.
 func (w *opening) store(ctx context.Context, name string) (semel.Store, error) {
 	if store, open := w.open[name]; open {
 		return store, nil
@@ -93,17 +94,17 @@ func (w *opening) store(ctx context.Context, name string) (semel.Store, error) {
 	return store, err
 }
 
-// Stores are the stores of a configuration, each opened when it is first asked
-// for and then shared: an embedded store can only be open once. Its methods may
-// be called concurrently.
+// Stores are the stores of a configuration. Each is opened on first use and then
+// shared, because an embedded store can be open only once. Its methods are safe
+// for concurrent use.
 type Stores struct {
-	mu      sync.Mutex // guards all
+	mu      sync.Mutex // guards everything
 	w       *opening
 	filters map[string]semel.KeyFilter
 }
 
-// NewStores returns the stores of a configuration. It opens none. Nil options
-// are valid.
+// NewStores returns the stores of a configuration. It does not open them. Nil
+// options are valid.
 func NewStores(f *config.File, opts *Options) *Stores {
 	var o Options
 	if opts != nil {
@@ -112,8 +113,9 @@ func NewStores(f *config.File, opts *Options) *Stores {
 	return &Stores{w: &opening{file: f, opts: o, open: map[string]semel.Store{}}, filters: map[string]semel.KeyFilter{}}
 }
 
-// Get returns the store of this name, with everything below it. It blocks until
-// its servers have answered. It belongs to the Stores.
+// Get returns the store with this name and opens it if necessary, with all stores
+// that it is built on. It blocks until their servers have answered. The store
+// belongs to s.
 func (s *Stores) Get(ctx context.Context, name string) (semel.Store, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +146,8 @@ func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, erro
 	return filter, nil
 }
 
-// Close closes what is open, what was opened last first, and waits for the calls
-// that run. Closing twice is legal.
+// Close closes the open stores in reverse order of opening. It waits for running
+// calls. Closing twice is allowed.
 func (s *Stores) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,10 +159,10 @@ func (s *Stores) Close() error {
 	return s.w.file.RedactError(errors.Join(errs...))
 }
 
-// CheckAddresses returns what stores know to be wrong with their addresses without
-// connecting: a port that is none, a setting that there is not, a file of
-// certificates that cannot be read. It names the store, and of the address
-// nothing but what the driver says of it.
+// CheckAddresses returns the faults in store addresses that can be found without
+// connecting: an invalid port, an unknown setting, a certificate file that cannot
+// be read. Each problem names the store. Of the address it shows only what the
+// driver says.
 func CheckAddresses(f *config.File) []schema.Problem {
 	var problems []schema.Problem
 	for _, s := range f.Stores {
@@ -170,7 +172,7 @@ func CheckAddresses(f *config.File) []schema.Problem {
 		}
 		if field, err := checker.CheckAddress(f.Needs(s.Name)); err != nil {
 			text := f.Redact(err.Error())
-			// A driver shows the address before the reason.
+			// The driver shows the address before the reason.
 			text = text[strings.LastIndex(text, "`: ")+1:]
 			text = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(text, ": "), "redisstore: "), ": invalid request")
 			problems = append(problems, schema.Problem{Place: s.At, Text: "stores." + s.Name + "." + s.Spec.Kind() + "." + field + ": " + text})

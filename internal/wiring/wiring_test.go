@@ -23,8 +23,8 @@ var servers servicestest.Pool
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
-// parse reads a configuration whose relative paths are in a directory of the
-// test's own.
+// parse reads a configuration. Its relative paths start in a directory of the
+// test.
 func parse(t *testing.T, text string, values ...any) *config.File {
 	t.Helper()
 	f, err := kind.All().Parse(filepath.Join(t.TempDir(), "semel.yaml"), fmt.Appendf(nil, text, values...), func(string) string { return "" })
@@ -48,7 +48,7 @@ func open(t *testing.T, f *config.File, name string, opts *wiring.Options) *wiri
 	return opened
 }
 
-// decide claims a key and marks it done, and returns what was decided.
+// decide claims a key, marks it done and returns the decision.
 func decide(t *testing.T, s semel.Store, id string) semel.Decision {
 	t.Helper()
 	key := semel.Key{Scope: "test", ID: id}
@@ -111,7 +111,7 @@ stores:
 				t.Errorf("traits %+v", s.Traits())
 			}
 			id := c.name
-			if c.name == "ages" { // clean-up by message time needs ids with a time
+			if c.name == "ages" { // clean-up by message time needs ids that contain a time
 				ms := time.Now().UnixMilli()
 				id = fmt.Sprintf("%08x-%04x-7000-8000-000000000001", ms>>16, ms&0xffff)
 			}
@@ -130,8 +130,8 @@ func quoted(addresses []string) string {
 	return strings.Join(list, ", ")
 }
 
-// TestDualLayerIsOneLine is the stack of Redis and a database, with the cache
-// stopped and started.
+// TestDualLayerIsOneLine has a stack of Redis and a database, and stops and
+// starts the cache.
 func TestDualLayerIsOneLine(t *testing.T) {
 	t.Parallel()
 	cache := servicestest.StartRedis(t, nil)
@@ -172,11 +172,11 @@ stores:
 	}
 }
 
-// TestAStackBeginsWithoutServersAboveTheOneThatDecides starts a stack while the
-// server of its cache and its filter is down, and starts that server then.
+// TestAStackBeginsWithoutServersAboveTheOneThatDecides opens a stack while the
+// server of its cache and its filter is down, and then starts that server.
 func TestAStackBeginsWithoutServersAboveTheOneThatDecides(t *testing.T) {
 	t.Parallel()
-	upper := servicestest.StartRedis(t, nil) // it takes any password
+	upper := servicestest.StartRedis(t, nil) // it accepts any password
 	if err := upper.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ stores:
 	}
 }
 
-// A store that was opened below one that could not be must be closed again.
+// If one store cannot be opened, the store opened before it must be closed again.
 func TestAFailedOpenLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `

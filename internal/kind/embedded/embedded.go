@@ -30,7 +30,7 @@ type Store struct {
 // NewStore returns an empty Store.
 func NewStore() config.Spec { return &Store{} }
 
-// At returns the store in a directory, with the defaults of a configuration.
+// At returns the store in a directory, with the default settings.
 func At(dir string) *Store { return &Store{Path: dir, Fsync: "always"} }
 
 // Kind implements config.Kind.
@@ -94,8 +94,8 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	return store, nil
 }
 
-// Examine implements config.Kind: it opens the directory, which checks every
-// record in it. A store that is not there yet is not made.
+// Examine implements config.Kind. It opens the directory, which checks every
+// record in it. It does not create a missing store.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
 	switch s.Fsync {
 	case "always":
@@ -130,7 +130,7 @@ func (s *Store) examine(x *config.Examination) error {
 	return store.Close()
 }
 
-// Exists reports whether a directory holds an embedded store, by the
+// Exists reports whether a directory holds an embedded store. It looks for the
 // file that docs/format.md names.
 func Exists(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, "STORE"))
@@ -140,8 +140,8 @@ func Exists(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// Holder returns who has an embedded store or a file open, if that is why it could
-// not be opened.
+// Holder returns the process that has an embedded store or a file open, if err
+// says that it could not be opened for that reason.
 func Holder(err error) (string, bool) {
 	if locked, ok := errors.AsType[*logstore.LockedError](err); ok {
 		return locked.Holder, true

@@ -42,20 +42,20 @@ func (s *Sink) About() config.SinkAbout {
 func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	opts := &fileio.SinkOptions{}
 	if env.Keys != nil {
-		// The same pipeline may write checkpoints when it does not observe.
+		// The same pipeline may write checkpoints when it is not in observe mode.
 		if keys, ok := semel.Ability[*logstore.Store](env.Keys); ok {
 			opts.Beside = keys
 		}
 	}
 	sink, err := fileio.OpenSink(s.Path, opts)
 	if err != nil {
-		return nil, err // not sink: a nil *Sink in an interface is no nil
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
 	return sink, nil
 }
 
-// OpenSession implements config.SessionSink: keys, the length of the output and,
-// where the source is files, positions are one record of an embedded store.
+// OpenSession implements config.SessionSink. Keys, the length of the output and,
+// for file sources, positions are one record of an embedded store.
 func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Session, pipeline.Source, error) {
 	keys, ok := env.Keys.(*logstore.Store)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package file is the kind of source that reads lines of files, and the kind of
-// sink that appends lines to a file.
+// Package file is the kind of source that reads file lines, and the kind of sink
+// that appends lines to a file.
 package file
 
 import (
@@ -19,20 +19,20 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Source reads lines of files.
+// Source reads file lines.
 type Source struct {
 	config.SourceBase
-	// Paths are names of files, with *, ? and […] as in a shell.
+	// Paths are file names, with *, ? and […] as in a shell.
 	Paths []string
-	// Follow goes on reading what is added.
+	// Follow keeps reading lines that are appended.
 	Follow bool
-	// Format is jsonl, whose blank lines are no messages, or text.
+	// Format is text, or jsonl, which ignores blank lines.
 	Format string
-	// From is beginning or end: where a file that is met first is read from.
+	// From is beginning or end: where reading a new file starts.
 	From string
-	// State is the directory in which positions are kept.
+	// State is the directory that holds the positions.
 	State string
-	// MaxLine is the longest line in bytes.
+	// MaxLine is the maximum length of a line in bytes.
 	MaxLine int64
 }
 
@@ -94,12 +94,12 @@ func (s *Source) Lint(l *config.Linter) {
 func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, error) {
 	source, err := s.open(filepath.Join(s.State, env.Pipeline.Name+".positions"))
 	if err != nil {
-		return nil, err // not source: a nil *Source in an interface is no nil
+		return nil, err // not source: a nil *Source becomes a non-nil interface
 	}
 	return source, nil
 }
 
-// open opens the files. With a state of "" the positions belong to a session.
+// open opens the files. If state is "", the positions belong to a session.
 func (s *Source) open(state string) (*fileio.Source, error) {
 	return fileio.OpenSource(s.Paths, &fileio.SourceOptions{
 		State: state, Follow: s.Follow, FromEnd: s.From == "end", MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text",
@@ -136,13 +136,13 @@ func (s *Source) Examine(_ context.Context, x *config.Examination) {
 	x.Directory("source.file.state", s.State, "positions cannot be kept")
 }
 
-// filesToRead looks for files that can be read.
+// filesToRead checks for readable files.
 func (s *Source) filesToRead(x *config.Examination) {
 	for _, pattern := range s.Paths {
-		names, _ := filepath.Glob(pattern) // that it is a pattern was checked
+		names, _ := filepath.Glob(pattern) // the pattern was checked before
 		names = slices.DeleteFunc(names, func(name string) bool {
 			info, err := os.Stat(name)
-			return err == nil && !info.Mode().IsRegular() && name != pattern // the source passes over it
+			return err == nil && !info.Mode().IsRegular() && name != pattern // the source skips it
 		})
 		unread := 0
 		for _, name := range names {
@@ -156,7 +156,7 @@ func (s *Source) filesToRead(x *config.Examination) {
 				x.Note(semel.Broken, "source.file.paths", err.Error(), "its lines are not read", "let the program read it")
 				continue
 			}
-			_ = file.Close() // nothing was done with it
+			_ = file.Close() // nothing was read or written
 		}
 		switch {
 		case len(names) == 0 && s.Follow:

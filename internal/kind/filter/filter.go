@@ -1,5 +1,5 @@
-// Package filter is the kind of store that remembers keys in a few bits each, with
-// an error.
+// Package filter is the kind of store that keeps a few bits for each key, with a
+// known error rate.
 package filter
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// Store remembers keys in a few bits each, with an error.
+// Store keeps a few bits for each key, with a known error rate.
 type Store struct {
 	config.StoreBase
-	// Redis is the name of the Redis store whose server holds it; without a
-	// name it is in the memory of the process.
+	// Redis is the name of the Redis store whose server holds the filter. If it has
+	// no name, the filter is in process memory.
 	Redis schema.Reference
 	Rate  float64
-	// Expect is how many keys there are in a window.
+	// Expect is the expected number of keys in a window.
 	Expect int64
 	Window time.Duration
 }
@@ -55,7 +55,7 @@ func (s *Store) About() config.StoreAbout {
 	}
 }
 
-// Check implements config.Spec: the server of the filter is a store in Redis.
+// Check implements config.Spec. The server of the filter must be a Redis store.
 func (s *Store) Check(c *config.Checker, of *config.Store) {
 	if s.Redis.Name == "" {
 		return
@@ -87,7 +87,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 }
 
-// lintAlone looks at a filter that decides.
+// lintAlone checks a filter that decides alone.
 func (s *Store) lintAlone(l *config.Linter, of *config.Store) {
 	severity, found := semel.Warning, fmt.Sprintf("%s is a filter with rate %g", of.Name, s.Rate)
 	remedy := "an exact store; or nothing, where some loss is borne"
@@ -109,8 +109,8 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	return nil, fmt.Errorf("%s is a filter, which keeps no records: it stands above an exact store, in a tiered one: %w", env.Name, semel.ErrInvalidRequest)
 }
 
-// OpenLayer opens the filter for a layer of a stack, or has it opened when its
-// server answers.
+// OpenLayer opens the filter as a layer of a stack. If its server does not
+// answer, the layer opens once the server answers.
 func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tiered.Layer, err error) {
 	if s.Redis.Name == "" {
 		layer.Filter, err = s.inMemory(false)
@@ -165,7 +165,7 @@ func (s *Store) inRedis(ctx context.Context, name string, server *redis.Store) (
 	return filter, func() error { client.Close(); return nil }, nil
 }
 
-// server finds the store on whose server the filter is.
+// server returns the store on whose server the filter is.
 func (s *Store) server(f *config.File) (*redis.Store, error) {
 	of, ok := f.Store(s.Redis.Name)
 	if !ok {
@@ -178,7 +178,7 @@ func (s *Store) server(f *config.File) (*redis.Store, error) {
 	return server, nil
 }
 
-// options keeps the filters of one server apart by their names.
+// options gives each filter of a server its own name.
 func (s *Store) options(name string, server *redis.Store) *redisstore.FilterOptions {
 	prefix := server.Prefix
 	if prefix == "" {
@@ -186,12 +186,13 @@ func (s *Store) options(name string, server *redis.Store) *redisstore.FilterOpti
 	}
 	return &redisstore.FilterOptions{
 		Prefix: prefix + "filter:" + name + ":", Rate: s.Rate, Window: s.Window,
-		// A slice is half a window; twice the even pace may fall into one.
+		// A slice is half a window. With uneven traffic, it may get twice the
+		// average.
 		Capacity: s.Expect,
 	}
 }
 
-// Examine implements config.Kind. It does not make a filter that is not there.
+// Examine implements config.Kind. It does not create a missing filter.
 func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 	x.Fail("", s.examine(ctx, x))
 	for _, p := range x.File.Pipelines {

@@ -1,4 +1,4 @@
-// Package http is the kind of source that takes messages as requests.
+// Package http is the kind of source that receives messages as HTTP requests.
 package http
 
 import (
@@ -15,17 +15,18 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Source takes messages as requests and answers when their fate is durable.
+// Source receives messages as HTTP requests. It answers when a message's outcome
+// is durable.
 type Source struct {
 	config.SourceBase
 	Listen string
 	Path   string
-	// MaxBody is the longest body in bytes.
+	// MaxBody is the maximum size of a body in bytes.
 	MaxBody int64
 	TLS     *config.ServerTLS
-	// Token is what requests must show as a bearer token; none if it is zero.
+	// Token is the bearer token that requests must send. Zero means none.
 	Token schema.Secret
-	// Wait is how long a request waits for its message's fate.
+	// Wait is how long a request waits for the outcome of its message.
 	Wait time.Duration
 }
 
@@ -92,7 +93,7 @@ func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
 	}
 	source, err := httpsrc.Open(opts)
 	if err != nil {
-		return nil, err // not source: a nil *Source in an interface is no nil
+		return nil, err // not source: a nil *Source becomes a non-nil interface
 	}
 	return source, nil
 }
@@ -104,6 +105,6 @@ func (s *Source) Examine(_ context.Context, x *config.Examination) {
 		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "none if the pipeline runs; else another address")
 		return
 	}
-	_ = listener.Close() // nobody has come
+	_ = listener.Close() // no client has connected
 	x.Note(semel.Fine, "source.http.listen", s.Listen+" is free", "", "")
 }

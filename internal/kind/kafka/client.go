@@ -1,4 +1,4 @@
-// Package kafka is the kind of source that reads topics of Kafka, the kind of sink
+// Package kafka is the kind of source that reads Kafka topics, the kind of sink
 // that writes one, and the transaction in which both commit together.
 package kafka
 
@@ -17,14 +17,14 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// Client is how Kafka is reached.
+// Client configures the connection to Kafka.
 type Client struct {
 	Brokers []string
 	TLS     *config.TLS
 	SASL    *SASL
 }
 
-// SASL is how a client proves to Kafka who it is.
+// SASL configures client authentication.
 type SASL struct {
 	// Mechanism is plain, scram-sha-256 or scram-sha-512.
 	Mechanism string
@@ -32,7 +32,7 @@ type SASL struct {
 	Password  schema.Secret
 }
 
-// fields are how Kafka is reached.
+// fields are the connection fields.
 func (c *Client) fields() []schema.Field {
 	return []schema.Field{
 		schema.AddressesField("brokers", &c.Brokers, "Addresses of some brokers, `host:port`.").Need(),
@@ -48,7 +48,7 @@ func (c *Client) fields() []schema.Field {
 	}
 }
 
-// options say how Kafka is reached.
+// options returns the connection options.
 func (c *Client) options() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.ClientID("semel")}
 	if c.TLS != nil {
@@ -95,7 +95,7 @@ func reset(start string) kafkaio.Reset {
 	return kafkaio.ResetStart
 }
 
-// lint looks at how the client proves who it is; path is its source or sink.
+// lint checks client authentication. path is the path of the source or sink.
 func (c *Client) lint(l *config.Linter, path string) {
 	if c.TLS != nil && c.TLS.InsecureSkipVerify {
 		l.Unverified(l.At(path + ".tls.insecure_skip_verify"))
@@ -110,7 +110,8 @@ func sameBrokers(a, b []string) bool {
 	return slices.ContainsFunc(a, func(broker string) bool { return slices.Contains(b, broker) })
 }
 
-// endOf is the Kafka that is source or sink of a pipeline; nil if there is none.
+// endOf returns the Kafka client of a pipeline's source or sink, or nil if
+// neither is Kafka.
 func endOf(p *config.Pipeline) *Client {
 	if s, ok := p.Sink.(*Sink); ok {
 		return &s.Client
@@ -124,7 +125,7 @@ func endOf(p *config.Pipeline) *Client {
 // Uses reports whether a pipeline reads from Kafka or writes to it.
 func Uses(p *config.Pipeline) bool { return endOf(p) != nil }
 
-// fenced adds to the error of a member that another process replaced what to do.
+// fenced adds a remedy to the error of a member that another process replaced.
 func fenced(err error) error {
 	if errors.Is(err, kafkaio.ErrFenced) {
 		err = fmt.Errorf("%w: give each process a name of its own with source.kafka.instance", err)

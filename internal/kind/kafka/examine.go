@@ -10,7 +10,8 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// Examine implements config.Kind. A sink in the same Kafka is examined with it.
+// Examine implements config.Kind. A sink in the same Kafka cluster is examined
+// with it.
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	p := x.Pipeline
 	opts := &kafkaio.ExamineOptions{
@@ -23,12 +24,12 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	if sink, ok := p.Sink.(*Sink); ok && sink.with(p) {
 		opts.Output = sink.Topic
 	} else if ok {
-		opts.Parked = "" // it is where the sink is
+		opts.Parked = "" // messages are parked in the sink's cluster
 	}
 	s.examine(ctx, x, opts)
 }
 
-// with reports whether the sink is in the Kafka that the pipeline reads.
+// with reports whether the sink is in the Kafka cluster that the pipeline reads.
 func (s *Sink) with(p *config.Pipeline) bool {
 	source, ok := p.Source.(*Source)
 	return ok && slices.Equal(source.Brokers, s.Brokers)
@@ -58,9 +59,9 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 	x.Fail("", err)
 }
 
-// OpenAdmin connects to the Kafka of a pipeline, to look at its
-// transactions. It also returns the topics that the pipeline reads and writes, and
-// the groups that read.
+// OpenAdmin connects to the Kafka cluster of a pipeline, to inspect its
+// transactions. It also returns the topics that the pipeline reads and writes,
+// and its consumer groups.
 func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkaio.Admin, kafkaio.Places, error) {
 	end := endOf(p)
 	if end == nil {
@@ -97,7 +98,7 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkai
 	return admin, in, f.RedactError(err)
 }
 
-// OpenBrokers connects to brokers that no configuration names.
+// OpenBrokers connects to brokers without a configuration.
 func OpenBrokers(ctx context.Context, brokers []string) (*kafkaio.Admin, error) {
 	client, err := (&Client{Brokers: brokers}).options()
 	if err != nil {

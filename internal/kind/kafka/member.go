@@ -16,15 +16,16 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// mostMembers is how many processes of one pipeline find a name by themselves on
-// one machine.
+// mostMembers is the maximum number of processes of one pipeline that find a name
+// by themselves on one machine.
 const mostMembers = 64
 
-// member takes a name in a group for as long as the lock is held, so that two
-// processes of this machine do not push each other out under one name. The name
-// that the configuration has must be free. Otherwise it is the first free one of
-// pipeline and host, and of those with a number behind it: a process that starts
-// again gets the name that it had.
+// member reserves a name in a group for as long as the lock is held. Two
+// processes on this machine then cannot replace each other under one name.
+//
+// A name set in the configuration must be free. Otherwise member takes the first
+// free name: pipeline and host, or the same with a number appended. A process
+// that restarts gets its previous name.
 func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err error) {
 	if s.Instance != "" {
 		lock, err := s.lockMember(dir, s.Instance)
@@ -47,8 +48,8 @@ func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err 
 	return "", nil, fmt.Errorf("%d processes of this machine are members of group %s already: write instance: %w", mostMembers, s.Group, semel.ErrInvalidRequest)
 }
 
-// lockMember locks the name of a member. Where no directory can be written there
-// is no lock, and the name is taken as it is.
+// lockMember locks a member name. If no directory is writable, there is no lock,
+// and the name is used unchecked.
 func (s *Source) lockMember(dir, name string) (io.Closer, error) {
 	if dir == "" {
 		return io.NopCloser(nil), nil
@@ -64,8 +65,8 @@ func (s *Source) lockMember(dir, name string) (io.Closer, error) {
 	return lock, nil
 }
 
-// membersDir is where the locks of names are: one place for all processes of a
-// user, whatever directory they run in; "" if there is none.
+// membersDir returns the directory of the name locks. All processes of a user
+// share it, whatever their working directory. It returns "" if there is none.
 func membersDir() string {
 	dir, err := os.UserCacheDir()
 	if err == nil {
@@ -78,7 +79,7 @@ func membersDir() string {
 	return dir
 }
 
-// holderOf returns who has a lock, if that is why it could not be taken.
+// holderOf returns the process that holds a lock, if err says that it is taken.
 func holderOf(err error) (string, bool) {
 	var locked *vfs.LockedError
 	if !errors.As(err, &locked) {
@@ -87,7 +88,7 @@ func holderOf(err error) (string, bool) {
 	return locked.Holder, true
 }
 
-// lockedSource is a source that has a name of its own while it is open.
+// lockedSource is a source that holds a member name while it is open.
 type lockedSource struct {
 	*kafkaio.Source
 	lock io.Closer

@@ -94,8 +94,8 @@ func TestProcessesOfOneTransactionAreMembersOfTheirOwn(t *testing.T) {
 	next("orders." + host + ".1")
 }
 
-// TestGroupsDoNotShareTransactionalIDs has names that are the same with dashes
-// between them.
+// TestGroupsDoNotShareTransactionalIDs has names that are equal when joined with
+// dashes.
 func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -115,7 +115,7 @@ func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
 	}
 }
 
-// What a configuration may say of a transaction, the transaction takes.
+// The transactor accepts every transaction setting that a configuration may have.
 func TestWhatIsReadOfATransactionIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, transaction := range []string{

@@ -18,7 +18,7 @@ func (c *Client) OpenParker(ctx context.Context, p *config.Pipeline) (config.Clo
 	}
 	parker, err := kafkaio.OpenParker(ctx, opts, p.Parked.Topic)
 	if err != nil {
-		return nil, err // not parker: a nil *Parker in an interface is no nil
+		return nil, err // not parker: a nil *Parker becomes a non-nil interface
 	}
 	return parker, nil
 }

@@ -11,21 +11,21 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Sink produces to a topic, always idempotent and with acks=all unless
-// the file asks for less, which [File.Lint] reports as broken.
+// Sink produces to a topic. It is always idempotent and uses acks=all, unless the
+// file sets fewer acks, which [File.Lint] reports as broken.
 type Sink struct {
 	config.SinkBase
 	Client
 	Topic string
 	// Partition is record-key (by the hash of the record key) or same (the
-	// number of the source's partition).
+	// partition number of the source).
 	Partition string
 	// Acks is all, 1 or 0.
 	Acks       string
 	Idempotent bool
 	// Compression is none, gzip, snappy, lz4 or zstd.
 	Compression string
-	// KeyHeaders adds headers that name the key and the attempt.
+	// KeyHeaders adds headers with the key and the attempt.
 	KeyHeaders bool
 }
 
@@ -86,7 +86,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 		NoKeyHeaders: !s.KeyHeaders,
 	})
 	if err != nil {
-		return nil, err // not sink: a nil *Sink in an interface is no nil
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
 	return sink, nil
 }

@@ -17,39 +17,42 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Source reads topics as a member of a group, always read_committed.
+// Source reads Kafka topics as a group member, always with read_committed.
 type Source struct {
 	config.SourceBase
 	Client
 	Topics []string
 	Group  string
-	// Instance is the name of the member. "" is one made from pipeline and host.
+	// Instance is the name of the member. "" means a name made from pipeline and
+	// host.
 	Instance       string
 	SessionTimeout time.Duration
-	// Start is earliest or latest: where a group without offsets begins.
+	// Start is earliest or latest: where a group without offsets starts.
 	Start string
-	// Repartition has all copies of a key meet in one partition of a topic, before
-	// they are decided. nil is none.
+	// Repartition brings all copies of a key to one partition of a topic before
+	// they are decided. Nil means no such stage.
 	Repartition *Repartition
 	// Protocol is classic or consumer.
 	Protocol string
-	// MaxPoll is the most messages that one read returns.
+	// MaxPoll is the maximum number of messages that one read returns.
 	MaxPoll int64
-	// Retention is how long the topics keep a record; it is not asked, only
-	// compared. 0 is unknown.
+	// Retention is how long the topics keep a record. It is only compared, not read
+	// from the broker. 0 means unknown.
 	Retention time.Duration
 }
 
 // Repartition is a stage before the transaction.
 type Repartition struct {
-	// Topic is "" for the group with "-repartition" behind it: see
+	// Topic is the topic's name. "" means the group followed by "-repartition"; see
 	// Source.RepartitionTopic.
 	Topic string
-	// Partitions is how many the topic has. 0 is as many as the input.
+	// Partitions is the number of partitions of the topic. 0 means as many as the
+	// input.
 	Partitions int
 }
 
-// RepartitionTopic returns the topic between the stages, "" if there is one stage.
+// RepartitionTopic returns the topic between the stages, or "" if there is only
+// one stage.
 func (s *Source) RepartitionTopic() string {
 	switch {
 	case s.Repartition == nil:
@@ -121,7 +124,7 @@ func (s *Source) Lint(l *config.Linter) {
 	s.lintOthers(l)
 }
 
-// lintWindow compares the window with how long the topics keep records.
+// lintWindow compares the window with the retention of the topics.
 func (s *Source) lintWindow(l *config.Linter) {
 	p, path := l.Pipeline, l.At("window")
 	retention := l.At("source.kafka.retention")
@@ -134,7 +137,7 @@ func (s *Source) lintWindow(l *config.Linter) {
 	}
 }
 
-// longer is a window with a seventh of room behind a retention, in whole days.
+// longer returns a window that exceeds a retention by a seventh, in whole days.
 func longer(retention time.Duration) string {
 	const day = 24 * time.Hour
 	if retention > semel.Forever-retention/7-day {
@@ -144,7 +147,7 @@ func longer(retention time.Duration) string {
 	return schema.Duration(window-window%day) + " or more"
 }
 
-// lintRepartition looks at a stage that has copies of a key meet.
+// lintRepartition checks the stage that brings the copies of a key together.
 func (s *Source) lintRepartition(l *config.Linter) {
 	p, path := l.Pipeline, l.At("source.kafka.repartition")
 	if l.Mode != config.SourceIsSink {
@@ -164,7 +167,7 @@ func (s *Source) lintRepartition(l *config.Linter) {
 	}
 }
 
-// lintIgnored names fields that mean nothing in the mode of the pipeline.
+// lintIgnored reports fields that have no effect in the pipeline's mode.
 func (s *Source) lintIgnored(l *config.Linter) {
 	if l.Mode == config.SourceIsSink {
 		l.Ignored("source.kafka.protocol")
@@ -176,7 +179,7 @@ func (s *Source) lintIgnored(l *config.Linter) {
 	}
 }
 
-// lintOthers compares the source with those of the pipelines before it.
+// lintOthers compares the source with the sources of the pipelines before it.
 func (s *Source) lintOthers(l *config.Linter) {
 	var twice string
 	for _, p := range l.File.Pipelines {
@@ -221,7 +224,8 @@ func (s *Source) Open(ctx context.Context, env *config.Env) (pipeline.Source, er
 	return &lockedSource{source, lock}, nil
 }
 
-// Sample implements config.Source. It reads without a group: nobody is told.
+// Sample implements config.Source. It reads without a group, so no consumer is
+// affected.
 func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error {
 	opts, err := s.options()
 	if err != nil {
@@ -234,7 +238,7 @@ func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error
 	return err
 }
 
-// messageOf is a record as pipelines see it.
+// messageOf converts a Kafka record to a message.
 func messageOf(r *kgo.Record) *semel.Message {
 	m := &semel.Message{
 		RecordKey: r.Key, Body: r.Value, Time: r.Timestamp,

@@ -7,12 +7,12 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// topicUse is one of the things that a pipeline has topics of Kafka for.
+// topicUse is one use of Kafka topics by a pipeline.
 type topicUse struct {
 	brokers, topics []string
-	field           string // of the pipeline, which names them
-	what            string // happens to them
-	mixed           string // what follows if such a topic is used otherwise too
+	field           string // the pipeline's field that names the topics
+	what            string // what happens to the topics
+	mixed           string // the consequence of using such a topic for something else too
 }
 
 // Check implements config.Source.
@@ -21,15 +21,15 @@ func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
 	s.checkChangelogs(c, p)
 }
 
-// Check implements config.Sink. A source of this kind has checked both.
+// Check implements config.Sink. If the source is Kafka too, it has checked both.
 func (s *Sink) Check(c *config.Checker, p *config.Pipeline) {
 	if _, ok := p.Source.(*Source); !ok {
 		checkUses(c, p)
 	}
 }
 
-// checkUses refuses a topic that a pipeline uses for two things, where the file
-// names the second one.
+// checkUses refuses a topic that a pipeline uses for two purposes, at the place
+// of the second one.
 func checkUses(c *config.Checker, p *config.Pipeline) {
 	path := "pipelines." + p.Name
 	uses := topicUses(c.File, p)
@@ -55,13 +55,13 @@ func checkUses(c *config.Checker, p *config.Pipeline) {
 	}
 }
 
-// topicUses returns what a pipeline has topics for. That of its repartition stage
-// is for Lint.
+// topicUses returns the topic uses of a pipeline, except the repartition topic,
+// which Lint checks.
 func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	source, fromKafka := p.Source.(*Source)
 	sink, toKafka := p.Sink.(*Sink)
 	var uses []topicUse
-	var end []string // brokers of the Kafka in which messages are parked
+	var end []string // brokers of the cluster in which messages are parked
 	if fromKafka {
 		uses = append(uses, topicUse{source.Brokers, source.Topics, "source.kafka.topics", "which the pipeline reads", ""})
 		end = source.Brokers
@@ -79,7 +79,8 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	return uses
 }
 
-// checkChangelogs refuses a topic that holds the keys of an earlier pipeline too.
+// checkChangelogs refuses a topic that already holds the keys of an earlier
+// pipeline.
 func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
 	if c.File.Mode(p) != config.SourceIsSink {
 		return
@@ -121,7 +122,7 @@ func (s *Source) Joins(sink config.Sink) (why string) {
 // ParkedTopic implements config.TransactionalSource.
 func (s *Source) ParkedTopic() string {
 	if len(s.Topics) == 0 {
-		return "" // which was reported
+		return "" // already reported
 	}
 	return s.Topics[0] + "-parked"
 }

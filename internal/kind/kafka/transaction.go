@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// OpenTransaction implements config.TransactionalSource: outputs, keys and offsets
-// are one transaction.
+// OpenTransaction implements config.TransactionalSource. Outputs, keys and
+// offsets commit in one transaction.
 func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 	instance, lock, err := s.member(env.Pipeline.Name, membersDir())
 	if err != nil {
@@ -28,15 +28,15 @@ func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 	return lockedTransactor{t, lock}, nil
 }
 
-// Look returns what a pipeline whose keys live in Kafka knows of keys, whoever runs
-// it and whether anybody does: see kafkaio.Transactor.Look. It writes nothing, and
-// gives up when no broker answers within ten seconds.
+// Look returns the records of keys of a pipeline whose keys live in Kafka,
+// whether or not a process runs the pipeline; see kafkaio.Transactor.Look. It
+// writes nothing. It gives up if no broker answers within ten seconds.
 func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkaio.KnownKey, error) {
 	source, ok := p.Source.(*Source)
 	if !ok {
 		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
 	}
-	t, err := source.newTransactor(&config.Env{File: f, Pipeline: p}, "") // it joins no group
+	t, err := source.newTransactor(&config.Env{File: f, Pipeline: p}, "") // no instance name: it joins no group
 	if err != nil {
 		return nil, f.RedactError(err)
 	}
@@ -44,8 +44,8 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 	return known, f.RedactError(err)
 }
 
-// OnePartition reports whether a key of the pipeline is decided in one partition,
-// whatever its records had.
+// OnePartition reports whether a key of the pipeline is always decided in one
+// partition, regardless of record keys.
 func OnePartition(p *config.Pipeline) bool {
 	source, ok := p.Source.(*Source)
 	return ok && source.Repartition != nil
@@ -76,8 +76,9 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkaio.Trans
 	})
 }
 
-// transactionalID returns what the transactional ids of a process begin with. No
-// host or pipeline has a slash in its name, so that two groups do not make the same.
+// transactionalID returns the prefix of the transactional ids of a process. A
+// slash separates its parts. Host and pipeline names contain no slash, so two
+// groups never share a prefix.
 func (s *Source) transactionalID(t *config.Transaction, instance string) string {
 	return cmp.Or(t.ID, s.Group) + "/" + instance
 }
@@ -89,7 +90,7 @@ func stateDir(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// lockedTransactor lets go of its member's name when it has run.
+// lockedTransactor releases its member name after it has run.
 type lockedTransactor struct {
 	*kafkaio.Transactor
 	lock io.Closer

@@ -1,5 +1,5 @@
 // Package kindtest is the suite that every kind of source, sink and store passes.
-// A kind's test is one call of it.
+// The test of a kind is one call of it.
 package kindtest
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// Case says how a kind is written in a configuration.
+// Case is how a kind is written in a configuration.
 type Case struct {
-	// Least is the least that must be written, as in "{ path: out.jsonl }".
+	// Least is the minimum that must be written, as in "{ path: out.jsonl }".
 	Least string
-	// Secrets, if the kind has any, is written so that every secret in it contains
-	// [Secret]. The suite fails if a field for secrets is left out.
+	// Secrets is a form in which every secret contains [Secret]. It is empty if the
+	// kind has no secrets. The suite fails if a field for secrets is left out.
 	Secrets string
 }
 
-// Secret is the text that a Case has in place of secrets.
+// Secret is the text that a Case uses for its secrets.
 const Secret = "correct-horse-battery"
 
 // Source checks one kind of source.
@@ -80,7 +80,7 @@ func Store(t *testing.T, empty func() config.Spec, c Case) {
 	})
 }
 
-// with returns a list of kinds that has this one once.
+// with returns a list of kinds that contains this one once.
 func with[T config.Kind](list []func() T, empty func() T) []func() T {
 	list = slices.DeleteFunc(list, func(other func() T) bool { return other().Kind() == empty().Kind() })
 	return append(list, empty)
@@ -93,7 +93,7 @@ type suite struct {
 	fields        func() schema.Mapping
 }
 
-// run runs the cases that all kinds have in common, and those of the section.
+// run runs the cases that all kinds share, and those of the section.
 func (s *suite) run(t *testing.T, about func(*testing.T, *config.Pipeline)) {
 	t.Run("fields_are_explained", s.fieldsAreExplained)
 	t.Run("an_unknown_field_is_named", s.unknownFields)
@@ -103,8 +103,8 @@ func (s *suite) run(t *testing.T, about func(*testing.T, *config.Pipeline)) {
 	t.Run("secrets_are_hidden", s.secrets)
 }
 
-// file is a configuration with one pipeline in which the kind stands; more are
-// further fields of the pipeline.
+// file returns a configuration with one pipeline that uses the kind. more holds
+// additional fields of the pipeline.
 func (s *suite) file(written, more string) string {
 	ends := map[string]string{
 		"source": `{ file: { paths: [in.jsonl] } }`, "sink": `{ stdout: {} }`, "store": `{ embedded: { path: keys } }`,
@@ -129,7 +129,7 @@ func (s *suite) parse(t *testing.T, written, more string) (*config.File, *config
 	return f, f.Pipelines[0]
 }
 
-// fieldsAreExplained keeps the reference page whole.
+// fieldsAreExplained keeps the reference page complete.
 func (s *suite) fieldsAreExplained(t *testing.T) {
 	m := s.fields()
 	if !strings.HasSuffix(m.Doc, ".") {
@@ -153,7 +153,7 @@ func (s *suite) unknownFields(t *testing.T) {
 	}
 }
 
-// least reads the least there is: what is bound to fields gets their defaults.
+// least reads the minimum. Values bound to the other fields get their defaults.
 func (s *suite) least(t *testing.T) {
 	s.parse(t, s.c.Least, s.lossy())
 	page, err := s.kinds.JSONSchema()
@@ -162,7 +162,7 @@ func (s *suite) least(t *testing.T) {
 	}
 }
 
-// lossy is what a pipeline must say whose store drops new messages.
+// lossy returns the field that a pipeline needs if its store drops new messages.
 func (s *suite) lossy() string {
 	if s.section == "store" {
 		for _, empty := range s.kinds.Stores {
@@ -186,7 +186,7 @@ func (s *suite) defaults(t *testing.T) {
 	}
 }
 
-// explained has the promise of every mode in which the kind takes part rendered.
+// explained renders the promise of every mode that the kind can take part in.
 func (s *suite) explained(t *testing.T, about func(*testing.T, *config.Pipeline)) {
 	for _, more := range []string{"", ", on_lease_expired: hold", ", observe: true"} {
 		f, p := s.parse(t, s.c.Least, more+s.lossy())
@@ -209,7 +209,8 @@ func (s *suite) explained(t *testing.T, about func(*testing.T, *config.Pipeline)
 	}
 }
 
-// words must be there, begin in lower case or with a name, and have no full stop.
+// words checks that texts are present, start in lower case or with a name, and
+// have no full stop.
 func (s *suite) words(t *testing.T, words map[string]string) {
 	t.Helper()
 	for name, text := range words {
@@ -219,7 +220,7 @@ func (s *suite) words(t *testing.T, words map[string]string) {
 	}
 }
 
-// secrets must not be shown by anything that is made of a configuration.
+// secrets checks that no output made from a configuration shows a secret.
 func (s *suite) secrets(t *testing.T) {
 	var fields []string
 	walk("", s.fields(), func(path string, f *schema.Field) {

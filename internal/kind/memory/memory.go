@@ -1,4 +1,4 @@
-// Package memory is the kind of store that keeps keys in the process.
+// Package memory is the kind of store that keeps keys in process memory.
 package memory
 
 import (
@@ -10,14 +10,15 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// Store is a store in the process.
+// Store keeps keys in process memory.
 type Store struct {
 	config.StoreBase
-	// MaxKeys is the most keys it holds. 0 is no limit.
+	// MaxKeys is the maximum number of keys. 0 means no limit.
 	MaxKeys int64
 	// KeepIDs keeps scope and id readable.
 	KeepIDs bool
-	// MaxResult is the longest result in bytes. 0 is the store's default.
+	// MaxResult is the maximum size of a result in bytes. 0 means the store's
+	// default.
 	MaxResult int64
 }
 
@@ -59,7 +60,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
 	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys, KeepIDs: s.KeepIDs, MaxResult: s.MaxResult})
 	if err != nil {
-		return nil, err // not store: a nil *Store in an interface is no nil
+		return nil, err // not store: a nil *Store becomes a non-nil interface
 	}
 	return store, nil
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Schema is the schema of a store in PostgreSQL.
+// Schema is the database schema of a PostgreSQL store.
 type Schema struct {
-	// Patience is how long to wait for the first answer of the server, and for
-	// each lock. Defaults to 30 s.
+	// Patience is the maximum wait for the server's first answer, and for each
+	// lock. Defaults to 30 s.
 	Patience time.Duration
 
 	file  *config.File
@@ -27,8 +27,8 @@ type Schema struct {
 
 const defaultPatience = 30 * time.Second
 
-// NewSchema finds the schema that a store of a configuration needs: its own, or
-// that of the PostgreSQL store at the bottom of its stack.
+// NewSchema returns the schema that a store of a configuration needs. It belongs
+// to the store itself, or to the PostgreSQL store at the bottom of its stack.
 func NewSchema(f *config.File, name string) (*Schema, error) {
 	for _, s := range f.Stack(name) {
 		if spec, ok := s.Spec.(*Store); ok {
@@ -38,8 +38,8 @@ func NewSchema(f *config.File, name string) (*Schema, error) {
 	return nil, fmt.Errorf("%s has no schema: only a store of the kind postgres has one: %w", name, semel.ErrInvalidRequest)
 }
 
-// Migrate applies the steps that are missing and returns them. It may be killed
-// and run again.
+// Migrate applies the missing steps and returns them. It can be killed and run
+// again.
 func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
 		applied, err = pgstore.Migrate(ctx, db, s.options())
@@ -48,7 +48,7 @@ func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err 
 	return applied, err
 }
 
-// Status returns every step, and when it was applied.
+// Status returns every step with the time when it was applied.
 func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
 		steps, err = pgstore.Status(ctx, db, s.options())
@@ -57,14 +57,15 @@ func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err err
 	return steps, err
 }
 
-// SQL returns all steps as a script. It connects to nothing.
+// SQL returns all steps as a script. It does not connect.
 func (s *Schema) SQL() (string, error) { return pgstore.SQL(s.options()) }
 
 func (s *Schema) options() *pgstore.MigrateOptions {
 	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs}
 }
 
-// lockNotAvailable is what PostgreSQL says at the end of lock_timeout.
+// lockNotAvailable is the SQLSTATE that PostgreSQL returns when lock_timeout
+// ends.
 const lockNotAvailable = "55P03"
 
 func (s *Schema) connected(ctx context.Context, use func(pgstore.Beginner) error) error {
@@ -86,14 +87,14 @@ func (s *Schema) connected(ctx context.Context, use func(pgstore.Beginner) error
 	return s.file.RedactError(err)
 }
 
-// impatient begins transactions that do not wait for locks forever.
+// impatient begins transactions with a limit on waiting for locks.
 type impatient struct {
 	*pgxpool.Pool
 	wait time.Duration
 }
 
-// Begin implements pgstore.Beginner. The limit is that of the transaction: a
-// pooler gives the connection to others.
+// Begin implements pgstore.Beginner. The limit is set in the transaction, because
+// a pooler hands the connection to other clients.
 func (p impatient) Begin(ctx context.Context) (pgx.Tx, error) {
 	tx, err := p.Pool.Begin(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package postgres is the kind of store that keeps keys in PostgreSQL, and the kind
-// of sink that writes rows.
+// Package postgres is the kind of store that keeps keys in PostgreSQL, and the
+// kind of sink that writes rows.
 package postgres
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Sink writes rows. One of Statement, Table and Upsert is set.
+// Sink writes rows. Exactly one of Statement, Table and Upsert is set.
 type Sink struct {
 	config.SinkBase
-	// Store is a store of the kind postgres, whose database it is; DSN is the
-	// address of another. One of them is set.
+	// Store is a postgres store whose database is used. DSN is the address of
+	// another database. Exactly one of them is set.
 	Store schema.Reference
 	DSN   schema.Secret
 	// Statement is executed with Args for each message.
@@ -115,7 +115,7 @@ func columnNames(columns []pgsink.Column) []string {
 	return names
 }
 
-// tableField is the name of a table, which may have a schema before it.
+// tableField is a table name, with or without a schema.
 func tableField(target *string, doc string) schema.Field {
 	return schema.Field{Name: "table", Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
 		var whole string
@@ -134,7 +134,7 @@ func tableField(target *string, doc string) schema.Field {
 	}}
 }
 
-// columnsField is where the values of columns come from.
+// columnsField says where the column values come from.
 func columnsField(target *[]pgsink.Column, doc string) schema.Field {
 	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
 		entries, ok := v.Entries()
@@ -153,7 +153,7 @@ func columnsField(target *[]pgsink.Column, doc string) schema.Field {
 	}}
 }
 
-// source reads where in a message a value comes from.
+// columnSource reads the part of a message that a value comes from.
 func columnSource(v schema.Value, target *string) {
 	schema.Quantity(v, target, "a text", func(text string) (string, error) {
 		words := []string{"record-key", "property:message-id", "body", "key", "scope", "time", "attempt", "token", "source", "partition", "offset"}
@@ -202,7 +202,7 @@ func (s *Sink) Lint(l *config.Linter) {
 	}
 }
 
-// database returns the address of the database, which may be that of a store.
+// database returns the address of the database, which may belong to a store.
 func (s *Sink) database(f *config.File) (schema.Secret, error) {
 	if s.Store.Name == "" {
 		return s.DSN, nil
@@ -214,7 +214,7 @@ func (s *Sink) database(f *config.File) (schema.Secret, error) {
 	return store.DSN, nil
 }
 
-// find returns the store of this kind that has a name.
+// find returns the postgres store with this name.
 func find(f *config.File, name string) (*Store, error) {
 	s, ok := f.Store(name)
 	if !ok {
@@ -235,7 +235,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	}
 	sink, err := pgsink.Open(ctx, dsn.Reveal(), s.options())
 	if err != nil {
-		return nil, err // not sink: a nil *Sink in an interface is no nil
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
 	return sink, nil
 }
@@ -267,8 +267,9 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	x.Fail("sink", s.plan(ctx, x))
 }
 
-// plan has the server plan what a sink writes, which checks tables, columns,
-// the unique key of an upsert and the right to write, and executes nothing.
+// plan makes the server plan the statements of a sink. This checks tables,
+// columns, the unique key of an upsert and the write privilege. Nothing is
+// executed.
 func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 	dsn, err := s.database(x.File)
 	if err != nil {
@@ -301,7 +302,8 @@ func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 	return nil
 }
 
-// planOf asks how a row would be written. With key there must be a unique index.
+// planOf returns a statement that explains how a row would be written. If key is
+// set, it requires a unique index.
 func planOf(table string, columns []pgsink.Column, key []string) string {
 	names, values := make([]string, len(columns)), make([]string, len(columns))
 	for i, c := range columns {

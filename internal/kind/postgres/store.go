@@ -21,20 +21,20 @@ type Store struct {
 	DSN schema.Secret
 	// Schema and Prefix name its tables.
 	Schema, Prefix string
-	// Cleanup is the form in which expired keys are removed: delete or message-time.
-	// "" is the form that the tables were created for.
+	// Cleanup is how expired keys are removed: delete or message-time. "" is the
+	// form for which the tables were created.
 	Cleanup string
-	// CleanupRate is the most rows a second that a clean-up deletes. 0 is the
-	// store's default.
+	// CleanupRate is the maximum number of rows a clean-up deletes per second. 0
+	// means the store's default.
 	CleanupRate int
-	// CleanupHours are the hours in which keys are cleaned up. The zero value is
+	// CleanupHours are the hours in which keys are cleaned up. The zero value means
 	// all day.
 	CleanupHours schema.Hours
-	// MessageAge is how old a message may be by the time inside its id. 0 is
+	// MessageAge is the maximum age of a message by the time inside its id. 0 means
 	// the store's default.
 	MessageAge time.Duration
 	Partitions int // 0 is the store's default
-	// Prepare has statements prepared by name.
+	// Prepare uses named prepared statements.
 	Prepare   bool
 	KeepIDs   bool
 	MaxResult int64 // 0 is the store's default
@@ -93,8 +93,8 @@ func postgresDSN(v schema.Value, target *schema.Secret) {
 }
 
 // twoAts reports whether a URL has an @ in its password that is not written as
-// %40. The driver ends the password at the first one, and looks up what is
-// behind it as the name of a host.
+// %40. The driver ends the password at the first @ and looks up the rest as a
+// host name.
 func twoAts(text string) bool {
 	_, rest, _ := strings.Cut(text, "://")
 	authority, _, _ := strings.Cut(rest, "/")
@@ -142,7 +142,7 @@ func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, 
 	return letters, nil
 }
 
-// maintainer is a store whose expired keys go only where a process cleans up.
+// maintainer is a store that deletes expired keys only if a process cleans up.
 type maintainer interface {
 	Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/semel-dev/semel/store/tiered"
 )
 
-// Store is a store in Redis or Valkey. One of URL, Cluster and Sentinel is set.
+// Store is a store in Redis or Valkey. Exactly one of URL, Cluster and Sentinel
+// is set.
 type Store struct {
 	config.StoreBase
 	URL      schema.Secret
 	Cluster  []string
 	Sentinel *Sentinel
-	// Username, Password, Database and TLS are for Cluster and Sentinel; a URL
-	// has its own.
+	// Username, Password, Database and TLS apply to Cluster and Sentinel. A URL
+	// contains its own.
 	Username string
 	Password schema.Secret
 	Database int
 	TLS      *config.TLS
-	// ConnectTimeout and Timeout bound making a connection, and one call. 0 is
-	// the store's default.
+	// ConnectTimeout limits connecting, Timeout one call. 0 means the store's
+	// default.
 	ConnectTimeout, Timeout time.Duration
-	// Prefix is what the names of its keys in Redis begin with.
+	// Prefix is the prefix of its key names in Redis.
 	Prefix string
-	// Persistence is what the server is known to keep: volatile, logged or
-	// synced.
+	// Persistence is how the server persists data: volatile, logged or synced.
 	Persistence string
 	KeepIDs     bool
 	MaxResult   int64
@@ -48,7 +48,7 @@ type Sentinel struct {
 	Password  schema.Secret
 }
 
-// Compact keeps keys that are done in few bytes each.
+// Compact keeps done keys in few bytes each.
 type Compact struct {
 	Window time.Duration
 	Slices int           // 0 is the store's default
@@ -120,8 +120,8 @@ func redisURL(v schema.Value, target *schema.Secret) {
 	}
 }
 
-// redisPrefix reads what names in Redis begin with. Braces choose the slot of a
-// name in a cluster, which is the store's to choose.
+// redisPrefix reads the prefix of names in Redis. It refuses braces, because they
+// choose the slot of a name in a cluster. The store chooses the slot.
 func redisPrefix(v schema.Value, target *string) {
 	v.Text(target)
 	if strings.ContainsAny(*target, "{}") {
@@ -166,7 +166,8 @@ func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true}
 }
 
-// place tells where a store keeps its keys, as far as its words tell.
+// place identifies where a store keeps its keys, as far as the configuration
+// tells.
 func (s *Store) place() string {
 	parts := []string{s.Prefix, s.URL.Reveal()}
 	parts = append(parts, s.Cluster...)
@@ -177,7 +178,7 @@ func (s *Store) place() string {
 	if len(parts) == 2 && parts[1] == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00"))) // there may be a password among them
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00"))) // the parts may contain a password
 	return string(sum[:])
 }
 
@@ -197,7 +198,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 }
 
-// lintDecider looks at what the server may forget.
+// lintDecider checks what the server may lose.
 func (s *Store) lintDecider(l *config.Linter, of *config.Store) {
 	path := l.At("store")
 	severity, cost := semel.Warning, ""
@@ -237,7 +238,7 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 	return store, nil
 }
 
-// open opens a store with connections of its own.
+// open opens a store with its own connections.
 func (s *Store) open(ctx context.Context) (_ semel.Store, closing func() error, err error) {
 	opts, err := s.options()
 	if err != nil {
@@ -286,7 +287,7 @@ func persistence(name string) (redisstore.Persistence, error) {
 	return 0, fmt.Errorf("persistence %q is not volatile, logged or synced: %w", name, semel.ErrInvalidRequest)
 }
 
-// Connect connects to the servers of a store. The caller closes the client.
+// Connect connects to the servers of a store. The caller must close the client.
 func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 	opts := &redisstore.ClientOptions{
 		Username: s.Username, Password: s.Password.Reveal(), Database: s.Database,
@@ -311,8 +312,8 @@ func (s *Store) Connect(ctx context.Context) (*redisstore.Client, error) {
 	return redisstore.NewClient(ctx, url, opts)
 }
 
-// OpenLayer opens the store for a layer of a stack, or has it opened when its
-// server answers.
+// OpenLayer opens the store as a layer of a stack. If its server does not answer,
+// the layer opens once the server answers.
 func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tiered.Layer, err error) {
 	opts, err := s.options()
 	if err != nil {
@@ -331,9 +332,8 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 	return layer, nil
 }
 
-// Examine implements config.Kind. It does not open the store: that would write down
-// on what terms its prefix is used, and not be possible on a replica or a full
-// server.
+// Examine implements config.Kind. It does not open the store. Opening records the
+// terms on which the prefix is used, and fails on a replica or a full server.
 func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 	x.TLS(s.TLS)
 	x.Fail("", s.examine(ctx, x))

@@ -18,17 +18,17 @@ type Store struct {
 	config.StoreBase
 	// Layers are the names of the stores, from the top; the last one decides.
 	Layers []schema.Reference
-	// OnStoreError is what happens while the last one is down: stop, wait or
+	// OnStoreError is what happens while the last store is down: stop, wait or
 	// pass.
 	OnStoreError string
-	// MaxAge bounds how long a layer answers without the store below. 0 is the
+	// MaxAge limits how long a layer answers without the store below. 0 means the
 	// store's default.
 	MaxAge time.Duration
-	// LayerTimeout is how long one call of an upper layer may take. 0 is the
-	// store's default.
+	// LayerTimeout limits one call of an upper layer. 0 means the store's default.
 	LayerTimeout time.Duration
-	// SeesEveryWriter says that the filters know every key that becomes done in
-	// the last store: no other process writes there, or all share the filters.
+	// SeesEveryWriter means that the filters know every key that is done in the
+	// last store: no other process writes there, or all processes share the
+	// filters.
 	SeesEveryWriter bool
 }
 
@@ -85,7 +85,7 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 		return
 	}
 	path := l.At("store")
-	if above, ok := l.File.Above(l.Pipeline.Store.Name); ok && above == of { // the pipeline goes past the stack
+	if above, ok := l.File.Above(l.Pipeline.Store.Name); ok && above == of { // the pipeline bypasses the stack
 		if s.SeesEveryWriter {
 			l.Add(semel.Broken, config.Repeat, path, fmt.Sprintf("%s, on which %s stands with sees_every_writer", l.Pipeline.Store.Name, of.Name),
 				"its filter does not hear of keys that this pipeline writes", "store: "+of.Name+", or no sees_every_writer there")
@@ -98,14 +98,14 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 }
 
-// layered is a kind of store that opens otherwise as a layer.
+// layered is a kind of store that opens differently as a layer.
 type layered interface {
 	OpenLayer(ctx context.Context, env *config.StoreEnv) (tiered.Layer, error)
 }
 
-// Open implements config.Spec. It opens the stack from below: while the server that
-// decides does not answer there is nothing to open above it. The layers above may
-// come later.
+// Open implements config.Spec. It opens the stack from the bottom. Until the
+// server that decides answers, no upper layer can open. The upper layers may open
+// later.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	last := len(s.Layers) - 1
 	durable, err := env.Store(ctx, s.Layers[last].Name)

@@ -35,11 +35,11 @@ func (s *Sink) Lint(l *config.Linter) {
 	}
 }
 
-// lintAddress looks at a target's address. Names are not looked up.
+// lintAddress checks a target's address. It does not resolve host names.
 func (s *Sink) lintAddress(l *config.Linter) {
 	u, err := url.Parse(s.URL.Reveal())
 	if err != nil {
-		return // it was read
+		return // the URL was valid when it was read
 	}
 	path := l.At("sink.webhook.url")
 	host := u.Hostname()
@@ -53,7 +53,7 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	if config.IsLoopback(host) && err != nil {
 		address, err = netip.MustParseAddr("127.0.0.1"), nil
 	}
-	address = address.Unmap().WithZone("") // as the sink compares it
+	address = address.Unmap().WithZone("") // in the form that the sink compares
 	switch {
 	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address) }):
 		l.Add(semel.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, so that no message can reach inner services", "allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
@@ -62,7 +62,7 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	}
 }
 
-// isPublic reports whether an address is one that anybody may be sent to.
+// isPublic reports whether an address is public, so that any target may have it.
 func isPublic(address netip.Addr) bool {
 	address = address.Unmap()
 	shared := netip.MustParsePrefix("100.64.0.0/10")
@@ -78,7 +78,7 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	}
 }
 
-// reach connects to a target, and sends nothing.
+// reach connects to a target and sends nothing.
 func (s *Sink) reach(ctx context.Context) error {
 	u, err := url.Parse(s.URL.Reveal())
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package webhook is the kind of sink that sends each message as a request.
+// Package webhook is the kind of sink that sends each message as an HTTP request.
 package webhook
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Sink sends each message as a request.
+// Sink sends each message as an HTTP request.
 type Sink struct {
 	config.SinkBase
-	// URL may hold a password.
+	// URL may contain a password.
 	URL     schema.Secret
 	Method  string
 	Headers []Header
-	// Timeout bounds one request.
+	// Timeout limits one request.
 	Timeout time.Duration
 	// AllowPrivate are the networks of private addresses that may be reached.
 	AllowPrivate []netip.Prefix
 	TLS          *config.TLS
-	// MaxResponse is the longest response in bytes that is kept.
+	// MaxResponse is the maximum number of response bytes that are kept.
 	MaxResponse int64
-	// Success and Retry are statuses beside the usual ones that mean that the
-	// effect is there, and that another attempt may succeed.
+	// Success and Retry are additional statuses. Success means that the effect
+	// happened; Retry means that another attempt may succeed.
 	Success, Retry []int
-	// Forward are the names of headers of the message that are sent on.
+	// Forward are the names of message headers that are sent on.
 	Forward []string
 }
 
@@ -93,7 +93,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	}
 	sink, err := webhook.New(opts)
 	if err != nil {
-		return nil, err // not sink: a nil *Sink in an interface is no nil
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
 	return sink, nil
 }
@@ -111,7 +111,7 @@ func webhookURL(v schema.Value, target *schema.Secret) {
 	}
 }
 
-// headers reads names and secret values.
+// readHeaders reads header names and secret values.
 func readHeaders(v schema.Value, target *[]Header) {
 	entries, _ := v.Entries()
 	for _, e := range entries {
@@ -128,7 +128,7 @@ func readHeaders(v schema.Value, target *[]Header) {
 	}
 }
 
-// forwarded reads the name of a header of messages that is sent on.
+// forwarded reads the name of a message header that is sent on.
 func forwarded(v schema.Value, target *[]string) {
 	var name string
 	v.Text(&name)
@@ -142,7 +142,7 @@ func forwarded(v schema.Value, target *[]string) {
 	*target = append(*target, name)
 }
 
-// ofHeaderName says why a header cannot be set; "" is that it can.
+// ofHeaderName says why a header cannot be set, or returns "" if it can.
 func ofHeaderName(name string) string {
 	switch strings.ToLower(name) {
 	case "connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade":
@@ -156,7 +156,7 @@ func ofHeaderName(name string) string {
 	return ""
 }
 
-// checkStatuses refuses to try again what had its effect.
+// checkStatuses refuses a retry after a status that means success.
 func (s *Sink) checkStatuses(there schema.Members) {
 	for _, status := range s.Retry {
 		if status < 300 || slices.Contains(s.Success, status) {
@@ -175,7 +175,7 @@ func isHeaderName(name string) bool {
 	return name != ""
 }
 
-// networks reads true, which is all networks, false, or a list.
+// networks reads true (all networks), false, or a list.
 func networks(v schema.Value, target *[]netip.Prefix) {
 	if !v.IsList() {
 		all := false
@@ -194,7 +194,7 @@ func networks(v schema.Value, target *[]netip.Prefix) {
 				}
 				prefix = netip.PrefixFrom(address, address.BitLen())
 			}
-			if a := prefix.Addr(); a.Is4In6() && prefix.Bits() >= 96 { // addresses of IPv4 are compared as such
+			if a := prefix.Addr(); a.Is4In6() && prefix.Bits() >= 96 { // IPv4 addresses are compared as IPv4
 				prefix = netip.PrefixFrom(a.Unmap(), prefix.Bits()-96)
 			}
 			*target = append(*target, prefix.Masked())

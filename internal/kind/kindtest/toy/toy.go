@@ -1,6 +1,6 @@
 // Package toy is a kind of source that counts and a kind of sink that prints: the
-// least that a kind has to bring. Tests show with it that a kind is one package and
-// one line in a list.
+// minimum that a kind must implement. Tests use it to show that a kind is one
+// package and one line in a list.
 package toy
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Source delivers the numbers from 1 to a last one, each twice.
+// Source delivers the numbers from 1 to a maximum, each twice.
 type Source struct {
 	config.SourceBase
 	Last int
@@ -101,8 +101,8 @@ func (c *counter) Read(context.Context) ([]*pipeline.Item, error) {
 // Ack implements pipeline.Source.
 func (*counter) Ack(context.Context, []*pipeline.Item) error { return nil }
 
-// Return implements pipeline.Source: what is not settled is counted again after a
-// restart.
+// Return implements pipeline.Source. Messages that are not settled are counted
+// again after a restart.
 func (*counter) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
 
 // Close implements pipeline.Source.
