@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/internal/config"
 )
 
-// advices are what to do about errors on the way to a server, by what the
-// errors say. The first that fits is given.
+// advices are remedies for errors on the way to a server, chosen by a text in the
+// error. The first match is used.
 var advices = [...]struct{ sign, advice string }{
 	{"WRONGPASS", "check the user and the password"},
 	{"NOAUTH", "the server wants a password"},
@@ -24,14 +24,14 @@ var advices = [...]struct{ sign, advice string }{
 	{"tls: ", "does the server speak TLS at this port?"},
 	{"unexpected message", "is it such a server that listens there?"},
 	{"EOF", "who listens there hangs up: is it such a server, and does it want TLS?"},
-	{"(SQLSTATE ", ""}, // the server has said what it wants
+	{"(SQLSTATE ", ""}, // the server has stated the problem itself
 	{"i/o timeout", "is the server up, can this machine reach it, and is it such a server that listens there?"},
 	{"timeout: ", "is the server up, can this machine reach it, and is it such a server that listens there?"},
 	{"deadline exceeded", "is the server up, can this machine reach it, and is it such a server that listens there?"},
 }
 
-// stalled adds to an error of servers that had answered before which ones they
-// are and what to do.
+// stalled adds the servers' addresses and a remedy to an error of servers that
+// had answered before.
 func stalled(ctx context.Context, stores []*config.Store, err error) error {
 	servers := addresses(stores)
 	if ctx.Err() != nil || servers == "" || !errors.Is(err, semel.ErrOutcomeUnknown) {
@@ -40,7 +40,7 @@ func stalled(ctx context.Context, stores []*config.Store, err error) error {
 	return fmt.Errorf("%w: the server stopped answering: look at it, and then run the same command again, which is safe (%s)", err, servers)
 }
 
-// advised adds to an error of servers where they are and what to do.
+// advised adds the servers' addresses and a remedy to an error of servers.
 func advised(ctx context.Context, stores []*config.Store, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, semel.ErrStoreUnavailable) && !errors.Is(err, semel.ErrOutcomeUnknown) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -61,7 +61,7 @@ func advised(ctx context.Context, stores []*config.Store, err error) error {
 	return err
 }
 
-// addresses says where the servers of stores are, without passwords.
+// addresses returns the server addresses of stores, without passwords.
 func addresses(stores []*config.Store) string {
 	var list []string
 	for _, s := range stores {

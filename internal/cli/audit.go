@@ -13,27 +13,28 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// auditLine is one line of the audit log. A change has two lines with one
-// operation: what is about to be done, durable before it is done, and what came
-// of it. An operation without its second line was cut off in between: the key
-// itself shows whether the change was made.
+// auditLine is one line of the audit log. A change has two lines with the same
+// operation. The first states the intended change and is durable before the
+// change. The second states its outcome. If the second line is missing, the
+// operation was interrupted, and the key itself shows whether the change was
+// made.
 type auditLine struct {
 	Time      string      `json:"time"`
 	Operation string      `json:"operation"`
 	Actor     string      `json:"actor,omitempty"`
 	Host      string      `json:"host,omitempty"`
 	Verb      string      `json:"verb,omitempty"`
-	Before    *recordLine `json:"before,omitempty"` // names the key too
+	Before    *recordLine `json:"before,omitempty"` // names the key as well
 	After     string      `json:"after,omitempty"`
 	Reason    string      `json:"reason,omitempty"`
 	Outcome   string      `json:"outcome,omitempty"` // "done" or "failed"
 	Error     string      `json:"error,omitempty"`
 }
 
-// auditor is the ability of a store to keep its audit log: with its keys, where
-// everybody who shares them finds it.
+// auditor is a store that keeps its audit log together with its keys, so that
+// every process that shares the keys finds it.
 type auditor interface {
-	// Audit appends a line, and returns when that is as durable as the store.
+	// Audit appends a line. It returns when the line is as durable as the store.
 	Audit(ctx context.Context, line []byte) error
 }
 
@@ -68,7 +69,8 @@ func appendAudit(ctx context.Context, log auditor, line auditLine) error {
 	return log.Audit(ctx, bytes.TrimSuffix(text.Bytes(), []byte("\n")))
 }
 
-// actor names who runs the program, as far as the system knows.
+// actor returns the name of the user who runs the program, as far as the system
+// knows.
 func actor() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username

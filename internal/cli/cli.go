@@ -1,5 +1,5 @@
-// Package cli is the program semel as its user sees it: verbs, flags, messages
-// and exit statuses. What the verbs do lives in the packages below it.
+// Package cli is the user interface of the program semel: commands, flags,
+// messages and exit statuses. The work is done in the packages below it.
 package cli
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/semel-dev/semel/internal/dedup"
 )
 
-// The exit statuses, which scripts rely on.
+// Exit statuses. Scripts rely on them.
 const (
 	exitDone        = 0
 	exitFailed      = 1
@@ -32,38 +32,38 @@ const (
 	exitInterrupted = 130
 )
 
-// app is one run of the program: its streams and what the global flags say.
+// app is one run of the program: its streams and its global flags.
 type app struct {
 	kinds          *config.Kinds
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	env            func(name string) string
 	args           []string
-	columns        int // of the terminal that stderr is, or 0
+	columns        int // of the terminal that stderr is connected to, or 0
 
 	asJSON, quiet, noColor, noProgress bool
 
-	// patience is how long a store's servers may take to answer first.
+	// patience is the maximum wait for the first answer of a store's servers.
 	patience time.Duration
-	// redact hides the secrets of the configuration that was read.
+	// redact hides the secrets of the configuration.
 	redact func(text string) string
 
-	// interruptible returns a reader whose reads end when the program is to end.
+	// interruptible returns a reader whose reads end when the program must end.
 	interruptible func(io.Reader) io.Reader
-	// unread is why the configuration could not be read, if it could not.
+	// unread is the error of reading the configuration, or nil.
 	unread error
-	// wrong is what the parser found wrong with the flags, for the verb to
-	// report with what it finds itself.
+	// wrong holds the flag errors of the parser. The verb reports them with its
+	// own.
 	wrong problems
-	// helpErr is what became of the help that --help asked for.
+	// helpErr is the error of printing the help for --help.
 	helpErr error
 }
 
-// Main runs the program with the arguments that follow its name and returns
-// its exit status. It blocks until the verb is done; when ctx ends the verb
-// drains and the status says that it was interrupted. Messages go to stderr,
-// data alone goes to stdout. env looks environment variables up. kinds are the
-// kinds of sources, sinks and stores that a configuration can name.
+// Main runs the program with the arguments after its name and returns its exit
+// status. It blocks until the verb is done. When ctx ends, the verb drains, and
+// the status says that it was interrupted. Only data goes to stdout; messages go
+// to stderr. env looks up environment variables. kinds are the kinds of sources,
+// sinks and stores that a configuration can name.
 func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Reader, stdout, stderr io.Writer, env func(name string) string) (status int) {
 	a := &app{
 		kinds: kinds,
@@ -95,7 +95,7 @@ func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Read
 	return a.report(ctx, cmd.CommandPath(), err)
 }
 
-// report tells an error to the user and returns the exit status it stands for.
+// report prints an error and returns its exit status.
 func (a *app) report(ctx context.Context, path string, err error) int {
 	var usage *UsageError
 	switch {
@@ -120,7 +120,7 @@ func (a *app) interrupted(path string) int {
 	return exitInterrupted
 }
 
-// complain writes problems to stderr, each on a line of its own.
+// complain writes problems to stderr, one per line.
 func (a *app) complain(path string, problems ...string) {
 	name := path + ":"
 	if a.colored() {
@@ -131,8 +131,8 @@ func (a *app) complain(path string, problems ...string) {
 	}
 }
 
-// note writes a line for people to stderr, unless they asked for quiet. On a
-// terminal it takes the place of a progress line, which follows again.
+// note writes a message to stderr, unless --quiet is set. On a terminal it
+// replaces the progress line, which is then written again.
 func (a *app) note(format string, args ...any) {
 	if a.quiet {
 		return
@@ -144,8 +144,8 @@ func (a *app) note(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "%s%s\n", start, oneLine(a.redact(fmt.Sprintf(format, args...))))
 }
 
-// oneLine writes control characters as escapes: names of files and keys are
-// other people's text, and must neither break a line nor command a terminal.
+// oneLine escapes control characters. File names and keys come from others. They
+// must not break a line or control a terminal.
 func oneLine(text string) string {
 	if strings.IndexFunc(text, unicode.IsControl) < 0 {
 		return text
@@ -161,11 +161,11 @@ func oneLine(text string) string {
 	return line.String()
 }
 
-// printJSON writes one value as one line of JSON to stdout.
+// printJSON writes one value as a line of JSON to stdout.
 func (a *app) printJSON(value any) error { return writeJSONLine(a.stdout, value) }
 
-// writeJSONLine writes a value with one call, without the escapes that only
-// HTML needs.
+// writeJSONLine writes a value in one call, without the escapes that only HTML
+// needs.
 func writeJSONLine(w io.Writer, value any) error {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -181,7 +181,7 @@ func (a *app) colored() bool {
 	return a.columns > 0 && !a.noColor && a.env("NO_COLOR") == "" && a.env("TERM") != "dumb"
 }
 
-// terminalColumns returns the width of the terminal that w is, or 0.
+// terminalColumns returns the width of the terminal that w writes to, or 0.
 func terminalColumns(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -194,11 +194,11 @@ func terminalColumns(w io.Writer) int {
 	return columns
 }
 
-// errFound says that a check found something, which it has printed.
+// errFound means that a check found something. The findings are already printed.
 var errFound = errors.New("something was found")
 
-// errReaderGone says that who read our stdout has closed it, as head does when
-// it has enough. The program then ends quietly and with status 0.
+// errReaderGone means that the reader of stdout has closed it, as head does when
+// it has enough. The program then ends silently with status 0.
 var errReaderGone error = readerGone{}
 
 type readerGone struct{}
@@ -206,11 +206,10 @@ type readerGone struct{}
 // Error implements error.
 func (readerGone) Error() string { return "standard output was closed by its reader" }
 
-// Unwrap tells those who write to it what it is.
+// Unwrap returns EPIPE for the writers that check for it.
 func (readerGone) Unwrap() error { return syscall.EPIPE }
 
-// pipeWriter is stdout with a broken pipe told apart from broken pipes
-// elsewhere.
+// pipeWriter is stdout. It distinguishes a broken pipe on stdout from others.
 type pipeWriter struct{ w io.Writer }
 
 func (p pipeWriter) Write(data []byte) (int, error) {

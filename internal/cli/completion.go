@@ -10,25 +10,25 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// completeValues makes shells offer these values of a flag, and no files.
+// completeValues makes shells complete a flag with these values and no files.
 func completeValues(cmd *cobra.Command, flag string, values ...string) {
 	complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeDirs makes shells offer directories for a flag.
+// completeDirs makes shells complete a flag with directories.
 func completeDirs(cmd *cobra.Command, flag string) {
 	complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
 }
 
-// complete panics if there is no such flag, which every run would show.
+// complete panics if the flag does not exist. Every run would show this.
 func complete(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
 		panic(fmt.Sprintf("completion of --%s: %v", flag, err))
 	}
 }
 
-// unquoteUsages takes the quotes that mark the name of a value out of what
-// shells show of flags: only the list of flags in the help reads them.
+// unquoteUsages removes the quotes that mark value names from the flag
+// descriptions in shells. Only the flag list in the help uses them.
 func unquoteUsages(cmd *cobra.Command) {
 	plain := func(flag *pflag.Flag) { flag.Usage = strings.ReplaceAll(flag.Usage, "`", "") }
 	cmd.LocalFlags().VisitAll(plain)

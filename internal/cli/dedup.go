@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/dedup"
 )
 
-// newDedupCommand builds the verb dedup.
+// newDedupCommand builds the dedup command.
 func newDedupCommand(a *app) *cobra.Command {
 	var opts dedup.Options
 	var rate lossyRate
@@ -91,23 +91,22 @@ func names[T fmt.Stringer](values ...T) []string {
 	return texts
 }
 
-// lossyRate is the rate of --lossy, as a number or in percent.
+// lossyRate is the rate of --lossy, as a number or a percentage.
 type lossyRate float64
 
-// dedupGC is the garbage that may pile up beside what is in use, in percent,
-// unless GOGC says otherwise. Nearly all of what is in use is one table without
-// pointers, so collecting eight times as often as by default costs no time that
-// can be measured and saves a third of the memory.
+// dedupGC is the GC percentage, unless GOGC is set. Nearly all memory is one
+// table without pointers. Collecting eight times as often as by default therefore
+// costs no measurable time and saves a third of the memory.
 const dedupGC = 12
 
-// dedup runs the verb.
+// dedup runs the command.
 func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
 	if a.env("GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
 	}
 	opts.Stdin, opts.Stdout = a.stdin, a.stdout
 	if len(opts.Problems) > 0 {
-		opts.Stdin = nil // nothing is to be read, and not waited for
+		opts.Stdin = nil // there is nothing to read or wait for
 	}
 	opts.Note = func(text string) { a.note("semel dedup: %s", text) }
 	run, err := dedup.Prepare(ctx, opts)
@@ -120,7 +119,7 @@ func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
 	switch {
 	case err == nil, ctx.Err() != nil && !errors.Is(err, errReaderGone):
 		summary := dedupSummary(report)
-		if a.asJSON { // on stderr too: lines are on stdout
+		if a.asJSON { // stderr as well, because stdout has the lines
 			line, jsonErr := json.Marshal(report)
 			if err = errors.Join(err, jsonErr); jsonErr == nil {
 				summary = string(line)
@@ -131,7 +130,7 @@ func (a *app) dedup(ctx context.Context, opts *dedup.Options) error {
 	return dedupError(err)
 }
 
-// dedupError gives the engine's refusals their exit status.
+// dedupError maps the engine's errors to exit statuses.
 func dedupError(err error) error {
 	var refused *dedup.RefusedError
 	if errors.As(err, &refused) {
@@ -148,7 +147,7 @@ func dedupProgress(p dedup.Progress) progress {
 	return progress{Done: p.Read, Unit: "lines", Share: share}
 }
 
-// dedupSummary is the last line on stderr, which scripts read.
+// dedupSummary returns the last line on stderr, which scripts read.
 func dedupSummary(r dedup.Report) string {
 	rate := 0.0
 	if r.ElapsedSeconds > 0 {

@@ -9,13 +9,14 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// likeRule reports whether a key looks like one of the rules that dedup knows,
-// and says otherwise which ones there are: package key would name others too.
+// likeRule reports whether a key looks like one of the rules that dedup supports.
+// If not, it lists them. Package key would also list rules that dedup does not
+// support.
 func likeRule(text string, p *problems) bool {
 	var wrong *key.RuleError
 	_, err := key.ParseRule(text)
 	switch {
-	case text == "": // was complained about
+	case text == "": // already reported
 		return false
 	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
 		return true
@@ -30,13 +31,13 @@ func likeRule(text string, p *problems) bool {
 	return false
 }
 
-// What the filters of package filter can be made for.
+// Limits of the filters of package filter.
 const (
 	leastRate, mostRate = 1e-9, 0.5
 	mostExpected        = 1 << 36
 )
 
-// parseExpect reads a number of keys for a filter.
+// parseExpect reads the number of keys for a filter.
 func parseExpect(text string) (int64, error) {
 	n, err := schema.ParseCount(text)
 	if err == nil && (n == 0 || n > mostExpected) {

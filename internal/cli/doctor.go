@@ -15,7 +15,7 @@ import (
 )
 
 // findingLine is one finding in JSON, or the error of a store or pipeline that
-// could not be looked at.
+// could not be checked.
 type findingLine struct {
 	Store    string `json:"store,omitempty"`
 	Pipeline string `json:"pipeline,omitempty"`
@@ -65,7 +65,7 @@ warning or something is broken, and 1 if one could not be looked at.`,
 
 func (a *app) toExamine(args []string, p *problems) ([]*config.Store, []*config.Pipeline, *config.File) {
 	if len(args) == 0 {
-		return nil, nil, nil // a flag was wrong as well, and the parser has said so
+		return nil, nil, nil // another flag was wrong too, and the parser has reported it
 	}
 	conf := a.readConfigFor(args[0], func(conf *config.File) (string, bool) {
 		if len(args) == 1 {
@@ -91,8 +91,8 @@ func (a *app) toExamine(args []string, p *problems) ([]*config.Store, []*config.
 	return nil, nil, conf
 }
 
-// examine reports on each store, and then on each pipeline, in turn. What cannot
-// be looked at does not keep the others from it.
+// examine reports on each store and then on each pipeline. If one cannot be
+// checked, it continues with the others.
 func (a *app) examine(ctx context.Context, conf *config.File, stores []*config.Store, pipelines []*config.Pipeline) error {
 	var failures []error
 	count := map[semel.Severity]int{}
@@ -145,7 +145,7 @@ func (a *app) examinePipeline(ctx context.Context, conf *config.File, p *config.
 	return wiring.ExaminePipeline(patient, conf, p)
 }
 
-// serverOf returns the store whose server a store is on.
+// serverOf returns the store whose server a store uses.
 func serverOf(conf *config.File, s *config.Store) []*config.Store {
 	if server, ok := conf.Store(s.Spec.About().Server.Name); ok {
 		return []*config.Store{server}

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// dryJudge decides messages as a pipeline would, without a claim.
+// dryJudge decides messages as a pipeline would, but claims nothing.
 type dryJudge struct {
 	*dryRun
 	looker     semel.Looker // nil if there is no store to look into
@@ -31,12 +31,12 @@ type seenMessage struct {
 	fingerprint semel.Fingerprint
 }
 
-// dryMessage is a message whose key is known.
+// dryMessage is a message whose key was extracted.
 type dryMessage struct {
 	at          placed
 	key         semel.Key
 	fingerprint semel.Fingerprint
-	late        bool // if its key is not known
+	late        bool // applies only to a key that the store does not know
 }
 
 func newDryJudge(d *dryRun, looker semel.Looker) *dryJudge {
@@ -47,7 +47,7 @@ func newDryJudge(d *dryRun, looker semel.Looker) *dryJudge {
 	}
 }
 
-// add takes a message. It is decided by the next call of decide.
+// add adds a message. The next call of decide decides it.
 func (j *dryJudge) add(m *semel.Message) {
 	at := placed{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
 	id, err := j.reader.AppendID(nil, m)
@@ -83,7 +83,7 @@ func (j *dryJudge) note(kind string, s drySample) {
 	}
 }
 
-// decide decides what was added.
+// decide decides the added messages.
 func (j *dryJudge) decide(ctx context.Context) error {
 	records := make([]semel.Record, len(j.batch))
 	if j.looker != nil && len(j.batch) > 0 {

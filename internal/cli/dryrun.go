@@ -87,7 +87,7 @@ The exit status is 3 if a message would be dropped or put aside.`,
 	return cmd
 }
 
-// dryRun is what would become of the messages of one pipeline.
+// dryRun is the forecast for the messages of one pipeline.
 type dryRun struct {
 	*app
 	conf    *config.File
@@ -99,22 +99,22 @@ type dryRun struct {
 	read   int64
 	count  map[string]int64
 	shown  map[string][]drySample
-	ended  string // why it reads no more
-	unseen string // why the store was not looked into
+	ended  string // why reading ended
+	unseen string // why the store was not read
 }
 
-// drySample is a message that would be dropped or put aside.
+// drySample is a message that would be dropped or parked.
 type drySample struct {
 	placed
 	Key string `json:"key,omitempty"`
-	// FirstSeen is when the store first saw its key, First the message of this
-	// reading that has the same one.
+	// FirstSeen is when the store first saw its key. First is the message in this
+	// reading that has the same key.
 	FirstSeen string  `json:"first_seen,omitempty"`
 	First     *placed `json:"first,omitempty"`
 	Error     string  `json:"error,omitempty"`
 }
 
-// placed is where a message is.
+// placed is the place of a message.
 type placed struct {
 	Source    string `json:"source"`
 	Partition int32  `json:"partition"`
@@ -123,7 +123,7 @@ type placed struct {
 
 func (p placed) String() string { return fmt.Sprintf("%s %d/%d", p.Source, p.Partition, p.Offset) }
 
-// What would become of a message.
+// Possible outcomes of a message.
 const (
 	dryFresh     = "fresh"
 	dryDuplicate = "duplicate"
@@ -138,7 +138,7 @@ func dryKinds() []string {
 	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing}
 }
 
-// do reads and decides.
+// do reads and decides messages.
 func (d *dryRun) do(ctx context.Context, file string) error {
 	d.count, d.shown = map[string]int64{}, map[string][]drySample{}
 	f, reasons := (&parkedFlags{app: d.app, file: file, conf: d.conf}).storeOf(d.spec)
@@ -180,7 +180,7 @@ func (d *dryRun) decideAll(ctx context.Context, looker semel.Looker) error {
 	return errors.Join(err, failed)
 }
 
-// found reports whether a message would be dropped or put aside.
+// found reports whether a message would be dropped or parked.
 func (d *dryRun) found() bool {
 	for kind, n := range d.count {
 		switch {
@@ -193,7 +193,7 @@ func (d *dryRun) found() bool {
 	return false
 }
 
-// fate says what the pipeline does with a kind of message.
+// fate says what the pipeline does with a message of this kind.
 func (d *dryRun) fate(kind string) string {
 	fates := map[string]string{"park": "put aside", "drop": "dropped", "stop": "the pipeline would end", "fail": "the pipeline would end", "pass": "processed, with its place as its key", "hash": "processed, with its content as its key"}
 	switch kind {
@@ -228,7 +228,7 @@ type dryLine struct {
 
 func (d *dryRun) print(further bool) error {
 	for _, kind := range dryKinds() {
-		d.count[kind] += 0 // each is told
+		d.count[kind] += 0 // report each kind, even if there are none
 	}
 	if d.asJSON {
 		return d.printJSON(dryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen})

@@ -16,11 +16,11 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// UsageError says that the command line or a configuration is wrong. Nothing
-// was touched; the exit status is 2.
+// UsageError means that the command line or a configuration is invalid. Nothing
+// was changed. The exit status is 2.
 type UsageError struct {
-	// Problems has one line for each thing that is wrong: where, what, and
-	// what to write instead.
+	// Problems has one line for each fault: where it is, what is wrong, and what to
+	// write instead.
 	Problems []string
 }
 
@@ -32,7 +32,7 @@ func usagef(format string, args ...any) error {
 	return &UsageError{Problems: []string{fmt.Sprintf(format, args...)}}
 }
 
-// problems gathers what is wrong, so that all of it is reported at once.
+// problems collects faults, so that all of them are reported in one run.
 type problems []string
 
 func (p *problems) addf(format string, args ...any) {
@@ -47,14 +47,14 @@ func (p problems) err() error {
 	return &UsageError{Problems: p}
 }
 
-// checked makes of a function what a command runs. The function is given what
-// is wrong with the flags already. It adds to that what it finds itself, and
-// returns all of it before it touches anything.
+// checked turns a function into a command's run function. The function receives
+// the flag errors found so far. It adds its own, and returns all of them before
+// it changes anything.
 func (a *app) checked(run func(cmd *cobra.Command, args []string, wrong problems) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		wrong := a.wrong
 		cmd.Flags().Visit(func(flag *pflag.Flag) {
-			if flag.Name != "scope" { // in a store a scope may be empty
+			if flag.Name != "scope" { // the scope of a store may be empty
 				refuseEmpty(cmd, flag.Name, &wrong)
 			}
 		})
@@ -62,7 +62,7 @@ func (a *app) checked(run func(cmd *cobra.Command, args []string, wrong problems
 	}
 }
 
-// plain is checked for a verb that has nothing to add.
+// plain is checked for a verb without checks of its own.
 func (a *app) plain(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return a.checked(func(cmd *cobra.Command, args []string, wrong problems) error {
 		if err := wrong.err(); err != nil {
@@ -77,8 +77,8 @@ const (
 	emptyInput = "the name of an input is empty: is a variable not set? Name a file, or - for standard input"
 )
 
-// refuseEmpty refuses an empty value of a flag that was given: to take it for
-// no flag would do something else than was asked for.
+// refuseEmpty refuses a flag with an empty value. Ignoring the flag would do
+// something other than requested.
 func refuseEmpty(cmd *cobra.Command, name string, p *problems) {
 	flag := cmd.Flags().Lookup(name)
 	values := []string{flag.Value.String()}
@@ -90,9 +90,9 @@ func refuseEmpty(cmd *cobra.Command, name string, p *problems) {
 	}
 }
 
-// flagError goes on where the parser stopped, at the first bad argument: it
-// takes that one away and parses on, and then has the verb check what was
-// right, so that the user hears of everything at once.
+// flagError continues parsing after the first invalid argument. It removes the
+// argument and parses the rest. Then the verb checks the valid flags, so that the
+// user sees all errors in one run.
 func (a *app) flagError(cmd *cobra.Command, err error) error {
 	_, args, findErr := cmd.Root().Find(a.args)
 	if findErr != nil {
@@ -121,7 +121,7 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 			end++ // --flag VALUE, not --flag=VALUE
 		case errors.As(err, &unknown) && args[i] == "--"+unknown.GetSpecifiedName():
 			if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != nil && near.NoOptDefVal == "" {
-				end++ // that flag takes a value, so the typo has one
+				end++ // that flag takes a value, so the misspelled flag has one too
 			}
 		}
 		args = slices.Delete(slices.Clone(args), i, end)
@@ -136,17 +136,17 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 	return cmd.RunE(cmd, all.Args())
 }
 
-// forgetLists empties the flags that add up, before the arguments are parsed
-// again.
+// forgetLists empties the flags that accumulate values, before the arguments are
+// parsed again.
 func forgetLists(flags *pflag.FlagSet) {
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			_ = list.Replace(nil) // a list of texts takes any
+			_ = list.Replace(nil) // a list of texts accepts anything
 		}
 	})
 }
 
-// describeFlagError returns the problem in the user's words, and a test for the
+// describeFlagError returns the problem in the user's terms, and a test for the
 // argument that caused it.
 func describeFlagError(cmd *cobra.Command, err error) (text string, bad func(arg string) bool) {
 	var (
@@ -177,7 +177,7 @@ func describeFlagError(cmd *cobra.Command, err error) (text string, bad func(arg
 	return err.Error(), func(string) bool { return false }
 }
 
-// plainCause says what is wrong with a value without naming Go's functions.
+// plainCause describes an invalid value without the names of Go functions.
 func plainCause(err error) string {
 	var number *strconv.NumError
 	switch {
@@ -191,8 +191,8 @@ func plainCause(err error) string {
 	return "not a number"
 }
 
-// plainText takes the words out of a message that name packages, and adds what
-// to do about troubles that all parts of the program can have.
+// plainText removes package names from a message. It adds a remedy for problems
+// that any part of the program can have.
 func plainText(text string) string {
 	for _, name := range []string{"semel", "logstore", "filter", "key", "dedup", "vfs", "memstore", "table", "redisstore", "pgstore", "tiered"} {
 		text = strings.ReplaceAll(strings.TrimPrefix(text, name+": "), ": "+name+": ", ": ")
@@ -218,8 +218,8 @@ func plainText(text string) string {
 	return text
 }
 
-// fileReason takes Go's words for the operation out of an error of a file, whose
-// name stands in the message already.
+// fileReason removes Go's operation name from a file error. The message already
+// has the file name.
 func fileReason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -243,7 +243,7 @@ func flagSuggestion(cmd *cobra.Command, name string) string {
 	return fmt.Sprintf("semel %s--help lists the flags", verbOf(cmd))
 }
 
-// nearFlag returns the flag that was probably meant, or nil.
+// nearFlag returns the closest existing flag, or nil.
 func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 	var names []string
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
@@ -269,8 +269,8 @@ func unknownVerb(cmd *cobra.Command, verb string) error {
 	return usagef("unknown verb %q: semel %s--help lists the verbs", verb, verbOf(cmd))
 }
 
-// verbOf returns the words of a command after the program's name, each with a
-// space behind it.
+// verbOf returns the words of a command after the program's name, each followed
+// by a space.
 func verbOf(cmd *cobra.Command) string {
 	_, verb, _ := strings.Cut(cmd.CommandPath()+" ", " ")
 	return verb

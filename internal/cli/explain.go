@@ -75,7 +75,7 @@ func (a *app) explainPipelines(args []string, wrong problems) error {
 	return nil
 }
 
-// choosePipelines finds the pipelines of these names, or all.
+// choosePipelines returns the pipelines with these names, or all.
 func choosePipelines(conf *config.File, names []string, p *problems) []*config.Pipeline {
 	if len(conf.Pipelines) == 0 {
 		p.addf("%s: it names no pipeline", conf.Name)

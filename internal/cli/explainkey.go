@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// keyQuestion asks why the message of a key was dropped or passed.
+// keyQuestion asks why a message with some key was dropped or passed.
 type keyQuestion struct {
 	*app
 	file, storeName, scope string
@@ -41,19 +41,19 @@ func (q *keyQuestion) asked(cmd *cobra.Command) bool {
 	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id"}, cmd.Flags().Changed)
 }
 
-// keyPlace is where a key may be known.
+// keyPlace is a place that may have a record of the key.
 type keyPlace struct {
 	pipeline *config.Pipeline // nil if a store was named
 	store    string
 	scope    string
 }
 
-// keyAnswer is what is known of a key in one place.
+// keyAnswer is the information about a key in one place.
 type keyAnswer struct {
 	Pipeline string      `json:"pipeline,omitempty"`
 	Store    string      `json:"store,omitempty"`
 	Record   *recordLine `json:"record,omitempty"`
-	// Origin is the record of Kafka that was first, of keys that live there.
+	// Origin is the first Kafka record of the key, if the keys live in Kafka.
 	Origin *originLine  `json:"origin,omitempty"`
 	Next   string       `json:"next,omitempty"`
 	Parked []parkedLine `json:"parked,omitempty"`
@@ -63,14 +63,14 @@ type keyAnswer struct {
 	record semel.Record
 }
 
-// originLine is where a message came from.
+// originLine is the origin of a message.
 type originLine struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
 }
 
-// parkedLine is a message of the key that was put aside.
+// parkedLine is a parked message with the key.
 type parkedLine struct {
 	ID       string `json:"id"`
 	Reason   string `json:"reason"`
@@ -80,8 +80,8 @@ type parkedLine struct {
 	Queued   bool   `json:"queued,omitempty"`
 }
 
-// answer looks everywhere and prints what there is. What cannot be looked into
-// does not keep the others from it.
+// answer checks all places and prints the results. If one place cannot be read,
+// it continues with the others.
 func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong problems) error {
 	if len(args) > 0 {
 		wrong.addf("unexpected argument %q: with --key this verb takes flags only", args[0])
@@ -122,7 +122,8 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong problems) 
 	return errors.Join(failures...)
 }
 
-// readNeeded reads the configuration, and of it only what a named store needs.
+// readNeeded reads the configuration. If a store was named, it reads only the
+// part that this store needs.
 func (q *keyQuestion) readNeeded(p *problems) *config.File {
 	if q.storeName == "" {
 		return q.readConfig(q.file, p)
@@ -130,7 +131,7 @@ func (q *keyQuestion) readNeeded(p *problems) *config.File {
 	return q.readConfigFor(q.file, onlyStore(q.storeName), p)
 }
 
-// places are the stores to look into.
+// places returns the stores to read.
 func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *problems) []keyPlace {
 	if q.storeName != "" || len(conf.Pipelines) == 0 {
 		s := chooseStore(conf, q.storeName, p)
@@ -154,8 +155,8 @@ func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *problems)
 	return list
 }
 
-// look returns what is known in one place: an answer for each key that is
-// there, or one that says that none is.
+// look reads one place. It returns an answer for each key found there, or one
+// answer that says that there is none.
 func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlace, keys []semel.Key) ([]keyAnswer, error) {
 	inScope := make([]semel.Key, len(keys))
 	for i, key := range keys {
@@ -206,8 +207,8 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	return answers, failed
 }
 
-// lookInKafka returns what the changelog of a pipeline knows of the keys. The
-// first answer has what is in first.
+// lookInKafka returns what the changelog of a pipeline holds about the keys. The
+// first answer starts with the fields of first.
 func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key, first keyAnswer) ([]keyAnswer, error) {
 	known, err := kafka.Look(ctx, conf, p, keys)
 	switch {
@@ -236,8 +237,8 @@ func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, key
 	return answers, nil
 }
 
-// parked lists what a pipeline put aside of the keys. A directory that is not
-// there holds nothing, and is not made.
+// parked lists the parked messages of a pipeline that have one of the keys. A
+// missing directory counts as empty and is not created.
 func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key) (list []parkedLine, err error) {
 	letters, ok, err := wiring.ExistingDeadLetters(ctx, conf, p)
 	if err != nil || !ok {
@@ -253,8 +254,8 @@ func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.P
 	return list, err
 }
 
-// nextDelivery says what the next delivery of a key gets, and with it why an
-// earlier one was dropped or passed.
+// nextDelivery says what the next delivery of a key gets. This also explains why
+// an earlier one was dropped or passed.
 func nextDelivery(r *semel.Record, p *config.Pipeline, now time.Time) string {
 	switch r.State {
 	case semel.Done:

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// formatCount writes a number with a comma after each group of thousands.
+// formatCount formats a number with a comma after each group of thousands.
 func formatCount(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	start := 0
@@ -21,8 +21,8 @@ func formatCount(n int64) string {
 	return text
 }
 
-// formatRate writes a number of things a second with two or three digits:
-// 870, 12.4 k, 2.6 M.
+// formatRate formats a rate per second with two or three digits: 870, 12.4 k, 2.6
+// M.
 func formatRate(perSecond float64) string {
 	switch {
 	case perSecond >= 999_950_000:
@@ -35,7 +35,7 @@ func formatRate(perSecond float64) string {
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-// formatBytes writes a size in binary units: 870 B, 12.4 KiB, 2.6 GiB.
+// formatBytes formats a size in binary units: 870 B, 12.4 KiB, 2.6 GiB.
 func formatBytes(n int64) string {
 	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB"}
 	value, i := float64(n), 0
@@ -49,7 +49,7 @@ func formatBytes(n int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[i])
 }
 
-// formatElapsed writes a duration as people say it: 1.9 s, 3 min 20 s, 2 h 5 min.
+// formatElapsed formats a duration for people: 1.9 s, 3 min 20 s, 2 h 5 min.
 func formatElapsed(d time.Duration) string {
 	seconds := int64(d.Round(time.Second) / time.Second)
 	switch {

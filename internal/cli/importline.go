@@ -16,8 +16,8 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// importLine is what import reads. It has the members that export writes, so
-// that an export can be read back.
+// importLine is the format that import reads. It has the members that export
+// writes, so that an export can be imported.
 type importLine struct {
 	Scope       json.RawMessage `json:"scope"`
 	ScopeBase64 string          `json:"scope_base64"`
@@ -37,8 +37,7 @@ type importLine struct {
 	ResultSize  json.RawMessage `json:"result_size"`
 }
 
-// importLineFields are the names to suggest for a member that import does not
-// know.
+// importLineFields are the names suggested for an unknown member.
 func importLineFields() []string {
 	return []string{
 		"scope", "scope_base64", "id", "id_base64", "state", "window", "expires",
@@ -47,7 +46,7 @@ func importLineFields() []string {
 }
 
 func decodeImportLine(text []byte, line *importLine) error {
-	// encoding/json would replace what is not UTF-8, and merge ids by it.
+	// encoding/json would replace invalid UTF-8, and so make different ids equal.
 	if !utf8.Valid(text) {
 		return errors.New(`the line is not valid UTF-8: write such an id as "id_base64"`)
 	}
@@ -77,8 +76,8 @@ func decodeImportLine(text []byte, line *importLine) error {
 	return fmt.Errorf("not JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// checkMembers refuses what encoding/json lets pass: names in other letters,
-// which it takes for the same, and members that say nothing.
+// checkMembers refuses what encoding/json accepts: names in a different case, and
+// members without a value.
 func checkMembers(text []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil {
@@ -98,8 +97,8 @@ func checkMembers(text []byte) error {
 	return nil
 }
 
-// checkRest checks the members that export writes and import has no use for: a
-// line in which they are wrong is not what it seems to be.
+// checkRest checks the members that export writes and import does not use. If
+// they are invalid, the line is not what it seems to be.
 func (line *importLine) checkRest() error {
 	isTime := func(text string) bool {
 		_, err := time.Parse(time.RFC3339, text)

@@ -16,8 +16,7 @@ import (
 //go:embed scenarios/*.yaml
 var scenarioFiles embed.FS
 
-// scenarios are the names of the configurations there are, with what they are
-// for.
+// scenarios returns the names and purposes of the available configurations.
 func scenarios() [][2]string {
 	return [][2]string{
 		{"quickstart", "lines of files, without any server"},
@@ -79,7 +78,7 @@ API_URL), and else are those of servers on this machine. The scenarios:
 	return cmd
 }
 
-// writeNew writes a file that must not be there.
+// writeNew writes a file that must not exist yet.
 func (a *app) writeNew(name string, text []byte) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	switch {

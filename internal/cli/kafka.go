@@ -15,7 +15,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/kafka"
 )
 
-// kafkaFlags say which Kafka, and which of its topics.
+// kafkaFlags select a Kafka cluster and topics.
 type kafkaFlags struct {
 	*app
 	file, pipeline string
@@ -61,7 +61,7 @@ coordinator knows of any more, nobody ends.`,
 	return cmd
 }
 
-// check finds what is wrong with the flags.
+// check validates the flags.
 func (f *kafkaFlags) check(p *problems) {
 	switch {
 	case f.file == "" && len(f.brokers) == 0:

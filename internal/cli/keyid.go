@@ -13,13 +13,13 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// maxIDParts bounds a composite id on the command line: each part may have two
-// readings, and all of them are looked up.
+// maxIDParts limits a composite id on the command line. Each part may have two
+// readings, and every combination is looked up.
 const maxIDParts = 8
 
-// idReadings returns the ids that words of a command line may mean, the most
-// literal first: a word is a string, and if it reads as a JSON number, true or
-// false, that as well. Several words are the parts of one composite id.
+// idReadings returns the ids that command-line words may mean, the most literal
+// first. A word is a string. If it reads as a JSON number, true or false, it may
+// also mean that. Several words are the parts of one composite id.
 func idReadings(words []string) ([]string, error) {
 	if len(words) > maxIDParts {
 		return nil, usagef("a composite of %d ids: at most %d are supported", len(words), maxIDParts)
@@ -54,14 +54,14 @@ func wordReadings(word string) []string {
 	return readings
 }
 
-// idParser reads ids from JSON. It goes through the finder that reads the ids of
-// messages: what is looked up by hand must be what a message's id became.
+// idParser reads ids from JSON. It uses the finder that reads message ids, so
+// that a manual lookup makes the same id as a message.
 type idParser struct{ finder *key.Finder }
 
 func newIDParser() idParser {
 	finder, err := key.NewFinder([]key.Path{{}}, nil)
 	if err != nil {
-		panic(err) // the path to the whole document is right
+		panic(err) // the path to the whole document is valid
 	}
 	return idParser{finder}
 }
@@ -98,8 +98,8 @@ func (p idParser) scalar(text []byte) (string, error) {
 	return string(id), explainID(err)
 }
 
-// explainID says why a JSON value is no id, without the finder's words for the
-// place where it was.
+// explainID says why a JSON value is not an id. It removes the finder's text for
+// the place.
 func explainID(err error) error {
 	var (
 		missing   *key.MissingError
@@ -117,8 +117,8 @@ func explainID(err error) error {
 	return err
 }
 
-// scope reads a scope from a JSON string. encoding/json is not asked for it: it
-// replaces half a surrogate pair, and two scopes would be one.
+// scope reads a scope from a JSON string. It does not use encoding/json, which
+// replaces half a surrogate pair and would make two scopes equal.
 func (p idParser) scope(text []byte) (string, error) {
 	if string(text) == `""` {
 		return "", nil
@@ -135,21 +135,22 @@ func (p idParser) scope(text []byte) (string, error) {
 	return strings.TrimPrefix(id, "\x00s"), nil
 }
 
-// formatJSONID returns the JSON that an idParser reads an id from, or false if
-// there is none, as for the digest of a content.
+// formatJSONID returns the JSON from which idParser reads the id. It returns
+// false if there is none, as for the digest of a content.
 func formatJSONID(id string) (json.RawMessage, bool) {
 	text, ok := decodeID(id)
 	if !ok || id[0] != mark {
 		return text, ok
 	}
-	// A program may have used any bytes for an id: only what reads back is JSON.
+	// A program may use any bytes as an id. Return JSON only if it reads back the
+	// same.
 	if again, err := newIDParser().id(text); err != nil || again != id {
 		return nil, false
 	}
 	return text, true
 }
 
-// mark is the byte that every id but a plain string begins with.
+// mark is the first byte of every id that is not a plain string.
 const mark = 0
 
 func decodeID(id string) ([]byte, bool) {
@@ -202,8 +203,8 @@ func quoteID(text string) ([]byte, bool) {
 	return appendJSONString(nil, text), true
 }
 
-// appendJSONString quotes valid UTF-8 as JSON that people can read: nothing is
-// escaped that JSON does not ask for, but what does not print is.
+// appendJSONString quotes valid UTF-8 as readable JSON. It escapes only what JSON
+// requires and characters that do not print.
 func appendJSONString(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	for _, r := range text {
@@ -223,8 +224,8 @@ func appendJSONString(dst []byte, text string) []byte {
 	return append(dst, '"')
 }
 
-// displayID shows an id to people: as the words that find it where these are
-// not ambiguous, as JSON otherwise.
+// displayID shows an id to people: as the words that find it if they are
+// unambiguous, and as JSON otherwise.
 func displayID(id string) string {
 	text, ok := formatJSONID(id)
 	if !ok {
@@ -240,8 +241,9 @@ func displayID(id string) string {
 	return id
 }
 
-// jsonText is bytes of any kind in JSON: as text if they are valid UTF-8, else
-// as base64 in a second member, so that no replacement character merges two.
+// jsonText represents arbitrary bytes in JSON. Valid UTF-8 becomes text. Other
+// bytes become base64 in a second member, because replacement characters would
+// make two ids equal.
 func jsonText(value string) (text *string, encoded []byte) {
 	if utf8.ValidString(value) {
 		return &value, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// recordLine is a record in JSON. Members whose value is not known or does not
-// apply are left out.
+// recordLine is a record in JSON. Members that are unknown or do not apply are
+// omitted.
 type recordLine struct {
 	Scope       *string         `json:"scope,omitempty"`
 	ScopeBase64 []byte          `json:"scope_base64,omitempty"`
@@ -24,7 +24,7 @@ type recordLine struct {
 	Attempts    int             `json:"attempts,omitempty"`
 	Holder      string          `json:"holder,omitempty"`
 	LeaseEnd    string          `json:"lease_end,omitempty"`
-	Expires     string          `json:"expires,omitempty"` // "forever" if it never does
+	Expires     string          `json:"expires,omitempty"` // "forever" if it never expires
 	Fingerprint string          `json:"fingerprint,omitempty"`
 	Result      string          `json:"result,omitempty"`
 	ResultSize  *int            `json:"result_size,omitempty"`
@@ -61,7 +61,7 @@ func newRecordLine(r *semel.Record) recordLine {
 	return line
 }
 
-// resultName tells kinds of results apart; "" is no result.
+// resultName returns the name of a result kind, or "" for no result.
 func resultName(kind semel.ResultKind) string {
 	switch kind {
 	case semel.Value:
@@ -81,7 +81,7 @@ func jsonTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// writeRecord shows one record to people, a fact a line.
+// writeRecord prints one record for people, one fact per line.
 func writeRecord(w io.Writer, r *semel.Record) error {
 	var text []byte
 	fact := func(name, value string) {
@@ -130,7 +130,7 @@ func displayScope(scope string) string {
 	return displayText(scope)
 }
 
-// displayText shows text on one line of a terminal, whatever is in it.
+// displayText shows any text on one terminal line.
 func displayText(text string) string {
 	for _, r := range text {
 		if unicode.IsControl(r) || r == utf8.RuneError {

@@ -9,10 +9,10 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// defaultScope is the scope that dedup and keys use if none is named.
+// defaultScope is the default scope of dedup and keys.
 const defaultScope = "default"
 
-// keysFlags are the flags that all verbs of keys share.
+// keysFlags are the flags that all keys verbs share.
 type keysFlags struct {
 	*app
 	storeFlags
@@ -53,14 +53,14 @@ that too. Several IDs are the parts of one composite key, in the order in which
 	return cmd
 }
 
-// addScope adds --scope for verbs that look one key up.
+// addScope adds --scope to verbs that look up one key.
 func (k *keysFlags) addScope(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.scope, "scope", defaultScope, "`NAME` of the key's space")
 	completeValues(cmd, "scope")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions // what follows is an ID
+	cmd.ValidArgsFunction = cobra.NoFileCompletions // the next argument is an ID
 }
 
-// filterFlags choose records of a listing.
+// filterFlags select the records of a listing.
 type filterFlags struct{ scope, state string }
 
 func (f *filterFlags) add(cmd *cobra.Command) {
@@ -90,7 +90,7 @@ func (f *filterFlags) filter(cmd *cobra.Command, p *problems) semel.ListOptions 
 	return filter
 }
 
-// keyFlags choose one key.
+// keyFlags select one key.
 type keyFlags struct{ jsonID bool }
 
 func (f *keyFlags) add(cmd *cobra.Command) {

@@ -55,7 +55,7 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 		switch {
 		case err == nil && !removed:
 			err = errors.New("the key expired meanwhile")
-		case err != nil && removed: // where it decides, but not in a layer above
+		case err != nil && removed: // removed from the deciding store, but not from a layer above it
 			err = fmt.Errorf("%w: run the same command again", err)
 		}
 		return err
@@ -75,8 +75,9 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 	return nil
 }
 
-// forgetAbove has the layers of a stack forget keys of which the one that
-// decides knows nothing: they may have a copy of what was removed past them.
+// forgetAbove removes keys from the upper layers of a stack if the deciding store
+// has no record of them. A layer may still have a copy of a key that was removed
+// directly from the deciding store.
 func (k *keysFlags) forgetAbove(ctx context.Context, store changer, keys []semel.Key) error {
 	if k.found.Spec.About().Layers == nil {
 		return nil
@@ -90,7 +91,7 @@ func (k *keysFlags) forgetAbove(ctx context.Context, store changer, keys []semel
 	return nil
 }
 
-// changeReport says what was done to a key, in the audit log's words.
+// changeReport says what was done to a key, in the terms of the audit log.
 type changeReport struct {
 	Verb   string     `json:"verb"`
 	Before recordLine `json:"before"`
@@ -133,7 +134,7 @@ A key in any other state is left alone, with exit status 1.`,
 			if err := wrong.err(); err != nil {
 				return err
 			}
-			k.keepIDs() // what a person settled can be read again
+			k.keepIDs() // keep the id of a key settled by hand readable
 			return k.changeOne(cmd.Context(), keys, nil, func(store changer, record *semel.Record) error {
 				return k.resolve(cmd.Context(), store, record, state, window, reason)
 			})
@@ -167,14 +168,14 @@ func (k *keysFlags) resolve(ctx context.Context, store changer, record *semel.Re
 	return nil
 }
 
-// changer is what a change by hand needs of a store.
+// changer is the set of store interfaces that a manual change needs.
 type changer struct {
 	semel.Resolver
 	auditor
 }
 
-// changeOne calls change with the one record that the keys mean. That there is
-// none is an error, after absent was called if it is not nil.
+// changeOne calls change with the only record that the keys may mean. If there is
+// no record, it returns an error after calling absent, if that is not nil.
 func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, absent func(context.Context, changer, []semel.Key) error, change func(changer, *semel.Record) error) error {
 	return k.withStore(ctx, k.app, func(store semel.Store) error {
 		resolver, err := able[semel.Resolver](&k.storeFlags, store, "change a key by hand")

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// importBatch is how many keys become durable together.
+	// importBatch is the number of keys that become durable together.
 	importBatch = 1024
-	// maxImportLine is the longest line: the longest scope and id, each byte
-	// of them escaped, and some members besides.
+	// maxImportLine is the maximum length of a line: the longest scope and id with
+	// every byte escaped, plus some members.
 	maxImportLine = 6*2*semel.MaxKeyBytes + 64<<10
-	// maxImportErrors is how many keys of a batch are complained about.
+	// maxImportErrors is the maximum number of keys reported per batch.
 	maxImportErrors = 5
 )
 
@@ -37,14 +37,14 @@ type importReport struct {
 	Expired   int64 `json:"expired"`
 }
 
-// importer carries keys from JSON lines into a store.
+// importer writes keys from JSON lines to a store.
 type importer struct {
 	*keysFlags
 	store  semel.Store
 	window time.Duration
 	now    time.Time
 	ids    idParser
-	owner  semel.Owner // of the last claim; no two have one nonce
+	owner  semel.Owner // owner of the last claim; every claim has its own nonce
 	batch  []semel.ClaimRequest
 	report importReport
 	read   atomic.Int64 // report.Read, for the progress line
@@ -101,8 +101,7 @@ same lines again is safe.`,
 	return cmd
 }
 
-// checkImport finds what is wrong with where keys go to. Only here a store may
-// be made.
+// checkImport validates the target of the keys. Only import may create a store.
 func (k *keysFlags) checkImport(keepIDs bool, p *problems) {
 	if !k.find(k.app, p) {
 		return
@@ -145,14 +144,14 @@ func (k *keysFlags) importAll(ctx context.Context, inputs namedInputs, window ti
 	})
 }
 
-// namedInputs are inputs with the names that messages call them by.
+// namedInputs are inputs with their names for messages.
 type namedInputs struct {
 	names   []string
 	readers []io.Reader
 }
 
-// openInputs opens all inputs before the first is read, so that a name that is
-// wrong is reported before anything was done. They must be closed.
+// openInputs opens all inputs before the first one is read, so that a wrong name
+// is reported before anything is done. The caller must close them.
 func openInputs(names []string, stdin io.Reader, wrong *problems) (in namedInputs) {
 	for _, name := range names {
 		switch name {
@@ -173,7 +172,7 @@ func openInputs(names []string, stdin io.Reader, wrong *problems) (in namedInput
 	return in
 }
 
-// close closes the files. They were only read: there is nothing to lose.
+// close closes the files. They were only read, so nothing can be lost.
 func (in *namedInputs) close() {
 	for _, reader := range in.readers {
 		if file, ok := reader.(*os.File); ok && file != os.Stdin {
@@ -182,13 +181,13 @@ func (in *namedInputs) close() {
 	}
 }
 
-// readAll imports every line. What was read before an error is imported.
+// readAll imports every line. Lines read before an error are imported.
 func (im *importer) readAll(ctx context.Context, inputs namedInputs) error {
 	for i, reader := range inputs.readers {
 		lines := bufio.NewScanner(dedup.Interruptible(ctx, reader))
 		lines.Buffer(make([]byte, 64<<10), maxImportLine)
 		number := 0
-		for lines.Scan() && lines.Err() == nil { // with an error, this is half a line
+		for lines.Scan() && lines.Err() == nil { // after an error, this is an incomplete line
 			number++
 			err := im.add(ctx, lines.Bytes())
 			if err != nil {
@@ -202,8 +201,8 @@ func (im *importer) readAll(ctx context.Context, inputs namedInputs) error {
 	return im.flush(ctx)
 }
 
-// stopped imports what was read before an error, also when that is the end of
-// ctx, and says where the error is.
+// stopped imports the lines read before an error, including the end of ctx, and
+// says where the error is.
 func (im *importer) stopped(ctx context.Context, name string, line int, err error) error {
 	return errors.Join(fmt.Errorf("%s:%d: %w", name, line, err), im.flush(context.WithoutCancel(ctx)))
 }
@@ -236,8 +235,8 @@ func (im *importer) add(ctx context.Context, text []byte) error {
 	return im.flush(ctx)
 }
 
-// request turns a line into a claim that marks its key done. A window that is
-// not above 0 means that the key has expired.
+// request turns a line into a claim that marks its key done. A window of 0 or
+// less means that the key has expired.
 func (im *importer) request(line *importLine) (semel.ClaimRequest, error) {
 	request := semel.ClaimRequest{Done: true, Window: im.window}
 	if line.State != "" && line.State != semel.Done.String() {
@@ -300,8 +299,8 @@ func (im *importer) key(line *importLine) (semel.Key, error) {
 	return key, key.Validate()
 }
 
-// flush makes the batch durable. A key that another process's claim stands in
-// the way of is an error: it is neither done nor imported.
+// flush makes the batch durable. A key held by another process is an error: it is
+// neither done nor imported.
 func (im *importer) flush(ctx context.Context) error {
 	if len(im.batch) == 0 {
 		return ctx.Err()
@@ -325,7 +324,7 @@ func (im *importer) flush(ctx context.Context) error {
 		case answer.Decision == semel.Duplicate:
 			im.report.Duplicate++
 		case answer.Decision == semel.Late:
-			im.report.Expired++ // older than the store answers for
+			im.report.Expired++ // older than the store's window
 		case answer.Decision == semel.InDoubt:
 			errs = append(errs, fmt.Errorf("key %s is unknown: settle it with keys resolve", displayID(id)))
 		case answer.Decision == semel.InFlight:

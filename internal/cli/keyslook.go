@@ -50,7 +50,7 @@ no other store can read. Results are not exported.`,
 	return cmd
 }
 
-// list writes the records that the flags choose, as verb does.
+// list prints the records that the flags select. verb chooses the format.
 func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, wrong problems) error {
 	filter := choice.filter(cmd, &wrong)
 	k.check(k.app, &wrong)
@@ -92,7 +92,7 @@ func (k *keysFlags) list(cmd *cobra.Command, choice *filterFlags, verb string, w
 	})
 }
 
-// hintScope says why a key space may seem to be empty that is not.
+// hintScope suggests why a listing may be empty although the store is not.
 func (k *keysFlags) hintScope(ctx context.Context, store semel.Store, scope string) error {
 	counter, ok := semel.Ability[semel.Counter](store)
 	if !ok {
@@ -121,7 +121,7 @@ func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool)
 	if r.State == semel.Done {
 		expires = displayExpiry(r.Expires)
 	}
-	digest := "-" // the compact form in Redis has half of it
+	digest := "-" // the compact form in Redis has only half of the digest
 	if r.Digest != (semel.Digest{}) {
 		digest = r.Digest.String()
 	}
@@ -192,7 +192,7 @@ func absentError(k *keysFlags, key semel.Key) error {
 	return fmt.Errorf("%s is absent: the store %s has no such key in scope %s", displayID(key.ID), k.shown(), displayScope(key.Scope))
 }
 
-// lookUp returns the records there are of the keys, with the key in each.
+// lookUp returns the existing records of the keys, with the key in each.
 func (k *keysFlags) lookUp(ctx context.Context, store semel.Store, keys []semel.Key) ([]semel.Record, error) {
 	looker, err := able[semel.Looker](&k.storeFlags, store, "look keys up")
 	if err != nil {

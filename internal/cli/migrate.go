@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// migrateFlags are the flags that all verbs of migrate share.
+// migrateFlags are the flags that all migrate verbs share.
 type migrateFlags struct {
 	*app
 	storeFlags
@@ -112,7 +112,7 @@ func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
 	return nil
 }
 
-// failed puts the store and an error into a message, and adds what to do.
+// failed adds the store, the error and a remedy to a message.
 func (m *migrateFlags) failed(ctx context.Context, format string, err error) error {
 	return advised(ctx, m.conf.Stack(m.found.Name), fmt.Errorf(format, m.shown(), inOneLine(err)))
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// parkedFlags choose messages that were put aside.
+// parkedFlags select parked messages.
 type parkedFlags struct {
 	*app
 	file, pipeline string
 
-	// What chooses among them.
-	because string // why they were put aside
+	// The filters.
+	because string // the reason why they were parked
 	ids     []string
 	choice  keyFlags
 	older   time.Duration
@@ -33,7 +33,7 @@ type parkedFlags struct {
 	chosen []*config.Pipeline
 	keys   []semel.Key
 
-	unreadable error // what parkedOn passed over
+	unreadable error // messages that parkedOn could not read
 }
 
 func newParkedCommand(a *app) *cobra.Command {
@@ -79,7 +79,7 @@ func parkedReasons() (names []string) {
 	return names
 }
 
-// addFilters adds the flags that choose; because is the name of the one for the
+// addFilters adds the filter flags. because is the name of the flag for the
 // reason.
 func (f *parkedFlags) addFilters(cmd *cobra.Command, because string) {
 	flags := cmd.Flags()
@@ -91,14 +91,14 @@ func (f *parkedFlags) addFilters(cmd *cobra.Command, because string) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// addChoice adds the flags of a verb that settles: it must be told what.
+// addChoice adds the flags of a verb that settles messages. Such a verb requires
+// a selection.
 func (f *parkedFlags) addChoice(cmd *cobra.Command, because string) {
 	f.addFilters(cmd, because)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all that are there")
 }
 
-// check finds what is wrong with the flags. settles says that messages must be
-// chosen.
+// check validates the flags. If settles is set, messages must be selected.
 func (f *parkedFlags) check(ids []string, settles bool, p *problems) {
 	filtered := f.because != "" || len(f.ids) > 0 || f.older != 0
 	switch {
@@ -129,7 +129,7 @@ func (f *parkedFlags) check(ids []string, settles bool, p *problems) {
 	f.chosen = choosePipelines(f.conf, names, p)
 }
 
-// chooses reports whether the filters let a message through.
+// chooses reports whether a message passes the filters.
 func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 	switch {
 	case f.because != "" && string(m.Reason) != f.because, f.older != 0 && now.Sub(m.At) < f.older:

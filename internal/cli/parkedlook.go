@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// asideLine is a message that was put aside, in JSON.
+// asideLine is a parked message in JSON.
 type asideLine struct {
 	Pipeline string `json:"pipeline"`
 	parkedLine
@@ -33,8 +33,8 @@ type asideLine struct {
 	Message   *asideDetail `json:"message,omitempty"`
 }
 
-// asideDetail is the message itself. A value that is not UTF-8 has base64 in a
-// member of its own; one that the message has not is left out.
+// asideDetail is the message itself. A value that is not UTF-8 is written as
+// base64 in its own member. Values that the message lacks are omitted.
 type asideDetail struct {
 	ID              string        `json:"id,omitempty"`
 	Time            string        `json:"time,omitempty"`
@@ -52,7 +52,7 @@ type asideHeader struct {
 	ValueBase64 []byte  `json:"value_base64,omitempty"`
 }
 
-// failure shows the error with which a message was put aside.
+// failure formats the error with which a message was parked.
 func (f *parkedFlags) failure(text string) string { return f.redact(plainText(joinLines(text))) }
 
 func (f *parkedFlags) line(m *pipeline.Parked, whole bool) asideLine {
@@ -239,8 +239,8 @@ func (f *parkedFlags) show(m *pipeline.Parked, further bool) error {
 	return err
 }
 
-// displayBytes shows bytes of others to people: text as it is, also of several
-// lines, and anything that may command a terminal as base64.
+// displayBytes shows foreign bytes to people. Text is shown as it is, even with
+// several lines. Anything that may control a terminal is shown as base64.
 func displayBytes(b []byte) string {
 	text := string(b)
 	odd := strings.ContainsFunc(strings.ReplaceAll(text, "\r\n", "\n"), func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' })

@@ -11,10 +11,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// leave takes out of what is redriven the messages that are of longer ago than
-// their keys are remembered: a copy that was done meanwhile may be forgotten,
-// and the effect would be a second one without a word. It prints a line for each,
-// and returns what is left, with an error if it is not only foretold.
+// leave excludes messages older than the window of their keys from a redrive. A
+// copy may have been processed since then and forgotten, and the redrive would
+// silently cause a second effect. It prints a line for each excluded message and
+// returns the rest. Unless this is a forecast, it also returns an error.
 func (r *retry) leave(now time.Time, foretold bool) (rest []*pipeline.Parked, err error) {
 	window, old := r.spec.Window, ""
 	for _, m := range r.list {
@@ -34,9 +34,9 @@ func (r *retry) leave(now time.Time, foretold bool) (rest []*pipeline.Parked, er
 	return rest, err
 }
 
-// keptSince returns from when on a copy of a message may be remembered, and how to
-// say that this is too long ago. Where keys expire by the times of messages, that
-// is the message's own time if it is the earlier one.
+// keptSince returns the time from which a copy of a message may be remembered,
+// and the text for a time that is too long ago. If keys expire by message time,
+// and the message's own time is earlier, that time is used.
 func keptSince(m *pipeline.Parked, p *config.Pipeline) (since time.Time, old string) {
 	if own := m.Message.Time; p.Transaction.Time == "event" && !own.IsZero() && (m.At.IsZero() || own.Before(m.At)) {
 		return own, "older"
@@ -44,8 +44,8 @@ func keptSince(m *pipeline.Parked, p *config.Pipeline) (since time.Time, old str
 	return m.At, "put aside longer ago"
 }
 
-// pastWindow reports whether a time is longer ago than a window. Of a message
-// without a time it is not known.
+// pastWindow reports whether a time is longer ago than a window. A message
+// without a time is never past its window.
 func pastWindow(since time.Time, window time.Duration, now time.Time) bool {
 	return window != semel.Forever && !since.IsZero() && now.Sub(since) > window
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// outcomeLine is what became of a message that was to be settled, in JSON.
+// outcomeLine is the outcome of settling one message, in JSON.
 type outcomeLine struct {
 	Pipeline string `json:"pipeline"`
 	ID       string `json:"id"`
-	// Outcome is one of those below, or with --dry-run what would be.
+	// Outcome is one of the constants below, or with --dry-run the expected one.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
-// What became of a message.
+// Outcomes of a message.
 const (
 	outcomeRedriven = "redriven"
 	outcomeBefore   = "done before"
@@ -129,7 +129,7 @@ type retry struct {
 	list []*pipeline.Parked
 	wait time.Duration
 
-	auditEnd int64 // where the audit log ended before the messages were listed
+	auditEnd int64 // end of the audit log before the messages were listed
 }
 
 // auditEnds returns where the audit log of each deadLetters ends. What is behind that is
@@ -150,7 +150,7 @@ func auditEnds(ctx context.Context, stores []deadLetters, dry bool) ([]int64, er
 	return ends, nil
 }
 
-// report prints what became of a message.
+// report prints the outcome of a message.
 func (f *parkedFlags) report(out io.Writer, m *pipeline.Parked, outcome, reason, failure string) error {
 	failure = f.failure(failure)
 	if f.asJSON {
@@ -191,8 +191,8 @@ func (r *retry) foretell(ctx context.Context) error {
 	return nil
 }
 
-// look returns what the store knows of the messages' keys, or why it cannot be
-// looked into from here.
+// look returns the store's records of the messages' keys, or the reason why the
+// store cannot be read from here.
 func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string, err error) {
 	if r.spec.Store.Name == "" {
 		records, err = r.lookInKafka(ctx)
@@ -230,8 +230,8 @@ func (r *retry) look(ctx context.Context) (records []semel.Record, unseen string
 	return records, "", err
 }
 
-// storeOf returns the store of a pipeline's keys, or why it is none to look
-// into.
+// storeOf returns the store of a pipeline's keys, or the reason why it cannot be
+// read.
 func (f *parkedFlags) storeOf(p *config.Pipeline) (*storeFlags, problems) {
 	var reasons problems
 	if p.Store.Name == "" {
@@ -243,14 +243,15 @@ func (f *parkedFlags) storeOf(p *config.Pipeline) (*storeFlags, problems) {
 	return s, reasons
 }
 
-// do has the messages redriven and says what became of them.
+// do requests the redrive and reports the outcomes.
 func (r *retry) do(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	var failed error
 	switch kind := r.kind(); kind {
 	case "embedded":
-		// Who has the directory open runs the pipeline, and nobody else can.
+		// The process that has the directory open runs the pipeline, and no other
+		// can.
 		failed = r.here(limit, true)
 		if holder, held := embedded.Holder(failed); held {
 			r.note("%s: the store is in use by %s: waiting for it to redrive them", r.spec.Name, holder)
@@ -259,7 +260,7 @@ func (r *retry) do(ctx context.Context) error {
 			}
 		}
 	case "memory":
-		// Only who runs the pipeline knows its keys.
+		// Only the process that runs the pipeline knows its keys.
 		if failed = r.queue(ctx); failed == nil {
 			r.watch(limit)
 		}
@@ -288,11 +289,11 @@ func (r *retry) do(ctx context.Context) error {
 	return errors.Join(failed, err)
 }
 
-// firstLook is how long whoever runs a pipeline has to take a message before
-// it is thought that nobody does.
+// firstLook is how long a running pipeline has to take a message. After that,
+// retry assumes that no process runs the pipeline.
 const firstLook = 3 * time.Second
 
-// kind is the kind of the store that decides for the pipeline.
+// kind returns the kind of the store that decides for the pipeline.
 func (r *retry) kind() string {
 	kind := ""
 	for _, s := range r.conf.Stack(r.spec.Store.Name) {
@@ -315,8 +316,8 @@ func (r *retry) queue(ctx context.Context) error {
 	return nil
 }
 
-// here redrives the messages in this process. queue says that they are not yet
-// queued.
+// here redrives the messages in this process. If queue is set, they must be
+// queued first.
 func (r *retry) here(ctx context.Context, queue bool) (err error) {
 	stores := wiring.NewStores(r.conf, nil)
 	defer func() { err = errors.Join(err, stores.Close()) }()
@@ -332,7 +333,7 @@ func (r *retry) here(ctx context.Context, queue bool) (err error) {
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		return errors.Join(err, running.Run(ended)) // which closes it
+		return errors.Join(err, running.Run(ended)) // Run closes the pipeline
 	}
 	return inOneLineOrNil(running.Run(ctx))
 }
@@ -358,7 +359,7 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 			case errors.Is(err, pipeline.ErrNotParked):
 				gone = append(gone, m)
 			case err == nil && !now.Queued:
-				processed = true // and parked again
+				processed = true // and parked it again
 			default:
 				still = append(still, m)
 			}
@@ -373,14 +374,14 @@ func (r *retry) watch(ctx context.Context) (waiting, processed bool) {
 		}
 	}
 	if !processed && len(gone) > 0 {
-		// A message that an operator took out does not show that the pipeline runs.
+		// A message that an operator settled does not prove that the pipeline runs.
 		fates, err := r.fates(context.WithoutCancel(ctx))
 		processed = err == nil && slices.ContainsFunc(gone, func(m *pipeline.Parked) bool { return fates[m.ID].redriven })
 	}
 	return len(list) > 0, processed
 }
 
-// out is where it is said what became of messages.
+// out returns the writer for reports about messages.
 func (r *retry) out() io.Writer {
 	if r.spec.Sink.About().Stdout {
 		return r.stderr // stdout has the messages
@@ -388,7 +389,8 @@ func (r *retry) out() io.Writer {
 	return r.stdout
 }
 
-// tell says what became of each message, and returns how many are not settled.
+// tell reports the outcome of each message and returns the number of unsettled
+// ones.
 func (r *retry) tell(ctx context.Context) (left int, err error) {
 	out := r.out()
 	fates, err := r.fates(ctx)
@@ -420,18 +422,18 @@ func (r *retry) tell(ctx context.Context) (left int, err error) {
 	return left, nil
 }
 
-// fate is what the audit log says of one message since the retry began.
+// fate is what the audit log says about one message since the retry began.
 type fate struct {
 	redriven  bool                // a pipeline processed it
-	delivered bool                // and it had its effect
-	by        pipeline.Settlement // of the operator who settled it last, or zero
+	delivered bool                // and its effect happened
+	by        pipeline.Settlement // the last settlement by an operator, or zero
 }
 
-// byHand says how an operator settled a message and who it was.
+// byHand says how an operator settled a message, and names the operator.
 func byHand(s pipeline.Settlement) string { return s.How + " by " + s.Actor }
 
-// outcome says what became of a message that is gone. Only an entry of a redrive
-// that was delivered says that it had its effect.
+// outcome returns the outcome of a message that is gone. Only a redrive entry
+// with a delivery proves that the effect happened.
 func (f fate) outcome() (outcome, reason string) {
 	switch {
 	case f.delivered && f.by.How != "":

@@ -109,7 +109,7 @@ func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipel
 	if len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
 	}
-	keys.keepIDs() // what a person settled can be read again
+	keys.keepIDs() // keep the id of a key settled by hand readable
 	return keys.withStore(ctx, f.app, func(store semel.Store) error {
 		looker, err := able[semel.Looker](keys, store, "look keys up")
 		if err != nil {
@@ -147,7 +147,7 @@ func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipel
 	})
 }
 
-// makeDone makes a record done, whatever it is before but held by another.
+// makeDone makes a record done from any state, unless another holder has it.
 func makeDone(ctx context.Context, store semel.Store, r *semel.Record, window time.Duration) error {
 	if r.State == semel.Unknown {
 		resolver, ok := semel.Ability[semel.Resolver](store)

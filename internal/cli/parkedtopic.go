@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// backAtOnce is how many messages are written back before it is said what became
-// of them.
+// backAtOnce is the number of messages that are written back before their
+// outcomes are reported.
 const backAtOnce = 500
 
 // giveBack writes messages of a topic back to where they came from, for whoever runs
@@ -52,7 +52,8 @@ func (r *retry) giveBack(ctx context.Context, topic *kafkaio.DeadLetterTopic) er
 	return nil
 }
 
-// refused returns why a message will not be redriven, if it is known beforehand.
+// refused returns why a message will not be redriven, if that is known in
+// advance.
 func (r *retry) refused(m *pipeline.Parked) error {
 	if topic, ok := r.letters.(*kafkaio.DeadLetterTopic); ok {
 		return topic.Redrivable(m)
@@ -60,9 +61,9 @@ func (r *retry) refused(m *pipeline.Parked) error {
 	return nil
 }
 
-// lookInKafka returns what the changelog knows of the messages' keys, in the
-// partitions to which they go back. Nothing is known where nobody has run the
-// pipeline yet.
+// lookInKafka returns the changelog's records of the messages' keys, in the
+// partitions to which they go back. If the pipeline has never run, nothing is
+// known.
 func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
 	var keys []semel.Key
 	for _, m := range r.list {
@@ -81,7 +82,8 @@ func (r *retry) lookInKafka(ctx context.Context) ([]semel.Record, error) {
 	for i, m := range r.list {
 		o := &m.Message.Origin
 		for _, k := range known {
-			// Behind a repartition stage a key has one partition, whatever its records had.
+			// After a repartition stage a key has one partition, whatever its records
+			// had.
 			here := kafka.OnePartition(r.spec) || k.Topic == o.Source && k.Partition == o.Partition
 			if k.Key == m.Key && here {
 				records[i] = semel.Record{Key: k.Key, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}

@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// How often progress is told: on a terminal as often as an eye follows,
-// elsewhere as often as a log bears.
+// Progress intervals: short on a terminal, long in a log.
 const (
 	progressOnTerminal = 100 * time.Millisecond
 	progressInLog      = 10 * time.Second
 )
 
-// progress is how far a piece of long work is.
+// progress is the progress of a long task.
 type progress struct {
-	// Done counts what is done, in Unit ("lines").
+	// Done is the number of processed items, in Unit ("lines").
 	Done int64
 	Unit string
-	// Share is the part of the whole that is done, from 0 to 1; below 0 if
-	// the whole is not known.
+	// Share is the completed part of the whole, from 0 to 1. It is below 0 if the
+	// whole is not known.
 	Share float64
 }
 
-// startProgress tells on stderr how far read says that the work is, until the
-// returned function is called. That function waits for the last write, so that
-// what is written to stderr after it stands on a line of its own; calling it
-// again does nothing. read is called from another goroutine than the caller's.
+// startProgress writes progress to stderr until the returned function is called.
+// That function waits for the last write, so that later output on stderr starts
+// on its own line. A second call does nothing. read returns the progress. It is
+// called from another goroutine.
 func (a *app) startProgress(read func() progress) (stop func()) {
 	if a.quiet || a.noProgress {
 		return func() {}
@@ -62,19 +61,19 @@ func (a *app) startProgress(read func() progress) (stop func()) {
 	})
 }
 
-// showProgress writes one line, over the one before it on a terminal.
+// showProgress writes one line. On a terminal it replaces the previous one.
 func (a *app) showProgress(line string) {
 	if a.columns == 0 {
 		fmt.Fprintln(a.stderr, line)
 		return
 	}
 	if len(line) >= a.columns {
-		line = line[:a.columns-1] // a line that wraps cannot be written over
+		line = line[:a.columns-1] // a wrapped line cannot be overwritten
 	}
 	fmt.Fprint(a.stderr, "\r"+line+"\x1b[K")
 }
 
-// line tells done, rate, share and time left, in ASCII.
+// line formats count, rate, share and remaining time in ASCII.
 func (p progress) line(elapsed time.Duration) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s", formatCount(p.Done), p.Unit)

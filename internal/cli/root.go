@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newRootCommand builds the tree of verbs for one run.
+// newRootCommand builds the command tree for one run.
 func newRootCommand(a *app) *cobra.Command {
 	root := newGroup(a, &cobra.Command{
 		Use:   "semel VERB",
@@ -50,7 +50,7 @@ semel dedup --help`,
 	return root
 }
 
-// newGroup completes a command that only holds other verbs.
+// newGroup completes a command that only contains other verbs.
 func newGroup(a *app, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = a.plain(func(cmd *cobra.Command, args []string) error {
@@ -62,7 +62,7 @@ func newGroup(a *app, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// noArguments refuses arguments that a verb has no use for.
+// noArguments refuses arguments to a verb that takes none.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("unexpected argument %q: this verb takes flags only", args[0])
@@ -88,8 +88,8 @@ func newHelpCommand(a *app) *cobra.Command {
 	}
 }
 
-// printHelp writes a verb's help: examples first, for they answer most of what
-// help is asked for.
+// printHelp prints a verb's help. Examples come first, because they answer most
+// questions.
 func (a *app) printHelp(cmd *cobra.Command) error {
 	var text strings.Builder
 	section := func(title, body string) {

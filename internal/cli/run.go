@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/internal/daemon"
 )
 
-// daemonFlags are those of every verb that runs until it is told to end.
+// daemonFlags are the flags of every verb that runs until it is stopped.
 type daemonFlags struct {
 	admin, logFormat, logLevel string
 	insecure                   bool
@@ -30,7 +30,7 @@ func (f *daemonFlags) add(cmd *cobra.Command) {
 	completeValues(cmd, "admin", daemon.Off)
 }
 
-// logger returns where a daemon logs to. Secrets are hidden in it.
+// logger returns the logger of a daemon. It hides secrets.
 func (f *daemonFlags) logger(a *app, conf *config.File, p *problems) *slog.Logger {
 	format, level := conf.Log.Format, conf.Log.Level
 	if f.logFormat != "" {
@@ -65,10 +65,9 @@ func (f *daemonFlags) logger(a *app, conf *config.File, p *problems) *slog.Logge
 	return nil
 }
 
-// runGC is the garbage that may pile up beside what is in use, in percent, with
-// keys in transactions of Kafka and unless GOGC says otherwise. Most of what is in
-// use is then a table without pointers: collecting more often costs less than a tenth
-// of the processor time.
+// runGC is the GC percentage when keys live in Kafka transactions, unless GOGC is
+// set. Most memory is then a table without pointers. Collecting more often costs
+// less than a tenth of the processor time.
 const runGC = 60
 
 func newRunCommand(a *app) *cobra.Command {

@@ -17,11 +17,11 @@ import (
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// storeFlags name a store: by its directory, or in a configuration.
+// storeFlags select a store by its directory, or by its name in a configuration.
 type storeFlags struct {
 	dir, file, name string
 
-	// conf and found are what they name, once they are checked.
+	// conf and found are the selected configuration and store, once checked.
 	conf  *config.File
 	found *config.Store
 }
@@ -39,7 +39,7 @@ func (f *storeFlags) addConfig(cmd *cobra.Command) {
 	completeValues(cmd, "store-name")
 }
 
-// shown is what messages call the store.
+// shown returns the name of the store for messages.
 func (f *storeFlags) shown() string {
 	if f.found == nil {
 		return f.dir
@@ -72,7 +72,7 @@ func (f *storeFlags) find(a *app, p *problems) bool {
 	return f.found != nil
 }
 
-// chooseStore finds the store of a name, or the only one.
+// chooseStore returns the store with this name, or the only one.
 func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 	all := conf.StoreNames()
 	if name == "" && len(all) == 1 {
@@ -90,14 +90,14 @@ func chooseStore(conf *config.File, name string, p *problems) *config.Store {
 	return nil
 }
 
-// readConfig reads a configuration; nil if there is something wrong with it.
-// From then on its secrets are hidden in all that the program says.
+// readConfig reads a configuration. It returns nil if the configuration is
+// invalid. From then on, its secrets are hidden in all output.
 func (a *app) readConfig(name string, p *problems) *config.File {
 	return a.readConfigFor(name, func(*config.File) (string, bool) { return "", false }, p)
 }
 
-// onlyStore chooses the store of a name, or the only one, as all that is needed of
-// a configuration.
+// onlyStore selects the store with this name, or the only one, as the only needed
+// part of a configuration.
 func onlyStore(name string) func(*config.File) (string, bool) {
 	return func(conf *config.File) (string, bool) {
 		if all := conf.StoreNames(); name == "" && len(all) == 1 {
@@ -107,7 +107,7 @@ func onlyStore(name string) func(*config.File) (string, bool) {
 	}
 }
 
-// readConfigFor is readConfig for the sake of the store that choose names: see
+// readConfigFor is readConfig for the use of the store that choose names; see
 // config.ReadForStore.
 func (a *app) readConfigFor(name string, choose func(*config.File) (store string, only bool), p *problems) *config.File {
 	conf, err := a.loadConfig(name, choose)
@@ -133,8 +133,8 @@ func (a *app) readConfigFor(name string, choose func(*config.File) (store string
 	return conf
 }
 
-// check finds what is wrong with the flags, and with looking into what they
-// name. Looking must not make a store.
+// check validates the flags and checks that the store can be read. Reading must
+// not create a store.
 func (f *storeFlags) check(a *app, p *problems) {
 	if !f.find(a, p) {
 		return
@@ -160,7 +160,7 @@ func (f *storeFlags) check(a *app, p *problems) {
 	}
 }
 
-// keepIDs has an embedded store keep what is written readable.
+// keepIDs makes an embedded store keep readable ids.
 func (f *storeFlags) keepIDs() {
 	for _, s := range f.conf.Stack(f.found.Name) {
 		if spec, ok := s.Spec.(*embedded.Store); ok {
@@ -185,7 +185,8 @@ func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store
 func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
 	for _, s := range f.conf.Stack(f.found.Name) {
 		if spec, ok := s.Spec.(*tiered.Store); ok && spec.OnStoreError == "pass" {
-			// Messages may pass unremembered. Who marks keys must hear of it.
+			// With pass, a failed write would go unnoticed. A command that marks keys
+			// must see the error.
 			spec.OnStoreError = "stop"
 		}
 	}
@@ -204,8 +205,8 @@ func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
 	return nil, fmt.Errorf("open the store %s: %w", f.shown(), inOneLine(err))
 }
 
-// able finds an ability of the store, or says that it has none: what names in
-// words of the user what cannot be done.
+// able returns an optional interface of the store, or an error if the store lacks
+// it. what says in the user's terms what cannot be done.
 func able[T any](f *storeFlags, s semel.Store, what string) (T, error) {
 	ability, ok := semel.Ability[T](s)
 	if !ok {
@@ -214,7 +215,7 @@ func able[T any](f *storeFlags, s semel.Store, what string) (T, error) {
 	return ability, nil
 }
 
-// lineError is an error of a driver, which may have several lines, in one.
+// lineError puts a driver error, which may have several lines, on one line.
 type lineError struct{ error }
 
 func inOneLine(err error) error { return lineError{err} }
@@ -230,5 +231,5 @@ func joinLines(text string) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// Unwrap returns the error with all its lines.
+// Unwrap returns the original error with all its lines.
 func (e lineError) Unwrap() error { return e.error }

@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel/internal/schema"
 )
 
-// parsedValue is a flag whose text a function reads.
+// parsedValue is a flag whose text is read by a function.
 type parsedValue[T any] struct {
 	target *T
 	text   string
@@ -29,18 +29,18 @@ func (v *parsedValue[T]) Set(text string) error {
 	return nil
 }
 
-// windowVar adds a flag for a time to remember: a duration above 0, or
-// "forever", which is semel.Forever; initial is its default as a user writes it.
+// windowVar adds a flag for a window: a duration above 0, or "forever", which is
+// semel.Forever. initial is its default as a user writes it.
 func windowVar(flags *pflag.FlagSet, target *time.Duration, name, initial, usage string) {
 	addParsed(flags, target, name, initial, "DUR", usage, schema.ParseWindow)
 }
 
-// countVar adds a flag for a number of things.
+// countVar adds a flag for a count.
 func countVar(flags *pflag.FlagSet, target *int64, name, initial, usage string) {
 	addParsed(flags, target, name, initial, "N", usage, schema.ParseCount)
 }
 
-// addParsed panics if the default does not parse, which every run would show.
+// addParsed panics if the default does not parse. Every run would show this.
 func addParsed[T any](flags *pflag.FlagSet, target *T, name, initial, kind, usage string, parse func(string) (T, error)) {
 	value := &parsedValue[T]{target: target, kind: kind, parse: parse}
 	if initial != "" {

@@ -35,8 +35,8 @@ func newVersionCommand(a *app) *cobra.Command {
 	}
 }
 
-// versionOf reads the version out of what the Go tool wrote into the binary;
-// info is nil if it wrote nothing.
+// versionOf reads the version from the build information of the binary. info is
+// nil if there is none.
 func versionOf(info *debug.BuildInfo) versionReport {
 	report := versionReport{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {
