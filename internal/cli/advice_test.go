@@ -38,7 +38,7 @@ stores:
   stack:   { tiered: [mem, gone] }
 `, redis.Addr(), database.Host))
 	patience := func(store string) time.Duration {
-		if store == "other" { // there is no answer to wait for
+		if store == "other" { // no answer will come
 			return time.Second
 		}
 		return time.Minute

@@ -29,7 +29,7 @@ func TestAuditIsWrittenBeforeTheChangeAndSaysWhenItFailed(t *testing.T) {
 		if len(log) != 1 || !strings.HasSuffix(log[0], `"reason":"why"}`) {
 			t.Errorf("before the change: %q", log)
 		}
-		cancel() // who gives up in the middle leaves the outcome all the same
+		cancel() // the outcome is recorded even if the user interrupts the change
 		return fmt.Errorf("the disk is gone")
 	})
 	if err == nil || err.Error() != "the disk is gone" {

@@ -15,8 +15,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// programVariable makes this test binary behave as the program, for tests that
-// run it from a shell.
+// programVariable makes this test binary act as the program, for tests that run
+// it from a shell.
 const programVariable = "SEMEL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -26,10 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Run(m))
 }
 
-// servers are the real ones that tests share.
+// servers are the real servers that tests share.
 var servers servicestest.Pool
 
-// outcome is what a run of the program left.
+// outcome is the result of a program run.
 type outcome struct {
 	status         int
 	stdout, stderr string
@@ -45,8 +45,8 @@ func run(t *testing.T, input string, args ...string) outcome {
 	return outcome{status, stdout.String(), stderr.String()}
 }
 
-// check compares a run with what is wanted of it. Each of the texts must be on
-// stderr; without any, stderr must be empty.
+// check compares a run with the expected status and messages. Each text must be
+// on stderr. Without texts, stderr must be empty.
 func (o outcome) check(t *testing.T, status int, stderr ...string) {
 	t.Helper()
 	if o.status != status {
@@ -156,7 +156,7 @@ func TestCompletionScriptsAreForTheirShells(t *testing.T) {
 	}
 }
 
-// writerFunc is a stdout or stderr that misbehaves.
+// writerFunc is a faulty stdout or stderr.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

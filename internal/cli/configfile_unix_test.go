@@ -41,7 +41,7 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 	}
 
 	ended := start(t.Context())
-	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once there is a reader
+	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // open once there is a reader
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +62,6 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 	cancel()
 	want(ended, exitInterrupted, "interrupted: run the same command again")
 
-	ended = start(ctx) // and nobody ever writes
+	ended = start(ctx) // no process ever writes
 	want(ended, exitInterrupted, "interrupted: run the same command again")
 }

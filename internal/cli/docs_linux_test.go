@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// updateDocs makes the pages show what the commands print now.
+// updateDocs makes the pages show the present output of the commands.
 var updateDocs = flag.Bool("update-docs", false, "write the output of the commands in docs/ into its pages")
 
 // docsPages are the pages whose commands run, each in a directory and a shell of
@@ -44,8 +44,9 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/operating.md", ""},
 }
 
-// Not parallel with other tests: a child that was forked and has not yet become
-// bash holds every file of this process, and with it the locks of their stores.
+// This must not run in parallel with other tests. A child that was forked and has
+// not yet become bash holds every file of this process, and with it the locks of
+// their stores.
 func TestDocumentsRunAsPrinted(t *testing.T) {
 	for _, tool := range []string{"bash", "curl", "psql"} {
 		if _, err := exec.LookPath(tool); err != nil && os.Getenv("SEMEL_SERVICES") == "required" {
@@ -77,8 +78,8 @@ func TestDocumentsRunAsPrinted(t *testing.T) {
 	}
 }
 
-// goInDocs stands for the go command: what a page runs with it is built already,
-// and the servers that it starts are those of the test.
+// goInDocs replaces the go command. What a page runs with it is already built,
+// and the test has already started the servers.
 const goInDocs = `#!/bin/sh
 case "$1 $2 $3" in
 "install ./cmd/semel ") ;;
@@ -90,7 +91,7 @@ case "$1 $2 $3" in
 esac
 `
 
-// TestEveryPageIsTried keeps a new page from being left out.
+// TestEveryPageIsTried keeps a new page from being forgotten.
 func TestEveryPageIsTried(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{"*.md", "guides/*.md"} {
@@ -139,7 +140,7 @@ func runPage(t *testing.T, name, bin, needs string) {
 	}
 }
 
-// session is the shell in which the commands of a page run, one after the other.
+// session is the shell in which the commands of a page run one after another.
 type session struct {
 	*testing.T
 	dir    string
@@ -147,11 +148,12 @@ type session struct {
 	shell  *exec.Cmd
 	input  io.WriteCloser
 	output *bufio.Reader
-	// real replaces what a page says by what holds here; shown is the reverse.
+	// real replaces the values of a page by those of this test; shown is the
+	// reverse.
 	real, shown *strings.Replacer
 }
 
-// end follows the output of a command.
+// end marks the end of a command's output.
 const end = "\x01end of command "
 
 func openSession(t *testing.T, bin, needs string) *session {
@@ -159,10 +161,10 @@ func openSession(t *testing.T, bin, needs string) *session {
 	s := &session{T: t, dir: t.TempDir()}
 	copyExamples(t, s.dir)
 	s.env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "NO_COLOR=1",
-		"GORACE=atexit_sleep_ms=0") // by default each program sleeps a second at its end
+		"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 	for _, name := range strings.Fields(needs) {
 		switch name {
-		case "kafka": // of its own, for the names of topics are those of the page
+		case "kafka": // its own broker, because the topic names are those of the page
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
 		case "postgres":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
@@ -215,22 +217,22 @@ func copyExamples(t *testing.T, dir string) {
 	}
 }
 
-// close ends the shell and what it left running.
+// close ends the shell and every process that it left running.
 func (s *session) close() {
 	s.Helper()
 	s.input.Close()
 	if err := s.shell.Wait(); err != nil {
-		s.Logf("the shell ended with %v", err) // with the status of its last command
+		s.Logf("the shell ended with %v", err) // the shell ends with the status of its last command
 	}
 	if s.kill() {
 		s.Error("the page leaves processes behind: end them in its last block")
 	}
 }
 
-// kill ends all processes of the shell, and reports whether there were any.
+// kill ends all processes of the shell. It reports whether there were any.
 func (s *session) kill() bool { return syscall.Kill(-s.shell.Process.Pid, syscall.SIGKILL) == nil }
 
-// run runs a command and returns what it printed.
+// run runs a command and returns its output.
 func (s *session) run(command string) string {
 	s.Helper()
 	if _, err := fmt.Fprintf(s.input, "{ %s\n} </dev/null; printf '%s%%d\\n' $?\n", s.real.Replace(command), end); err != nil {
@@ -252,7 +254,7 @@ func (s *session) run(command string) string {
 	}
 }
 
-// console runs the commands of a block and returns the block as it should be.
+// console runs the commands of a block and returns the expected block.
 func (s *session) console(body string, wait bool) string {
 	s.Helper()
 	var got strings.Builder
@@ -278,11 +280,11 @@ func (s *session) console(body string, wait bool) string {
 	return got.String()
 }
 
-// volatile is what differs from run to run.
+// volatile matches the parts of an output that differ between runs.
 var volatile = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?|\b[0-9a-f]{24,32}\b|in [0-9.]+ m?s \([0-9.,]+( [kM])? lines/s\)|\d+(\.\d+)? (m?s|min)\b|\d+m?s ago|\[\d+\] \d+\n`)
 
-// like reports whether an output is what a page shows, but for times, digests and
-// the width of columns.
+// like reports whether an output equals that of a page, except for times, digests
+// and column widths.
 func like(shown, printed string) bool {
 	plain := func(text string) []string {
 		text = volatile.ReplaceAllString(text, "*")
@@ -300,7 +302,8 @@ func like(shown, printed string) bool {
 	return regexp.MustCompile("(?s)^" + strings.ReplaceAll(pattern, "\n…\n", "\n(.*\n)?") + "$").MatchString("\n" + strings.Join(got, "\n") + "\n")
 }
 
-// configuration writes a file that a page names, and lints what is whole.
+// configuration writes a file that a page names. It lints complete
+// configurations.
 func (s *session) configuration(body string) {
 	s.Helper()
 	name := filepath.Join(s.TempDir(), "semel.yaml")
@@ -310,14 +313,14 @@ func (s *session) configuration(body string) {
 		return
 	}
 	writeFile(s.T, name, s.real.Replace(body))
-	// Lint connects to nothing: what a page did not set may be anywhere.
+	// Lint makes no connections, so values that a page did not set may be anything.
 	set := "export DATABASE_URL=${DATABASE_URL:-postgres://127.0.0.1/x} KAFKA_BROKERS=${KAFKA_BROKERS:-127.0.0.1:1} REDIS_URL=${REDIS_URL:-redis://127.0.0.1:1}; "
 	if printed := s.run("(" + set + "semel lint " + name + " >lint 2>&1 || [ $? = 3 ] || cat lint); rm lint"); printed != "" {
 		s.Errorf("lint says of\n%s\n%s", body, printed)
 	}
 }
 
-// verbs asks for the help of every command, with its flags.
+// verbs requests the help of every command, with its flags.
 func (s *session) verbs(body string) {
 	s.Helper()
 	for line := range strings.Lines(strings.ReplaceAll(body, "\\\n", " ")) {

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// queryRow asks a database for one value.
+// queryRow reads one value from a database.
 func queryRow(t *testing.T, address string, value any, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -176,9 +176,9 @@ func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
 	}
 }
 
-// TestNothingShowsASecret runs every verb that reads a configuration against
-// servers that refuse the password, or are not there, and looks for it in all
-// that is said.
+// TestNothingShowsASecret runs every verb that reads a configuration, against
+// servers that refuse the password or do not exist. It looks for the password in
+// all output.
 func TestNothingShowsASecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-5e1f"
@@ -233,7 +233,7 @@ func TestNothingShowsASecret(t *testing.T) {
 
 func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}

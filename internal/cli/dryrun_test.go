@@ -82,8 +82,8 @@ pipelines:
 	run(t, "", "dry-run", hooks).check(t, exitFailed, "p: messages come to a source of the kind http by themselves: there is nothing to read beforehand")
 }
 
-// snapshot is every file below a directory with its content, and the keys of the
-// store in it, whose own files tell when it was opened.
+// snapshot returns every file below a directory with its content. For a store it
+// returns the keys, because its files show when it was opened.
 func snapshot(t *testing.T, dir string) string {
 	t.Helper()
 	var text strings.Builder
@@ -127,7 +127,7 @@ func TestDryRunJoinsNoGroup(t *testing.T) {
 	var stdout, stderr strings.Builder
 	status := Main(t.Context(), kind.All(), []string{"dry-run", s.file, "--json", "--for", "5m"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
 	got := outcome{status, stdout.String(), stderr.String()}
-	// A key in a transaction is its partition's own.
+	// In a transaction, each partition has its own keys.
 	if d := dryLines(t, got); got.status != exitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "live in Kafka") {
 		t.Errorf("%+v", got)
 	}

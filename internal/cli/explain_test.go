@@ -193,7 +193,7 @@ func TestSchemaIsJSON(t *testing.T) {
 
 func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	t.Parallel()
-	addr := servicestest.FreeAddr(t) // which nobody else has once it is closed
+	addr := servicestest.FreeAddr(t) // free again once the cluster is closed
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "clean"),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) { return net.Listen(network, addr) }))
 	if err != nil {

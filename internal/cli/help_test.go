@@ -19,8 +19,8 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// exampleDir makes a directory with all the files that examples speak of, and
-// the program's name on a path.
+// exampleDir creates a directory with all files that the examples mention, and a
+// path with the program's name.
 func exampleDir(t *testing.T) (dir, binaries string) {
 	t.Helper()
 	dir, binaries = t.TempDir(), t.TempDir()
@@ -60,7 +60,7 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 	return dir, binaries
 }
 
-// pipelinesExample is what the examples of pipelines speak of.
+// pipelinesExample is the configuration that the pipeline examples use.
 const pipelinesExample = `stores:
   ledger: { embedded: { path: ./ledger } }
 pipelines:
@@ -71,7 +71,7 @@ pipelines:
     sink: { file: { path: out.jsonl } }
 `
 
-// databaseFor makes an empty database, or one whose tables are there.
+// databaseFor creates a database, with or without tables.
 func databaseFor(t *testing.T, migrated bool) string {
 	t.Helper()
 	address := servers.Database(t)
@@ -96,8 +96,8 @@ func zipped(t *testing.T, text string) []byte {
 	return out.Bytes()
 }
 
-// addStores adds the stores that the examples of keys look into: seen as dedup
-// leaves one, ledger as a program does that keeps ids.
+// addStores adds the stores that the keys examples read: seen as dedup leaves it,
+// and ledger as a program with readable ids leaves it.
 func addStores(t *testing.T, dir string) {
 	t.Helper()
 	seen, err := logstore.Open(filepath.Join(dir, "seen"), &logstore.Options{Fsync: logstore.Never})
@@ -120,7 +120,7 @@ func addStores(t *testing.T, dir string) {
 	}
 }
 
-// addParked puts the messages aside that the examples of parked speak of.
+// addParked parks the messages that the parked examples mention.
 func addParked(t *testing.T, dir string) {
 	t.Helper()
 	letters, err := pipeline.OpenDeadLetterDir(filepath.Join(dir, "semel-parked"))
@@ -139,8 +139,9 @@ func addParked(t *testing.T, dir string) {
 	}
 }
 
-// Not parallel with other tests: a child that was forked and has not yet become
-// sh holds every file of this process, and with it the locks of their stores.
+// This must not run in parallel with other tests. A child that was forked and has
+// not yet become sh holds every file of this process, and with it the locks of
+// their stores.
 func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -184,7 +185,7 @@ func checkExamples(t *testing.T, path, examples string) {
 		shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
 		shell.Dir = dir
 		shell.Env = append(os.Environ(), "PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), programVariable+"=1", "DATABASE_URL="+database,
-			"GORACE=atexit_sleep_ms=0") // by default each program sleeps a second at its end
+			"GORACE=atexit_sleep_ms=0") // by default each program sleeps for a second when it ends
 		if output, err := shell.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", line, err, output)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// kafkaExample is what the examples of Kafka speak of.
+// kafkaExample is the configuration that the Kafka examples use.
 const kafkaExample = `pipelines:
   orders:
     source: { kafka: { brokers: ["127.0.0.1:9092"], topics: [orders], group: orders-once } }
@@ -19,8 +19,8 @@ const kafkaExample = `pipelines:
     sink: { kafka: { brokers: ["127.0.0.1:9092"], topic: clean } }
 `
 
-// kafkaWithATransaction starts a broker with the transaction of which the examples
-// speak under way, and returns its address.
+// kafkaWithATransaction starts a broker with the open transaction that the
+// examples mention. It returns the broker's address.
 func kafkaWithATransaction(t *testing.T) string {
 	t.Helper()
 	_, addr := fakeKafka(t)
@@ -36,7 +36,7 @@ func fakeKafka(t *testing.T) (*kfake.Cluster, string) {
 	t.Cleanup(cluster.Close)
 	addr := cluster.ListenAddrs()[0]
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID("orders-once/orders.web-1.1-0"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.TransactionTimeout(15*time.Minute)) // the broker's longest
+		kgo.TransactionTimeout(15*time.Minute)) // the broker's maximum
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestTransactionsAreShownAndAborted(t *testing.T) {
 	run(t, "", "kafka", "txn", "describe", "nobody", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
 }
 
-// TestATransactionThatHangsIsFoundAndEnded has the coordinator forget a
+// TestATransactionThatHangsIsFoundAndEnded makes the coordinator forget a
 // transaction.
 func TestATransactionThatHangsIsFoundAndEnded(t *testing.T) {
 	t.Parallel()

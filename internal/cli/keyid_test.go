@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// An id in JSON is read back as the same id, whatever bytes it has, so that an
-// export never merges two.
+// An id in JSON is read back as the same id, whatever its bytes, so that an
+// export never makes two ids equal.
 func FuzzJSONIDsReadBack(f *testing.F) {
 	for _, id := range []string{
 		"plain", "42", "\x00n42", "\x00s\x00", "\xff", "\x00t", "\x00c\x01a\x04\x00n-1", "\x00c\x03\x00c\x01\x01a",

@@ -16,7 +16,7 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// fill makes a store and hands it to use.
+// fill creates a store and passes it to use.
 func fill(t *testing.T, use func(ctx context.Context, store *logstore.Store)) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "store")
@@ -44,7 +44,7 @@ func claim(t *testing.T, store *logstore.Store, request semel.ClaimRequest) seme
 	return answers[0].Claim.Token
 }
 
-// addUnknown leaves a key whose outcome is unknown.
+// addUnknown adds a key whose outcome is unknown.
 func addUnknown(t *testing.T, store *logstore.Store, id string) {
 	t.Helper()
 	token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Hold: true})
@@ -55,8 +55,8 @@ func addUnknown(t *testing.T, store *logstore.Store, id string) {
 	}
 }
 
-// mixedStore has the string "42" and the number 42, done; order-1, done with a
-// result; and order-2, unknown.
+// mixedStore has four keys. The string "42" and the number 42 are done, order-1
+// is done with a result, and order-2 is unknown.
 func mixedStore(t *testing.T) string {
 	return fill(t, func(ctx context.Context, store *logstore.Store) {
 		claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "42"}, Done: true})
@@ -354,7 +354,7 @@ func TestImportFromASilentPipeIsInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stdin.Close()
-	defer other.Close() // only now: until then the import waits for more
+	defer other.Close() // only now, because the import waits for more input until then
 	if _, err := other.WriteString(`{"id":"x"}` + "\n" + `{"id":`); err != nil {
 		t.Fatal(err)
 	}

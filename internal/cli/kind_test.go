@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel/internal/kind/kindtest/toy"
 )
 
-// TestAKindIsOnePackageAndOneLineInAList has every verb work with kinds of which the
-// program knows no more than that.
+// TestAKindIsOnePackageAndOneLineInAList runs every verb with kinds that the
+// program knows only from such a package and line.
 func TestAKindIsOnePackageAndOneLineInAList(t *testing.T) {
 	t.Parallel()
 	kinds := kind.All()

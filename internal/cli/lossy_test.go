@@ -9,8 +9,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// A filter alone drops what it mistakes, no more than it says, and every verb
-// says so.
+// A filter alone drops new messages at no more than its stated rate, and every
+// verb says so.
 func TestLossyPipelines(t *testing.T) {
 	t.Parallel()
 	redis := servers.Redis(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestAVerbForOneStoreWantsNothingOfTheOthers runs each verb that names one store
-// on a machine that has the variables and files of that store alone.
+// on a machine that has only the variables and files of that store.
 func TestAVerbForOneStoreWantsNothingOfTheOthers(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `

@@ -20,12 +20,12 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// target is a webhook that refuses ids, each request of which is noted.
+// target is a webhook that refuses some ids and records every request.
 type target struct {
 	*httptest.Server
 	mu       sync.Mutex
 	refused  map[string]bool
-	accepted []string // id and how often it was redriven
+	accepted []string // id and redrive count
 }
 
 func newTarget(t *testing.T, refused ...string) *target {
@@ -62,8 +62,8 @@ func (w *target) seen() string {
 	return strings.Join(w.accepted, " ")
 }
 
-// parkedConfig writes a configuration from a file to a webhook, with a store,
-// and a dead-letter store in a directory unless one is named.
+// parkedConfig writes a configuration with a store and a file-to-webhook
+// pipeline. Messages are parked in a directory unless another place is named.
 func parkedConfig(t *testing.T, w *target, stores, store, more string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,7 +86,7 @@ pipelines:
 `, stores, store, w.URL, more))
 }
 
-// asides returns what parked ls --json prints, by id of the message.
+// asides returns the output of parked ls --json, by message id.
 func asides(t *testing.T, file string) map[string]asideLine {
 	t.Helper()
 	got := run(t, "", "parked", "ls", "--config", file, "--json", "--quiet")
@@ -172,7 +172,7 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	if got = parked("retry", "--all", "--json"); got.status != exitDone || got.stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.seen() != seen {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
-	// Somebody knows that a message had its effect.
+	// An operator knows that a message had its effect.
 	park(t, file, pipeline.Parked{ID: "other", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m7"}, Reason: "unknown", Error: "no answer"})
 	if got = parked("done", "--parked-for", "unknown", "--reason", "the bank has it"); got.status != exitDone || !strings.Contains(got.stdout, "other  hooks  m7: done\n") {
 		t.Errorf("%+v", got)
@@ -223,7 +223,7 @@ func TestAParkedFileThatCannotBeReadKeepsNobodyFromTheRest(t *testing.T) {
 	}
 }
 
-// park puts a message aside where the first pipeline of a configuration does.
+// park parks a message in the place of the first pipeline of a configuration.
 func park(t *testing.T, file string, list ...pipeline.Parked) {
 	t.Helper()
 	conf, err := kind.All().Read(file, noEnv)
@@ -263,19 +263,19 @@ func TestParkedFlagsAreChecked(t *testing.T) {
 	}
 }
 
-// background runs the program until stop, which returns how it ended.
+// background runs the program until stop, which returns its outcome.
 func background(t *testing.T, args ...string) (stop func() outcome) {
 	t.Helper()
 	return backgroundIn(t, noEnv, args...)
 }
 
-// backgroundIn is background in an environment.
+// backgroundIn is background with an environment.
 func backgroundIn(t *testing.T, env func(string) string, args ...string) (stop func() outcome) {
 	t.Helper()
 	return backgroundUntil(t, "running", env, args...)
 }
 
-// backgroundUntil is backgroundIn that returns when a word was logged.
+// backgroundUntil is backgroundIn, but returns after a word was logged.
 func backgroundUntil(t *testing.T, word string, env func(string) string, args ...string) (stop func() outcome) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -299,7 +299,7 @@ func backgroundUntil(t *testing.T, word string, env func(string) string, args ..
 	return stop
 }
 
-// lineWatch passes what is written on.
+// lineWatch passes on what is written.
 type lineWatch struct {
 	lines chan string
 	mu    sync.Mutex

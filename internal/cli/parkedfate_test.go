@@ -22,14 +22,15 @@ import (
 	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
-// parkedPlaces are the settings of where messages are parked that wait there for a
-// redrive. Those in a Kafka topic are written back: see
+// parkedPlaces are the settings of the places in which parked messages wait for a
+// redrive. Messages in a Kafka topic are written back instead; see
 // TestRetryTellsWhoSettledAMessageInATopic.
 func parkedPlaces() map[string]string {
 	return map[string]string{"directory": "{ path: aside }", "database": "{ store: db }"}
 }
 
-// fateConfig writes a configuration whose one pipeline, hooks, has these settings.
+// fateConfig writes a configuration with one pipeline, hooks, that has these
+// settings.
 func fateConfig(t *testing.T, dsn, settings string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +50,8 @@ pipelines:
 `, dsn, settings))
 }
 
-// outcomes returns what a retry printed, without the id at the beginning of lines.
+// outcomes returns the output of a retry, without the id at the start of each
+// line.
 func outcomes(t *testing.T, stdout string) (list []string) {
 	t.Helper()
 	for line := range strings.Lines(stdout) {
@@ -63,8 +65,8 @@ func outcomes(t *testing.T, stdout string) (list []string) {
 	return list
 }
 
-// TestRetryTellsWhoSettledAMessageBeforeIt has an operator give a message up while
-// a retry waits for it. The keys are in memory, so that nobody processes it.
+// TestRetryTellsWhoSettledAMessageBeforeIt has an operator skip a message while a
+// retry waits for it. The keys are in memory, so that no pipeline processes it.
 func TestRetryTellsWhoSettledAMessageBeforeIt(t *testing.T) {
 	t.Parallel()
 	for place, parked := range parkedPlaces() {
@@ -98,9 +100,9 @@ func TestRetryTellsWhoSettledAMessageBeforeIt(t *testing.T) {
 	}
 }
 
-// TestRetryProcessesTheRestWhereAnOperatorTookOneOut has an operator skip one of two
-// messages while a retry waits for whoever runs the pipeline. Nobody does: the skip
-// must not be taken for a sign of it.
+// TestRetryProcessesTheRestWhereAnOperatorTookOneOut has an operator skip one of
+// two messages while a retry waits for a process that runs the pipeline. There is
+// none, and the skip must not be mistaken for one.
 func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 	t.Parallel()
 	for place, parked := range parkedPlaces() {
@@ -126,7 +128,7 @@ func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 	}
 }
 
-// takeAway removes a message without a word in the audit log, as by hand.
+// takeAway removes a message without an audit log entry, as by hand.
 func takeAway(t *testing.T, file, id string) {
 	t.Helper()
 	conf, err := kind.All().Read(file, noEnv)
@@ -177,8 +179,8 @@ func TestRetryTellsOfAnEffectThatASkipCameTooLateFor(t *testing.T) {
 	}
 }
 
-// TestRetryTellsCopiesOfOneKeyApart retries two parked copies of one key together,
-// wherever they are parked and however the pipeline commits.
+// TestRetryTellsCopiesOfOneKeyApart retries two parked copies of one key
+// together, in every place and with every commit mode.
 func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 	t.Parallel()
 	sessions := map[string]struct {
@@ -229,8 +231,8 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 
 func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }
 
-// TestRetryTellsWhoSettledAMessageInATopic skips a message between the moment at
-// which a retry lists it and the one at which it writes it back.
+// TestRetryTellsWhoSettledAMessageInATopic skips a message after a retry has
+// listed it and before the retry writes it back.
 func TestRetryTellsWhoSettledAMessageInATopic(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "events", "dead"))

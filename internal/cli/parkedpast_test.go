@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// asideFor is a message that was put aside this long ago.
+// asideFor returns a message that was parked this long ago.
 func asideFor(id, key string, age time.Duration) pipeline.Parked {
 	return pipeline.Parked{
 		ID: id, Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: key}, Reason: "attempts", Error: "no answer",
@@ -58,16 +58,16 @@ func TestRetryLeavesWhatWasPutAsideBeforeTheWindow(t *testing.T) {
 	}
 }
 
-// TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes has keys that expire by the
-// times of messages: a message that was put aside today may be of last month.
+// TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes has keys that expire by
+// message time. A message that was parked today may be from last month.
 func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	now := time.Now()
 	for name, one := range map[string]struct {
 		time           string
-		aside, message time.Duration // ages; 0 is none
-		want           string        // "" redrives it
+		aside, message time.Duration // ages; 0 means none
+		want           string        // "" means that it is redriven
 	}{
 		"event, of long ago":             {"event", time.Hour, 8 * day, "older"},
 		"event, of today":                {"event", time.Hour, 2 * time.Hour, ""},

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestWhatARenamedPipelinePutAsideIsNotHidden renames a pipeline that put messages
-// aside, and adds another one that uses the same directory.
+// TestWhatARenamedPipelinePutAsideIsNotHidden renames a pipeline that has parked
+// messages, and adds another one that uses the same directory.
 func TestWhatARenamedPipelinePutAsideIsNotHidden(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1", "m2", "m3")

@@ -16,8 +16,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// kafkaTopics is a Kafka with the topics orders and clean, of which clean takes
-// small records alone.
+// kafkaTopics is a Kafka cluster with the topics orders and clean. clean accepts
+// only small records.
 type kafkaTopics struct {
 	*testing.T
 	addr   string
@@ -55,7 +55,7 @@ func (k *kafkaTopics) send(keys []string, size int) {
 	}
 }
 
-// count returns how often a topic has a record with a key.
+// count returns how many records with a key a topic has.
 func (k *kafkaTopics) count(topic, key string) (n int) {
 	k.Helper()
 	err := kafkaio.ReadAll(k.Context(), []kgo.Opt{kgo.SeedBrokers(k.addr)}, []string{topic}, func(r *kgo.Record) bool {
@@ -70,7 +70,7 @@ func (k *kafkaTopics) count(topic, key string) (n int) {
 	return n
 }
 
-// becomes waits until something is so.
+// becomes waits until a condition holds.
 func (k *kafkaTopics) becomes(what string, is func() bool) {
 	k.Helper()
 	for deadline := time.Now().Add(5 * time.Minute); !is(); {
@@ -111,7 +111,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		t.Errorf("before the first run: %+v", got)
 	}
 	k.send([]string{"small", "small", ""}, 10)
-	k.send([]string{"huge", "huge"}, 5000) // which clean does not take
+	k.send([]string{"huge", "huge"}, 5000) // too large for clean
 	stop := background(t, "run", file, "--admin", "off")
 	var list []asideLine
 	var last outcome
@@ -167,7 +167,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		t.Errorf("%+v", got)
 	}
 
-	// What was too large fits now.
+	// The record that was too large fits now.
 	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, "clean"); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func testParkedInATopic(k *kafkaTopics) {
 	if got := parked("retry", "--all"); got.status != exitDone || !strings.Contains(got.stdout, none+"  orders  (no key): redriven: ") {
 		t.Errorf("%+v", got)
 	}
-	// Without a key it is put aside again, under another id.
+	// Without a key it is parked again, under another id.
 	k.becomes("it is put aside again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
 	if err := produceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
 		t.Fatal(err)
@@ -216,8 +216,8 @@ func TestParkedInATopicOfNoBroker(t *testing.T) {
 	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, exitFailed, "open what orders put aside: ")
 }
 
-// TestAnotherBrokerDoesNotKeepFromTheRest has one pipeline with a Kafka that does
-// not answer before one with messages in a directory.
+// TestAnotherBrokerDoesNotKeepFromTheRest has two pipelines. The Kafka cluster of
+// the first does not answer; the second has messages in a directory.
 func TestAnotherBrokerDoesNotKeepFromTheRest(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t)
@@ -245,7 +245,7 @@ func TestAnotherBrokerDoesNotKeepFromTheRest(t *testing.T) {
 	parked("parked", "ls", "--pipeline", "hooks").check(t, exitDone, "0 messages put aside")
 }
 
-// TestParkedInATopicWithKeysInAStore settles what carries its key.
+// TestParkedInATopicWithKeysInAStore settles messages that carry their keys.
 func TestParkedInATopicWithKeysInAStore(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "events", "dead"))
@@ -295,7 +295,7 @@ pipelines:
 	stop = background(t, "run", file)
 	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.seen(), "m2 m1") })
 	stop().check(t, exitDone, `"ended"`)
-	// What does not say where it came from has no place to go back to.
+	// A record without an origin cannot be written back.
 	if err := produceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// copyConfig is a pipeline from a file to a file.
+// copyConfig is a file-to-file pipeline.
 func copyConfig(t *testing.T, source, more string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -182,8 +182,8 @@ func TestRunAnswersProbes(t *testing.T) {
 	}
 }
 
-// TestProbesShowNothingOfMessages asks a pipeline whether it is ready while a
-// message meets a server that is down: that of its store, or its sink's.
+// TestProbesShowNothingOfMessages probes the readiness of a pipeline while a
+// message waits for a server that is down: that of its store, or of its sink.
 func TestProbesShowNothingOfMessages(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7f3a"
@@ -228,7 +228,7 @@ pipelines:
 func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:4195")
-	if err == nil { // else somebody else has it, which is as good
+	if err == nil { // otherwise another program has it, which is as good
 		defer listener.Close()
 	}
 	run(t, "", "run", copyConfig(t, "", ""), "--log-format", "text").check(t, exitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
@@ -293,7 +293,7 @@ func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
 	run(t, "", "run", file).check(t, exitUsage, "admin: tls: ", "key.pem")
 }
 
-// certify makes a certificate for this machine in a directory.
+// certify creates a certificate for this machine in a directory.
 func certify(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

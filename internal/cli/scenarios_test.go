@@ -21,7 +21,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// distinct is how many events a scenario is given, each of them twice.
+// distinct is the number of different events in a scenario. Each is sent twice.
 const distinct = 10
 
 func eventText(i int) string {
@@ -37,7 +37,7 @@ type stage struct {
 
 func (s *stage) getenv(name string) string { return s.env[name] }
 
-// openScenario prints a scenario into a directory of its own.
+// openScenario prints a scenario into its own directory.
 func openScenario(t *testing.T, name string, env map[string]string) *stage {
 	t.Helper()
 	s := &stage{t, filepath.Join(t.TempDir(), "semel.yaml"), env}
@@ -83,8 +83,8 @@ func (s *stage) query(sql string) (rows []string) {
 	return rows
 }
 
-// until runs the pipelines until results has all there can be, and a while
-// longer, in which none may come.
+// until runs the pipelines until results returns all expected results. It then
+// waits a while, in which no more may arrive.
 func (s *stage) until(results func() []string, want []string) {
 	s.Helper()
 	stop := backgroundIn(s.T, s.getenv, "run", s.file, "--admin", "off")
@@ -183,7 +183,7 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 	})
 }
 
-// committed returns what a reader of committed records has of a topic by now.
+// committed returns what a read_committed reader has read of a topic so far.
 func committed(t *testing.T, brokers, topic string) func() []string {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -202,7 +202,7 @@ func committed(t *testing.T, brokers, topic string) func() []string {
 	}
 }
 
-// journal is a target that notes every body.
+// journal is a target that records every body.
 type journal struct{ *target }
 
 func newJournal(t *testing.T) journal {

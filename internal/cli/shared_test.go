@@ -22,8 +22,8 @@ import (
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// sharedConfig writes a configuration of every kind of store on real servers
-// and returns its name. The tables are made.
+// sharedConfig writes a configuration with every kind of store on real servers,
+// with tables. It returns the file name.
 func sharedConfig(t *testing.T) string {
 	t.Helper()
 	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf(`
@@ -42,7 +42,7 @@ stores:
 	return file
 }
 
-// leaveUnknown leaves a key whose outcome is unknown in a store.
+// leaveUnknown adds a key whose outcome is unknown to a store.
 func leaveUnknown(t *testing.T, file, store, id string) {
 	t.Helper()
 	conf, err := kind.All().Read(file, noEnv)
@@ -114,8 +114,8 @@ func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
 	}
 }
 
-// TestChangesInSharedStoresAreInTheAuditLogThere reads the logs as the people
-// would whose servers these are.
+// TestChangesInSharedStoresAreInTheAuditLogThere reads the logs as the operators
+// of these servers would.
 func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 	t.Parallel()
 	file := sharedConfig(t)
@@ -224,8 +224,8 @@ func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
 	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, exitDone)
 }
 
-// TestMigrationGivesUpWaitingForALock migrates while another runner stands
-// still, or the server does.
+// TestMigrationGivesUpWaitingForALock migrates while another migration, or the
+// server, hangs.
 func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)
@@ -307,8 +307,8 @@ func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
 	run(t, old, "keys", "import", "--config", file).check(t, exitDone, "read 1  imported 0  already there 0  expired 1\n")
 }
 
-// TestKeysAreNotMarkedByAStackThatForgetsThem: under "pass" a stack says fresh to
-// all while the store that decides does not answer.
+// TestKeysAreNotMarkedByAStackThatForgetsThem: with "pass", a stack answers Fresh
+// to every claim while the store that decides does not answer.
 func TestKeysAreNotMarkedByAStackThatForgetsThem(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

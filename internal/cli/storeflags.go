@@ -185,8 +185,8 @@ func (f *storeFlags) withStore(ctx context.Context, a *app, use func(semel.Store
 func (f *storeFlags) open(ctx context.Context, a *app) (*wiring.Opened, error) {
 	for _, s := range f.conf.Stack(f.found.Name) {
 		if spec, ok := s.Spec.(*tiered.Store); ok && spec.OnStoreError == "pass" {
-			// With pass, a failed write would go unnoticed. A command that marks keys
-			// must see the error.
+			// Under pass, messages are processed without a record while the store is
+			// down. A command that marks keys must get the error instead.
 			spec.OnStoreError = "stop"
 		}
 	}

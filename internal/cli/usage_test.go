@@ -16,7 +16,7 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 	absent := filepath.Join(dir, "absent")
 	for _, test := range []struct {
 		args []string
-		want []string // the beginning of each line
+		want []string // the start of each line
 	}{
 		{
 			[]string{"dedup", "--on-missing", "fial", "--on-mismatch", "foo", "--format", "xml", "--key", "a..b", "--window", "-3s", "--lossy=2", absent},

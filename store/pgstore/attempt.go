@@ -21,8 +21,8 @@ type batch struct {
 	run      effect
 	// queue is the effect as statements, if it is nothing else.
 	queue TxQueueFunc
-	// doubt says why an earlier attempt may have been committed. It is nil if no
-	// attempt may have been.
+	// doubt says why an earlier attempt may have been committed. It is nil if none
+	// may have been.
 	doubt error
 }
 
@@ -45,13 +45,13 @@ type attemptError struct {
 	stage stage
 	// retry: the server rolled the transaction back because of another one.
 	retry bool
-	// whole: no single call is the cause, so that an attempt with each call alone
-	// is of no use.
+	// whole: no single call is the cause, so repeating each call alone does not
+	// help.
 	whole bool
-	todo  []int // the calls that have no outcome yet
+	todo  []int // the calls without an outcome so far
 }
 
-// errHeld: a transaction that has not ended holds one of the keys.
+// errHeld: an open transaction holds one of the keys.
 var errHeld = errors.New("held by a transaction that has not ended")
 
 // all decides calls with different keys, in one transaction, or in smaller ones if
@@ -133,7 +133,8 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	if err := u.decide(ctx, reqs, answers, optimistic()); err != nil {
 		return b.unclaimed(todo, err)
 	}
-	// The claim waited for the transactions that held the keys: its answer is final.
+	// The claim waited for the transactions that held the keys, so its answer is
+	// final.
 	b.doubt = nil
 	elapsed := time.Since(asked)
 	items := make([]semel.BatchItem, len(todo))
@@ -206,7 +207,7 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 	return nil
 }
 
-// committed gives fresh items their outcomes.
+// committed sets the outcomes of fresh items.
 func (b *batch) committed(fresh []*semel.BatchItem, all []kept, asked time.Time) {
 	for _, item := range fresh {
 		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: item.Err}
@@ -236,8 +237,8 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 	}
 }
 
-// record stores a permanent error as the result of its key, in a transaction of its
-// own, because what the effect had written is rolled back by then. If another
+// record stores a permanent error as the result of its key. It uses its own
+// transaction, because the effect's writes are already rolled back. If another
 // delivery was decided in between, that decision is the outcome.
 func (b *batch) record(ctx context.Context, call *semel.Call, failure error) semel.BatchOutcome {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.g.commitTimeout)
@@ -256,8 +257,8 @@ func (b *batch) record(ctx context.Context, call *semel.Call, failure error) sem
 	return out
 }
 
-// inParts decides all calls, with at most so many in a transaction. A key that occurs
-// again is decided after its first call has an outcome.
+// inParts decides all calls, with at most most calls in a transaction. A repeated
+// key is decided after its first call has an outcome.
 func (b *batch) inParts(ctx context.Context, most int) {
 	todo := make([]int, len(b.calls))
 	for i := range todo {
@@ -282,9 +283,9 @@ func (b *batch) inParts(ctx context.Context, most int) {
 	}
 }
 
-// quick sends claims and statements as one transaction, which the server begins and
-// commits by itself. It decides nothing if a key is known, or if the effect needs a
-// transaction that is begun before it.
+// quick sends claims and statements as one implicit transaction, which the server
+// begins and commits by itself. It decides nothing if a key is known, or if the
+// effect needs an explicit transaction.
 func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest, todo []int, asked time.Time) (s *attemptError, decided bool) {
 	sql, args := u.optimisticInsert(reqs)
 	if sql == "" {
@@ -306,7 +307,8 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	if ctx.Err() != nil {
 		return b.unclaimed(todo, causeOf(ctx)), true
 	}
-	// What is sent may be committed: canceling it would only leave the outcome unknown.
+	// The statements may be committed. Canceling would only make the outcome
+	// unknown.
 	sent, cancel := outlasting(ctx, b.g.commitTimeout)
 	defer cancel()
 	br := u.conn.SendBatch(sent, &statements)
@@ -336,9 +338,9 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	return nil, true
 }
 
-// needsTransaction reports whether an effect needs a transaction that is begun
-// before it: an item has failed or has a result to store, callbacks must see the
-// answers before the commit, or a statement may end what the server began by itself.
+// needsTransaction reports whether an effect needs an explicit transaction. It
+// does if an item has failed or has a result to store, if callbacks must see the
+// answers before the commit, or if a statement may end the implicit transaction.
 func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.BatchItem) bool {
 	for _, item := range fresh {
 		if item.Err != nil || item.Data != nil {
@@ -355,7 +357,7 @@ func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.BatchItem) b
 	return false
 }
 
-// outlasting returns a context that ends a timeout after ctx does. The caller must
+// outlasting returns a context that ends timeout after ctx ends. The caller must
 // call cancel.
 func outlasting(ctx context.Context, timeout time.Duration) (_ context.Context, cancel context.CancelFunc) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))

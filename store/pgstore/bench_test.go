@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// benchServer is as a server for this load would be configured.
+// benchServer is configured like a server for this load.
 func benchServer(b *testing.B) string {
 	b.Helper()
 	return servicestest.StartPostgres(b, &services.PostgresOptions{Settings: map[string]string{
@@ -49,7 +49,7 @@ func benchStore(b *testing.B, conns int32, opts *Options) (*Store, *pgxpool.Pool
 	return s, p
 }
 
-// uuidText returns 36 characters, as most ids are.
+// uuidText returns 36 characters, like most ids.
 func uuidText() string {
 	var u [16]byte
 	rand.Read(u[:])
@@ -68,7 +68,7 @@ func requests(n int, done bool) []semel.ClaimRequest {
 	return reqs
 }
 
-// perSecond reports how many of something n operations did.
+// perSecond reports items per second, with each items in one operation.
 func perSecond(b *testing.B, each int) {
 	b.ReportMetric(float64(b.N*each)/b.Elapsed().Seconds(), "keys/s")
 }
@@ -156,7 +156,7 @@ func hotShare(b *testing.B, p *pgxpool.Pool) float64 {
 	return share
 }
 
-// BenchmarkPeers is what the figures above are held against.
+// BenchmarkPeers measures the baseline for the benchmarks above.
 func BenchmarkPeers(b *testing.B) {
 	b.Run("copy into the same table", func(b *testing.B) {
 		_, p := benchStore(b, 2, nil)
@@ -214,10 +214,10 @@ func BenchmarkJoined(b *testing.B) {
 	}
 }
 
-// BenchmarkCleanup claims new ids in batches, in every form of clean-up, and
-// reports keys a second and the 99th percentile of a call: with and without a
-// clean-up that goes on all the time. Windows are over soon, so that all of it
-// is to be forgotten. Each round of b.N is one call of each of 4 workers.
+// BenchmarkCleanup claims new ids in batches, in every form of clean-up. It
+// reports keys per second and the 99th percentile of a call, with and without a
+// continuous clean-up. Windows are short, so that all keys expire. Each round of
+// b.N is one call of each of 4 workers.
 func BenchmarkCleanup(b *testing.B) {
 	for _, form := range []Cleanup{CleanupDelete, CleanupMessageTime} {
 		for _, cleaning := range []bool{false, true} {
@@ -237,7 +237,7 @@ func benchmarkCleanup(b *testing.B, form Cleanup, cleaning bool) {
 		b.Fatal(err)
 	}
 	if form == CleanupDelete {
-		// It leaves rows for a minute, longer than this takes.
+		// A clean-up leaves rows for a minute, which is longer than this takes.
 		_, err := s.pool.Exec(b.Context(), `INSERT INTO semel_keys (key, until, seen)
 			SELECT gen_random_uuid(), clock_timestamp() - interval '2 minutes', clock_timestamp() - interval '3 minutes' FROM generate_series(1, 200000)`)
 		if err != nil {
@@ -259,7 +259,7 @@ func benchmarkCleanup(b *testing.B, form Cleanup, cleaning bool) {
 				if gone.Add(n); err != nil && ctx.Err() == nil {
 					b.Error(err)
 				}
-				_ = sleep(ctx, 10*time.Millisecond) // until ctx ends at the most
+				_ = sleep(ctx, 10*time.Millisecond) // at most until ctx ends
 			}
 		})
 	}

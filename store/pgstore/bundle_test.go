@@ -16,13 +16,13 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// bundle is a store on a database of its own, with what tests ask of it.
+// bundle is a store on its own database, with helpers for tests.
 type bundle struct {
 	*Store
 	t testing.TB
 }
 
-// opened makes the tables in a new database of the shared server and opens a
+// opened creates the tables in a new database of the shared server and opens a
 // store on them.
 func opened(t testing.TB, opts *Options) *bundle {
 	t.Helper()
@@ -35,7 +35,7 @@ func openedAt(t testing.TB, address string, opts *Options) *bundle {
 	return openAt(t, address, opts)
 }
 
-// openAt opens a store where the tables are.
+// openAt opens a store on existing tables.
 func openAt(t testing.TB, address string, opts *Options) *bundle {
 	t.Helper()
 	s, err := New(t.Context(), pool(t, address), opts)
@@ -45,7 +45,7 @@ func openAt(t testing.TB, address string, opts *Options) *bundle {
 	return &bundle{s, t}
 }
 
-// exec runs a statement behind the store's back.
+// exec runs a statement outside of the store.
 func (b *bundle) exec(sql string, args ...any) {
 	b.t.Helper()
 	if _, err := b.pool.Exec(b.t.Context(), sql, args...); err != nil {
@@ -53,7 +53,7 @@ func (b *bundle) exec(sql string, args ...any) {
 	}
 }
 
-// number asks for one number.
+// number reads one number.
 func (b *bundle) number(sql string, args ...any) (n int64) {
 	b.t.Helper()
 	if err := b.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
@@ -78,7 +78,7 @@ func (b *bundle) ask(ctx context.Context, keys ...int) ([]semel.ClaimAnswer, err
 	return answers, b.Claim(ctx, reqs, answers)
 }
 
-// want claims keys and wants one decision for all.
+// want claims keys and expects the same decision for all.
 func (b *bundle) want(decision semel.Decision, keys ...int) []semel.ClaimAnswer {
 	b.t.Helper()
 	answers, err := b.ask(context.Background(), keys...)
@@ -103,7 +103,7 @@ func (b *bundle) complete(n int, a semel.ClaimAnswer, window time.Duration) {
 	}
 }
 
-// release gives a key back that was granted.
+// release releases a granted key.
 func (b *bundle) release(n int, a semel.ClaimAnswer, unknown bool) {
 	b.t.Helper()
 	errs := make([]error, 1)
@@ -113,8 +113,8 @@ func (b *bundle) release(n int, a semel.ClaimAnswer, unknown bool) {
 	}
 }
 
-// begin begins a transaction that ends with the test at the latest: an open one
-// keeps its connection, and the pool waits for that.
+// begin begins a transaction. It ends with the test at the latest, because an
+// open transaction keeps its connection and the pool waits for that.
 func (b *bundle) begin() pgx.Tx {
 	b.t.Helper()
 	tx, err := b.pool.Begin(b.t.Context())
@@ -125,7 +125,7 @@ func (b *bundle) begin() pgx.Tx {
 	return tx
 }
 
-// waiting reports how many sessions of a database wait for a lock.
+// waiting returns the number of sessions of a database that wait for a lock.
 func waiting(t testing.TB, p *pgxpool.Pool) (n int) {
 	t.Helper()
 	err := p.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
@@ -135,7 +135,7 @@ func waiting(t testing.TB, p *pgxpool.Pool) (n int) {
 	return n
 }
 
-// newRole makes a role without rights, which is gone when the test ends.
+// newRole creates a role without privileges. It is dropped when the test ends.
 func newRole(t testing.TB, b *bundle) string {
 	t.Helper()
 	name := "r" + strings.ToLower(cryptorand.Text()[:10])
@@ -153,7 +153,7 @@ func newRole(t testing.TB, b *bundle) string {
 // as changes the user in an address.
 func as(address, user string) string { return strings.Replace(address, "postgres@", user+"@", 1) }
 
-// finding examines a store and returns what it says of a subject.
+// finding examines a store and returns the finding about a subject.
 func finding(t testing.TB, s *Store, subject string) semel.Finding {
 	t.Helper()
 	findings, err := s.Examine(context.Background())

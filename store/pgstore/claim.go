@@ -16,20 +16,20 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-// maxStatement is the most keys that one statement decides. A call with more
-// takes several, each with a commit of its own.
+// maxStatement is the maximum number of keys that one statement decides. A larger
+// call takes several statements, each with its own commit.
 const maxStatement = 4096
 
-// maxRounds is how often a call goes back to a key that others change under its
-// hands, before it gives up.
+// maxRounds is how often a call returns to a key that others change concurrently,
+// before it gives up.
 const maxRounds = 100
 
-// Claim implements [semel.Store]. Where all keys are new it blocks for one
-// statement, whose commit is durable when it returns. Else it reads the keys
-// that were known, and changes those whose lease or window has ended.
+// Claim implements [semel.Store]. If all keys are new, it blocks for one
+// statement, whose commit is durable when Claim returns. Otherwise it also reads
+// the known keys and changes those whose lease or window has ended.
 //
-// A key that a transaction elsewhere is about to write is waited for, as long
-// as Options.LockWait.
+// If another transaction is about to write a key, Claim waits for up to
+// Options.LockWait.
 func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	if err := s.enter("claim", len(reqs), len(answers)); err != nil {
 		return err
@@ -41,13 +41,13 @@ func (s *Store) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []
 	return nil
 }
 
-// session is where statements go: to any connection of the pool, each a
-// transaction of its own, or all into one transaction.
+// session is where statements are sent. Each statement goes to any pool
+// connection and is its own transaction, or all go into one transaction.
 type session struct {
 	*Store
 	q querier
-	// alone says that each statement is a transaction of its own, so that one
-	// that was rolled back may be sent again.
+	// alone means that each statement is its own transaction, so that it may be
+	// sent again after a rollback.
 	alone bool
 	// lockWait is the lock_timeout of each statement.
 	lockWait string
@@ -59,7 +59,7 @@ func (s *Store) onPool() session {
 
 func lockTimeout(d time.Duration) string { return fmt.Sprintf("%dms", max(d.Milliseconds(), 1)) }
 
-// run sends a statement, again where that is allowed.
+// run sends a statement and repeats it if that is allowed.
 func (s session) run(ctx context.Context, send func() error) error {
 	if s.alone {
 		return s.repeat(ctx, send)
@@ -67,13 +67,13 @@ func (s session) run(ctx context.Context, send func() error) error {
 	return rolledBack(send())
 }
 
-// asked is the requests of one call for one key, in the order of the call.
+// asked holds the requests of one call for one key, in the order of the call.
 type asked struct {
 	key   semel.Digest
-	which []int // requests that are not answered yet
+	which []int // requests without an answer so far
 }
 
-// claims is one call.
+// claims is one call of claim.
 type claims struct {
 	session
 	reqs    []semel.ClaimRequest
@@ -81,8 +81,8 @@ type claims struct {
 	owners  digest.Owners
 }
 
-// claim decides the requests of one call. Requests for one key are decided in
-// their order: the first by the table, the others by the row that it left.
+// claim decides the requests of one call. Requests for the same key are decided
+// in order: the first by the table, the others by the resulting row.
 func (s session) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	c := s.claims(reqs, answers)
 	all := c.sorted()
@@ -98,7 +98,8 @@ func (s session) claims(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) 
 	return &claims{s, reqs, answers, digest.Owners{Hasher: s.hasher.Hasher}}
 }
 
-// sorted returns the keys of valid requests in order, and answers the others.
+// sorted returns the keys of valid requests in order, and answers the invalid
+// ones.
 func (c *claims) sorted() []asked {
 	memo := c.hasher.memo()
 	all := make([]asked, 0, len(c.reqs))
@@ -118,7 +119,7 @@ func (c *claims) sorted() []asked {
 	return fold(all)
 }
 
-// fold joins neighbours with one key.
+// fold joins neighbours with the same key.
 func fold(all []asked) []asked {
 	if len(all) == 0 {
 		return all
@@ -134,7 +135,7 @@ func fold(all []asked) []asked {
 	return kept
 }
 
-// find returns the key's place among sorted ones.
+// find returns the entry of a key in a sorted list.
 func find(all []asked, key semel.Digest) *asked {
 	i, ok := slices.BinarySearchFunc(all, key, func(a asked, k semel.Digest) int { return bytes.Compare(a.key[:], k[:]) })
 	if !ok {
@@ -143,13 +144,13 @@ func find(all []asked, key semel.Digest) *asked {
 	return &all[i]
 }
 
-// openTransaction stands for the holder of a key that a transaction has claimed:
-// nobody can read what that transaction wrote before it commits.
+// openTransaction is the holder's name for a key that an open transaction has
+// claimed. What that transaction wrote cannot be read before it commits.
 const openTransaction = "a transaction that has not committed"
 
-// decide answers all requests for some keys. If another transaction holds one of them
-// for longer than the lock timeout, the others must not wait for it too. The keys are
-// then tried in ever smaller parts, until that key is alone and in flight.
+// decide answers all requests for some keys. If another transaction holds one of
+// them for longer than the lock timeout, the other keys must not wait for it.
+// decide then tries ever smaller parts, until that key is alone and in flight.
 func (c *claims) decide(ctx context.Context, keys []asked) error {
 	keys, err := c.rounds(ctx, keys)
 	switch {
@@ -170,9 +171,9 @@ func (c *claims) decide(ctx context.Context, keys []asked) error {
 	return part.decide(ctx, keys[half:])
 }
 
-// rounds answers requests, and returns the keys with those that it did not
-// answer because of an error. One round is enough unless others change the same
-// keys at the same moment.
+// rounds answers requests. It returns the keys whose requests it did not answer
+// because of an error. One round is enough unless others change the same keys
+// concurrently.
 func (c *claims) rounds(ctx context.Context, keys []asked) ([]asked, error) {
 	lookFirst := c.known.mostly()
 	for range maxRounds {
@@ -198,16 +199,16 @@ func (c *claims) rounds(ctx context.Context, keys []asked) ([]asked, error) {
 	return keys, fmt.Errorf("%d keys changed %d times under a claim: %w", len(keys), maxRounds, semel.ErrStoreUnavailable)
 }
 
-// open returns the keys with requests that are not answered.
+// open returns the keys with unanswered requests.
 func open(keys []asked) []asked {
 	return slices.DeleteFunc(keys, func(k asked) bool { return len(k.which) == 0 })
 }
 
-// share estimates which share of the keys that are claimed has a row already.
-// Where most have, to look first saves the attempt to insert; where most have
-// not, the attempt alone is enough. A wrong guess costs a statement.
+// share estimates the share of claimed keys that already have a row. If most have
+// one, reading first saves the attempt to insert. If most have none, the attempt
+// alone is enough. A wrong guess costs one statement.
 type share struct {
-	// parts in 1024, moved by an eighth of the way at each look.
+	// in 1/1024; each observation moves it by an eighth of the difference
 	parts atomic.Int32
 }
 
@@ -215,13 +216,13 @@ const wholeShare = 1024
 
 func (s *share) mostly() bool { return s.parts.Load() > wholeShare/2 }
 
-// saw learns from one statement: known of all keys had a row.
+// saw records one statement: known of all keys had a row.
 func (s *share) saw(known, all int) {
 	old := s.parts.Load()
 	s.parts.Store(old + (int32(wholeShare*known/all)-old)/8)
 }
 
-// insert makes the rows of keys that have none, for the first request of each.
+// insert creates the rows of keys without a row, for the first request of each.
 func (c *claims) insert(ctx context.Context, keys []asked) error {
 	if all, err := c.insertOptimistically(ctx, keys); all || err != nil {
 		return err
@@ -253,9 +254,9 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 	return err
 }
 
-// collect sends a statement and returns what scan makes of its rows. It
-// returns nothing unless all of it is committed: a statement that fails in the
-// middle has sent rows before.
+// collect sends a statement and returns its scanned rows. It returns nothing
+// unless the whole statement is committed: a statement that fails midway has
+// already sent rows.
 func collect[T any](ctx context.Context, s session, sql string, args []any, scan pgx.RowToFunc[T]) ([]T, error) {
 	var all []T
 	args = append([]any{s.lockWait}, args...)
@@ -273,15 +274,15 @@ func collect[T any](ctx context.Context, s session, sql string, args []any, scan
 	return all, nil
 }
 
-// grant answers the first request for a key with a row that is its own.
+// grant answers the first request for a key with its new row.
 func (c *claims) grant(k *asked, r *row) {
 	a := &c.answers[k.which[0]]
 	a.Decision, a.Claim = semel.Fresh, r.claim()
 	k.which = k.which[1:]
 }
 
-// settle answers requests for a key by its row as of a moment of the server,
-// up to one that must change the row.
+// settle answers requests for a key by its row at a server time, up to the first
+// request that must change the row.
 func (c *claims) settle(k *asked, r *row, now time.Time) {
 	for len(k.which) > 0 {
 		req, a := &c.reqs[k.which[0]], &c.answers[k.which[0]]
@@ -292,8 +293,8 @@ func (c *claims) settle(k *asked, r *row, now time.Time) {
 	}
 }
 
-// read looks at keys, answers what can be answered, and returns the changes to
-// rows that must be made first. A key without row stays open, unless it is late.
+// read reads the rows of keys and answers what it can. It returns the row changes
+// that must be made first. A key without a row stays open, unless it is late.
 func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, error) {
 	rows, now, err := c.rows(ctx, digestsOf(keys))
 	if err != nil {
@@ -317,8 +318,8 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 	return changes, nil
 }
 
-// rows reads the rows of different keys, as of one moment of the server. There
-// is one for each key, in any order, even if the table has none.
+// rows reads the rows of different keys at one server time. It returns one entry
+// for each key, in any order, even for keys without a row.
 func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
 	var now time.Time
 	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
@@ -328,8 +329,8 @@ func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]r
 	return rows, now, err
 }
 
-// put makes changes to rows that are still as they were read, and answers what
-// follows. The others stay open.
+// put changes rows that are still as they were read, and answers the resulting
+// requests. The others stay open.
 func (c *claims) put(ctx context.Context, keys []asked, changes []change) error {
 	var p putParams
 	for i := range changes {

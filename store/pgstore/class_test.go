@@ -13,8 +13,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// transactWays are the forms in which a guard runs an effect in a transaction
-// of its own.
+// transactWays are the ways in which a guard runs an effect in its own
+// transaction.
 var transactWays = map[string]func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error{
 	"DoCallTx": func(ctx context.Context, d *desk, call semel.Call, fn TxFunc) error {
 		_, err := d.DoCallTx(ctx, call, fn)
@@ -40,7 +40,7 @@ var transactWays = map[string]func(ctx context.Context, d *desk, call semel.Call
 	},
 }
 
-// statementWays are the forms whose effect is SQL.
+// statementWays are the ways that take an SQL effect.
 var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Call, sql string) error{
 	"TxQueueFunc": func(ctx context.Context, d *desk, call semel.Call, sql string) error {
 		_, err := d.queueOne(ctx, call, func(b *pgx.Batch) { b.Queue(sql) })
@@ -55,9 +55,10 @@ var statementWays = map[string]func(ctx context.Context, d *desk, call semel.Cal
 	},
 }
 
-// TestEachErrorOfATransactionHasItsClass makes each error happen that DoTx and
-// its kin document, by way of each of them. What only a lost answer to a commit
-// brings is in TestALostAnswerToTheCommitIsAskedForAgain.
+// TestEachErrorOfATransactionHasItsClass causes each error that DoTx and its
+// variants document, through each variant.
+// TestALostAnswerToTheCommitIsAskedForAgain has the errors that only a lost
+// commit answer causes.
 func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 	t.Parallel()
 	own := errors.New("out of stock")
@@ -100,7 +101,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 	}
 	type errorCase struct {
 		name   string
-		guard  *desk // or d
+		guard  *desk // defaults to d
 		before func(t *testing.T, call *semel.Call)
 		fn     func(ctx context.Context, tx pgx.Tx, cancel func()) error
 		sql    string // instead of fn
@@ -223,7 +224,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 	}
 }
 
-// TestErrorsOfACallersTransactionHaveTheirClass is about transactions that the
+// TestErrorsOfACallersTransactionHaveTheirClass covers transactions that the
 // caller ends.
 func TestErrorsOfACallersTransactionHaveTheirClass(t *testing.T) {
 	t.Parallel()
@@ -269,8 +270,8 @@ func TestErrorsOfACallersTransactionHaveTheirClass(t *testing.T) {
 	}
 }
 
-// TestAKeyOfAnOpenTransactionHasAHolder asks for a key inside the transaction
-// that has it, as a program does by mistake, and as another delivery.
+// TestAKeyOfAnOpenTransactionHasAHolder claims a key inside the transaction that
+// already holds it, as a program may do by mistake, and in another delivery.
 func TestAKeyOfAnOpenTransactionHasAHolder(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{LockWait: 50 * time.Millisecond}, nil)

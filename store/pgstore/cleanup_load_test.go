@@ -20,18 +20,18 @@ import (
 // grant is a key that was granted and done, or a duplicate of one.
 type grant struct {
 	key           string
-	before, after time.Time // around the claim
-	// closed is when it was known to be committed; until is when the store may
-	// forget it at the earliest, and latest when it must have.
+	before, after time.Time // times around the claim
+	// closed is when it was known to be committed. until is the earliest time at
+	// which the store may forget it, latest the time by which it must have.
 	closed, until, latest time.Time
 	how                   string
 }
 
-// journal is what the writers of a test were told.
+// journal records the answers to the writers of a test.
 type journal struct {
 	mu               sync.Mutex // guards the rest
 	granted, refused []grant
-	spans            int // transactions that were open over a clean-up
+	spans            int // transactions that were open during a clean-up
 	passes           int // clean-ups so far
 }
 
@@ -41,8 +41,8 @@ func (j *journal) note(list *[]grant, g grant) {
 	*list = append(*list, g)
 }
 
-// check wants no two grants of a key inside a window, and a grant behind each
-// duplicate.
+// check checks that no key has two grants inside a window, and that each
+// duplicate has a grant.
 func (j *journal) check(t *testing.T) {
 	t.Helper()
 	of := make(map[string][]grant)
@@ -53,7 +53,7 @@ func (j *journal) check(t *testing.T) {
 		slices.SortFunc(all, func(a, b grant) int { return a.before.Compare(b.before) })
 		for i, a := range all {
 			for _, b := range all[i+1:] {
-				// Where the two ran at once either may have come first.
+				// If the two ran concurrently, either may have been first.
 				if b.after.Before(a.until) && a.after.Before(b.until) {
 					t.Errorf("%s was granted twice: %s from %v to %v, remembered to %v; %s from %v to %v, remembered to %v",
 						key, a.how, a.before, a.after, a.until, b.how, b.before, b.after, b.until)
@@ -104,7 +104,7 @@ func (w *writer) work(ctx context.Context) error {
 	return nil
 }
 
-// record notes what was answered, once it is committed.
+// record records the answers once they are committed.
 func (w *writer) record(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, before, after, closed time.Time, how string) {
 	for i, a := range answers {
 		g := grant{key: reqs[i].Key.ID, before: before, after: after, closed: closed, how: w.name + " " + how}
@@ -117,7 +117,7 @@ func (w *writer) record(reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, 
 	}
 }
 
-// transaction claims in a transaction that is held open over clean-ups.
+// transaction claims in a transaction that stays open during clean-ups.
 func (w *writer) transaction(ctx context.Context) error {
 	tx, err := w.store.pool.Begin(ctx)
 	if err != nil {
@@ -167,7 +167,7 @@ func (w *writer) transaction(ctx context.Context) error {
 	}
 	for _, c := range all {
 		if !commit {
-			// What the transaction saw of itself counts for nothing.
+			// Answers that the transaction had about its own keys do not count.
 			continue
 		}
 		w.record(c.reqs, c.answers, c.before, c.after, time.Now(), "in a transaction")
@@ -175,7 +175,7 @@ func (w *writer) transaction(ctx context.Context) error {
 	return nil
 }
 
-// leased claims under a lease, extends it, and completes or releases.
+// leased claims with a lease, extends it, and completes or releases.
 func (w *writer) leased(ctx context.Context) error {
 	reqs := []semel.ClaimRequest{w.request(false)}
 	answers := make([]semel.ClaimAnswer, 1)
@@ -214,18 +214,18 @@ func (w *writer) leased(ctx context.Context) error {
 	return nil
 }
 
-// errLost: a claim was lost whose lease runs.
+// errLost: a claim was lost although its lease runs.
 var errLost = errors.New("the claim is lost")
 
-// cleanUps returns how many clean-ups there were so far.
+// cleanUps returns the number of clean-ups so far.
 func (j *journal) cleanUps() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.passes
 }
 
-// cleaners clean up until ctx ends. Each lives for a random while only, and is
-// killed in the middle of what it does.
+// cleaners clean up until ctx ends. Each lives for a random time and is killed in
+// the middle of its work.
 func (j *journal) cleaners(ctx context.Context, t *testing.T, address string, o Options, random *rand.Rand) (killed int) {
 	for ctx.Err() == nil {
 		life, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(400))*time.Millisecond)
@@ -254,8 +254,8 @@ func (j *journal) cleaners(ctx context.Context, t *testing.T, address string, o 
 	return killed
 }
 
-// forms are the forms of clean-up, with options for stores whose messages are all
-// of one time.
+// forms are the forms of clean-up, with options for stores whose messages all
+// have the same time.
 func forms() map[Cleanup]Options {
 	began := time.Now()
 	return map[Cleanup]Options{
@@ -284,7 +284,7 @@ func forgetsNothingUnderLoad(t *testing.T, form Cleanup, opts Options) {
 	if testing.Short() {
 		load = 2 * time.Second
 	}
-	// On a busy machine it takes longer to meet what this is about.
+	// On a busy machine it takes longer to reach the situation under test.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := time.Now()
@@ -299,7 +299,7 @@ func forgetsNothingUnderLoad(t *testing.T, form Cleanup, opts Options) {
 		w := &writer{&j, s, rand.New(rand.NewPCG(start, uint64(i))), "writer-" + strconv.Itoa(i), 0}
 		group.Go(func() {
 			for ctx.Err() == nil {
-				// The call is not cut off: its answer would be unknown.
+				// The call is not cut off, because its answer would be unknown.
 				err := w.work(context.WithoutCancel(ctx))
 				if err != nil && (errors.Is(err, errLost) || semel.Classify(err) != semel.ClassRetryable) {
 					t.Errorf("%s: %v", w.name, err)
@@ -339,7 +339,7 @@ func TestConformanceWhileCleaningUp(t *testing.T) {
 	}
 }
 
-// cleanBeside cleans up beside the case of a test until it ends.
+// cleanBeside cleans up concurrently with a test case until it ends.
 func cleanBeside(tb testing.TB, beside *Store, stores *caseStores) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -352,8 +352,8 @@ func cleanBeside(tb testing.TB, beside *Store, stores *caseStores) {
 				tb.Errorf("clean up: %v", err)
 				return
 			}
-			// No call has to live through one clean-up after another, however
-			// slow the machine is; calls without an end do not stop clean-up.
+			// No call has to survive one clean-up after another on a slow machine.
+			// Calls that never end do not stop clean-up.
 			limit := time.Now().Add(2 * time.Second)
 			for sleep(ctx, 10*time.Millisecond) == nil && !stores.idle(seen) && time.Now().Before(limit) {
 			}

@@ -17,14 +17,14 @@ import (
 	"github.com/semel-dev/semel/store/storetest"
 )
 
-// shared is the server of the tests that do nothing to it.
+// shared is the server of tests that do not change it.
 var shared servicestest.Pool
 
 func TestMain(m *testing.M) {
 	os.Exit(shared.Run(m))
 }
 
-// pool returns connections to an address, closed when the test ends.
+// pool returns a connection pool to an address, closed when the test ends.
 func pool(t testing.TB, address string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(address)
@@ -40,7 +40,7 @@ func pool(t testing.TB, address string) *pgxpool.Pool {
 	return p
 }
 
-// migrated makes the tables in a database.
+// migrated creates the tables in a database.
 func migrated(t testing.TB, address string, opts *MigrateOptions) {
 	t.Helper()
 	p, err := pgxpool.New(t.Context(), address)
@@ -65,8 +65,8 @@ func (c *caseStores) add(s *Store) {
 	c.list = append(c.list, s)
 }
 
-// idle reports whether each of the stores has been without a call for a moment
-// since the last time that idle was true.
+// idle reports whether each store has been without a call for a moment since idle
+// last returned true.
 func (c *caseStores) idle(seen map[*Store]bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,9 +84,9 @@ func (c *caseStores) idle(seen map[*Store]bool) bool {
 	return all
 }
 
-// conformance runs the suite, each case on tables of its own. Each of more
-// gets another store on them, that goes on beside the case, and the stores of
-// the case.
+// conformance runs the suite, each case on its own tables. Each function of more
+// gets the stores of the case and another store on the same tables, which runs
+// concurrently.
 func conformance(t *testing.T, server string, migrate MigrateOptions, opts Options, more ...func(tb testing.TB, beside *Store, stores *caseStores)) {
 	t.Helper()
 	connections := pool(t, server)

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// seed returns a seed that is printed, or the one in SEMEL_SEED.
+// seed returns the seed in SEMEL_SEED, or a new one, and prints it.
 func seed(t testing.TB) uint64 {
 	t.Helper()
 	s := rand.Uint64()
@@ -28,8 +28,8 @@ func seed(t testing.TB) uint64 {
 	return s
 }
 
-// crossed lets workers call f at once, each with the same keys in an order of
-// its own, and wants no dead-lock to be counted by the server.
+// crossed lets workers call f concurrently, each with the same keys in a
+// different order. It checks that the server counts no deadlock.
 func crossed(t *testing.T, b *bundle, s uint64, rounds int, f func(worker, round int, order []int) error) {
 	t.Helper()
 	const workers, keys = 12, 150
@@ -50,7 +50,7 @@ func crossed(t *testing.T, b *bundle, s uint64, rounds int, f func(worker, round
 		})
 	}
 	group.Wait()
-	// What sessions of the pool have counted becomes visible when they end.
+	// The counts of pooled sessions become visible when the sessions end.
 	b.pool.Reset()
 	eventually(t, "the sessions have ended", func() bool {
 		return b.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()") == 0
@@ -86,9 +86,8 @@ func TestCrossedBatchesDoNotDeadlock(t *testing.T) {
 	}
 }
 
-// TestCrossedTakeOversDoNotDeadlock has leases that end at once, so that
-// batches take keys over from each other, and complete and extend them, in
-// crossed order.
+// TestCrossedTakeOversDoNotDeadlock has leases that end immediately. Batches take
+// keys over from each other, complete and extend them, in crossed order.
 func TestCrossedTakeOversDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
@@ -131,7 +130,7 @@ func TestCrossedTakeOversDoNotDeadlock(t *testing.T) {
 	}
 }
 
-// locked holds a key in a transaction of its own until the test lets go.
+// locked holds a key in its own transaction until the test releases it.
 func locked(t *testing.T, b *bundle, n int) (letGo func(commit bool)) {
 	t.Helper()
 	tx := b.begin()
@@ -207,7 +206,8 @@ func TestClaimWaitsForATransactionThatEnds(t *testing.T) {
 	}
 }
 
-// TestLockTimeoutStaysInItsStatement: a pooler gives the session to others.
+// TestLockTimeoutStaysInItsStatement: a pooler hands the session to other
+// clients.
 func TestLockTimeoutStaysInItsStatement(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)

@@ -17,9 +17,9 @@ import (
 
 var _ semel.Doctor = (*Store)(nil)
 
-// Examine implements [semel.Doctor]. It asks for about ten things on one
-// connection, in statements that change nothing. What the role may not see, as
-// other sessions without pg_monitor, is not judged.
+// Examine implements [semel.Doctor]. It makes about ten checks on one connection,
+// with statements that change nothing. It does not judge what the role may not
+// see. Without pg_monitor, for example, a role may not see other sessions.
 func (s *Store) Examine(ctx context.Context) ([]semel.Finding, error) {
 	if err := s.enter("examine", 0, 0); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (e *examination) ask(ctx context.Context, sql string, args []any, into ...a
 	return e.queryRow(ctx, e.conn, sql, args...).Scan(into...)
 }
 
-// judge adds a finding, which is Fine unless it is bad.
+// judge adds a finding. Its severity is Fine unless bad is set.
 func (e *examination) judge(bad bool, severity semel.Severity, subject, found, cost, remedy string) {
 	f := semel.Finding{Subject: subject, Found: found}
 	if bad {
@@ -81,7 +81,7 @@ func (e *examination) server(ctx context.Context) error {
 	return nil
 }
 
-// demand is a setting with the values that keep the promise.
+// demand is a setting and the values that keep the promise.
 type demand struct {
 	name     string
 	good     []string
@@ -122,8 +122,8 @@ func (e *examination) settings(ctx context.Context) error {
 	return nil
 }
 
-// pooler compares the process that the connection was told of with the one that
-// answers: a pooler makes the first up.
+// pooler detects a pooler. It compares the process id reported at connection
+// start with that of the answering process: a pooler invents the first one.
 func (e *examination) pooler(ctx context.Context) error {
 	var pid uint32
 	if err := e.ask(ctx, "SELECT pg_backend_pid()", nil, &pid); err != nil {
@@ -171,7 +171,7 @@ func (e *examination) judgeBloat(live, dead int64, size string) {
 		"look for what keeps autovacuum from its work: an old transaction, a replication slot, or too small an autovacuum_vacuum_cost_limit")
 }
 
-// lag is how long ago the last clean-up may be.
+// lag is the maximum time since the last clean-up.
 const lag = time.Hour
 
 func (e *examination) cleaning(ctx context.Context) error {
@@ -186,7 +186,7 @@ func (e *examination) cleaning(ctx context.Context) error {
 	return nil
 }
 
-// old is from when on a transaction is worth knowing of.
+// old is the age from which an open transaction is reported.
 const old = 5 * time.Minute
 
 func (e *examination) transactions(ctx context.Context) error {
@@ -207,7 +207,7 @@ func (e *examination) judgeTransactions(oldest time.Duration) {
 		"end it; set idle_in_transaction_session_timeout")
 }
 
-// apart is how far the clocks of client and server may differ.
+// apart is the maximum difference between the clocks of client and server.
 const apart = time.Second
 
 func (e *examination) clock(ctx context.Context) error {
@@ -234,17 +234,18 @@ func (e *examination) judgeClock(off time.Duration) {
 		"let both follow the same time servers")
 }
 
-// duration takes months for 30 days, as PostgreSQL does where it must.
+// duration counts a month as 30 days, as PostgreSQL does.
 func duration(i pgtype.Interval) time.Duration {
 	return time.Duration(i.Microseconds)*time.Microsecond + time.Duration(i.Days+30*i.Months)*24*time.Hour
 }
 
-// need is what a role must be allowed to do with a table or sequence.
+// need is a privilege that a role needs on a table or sequence.
 type need struct{ relation, privilege string }
 
-// needs returns what the store's calls need, given the partitions of the table
-// of keys. PostgreSQL checks the privileges of the table that a statement names:
-// claims name the parent, and clean-up names the partitions.
+// needs returns the privileges that the store's calls need. partitions are the
+// partitions of the table of keys. PostgreSQL checks the privileges of the table
+// that a statement names: claims name the parent, and clean-up names the
+// partitions.
 func (s *Store) needs(partitions []string) (needs []need) {
 	add := func(relation string, privileges ...string) {
 		for _, p := range privileges {
@@ -273,7 +274,7 @@ const lackingSQL = `SELECT current_user, array(
 	WHERE NOT CASE need.privilege WHEN 'USAGE' THEN has_sequence_privilege(need.relation, need.privilege) ELSE has_table_privilege(need.relation, need.privilege) END
 	ORDER BY need.n)`
 
-// privileges judges what this role may do.
+// privileges checks the privileges of this role.
 func (e *examination) privileges(ctx context.Context) error {
 	var partitions []string
 	if err := e.ask(ctx, partitionsSQL, []any{e.opts.quoted("keys")}, &partitions); err != nil {
@@ -294,7 +295,7 @@ func (e *examination) privileges(ctx context.Context) error {
 	return e.truncates(ctx, partitions)
 }
 
-// audits judges whether this role may write the audit log.
+// audits checks whether this role may write the audit log.
 func (e *examination) audits(ctx context.Context) error {
 	var may bool
 	if err := e.ask(ctx, "SELECT has_table_privilege($1, 'INSERT') AND has_table_privilege($1, 'SELECT')", []any{e.opts.quoted("audit")}, &may); err != nil {
@@ -309,8 +310,7 @@ func (e *examination) audits(ctx context.Context) error {
 	return nil
 }
 
-// truncates judges whether this role may do the clean-up, where that truncates
-// tables.
+// truncates checks whether this role may clean up, if clean-up truncates tables.
 func (e *examination) truncates(ctx context.Context, tables []string) error {
 	var needs []need
 	for _, table := range tables {
@@ -328,7 +328,7 @@ func (e *examination) truncates(ctx context.Context, tables []string) error {
 	return nil
 }
 
-// lacking returns this role, and which of the privileges it does not have.
+// lacking returns this role and the privileges that it lacks.
 func (e *examination) lacking(ctx context.Context, needs []need) (role string, lacking []string, err error) {
 	relations, privileges := make([]string, len(needs)), make([]string, len(needs))
 	for i, n := range needs {
@@ -338,7 +338,7 @@ func (e *examination) lacking(ctx context.Context, needs []need) (role string, l
 	return role, lacking, err
 }
 
-// listed names the first of many.
+// listed names the first few of many.
 func listed(names []string) string {
 	const most = 8
 	if len(names) <= most {
@@ -347,17 +347,17 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// replication is what a primary says of the servers that follow it.
+// replication is a primary's view of its standbys.
 type replication struct {
 	names, commit string // synchronous_standby_names, synchronous_commit
-	// synchronous are those that commits wait for, asynchronous the others that
-	// could take over, and unseen those of which this role may not see which
-	// they are.
+	// synchronous counts the standbys that commits wait for. asynchronous counts
+	// the others that could take over. unseen counts those whose type this role may
+	// not see.
 	synchronous, asynchronous, unseen int
 }
 
-// standbysSQL counts those who follow. A logical subscriber and a backup cannot
-// take over; but commits wait for a subscriber that is named.
+// standbysSQL counts the servers that follow this one. A logical subscriber and a
+// backup cannot take over, but commits wait for a subscriber that is named.
 const standbysSQL = `SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
 	count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')),
 	count(*) FILTER (WHERE r.sync_state NOT IN ('sync', 'quorum') AND r.state <> 'backup' AND s.pid IS NULL),
@@ -365,8 +365,8 @@ const standbysSQL = `SELECT pg_is_in_recovery(), current_setting('synchronous_st
 FROM pg_stat_replication AS r
 LEFT JOIN (SELECT active_pid AS pid FROM pg_replication_slots WHERE slot_type = 'logical') AS s ON s.pid = r.pid`
 
-// standbys judges what a failover forgets. Of a server that is a standby itself
-// it is enough that it is one.
+// standbys judges what a failover would lose. It does not judge a server that is
+// itself a standby.
 func (e *examination) standbys(ctx context.Context) error {
 	var r replication
 	var standby bool
@@ -399,8 +399,8 @@ func (e *examination) judgeStandbys(r replication) {
 
 var numbered = regexp.MustCompile(`(?i)^\s*(?:first|any)?\s*([0-9]+)\s*\(`)
 
-// awaited returns how many standbys a commit waits for, by the setting
-// synchronous_standby_names that is not empty.
+// awaited returns the number of standbys that a commit waits for, given a
+// non-empty synchronous_standby_names.
 func awaited(names string) int {
 	if m := numbered.FindStringSubmatch(names); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
@@ -410,7 +410,7 @@ func awaited(names string) int {
 	return 1
 }
 
-// form examines what there is of a form of clean-up beyond the table of keys.
+// form checks the parts of a clean-up form other than the table of keys.
 func (e *examination) form(ctx context.Context) error {
 	if e.hasher.times == nil {
 		return nil
@@ -427,7 +427,7 @@ func (e *examination) floor(ctx context.Context) error {
 	}
 	if raised {
 		e.judgeFloor(duration(behind))
-	} else { // the finding about clean-up says for how long
+	} else { // the finding about clean-up says for how long none has run
 		e.judge(false, semel.Fine, "oldest message", "of any age: no clean-up has run yet", "", "")
 	}
 	return nil

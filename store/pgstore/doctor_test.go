@@ -95,13 +95,13 @@ func TestPoolerIsFound(t *testing.T) {
 	if f := finding(t, connectedDesk(t, behind, nil).store, "pooler"); f.Severity != semel.Notice {
 		t.Errorf("behind a pooler the examination says %+v", f)
 	}
-	// Named statements are what a pooler in transaction mode loses.
+	// A pooler in transaction mode loses named statements.
 	one := servicestest.StartPgBouncer(t, server, map[string]string{"pool_mode": "session"})
 	preparing := openAt(t, one.URL(), &Options{Prepare: true})
 	if f := finding(t, preparing.Store, "pooler"); f.Severity != semel.Warning {
 		t.Errorf("behind a pooler with Prepare the examination says %+v", f)
 	}
-	naming := openAt(t, one.URL(), nil) // on a pool in the default mode of pgx
+	naming := openAt(t, one.URL(), nil) // on a pool in the default pgx mode
 	if f := finding(t, naming.Store, "pooler"); f.Severity != semel.Warning || !strings.Contains(f.Remedy, "cache_describe") {
 		t.Errorf("behind a pooler with a pool that prepares by name the examination says %+v", f)
 	}
@@ -134,8 +134,8 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		made MigrateOptions
-		// revoked are privileges by table, each without which calls fail, and
-		// truncates a table that clean-up truncates.
+		// revoked are privileges by table. Without any one of them, calls fail.
+		// truncates is a table that clean-up truncates.
 		revoked   map[string]string
 		truncates string
 	}{
@@ -233,7 +233,7 @@ func TestStandbysBesideAndInsteadOfTheNamedOnesAreFound(t *testing.T) {
 			}
 		}
 	}
-	t.Cleanup(func() { reload(context.Background(), "ALTER SYSTEM RESET synchronous_standby_names") }) // or nothing is committed any more
+	t.Cleanup(func() { reload(context.Background(), "ALTER SYSTEM RESET synchronous_standby_names") }) // otherwise nothing is committed any longer
 	for _, c := range []struct {
 		names string
 		want  semel.Severity
@@ -279,7 +279,7 @@ func TestDoctorExaminesCleanUpByMessageTime(t *testing.T) {
 	if f := finding(t, s, "oldest message"); f.Severity != semel.Fine || f.Found != "of any age: no clean-up has run yet" {
 		t.Errorf("before the first clean-up: %+v", f)
 	}
-	purged(t, s) // raises the floor, which begins at zero
+	purged(t, s) // raises the floor, which starts at zero
 	for _, subject := range []string{"oldest message", "truncate"} {
 		if f := finding(t, s, subject); f.Severity != semel.Fine {
 			t.Errorf("%+v", f)

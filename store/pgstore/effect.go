@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// maxSavepoints is the most savepoints in one transaction. From 64 on, the server's
-// sessions look savepoints up in a place that they share, and stall.
+// maxSavepoints is the maximum number of savepoints in one transaction. From 64
+// on, PostgreSQL keeps them in shared memory, and its sessions stall.
 const maxSavepoints = 50
 
 // BatchEffect is the effect of [Guard.DoTxBatch]: a [TxBatchFunc], a [TxItemFunc]
@@ -20,45 +20,45 @@ const maxSavepoints = 50
 // the calls.
 //
 // An effect sets Data of an item to its result; nil means that there is none. It
-// sets Err of an item that failed. An error that the function returns is the error
-// of all items that it was called with. Both have the meaning of an error of a
-// [TxFunc].
+// sets Err of an item that failed. An error that the function returns applies to
+// all items of that call. Both kinds of error have the same meaning as an error
+// of a [TxFunc].
 type BatchEffect interface {
-	// batch returns the effect for a batch of calls that shares a transaction, and
-	// how many calls may share one.
+	// batch returns the effect for a batch of calls that share a transaction, and
+	// the maximum number of calls that may share one.
 	batch() (run effect, most int)
 }
 
-// TxBatchFunc runs once for all fresh items. If one of them fails, the transaction
-// is rolled back, and fn runs again without that item. What is said of a [TxFunc]
-// holds for it too.
+// TxBatchFunc runs once for all fresh items. If one of them fails, the
+// transaction is rolled back, and fn runs again without that item. The rules of
+// [TxFunc] apply.
 type TxBatchFunc func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error
 
-// TxItemFunc runs for one fresh item after the other, each behind a savepoint. An
-// item that fails costs its own work and not that of the others. It costs two
-// round trips more for each item than a [TxBatchFunc]. At most 50 items share a
-// transaction; savepoints that fn itself begins come on top. What is said of a
-// [TxFunc] holds for it too.
+// TxItemFunc runs for one fresh item after another, each behind a savepoint. An
+// item that fails loses its own work only. Each item takes two more round trips
+// than with a [TxBatchFunc]. At most 50 items share a transaction. Savepoints
+// that fn itself begins are not counted in this limit. The rules of [TxFunc]
+// apply.
 type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) error
 
-// TxQueueFunc is for an effect that consists of statements which are known
-// beforehand. It adds the statements of all fresh items to a batch, one for each
-// or one for all. While keys are new, which is the usual case, keys and statements
-// go to the server together and commit in one round trip.
+// TxQueueFunc is an effect whose statements are known in advance. It adds the
+// statements of all fresh items to a batch, one for each item or one for all. If
+// all keys are new, which is the usual case, keys and statements are sent
+// together and commit in one round trip.
 //
 // The function may be called again, with an empty batch. Its statements must not
-// begin or end a transaction: a statement that contains a word for that is sent as
-// by a [TxBatchFunc], where it is detected. The function may set Data and Err of
-// items, and its queries may have callbacks, which may do so too. Each of these
-// costs two round trips more.
+// begin or end a transaction. A statement that contains such a word is sent as by
+// a [TxBatchFunc], which detects it. The function may set Data and Err of items.
+// Its queries may have callbacks, which may set them too. Each of these costs two
+// more round trips.
 //
 // The end of ctx does not cancel statements that were sent together with their
-// keys: they are waited for as a commit is.
+// keys. They are waited for like a commit.
 type TxQueueFunc func(b *pgx.Batch, fresh []*semel.BatchItem) error
 
-// effect is what a transaction does after it has claimed its keys. It returns the keys
-// to commit. An error rolls back all of them. Items that it leaves out have their Err,
-// and their keys are free again.
+// effect is the work of a transaction after it has claimed its keys. It returns
+// the keys to commit. An error rolls back all of them. Items that it leaves out
+// have their Err set, and their keys are free again.
 type effect func(ctx context.Context, u *guardTx, fresh []*semel.BatchItem) ([]kept, error)
 
 // itemErrors is the error of an effect that says which items failed.
@@ -78,7 +78,8 @@ func (e itemErrors) Unwrap() []error {
 	return errs
 }
 
-// noEffect is the effect if the caller gave none. It fails, so that the keys stay free.
+// noEffect is the effect if the caller gave none. It fails, so that the keys stay
+// free.
 func noEffect(context.Context, *guardTx, []*semel.BatchItem) ([]kept, error) {
 	return nil, fmt.Errorf("pgstore: the function that takes the effect is nil: %w", semel.ErrInvalidRequest)
 }
@@ -164,7 +165,7 @@ func behindSavepoints(fn TxItemFunc) effect {
 				err = savepoint.Commit(ctx)
 				all = append(all, kept{item, valueOf(item.Data)})
 			case u.lost() || u.ended() || ctx.Err() != nil:
-				// Not the fault of an item, and not permanent for any.
+				// No item caused this error, and it is permanent for none.
 				return nil, fmt.Errorf("pgstore: rolled back at %s (%v): %w", item.Call.Key, item.Err, u.broken(ctx))
 			case isPermanent(item.Err):
 				err = savepoint.Rollback(ctx)
@@ -184,7 +185,7 @@ func behindSavepoints(fn TxItemFunc) effect {
 	}
 }
 
-// forget gives a key back that this transaction claimed.
+// forget releases a key that this transaction claimed.
 func (u *guardTx) forget(ctx context.Context, key semel.Key) error {
 	_, err := collect(ctx, u.session, u.sql.remove, []any{[16]byte(u.hasher.Key(key))}, pgx.RowTo[bool])
 	return err
@@ -200,7 +201,7 @@ func (queue TxQueueFunc) batch() (effect, int) {
 			return err
 		}
 		if slices.ContainsFunc(fresh, func(item *semel.BatchItem) bool { return item.Err != nil }) {
-			return nil // it is done again without them
+			return nil // the transaction is repeated without them
 		}
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 			return fmt.Errorf("pgstore: statements: %w", rolledBack(err))

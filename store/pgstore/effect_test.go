@@ -16,8 +16,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// batchWays are all ways to decide many calls, each with an effect that fails
-// for some ids. A poison is refused by the server.
+// batchWays are all ways to decide many calls, each with an effect that fails for
+// some ids. The server refuses a poison.
 var batchWays = map[string]func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome{
 	"TxBatchFunc, item by item": func(ctx context.Context, d *desk, calls []semel.Call, fail failing) []semel.BatchOutcome {
 		return d.DoTxBatch(ctx, calls, TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
@@ -123,7 +123,7 @@ func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			id := func(i int) string { return fmt.Sprintf("%s %d", name, i) }
 			calls := callsOf(70, name+" %d")
-			calls = append(calls, calls[3], calls[10]) // again, of which the second fails
+			calls = append(calls, calls[3], calls[10]) // repeated; the second of them fails
 			if _, err := d.DoTx(t.Context(), calls[20].Key, counting(id(20))); err != nil {
 				t.Fatal(err)
 			}
@@ -212,7 +212,7 @@ func TestAKeyThatIsHeldDoesNotHoldABatch(t *testing.T) {
 }
 
 // TestCrossedBatchesRunEachEffectOnce has batches with the same messages in any
-// order, whose effects lock rows in that order.
+// order. Their effects lock rows in that order.
 func TestCrossedBatchesRunEachEffectOnce(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, &Options{Retries: 50, LockWait: mostLockWait}, nil)
@@ -280,8 +280,9 @@ func TestDeadlocksOfEffectsAreDoneAgain(t *testing.T) {
 	}
 }
 
-// TestAContextThatAnothersErrorEndedRecordsNothing ends the context of a batch with
-// the error of another message, as errgroup does: nothing of the batch has failed.
+// TestAContextThatAnothersErrorEndedRecordsNothing ends the context of a batch
+// with the error of another message, as errgroup does. Nothing in the batch has
+// failed.
 func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
@@ -307,8 +308,8 @@ func TestAContextThatAnothersErrorEndedRecordsNothing(t *testing.T) {
 	}
 }
 
-// TestStatementsThatWereSentAreNotCalledBack holds the statements up with a lock
-// of another session while their caller gives up.
+// TestStatementsThatWereSentAreNotCalledBack blocks the statements with a lock of
+// another session while their caller gives up.
 func TestStatementsThatWereSentAreNotCalledBack(t *testing.T) {
 	t.Parallel()
 	const wait = "SELECT pg_advisory_xact_lock(1)"
@@ -396,7 +397,7 @@ func TestTheCommitTimeoutBeginsWhenTheCallerHasGone(t *testing.T) {
 		if waited := time.Since(began); waited != time.Minute || context.Cause(longer) != gone {
 			t.Errorf("it ended after %v, because of %v", waited, context.Cause(longer))
 		}
-		// One that ended by itself leaves nothing behind in the bubble.
+		// A context that ended by itself leaves nothing behind in the bubble.
 		short, end := outlasting(ctx, time.Minute)
 		end()
 		if short.Err() == nil {

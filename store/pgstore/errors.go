@@ -10,11 +10,11 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ErrSchema: the tables are not there, or not as this version needs them. It
-// is permanent until the tables are migrated.
+// ErrSchema: the tables are missing, or their schema does not suit this version.
+// It is permanent until the tables are migrated.
 var ErrSchema = fmt.Errorf("schema is not migrated: %w", semel.ErrInvalidRequest)
 
-// What PostgreSQL says, as far as something follows from it.
+// SQLSTATE codes with special handling.
 const (
 	serializationFailure = "40001"
 	completionUnknown    = "40003"
@@ -27,9 +27,8 @@ const (
 	crashShutdown        = "57P02"
 )
 
-// failure gives an error of pgx the class it has: what may have happened, and
-// what may follow. It goes by SQLSTATE and by the types of errors, never by
-// their text.
+// failure adds the class to a pgx error: what may have happened, and how to
+// react. It uses SQLSTATE and error types, never the error text.
 func failure(err error) error {
 	var refused *pgconn.ConnectError
 	var server *pgconn.PgError
@@ -41,9 +40,9 @@ func failure(err error) error {
 	case errors.As(err, &server):
 		return fmt.Errorf("%w: %w", answered(server), err)
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
-		// Nothing was sent. A closed connection says so too, but may have been found
-		// closed while it was read from: then the outcome is not known. A caller who
-		// gave up gets the error of the context, not that the server is unavailable.
+		// Nothing was sent. pgx reports this for a closed connection too, even if it
+		// was found closed while reading. Then the outcome is unknown. A caller that
+		// gave up gets the context error, not that the server is unavailable.
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
@@ -52,7 +51,7 @@ func failure(err error) error {
 	return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
 }
 
-// classified reports whether an error has its class already.
+// classified reports whether an error already has a class.
 func classified(err error) bool {
 	for _, known := range []error{
 		semel.ErrOutcomeUnknown, semel.ErrStoreUnavailable, semel.ErrInvalidRequest, semel.ErrStoreFull, semel.ErrClosed, semel.ErrCorrupt,
@@ -64,41 +63,41 @@ func classified(err error) bool {
 	return false
 }
 
-// answered says what follows from an error that the server sent.
+// answered returns the class of an error that the server sent.
 func answered(e *pgconn.PgError) error {
 	switch e.Code {
 	case undefinedTable, undefinedColumn:
 		return ErrSchema
 	case adminShutdown, crashShutdown, completionUnknown:
-		// The server may have committed and been told to end before it said
-		// so, for instance while it waited for a standby. The last is what
-		// others that speak its protocol say.
+		// The server may have committed and then been stopped before it could report
+		// that, for instance while it waited for a standby. The last code comes from
+		// other servers that speak the PostgreSQL protocol.
 		return semel.ErrOutcomeUnknown
 	case duplicatePrepared:
-		// Another client of a pooler has prepared it on this connection: the
-		// next one may not have it.
+		// Another client of a pooler has prepared this statement on this connection.
+		// The next connection may not have it.
 		return semel.ErrStoreUnavailable
 	}
 	switch e.Code[:min(2, len(e.Code))] {
 	case "08", "XX", "58":
-		// The connection, a pooler's among them, the server's inside, or the
-		// system below: what was done by then is not known.
+		// A failure of the connection, the pooler, the server or the system below. It
+		// is not known what was done before it.
 		return semel.ErrOutcomeUnknown
 	case "53":
-		// No disk, no memory, no connection left: rolled back. All but the
-		// last say that there is no room.
+		// The server is out of disk space, memory or connections, and rolled back.
+		// All codes but the last mean that there is no space.
 		if e.Code == "53300" {
 			return semel.ErrStoreUnavailable
 		}
 		return semel.ErrStoreFull
 	case "0A", "22", "23", "28", "3D", "3F", "42", "54":
-		// The statement, the data or the permission: nothing was changed, and a retry
-		// changes nothing either.
+		// The statement, the data or the privileges are wrong. Nothing was changed,
+		// and a retry does not help.
 		return semel.ErrInvalidRequest
 	}
-	// All else is refused and rolled back: a deadlock, a lock that was not
-	// free in time, a cancelled statement, a server that starts, stops
-	// accepting, or is a standby.
+	// Everything else is refused and rolled back: a deadlock, a lock timeout, a
+	// cancelled statement, or a server that is starting, shutting down or a
+	// standby.
 	return semel.ErrStoreUnavailable
 }
 
@@ -111,8 +110,8 @@ func stateOf(err error) string {
 	return ""
 }
 
-// repeatable reports whether the same statement may simply be sent again:
-// the server rolled it back because of another transaction.
+// repeatable reports whether the same statement may simply be sent again, because
+// the server rolled it back on account of another transaction.
 func repeatable(err error) bool {
 	code := stateOf(err)
 	return code == serializationFailure || code == deadlockDetected

@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// The examples need a server, so that they are compiled and not run.
+// The examples need a server, so they are compiled and not run.
 
 func ExampleConnect() {
 	ctx := context.Background()
@@ -46,7 +46,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	// One goroutine of one process, at least, forgets what has ended.
+	// At least one process must clean up what has ended.
 	ctx, stop := context.WithTimeout(ctx, time.Hour)
 	defer stop()
 	fmt.Println(store.Maintain(ctx, &pgstore.MaintainOptions{Hours: pgstore.Hours{From: 22, To: 6}}))

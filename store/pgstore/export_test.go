@@ -2,7 +2,7 @@ package pgstore
 
 import "testing"
 
-// SharedServers gives the shared servers to tests of the package's outside.
+// SharedServers gives external tests access to the shared servers.
 func SharedServers() interface {
 	Database(t testing.TB) string
 } {

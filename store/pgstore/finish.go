@@ -14,11 +14,11 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// maxStatementBytes is about how many bytes of results one statement carries.
+// maxStatementBytes is the approximate number of result bytes in one statement.
 const maxStatementBytes = 16 << 20
 
-// Complete implements [semel.Store]. It blocks for one statement, whose commit
-// is durable when it returns.
+// Complete implements [semel.Store]. It blocks for one statement, whose commit is
+// durable when Complete returns.
 func (s *Store) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
 	return s.finish(ctx, &completion{reqs, answers, s.opts.MaxResult}, len(reqs), len(answers))
 }
@@ -28,32 +28,32 @@ func (s *Store) Release(ctx context.Context, reqs []semel.ReleaseRequest, answer
 	return s.finish(ctx, &release{reqs, answers}, len(reqs), len(answers))
 }
 
-// Extend implements [semel.Store]. It blocks for one statement. A record that
-// is unknown is not extended: its holder may complete or release it.
+// Extend implements [semel.Store]. It blocks for one statement. An Unknown record
+// is not extended. Its holder may complete or release it.
 func (s *Store) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
 	return s.finish(ctx, &extension{reqs, answers}, len(reqs), len(answers))
 }
 
-// verb is one call that changes what a token holds.
+// verb is one call that changes records under a token.
 type verb interface {
 	name() string
 	statement(*statements) string
-	// held returns key and token of a request, and why it is refused by itself.
+	// held returns the key and token of a request, or the error if the request is
+	// invalid.
 	held(i int) (semel.Key, semel.Token, error)
-	// size is about how many bytes a request takes.
+	// size returns the approximate size of a request in bytes.
 	size(i int) int
-	// columns returns the parameters behind keys and tokens.
+	// columns returns the parameters after keys and tokens.
 	columns(which []int) []any
-	// changed reads the answer of one request from a row of the statement.
+	// changed reads the answer to one request from a row of the statement.
 	changed(i int, until time.Time)
-	// refused answers a request with an error; nil is none.
+	// refused answers a request with an error; nil means none.
 	refused(i int, err error)
-	// repeats reports whether a row shows that the request had its effect
-	// before.
+	// repeats reports whether a row shows that the request already had its effect.
 	repeats(i int, r *row, now time.Time) bool
 }
 
-// held is a request for a key under a token.
+// held is a request for a key with a token.
 type held struct {
 	key   semel.Digest
 	token semel.Token
@@ -72,8 +72,8 @@ func (s *Store) finish(ctx context.Context, v verb, requests, answers int) error
 	return nil
 }
 
-// finish decides the requests of one call. Requests for one key go into
-// statements one after the other, in the order of the call.
+// finish decides the requests of one call. Requests for the same key go into
+// separate statements, in the order of the call.
 func (s session) finish(ctx context.Context, v verb, n int) error {
 	memo := s.hasher.memo()
 	waiting := make([]held, 0, n)
@@ -106,8 +106,8 @@ func (s session) finish(ctx context.Context, v verb, n int) error {
 	return nil
 }
 
-// finishSome decides requests for different keys, in order: those that hold
-// their keys by the statement, the others by a look at what is there instead.
+// finishSome decides requests for different keys, in order. The statement decides
+// those that hold their keys. The others are decided by the present rows.
 func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 	left, err := s.finishHeld(ctx, v, some)
 	if err != nil || len(left) == 0 {
@@ -120,7 +120,7 @@ func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 	return err
 }
 
-// finishHeld decides those that hold their keys, and returns the others.
+// finishHeld decides the requests that hold their keys, and returns the others.
 func (s session) finishHeld(ctx context.Context, v verb, some []held) ([]held, error) {
 	keys := make(pgtype.FlatArray[[16]byte], len(some))
 	tokens := make(pgtype.FlatArray[int64], len(some))
@@ -152,7 +152,7 @@ func keysOf(some []held) pgtype.FlatArray[[16]byte] {
 	return keys
 }
 
-// findHeld returns the place of a key among sorted ones, or -1.
+// findHeld returns the index of a key in a sorted list, or -1.
 func findHeld(some []held, key semel.Digest) int {
 	i, ok := slices.BinarySearchFunc(some, key, func(h held, k semel.Digest) int { return bytes.Compare(h.key[:], k[:]) })
 	if !ok {
@@ -161,7 +161,7 @@ func findHeld(some []held, key semel.Digest) int {
 	return i
 }
 
-// explain answers requests whose tokens held nothing by the rows of their keys.
+// explain answers requests whose tokens held nothing, by the rows of their keys.
 func explain(v verb, refused []held, rows []row, now time.Time) {
 	for i := range rows {
 		r, h := &rows[i], refused[findHeld(refused, rows[i].key)]
@@ -203,7 +203,8 @@ func (c *completion) columns(which []int) []any {
 	return []any{spans, results}
 }
 
-// repeats: the token that completed the key is kept with it.
+// repeats recognises a repetition by the token that completed the key; the row
+// keeps it.
 func (c *completion) repeats(i int, r *row, now time.Time) bool {
 	return r.state(now) == semel.Done && r.fence() != 0 && r.fence() == c.reqs[i].Token
 }

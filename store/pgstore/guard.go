@@ -11,28 +11,28 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Guard is a [semel.Guard] whose effects may be writes to the same database. A key,
-// the writes of its effect and its result then commit or roll back together. There is
-// no lease, and no moment at which the effect is there and the key is not.
+// Guard is a [semel.Guard] whose effects may write to the same database. A key,
+// the writes of its effect and its result then commit or roll back together.
+// There is no lease, and at no moment does the effect exist without the key.
 //
-// There are three ways in: [Guard.DoTx] for one message, [Guard.DoTxBatch] for many,
-// and [Guard.InTx] for a transaction that the caller began. [Guard.Do] is for effects
-// elsewhere.
+// There are three entry points: [Guard.DoTx] for one message, [Guard.DoTxBatch]
+// for many, and [Guard.InTx] for a transaction that the caller began. [Guard.Do]
+// is for effects elsewhere.
 //
 // A Guard is safe for concurrent use and has nothing to close.
 type Guard struct {
 	*semel.Guard
 	store *Store
 	wait  time.Duration
-	// commitTimeout is how long a commit is waited for when its caller has gone.
+	// commitTimeout is the maximum wait for a commit after its caller has gone.
 	commitTimeout time.Duration
 	optimism      optimism
 }
 
-// NewGuard returns a guard of a store. Nil options are the zero options. Errors are
-// those of [semel.NewGuard]. The options Name, Heartbeat, OnLeaseExpired and MaxJoin
-// have no meaning for transactions, which have no lease. Lease bounds how long a
-// commit is waited for after its caller has gone.
+// NewGuard returns a guard around a store. Nil options are the zero options.
+// Errors are those of [semel.NewGuard]. The options Name, Heartbeat,
+// OnLeaseExpired and MaxJoin have no effect on transactions, which have no lease.
+// Lease limits the wait for a commit after its caller has gone.
 func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 	if store == nil {
 		return nil, fmt.Errorf("pgstore: NewGuard: the store is nil: %w", semel.ErrInvalidRequest)
@@ -54,55 +54,59 @@ func NewGuard(store *Store, opts *semel.GuardOptions) (*Guard, error) {
 	return g, nil
 }
 
-// TxFunc is an effect inside a transaction. What it writes through tx commits together
-// with the key, or not at all. Effects elsewhere may repeat. A nil result means that
-// there is none.
+// TxFunc is an effect inside a transaction. Its writes through tx commit together
+// with the key, or not at all. Effects elsewhere may repeat. A nil result means
+// that there is none.
 //
-// The guard may call it again for the same message, with nothing left of the earlier
-// call. It does so if the server rolled the transaction back because of another one
-// (SQLSTATE 40001 and 40P01), and if the connection broke at the commit and nothing
-// was committed.
+// The guard may call it again for the same message, after all writes of the
+// earlier call were rolled back. This happens if the server rolled the
+// transaction back because of another one (SQLSTATE 40001 and 40P01). It also
+// happens if the connection broke at the commit and nothing was committed.
 //
 // The guard ends the transaction: Commit and Rollback of tx return [ErrNotYours].
 // The function may begin and end nested transactions, which are savepoints. A
-// statement waits for locks as long as Options.LockWait; SET LOCAL lock_timeout
+// statement waits for locks up to Options.LockWait. SET LOCAL lock_timeout
 // changes that for the rest of the transaction.
 type TxFunc func(ctx context.Context, tx pgx.Tx) (result []byte, err error)
 
 // DoTx claims the key, runs fn and stores the result of fn in one transaction, at
 // READ COMMITTED. A duplicate gets the stored result, and fn does not run.
 //
-// While fn runs, another delivery of the key waits at the key's row, up to
-// Options.LockWait. It gets the result if this transaction commits, runs fn itself if
-// this one rolls back, and gets an InFlightError if the wait is over. A key under a
-// lease, of Do for instance, is in flight. The guard asks for such keys again up to
-// GuardOptions.Wait. DoTx blocks for that, for a free connection, for three round
-// trips and for fn. It keeps the connection until it returns: if fn uses the guard or
-// the store too, the pool needs another one.
+// While fn runs, another delivery of the key waits for the key's row, up to
+// Options.LockWait. If this transaction commits, that delivery gets the result.
+// If this one rolls back, it runs fn itself. If the wait is over, it gets an
+// InFlightError. A key under a lease, of Do for instance, is in flight. The guard
+// retries such keys up to GuardOptions.Wait.
 //
-// An error of fn rolls back everything, the key included, and the next delivery runs
-// fn again. An error made by [semel.Permanent] is then recorded as the result of the
-// key, in a transaction of its own. A panic rolls back and continues. If fn ignores
-// the error of a statement, DoTx returns that error, because PostgreSQL commits
-// nothing after it.
+// DoTx blocks for these waits, for a free connection, for three round trips and
+// for fn. It keeps the connection until it returns. If fn uses the guard or the
+// store too, the pool needs another connection.
 //
-// The errors are those of fn and of [semel.Guard.Do], except ErrLeaseLost. An error of
-// the database before the commit means that nothing was changed. If the answer to the
-// commit is lost, the guard asks for the key once more, on another connection:
+// An error of fn rolls back everything, including the key, and the next delivery
+// runs fn again. An error made by [semel.Permanent] is then recorded as the
+// result of the key, in its own transaction. A panic rolls back and continues. If
+// fn ignores the error of a statement, DoTx returns that error, because
+// PostgreSQL commits nothing after it.
+//
+// The errors are those of fn and of [semel.Guard.Do], except ErrLeaseLost. A
+// database error before the commit means that nothing was changed. If the answer
+// to the commit is lost, the guard claims the key once more, on another
+// connection:
 //
 //   - If the commit happened, this delivery is a Duplicate with its own result.
 //   - If it did not happen, fn runs again.
 //   - If this answer is lost too, or the first transaction has not ended yet, DoTx
 //     returns ErrOutcomeUnknown.
 //
-// The end of ctx does not cancel a commit: DoTx waits for it as long as a lease.
+// The end of ctx does not cancel a commit: DoTx waits for it up to
+// GuardOptions.Lease.
 //
 // The key's window begins with the transaction.
 func (g *Guard) DoTx(ctx context.Context, key semel.Key, fn TxFunc) (semel.Outcome, error) {
 	return g.DoCallTx(ctx, semel.Call{Key: key}, fn)
 }
 
-// DoCallTx is DoTx for a call with a fingerprint, a window or a time of its own.
+// DoCallTx is DoTx for a call with its own fingerprint, window or time.
 func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel.Outcome, error) {
 	run := oneByOne(fn)
 	start := time.Now()
@@ -114,26 +118,26 @@ func (g *Guard) DoCallTx(ctx context.Context, call semel.Call, fn TxFunc) (semel
 		if out.Decision != semel.InFlight || left <= 0 {
 			return out.Outcome, out.Err
 		}
-		// Jitter keeps the waiters of one key apart.
+		// Jitter spreads the waiters of one key.
 		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
 			return semel.Outcome{}, fmt.Errorf("pgstore: wait for %s: %w", call.Key, err)
 		}
 	}
 }
 
-// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement claims
-// all keys, the effect runs for those that are new, and one commit makes all of it
-// durable. The outcomes are in the order of the calls; their errors are those of
-// DoTx. DoTxBatch does not wait for keys that a lease holds.
+// DoTxBatch is [Guard.DoTx] for many calls in one transaction. One statement
+// claims all keys, the effect runs for those that are new, and one commit makes
+// everything durable. The outcomes are in the order of the calls, with the errors
+// of DoTx. DoTxBatch does not wait for keys under a lease.
 //
 // An item that fails does not affect the others: they commit without it. If the
-// effect fails without saying which item failed, each item is done in a transaction
-// of its own. So the effect may run several times, with fewer items.
+// effect fails without saying which item failed, each item runs in its own
+// transaction. The effect may therefore run several times, with fewer items.
 //
-// A key that occurs twice among the calls is decided in order, the second time in a
-// transaction after the first. Batches that share keys do not deadlock by their
-// keys. If they deadlock by what the effect writes, the server rolls one of them
-// back, and it is done again.
+// If a key occurs twice, the calls are decided in order, the second one in a
+// later transaction. Batches that share keys do not deadlock on their keys. If
+// they deadlock on the effect's writes, the server rolls one of them back, and
+// the guard repeats it.
 func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffect) []semel.BatchOutcome {
 	run, most := effect(noEffect), maxStatement
 	if fn != nil {
@@ -145,7 +149,7 @@ func (g *Guard) DoTxBatch(ctx context.Context, calls []semel.Call, fn BatchEffec
 	return b.outcomes
 }
 
-// sleep waits for d or the end of ctx, whose cause it then returns.
+// sleep waits for d or until ctx ends. It then returns the cause of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -157,8 +161,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// causeOf returns why a context ended. It keeps only the text of a PermanentError: that
-// error belongs to another message, and callers acknowledge permanent failures.
+// causeOf returns the cause of an ended context. It keeps only the text of a
+// PermanentError, which belongs to another message: callers acknowledge permanent
+// failures.
 func causeOf(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if isPermanent(cause) {

@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// benchConns is how many connections each side of the comparison has.
+// benchConns is the number of connections on each side of the comparison.
 const benchConns = 16
 
-// newBusiness makes the table that effects write to.
+// newBusiness creates the table that effects write to.
 func newBusiness(b *testing.B, prepare bool) (*Guard, *pgxpool.Pool) {
 	b.Helper()
 	s, p := benchStore(b, benchConns, &Options{Prepare: prepare})
@@ -38,9 +38,9 @@ const (
 	orderBody    = "an order of a hundred bytes"
 )
 
-// inParallelFor measures messages per second, and the processor time that the
-// sessions of the server and this process take for each: on a machine that does
-// other things too, the latter still tell.
+// inParallelFor measures messages per second, and the processor time of this
+// process and of the server's sessions for each message. The processor time is
+// meaningful even on a busy machine.
 func inParallelFor(b *testing.B, p *pgxpool.Pool, each int, f func(ctx context.Context) error) {
 	b.Helper()
 	for range 4 * optimisticAfter {
@@ -67,7 +67,7 @@ func inParallelFor(b *testing.B, p *pgxpool.Pool, each int, f func(ctx context.C
 	b.ReportMetric((clientAfter-client).Seconds()*1e6/n, "client-us")
 }
 
-// processorTime returns what the sessions of the server and this process have
+// processorTime returns the time that this process and the server's sessions have
 // used so far.
 func processorTime(b *testing.B, p *pgxpool.Pool) (server, client time.Duration) {
 	b.Helper()
@@ -82,7 +82,7 @@ func processorTime(b *testing.B, p *pgxpool.Pool) (server, client time.Duration)
 	return server, usedBy("/proc/self/stat")
 }
 
-// usedBy reads user and system time, in hundredths of a second; nothing where
+// usedBy reads user and system time in hundredths of a second. It returns 0 if
 // the system has no such file.
 func usedBy(file string) time.Duration {
 	stat, err := os.ReadFile(file)
@@ -106,8 +106,8 @@ func orders(n int) []string {
 	return ids
 }
 
-// BenchmarkSameTransaction holds the key and the effect in one transaction
-// against the effect alone, both on the same number of connections.
+// BenchmarkSameTransaction compares a transaction with key and effect to one with
+// the effect alone, both on the same number of connections.
 func BenchmarkSameTransaction(b *testing.B) {
 	b.Run("1/effect alone", func(b *testing.B) {
 		_, p := newBusiness(b, false)

@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	raceAddress  = "SEMEL_TEST_RACE" // of the database, for a process of the race
+	raceAddress  = "SEMEL_TEST_RACE" // address of the database, for a process of the race
 	raceMessages = 400
 )
 
 // TestManyProcessesRunEachEffectOnce races goroutines of two processes for the
-// same messages, each process in an order of its own.
+// same messages, each process in its own order.
 func TestManyProcessesRunEachEffectOnce(t *testing.T) {
 	t.Parallel()
 	if address := os.Getenv(raceAddress); address != "" {
@@ -81,9 +81,9 @@ func race(t *testing.T, d *desk) {
 	wait.Wait()
 }
 
-// TestLostSessionsLeaveNoEffectTwiceAndNoneUntold ends sessions of the server at
-// random moments. Each worker has messages of its own, so that it knows what
-// each answer must mean.
+// TestLostSessionsLeaveNoEffectTwiceAndNoneUntold ends server sessions at random
+// moments. Each worker has its own messages, so that it knows what each answer
+// must mean.
 func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
@@ -105,12 +105,12 @@ func TestLostSessionsLeaveNoEffectTwiceAndNoneUntold(t *testing.T) {
 			defer left.Add(-1)
 			for i := range messages {
 				id := fmt.Sprintf("message %d of %d", i, w)
-				sure := true // that nothing of it is committed
+				sure := true // whether it is certain that nothing was committed
 				for done := false; !done; {
 					out, err := tryOnce(t.Context(), d, w%3, id)
 					switch {
 					case err == nil && out.Decision == semel.Duplicate:
-						found.Add(1) // the commit of an answer that was lost
+						found.Add(1) // a commit whose answer was lost
 						done = true
 					case err == nil:
 						done = true
@@ -174,7 +174,7 @@ func tryOnce(ctx context.Context, d *desk, way int, id string) (semel.Outcome, e
 	return out[0].Outcome, out[0].Err
 }
 
-// fault is what a proxy does to the next message of a client.
+// fault is what a proxy does to a client's next message.
 type fault int32
 
 const (
@@ -183,11 +183,11 @@ const (
 	loseAnswer // after the server has answered
 )
 
-// proxy stands between clients and a server.
+// proxy is a proxy between clients and a server.
 type proxy struct {
 	address string
-	next    atomic.Int32 // the fault that comes next
-	refuse  atomic.Bool  // new connections
+	next    atomic.Int32 // the next fault
+	refuse  atomic.Bool  // refuse new connections
 	struck  atomic.Int32 // faults that happened
 }
 
@@ -218,7 +218,7 @@ func newProxy(t *testing.T, server string) *proxy {
 	return p
 }
 
-// carry passes bytes both ways until one side ends.
+// carry copies bytes both ways until one side ends.
 func (p *proxy) carry(ctx context.Context, client net.Conn, server string) {
 	defer func() { _ = client.Close() }()
 	upstream, err := net.Dial("tcp", server)
@@ -268,8 +268,7 @@ func (p *proxy) carry(ctx context.Context, client net.Conn, server string) {
 
 func (p *proxy) strike(f fault) { p.next.Store(int32(f)) }
 
-// behindProxy opens a guard behind a proxy, beside one that sees the database
-// directly.
+// behindProxy opens one guard behind a proxy, and one that connects directly.
 func behindProxy(t *testing.T) (*proxy, *desk, *desk) {
 	t.Helper()
 	address := shared.Database(t)
@@ -287,8 +286,8 @@ func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	p, d, direct := behindProxy(t)
 	ctx := t.Context()
-	// So that all statements are known to the connection that the next test
-	// gets, and the next message to the server is the commit.
+	// After this, the next test's connection knows all statements, and the next
+	// message to the server is the commit.
 	warm := func() {
 		for i := range 3 {
 			id := fmt.Sprint("warm ", i, time.Now().UnixNano())
@@ -326,7 +325,7 @@ func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {
 					}
 					if runs++; runs == 1 {
 						p.refuse.Store(c.refuse)
-						d.pool.Reset() // the connections that wait would be let through
+						d.pool.Reset() // otherwise waiting connections would be let through
 						p.strike(c.fault)
 					}
 					return data, err
@@ -335,7 +334,7 @@ func TestALostAnswerToTheCommitIsAskedForAgain(t *testing.T) {
 				if runs != c.runs || p.struck.Load() != struck+1 {
 					t.Errorf("the effect ran %d times, want %d; %d faults", runs, c.runs, p.struck.Load()-struck)
 				}
-				// Whatever was told, the next delivery finds the truth.
+				// Whatever the answer was, the next delivery finds the truth.
 				out, err = direct.DoTx(ctx, key(id), counting(id))
 				if err != nil {
 					t.Error(err)
@@ -382,8 +381,8 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 	server := servicestest.StartPostgres(t, nil)
 	bouncer := servicestest.StartPgBouncer(t, server, nil)
 	direct := deskAt(t, server.URL(), nil, nil)
-	// Modes that leave nothing behind in the server's session, and what Connect
-	// makes of an address without one.
+	// Modes that leave nothing in the server's session, and the mode that Connect
+	// chooses for an address without one.
 	for _, mode := range []string{"", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		opts := &Options{LockWait: mostLockWait}
 		var d *desk
@@ -413,7 +412,7 @@ func TestTransactionsBehindPgBouncer(t *testing.T) {
 	}
 }
 
-// connectedDesk opens a guard by Connect where the tables are.
+// connectedDesk opens a guard with Connect on existing tables.
 func connectedDesk(t *testing.T, address string, opts *Options) *desk {
 	t.Helper()
 	s, err := Connect(t.Context(), address, opts)

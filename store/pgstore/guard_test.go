@@ -17,7 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// desk is a guard on a database of its own, with a table that counts effects.
+// desk is a guard on its own database, with a table that counts effects.
 type desk struct {
 	*Guard
 	store *Store
@@ -29,7 +29,7 @@ func newDesk(t testing.TB, opts *Options, guard *semel.GuardOptions) *desk {
 	return deskAt(t, shared.Database(t), opts, guard)
 }
 
-// deskAt makes the tables at an address.
+// deskAt creates the tables at an address.
 func deskAt(t testing.TB, address string, opts *Options, guard *semel.GuardOptions) *desk {
 	t.Helper()
 	p := pool(t, address)
@@ -42,7 +42,7 @@ func deskAt(t testing.TB, address string, opts *Options, guard *semel.GuardOptio
 	return openDesk(t, p, opts, guard)
 }
 
-// openDesk opens a guard where the tables are.
+// openDesk opens a guard on existing tables.
 func openDesk(t testing.TB, p *pgxpool.Pool, opts *Options, guard *semel.GuardOptions) *desk {
 	t.Helper()
 	s, err := New(t.Context(), p, opts)
@@ -56,7 +56,7 @@ func openDesk(t testing.TB, p *pgxpool.Pool, opts *Options, guard *semel.GuardOp
 	return &desk{g, s, p}
 }
 
-// count adds to the effects of an id, as a business that is not idempotent.
+// count adds to the effects of an id, like an effect that is not idempotent.
 const count = "INSERT INTO effects VALUES ($1, 1) ON CONFLICT (id) DO UPDATE SET count = effects.count + 1"
 
 // counting is an effect that counts itself and returns a result.
@@ -67,7 +67,7 @@ func counting(id string) TxFunc {
 	}
 }
 
-// queueOne decides one call whose effect is statements.
+// queueOne decides one call whose effect is a batch of statements.
 func (d *desk) queueOne(ctx context.Context, call semel.Call, queue func(b *pgx.Batch)) (semel.Outcome, error) {
 	out := d.DoTxBatch(ctx, []semel.Call{call}, TxQueueFunc(func(b *pgx.Batch, _ []*semel.BatchItem) error {
 		queue(b)
@@ -76,7 +76,7 @@ func (d *desk) queueOne(ctx context.Context, call semel.Call, queue func(b *pgx.
 	return out[0].Outcome, out[0].Err
 }
 
-// effects returns how often the effect of an id is there.
+// effects returns how often the effect of an id happened.
 func (d *desk) effects(t testing.TB, id string) (n int) {
 	t.Helper()
 	err := d.pool.QueryRow(context.Background(), "SELECT count FROM effects WHERE id = $1", id).Scan(&n)
@@ -95,7 +95,7 @@ func (d *desk) wantEffects(t testing.TB, id string, want int) {
 
 func key(id string) semel.Key { return semel.Key{Scope: "test", ID: id} }
 
-// want checks decision, result and error of a call.
+// want checks the decision, result and error of a call.
 func want(t testing.TB, out semel.Outcome, err error, decision semel.Decision, result string, target error) {
 	t.Helper()
 	if out.Decision != decision || string(out.Result.Data) != result || !errors.Is(err, target) {
@@ -115,7 +115,7 @@ func TestDuplicatesOfATransactionGetItsResult(t *testing.T) {
 		out, err = d.DoTx(t.Context(), key("a"), counting("a"))
 		want(t, out, err, semel.Duplicate, "result of a", nil)
 	}
-	// The other way of the same guard knows the key as well.
+	// The other method of the same guard knows the key as well.
 	out, err = d.Do(t.Context(), key("a"), func(context.Context, semel.Claim) ([]byte, error) {
 		t.Error("the effect ran again")
 		return nil, nil
@@ -228,7 +228,8 @@ func TestAnEffectCannotEndItsTransaction(t *testing.T) {
 	if !errors.Is(err, ErrNotYours) {
 		t.Errorf("commit: %v", err)
 	}
-	// What goes past the guard is noticed, and not told as success or failure.
+	// An end that bypasses the guard is detected. It is reported neither as success
+	// nor as failure.
 	for _, sql := range []string{"COMMIT", "ROLLBACK"} {
 		for _, fail := range []error{nil, errors.New("failed")} {
 			_, err = d.DoTx(t.Context(), key(sql), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
@@ -244,8 +245,8 @@ func TestAnEffectCannotEndItsTransaction(t *testing.T) {
 			}
 		}
 	}
-	// So is an effect that goes on in a transaction of its own, which would be
-	// rolled back or committed without its key.
+	// So is an effect that continues in its own transaction, which would be rolled
+	// back or committed without its key.
 	for _, fail := range []error{nil, errors.New("failed")} {
 		_, err = d.DoTx(t.Context(), key(fmt.Sprint("another transaction", fail)), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			for _, sql := range []string{"COMMIT", "BEGIN"} {
@@ -280,12 +281,12 @@ func (d *desk) wantIdle(t testing.TB) {
 	})
 }
 
-// eventually waits for something that others do.
+// eventually waits for a condition that others bring about.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(2 * time.Minute) // only what hangs needs it
+	deadline := time.After(2 * time.Minute) // reached only if something hangs
 	for !done() {
 		select {
 		case <-deadline:
@@ -342,7 +343,7 @@ func TestACancelledEffectLeavesNothing(t *testing.T) {
 	}
 	d.wantIdle(t)
 	d.wantEffects(t, "a", 0)
-	// An effect that ended well is committed although its caller has gone.
+	// An effect that succeeded is committed although its caller has gone.
 	ctx, cancel = context.WithCancel(t.Context())
 	out, err := d.DoTx(ctx, key("a"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		defer cancel()
@@ -396,7 +397,7 @@ func TestAConcurrentDuplicateWaitsForTheFirst(t *testing.T) {
 	}
 }
 
-// wantWaiting waits until so many sessions wait for a lock.
+// wantWaiting waits until this many sessions wait for a lock.
 func (d *desk) wantWaiting(t testing.TB, n int) {
 	t.Helper()
 	eventually(t, "a session to wait for a lock", func() bool {
@@ -422,7 +423,8 @@ func TestTheWaitForAKeyIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.wantEffects(t, "a", 1)
-	// A key under a lease is in flight at once, and waited for if that is asked.
+	// A key under a lease is in flight immediately. The guard waits for it if Wait
+	// is set.
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var wait sync.WaitGroup
 	wait.Go(func() {

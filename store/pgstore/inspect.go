@@ -45,12 +45,12 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
-// listPage is how many rows a listing reads with one statement.
+// listPage is the number of rows that a listing reads with one statement.
 const listPage = 1000
 
-// List implements [semel.Lister]. It reads page after page in the order of
-// digests, and holds nothing open between them. Readable keys are there only
-// with [Options].KeepIDs, and a filter by scope selects from them.
+// List implements [semel.Lister]. It reads page by page in the order of digests,
+// and keeps nothing open between pages. Records have readable keys only with
+// [Options].KeepIDs. A filter by scope finds only those records.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		var last semel.Digest
@@ -150,11 +150,11 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	return slices.Contains(live, true), nil
 }
 
-// countPages is how many pages Count reads at most: 64 MiB.
+// countPages is the maximum number of pages that Count reads: 64 MiB.
 const countPages = 8192
 
-// countSQL counts the rows of a sample of $2 percent of the pages. Forgotten
-// rows are not counted.
+// countSQL counts the rows in a sample of $2 percent of the pages. Expired rows
+// are not counted.
 const countSQL = clock + `
 SELECT count(*) FILTER (WHERE t.owner IS NOT NULL AND NOT (get_byte(t.owner, 0) = 1 AND t.until <= clock.now)),
 	count(*) FILTER (WHERE t.owner IS NULL AND t.until > clock.now),
@@ -167,11 +167,11 @@ SELECT coalesce(sum(pg_relation_size(c.oid) / current_setting('block_size')::big
 FROM clock, pg_class AS c
 WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($2)))`
 
-// Count implements [semel.Counter]. A table of up to 64 MiB is counted; of a
-// larger one that much is, in pages chosen at random, and the counts are
-// estimates; Oldest is then a lower bound. Oldest is the age, since its first
-// claim, of the oldest key that is done and still remembered: the window that
-// the store has lived up to so far.
+// Count implements [semel.Counter]. It counts a table of up to 64 MiB completely.
+// Of a larger table it reads that much, in random pages. The counts are then
+// estimates, and Oldest is a lower bound. Oldest is the age, since its first
+// claim, of the oldest done key that is still remembered: the window that the
+// store has kept so far.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 	if err := s.enter("count", 0, 0); err != nil {
 		return semel.Counts{}, err
@@ -206,10 +206,10 @@ func (s session) count(ctx context.Context) (semel.Counts, error) {
 	return c, err
 }
 
-// Audit appends a line of JSON to the table of the audit log, which says who changed a
-// key by hand, and why. Write the line before the change, so that no change lacks one.
-// Audit blocks for one statement. Nothing else needs the privilege to insert into that
-// table.
+// Audit appends a line of JSON to the audit log table, which says who changed a
+// key by hand, and why. Write the line before the change, so that no change lacks
+// one. Audit blocks for one statement. No other call needs the INSERT privilege
+// on that table.
 func (s *Store) Audit(ctx context.Context, line []byte) error {
 	if err := s.enter("audit", 0, 0); err != nil {
 		return err

@@ -19,11 +19,12 @@ const DefaultEvery = 5 * time.Minute
 
 // MaintainOptions are the options of [Store.Maintain]. The zero value is valid.
 type MaintainOptions struct {
-	// Every is how long after the beginning of one clean-up the next begins.
+	// Every is the time from the start of one clean-up to the start of the next.
 	// Defaults to 5 min. Must be at least 1 s.
 	Every time.Duration
-	// Rate is the most rows a second that are deleted. Defaults to 0: a clean-up works
-	// a fifth of the time, at any rate. Must not be negative.
+	// Rate is the maximum number of rows deleted per second. At any rate, a
+	// clean-up works at most a fifth of the time. Defaults to 0: no other limit.
+	// Must not be negative.
 	Rate int
 	// Hours limits clean-up to some hours of the day. Defaults to all day.
 	Hours Hours
@@ -33,8 +34,8 @@ type MaintainOptions struct {
 	OnPass func(gone int64, err error)
 }
 
-// Hours is a part of the day, in UTC by the server's clock: from the hour From
-// to the hour To, over midnight if To is less. The zero value is all day.
+// Hours is a part of the day in UTC by the server's clock, from hour From to hour
+// To. It spans midnight if To is less than From. The zero value means all day.
 type Hours struct{ From, To int }
 
 // contain reports whether a time is in the hours.
@@ -73,17 +74,17 @@ func (o *MaintainOptions) checked() (MaintainOptions, error) {
 	return c, wrong.Err()
 }
 
-// rest is how many times as long as a clean-up works it rests: that leaves the
-// server to the claims.
+// rest is the ratio of rest to work in a clean-up. It leaves the server to the
+// claims.
 const rest = 4
 
 // errNotNow ends a clean-up whose hours are over.
 var errNotNow = errors.New("not in these hours")
 
-// Maintain cleans up until ctx ends, and then returns the cause of ctx. It blocks: run
-// it in a goroutine and wait for that. Of all processes that maintain one table, one
-// at a time works; when it is gone, another one does. An error of one clean-up does
-// not end Maintain; OnPass gets it.
+// Maintain cleans up until ctx ends, and then returns the cause of ctx. It
+// blocks, so run it in a goroutine and wait for it. Of all processes that
+// maintain one table, only one works at a time. When it is gone, another one
+// takes over. An error of one clean-up does not end Maintain; OnPass gets it.
 func (s *Store) Maintain(ctx context.Context, opts *MaintainOptions) error {
 	o, err := opts.checked()
 	if err != nil {
@@ -111,11 +112,11 @@ const turnSQL = clock + `
 UPDATE {meta} SET at = clock.now + $2::bigint * interval '1 microsecond' FROM clock
 WHERE name = 'cleaning' AND (at <= clock.now OR $3::boolean) RETURNING clock.now`
 
-// cleanedSQL notes that a clean-up went over the whole table.
+// cleanedSQL records that a clean-up covered the whole table.
 const cleanedSQL = clock + `
 UPDATE {meta} SET at = clock.now FROM clock WHERE name = 'cleaned' RETURNING at`
 
-// pass cleans up once, if it is our turn and the hour is right.
+// pass cleans up once, if this process has the turn and the hour is right.
 func (s *Store) pass(ctx context.Context, o *MaintainOptions) (gone int64, worked bool, err error) {
 	now, mine, err := s.turn(ctx, o.Every, false)
 	if err != nil || !mine || !o.Hours.contain(now) {
@@ -173,23 +174,23 @@ func (s *Store) stamp(ctx context.Context, sql string, args ...any) ([]time.Time
 }
 
 const (
-	// grace is how long a row stays after it has ended. While it does, no claim
-	// that took its token before can become the row of the key: see insertSQL.
-	// It is longer than any one wait of a claim, which takes the token of a row
-	// just before it waits for that row, and looks again after each wait. A
-	// whole statement may take longer: lock_timeout counts for each row.
+	// grace is how long a row stays after it has ended. During this time, no claim
+	// with an earlier token can insert the row of the key; see insertSQL. It is
+	// longer than any single wait of a claim. A claim takes the token of a row just
+	// before it waits for that row, and checks again after each wait. A whole
+	// statement may take longer, because lock_timeout applies to each row.
 	grace = time.Minute
-	// abandoned is how long the attempts of a claim are remembered after its lease
-	// ended without another claim.
+	// abandoned is how long the attempt count of a claim is remembered after its
+	// lease ended without another claim.
 	abandoned = time.Hour
-	// purgePages is how many pages of a table one statement of a clean-up reads:
+	// purgePages is the number of table pages that one clean-up statement reads:
 	// about twenty thousand rows.
 	purgePages = 256
 )
 
-// purgeSQL deletes what has ended in the pages from $2 to before $3, and does
-// not wait for rows that are being claimed. The table has no index on the
-// time: it would cost each claim more than reading the pages costs a clean-up.
+// purgeSQL deletes ended rows in the pages from $2 to before $3. It does not wait
+// for rows that are being claimed. The table has no index on the time: such an
+// index would cost each claim more than reading the pages costs a clean-up.
 const purgeSQL = clock + `
 DELETE FROM {part} WHERE ctid = ANY (ARRAY(
 	SELECT t.ctid FROM clock, {part} AS t
@@ -219,15 +220,16 @@ func (s session) parts(ctx context.Context) ([]part, error) {
 	})
 }
 
-// Purge implements [semel.Purger]. It goes over the whole table once and deletes in many
-// short transactions, as fast as the server allows. [Store.Maintain] leaves room for
-// claims. Rows stay for a minute after they have ended, so that tokens grow.
+// Purge implements [semel.Purger]. It scans the whole table once and deletes in
+// many short transactions, as fast as the server allows. [Store.Maintain] leaves
+// room for claims. Rows stay for a minute after they have ended, so that tokens
+// only grow.
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return s.purge(ctx, func(context.Context, int64) error { return nil })
 }
 
-// purge goes over the table once. After each statement it calls pace with the
-// number of rows that are gone.
+// purge scans the table once. After each statement it calls pace with the number
+// of deleted rows.
 func (s *Store) purge(ctx context.Context, pace func(ctx context.Context, rows int64) error) (int64, error) {
 	if s.hasher.times != nil {
 		return s.purgeSlots(ctx, pace)
@@ -268,25 +270,25 @@ func (s *Store) purgePart(ctx context.Context, name string, page int64) (gone in
 	return gone, err
 }
 
-// Cleanup is the form in which keys are forgotten after their window. It is
-// chosen when the tables are created and cannot be changed later.
+// Cleanup is the form in which expired keys are removed. It is chosen when the
+// tables are created and cannot be changed later.
 type Cleanup string
 
 const (
 	// CleanupDelete deletes rows in short statements. It suits any ids and any mix
 	// of windows. Autovacuum must remove the dead rows that it leaves.
 	CleanupDelete Cleanup = "delete"
-	// CleanupMessageTime keeps keys in partitions by the time inside their ids,
-	// and truncates a partition once all its messages are too old to be answered
-	// for. Each id must contain a time, as a UUID of version 7 does, and a message
-	// must have the same id at every delivery.
+	// CleanupMessageTime partitions keys by the time inside their ids. It truncates
+	// a partition when all its messages are older than the store answers for. Each
+	// id must contain a time, as a version 7 UUID does. A message must have the
+	// same id at every delivery.
 	CleanupMessageTime Cleanup = "message-time"
 )
 
 // DefaultCleanup is the form of tables that were created without another.
 const DefaultCleanup = CleanupDelete
 
-// validate returns an error if there is no such form.
+// validate returns an error if the form does not exist.
 func (c Cleanup) validate(field string) error {
 	switch c {
 	case CleanupDelete, CleanupMessageTime:
@@ -295,9 +297,9 @@ func (c Cleanup) validate(field string) error {
 	return fmt.Errorf("pgstore: %s: %q is neither %s nor %s: %w", field, string(c), CleanupDelete, CleanupMessageTime, semel.ErrInvalidRequest)
 }
 
-// checkCleanup compares the wanted form with that of the tables, if there are
-// any. It comes before the first step: tables of a form that this version does
-// not have are left as they are.
+// checkCleanup compares the wanted form with that of the tables, if they exist.
+// It runs before the first step, so that tables of a form unknown to this version
+// stay unchanged.
 func (o *MigrateOptions) checkCleanup(ctx context.Context, db Beginner) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -316,8 +318,8 @@ func (o *MigrateOptions) checkCleanup(ctx context.Context, db Beginner) error {
 	return Cleanup(form).suits(o.Cleanup, o.Names)
 }
 
-// suits returns an error if tables of this form cannot be used, or are not of
-// the wanted form. A change of the form would forget all keys.
+// suits returns an error if tables of this form cannot be used, or do not have
+// the wanted form. Changing the form would lose all keys.
 func (c Cleanup) suits(wanted Cleanup, n Names) error {
 	have := cmp.Or(c, DefaultCleanup)
 	switch {
@@ -330,7 +332,7 @@ func (c Cleanup) suits(wanted Cleanup, n Names) error {
 	return nil
 }
 
-// setForm makes the store work on tables of a form.
+// setForm configures the store for tables of a form.
 func (s *Store) setForm(ctx context.Context, form Cleanup) error {
 	if err := form.suits(s.opts.Cleanup, s.opts.Names); err != nil {
 		return err

@@ -20,7 +20,7 @@ func (b *bundle) age(by string) {
 }
 
 // lifetime brings six keys into different states: 1 done, 2 done forever, 3
-// claimed, 4 held, 5 given back, 6 done in a window of a second.
+// claimed, 4 held, 5 released, 6 done with a window of a second.
 func (b *bundle) lifetime() {
 	b.t.Helper()
 	a := b.want(semel.Fresh, 1, 2, 3, 5, 6)
@@ -142,7 +142,7 @@ func TestOneOfManyMaintains(t *testing.T) {
 	}
 }
 
-// openSame opens another store on the pool of one.
+// openSame opens another store on the same pool.
 func openSame(t testing.TB, b *bundle) *Store {
 	t.Helper()
 	s, err := New(t.Context(), b.pool, nil)
@@ -202,8 +202,8 @@ func TestHoursOfTheDay(t *testing.T) {
 			}
 		}
 	}
-	// A pass outside of its hours deletes nothing, and takes no turn from those
-	// who are in theirs for longer than its own pause.
+	// A pass outside of its hours deletes nothing. It does not take the turn from
+	// processes inside their hours for longer than its own pause.
 	b := opened(t, nil)
 	now := time.Now().UTC().Hour()
 	_, worked, err := b.pass(t.Context(), &MaintainOptions{Every: time.Second, Hours: Hours{(now + 2) % 24, (now + 3) % 24}})
@@ -215,7 +215,7 @@ func TestHoursOfTheDay(t *testing.T) {
 func TestCountOfALargeTableIsAnEstimate(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)
-	// Many pages with few keys each, which are made in a tenth of the time.
+	// Many pages with few keys each, which takes a tenth of the time to create.
 	const keys = 120_000
 	b.exec(`ALTER TABLE semel_keys SET (fillfactor = 10)`)
 	b.exec(`INSERT INTO semel_keys (key, until, seen)
@@ -249,8 +249,8 @@ func TestFormsAreNotMixed(t *testing.T) {
 	}
 }
 
-// TestAFormOfAnotherVersionIsRefused has tables whose keys are where this version
-// does not look: it would call all of them new.
+// TestAFormOfAnotherVersionIsRefused has tables that keep keys where this version
+// does not look. It would treat all of them as new.
 func TestAFormOfAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	b := opened(t, nil)

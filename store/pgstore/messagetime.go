@@ -15,33 +15,35 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-// Message time: a key goes to a partition by the time inside its id, which is the same
-// at every delivery. So all deliveries of a key meet in one partition, whose unique
-// index decides between them. The partition is truncated when its time and the windows
-// of its keys are over.
+// Message time: a key goes to a partition by the time inside its id, which is the
+// same at every delivery. So all deliveries of a key meet in one partition, and
+// its unique index decides between them. The partition is truncated when its time
+// and the windows of its keys are over.
 //
-// Time is cut into slots of one width. The partitions are a ring: the first byte of a
-// key is the number of its slot modulo the number of partitions. It replaces the first
-// byte of the digest, of which 120 bits are left. The ring is longer than the age of
-// the oldest message that is answered for, so that one partition can always be
-// emptied. If the windows of its keys last longer, a partition is reused as it is and
-// cleaned row by row: keys of two slots in one partition do not disturb each other.
+// Time is divided into slots of equal width. The partitions form a ring: the
+// first byte of a key is the number of its slot modulo the number of partitions.
+// It replaces the first byte of the digest, which leaves 120 bits of it. The ring
+// is longer than the maximum message age, so that one partition can always be
+// emptied. If the windows of its keys last longer, a partition is reused without
+// truncation and cleaned row by row. Keys of two slots in one partition do not
+// interfere.
 //
-// A message that is older than the age that the tables were created for, and has no
-// record, is late and never new: its record may have been truncated. The floor, which
-// the database keeps, is the time of messages before which this always holds, even if
-// the server's clock steps back.
+// A message that has no record and is older than the age set for the tables is
+// late, never new: its record may have been truncated. The database keeps a
+// floor. Messages older than the floor are always late, even if the server's
+// clock steps back.
 
-// messageAhead is by how much the time of a message may be ahead of the
-// server's clock.
+// messageAhead is how far the time of a message may be ahead of the server's
+// clock.
 const messageAhead = time.Hour
 
-// spareSlots is the number of partitions beyond those that hold the age of the oldest
-// message: for the slots at both ends of it, and for the one that is being emptied.
+// spareSlots is the number of partitions beyond those that hold the maximum
+// message age: for the slots at both ends of it, and for the one that is being
+// emptied.
 const spareSlots = 4
 
-// IDTime returns the time inside an id that is a UUID of version 7, with or
-// without hyphens, or a ULID. It is the default of [Options].MessageTime.
+// IDTime returns the time inside an id that is a version 7 UUID, with or without
+// hyphens, or a ULID. It is the default of [Options].MessageTime.
 func IDTime(key semel.Key) (time.Time, bool) {
 	switch id := key.ID; len(id) {
 	case 36:
@@ -86,19 +88,19 @@ func ulidTime(id string) (time.Time, bool) {
 	return time.UnixMilli(milliseconds), true
 }
 
-// messageTime is what a store knows of the times of messages.
+// messageTime holds a store's settings for message times.
 type messageTime struct {
 	of    func(semel.Key) (time.Time, bool)
-	age   time.Duration // of the oldest message that is answered for
+	age   time.Duration // maximum age of a message that the store answers for
 	slots int
 }
 
-// width is how long a slot is.
+// width returns the length of a slot.
 func (m *messageTime) width() time.Duration {
 	return (m.age / time.Duration(m.slots-spareSlots)).Truncate(time.Microsecond)
 }
 
-// slot is the partition of messages of a time.
+// slot returns the partition of messages with this time.
 func (m *messageTime) slot(at time.Time) int {
 	width := m.width().Microseconds()
 	n := at.UnixMicro() / width
@@ -109,16 +111,16 @@ func (m *messageTime) slot(at time.Time) int {
 	return int((n%slots + slots) % slots)
 }
 
-// hasher makes digests of keys, as the table has them.
+// hasher computes the digests of keys as stored in the table.
 type hasher struct {
 	digest.Hasher
-	times *messageTime // nil unless keys are kept by the time of messages
+	times *messageTime // nil unless keys are partitioned by message time
 }
 
-// Key returns the digest of a key that check lets pass.
+// Key returns the digest of a key that check accepts.
 func (h hasher) Key(key semel.Key) semel.Digest { return h.placed(h.Hasher.Key(key), key) }
 
-// placed puts a digest where its message time belongs.
+// placed sets the first byte of a digest to the partition of its message time.
 func (h hasher) placed(d semel.Digest, key semel.Key) semel.Digest {
 	if h.times != nil {
 		at, _ := h.times.of(key)
@@ -138,7 +140,7 @@ func (h hasher) check(key semel.Key) error {
 	return nil
 }
 
-// memo makes digests of keys that often have the scope of the one before.
+// memo computes digests of keys that often have the same scope as the key before.
 func (h hasher) memo() *memo { return &memo{h, digest.Memo{Hasher: h.Hasher}} }
 
 type memo struct {
@@ -148,8 +150,8 @@ type memo struct {
 
 func (m *memo) Key(key semel.Key) semel.Digest { return m.placed(m.digests.Key(key), key) }
 
-// deadline is the server's time from which on a message without record is
-// late; null if it never is.
+// deadline returns the server time from which a message without a record is late,
+// or null if it never is.
 func (h hasher) deadline(req *semel.ClaimRequest) pgtype.Timestamptz {
 	d := deadline(req)
 	if h.times == nil {
@@ -163,8 +165,8 @@ func (h hasher) deadline(req *semel.ClaimRequest) pgtype.Timestamptz {
 	return timestamp(oldest)
 }
 
-// outside answers a request whose message time the store does not take, if the
-// key has no record.
+// outside answers a request whose message time is outside the accepted range, if
+// the key has no record.
 func (h hasher) outside(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
 	if h.times == nil || r.state(now) != semel.Absent {
 		return false
@@ -182,7 +184,7 @@ func (h hasher) outside(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, n
 	return true
 }
 
-// Defaults and bounds of tables that keep keys by the time of messages.
+// Defaults and bounds of tables that partition keys by message time.
 const (
 	// DefaultMessageAge is the default of [MigrateOptions].
 	DefaultMessageAge = 7 * 24 * time.Hour
@@ -191,7 +193,7 @@ const (
 	mostSlots         = 256
 )
 
-// checkMessageTime sets defaults, and returns the errors of options for clean-up
+// checkMessageTime sets defaults and returns the errors of options for clean-up
 // by message time.
 func (o *MigrateOptions) checkMessageTime() (errs []error) {
 	if o.Partitions == 0 {
@@ -203,14 +205,14 @@ func (o *MigrateOptions) checkMessageTime() (errs []error) {
 	if o.Partitions < leastSlots || o.Partitions > mostSlots {
 		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.Partitions: %d is not between %d and %d: %w", o.Partitions, leastSlots, mostSlots, semel.ErrInvalidRequest))
 	}
-	// A slot is then longer than a message may be ahead of the clock.
+	// A slot is then longer than the time that a message may be ahead of the clock.
 	if o.MessageAge < time.Duration(o.Partitions)*messageAhead {
 		errs = append(errs, fmt.Errorf("pgstore: MigrateOptions.MessageAge: %v is less than an hour for each of %d partitions: %w", o.MessageAge, o.Partitions, semel.ErrInvalidRequest))
 	}
 	return errs
 }
 
-// messageTimes reads the layout that the tables were created with.
+// messageTimes reads the layout with which the tables were created.
 func (s session) messageTimes(ctx context.Context) (*messageTime, error) {
 	sql := strings.ReplaceAll(timesSQL, "{times}", s.opts.quoted("times"))
 	found, err := collect(ctx, s, sql, nil, func(row pgx.CollectableRow) (*messageTime, error) {
@@ -229,35 +231,35 @@ func (s session) messageTimes(ctx context.Context) (*messageTime, error) {
 	return found[0], nil
 }
 
-// flooredClock is the clock of a statement that goes by the times of messages.
-// It does not fall behind the time at which the oldest message was answered for
-// that is not any more.
+// flooredClock is the clock of a statement that uses message times. It never
+// falls behind the time at which the messages just below the floor became too
+// old.
 const flooredClock = `WITH clock AS MATERIALIZED (
 	SELECT greatest(clock_timestamp(), (SELECT m.floor + m.age * interval '1 microsecond' FROM {times} AS m)) AS now, set_config('lock_timeout', $1, true))`
 
-// notEarly leaves out messages that are ahead of the clock.
+// notEarly excludes messages that are ahead of the clock.
 const notEarly = `WHERE r.deadline >= clock.now AND r.deadline <= clock.now + %d * interval '1 microsecond'`
 
 const everLate = `WHERE r.deadline IS NULL OR r.deadline >= clock.now`
 
-// timesSQL reads the layout that the tables were created with.
+// timesSQL reads the layout with which the tables were created.
 const timesSQL = clock + `
 SELECT m.age, m.slots FROM clock, {times} AS m`
 
-// raiseSQL raises the floor to the beginning of the slot whose messages are not
-// all too old yet, and says whether it did.
+// raiseSQL raises the floor to the start of the oldest slot that has messages
+// which are not too old. It reports whether it raised the floor.
 const raiseSQL = clock + `, next AS (
 	SELECT date_bin($2::bigint * interval '1 microsecond', clock.now - m.age * interval '1 microsecond', 'epoch') AS floor FROM clock, {times} AS m)
 UPDATE {times} AS m SET floor = next.floor, since = NULL FROM next WHERE m.floor < next.floor RETURNING true`
 
-// raisedSQL notes when the floor was seen to be raised. Transactions that begin
-// later go by it.
+// raisedSQL records when the floor was seen to be raised. Transactions that begin
+// later use the new floor.
 const raisedSQL = clock + `
 UPDATE {times} AS m SET since = clock.now FROM clock WHERE m.since IS NULL RETURNING true`
 
-// overSQL has the floor and the time, unless a transaction that may write and
-// may not go by the floor is still open. Of one whose beginning this role may
-// not see, that must be assumed.
+// overSQL returns the floor and the time, unless an open transaction may write
+// and may use an older floor. If this role may not see when a transaction began,
+// overSQL assumes that it is such a transaction.
 const overSQL = clock + `
 SELECT m.floor, clock.now FROM clock, {times} AS m
 WHERE m.since IS NOT NULL AND NOT EXISTS (
@@ -275,7 +277,8 @@ WHERE t.ctid >= format('(%s,0)', $2::bigint)::tid AND t.ctid < format('(%s,0)', 
 	ELSE get_byte(t.owner, 0) = 1 OR t.until > clock.now - $4::bigint * interval '1 microsecond' END
 LIMIT 1`
 
-// messageTimeStatements are those on one table, with another clock.
+// messageTimeStatements are the statements on one table, with flooredClock as
+// their clock.
 func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
 	s := newStatements(n, ids)
 	reach := (m.age + messageAhead).Microseconds()
@@ -288,25 +291,25 @@ func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
 	} {
 		*sql = changed.Replace(*sql)
 	}
-	// An optimistic insert does not see how old a message is.
+	// An optimistic insert does not check the age of a message.
 	s.optimistic, s.optimisticSame, s.optimisticOne = "", "", ""
 	return s
 }
 
 const (
 	// truncateWait is the lock_timeout of a truncation. While it waits, other
-	// statements on the partition wait behind it.
+	// statements on the partition queue behind it.
 	truncateWait = 10 * time.Millisecond
 	// truncateTries is how often one clean-up tries to truncate a partition: for
-	// about a second. After that the next clean-up tries.
+	// about a second. After that, the next clean-up tries.
 	truncateTries = 20
 	truncatePause = 50 * time.Millisecond
 )
 
-// window is the range of time of messages that may be new.
+// window is the time range of messages that may be new.
 type window struct{ floor, now time.Time }
 
-// over reports whether no message of a slot can be new any more, or yet.
+// over reports whether no message of a slot can be new any longer, or yet.
 func (m *messageTime) over(w window, slot int) bool {
 	for at := w.floor; !at.After(w.now.Add(messageAhead + m.width())); at = at.Add(m.width()) {
 		if m.slot(at) == slot {
@@ -316,10 +319,10 @@ func (m *messageTime) over(w window, slot int) bool {
 	return true
 }
 
-// purgeSlots is the clean-up by the time of messages. It raises the floor, and
-// empties the partitions of slots that are over: by truncation, or row by row
-// where one has a key that must stay. What a long transaction holds up is left
-// to the next clean-up.
+// purgeSlots cleans up by message time. It raises the floor and empties the
+// partitions of slots that are over. It truncates a partition, or deletes row by
+// row if a key must stay. If a long transaction blocks it, it leaves the rest to
+// the next clean-up.
 func (s *Store) purgeSlots(ctx context.Context, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
 	if gone, err = s.emptySlots(ctx, pace); err != nil {
 		return gone, fmt.Errorf("pgstore: purge: %w", err)
@@ -358,8 +361,8 @@ func (s *Store) emptySlots(ctx context.Context, pace func(ctx context.Context, r
 	return gone, err
 }
 
-// settled returns the range of time of messages that may be new, once every
-// transaction that may write goes by it.
+// settled returns the time range of messages that may be new, once every
+// transaction that may write uses it.
 func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 	if err := s.enter("purge", 0, 0); err != nil {
 		return w, false, err
@@ -375,9 +378,9 @@ func (s *Store) settled(ctx context.Context) (w window, ok bool, err error) {
 	return found[0], true, nil
 }
 
-// emptySlot empties one partition that is over. It gets no new keys. Those in it may
-// still be completed or extended, and so move to a page that was read before: the rows
-// are read again under a lock.
+// emptySlot empties one partition that is over. The partition gets no new keys.
+// Its keys may still be completed or extended, and so move to a page that was
+// already read. The rows are therefore read again under a lock.
 func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.Context, rows int64) error) (gone int64, err error) {
 	name := s.opts.quoted(pgschema.Partition(slot))
 	pages, err := s.pages(ctx, name)
@@ -411,7 +414,7 @@ func (s *Store) emptySlot(ctx context.Context, slot int, pace func(ctx context.C
 	return gone, err
 }
 
-// purgeStep sends one statement and returns how many rows it returned.
+// purgeStep sends one statement and returns the number of rows that it returned.
 func (s *Store) purgeStep(ctx context.Context, sql string, args ...any) (int64, error) {
 	if err := s.enter("purge", 0, 0); err != nil {
 		return 0, err
@@ -435,9 +438,9 @@ func (s *Store) pages(ctx context.Context, name string) (int64, error) {
 	return found[0], nil
 }
 
-// truncateSlot truncates a partition, if it is still over by then and has no
-// row that must stay. It gives up where it does not have the lock soon:
-// statements wait behind it meanwhile.
+// truncateSlot truncates a partition, if it is still over then and has no row
+// that must stay. It gives up if it does not get the lock soon, because other
+// statements queue behind it.
 func (s *Store) truncateSlot(ctx context.Context, slot int, name string) (gone int64, stays bool, err error) {
 	for range truncateTries {
 		w, settled, err := s.settled(ctx)
@@ -458,8 +461,8 @@ func (s *Store) truncateSlot(ctx context.Context, slot int, name string) (gone i
 	return 0, false, nil
 }
 
-// truncateUnlessKept is one try. From the first lock on, nobody changes a row of
-// the partition; they are read meanwhile.
+// truncateUnlessKept makes one attempt. It reads the rows under a lock that keeps
+// them from changing.
 func (s *Store) truncateUnlessKept(ctx context.Context, tx pgx.Tx, name string) (gone int64, stays bool, err error) {
 	const size = "SELECT greatest(reltuples, pg_stat_get_live_tuples(oid), 0)::bigint FROM pg_class WHERE oid = to_regclass($1)"
 	wait := lockTimeout(truncateWait)

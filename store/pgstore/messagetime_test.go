@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-// uuid7 is the n-th id of a moment.
+// uuid7 returns the n-th id of a moment.
 func uuid7(at time.Time, n int) string {
 	ms := at.UnixMilli()
 	return fmt.Sprintf("%08x-%04x-7000-8000-%012x", ms>>16, ms&0xffff, n)
@@ -29,7 +29,7 @@ func TestIDTimeReadsTheTimeOfAnID(t *testing.T) {
 		"01FWHE4YDGFK1SHH6W1G60EECF":           true, // the same bits as a ULID
 		"01fwhe4ydgfk1shh6w1g60eecf":           true,
 		"81FWHE4YDGFK1SHH6W1G60EECF":           false, // beyond 128 bits
-		"01FWHE4YDGFK1SHH6W1G60EECU":           false, // no digit
+		"01FWHE4YDGFK1SHH6W1G60EECU":           false, // not a digit
 		"919108f7-52d1-4320-9bac-f847db4148a8": false, // version 4
 		"017f22e2-79b0-7cc3-18c4-dc0c0c07398f": false, // another variant
 		"017f22e2079b0-7cc3-98c4-dc0c0c07398f": false,
@@ -43,7 +43,7 @@ func TestIDTimeReadsTheTimeOfAnID(t *testing.T) {
 	}
 }
 
-// timed is a store by message time, of messages up to 8 hours old, in slots of
+// timed is a store by message time, for messages up to 8 hours old, in slots of
 // two hours.
 func timed(t *testing.T) (*Store, *pgxpool.Pool) {
 	t.Helper()
@@ -80,7 +80,8 @@ func wantDecision(t *testing.T, s *Store, want semel.Decision, ids ...string) {
 	}
 }
 
-// pass lets time pass for the store, by the floor that its clock stands on.
+// pass lets time pass for the store. It moves the floor on which the store's
+// clock is based.
 func pass(t *testing.T, s *Store, d time.Duration) {
 	t.Helper()
 	_, err := s.pool.Exec(t.Context(), "UPDATE "+s.opts.quoted("times")+
@@ -133,7 +134,7 @@ func TestMessageTimeAnswersLateForWhatItMayHaveForgotten(t *testing.T) {
 	if pages := sizeOf(t, s, between); pages != 0 {
 		t.Errorf("the partition of keys that are over has %d pages", pages)
 	}
-	// A ring later the same partition takes new keys beside the old one.
+	// One ring length later, the same partition takes new keys next to the old one.
 	ring := 8 * s.hasher.times.width()
 	pass(t, s, ring-7*time.Hour)
 	again := uuid7(now.Add(-7*time.Hour).Add(ring), 5)
@@ -173,7 +174,7 @@ func TestMessageTimeRefusesIDsWithoutTime(t *testing.T) {
 }
 
 // A transaction that began before the floor was raised may still write a key
-// below it, with a window of its own.
+// below it, with its own window.
 func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
 	t.Parallel()
 	s, p := timed(t)
@@ -205,7 +206,8 @@ func TestMessageTimeKeepsWhatALongTransactionWrites(t *testing.T) {
 	wantDecision(t, s, semel.Late, over)
 }
 
-// What was looked at may change before the truncation: it looks again.
+// Rows may change between the check and the truncation, so the truncation checks
+// again.
 func TestMessageTimeTruncatesNoPartitionWithAKeyThatStays(t *testing.T) {
 	t.Parallel()
 	s, _ := timed(t)

@@ -20,13 +20,13 @@ const (
 	DefaultPrefix = "semel_"
 )
 
-// Names says where the tables are. The zero value is valid.
+// Names is the schema and the name prefix of the tables. The zero value is valid.
 type Names struct {
-	// Schema of the tables. Defaults to "public". Must be of a-z, 0-9 and _,
+	// Schema of the tables. Defaults to "public". Must consist of a-z, 0-9 and _,
 	// not begin with a digit, and have at most 63 bytes.
 	Schema string
-	// Prefix of the names of tables and of the sequence. Defaults to
-	// "semel_". Must be of the same characters and have at most 40 bytes.
+	// Prefix of the names of tables and of the sequence. Defaults to "semel_". Must
+	// consist of the same characters and have at most 40 bytes.
 	Prefix string
 }
 
@@ -40,8 +40,8 @@ func (n Names) validate() []error { return pgschema.Names(n).Validate() }
 func (n Names) quoted(table string) string { return pgschema.Names(n).Quoted(table) }
 
 // Table returns the name of one of the store's tables, such as "parked", quoted
-// with its schema. The error wraps semel.ErrInvalidRequest if the names are not
-// valid.
+// with its schema. If the names are invalid, the error wraps
+// semel.ErrInvalidRequest.
 func (n Names) Table(table string) (string, error) {
 	n = n.withDefaults()
 	return n.quoted(table), errors.Join(n.validate()...)
@@ -51,26 +51,26 @@ func (n Names) Table(table string) (string, error) {
 type MigrateOptions struct {
 	Names
 	// Partitions is the number of hash partitions of the table of keys, which
-	// clean-up and autovacuum take one by one. It counts when the table is created
-	// and cannot be changed later. Defaults to 0: a plain table. Must be between 0 and
-	// 1024. If clean-up is by message time, it is the number of partitions by time,
-	// four of which are spare. Then it defaults to 32 and must be between 8 and 256.
+	// clean-up and autovacuum process one by one. It applies when the table is
+	// created and cannot be changed later. Defaults to 0: a plain table. Must be
+	// between 0 and 1024. If clean-up is by message time, it is the number of
+	// partitions by time, four of which are spare. Then it defaults to 32 and must
+	// be between 8 and 256.
 	Partitions int
-	// Cleanup is the form in which keys are forgotten. It counts when the table is
-	// created and cannot be changed later. Defaults to the form of the table, or to
-	// CleanupDelete if there is none yet.
+	// Cleanup is the form in which expired keys are removed. It applies when the
+	// table is created and cannot be changed later. Defaults to the form of the
+	// table, or to CleanupDelete if there is none yet.
 	Cleanup Cleanup
-	// MessageAge is the age, by the time inside its id, up to which a message is
-	// answered for, if clean-up is by message time. It counts when the table is created
-	// and cannot be changed later. Defaults to 7 days. Must be at least as many hours
-	// as there are partitions.
+	// MessageAge is the maximum age of a message, by the time inside its id, if
+	// clean-up is by message time. The store answers for messages up to this age.
+	// It applies when the table is created and cannot be changed later. Defaults to
+	// 7 days. Must be at least as many hours as there are partitions.
 	MessageAge time.Duration
-	// FillFactor is the share of a page, in percent, that new rows fill; the
-	// rest is left for updates. It counts when the table is made. With 90, most
-	// completions of large batches need a second entry in the index; 50 spares
-	// them that, which is a third faster, and takes twice the pages. Keys that
-	// are done in one step need no room. Defaults to 90. Must be between 10 and
-	// 100.
+	// FillFactor is the share of a page, in percent, that new rows fill. The rest
+	// is left for updates. It applies when the table is created. With 90, most
+	// completions of large batches need a second index entry. With 50 they do not,
+	// which is a third faster and takes twice the pages. Keys that are done in one
+	// step need no room. Defaults to 90. Must be between 10 and 100.
 	FillFactor int
 	// KeepIDs adds the columns for readable keys, which a store with
 	// Options.KeepIDs needs. Defaults to false.
@@ -80,10 +80,10 @@ type MigrateOptions struct {
 // Migration is one numbered step of the schema.
 type Migration struct {
 	Version int
-	// Name is what the step is about.
+	// Name describes the step.
 	Name string
-	// Applied is when it was applied, by the server's clock; zero if it was
-	// not.
+	// Applied is when the step was applied, by the server's clock. It is zero if it
+	// was not.
 	Applied time.Time
 }
 
@@ -97,15 +97,15 @@ const DefaultFillFactor = 90
 
 const maxPartitions = 1024
 
-// migrationLock is the key of the advisory lock under which steps are applied.
-// It says "semel" in hexadecimal.
+// migrationLock is the key of the advisory lock under which steps are applied. It
+// spells "semel" in hexadecimal.
 const migrationLock = 0x73656d656c
 
-// Migrate applies the steps that the database does not have yet, each in a transaction
-// of its own, and returns them. Many processes may run it concurrently, and each may
-// be killed: a step is applied as a whole or not at all. Migrate waits for other
-// runners until ctx ends. Nil options are the zero options. The error wraps
-// [ErrSchema] if the tables were created for another form of clean-up.
+// Migrate applies the steps that the database lacks, each in its own transaction,
+// and returns them. Many processes may run it concurrently, and each may be
+// killed: a step is applied completely or not at all. Migrate waits for other
+// runners until ctx ends. Nil options are the zero options. If the tables were
+// created for another form of clean-up, the error wraps [ErrSchema].
 //
 // [Options].Migrate does this when a store is opened.
 func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
@@ -138,7 +138,7 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 	return applied, nil
 }
 
-// Status returns every step this version knows, with the time at which it was
+// Status returns every step that this version knows, with the time when it was
 // applied.
 func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration, error) {
 	o, err := opts.checked()
@@ -166,8 +166,8 @@ func Status(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migration
 }
 
 // SQL returns all steps as a script for psql or another tool, for databases whose
-// schema programs may not change. Each step is one transaction, and fails as a whole if
-// it was applied before.
+// schema programs may not change. Each step is one transaction. It fails as a
+// whole if it was applied before.
 func SQL(opts *MigrateOptions) (string, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -219,7 +219,7 @@ func (o *MigrateOptions) checked() (*MigrateOptions, error) {
 	return &c, errors.Join(errs...)
 }
 
-// layout is what the options choose of the tables.
+// layout returns the table settings that the options choose.
 func (o *MigrateOptions) layout() *pgschema.Layout {
 	return &pgschema.Layout{
 		Names: pgschema.Names(o.Names), Cleanup: string(cmp.Or(o.Cleanup, DefaultCleanup)),
@@ -227,7 +227,7 @@ func (o *MigrateOptions) layout() *pgschema.Layout {
 	}
 }
 
-// apply applies one step unless it was applied before, when it returns nil.
+// apply applies one step. It returns nil if the step was applied before.
 func (o *MigrateOptions) apply(ctx context.Context, db Beginner, s pgschema.Step) (*Migration, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -280,17 +280,17 @@ func (o *MigrateOptions) applied(ctx context.Context, tx pgx.Tx) (map[int]time.T
 	return applied, err
 }
 
-// hasTable reports whether a table exists. It reads the catalog itself: to_regclass
-// may answer from a cache that is older than the lock which the transaction has
-// waited for, if the same session has looked for the table before.
+// hasTable reports whether a table exists. It reads the catalog itself. If the
+// same session has looked for the table before, to_regclass may answer from a
+// cache older than the lock that the transaction has waited for.
 func (o *MigrateOptions) hasTable(ctx context.Context, tx pgx.Tx, table string) (exists bool, err error) {
 	const sql = "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2)"
 	err = tx.QueryRow(ctx, sql, pgx.QueryExecModeDescribeExec, o.Schema, o.Prefix+table).Scan(&exists)
 	return exists, err
 }
 
-// prepare makes what the first step stands on. A schema that exists is not
-// made, since even the attempt needs a privilege on the database.
+// prepare creates what the first step needs. It does not try to create an
+// existing schema, because even the attempt needs a privilege on the database.
 func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
 	names := pgschema.Names(o.Names)
 	var exists bool
@@ -332,8 +332,8 @@ func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
 // that changes nothing would wait for every transaction.
 const hasIDs = "SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname IN ('scope', 'id') AND NOT attisdropped"
 
-// rollback ends a transaction that may have ended already. Its error is of no
-// use: the server rolls back what it loses.
+// rollback ends a transaction that may have ended already. Its error does not
+// matter: the server rolls back a transaction whose connection is lost.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(context.WithoutCancel(ctx))
 }

@@ -77,7 +77,7 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 		})
 	}
 	group.Wait()
-	// Tables that are there stay, and get what the options need beyond them.
+	// Existing tables stay, and get the additional parts that the options need.
 	b := connect(address, &Options{Names: names, Migrate: true, KeepIDs: true})
 	b.want(semel.InFlight, 0, 1, 2, 3)
 	b.want(semel.Fresh, 4)
@@ -87,13 +87,13 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 			t.Errorf("listed %v, %v", r.Key, err)
 		}
 	}
-	// Nothing is created where nothing is missing, so that no right is needed.
+	// If nothing is missing, nothing is created, so that no privilege is needed.
 	user := newRole(t, b)
 	b.exec("GRANT USAGE ON SCHEMA fresh TO " + user)
 	b.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fresh TO " + user)
 	b.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA fresh TO " + user)
 	connect(as(address, user), &Options{Names: names, Migrate: true, KeepIDs: true}).want(semel.InFlight, 4)
-	// Tables of one form are not made those of another.
+	// Tables of one form are not converted to another.
 	if _, err := Connect(t.Context(), address, &Options{Names: names, Migrate: true, Cleanup: CleanupMessageTime}); !errors.Is(err, ErrSchema) {
 		t.Errorf("connect with another form: %v", err)
 	}
@@ -101,8 +101,8 @@ func TestConnectMakesAFreshDatabaseReady(t *testing.T) {
 	wantDecision(t, timed.Store, semel.Fresh, uuid7(time.Now(), 1))
 }
 
-// TestAnOlderDatabaseKeepsItsAnswers takes a database as it was before rows told
-// who made a key done in one step.
+// TestAnOlderDatabaseKeepsItsAnswers uses a database from before rows recorded
+// which owner made a key done in one step.
 func TestAnOlderDatabaseKeepsItsAnswers(t *testing.T) {
 	t.Parallel()
 	b := &bundle{&Store{pool: pool(t, shared.Database(t))}, t}
@@ -163,7 +163,7 @@ func TestStatusOfAnEmptyDatabaseShowsAllStepsAsNotApplied(t *testing.T) {
 }
 
 // TestMigrationThatIsCutOffLeavesNothing ends the context in the middle of the
-// step, where it waits for a lock.
+// step, while it waits for a lock.
 func TestMigrationThatIsCutOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := &bundle{&Store{pool: pool(t, shared.Database(t))}, t}
@@ -265,9 +265,9 @@ func TestReadableKeysCanBeAddedLater(t *testing.T) {
 	}
 }
 
-// TestRoleOfTheStoreNeedsNoRightToCreate runs all verbs as a role with the
-// rights that the package names, and the migration as a role that owns nothing
-// but the schema.
+// TestRoleOfTheStoreNeedsNoRightToCreate runs all methods as a role with the
+// privileges that the package documents. It runs the migration as a role that
+// owns only the schema.
 func TestRoleOfTheStoreNeedsNoRightToCreate(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)

@@ -12,21 +12,22 @@ import (
 )
 
 // An optimistic insert is a plain INSERT of keys that are expected to be new. It
-// takes a third less work of the server than ON CONFLICT, and fails as a whole if
-// one of the keys is known.
+// takes a third less server work than ON CONFLICT, and fails as a whole if one of
+// the keys is known.
 
-// optimism tells whether all keys that were claimed lately were new. While they
-// are, the next claim uses an optimistic insert. A guard and a store each have one.
+// optimism records whether all keys that were claimed recently were new. While
+// they are, the next claim uses an optimistic insert. A guard and a store each
+// have one.
 type optimism struct{ streak atomic.Int32 }
 
-// optimisticAfter is how many transactions or calls in a row must have had new keys
-// alone before the next one is optimistic: if one in so many fails, nothing is lost
-// on average.
+// optimisticAfter is how many transactions or calls in a row must have only new
+// keys before the next one is optimistic. If one in so many fails, nothing is
+// lost on average.
 const optimisticAfter = 16
 
 func (o *optimism) justified() bool { return o.streak.Load() >= optimisticAfter }
 
-// saw learns from a transaction or call.
+// saw records the result of a transaction or call.
 func (o *optimism) saw(allNew bool) {
 	switch {
 	case !allNew:
@@ -41,22 +42,22 @@ const (
 	notNullViolation = "23502"
 )
 
-// insertRefused reports whether an optimistic insert failed because a key is known
-// or a message is late. Any other error means what it says.
+// insertRefused reports whether an optimistic insert failed because a key is
+// known or a message is late. All other errors are real.
 func insertRefused(err error) bool {
 	code := stateOf(err)
 	return code == uniqueViolation || code == notNullViolation
 }
 
-// leastOptimistic is the fewest keys with which a call of a store is optimistic, and
-// counts for the calls after it. With fewer keys, the round trip and the commit are
-// most of what a call costs.
+// leastOptimistic is the minimum number of keys with which a store call is
+// optimistic and counts for later calls. With fewer keys, the round trip and the
+// commit are most of the cost.
 const leastOptimistic = 16
 
 // insertOptimistically inserts the rows of keys, for the first request of each, if
 // all of them are new. It reports whether it did.
 func (c *claims) insertOptimistically(ctx context.Context, keys []asked) (bool, error) {
-	// What fails in a transaction of others would end it.
+	// Inside a caller's transaction, a failure would abort it.
 	if !c.alone || len(keys) < c.leastOptimistic || !c.optimism.justified() {
 		return false, nil
 	}
@@ -143,8 +144,8 @@ func (u *guardTx) decide(ctx context.Context, reqs []semel.ClaimRequest, answers
 	return u.claim(ctx, reqs, answers)
 }
 
-// optimisticInsert returns the statement for requests with different keys, with its
-// arguments. It returns none if a request is not valid.
+// optimisticInsert returns the statement for requests with different keys, with
+// its arguments. It returns none if a request is invalid.
 func (u *guardTx) optimisticInsert(reqs []semel.ClaimRequest) (sql string, args []any) {
 	c := u.claims(reqs, make([]semel.ClaimAnswer, len(reqs)))
 	keys := c.sorted()

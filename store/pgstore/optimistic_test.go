@@ -50,7 +50,7 @@ var optimisticWays = map[string]func(ctx context.Context, d *desk, call semel.Ca
 	},
 }
 
-// makeOptimistic has a guard use optimistic inserts.
+// makeOptimistic makes a guard use optimistic inserts.
 func makeOptimistic(t testing.TB, d *desk) {
 	t.Helper()
 	for i := range optimisticAfter {
@@ -90,7 +90,7 @@ func TestAnOptimisticInsertThatFailsDecidesAsUsual(t *testing.T) {
 				decide(semel.Call{Key: key("late"), Time: time.Now().Add(-48 * time.Hour)}, semel.Late, semel.ErrLate)
 				decide(semel.Call{Key: key("in time"), Time: time.Now()}, semel.Fresh, nil)
 				decide(semel.Call{Key: semel.Key{}}, semel.Undecided, semel.ErrInvalidKey)
-				// Where the window has ended the row is still there.
+				// After the window has ended, the row still exists.
 				decide(semel.Call{Key: key("short"), Window: time.Millisecond}, semel.Fresh, nil)
 				eventually(t, "a window to end", func() bool {
 					records := make([]semel.Record, 1)
@@ -162,8 +162,8 @@ func TestAnErrorOfAStatementLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryModeOfAPoolWillDo has pools of pgx in each of its modes, as they are
-// set for one pooler or another, and the forms of clean-up.
+// TestEveryModeOfAPoolWillDo has pgx pools in each mode, as set for various
+// poolers, and the forms of clean-up.
 func TestEveryModeOfAPoolWillDo(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
@@ -211,8 +211,8 @@ func everyWayTwice(t *testing.T, d *desk) {
 	}
 }
 
-// optimist is a store whose claims are all optimistic, however few keys they have,
-// and however often they failed before.
+// optimist is a store whose claims are all optimistic, regardless of their size
+// and of earlier failures.
 type optimist struct{ *Store }
 
 func newOptimist(s *Store) optimist {
@@ -256,7 +256,7 @@ func TestConformanceOfOptimisticInserts(t *testing.T) {
 	}
 }
 
-// doneRequests are requests in one step for keys.
+// doneRequests returns requests that make keys done in one step.
 func doneRequests(keys []int) []semel.ClaimRequest {
 	reqs := make([]semel.ClaimRequest, len(keys))
 	for i, n := range keys {
@@ -287,7 +287,7 @@ func TestAStoreIsOptimisticOnceItsKeysWereNewForLong(t *testing.T) {
 		t.Fatal("the store is not optimistic")
 	}
 	claimed(t, b.Store, batch(leastOptimistic), semel.Fresh)
-	// One that is known, twice in the call, among new ones.
+	// One known key, twice in the call, among new ones.
 	reqs := append(batch(leastOptimistic), doneRequests([]int{0, 0, next})...)
 	next++
 	answers := make([]semel.ClaimAnswer, len(reqs))
@@ -311,7 +311,7 @@ func TestAStoreIsOptimisticOnceItsKeysWereNewForLong(t *testing.T) {
 	}
 }
 
-// claimed claims in one call and wants one decision for all.
+// claimed claims in one call and expects the same decision for all.
 func claimed(t *testing.T, s semel.Store, reqs []semel.ClaimRequest, want semel.Decision) {
 	t.Helper()
 	answers := make([]semel.ClaimAnswer, len(reqs))
@@ -325,8 +325,8 @@ func claimed(t *testing.T, s semel.Store, reqs []semel.ClaimRequest, want semel.
 	}
 }
 
-// TestCrossedOptimisticInsertsDoNotDeadlock has concurrent optimistic batches of the
-// same keys in crossed order: all but one fail.
+// TestCrossedOptimisticInsertsDoNotDeadlock has concurrent optimistic batches of
+// the same keys in crossed order: all but one fail.
 func TestCrossedOptimisticInsertsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s := seed(t)

@@ -17,38 +17,36 @@ const (
 // Options are the options of [Connect] and [New]. The zero value is valid.
 type Options struct {
 	Names
-	// Migrate has Connect and New create the tables in a fresh database, and apply
-	// the steps that an older one lacks, as the function Migrate does. Partitions,
-	// FillFactor and MessageAge have their defaults then. The role must be allowed to
-	// create tables if any are missing. Defaults to false.
+	// Migrate makes Connect and New create the tables in a fresh database, and
+	// apply the steps that an older one lacks, like the function Migrate.
+	// Partitions, FillFactor and MessageAge then have their defaults. If tables are
+	// missing, the role must be allowed to create them. Defaults to false.
 	Migrate bool
-	// KeepIDs keeps the readable scope and id in each row, for listings. It
-	// needs the columns that MigrateOptions.KeepIDs adds. Defaults to false.
+	// KeepIDs keeps the readable scope and id in each row, for listings. It needs
+	// the columns that MigrateOptions.KeepIDs adds. Defaults to false.
 	KeepIDs bool
 	// Cleanup is the form of clean-up that the tables must have been created for.
 	// Defaults to the form of the tables.
 	Cleanup Cleanup
-	// MessageTime returns the time inside an id, or false if the id has none, if
-	// clean-up is by message time. It must be the same for every delivery and in
-	// every process, and never change. Defaults to IDTime.
+	// MessageTime returns the time inside an id, or false if the id has none. It is
+	// used for clean-up by message time. It must return the same time for every
+	// delivery and in every process, and never change. Defaults to IDTime.
 	MessageTime func(key semel.Key) (time.Time, bool)
-	// MaxResult is the longest result in bytes that is kept; a longer one is
-	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative,
-	// nor above 256 MiB.
+	// MaxResult is the maximum size in bytes of a stored result. A larger one is
+	// refused with ErrResultTooLarge. Defaults to 1 MiB. Must not be negative, nor
+	// above 256 MiB.
 	MaxResult int64
-	// LockWait is how long a statement waits for a key that another
-	// transaction is about to write. Defaults to 2 s. Must be between 1 ms and
-	// 20 s.
+	// LockWait is how long a statement waits for a key that another transaction is
+	// about to write. Defaults to 2 s. Must be between 1 ms and 20 s.
 	LockWait time.Duration
-	// Retries is how often a statement is sent again that the server rolled
-	// back because of another transaction. Defaults to 5. Must not be
-	// negative.
+	// Retries is how often a statement is sent again after the server rolled it
+	// back because of another transaction. Defaults to 5. Must not be negative.
 	Retries int
-	// Prepare has statements prepared under a name, once for each connection.
-	// That saves the server's planning, which counts where calls are small,
-	// and breaks behind a pooler in transaction mode that does not follow
-	// prepared statements. The pool that Connect opens then has the mode
-	// cache_statement, unless the address names another. Defaults to false.
+	// Prepare uses named prepared statements, once for each connection. This saves
+	// planning time on the server, which matters for small calls. It breaks behind
+	// a pooler in transaction mode that does not track prepared statements. The
+	// pool that Connect opens then has the mode cache_statement, unless the address
+	// names another. Defaults to false.
 	Prepare bool
 }
 

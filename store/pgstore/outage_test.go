@@ -13,18 +13,18 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// ledger is what workers were answered, to be held against the store when the
-// faults are over.
+// ledger records the answers to workers, for a comparison with the store after
+// the faults.
 type ledger struct {
 	mu        sync.Mutex
 	asked     map[int]semel.ClaimRequest
 	completed map[int]bool // the completion was answered
-	intended  map[int]bool // a completion was asked for
+	intended  map[int]bool // a completion was requested
 	failures  int
 }
 
 // work claims and completes keys, each call with a deadline, until stop is
-// closed. No call may ever be told "duplicate" of a key that was not completed.
+// closed. No call may get Duplicate for a key that was not completed.
 func (l *ledger) work(t *testing.T, b *bundle, worker int, stop <-chan struct{}) {
 	for n := worker; ; n += 16 {
 		select {
@@ -69,7 +69,7 @@ func (l *ledger) work(t *testing.T, b *bundle, worker int, stop <-chan struct{})
 
 var errDuplicate = errors.New("duplicate")
 
-// claimOne claims for one owner, also where an earlier answer to it was lost.
+// claimOne claims for one owner, even if an earlier answer was lost.
 func claimOne(ctx context.Context, b *bundle, req semel.ClaimRequest) (semel.Token, error) {
 	answers := make([]semel.ClaimAnswer, 1)
 	if err := b.Claim(ctx, []semel.ClaimRequest{req}, answers); err != nil {
@@ -85,7 +85,7 @@ func claimOne(ctx context.Context, b *bundle, req semel.ClaimRequest) (semel.Tok
 	}
 }
 
-// underLoad runs workers, lets fault do what it does, and checks what is left.
+// underLoad runs workers, calls fault, and checks the remaining records.
 func underLoad(t *testing.T, b *bundle, fault func()) {
 	t.Helper()
 	l := &ledger{asked: map[int]semel.ClaimRequest{}, completed: map[int]bool{}, intended: map[int]bool{}}
@@ -237,8 +237,8 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 	}
 }
 
-// TestClaimsUnderAnotherIsolationAreRightAllTheSame: the setting may change
-// behind the store's back.
+// TestClaimsUnderAnotherIsolationAreRightAllTheSame: an operator may change the
+// setting outside of the store.
 func TestClaimsUnderAnotherIsolationAreRightAllTheSame(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)

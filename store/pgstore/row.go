@@ -10,12 +10,12 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// row is what the table has of a key, as of one moment of the server.
+// row is the table's row of a key at one server time.
 type row struct {
 	key         semel.Digest
-	until       pgtype.Timestamptz // not valid where there is no row
+	until       pgtype.Timestamptz // not valid if there is no row
 	seen        pgtype.Timestamptz
-	token       pgtype.Int8 // or, below 0, who made the key done in one step
+	token       pgtype.Int8 // below 0, it identifies the owner that made the key done in one step
 	fingerprint pgtype.Int8
 	attempt     pgtype.Int4
 	owned       bool
@@ -25,7 +25,7 @@ type row struct {
 	scope, id   []byte // nil without readable keys
 }
 
-// state is derived from the row, so that time alone can change it: see the
+// state is derived from the row, so that time alone can change it. See the
 // comment in internal/pgschema/migrations/0001_keys.sql.
 func (r *row) state(now time.Time) semel.State {
 	switch ended := r.endsBy(now); {
@@ -40,7 +40,7 @@ func (r *row) state(now time.Time) semel.State {
 }
 
 // endsBy reports whether the lease or window of the row is over, or there is no
-// row. The infinities are forever and given back.
+// row. Positive infinity means forever; negative infinity means released.
 func (r *row) endsBy(now time.Time) bool {
 	switch {
 	case !r.until.Valid || r.until.InfinityModifier == pgtype.NegativeInfinity:
@@ -51,8 +51,8 @@ func (r *row) endsBy(now time.Time) bool {
 	return !r.until.Time.After(now)
 }
 
-// claim returns the claim of a row that is claimed or unknown, and what is left
-// of it of another.
+// claim returns the claim of a Claimed or Unknown row, and the remaining fields
+// of other rows.
 func (r *row) claim() semel.Claim {
 	c := semel.Claim{Token: r.fence(), Attempt: r.attempts()}
 	if r.owned {
@@ -61,10 +61,10 @@ func (r *row) claim() semel.Claim {
 	return c
 }
 
-// made reports whether the key was done in one step by somebody who is known.
+// made reports whether a known owner made the key done in one step.
 func (r *row) made() bool { return r.token.Int64 < 0 }
 
-// fence returns the fencing token; 0 is none.
+// fence returns the fencing token; 0 means none.
 func (r *row) fence() semel.Token {
 	if r.made() {
 		return 0
@@ -72,7 +72,7 @@ func (r *row) fence() semel.Token {
 	return semel.Token(r.token.Int64)
 }
 
-// attempts is how many claims the record had.
+// attempts returns the number of claims of the record.
 func (r *row) attempts() int {
 	if !r.attempt.Valid {
 		return 1
@@ -80,12 +80,12 @@ func (r *row) attempts() int {
 	return int(r.attempt.Int32)
 }
 
-// mismatches reports whether the row is of another payload.
+// mismatches reports whether the row has another payload's fingerprint.
 func (r *row) mismatches(f semel.Fingerprint) bool {
 	return r.fingerprint.Valid && !f.IsZero() && r.fingerprint != fingerprint(f)
 }
 
-// record returns the row in the form for users.
+// record returns the row as a semel.Record.
 func (r *row) record(now time.Time) semel.Record {
 	state := r.state(now)
 	if state == semel.Absent {
@@ -108,8 +108,8 @@ func (r *row) record(now time.Time) semel.Record {
 	return shown
 }
 
-// scanRow reads the row that rows stands at, the server's time, and what stands
-// behind them.
+// scanRow reads the current row of rows, the server's time, and the additional
+// columns in more.
 func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, ids bool, more ...any) error {
 	var owner []byte
 	targets := []any{(*[16]byte)(&r.key), &r.until, &r.seen, &r.token, &r.fingerprint, &r.attempt, &owner, &r.result, now}
@@ -123,7 +123,7 @@ func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, ids bool, more ...
 	return nil
 }
 
-// ownerHead is the length of the bytes before the name.
+// ownerHead is the number of bytes before the name.
 const ownerHead = 1 + 8
 
 func encodeOwner(o semel.Owner, hold bool) []byte {
@@ -159,7 +159,7 @@ func decodeResult(b []byte) semel.Result {
 	return semel.Result{Kind: semel.ResultKind(b[0]), Data: b[1:]}
 }
 
-// fingerprint keeps the first half, and nothing of none.
+// fingerprint keeps the first half. The zero fingerprint becomes null.
 func fingerprint(f semel.Fingerprint) pgtype.Int8 {
 	if f.IsZero() {
 		return pgtype.Int8{}
@@ -167,7 +167,7 @@ func fingerprint(f semel.Fingerprint) pgtype.Int8 {
 	return pgtype.Int8{Int64: int64(binary.BigEndian.Uint64(f[:8])), Valid: true}
 }
 
-// microseconds rounds up, so that nothing ends early; null is for ever.
+// microseconds rounds up, so that nothing ends early. Null means forever.
 func microseconds(d time.Duration) pgtype.Int8 {
 	if d == semel.Forever {
 		return pgtype.Int8{}
@@ -179,8 +179,8 @@ func microseconds(d time.Duration) pgtype.Int8 {
 	return pgtype.Int8{Int64: us, Valid: true}
 }
 
-// deadline is the server's time from which on a message without record is
-// late; null if it never is.
+// deadline returns the server time from which a message without a record is late,
+// or null if it never is.
 func deadline(r *semel.ClaimRequest) pgtype.Timestamptz {
 	if r.Time.IsZero() || r.Window == semel.Forever {
 		return pgtype.Timestamptz{}
@@ -188,8 +188,8 @@ func deadline(r *semel.ClaimRequest) pgtype.Timestamptz {
 	return timestamp(r.Time.Add(r.Window))
 }
 
-// timestamp is a deadline. A time that PostgreSQL cannot hold is as good as the
-// end of what it can.
+// timestamp returns a deadline. Times beyond the range of PostgreSQL are set to
+// its limit.
 func timestamp(at time.Time) pgtype.Timestamptz {
 	switch {
 	case at.Year() < -4000:
@@ -200,8 +200,8 @@ func timestamp(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at, Valid: true}
 }
 
-// answer decides a request by a row. It returns false, and answers nothing, if
-// the row must be changed for it: see changed.
+// answer decides a request by a row. If the row must change for the request,
+// answer returns false and answers nothing; see changed.
 func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, now time.Time) bool {
 	state := r.state(now)
 	switch {
@@ -212,13 +212,13 @@ func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, n
 	case r.mismatches(req.Fingerprint):
 		a.Decision, a.Claim = semel.Mismatch, r.claim()
 	case state == semel.Done && r.made() && r.token == c.maker(req):
-		a.Decision = semel.Fresh // this very claim, whose answer was lost: without attempt
+		a.Decision = semel.Fresh // this same claim, whose answer was lost: without an attempt
 	case state == semel.Done:
 		a.Decision, a.Result = semel.Duplicate, decodeResult(r.result)
 	case state == semel.Unknown:
 		a.Decision, a.Claim, a.Holder = semel.InDoubt, r.claim(), r.owner.Name
 	case r.repeats(req):
-		// One in the same call has its lease already.
+		// An earlier request in the same call already has its lease.
 		if r.endsBy(later(now, microseconds(req.Lease)).Time.Add(-1)) {
 			return false
 		}
@@ -231,15 +231,16 @@ func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, n
 	return true
 }
 
-// repeats reports whether a request is the claim that the row has, sent again.
+// repeats reports whether a request is a repetition of the claim in the row.
 func (r *row) repeats(req *semel.ClaimRequest) bool {
 	return r.owned && !req.Done && req.Owner == r.owner && req.Owner != semel.Owner{}
 }
 
-// maker is what is kept of who makes a key done in one step, so that a claim that
-// repeats itself is recognised: a number below 0, which is no token. It is null
-// for a claim without an owner. It is null in a transaction, too: there the effect
-// commits with the claim, so that a repetition after the commit is a duplicate.
+// maker identifies the owner that makes a key done in one step, so that a
+// repeated claim is recognised. It is below 0, which is never a token. It is null
+// for a claim without an owner. It is also null in a transaction: there the
+// effect commits with the claim, so that a repetition after the commit is a
+// duplicate.
 func (c *claims) maker(req *semel.ClaimRequest) pgtype.Int8 {
 	if !req.Done || !c.alone || req.Owner == (semel.Owner{}) {
 		return pgtype.Int8{}
@@ -248,12 +249,12 @@ func (c *claims) maker(req *semel.ClaimRequest) pgtype.Int8 {
 	return pgtype.Int8{Int64: int64(binary.BigEndian.Uint64(d[:]) | 1<<63), Valid: true}
 }
 
-// change is a row that goes to a new owner: the row as it was read, and as it
-// shall be but for its token and times.
+// change is a row that goes to a new owner: the row as read, and as it will be
+// except for its token and times.
 type change struct {
 	was, next row
-	span      pgtype.Int8 // until the end of the lease or window
-	keep      bool        // the claim repeats itself: the row keeps its token
+	span      pgtype.Int8 // time until the end of the lease or window
+	keep      bool        // a repeated claim: the row keeps its token
 }
 
 // changed returns how a row must change for a request that answer left open.
@@ -266,8 +267,8 @@ func (c *claims) changed(r *row, req *semel.ClaimRequest, now time.Time) change 
 	ch.next.seen = r.seen
 	ch.next.attempt = pgtype.Int4{Int32: int32(r.attempts() + 1), Valid: true}
 	if !ch.next.fingerprint.Valid {
-		// A take-over without fingerprint does not make the key fit for
-		// another payload.
+		// A take-over without a fingerprint must not make the key valid for another
+		// payload.
 		ch.next.fingerprint = r.fingerprint
 	}
 	if r.repeats(req) {
@@ -276,7 +277,7 @@ func (c *claims) changed(r *row, req *semel.ClaimRequest, now time.Time) change 
 	return ch
 }
 
-// spanOf is how long the row of a request lasts.
+// spanOf returns how long the row of a request lasts.
 func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 	if req.Done {
 		return microseconds(req.Window)
@@ -284,7 +285,7 @@ func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 	return microseconds(req.Lease)
 }
 
-// newRow is the row that an insert at a moment of the server makes, but for the
+// newRow returns the row that an insert at a server time creates, except for the
 // token of a claim.
 func (c *claims) newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
 	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), token: c.maker(req), fingerprint: fingerprint(req.Fingerprint)}
@@ -296,7 +297,7 @@ func (c *claims) newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time
 
 func moment(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: true} }
 
-// later adds what the server adds.
+// later adds a span as the server does.
 func later(now time.Time, span pgtype.Int8) pgtype.Timestamptz {
 	if !span.Valid {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}

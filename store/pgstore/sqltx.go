@@ -15,9 +15,9 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// sqlQuerier sends statements on a transaction of database/sql. Drivers agree
-// on nothing but text: arguments go as literals, and each row comes back as one
-// literal of its whole.
+// sqlQuerier sends statements on a database/sql transaction. All drivers support
+// text only. Arguments are therefore sent as literals, and each row comes back as
+// one composite literal.
 type sqlQuerier struct {
 	tx    *sql.Tx
 	types *pgtype.Map
@@ -36,8 +36,8 @@ func (q *sqlQuerier) Query(ctx context.Context, statement string, args ...any) (
 	return &sqlRows{rows: rows, types: q.types}, nil
 }
 
-// foreignError is the error of a driver that is not pgx, with what we read of
-// it.
+// foreignError is the error of a driver other than pgx, with the parts that we
+// could read.
 type foreignError struct {
 	error
 	state *pgconn.PgError
@@ -56,8 +56,8 @@ func driverError(err error) error {
 	return &foreignError{err, &pgconn.PgError{Code: foreign.SQLState(), Message: err.Error()}}
 }
 
-// sqlRows are rows of one column each, the literal of a composite, as rows of
-// pgx with the columns of that composite.
+// sqlRows presents rows with one composite literal each as pgx rows with the
+// columns of that composite.
 type sqlRows struct {
 	rows  *sql.Rows
 	types *pgtype.Map
@@ -100,7 +100,7 @@ func (r *sqlRows) Err() error {
 	return r.err
 }
 
-// The rest of pgx.Rows is what database/sql does not tell.
+// database/sql cannot provide the rest of pgx.Rows.
 
 // CommandTag implements pgx.Rows.
 func (r *sqlRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
@@ -120,9 +120,9 @@ func (r *sqlRows) Conn() *pgx.Conn { return nil }
 // TypeMap implements pgx.Rows.
 func (r *sqlRows) TypeMap() *pgtype.Map { return r.types }
 
-// textual turns arguments into literals as PostgreSQL reads them, for which
-// every parameter in our statements has a cast: so they pass through every
-// driver and every mode of pgx. A mode of pgx in front is left out.
+// textual turns arguments into PostgreSQL literals. Every parameter in our
+// statements has a cast for them, so they pass through every driver and every pgx
+// mode. A leading pgx mode is removed.
 func textual(m *pgtype.Map, args []any) ([]any, error) {
 	if len(args) > 0 {
 		if _, ok := args[0].(pgx.QueryExecMode); ok {
@@ -146,8 +146,8 @@ func textual(m *pgtype.Map, args []any) ([]any, error) {
 	return texts, nil
 }
 
-// typeOf returns the type that PostgreSQL has for the Go types of our
-// arguments and of the targets of our rows; 0 if there is none.
+// typeOf returns the PostgreSQL type of a Go type that our arguments or rows use,
+// or 0 if there is none.
 func typeOf(v any) uint32 {
 	switch v.(type) {
 	case pgtype.FlatArray[[16]byte]:
@@ -182,13 +182,13 @@ func typeOf(v any) uint32 {
 	return 0
 }
 
-// mainPart finds the part of a statement behind its WITH: only there a line begins
-// with a verb.
+// mainPart finds the part of a statement after its WITH. Only there does a line
+// start with a verb.
 var mainPart = regexp.MustCompile(`(?m)^(INSERT|UPDATE|DELETE|SELECT) `)
 
-// nested makes a statement part of another one, which reads the returned rows under a
-// name. PostgreSQL wants statements that change rows at the top level, so that the
-// parts of WITH are not nested with it.
+// nested makes a statement part of another one, which reads the returned rows
+// under a name. PostgreSQL requires statements that change rows at the top level,
+// so the parts of WITH are not nested with it.
 func nested(statement, name, reader string) string {
 	main := mainPart.FindStringIndex(statement)[0]
 	with := "WITH "

@@ -6,32 +6,32 @@ import (
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
 )
 
-// statements are the statements on one table of keys. Each decides many keys. $1 is
-// the lock_timeout, which a statement sets for its own transaction: a parameter of the
-// session would reach the next user of the connection behind a pooler.
+// statements are the statements on one table of keys. Each decides many keys. $1
+// is the lock_timeout, which a statement sets for its own transaction. A session
+// setting would leak to the next client of the connection behind a pooler.
 //
-// Rows are locked in the order of their keys, so that two statements never wait for
-// each other. The insert takes keys in order; the others lock their rows in order
-// before they change the first.
+// Rows are locked in the order of their keys, so that two statements never wait
+// for each other. The insert takes keys in order. The others lock their rows in
+// order before they change the first one.
 type statements struct {
 	insert, read, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
-// clock is the time of a statement, which all its rows share; now() would be
-// the beginning of the transaction. Whatever waits for a row must read clock
-// before, or it waits without a limit: so each FOR UPDATE has it below.
+// clock is the time of a statement, which all its rows share; now() would be the
+// start of the transaction. Every statement that waits for a row must read clock
+// before, because clock sets the lock_timeout. So each FOR UPDATE below has it.
 const clock = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, set_config('lock_timeout', $1, true))`
 
-// span adds microseconds to the clock; null is for ever.
+// span adds microseconds to the clock; null means forever.
 const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span * interval '1 microsecond' END`
 
-// insertSQL makes the rows of keys that have none. A key that another
-// transaction is inserting is waited for. RETURNING has the new rows, in the
-// order of keys. A message that is too old is left out by its deadline.
+// insertSQL creates the rows of keys that have none. It waits for a key that
+// another transaction is inserting. RETURNING gives the new rows, in the order of
+// keys. A message that is too old is excluded by its deadline.
 //
-// The token is taken before the row is there: another claim may take a higher
-// one, be granted, and be given back in between. Then its row is still there,
-// because rows that ended are cleaned up only later, and nothing is inserted.
+// The token is taken before the row exists. In between, another claim may take a
+// higher token, be granted and be released. Its row then still exists, because
+// ended rows are cleaned up only later, and nothing is inserted.
 const insertSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
 SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}
@@ -42,19 +42,19 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key, token, seen`
 
 // insertParams are the columns of requests. The array of makers may be empty:
-// unnest fills it up.
+// unnest fills it with nulls.
 const insertParams = `unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]), (SELECT $7::bigint[]){+, (SELECT $8::bytea[]), (SELECT $9::bytea[])})
 	AS r (key, span, fingerprint, owner, deadline, maker{+, scope, id})`
 
-// readSQL has one row for each key that is asked for. It locks nothing, but has
-// its time from the same place.
+// readSQL returns one row for each requested key. It locks nothing, but takes its
+// time from the same place.
 const readSQL = clock + `
 SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}
 FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
 
-// putSQL gives rows to new owners, if they are still what was read: each
+// putSQL gives rows to new owners, if they are still as they were read: each
 // change of a row changes its token, its end, or whether it has an owner. A
-// claim that repeats itself keeps its token, and its end is not moved back.
+// repeated claim keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep, r.maker
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
@@ -75,16 +75,17 @@ UPDATE {keys} AS t SET result = r.result
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bytea[])) AS r (key, result) WHERE t.key = r.key
 RETURNING true`
 
-// heldSQL has a row if one of the keys has a row that this transaction wrote
-// itself, outside of savepoints: as it has when it claimed them.
+// heldSQL returns a row if one of the keys has a row that this transaction wrote
+// itself, outside of savepoints. A transaction that claimed the keys has such
+// rows.
 const heldSQL = clock + `
 SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = pg_current_xact_id_if_assigned()::xid LIMIT 1`
 
-// optimisticSQL inserts the rows of keys that are expected to be new. It fails as a
-// whole if one of them is known or its message is late: the row is refused as a
-// second one of its key, or as one without an end. That is a third less work for the
-// server than ON CONFLICT, which inserts each row in two steps. It leaves dead rows
-// if it fails.
+// optimisticSQL inserts the rows of keys that are expected to be new. It fails as
+// a whole if one of them is known or its message is late. The row is then refused
+// as a second row of its key, or as a row without an end. This is a third less
+// server work than ON CONFLICT, which inserts each row in two steps. If it fails,
+// it leaves dead rows.
 const optimisticSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token, fingerprint{+, scope, id})
 SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.maker, r.fingerprint{+, r.scope, r.id}
@@ -92,17 +93,17 @@ FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigin
 	AS r (key, span, fingerprint, deadline, maker{+, scope, id})
 ORDER BY r.key`
 
-// optimisticSameSQL is optimisticSQL for keys with one window, without fingerprint
-// and deadline, as most keys of one call are. One array or two, in order, cost a
-// quarter less than six arrays and their sorting.
+// optimisticSameSQL is optimisticSQL for keys with the same window, and without
+// fingerprint and deadline, as most keys of one call are. One or two ordered
+// arrays cost a quarter less than six arrays and their sorting.
 const optimisticSameSQL = clock + `
 INSERT INTO {keys} (key, until, seen, token{+, scope, id})
 SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}
 FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}) AS r (key, maker{+, scope, id})`
 
-// optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A row of
-// constants, rather than of arrays and a common clock, halves what it adds to the
-// statement behind it.
+// optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A
+// row of constants, instead of arrays and a common clock, halves the cost that it
+// adds to the following statement.
 const optimisticOneSQL = `
 INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id})
 VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
@@ -118,8 +119,8 @@ UPDATE {keys} AS t SET until = ` + span + `, owner = NULL, result = r.result
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.until`
 
-// releaseSQL ends claims: the row stays, as one that was given back just now,
-// until it is cleaned up. Or the key becomes unknown now.
+// releaseSQL ends claims. The row stays as released until it is cleaned up, or
+// the key becomes Unknown.
 const releaseSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.unknown
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::boolean[])) AS r (key, token, unknown)
@@ -132,8 +133,8 @@ UPDATE {keys} AS t SET
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.until`
 
-// extendSQL moves the ends of leases, except of those that ended and left the
-// key unknown.
+// extendSQL moves the ends of leases, except for leases that ended and left the
+// key Unknown.
 const extendSQL = clock + `, locked AS MATERIALIZED (
 	SELECT t.key, r.span
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[])) AS r (key, token, span)
@@ -143,8 +144,9 @@ UPDATE {keys} AS t SET until = ` + span + `
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.until`
 
-// resolveSQL ends the unknown state of one key: with a span as done, without
-// as forgotten. Without its token the late holder comes too late.
+// resolveSQL ends the Unknown state of one key: as done if there is a span, and
+// otherwise as absent. It removes the token, so that the late holder cannot
+// complete it.
 const resolveSQL = clock + `, r AS (SELECT $3::bigint AS span)
 UPDATE {keys} AS t SET
 	until = CASE WHEN $5::boolean THEN ` + span + ` ELSE '-infinity' END, seen = CASE WHEN $5 THEN t.seen ELSE clock.now END,
@@ -152,16 +154,16 @@ UPDATE {keys} AS t SET
 FROM clock, r WHERE t.key = $2::uuid AND get_byte(t.owner, 0) = 1 AND t.until <= clock.now
 RETURNING true`
 
-// removeSQL forgets one key and empties its row.
+// removeSQL deletes one key and empties its row.
 const removeSQL = clock + `, was AS MATERIALIZED (
 	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
 UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
 FROM was, clock WHERE t.key = was.key
 RETURNING was.live`
 
-// listSQL is one page of a listing: of $5 rows, from behind the digest $2, or
-// from the beginning if $3. The kind of the result stands where its data would,
-// and its length at the end.
+// listSQL is one page of a listing: $5 rows after the digest $2, or from the
+// start if $3. The kind of the result replaces its data, and the last column is
+// its length.
 const listSQL = clock + `
 SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, substring(t.result FROM 1 FOR 1), clock.now{+, t.scope, t.id}, octet_length(t.result)
 FROM clock, {keys} AS t
@@ -183,8 +185,7 @@ func newStatements(n Names, ids bool) statements {
 	}
 }
 
-// withIDs keeps or leaves out what stands in {+braces}: it is about readable
-// keys.
+// withIDs keeps or removes the text in {+braces}, which concerns readable keys.
 func withIDs(sql string, ids bool) string {
 	before, rest, found := strings.Cut(sql, "{+")
 	if !found {

@@ -19,17 +19,17 @@ import (
 // schemaVersion is the last step that this version needs.
 const schemaVersion = 2
 
-// minServer is the oldest server: older ones cannot read a range of a table's
-// pages, which clean-up goes by.
+// minServer is the oldest supported server. Older ones cannot read a range of
+// table pages, which clean-up needs.
 const minServer = 140000
 
-// Store is a [semel.Store] in PostgreSQL. It is safe for concurrent use. Each method
-// blocks for a free connection and for one statement, or two if keys were known
-// before.
+// Store is a [semel.Store] in PostgreSQL. It is safe for concurrent use. Each
+// method blocks for a free connection and for one statement, or two if keys were
+// known before.
 type Store struct {
 	opts     Options
 	pool     *pgxpool.Pool
-	owned    bool // the store closes the pool
+	owned    bool // the store must close the pool
 	hasher   hasher
 	sql      statements
 	wait     string // the lock_timeout of Options.LockWait
@@ -38,7 +38,7 @@ type Store struct {
 
 	leastOptimistic int
 
-	mu     sync.RWMutex // held for reading during each call; guards closed
+	mu     sync.RWMutex // read-locked during each call; guards closed
 	closed bool
 }
 
@@ -51,23 +51,23 @@ var (
 	_ semel.Counter  = (*Store)(nil)
 )
 
-// Connect opens a pool of connections and a store on it. [Store.Close] closes both.
-// The address is in either form of PostgreSQL and may have many hosts; with
-// target_session_attrs=read-write the store finds the primary. With
-// [Options].Migrate a fresh database is all it needs.
+// Connect opens a connection pool and a store on it. [Store.Close] closes both.
+// The address is a PostgreSQL URL or a list of settings, and may contain several
+// hosts. With target_session_attrs=read-write the store finds the primary. With
+// [Options].Migrate, a fresh database is enough.
 //
-// The pool prepares no statement under a name, so that a pooler in transaction
-// mode may stand between, unless Options.Prepare is set or the address has a
-// default_query_exec_mode of its own.
+// The pool uses no named prepared statements, so that it works behind a pooler in
+// transaction mode. This changes if Options.Prepare is set, or if the address
+// sets default_query_exec_mode.
 func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
-		// The error of pgx leaves the password out.
+		// The pgx error does not contain the password.
 		return nil, fmt.Errorf("pgstore: address: %w: %w", semel.ErrInvalidRequest, err)
 	}
-	mode := &config.ConnConfig.DefaultQueryExecMode // pgx's own unless the address, or a file that it names, has another
+	mode := &config.ConnConfig.DefaultQueryExecMode // the default of pgx, unless the address or a file that it names sets another
 	if prepares := opts != nil && opts.Prepare; !prepares && *mode == pgx.QueryExecModeCacheStatement && !strings.Contains(address, "default_query_exec_mode") {
-		// Transactions of a guard go in the mode of the pool.
+		// Transactions of a guard use the mode of the pool.
 		*mode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -83,11 +83,11 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 	return s, nil
 }
 
-// New returns a store on a pool, which stays the caller's to close. Nil options
-// are the zero options; all that are out of bounds are named in one error,
-// which wraps ErrInvalidRequest. It asks the database for the version of its
-// schema. If that is not what the store needs, the error wraps [ErrSchema], or,
-// with Options.Migrate, New applies the missing steps.
+// New returns a store on a pool. The caller must close the pool. Nil options are
+// the zero options. If options are out of bounds, one error names all of them; it
+// wraps ErrInvalidRequest. New reads the schema version from the database. If it
+// does not suit the store, the error wraps [ErrSchema]. With Options.Migrate, New
+// applies the missing steps instead.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	o, err := opts.checked()
 	if err != nil {
@@ -108,7 +108,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	return s, nil
 }
 
-// checkServer asks whether the server is one that the store can work on.
+// checkServer checks that the store supports the server's version.
 func (s *Store) checkServer(ctx context.Context) error {
 	var version int
 	var isolation string
@@ -125,8 +125,8 @@ func (s *Store) checkServer(ctx context.Context) error {
 	return nil
 }
 
-// checkSchema asks whether the tables are those that the store needs, and for the
-// secret of its digests.
+// checkSchema checks that the tables suit the store, and reads the secret of its
+// digests.
 func (s *Store) checkSchema(ctx context.Context) error {
 	var version int
 	var schema, ids bool
@@ -162,22 +162,22 @@ func (s *Store) Traits() semel.Traits {
 	}
 }
 
-// Close waits for running calls. If the store opened the pool, Close closes it. Later
-// calls get ErrClosed. A second Close does nothing.
+// Close waits for running calls. If the store opened the pool, Close closes it.
+// Later calls get ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	close := !s.closed && s.owned
 	s.closed = true
 	s.mu.Unlock()
-	// A transaction that still has a connection is waited for without the
-	// lock, because what runs in it may call the store.
+	// Wait for transactions that still have a connection without holding the lock,
+	// because they may call the store.
 	if close {
 		s.pool.Close()
 	}
 	return nil
 }
 
-// enter begins a call; unless it returns an error, leave must end it.
+// enter starts a call. Unless it returns an error, the caller must call leave.
 func (s *Store) enter(verb string, requests, answers int) error {
 	if requests != answers {
 		return fmt.Errorf("pgstore: %s: %d requests and %d answers: %w", verb, requests, answers, semel.ErrInvalidRequest)
@@ -192,19 +192,17 @@ func (s *Store) enter(verb string, requests, answers int) error {
 
 func (s *Store) leave() { s.mu.RUnlock() }
 
-// querier is what statements are sent on: the pool, or a transaction.
+// querier sends statements: the pool, or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// rowQuerier is what statements with one row are sent on: the same, or a
-// connection.
+// rowQuerier sends statements that return one row: a querier, or a connection.
 type rowQuerier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// query sends one statement in one round trip, whatever mode of pgx the pool is
-// set to.
+// query sends one statement in one round trip, whatever the pgx mode of the pool.
 func (s *Store) query(ctx context.Context, q querier, sql string, args ...any) (pgx.Rows, error) {
 	return q.Query(ctx, sql, append([]any{s.mode()}, args...)...)
 }
@@ -220,8 +218,8 @@ func (s *Store) mode() pgx.QueryExecMode {
 	return pgx.QueryExecModeCacheDescribe
 }
 
-// repeat runs f again while the server rolls it back because of another
-// transaction, with growing pauses, as often as the options say.
+// repeat runs f again, with growing pauses, while the server rolls it back
+// because of another transaction. Options.Retries limits the repetitions.
 func (s *Store) repeat(ctx context.Context, f func() error) error {
 	wait := time.Millisecond
 	for try := 0; ; try++ {
@@ -236,16 +234,17 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 	}
 }
 
-// JoinLanes says how many calls with joined requests are worth running concurrently:
-// while the server syncs one, it works on the other.
+// JoinLanes returns the number of joined calls that are worth running
+// concurrently: while the server syncs one, it works on the other.
 func (s *Store) JoinLanes() int { return 2 }
 
 var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")
 
-// Ready returns nil if the database answers and accepts writes. It blocks for a free
-// connection and one statement, at most until ctx ends. It also returns nil if all
-// connections are busy until then. Errors wrap ErrStoreUnavailable, ErrInvalidRequest
-// if the database refuses the role, ErrClosed, or the cause of ctx.
+// Ready returns nil if the database answers and accepts writes. It blocks for a
+// free connection and one statement, at most until ctx ends. It also returns nil
+// if all connections are busy until then. Errors wrap ErrStoreUnavailable,
+// ErrInvalidRequest if the database refuses the role, ErrClosed, or the cause of
+// ctx.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.enter("ready", 0, 0); err != nil {
 		return err
@@ -254,13 +253,13 @@ func (s *Store) Ready(ctx context.Context) error {
 	var readOnly bool
 	err := s.pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::bool", pgx.QueryExecModeExec).Scan(&readOnly)
 	if err != nil && ctx.Err() != nil && s.pool.Stat().AcquiredConns() >= s.pool.Config().MaxConns {
-		return nil // all connections are at work
+		return nil // all connections are busy
 	}
 	if err == nil && readOnly {
 		err = fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, errReadOnly)
 	}
 	if err != nil {
-		return fmt.Errorf("pgstore: ready: %w", rolledBack(err)) // nothing was to be changed
+		return fmt.Errorf("pgstore: ready: %w", rolledBack(err)) // the statement changed nothing
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func TestReadySaysThatTheDatabaseIsAway(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// A connection that was open is found closed first.
+	// The first call may find that an open connection was closed.
 	eventually(t, "the error names the server", func() bool {
 		err := ready.Ready(t.Context())
 		if !errors.Is(err, semel.ErrStoreUnavailable) {

@@ -13,28 +13,28 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// rollbackWait is how long a rollback is waited for. After that the connection
-// is closed, which has the same effect.
+// rollbackWait is the maximum wait for a rollback. After that, the connection is
+// closed, which has the same effect.
 const rollbackWait = 5 * time.Second
 
-// readCommitted is the one level at which a claim sees what another transaction
-// committed while it waited for it.
+// readCommitted is the only isolation level at which a claim sees what another
+// transaction committed while the claim waited for it.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// guardTx is one transaction of a guard, on a connection of its own. It begins
-// with the first statement, in the same round trip.
+// guardTx is one transaction of a guard, on its own connection. It begins with
+// the first statement, in the same round trip.
 type guardTx struct {
 	session
 	conn *pgxpool.Conn
-	tx   pgx.Tx // nil until it is begun
+	tx   pgx.Tx // nil until it has begun
 	seen watch
-	keys pgtype.FlatArray[[16]byte] // that it claimed, once that is known
+	keys pgtype.FlatArray[[16]byte] // the keys that it claimed, once known
 }
 
-// begin takes a connection. The caller must call end.
+// begin acquires a connection. The caller must call end.
 func (s *Store) begin(ctx context.Context) (*guardTx, error) {
-	// The store may be closed while the transaction runs: the connection then
-	// stays open until its end.
+	// The store may be closed while the transaction runs. The connection then stays
+	// open until the end of the transaction.
 	if err := s.enter("begin", 0, 0); err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func (u *guardTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	return &lastRows{Rows: rows, br: br}, nil
 }
 
-// queue adds one of our statements to a batch. Batches go in the mode of the
-// pool, whatever ours is: where that mode does not ask the server for the types
-// of parameters, arguments go as text.
+// queue adds one of our statements to a batch. Batches use the mode of the pool.
+// If that mode does not ask the server for parameter types, arguments are sent as
+// text.
 func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 	if len(args) > 0 {
 		if _, ok := args[0].(pgx.QueryExecMode); ok {
@@ -91,7 +91,7 @@ func (u *guardTx) queue(b *pgx.Batch, sql string, args ...any) error {
 	return nil
 }
 
-// closed closes a batch and returns what went wrong beyond err.
+// closed closes a batch and returns its error together with err.
 func closed(br pgx.BatchResults, err error) error {
 	if e := br.Close(); !errors.Is(e, err) && !errors.Is(err, e) {
 		return e
@@ -99,7 +99,7 @@ func closed(br pgx.BatchResults, err error) error {
 	return nil
 }
 
-// lastRows are the last result of a batch, which ends with them.
+// lastRows are the last result of a batch. Closing them closes the batch.
 type lastRows struct {
 	pgx.Rows
 	br  pgx.BatchResults
@@ -143,9 +143,9 @@ func (u *guardTx) verdict(ctx context.Context, err error) error {
 	return nil
 }
 
-// verify finds out, where it is in doubt, whether the transaction is still the
-// one that claimed the keys: their rows are then its own. It asks nothing where
-// the server would not answer.
+// verify checks, in doubtful cases, whether the transaction is still the one that
+// claimed the keys: their rows are then its own. It asks nothing if the server
+// would not answer.
 func (u *guardTx) verify(ctx context.Context) {
 	c := u.conn.Conn().PgConn()
 	if !u.seen.doubtful || len(u.keys) == 0 || c.IsClosed() || c.IsBusy() || c.TxStatus() != 'T' {
@@ -155,7 +155,7 @@ func (u *guardTx) verify(ctx context.Context) {
 	defer cancel()
 	own, err := collect(ctx, u.session, u.sql.held, []any{u.keys}, pgx.RowTo[bool])
 	if err != nil {
-		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is seen
+		_ = u.seen.note(err) // the transaction is aborted or the connection lost, which is noticed elsewhere
 		return
 	}
 	u.seen.doubtful, u.seen.commits, u.seen.ended = false, false, u.seen.ended || len(own) == 0
@@ -168,14 +168,13 @@ func (u *guardTx) lost() bool { return u.conn.Conn().IsClosed() }
 // aborted reports that the server refuses everything but a rollback.
 func (u *guardTx) aborted() bool { return u.conn.Conn().PgConn().TxStatus() == 'E' }
 
-// ended reports that the effect sent COMMIT or ROLLBACK past us. One that may
-// have is taken for it where nothing can be asked any more.
+// ended reports that the effect itself sent COMMIT or ROLLBACK. If it may have
+// done so and the server can no longer be asked, ended returns true.
 func (u *guardTx) ended() bool {
 	return u.seen.ended || idle(u.seen.conn) || u.seen.commits && (u.aborted() || u.lost())
 }
 
-// broken says why nothing can go on in the transaction, whatever its effect
-// returned.
+// broken says why the transaction cannot continue, whatever its effect returned.
 func (u *guardTx) broken(ctx context.Context) error {
 	switch {
 	case u.ended():
@@ -186,14 +185,14 @@ func (u *guardTx) broken(ctx context.Context) error {
 	return semel.ErrStoreUnavailable
 }
 
-// kept is a key that is committed, with its result.
+// kept is a key to commit, with its result.
 type kept struct {
 	item   *semel.BatchItem
 	result semel.Result
 }
 
-// commit stores results and commits, in one round trip. It goes on when the
-// caller has gone: a commit that was begun should not become a doubt.
+// commit stores results and commits, in one round trip. It continues after the
+// caller has gone: a commit that was started should not end in doubt.
 func (u *guardTx) commit(ctx context.Context, all []kept, commitTimeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -241,7 +240,7 @@ func (u *guardTx) committed(err error) error {
 	return failure(err)
 }
 
-// undo rolls back, so that the next statement begins another transaction.
+// undo rolls back, so that the next statement begins a new transaction.
 func (u *guardTx) undo(ctx context.Context) error {
 	u.tx, u.seen.ended = nil, false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
@@ -250,21 +249,21 @@ func (u *guardTx) undo(ctx context.Context) error {
 	return err
 }
 
-// end rolls back what was not committed and gives the connection back. To end
-// twice is no error.
+// end rolls back what was not committed and returns the connection. A second call
+// does nothing.
 func (u *guardTx) end(ctx context.Context) {
 	if u.conn == nil {
 		return
 	}
 	if c := u.conn.Conn().PgConn(); !c.IsClosed() && !c.IsBusy() && c.TxStatus() != 'I' {
-		_ = u.undo(ctx) // a connection on which that fails is closed
+		_ = u.undo(ctx) // if this fails, the connection is closed
 	}
-	u.conn.Release() // closes one that is not idle
+	u.conn.Release() // closes a connection that is not idle
 	u.conn = nil
 }
 
 // rolledBack classifies an error of a transaction that cannot have been
-// committed: no outcome is unknown.
+// committed, so that no outcome is unknown.
 func rolledBack(err error) error {
 	f := failure(err)
 	switch {

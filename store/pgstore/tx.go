@@ -12,19 +12,19 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Tx claims keys in a transaction that its caller began and ends: the keys are
+// Tx claims keys in a transaction that its caller began and ends. The keys are
 // done when it commits, and free again when it rolls back. It belongs to one
 // transaction and, like it, to one goroutine at a time.
 //
 // The transaction must be at READ COMMITTED, the server's default. It must be
-// rolled back after an error of the database, as after any other failed statement.
-// A transaction without lock_timeout gets that of Options.LockWait at the first
-// call, for the rest of its life. A key that another transaction holds for longer
-// is SQLSTATE 55P03 and wraps ErrStoreUnavailable.
+// rolled back after a database error, as after any other failed statement. If it
+// has no lock_timeout, the first call sets it to Options.LockWait for the rest of
+// the transaction. If another transaction holds a key for longer, the error has
+// SQLSTATE 55P03 and wraps ErrStoreUnavailable.
 //
 // Keys that one call claims are locked in one order. Transactions that claim the
-// same keys in several calls may deadlock, as with any rows: the server then fails
-// one of them with SQLSTATE 40P01, and its caller may begin again.
+// same keys in several calls may deadlock, as with any rows. The server then
+// fails one of them with SQLSTATE 40P01, and its caller may start again.
 type Tx struct {
 	guard   *Guard
 	on      session
@@ -32,31 +32,33 @@ type Tx struct {
 	fresh   map[semel.Digest]struct{} // granted in this transaction
 }
 
-// InTx returns the guard's side of a transaction of pgx. It asks nothing yet.
+// InTx returns a Tx for a pgx transaction. It sends nothing yet.
 func (g *Guard) InTx(tx pgx.Tx) *Tx { return g.inTx(tx) }
 
-// InSQLTx returns the guard's side of a transaction of database/sql, with any
-// driver for PostgreSQL. It asks nothing yet.
+// InSQLTx returns a Tx for a database/sql transaction, with any PostgreSQL
+// driver. It sends nothing yet.
 func (g *Guard) InSQLTx(tx *sql.Tx) *Tx { return g.inTx(&sqlQuerier{tx, pgtype.NewMap()}) }
 
 func (g *Guard) inTx(q querier) *Tx {
 	return &Tx{guard: g, on: session{Store: g.store, q: q, lockWait: g.store.wait}, fresh: make(map[semel.Digest]struct{})}
 }
 
-// Claim claims a key. The decision Fresh tells the caller to write what belongs to
-// the message into the same transaction, and to commit. A Duplicate has its stored
-// result; so is a claim that is repeated after the commit, because its effect has
-// committed with it. Other decisions are errors, as of [semel.Guard.Do]; they leave
-// the transaction as it is. Claim blocks for a round trip, for one more at the first
-// call, and while another transaction holds the key.
+// Claim claims a key. After the decision Fresh, the caller writes the message's
+// effect in the same transaction and commits. A Duplicate has its stored result.
+// A claim repeated after the commit is a Duplicate too, because its effect
+// committed with it. Other decisions are errors, as for [semel.Guard.Do]; they
+// leave the transaction unchanged.
+//
+// Claim blocks for one round trip, or two at the first call, and while another
+// transaction holds the key.
 func (t *Tx) Claim(ctx context.Context, call semel.Call) (semel.Outcome, error) {
 	out := t.ClaimBatch(ctx, []semel.Call{call})[0]
 	return out.Outcome, out.Err
 }
 
-// ClaimBatch is Claim for many calls, with one round trip for all. The outcomes are
-// in the order of the calls. A key that occurs twice is a Duplicate the second time.
-// An error of the database is the error of each call.
+// ClaimBatch is Claim for many calls in one round trip. The outcomes are in the
+// order of the calls. A key that occurs twice is a Duplicate the second time. A
+// database error is the error of each call.
 func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOutcome {
 	outcomes := make([]semel.BatchOutcome, len(calls))
 	reqs, answers := make([]semel.ClaimRequest, len(calls)), make([]semel.ClaimAnswer, len(calls))
@@ -111,13 +113,14 @@ func (t *Tx) claim(ctx context.Context, reqs []semel.ClaimRequest, answers []sem
 	return nil
 }
 
-// checkSQL asks for the level of the transaction and bounds its waiting.
+// checkSQL reads the isolation level of the transaction and limits its lock
+// waits.
 const checkSQL = `SELECT current_setting('transaction_isolation') AS level,
 	set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN $1 ELSE current_setting('lock_timeout') END, true) AS wait`
 
-// check refuses a transaction whose claims could not see what others commit.
-// There a key that another transaction inserts first is an error and no
-// duplicate, and an old snapshot hides rows that ended.
+// check refuses a transaction whose claims could not see what others commit. At
+// such an isolation level, a key that another transaction inserts first is an
+// error instead of a duplicate, and an old snapshot hides rows that ended.
 func (t *Tx) check(ctx context.Context) error {
 	if t.checked {
 		return nil
@@ -137,16 +140,16 @@ func (t *Tx) check(ctx context.Context) error {
 }
 
 // SetResult stores the result of a key that was Fresh in this transaction, to
-// be replayed to its duplicates. One that is longer than the store keeps gets
-// ErrResultTooLarge before anything is sent. It blocks for a round trip. A claim
-// that was undone by ROLLBACK TO SAVEPOINT must be made again before: another
-// transaction may have the key by now.
+// replay it to duplicates. If it is larger than the store keeps, SetResult
+// returns ErrResultTooLarge before anything is sent. It blocks for one round
+// trip. If ROLLBACK TO SAVEPOINT undid the claim, claim the key again first:
+// another transaction may have it by now.
 func (t *Tx) SetResult(ctx context.Context, key semel.Key, result semel.Result) error {
 	if err := t.on.enter("set result", 0, 0); err != nil {
 		return err
 	}
 	defer t.on.leave()
-	req := semel.CompleteRequest{Key: key, Result: result, Window: time.Second} // the window is the claim's
+	req := semel.CompleteRequest{Key: key, Result: result, Window: time.Second} // the window of the claim stays in force
 	if err := req.Validate(t.on.opts.MaxResult); err != nil {
 		return fmt.Errorf("pgstore: set result: %w", err)
 	}

@@ -12,24 +12,24 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// owned is a transaction of the caller, by either library.
+// owned is a caller's transaction, in either library.
 type owned struct {
 	tx               *Tx
 	exec             func(sql string, args ...any) error
 	commit, rollback func() error
 }
 
-// libraries begin transactions of callers.
+// libraries begin callers' transactions.
 func libraries(d *desk) map[string]func(t testing.TB, level string) owned {
 	return map[string]func(t testing.TB, level string) owned{
 		"pgx":          func(t testing.TB, level string) owned { return ownedPGX(t, d, level) },
 		"database/sql": func(t testing.TB, level string) owned { return ownedSQL(t, d, level, pgx.QueryExecModeCacheStatement) },
-		// As a driver that knows nothing of our types would send it.
+		// As sent by a driver that does not know our types.
 		"database/sql, text alone": func(t testing.TB, level string) owned { return ownedSQL(t, d, level, pgx.QueryExecModeSimpleProtocol) },
 	}
 }
 
-// place is where a transaction of the caller may be.
+// place is where a caller's transaction may be.
 type place struct {
 	desk  *desk
 	begin func(t testing.TB, level string) owned
@@ -202,7 +202,7 @@ func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
 		if err := tx.rollback(); err != nil {
 			t.Error(err)
 		}
-		// One that says how long keeps that.
+		// A transaction that sets its own timeout keeps it.
 		tx = begin(t, "")
 		var shown string
 		if err := tx.exec("SET LOCAL lock_timeout = '77ms'"); err != nil {
@@ -223,7 +223,7 @@ func TestTheCallersTransactionWaitsAsLongAsItSays(t *testing.T) {
 	}
 }
 
-// strangeError is the error of a driver that is not pgx.
+// strangeError is the error of a driver other than pgx.
 type strangeError struct{ state string }
 
 func (e strangeError) Error() string    { return "strange" }

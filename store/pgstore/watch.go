@@ -9,31 +9,31 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrNotYours is the error of Commit and Rollback in an effect. The guard ends the
-// transaction, because it knows what else is in it.
+// ErrNotYours is the error of Commit and Rollback in an effect. The guard ends
+// the transaction, because only the guard knows what else is in it.
 var ErrNotYours = errors.New("the guard ends this transaction; return an error to have it rolled back")
 
-// inFailedTransaction is what the server answers to all that follows an error.
+// inFailedTransaction is the server's answer to every statement after an error.
 const inFailedTransaction = "25P02"
 
-// watch remembers what became of a transaction under its effect.
+// watch tracks the state of a transaction while its effect runs.
 type watch struct {
 	conn *pgconn.PgConn
-	// cause is why it was aborted. One that is aborted answers its commit with
+	// cause is why the transaction was aborted. The server answers its commit with
 	// a rollback and no reason.
 	cause error
-	// ended says that a statement of the effect ended it, even if another was
-	// begun since.
+	// ended means that a statement of the effect ended it, even if another
+	// transaction was begun since.
 	ended bool
-	// doubtful says that the effect may have ended it and begun another, between
-	// which nothing was seen: the key's row tells.
+	// doubtful means that the effect may have ended it and begun another in one
+	// step, unseen. The key's row tells.
 	doubtful bool
-	// commits says that it may have ended it with a commit.
+	// commits means that the effect may have ended it with a commit.
 	commits bool
 }
 
-// note looks at the transaction after a statement, and returns the error it is
-// given.
+// note records the state of the transaction after a statement. It returns the
+// error that it is given.
 func (w *watch) note(err error) error {
 	w.ended = w.ended || idle(w.conn)
 	if code := stateOf(err); code != "" && code != inFailedTransaction {
@@ -42,7 +42,7 @@ func (w *watch) note(err error) error {
 	return err
 }
 
-// sent looks at the text of a statement before it goes.
+// sent examines the text of a statement before it is sent.
 func (w *watch) sent(sql string) {
 	if mayBegin(sql) {
 		w.doubtful = true
@@ -50,11 +50,11 @@ func (w *watch) sent(sql string) {
 	}
 }
 
-// sentAll does so for those of a batch.
+// sentAll examines the statements of a batch.
 func (w *watch) sentAll(b *pgx.Batch) {
 	last := ""
 	for _, q := range b.QueuedQueries {
-		if q.SQL != last { // most are the same
+		if q.SQL != last { // most texts are the same
 			w.sent(q.SQL)
 		}
 		last = q.SQL
@@ -66,11 +66,11 @@ func idle(conn *pgconn.PgConn) bool {
 	return !conn.IsClosed() && !conn.IsBusy() && conn.TxStatus() == 'I'
 }
 
-// effectTx is the transaction as an effect gets it.
+// effectTx is the transaction as an effect sees it.
 type effectTx struct {
 	pgx.Tx
 	watch *watch
-	// inner is a savepoint of the effect's own, which it may end.
+	// inner is a savepoint that the effect began and may end.
 	inner bool
 }
 
@@ -99,7 +99,7 @@ func (t *effectTx) Rollback(ctx context.Context) error {
 	return t.watch.note(t.Tx.Rollback(ctx))
 }
 
-// Conn implements pgx.Tx. What is sent on it is not seen.
+// Conn implements pgx.Tx. Statements sent on it are not tracked.
 func (t *effectTx) Conn() *pgx.Conn {
 	t.watch.doubtful = true
 	return t.Tx.Conn()
@@ -197,36 +197,37 @@ func (b *watchedBatch) QueryRow() pgx.Row {
 // Close implements pgx.BatchResults.
 func (b *watchedBatch) Close() error { return b.watch.note(b.BatchResults.Close()) }
 
-// The functions below look for words in the text of statements, to find those that may
-// begin or end a transaction. They do not parse SQL: they also find a word in a literal
-// or a comment. The caller looks closer then, so that nothing is refused for a word.
+// The functions below look for words in the text of statements, to find those
+// that may begin or end a transaction. They do not parse SQL, so they also find a
+// word in a literal or a comment. The caller then checks further, so that no
+// statement is refused because of a word.
 
 // mayBegin reports whether a text may begin a transaction: BEGIN, START
-// TRANSACTION, or COMMIT AND CHAIN. Columns have such names too, which ends no
-// transaction.
+// TRANSACTION, or COMMIT AND CHAIN. Columns may have such names too, which is
+// harmless.
 func mayBegin(sql string) bool {
 	if !hasWord(sql, "begin", "chain", "transaction") {
-		return false // as nearly all: one look
+		return false // as for nearly all statements: one scan
 	}
 	return hasWord(sql, "begin") || hasWord(sql, "transaction") && commands(sql, "start", "prepare") ||
 		hasWord(sql, "chain") && commands(sql, "abort", "commit", "end", "rollback")
 }
 
-// mayCommit reports whether a text that may begin a transaction may commit one
-// before.
+// mayCommit reports whether a text that may begin a transaction may also commit
+// one first.
 func mayCommit(sql string) bool {
 	return commands(sql, "commit", "prepare") || hasWord(sql, "chain") && commands(sql, "end")
 }
 
-// mayEnd reports whether a text may begin or end a transaction, or call what can
-// where the server has begun one by itself.
+// mayEnd reports whether a text may begin or end a transaction, or call something
+// that can do so in an implicit transaction.
 func mayEnd(sql string) bool {
 	return hasWord(sql, "abort", "begin", "commit", "rollback") || commands(sql, "call", "end", "prepare", "start")
 }
 
-// commands reports whether one of the words may be a command: it begins the text, or
-// stands in one of several statements or behind a comment. END, for one, stands at
-// the end of CASE as well.
+// commands reports whether one of the words may be a command. It is at the start
+// of the text, in one of several statements, or after a comment. END, for
+// example, also ends CASE.
 func commands(sql string, words ...string) bool {
 	if !hasWord(sql, words...) {
 		return false
@@ -243,11 +244,11 @@ func commands(sql string, words ...string) bool {
 	return false
 }
 
-// hasWord reports whether one of the words, which are in lower case, stands in a
-// text in any case and not as part of a longer word. It is called for each
-// statement and so allocates nothing.
+// hasWord reports whether one of the lower-case words occurs in a text, in any
+// case and not as part of a longer word. It runs for each statement, so it does
+// not allocate.
 func hasWord(sql string, words ...string) bool {
-	var first uint32 // a bit for each letter that begins a word
+	var first uint32 // one bit for each letter that starts a word
 	for _, word := range words {
 		first |= 1 << (word[0] - 'a')
 	}
@@ -267,8 +268,8 @@ func hasWord(sql string, words ...string) bool {
 	return false
 }
 
-// isLetter reports whether a byte is a letter or the underscore. Digits are
-// none: behind a number a word may begin.
+// isLetter reports whether a byte is a letter or the underscore. Digits do not
+// count: a word may start after a number.
 func isLetter(b byte) bool {
 	return b == '_' || 'a' <= b|0x20 && b|0x20 <= 'z'
 }

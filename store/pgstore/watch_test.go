@@ -12,16 +12,16 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// ways to go from one transaction to another in one text, so that one is open
-// before and after it.
+// ways lead from one transaction to another in one text, so that a transaction is
+// open before and after it.
 var ways = []string{
 	"ROLLBACK; BEGIN", "rollback and chain", "COMMIT; START TRANSACTION", "COMMIT AND/**/CHAIN", "ABORT;begin", "END AND CHAIN",
 	"ROLLBACK; BEGIN; SELECT 1",
 }
 
-// TestAnEffectCannotGoOnInAnotherTransaction has effects end their transaction and
-// begin another at once: it would be committed without the key, or with a key
-// whose effect was rolled back.
+// TestAnEffectCannotGoOnInAnotherTransaction has effects that end their
+// transaction and immediately begin another. It would be committed without the
+// key, or with a key whose effect was rolled back.
 func TestAnEffectCannotGoOnInAnotherTransaction(t *testing.T) {
 	t.Parallel()
 	for name, migrate := range map[string]*MigrateOptions{"plain": nil, "message time": {Cleanup: CleanupMessageTime}} {
@@ -48,8 +48,8 @@ func TestAnEffectCannotGoOnInAnotherTransaction(t *testing.T) {
 	}
 }
 
-// goingOn are effects that send a text. Each returns the error of a call that
-// the text may have left without its effect.
+// goingOn are effects that send a text. Each returns the error of a call that the
+// text may have left without its effect.
 func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx context.Context) error {
 	both := func(of string) []semel.Call { return []semel.Call{{Key: key(id(of))}, {Key: key(id(of + " after"))}} }
 	one := func(of string, send TxFunc) func(ctx context.Context) error {
@@ -96,8 +96,8 @@ func goingOn(d *desk, sql string, id func(of string) string) map[string]func(ctx
 	}
 }
 
-// TestACommitBeforeAFailureIsNoFailure commits the key, and then fails in the next
-// transaction: what came before must not be told as rolled back.
+// TestACommitBeforeAFailureIsNoFailure commits the key, and then fails in the
+// next transaction. The commit must not be reported as rolled back.
 func TestACommitBeforeAFailureIsNoFailure(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
@@ -114,8 +114,8 @@ func TestACommitBeforeAFailureIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestStatementsCannotEndTheirTransaction also has those that the server begins a
-// transaction for by itself.
+// TestStatementsCannotEndTheirTransaction also covers statements for which the
+// server begins an implicit transaction.
 func TestStatementsCannotEndTheirTransaction(t *testing.T) {
 	t.Parallel()
 	address := shared.Database(t)
@@ -128,7 +128,7 @@ func TestStatementsCannotEndTheirTransaction(t *testing.T) {
 				b.Queue(sql)
 				b.Queue(count, call.Key.ID)
 			})
-			if sql == "BEGIN" { // which the server does not mind
+			if sql == "BEGIN" { // which the server accepts
 				if err != nil {
 					t.Errorf("%s: %s: %v", mode, sql, err)
 				}
@@ -201,7 +201,7 @@ func TestWordsThatEndATransactionAreFound(t *testing.T) {
 	}
 }
 
-// deskWith makes the tables of a form at an address that may have them already.
+// deskWith creates the tables of a form at an address, unless they exist.
 func deskWith(t testing.TB, address string, migrate *MigrateOptions, opts *Options) *desk {
 	t.Helper()
 	p := pool(t, address)

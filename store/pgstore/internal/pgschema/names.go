@@ -1,5 +1,5 @@
-// Package pgschema writes the SQL that creates the tables of package pgstore, and
-// quotes their names.
+// Package pgschema generates the SQL that creates the tables of package pgstore,
+// and quotes their names.
 package pgschema
 
 import (
@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// maxIdentifier is how many bytes of a name PostgreSQL looks at.
+	// maxIdentifier is the number of bytes of a name that PostgreSQL uses.
 	maxIdentifier = 63
-	// maxPrefix leaves room for what follows a prefix: the names of tables, of
-	// their partitions, and of indexes that PostgreSQL derives from them.
+	// maxPrefix leaves room for the rest of a name: that of tables, of their
+	// partitions, and of indexes that PostgreSQL derives from them.
 	maxPrefix = 40
 )
 
-// Names says where the tables are: in a schema, under names with a prefix.
+// Names is the schema and the name prefix of the tables.
 type Names struct{ Schema, Prefix string }
 
-// Validate returns one error for each name that is not valid. Quoting would make
-// any name safe. Names that need quotes are refused because they surprise people
-// who type them into a query.
+// Validate returns one error for each invalid name. Quoting would make any name
+// safe. Names that need quotes are refused because they surprise people who type
+// them into a query.
 func (n Names) Validate() []error {
 	var errs []error
 	for _, name := range []struct {
@@ -39,7 +39,7 @@ func (n Names) Validate() []error {
 	return errs
 }
 
-// isIdentifier reports whether a name means itself without quotes.
+// isIdentifier reports whether a name means the same with and without quotes.
 func isIdentifier(name string, most int) bool {
 	for i := range len(name) {
 		switch c := name[i]; {
@@ -52,7 +52,7 @@ func isIdentifier(name string, most int) bool {
 	return name != "" && len(name) <= most
 }
 
-// Quoted returns the name of a table, quoted with its schema. This is the one
+// Quoted returns the name of a table, quoted with its schema. This is the only
 // place where names become SQL.
 func (n Names) Quoted(table string) string {
 	return pgx.Identifier{n.Schema, n.Prefix + table}.Sanitize()
@@ -61,8 +61,8 @@ func (n Names) Quoted(table string) string {
 // QuotedSchema returns the name of the schema, quoted.
 func (n Names) QuotedSchema() string { return pgx.Identifier{n.Schema}.Sanitize() }
 
-// Literal returns the name of a table as a string in SQL that a cast to regclass
-// understands.
+// Literal returns the name of a table as an SQL string that can be cast to
+// regclass.
 func (n Names) Literal(table string) string {
 	return "'" + strings.ReplaceAll(n.Quoted(table), "'", "''") + "'"
 }

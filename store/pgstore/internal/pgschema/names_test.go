@@ -23,7 +23,7 @@ func TestNamesThatSurpriseAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzIdentifiers: a name that is accepted means itself, quoted or not, and
+// FuzzIdentifiers: an accepted name means the same with and without quotes. It
 // ends neither an identifier nor a string.
 func FuzzIdentifiers(f *testing.F) {
 	for _, seed := range []string{"public", "semel_", `a"b`, "a';--", "", "ä", "A", "0", strings.Repeat("a", 64)} {

@@ -15,26 +15,26 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// messageTime is the form of clean-up whose partitions are by the time of messages.
+// messageTime is the form of clean-up that partitions by message time.
 const messageTime = "message-time"
 
-// Layout is what can be chosen of the tables.
+// Layout holds the table settings that can be chosen.
 type Layout struct {
 	Names
 	// Cleanup is the form of clean-up: delete or message-time.
 	Cleanup string
-	// Partitions of the table of keys: by hash, or by message time. 0 is a plain
-	// table.
+	// Partitions is the number of partitions of the table of keys: by hash, or by
+	// message time. 0 means a plain table.
 	Partitions int
-	// MessageAge is how old a message may be, if clean-up is by message time.
+	// MessageAge is the maximum age of a message, if clean-up is by message time.
 	MessageAge time.Duration
 	// FillFactor of the table of keys, in percent.
 	FillFactor int
 }
 
-// storage is how the table of keys, or each partition of it, is kept. Autovacuum
-// comes after a fiftieth of the table has changed, and not after a fifth: a table
-// of keys is large and all of it changes.
+// storage holds the storage parameters of the table of keys, or of each
+// partition. Autovacuum runs after a fiftieth of the table has changed, not after
+// a fifth: a table of keys is large, and all of it changes.
 const storage = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, " +
 	"autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05"
 
@@ -71,13 +71,13 @@ func (l *Layout) Steps() ([]Step, error) {
 // ReadableKeys returns the SQL that adds the columns of readable keys.
 func (l *Layout) ReadableKeys() (string, error) { return l.render("ids.sql") }
 
-// CreateSchema returns the SQL that creates the schema unless it is there.
+// CreateSchema returns the SQL that creates the schema if it does not exist.
 func (n Names) CreateSchema() string {
 	return "CREATE SCHEMA IF NOT EXISTS " + n.QuotedSchema()
 }
 
-// CreateMigrations returns the SQL that creates the table of applied steps unless
-// it is there.
+// CreateMigrations returns the SQL that creates the table of applied steps if it
+// does not exist.
 func (n Names) CreateMigrations() string {
 	return "CREATE TABLE IF NOT EXISTS " + n.Quoted("migrations") + ` (
     version integer     NOT NULL PRIMARY KEY,
@@ -86,14 +86,14 @@ func (n Names) CreateMigrations() string {
 )`
 }
 
-// Partition returns the name of a partition of the table of keys, as the names of
-// other tables without prefix.
+// Partition returns the name of a partition of the table of keys, without the
+// prefix.
 func Partition(i int) string { return "keys_" + strconv.Itoa(i) }
 
 // partition is one partition, for the templates.
 type partition struct{ Name, Values string }
 
-// render fills one file with the quoted names.
+// render fills in the quoted names in one file.
 func (l *Layout) render(file string) (string, error) {
 	t, err := template.ParseFS(files, "migrations/"+file)
 	if err != nil {
@@ -115,8 +115,8 @@ func (l *Layout) render(file string) (string, error) {
 	return sql.String(), nil
 }
 
-// values says which keys are in a partition. If clean-up is by message time, the
-// first byte of a key is the number of its partition.
+// values returns the partition bounds. If clean-up is by message time, the first
+// byte of a key is the number of its partition.
 func (l *Layout) values(i int) string {
 	if l.Cleanup != messageTime {
 		return fmt.Sprintf("WITH (MODULUS %d, REMAINDER %d)", l.Partitions, i)
@@ -131,5 +131,5 @@ func (l *Layout) values(i int) string {
 	return "FROM (" + from + ") TO (" + to + ")"
 }
 
-// firstKey is the least key of a partition by message time.
+// firstKey returns the lowest key of a partition by message time.
 func firstKey(i int) string { return fmt.Sprintf("'%02x000000-0000-0000-0000-000000000000'", i) }
