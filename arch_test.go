@@ -355,7 +355,7 @@ func TestArchitectureTestsDoNotSleepOutsideBubbles(t *testing.T) {
 			}
 			return true
 		})
-		// A function that only bubbles call says so behind its call.
+		// A statement that runs only in a bubble says so in a comment behind it.
 		explained := map[int]bool{}
 		for _, group := range f.tree.Comments {
 			if strings.Contains(group.Text(), "in a bubble") {

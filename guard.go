@@ -28,8 +28,8 @@ const (
 	// that ended. A store inside the process forgets it with the process; a shared
 	// store forgets it an hour later.
 	Retry ExpiryPolicy = iota
-	// Hold makes the key Unknown until an operator or a Resolver call resolves it.
-	// The effect does not repeat by itself.
+	// Hold makes the key Unknown until it is resolved; see [Resolver]. The effect
+	// does not repeat by itself.
 	Hold
 )
 

@@ -23,7 +23,8 @@ type Key struct {
 }
 
 // Validate returns an error that wraps [ErrInvalidKey] if no store can keep the
-// key: the ID is empty, or ID or Scope is longer than [MaxKeyBytes].
+// key. The ID must not be empty. ID and Scope must not be longer than
+// [MaxKeyBytes].
 func (k Key) Validate() error {
 	switch {
 	case k.ID == "":

@@ -26,14 +26,13 @@ import (
 //     changes nothing, even if another holder has the key by then.
 //   - An extension that is repeated sets the end of the lease again.
 //
-// Leases and windows use the store's clock. A store that reads the clock of its
-// own process does not follow it backwards: a backward clock step neither ends
-// nor prolongs a lease or a window. A store on a server uses the server's clock,
-// including its steps.
+// Leases and windows use the store's clock. A store may read the clock of its own
+// process. If that clock steps back, no lease or window ends early or lasts
+// longer. A store on a server uses the server's clock, including its steps.
 //
 // All methods are safe for concurrent use. Requests and answers belong to the
 // caller. A store keeps no reference to them after it returns. The exception is
-// the bytes of a Result that it hands out; nobody may modify them.
+// the bytes of a Result that it hands out, which must not be modified.
 type Store interface {
 	// Claim requests the right to process keys. It blocks for one round trip, or
 	// for one durable write if the store makes claims durable.
@@ -42,9 +41,9 @@ type Store interface {
 	// attempt. Its lease then ends at the later of the old and the new end. This
 	// also holds after the lease has ended, until another claim is granted or the
 	// store has forgotten the claim. A repeated claim gets:
-	//   - Duplicate if the key has been completed,
-	//   - InDoubt if the record is Unknown,
-	//   - InFlight if another holder took the key over,
+	//   - Duplicate if the key has been completed.
+	//   - InDoubt if the record is Unknown.
+	//   - InFlight if another holder took the key over.
 	//   - Mismatch if the repetition has another fingerprint.
 	Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error
 	// Complete marks claimed keys as done. When an answer is nil, the record is as
@@ -57,10 +56,10 @@ type Store interface {
 	// Unknown record can still release it with its token.
 	Release(ctx context.Context, reqs []ReleaseRequest, answers []error) error
 	// Extend sets the end of leases to a later or an earlier time. A stale token
-	// gets a [*StaleTokenError] and changes nothing. A token is stale when its
-	// lease ended and another holder took the key over. A lease that ended but was
-	// not taken over is extended. An Unknown record cannot be extended, not even
-	// with its holder's token.
+	// gets a [*StaleTokenError] and changes nothing. This includes a token whose
+	// lease ended and whose key was taken over. A lease that ended but was not
+	// taken over is extended. An Unknown record cannot be extended, not even with
+	// its holder's token.
 	Extend(ctx context.Context, reqs []ExtendRequest, answers []ExtendAnswer) error
 	// Traits returns what the store promises. It does not block. The answer does
 	// not change while the store is open.
@@ -84,9 +83,9 @@ type ClaimRequest struct {
 	// release. Without Hold, the key can be claimed again.
 	Hold bool
 	// Done records the key as done in the same step, without lease or result. Use
-	// it for effects that commit together with the claim, to fill a store from
-	// another, or if you would rather lose a message than repeat it. A granted Done
-	// claim gets Fresh and token 0.
+	// it for effects that commit together with the claim, or to fill a store from
+	// another. Use it also if you would rather lose a message than repeat it. A
+	// granted Done claim gets Fresh and token 0.
 	//
 	// The store keeps enough of the Owner to recognise a Done claim that is
 	// repeated after a lost answer. The repetition is Fresh again, and its Claim is

@@ -83,9 +83,10 @@ func (b *batch) all(ctx context.Context, todo []int) {
 	}
 }
 
-// transact attempts one transaction. It retries if the server rolled it back because
-// of another one. If the answer to the commit is lost, it claims the keys once more:
-// that claim waits until the first transaction has ended, and shows how it ended.
+// transact attempts one transaction. It retries if the server rolled it back
+// because of another one. If the answer to the commit is lost, it claims the keys
+// once more. That claim waits until the first transaction has ended, and shows
+// how it ended.
 func (b *batch) transact(ctx context.Context, todo []int) *attemptError {
 	asked := b.doubt != nil
 	pause := time.Millisecond
@@ -339,8 +340,10 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 }
 
 // needsTransaction reports whether an effect needs an explicit transaction. It
-// does if an item has failed or has a result to store, if callbacks must see the
-// answers before the commit, or if a statement may end the implicit transaction.
+// does if:
+//   - an item has failed or has a result to store,
+//   - callbacks must see the answers before the commit, or
+//   - a statement may end the implicit transaction.
 func needsTransaction(statements []*pgx.QueuedQuery, fresh []*semel.BatchItem) bool {
 	for _, item := range fresh {
 		if item.Err != nil || item.Data != nil {

@@ -169,9 +169,9 @@ WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid 
 
 // Count implements [semel.Counter]. It counts a table of up to 64 MiB completely.
 // Of a larger table it reads that much, in random pages. The counts are then
-// estimates, and Oldest is a lower bound. Oldest is the age, since its first
-// claim, of the oldest done key that is still remembered: the window that the
-// store has kept so far.
+// estimates, and Oldest is a lower bound. Oldest is the age of the oldest done
+// key that is still remembered, measured from its first claim. It is the window
+// that the store has kept so far.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
 	if err := s.enter("count", 0, 0); err != nil {
 		return semel.Counts{}, err

@@ -28,9 +28,9 @@ type MaintainOptions struct {
 	Rate int
 	// Hours limits clean-up to some hours of the day. Defaults to all day.
 	Hours Hours
-	// OnPass is called by Maintain after each clean-up of this process, with the
-	// number of deleted rows and the reason why it ended early, or nil. Defaults to
-	// none.
+	// OnPass is called by Maintain after each clean-up of this process. gone is the
+	// number of deleted rows. err is the reason why the clean-up ended early, or
+	// nil. Defaults to none.
 	OnPass func(gone int64, err error)
 }
 

@@ -52,7 +52,7 @@ const readSQL = clock + `
 SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}
 FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
 
-// putSQL gives rows to new owners, if they are still as they were read: each
+// putSQL gives rows to new owners, if they are still as they were read. Each
 // change of a row changes its token, its end, or whether it has an owner. A
 // repeated claim keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (

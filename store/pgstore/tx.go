@@ -120,7 +120,7 @@ const checkSQL = `SELECT current_setting('transaction_isolation') AS level,
 
 // check refuses a transaction whose claims could not see what others commit. At
 // such an isolation level, a key that another transaction inserts first is an
-// error instead of a duplicate, and an old snapshot hides rows that ended.
+// error instead of a duplicate. An old snapshot also hides rows that ended.
 func (t *Tx) check(ctx context.Context) error {
 	if t.checked {
 		return nil
