@@ -2,9 +2,9 @@ package semel
 
 import "context"
 
-// Ability finds an ability such as [Looker] or [Resolver] in a store, or in the
-// store that a wrapper wraps. A wrapper that does not change what the ability
-// sees has a method Unwrap() Store instead of forwarding each one.
+// Ability returns the optional interface T, such as [Looker] or [Resolver], of a
+// store or of the store that it wraps. A wrapper that does not change what T sees
+// has a method Unwrap() Store instead of forwarding T.
 func Ability[T any](s Store) (T, bool) {
 	for {
 		if a, ok := s.(T); ok {
@@ -19,12 +19,12 @@ func Ability[T any](s Store) (T, bool) {
 	}
 }
 
-// Readier is the ability of a store, source or sink to say whether it could do its
-// work now.
+// Readier is implemented by a store, source or sink that can check whether it
+// could do its work now.
 type Readier interface {
-	// Ready returns nil, or an error that says what is missing. It may ask a server,
-	// and blocks until it has answered or ctx ends. It may be called at any time, by
-	// many goroutines. Probes show the error's text, which must have nothing of a
-	// message.
+	// Ready returns nil, or an error that says what is missing. It may ask a
+	// server. It blocks until the server has answered or ctx ends. It is safe for
+	// concurrent use at any time. Probes show the error's text, which must not
+	// contain anything of a message.
 	Ready(ctx context.Context) error
 }

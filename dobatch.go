@@ -9,7 +9,7 @@ import (
 // BatchItem is one call of a batch whose claim was granted. The effect reads the
 // first three fields and sets the others.
 type BatchItem struct {
-	// Index is the place of the call in the slice given to DoBatch.
+	// Index is the position of the call in the slice given to DoBatch.
 	Index int
 	Call  *Call
 	Claim Claim
@@ -19,9 +19,9 @@ type BatchItem struct {
 	Err error
 }
 
-// BatchFunc is the effect of many calls at once: those whose claims were
-// granted, in the order of the batch. An error it returns is the error of each
-// item that has none of its own.
+// BatchFunc is the effect of many calls. It gets those whose claims were granted,
+// in the order of the batch. If it returns an error, each item without an error
+// of its own gets it.
 type BatchFunc func(ctx context.Context, fresh []*BatchItem) error
 
 // BatchOutcome is the outcome of one call of a batch.
@@ -97,7 +97,7 @@ func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []
 	return again
 }
 
-// runBatch runs the effect of granted items and records how each ended.
+// runBatch runs the effect of granted items and records the outcome of each.
 func (g *Guard) runBatch(ctx context.Context, fresh []*BatchItem, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
 	held := make([]heldKey, len(fresh))
 	for n, item := range fresh {

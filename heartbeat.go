@@ -83,8 +83,8 @@ func (h *heartbeat) beat() {
 		h.timer.Reset(g.opts.Heartbeat)
 		return
 	}
-	// The store did not answer. Until the lease surely lasts no longer the
-	// effects may go on, and the store may come back.
+	// The store did not answer. The effects may continue as long as the leases
+	// certainly last, and the store may recover.
 	g.Observe(Event{Kind: EventStoreError, Key: h.held[0].key, Err: err})
 	left := time.Until(h.sure)
 	if left <= 0 {

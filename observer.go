@@ -32,22 +32,23 @@ const (
 	// EventDecided: a claim was answered. Decision, Reason, Attempt and Elapsed
 	// (the claim's latency) are set.
 	EventDecided EventKind = iota + 1
-	// EventCompleted: a key became done. Elapsed is the time since the claim.
+	// EventCompleted: a key was marked done. Elapsed is the time since the claim.
 	EventCompleted
-	// EventReleased: a claim was given back after an error, which is Err.
+	// EventReleased: a claim was given back after an error. Err is the error.
 	EventReleased
-	// EventTookOver: a lease had ended without completion and this claim replaced
-	// it: the effect may have happened. Attempt is above 1.
+	// EventTookOver: this claim replaced a lease that ended without completion. The
+	// effect may have happened. Attempt is above 1.
 	EventTookOver
-	// EventLeaseLost: a heartbeat found the lease gone while the effect ran.
+	// EventLeaseLost: a heartbeat found that the lease was lost while the effect
+	// ran.
 	EventLeaseLost
-	// EventCompletionRefused: the effect is complete, but too late: the token was
-	// stale. Err has the store's answer.
+	// EventCompletionRefused: the effect completed too late; the token was stale.
+	// Err is the store's answer.
 	EventCompletionRefused
-	// EventStoreError: a call to the store failed. Err has its answer.
+	// EventStoreError: a store call failed. Err is the store's error.
 	EventStoreError
-	// EventWindowMeasured: Window is what the guard promises, Elapsed the age of
-	// the oldest record the store still has.
+	// EventWindowMeasured: Window is the window that the guard promises. Elapsed is
+	// the age of the oldest record in the store.
 	EventWindowMeasured
 )
 

@@ -95,8 +95,8 @@ func TestPagesShowCodeOfExamples(t *testing.T) {
 	}
 }
 
-// TestExtendingShowsCodeOfTests compares docs/extending.md with the module that runs
-// each suite from outside, and with the toy kind.
+// TestExtendingShowsCodeOfTests compares docs/extending.md with the external
+// module that runs each suite, and with the toy kind.
 func TestExtendingShowsCodeOfTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder

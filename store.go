@@ -185,9 +185,9 @@ type Looker interface {
 
 // Lister lists records in no particular order, without their result data.
 type Lister interface {
-	// List yields records until the sequence ends, the caller stops, or an
-	// error, which is yielded last. A record that changes while the listing
-	// runs is yielded in its old form, its new form, or both.
+	// List yields records until it reaches the end, the caller stops, or an error
+	// occurs. The error is yielded last. A record that changes during the listing
+	// is yielded in its old form, its new form, or both.
 	List(ctx context.Context, opts ListOptions) iter.Seq2[Record, error]
 }
 
@@ -234,15 +234,15 @@ type Counts struct {
 	Oldest time.Duration
 }
 
-// KeyFilter remembers keys approximately, as a Bloom filter does: it may call a key
-// known that was never added, and never calls a key new that was. All methods may be
-// called by many goroutines.
+// KeyFilter remembers keys approximately, as a Bloom filter does. It may report a
+// key as known that was never added. It never reports an added key as new. All
+// methods are safe for concurrent use.
 type KeyFilter interface {
 	// MayContain sets maybe[i] to false if keys[i] was certainly not added, and to
 	// true if it may have been.
 	MayContain(ctx context.Context, keys []Key, maybe []bool) error
-	// Add adds keys. It refuses a key that would let the rate grow. After an error
-	// it is not known which keys were added.
+	// Add adds keys. It refuses keys that would increase the error rate. After an
+	// error it is not known which keys were added.
 	Add(ctx context.Context, keys []Key) error
 	// Rate is the probability with which MayContain sets true for a key that was
 	// never added. It does not block.

@@ -15,15 +15,16 @@ import (
 // dryJudge decides messages as a pipeline would, but claims nothing.
 type dryJudge struct {
 	*dryRun
-	looker     semel.Looker // nil if there is no store to look into
+	looker     semel.Looker // nil if there is no store to read
 	reader     *key.Reader
-	partitions bool // a key is its partition's own
+	partitions bool // each partition has its own keys
 	now        time.Time
 	seen       map[seenKey]seenMessage
 	batch      []dryMessage
 }
 
-// seenKey is a key of this reading, with its partition where that matters.
+// seenKey is a key seen in this reading, with its partition if each has its own
+// keys.
 type seenKey struct{ id, partition string }
 
 type seenMessage struct {

@@ -71,7 +71,7 @@ the name of which ends with -settled, and are not listed any more.`,
 	return cmd
 }
 
-// parkedReasons are the reasons for which messages are parked.
+// parkedReasons returns the reasons for parking a message.
 func parkedReasons() (names []string) {
 	for _, reason := range pipeline.Reasons() {
 		names = append(names, string(reason))
@@ -140,18 +140,18 @@ func (f *parkedFlags) chooses(m *pipeline.Parked, now time.Time) bool {
 	return slices.ContainsFunc(f.keys, func(k semel.Key) bool { return k.ID == m.Key.ID })
 }
 
-// deadLetters is what one pipeline put aside.
+// deadLetters is the dead-letter store of one pipeline.
 type deadLetters struct {
 	spec    *config.Pipeline
 	letters pipeline.DeadLetters
 }
 
-// withDeadLetters opens what the chosen pipelines put aside, where there is
-// something, and closes it behind use. A topic that cannot be opened keeps nobody
-// from the rest: its error comes when use has returned.
+// withDeadLetters opens the parked messages of the selected pipelines, if there
+// are any, and closes them after use returns. If a topic cannot be opened, it
+// continues with the rest and returns that error after use.
 func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetters) error) (err error) {
 	var stores []deadLetters
-	var unopened error // of topics that could not be opened
+	var unopened error // errors of topics that could not be opened
 	defer func() {
 		for _, s := range stores {
 			err = errors.Join(err, s.letters.Close())
@@ -180,8 +180,8 @@ func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetter
 	return errors.Join(err, unopened, f.unreadable)
 }
 
-// parkedOn lists what is on a deadLetters. What cannot be read there keeps nobody from
-// the rest: its error comes when all is done, see withDeadLetters.
+// parkedOn lists the messages in a dead-letter store. If some cannot be read, it
+// continues with the rest. The error is returned at the end; see withDeadLetters.
 func (f *parkedFlags) parkedOn(ctx context.Context, s deadLetters, fn func(*pipeline.Parked) bool) error {
 	err := s.letters.List(ctx, s.spec.Name, fn)
 	if err != nil {
@@ -193,8 +193,8 @@ func (f *parkedFlags) parkedOn(ctx context.Context, s deadLetters, fn func(*pipe
 	return err
 }
 
-// chosenOn returns the messages that were chosen, deadLetters by deadLetters. That a
-// message is not there that was named is an error.
+// chosenOn returns the selected messages, store by store. If a message was named
+// and does not exist, that is an error.
 func (f *parkedFlags) chosenOn(ctx context.Context, stores []deadLetters, ids []string) ([][]*pipeline.Parked, error) {
 	list := make([][]*pipeline.Parked, len(stores))
 	if len(ids) == 0 {

@@ -132,9 +132,9 @@ type retry struct {
 	auditEnd int64 // end of the audit log before the messages were listed
 }
 
-// auditEnds returns where the audit log of each deadLetters ends. What is behind that is
-// of messages that are listed afterwards. A topic has no end to remember: what is
-// settled in it is never listed again.
+// auditEnds returns the end of the audit log of each dead-letter store. Later
+// entries belong to messages that are listed afterwards. A topic needs no such
+// position: a message settled in it is never listed again.
 func auditEnds(ctx context.Context, stores []deadLetters, dry bool) ([]int64, error) {
 	ends := make([]int64, len(stores))
 	for i, s := range stores {
@@ -306,10 +306,10 @@ func (r *retry) kind() string {
 }
 
 func (r *retry) queue(ctx context.Context) error {
-	letters := r.letters.(pipeline.DeadLetterStore) // what is in a topic goes another way
+	letters := r.letters.(pipeline.DeadLetterStore) // messages in a topic take another path
 	for _, m := range r.list {
 		err := letters.Queue(ctx, []string{m.ID})
-		if err != nil && !errors.Is(err, pipeline.ErrNotParked) { // then it is settled
+		if err != nil && !errors.Is(err, pipeline.ErrNotParked) { // otherwise it is already settled
 			return fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
 		}
 	}

@@ -51,7 +51,7 @@ Keys that live in Kafka cannot be marked: skip takes their messages out.`,
 	}, f.markDone)
 }
 
-// settling completes a verb that takes messages out by hand.
+// settling completes a verb that settles messages by hand.
 func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, deadLetters, []*pipeline.Parked, string) error) *cobra.Command {
 	var reason string
 	cmd.RunE = f.checked(func(cmd *cobra.Command, ids []string, wrong problems) error {
@@ -84,7 +84,7 @@ func (f *parkedFlags) settling(cmd *cobra.Command, settle func(context.Context, 
 	return cmd
 }
 
-// takeOut takes a message out and says so.
+// takeOut removes a message and reports it.
 func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Parked, how, reason string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -99,8 +99,9 @@ func (f *parkedFlags) takeOut(ctx context.Context, s deadLetters, m *pipeline.Pa
 	return f.report(f.stdout, m, how, "", "")
 }
 
-// markDone marks the keys of messages done and takes them out. The key comes
-// first: what is cut off in between is a message whose key is done.
+// markDone marks the keys of messages done and removes the messages. The key
+// comes first: if the command is interrupted in between, the message remains and
+// its key is done.
 func (f *parkedFlags) markDone(ctx context.Context, s deadLetters, list []*pipeline.Parked, reason string) error {
 	if s.spec.Store.Name == "" {
 		return fmt.Errorf("the keys of %s live in Kafka, where only an output makes one done: semel parked skip takes the messages out, and a copy that comes later is processed", s.spec.Name)

@@ -10,10 +10,10 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// noteStrangers says how many messages lie beside what was looked at, of pipelines
-// that the configuration does not have: of one that was renamed, for instance.
-// Nobody redrives those. What cannot be counted is left out: it is beside the
-// point.
+// noteStrangers reports how many messages in the same places belong to pipelines
+// that the configuration does not have, for instance a renamed one. No process
+// redrives those. Places that cannot be counted are skipped, because this is only
+// a hint.
 func (f *parkedFlags) noteStrangers(ctx context.Context, stores []deadLetters) {
 	if f.pipeline != "" {
 		return
@@ -24,7 +24,7 @@ func (f *parkedFlags) noteStrangers(ctx context.Context, stores []deadLetters) {
 		if place == "" {
 			place = "the store " + s.spec.Parked.Store.Name
 		}
-		letters, ok := s.letters.(pipeline.DeadLetterStore) // a topic is its pipeline's own
+		letters, ok := s.letters.(pipeline.DeadLetterStore) // each topic belongs to one pipeline
 		if !ok || seen[place] {
 			continue
 		}
@@ -40,8 +40,8 @@ func (f *parkedFlags) noteStrangers(ctx context.Context, stores []deadLetters) {
 	}
 }
 
-// strangers returns how many messages a dead-letter store has of which unknown
-// pipelines. It reads them only if the count says that there are some.
+// strangers counts the messages of unknown pipelines in a dead-letter store, by
+// pipeline. It reads messages only if the total shows that there are some.
 func strangers(ctx context.Context, letters pipeline.DeadLetterStore, known []*config.Pipeline) map[string]int {
 	left, err := letters.Count(ctx, "")
 	names := map[string]bool{}
@@ -57,7 +57,7 @@ func strangers(ctx context.Context, letters pipeline.DeadLetterStore, known []*c
 	if left <= 0 {
 		return of
 	}
-	// An error leaves out what it is about; others may be found all the same.
+	// An error affects only some messages; the others are still counted.
 	_ = letters.List(ctx, "", func(m *pipeline.Parked) bool {
 		if !names[m.Pipeline] {
 			of[displayText(m.Pipeline)]++

@@ -16,8 +16,8 @@ import (
 // outcomes are reported.
 const backAtOnce = 500
 
-// giveBack writes messages of a topic back to where they came from, for whoever runs
-// the pipeline, and says what became of each.
+// giveBack writes messages of a topic back to their origin, for the process that
+// runs the pipeline. It reports the outcome of each.
 func (r *retry) giveBack(ctx context.Context, topic *kafkaio.DeadLetterTopic) error {
 	limit, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()

@@ -293,7 +293,7 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 	}
 	inRedis("done")
 	keys("both", "rm", "copied", "--reason", "for good").check(t, exitFailed, "no layer above has a copy", "copied is absent")
-	inRedis("claimed") // so that a copy on its way cannot come back
+	inRedis("claimed") // so that a delayed copy cannot come back
 	keys("both", "import").check(t, exitDone, "imported 1")
 	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, exitFailed, "none is absent")
 	keys("second", "import").check(t, exitUsage, "second is a layer of both, which would drop messages on its word alone: write --store-name both\n")
@@ -351,7 +351,7 @@ func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
 			file+":3:3: stores.mode.postgres.dsn: failed to configure TLS (sslmode is invalid)\n",
 			file+":4:3: stores.redis.redis.url: the URL has a host that cannot be read; ",
 			file+":5:3: stores.base.redis.url: the URL has a database that is not a number; ")
-		// Files of other stores need not be on the machine that looks into one.
+		// A command for one store must not need the files of other stores.
 		all := args[0] == "doctor"
 		if missing := strings.Contains(got.stderr, file+":6:3: stores.files.redis.tls: ") && strings.Contains(got.stderr, "none.pem: no such file or directory\n"); missing != all {
 			t.Errorf("%v: a file that is missing is reported: %t; %s", args, missing, got.stderr)

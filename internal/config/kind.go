@@ -262,8 +262,9 @@ type TransactionalSource interface {
 type Topics interface {
 	// OpenParker opens the topic in which a pipeline parks messages.
 	OpenParker(ctx context.Context, p *Pipeline) (ClosingParker, error)
-	// OpenParked opens that topic for people who look at what is parked and settle
-	// it. It makes no topic. The error wraps ErrNoTopic if there is none.
+	// OpenParked opens that topic for commands that inspect and settle parked
+	// messages. It does not create the topic. The error wraps ErrNoTopic if the
+	// topic is missing.
 	OpenParked(ctx context.Context, f *File, p *Pipeline) (pipeline.DeadLetters, error)
 }
 
@@ -276,16 +277,16 @@ type ClosingParker interface {
 // ErrNoTopic means that a topic does not exist.
 var ErrNoTopic = errors.New("there is no such topic")
 
-// Database is a store in whose database messages can be parked.
+// Database is a store whose database can hold parked messages.
 type Database interface {
 	Spec
 	OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error)
 }
 
-// AddressChecker is a store that can tell without connecting that its address is
-// wrong: a port that is none, a file of certificates that cannot be read. field is
-// the field within the store's kind. It reads the files that the configuration names
-// only if files is true.
+// AddressChecker is a store that can detect a wrong address without connecting:
+// an invalid port, or a certificate file that cannot be read. field is the field
+// within the store's kind. It reads the files that the configuration names only
+// if files is true.
 type AddressChecker interface {
 	CheckAddress(files bool) (field string, err error)
 }

@@ -24,7 +24,7 @@ func (d *daemon) observer(spec *config.Pipeline, log *slog.Logger) (_ pipeline.O
 // layer counts and logs the events of the layers of a stack.
 func (d *daemon) layer(stack string, e tiered.Event) {
 	switch e.Kind {
-	case tiered.EventPassed: // one for each call
+	case tiered.EventPassed: // reported for each call
 		d.metrics.Passed(stack, e.Keys)
 		d.lines.ObservePipeline(pipeline.Event{Kind: pipeline.EventFailedOpen, Count: e.Keys, Reason: "stack " + stack, Err: e.Err})
 		return

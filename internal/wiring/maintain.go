@@ -67,8 +67,8 @@ func Waiting(ctx context.Context, p config.Runnable) (int64, error) {
 	return n, hide(p, err)
 }
 
-// Loss returns what tells the share of new messages that a pipeline drops now, or
-// nil if it drops none: see semel.KeyFilter.
+// Loss returns a function that reports the share of new messages that a pipeline
+// drops now; see semel.KeyFilter. It returns nil if the pipeline drops none.
 func Loss(p config.Runnable) (ratio func() float64) {
 	if of, ok := bare(p).(lossy); ok {
 		return of.filter.Rate

@@ -19,14 +19,14 @@ type PipelineOptions struct {
 	Observer pipeline.Observer
 	// Stdout is where a stdout sink writes. Defaults to none.
 	Stdout io.Writer
-	// Redrive opens it only for what is queued in its dead-letter store: it ends when nothing
-	// is left.
+	// Redrive opens the pipeline only for the messages queued for a redrive in its
+	// dead-letter store. It ends when none are left.
 	Redrive bool
 }
 
-// OpenPipeline opens source, store, sink and dead-letter store of a pipeline. It blocks until
-// their servers have answered. Its stores belong to stores, all else is closed
-// when the pipeline has run.
+// OpenPipeline opens the source, store, sink and dead-letter store of a pipeline.
+// It blocks until their servers have answered. The stores belong to stores.
+// Everything else is closed when the pipeline has run.
 func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (config.Runnable, error) {
 	var o PipelineOptions
 	if opts != nil {
@@ -55,7 +55,8 @@ func (r *redacted) Run(ctx context.Context) error {
 	return r.file.RedactError(err)
 }
 
-// parkInstead returns the setting that parks messages at which a pipeline stops.
+// parkInstead returns the setting that parks the messages at which a pipeline
+// stops.
 func parkInstead(reason pipeline.Reason) string {
 	switch reason {
 	case pipeline.ReasonKeyMissing, pipeline.ReasonKeyInvalid:
@@ -217,7 +218,7 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 	return pipeline.New(source, session, opts)
 }
 
-// OpenDeadLetters opens where a pipeline puts messages aside.
+// OpenDeadLetters opens the dead-letter store of a pipeline.
 func OpenDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.DeadLetterStore, error) {
 	switch name := p.Parked.Store.Name; {
 	case p.Parked.Path != "":
@@ -248,9 +249,10 @@ func topicsOf(p *config.Pipeline) (config.Topics, error) {
 	return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
 }
 
-// ExistingDeadLetters opens what a pipeline put aside for who looks and settles: it makes
-// no directory and no topic, and reports whether there is one. It is a pipeline.DeadLetterStore
-// where messages can be queued for a redrive.
+// ExistingDeadLetters opens the parked messages of a pipeline for inspection and
+// settling. It creates no directory and no topic, and reports whether one exists.
+// The result is a pipeline.DeadLetterStore if messages can be queued for a
+// redrive.
 func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (pipeline.DeadLetters, bool, error) {
 	switch {
 	case p.Parked.Topic != "":

@@ -123,8 +123,8 @@ func (s *Stores) Get(ctx context.Context, name string) (semel.Store, error) {
 	return store, s.w.file.RedactError(err)
 }
 
-// Filter returns the filter of this name, for a pipeline in which it decides
-// alone. It blocks until its server has answered, and belongs to the Stores.
+// Filter returns the filter with this name, for a pipeline in which it decides
+// alone. It blocks until its server has answered. The filter belongs to s.
 func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -131,7 +131,7 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 	return layer, nil
 }
 
-// OpenFilter implements config.FilterSpec: the filter decides alone.
+// OpenFilter implements config.FilterSpec for a filter that decides alone.
 func (s *Store) OpenFilter(ctx context.Context, env *config.StoreEnv) (semel.KeyFilter, error) {
 	if s.Redis.Name == "" {
 		return s.inMemory(true)

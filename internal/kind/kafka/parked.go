@@ -46,7 +46,7 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 	case errors.Is(err, kafkaio.ErrNoTopic):
 		return nil, fmt.Errorf("%w: %w", config.ErrNoTopic, err)
 	case err != nil:
-		return nil, err // not dead-letter store: a nil *DeadLetterTopic in an interface is no nil
+		return nil, err // not dead-letter store: a nil *DeadLetterTopic becomes a non-nil interface
 	}
 	return letters, nil
 }

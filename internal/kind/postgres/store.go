@@ -137,7 +137,7 @@ func (s *Store) names() pgstore.Names { return pgstore.Names{Schema: s.Schema, P
 func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error) {
 	letters, err := pgsink.OpenDeadLetters(ctx, s.DSN.Reveal(), s.names())
 	if err != nil {
-		return nil, err // not dead-letter store: a nil *DeadLetters in an interface is no nil
+		return nil, err // not dead-letter store: a nil *DeadLetters becomes a non-nil interface
 	}
 	return letters, nil
 }

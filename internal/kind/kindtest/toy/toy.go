@@ -78,7 +78,7 @@ func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
 	return &counter{last: 2 * s.Last}, nil
 }
 
-// counter counts once, in the order of one partition.
+// counter counts once, as one partition in order.
 type counter struct {
 	partition pipeline.Partition
 	n, last   int
