@@ -75,12 +75,12 @@ func message(n int) semel.Message {
 
 // Open implements config.Source.
 func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
-	return &counter{last: 2 * s.Last}, nil
+	return &counter{partition: pipeline.NewPartition("toy"), last: 2 * s.Last}, nil
 }
 
 // counter counts once, as one partition in order.
 type counter struct {
-	partition pipeline.Partition
+	partition *pipeline.Partition
 	n, last   int
 }
 
@@ -92,7 +92,7 @@ func (c *counter) Read(context.Context) ([]*pipeline.Item, error) {
 	if c.n == c.last {
 		return nil, io.EOF
 	}
-	it := &pipeline.Item{Partition: &c.partition}
+	it := &pipeline.Item{Partition: c.partition}
 	it.Message = message(c.n)
 	c.n++
 	return []*pipeline.Item{it}, nil
