@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafkaio"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/pipeline"
 )
 
 // parkedPlaces are the settings of the places in which parked messages wait for a
@@ -231,8 +234,55 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 
 func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }
 
-// TestRetryTellsWhoSettledAMessageInATopic skips a message after a retry has
-// listed it and before the retry writes it back.
+// settlesLate is a dead-letter store in which a pipeline settles a message just
+// after somebody read the audit log.
+type settlesLate struct {
+	pipeline.DeadLetterStore
+	settle func() error
+}
+
+func (s settlesLate) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
+	err := s.DeadLetterStore.Settled(ctx, after, fn)
+	return errors.Join(err, s.settle())
+}
+
+// TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait has a pipeline
+// redrive a message while retry finds out what became of it.
+func TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait(t *testing.T) {
+	t.Parallel()
+	conf, err := kind.All().Read(parkedConfig(t, newTarget(t), "keys: { memory: {} }", "keys", "parked: { path: aside }"), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := pipeline.OpenDeadLetterDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := asideFor("one", "m1", time.Hour)
+	if err := errors.Join(dir.Park(t.Context(), []pipeline.Parked{m}), dir.Queue(t.Context(), []string{m.ID})); err != nil {
+		t.Fatal(err)
+	}
+	letters := settlesLate{dir, sync.OnceValue(func() error {
+		return dir.Settle(t.Context(), &m, pipeline.Settlement{How: pipeline.HowRedriven, Delivered: true, Actor: "host/1"})
+	})}
+	var stdout strings.Builder
+	r := &retry{
+		parkedFlags: &parkedFlags{app: &app{stdout: &stdout, stderr: io.Discard, redact: strings.Clone}},
+		deadLetters: deadLetters{conf.Pipelines[0], letters}, list: []*pipeline.Parked{&m},
+	}
+	for _, want := range []string{"m1: queued: whoever runs the pipeline redrives it", "m1: redriven"} {
+		stdout.Reset()
+		if _, err := r.tell(t.Context()); err != nil || !slices.Equal(outcomes(t, stdout.String()), []string{want}) {
+			t.Errorf("%v, %q, want %q", err, stdout.String(), want)
+		}
+		if err := letters.settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRetryTellsWhoSettledAMessageInATopic skips a message between the moment at
+// which a retry lists it and the one at which it writes it back.
 func TestRetryTellsWhoSettledAMessageInATopic(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "events", "dead"))

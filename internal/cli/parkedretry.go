@@ -392,19 +392,29 @@ func (r *retry) out() io.Writer {
 // tell reports the outcome of each message and returns the number of unsettled
 // ones.
 func (r *retry) tell(ctx context.Context) (left int, err error) {
-	out := r.out()
-	fates, err := r.fates(ctx)
-	if err != nil {
-		return len(r.list), fmt.Errorf("%s: what became of the messages is not known: %w", r.spec.Name, inOneLine(err))
-	}
-	for _, m := range r.list {
-		now, err := r.letters.Get(ctx, m.ID)
-		outcome, reason, failure := "", "", ""
+	// The log is read last: it has the entry of every message that is gone by then.
+	found, missing := make([]*pipeline.Parked, len(r.list)), false
+	for i, m := range r.list {
+		found[i], err = r.letters.Get(ctx, m.ID)
 		switch {
 		case errors.Is(err, pipeline.ErrNotParked):
-			outcome, reason = fates[m.ID].outcome()
+			found[i], missing = nil, true
 		case err != nil:
-			return left, fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
+			return len(r.list), fmt.Errorf("%s: %w", r.spec.Name, inOneLine(err))
+		}
+	}
+	var fates map[string]fate
+	if missing {
+		if fates, err = r.fates(ctx); err != nil {
+			return len(r.list), fmt.Errorf("%s: what became of the messages is not known: %w", r.spec.Name, inOneLine(err))
+		}
+	}
+	out := r.out()
+	for i, m := range r.list {
+		outcome, reason, failure := "", "", ""
+		switch now := found[i]; {
+		case now == nil:
+			outcome, reason = fates[m.ID].outcome()
 		case now.Redrives > m.Redrives || now.At.After(m.At):
 			outcome, reason, failure = outcomeAgain, string(now.Reason), now.Error
 			left++
