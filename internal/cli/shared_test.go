@@ -35,7 +35,7 @@ stores:
   db:     { postgres: { dsn: %q, keep_ids: true, partitions: 4 } }
   second: { redis: { url: %q, prefix: %q } }
   bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
-  both:   { tiered: [second, db] }
+  both:   { tiered: { layers: [second, db], layer_timeout: 30s } }
   deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, on_store_error: wait, max_age: forever } }
 `, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
 	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, exitDone, "applied 1: keys\n")
