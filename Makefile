@@ -69,7 +69,7 @@ test-matrix: ## Test the shared stores on every version of their servers
 	done
 	@set -e; for postgres in 15 18; do \
 		echo "SEMEL_POSTGRES=$$postgres"; export SEMEL_POSTGRES=$$postgres; \
-		$(MATRIX_TEST) ./internal/services/... ./store/pgstore/... ./store/tiered/... ./broker/pgsink; \
+		$(MATRIX_TEST) ./internal/services/... ./store/pgstore/... ./store/tiered/... ./broker/postgres; \
 		$(MATRIX_VERBS); \
 		$(MATRIX_FAULTS) /postgres ./... -race-keys 5000; \
 	done

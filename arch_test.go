@@ -48,11 +48,11 @@ var packageMap = map[string][]string{
 	"broker/brokertest": {".", "key", "pipeline", "store/memstore"},
 	"broker/webhook":    {".", "pipeline", "internal/invalid"},
 	"broker/httpsrc":    {".", "pipeline", "internal/invalid"},
-	"broker/fileio": {
+	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/invalid", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
-	"broker/pgsink": {
+	"broker/postgres": {
 		".", "key", "pipeline", "store/pgstore",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
@@ -76,8 +76,8 @@ var packageMap = map[string][]string{
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/postgres", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
-	"internal/kind/embedded": {".", "broker/fileio", "internal/config", "internal/schema", "store/logstore"},
-	"internal/kind/file":     {".", "pipeline", "broker/fileio", "store/logstore", "internal/config", "internal/schema"},
+	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
+	"internal/kind/file":     {".", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
 	"internal/kind/filter":   {".", "pipeline", "store/redisstore", "store/tiered", "internal/config", "internal/kind/redis", "internal/schema"},
 	"internal/kind/http":     {".", "pipeline", "broker/httpsrc", "internal/config", "internal/schema"},
 	"internal/kind/kafka": {
@@ -86,11 +86,11 @@ var packageMap = map[string][]string{
 	},
 	"internal/kind/memory": {".", "store/memstore", "internal/config", "internal/schema"},
 	"internal/kind/postgres": {
-		".", "key", "pipeline", "broker/pgsink", "store/pgstore", "internal/config", "internal/schema",
+		".", "key", "pipeline", "broker/postgres", "store/pgstore", "internal/config", "internal/schema",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
 	"internal/kind/redis":        {".", "store/redisstore", "store/tiered", "internal/config", "internal/schema"},
-	"internal/kind/stdout":       {".", "pipeline", "broker/fileio", "internal/config", "internal/schema"},
+	"internal/kind/stdout":       {".", "pipeline", "broker/file", "internal/config", "internal/schema"},
 	"internal/kind/tiered":       {".", "store/tiered", "internal/config", "internal/schema"},
 	"internal/kind/webhook":      {".", "pipeline", "broker/webhook", "internal/config", "internal/schema"},
 	"internal/kind/kindtest":     {".", "internal/config", "internal/explain", "internal/kind", "internal/schema"},

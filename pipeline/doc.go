@@ -10,7 +10,7 @@
 //   - [TwoPhase]: any store and any [Sink]. Claim, deliver, complete; then the
 //     source is told.
 //   - store is sink: keys and effects commit in one transaction, as in
-//     broker/pgsink.
+//     broker/postgres.
 //
 // Kafka to Kafka, where the source is the sink, has a loop of its own in
 // broker/kafkaio, with the words of this package.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/semel-dev/semel/broker/pgsink"
+	rows "github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/file"
@@ -186,7 +186,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("rows").Source.(*http.Source); got.Listen != ":8080" || got.Path != "/in" || got.MaxBody != 2048 || got.Token.Reveal() != "abcd" || got.Wait != 3*time.Second || got.TLS == nil {
 		t.Errorf("http: %+v", got)
 	}
-	if got := *get("rows").Sink.(*postgres.Sink); got.Store.Name != "db" || got.Table != "app.rows" || !reflect.DeepEqual(got.Columns, []pgsink.Column{{Name: "id", From: ".id"}, {Name: "at", From: "time"}}) {
+	if got := *get("rows").Sink.(*postgres.Sink); got.Store.Name != "db" || got.Table != "app.rows" || !reflect.DeepEqual(got.Columns, []rows.Column{{Name: "id", From: ".id"}, {Name: "at", From: "time"}}) {
 		t.Errorf("table: %+v", got)
 	}
 	if got := *get("statement").Sink.(*postgres.Sink); got.Statement != "SELECT f($1, $2)" || !reflect.DeepEqual(got.Args, []string{"body", "header:x"}) || got.DSN.Reveal() != "host=other" {
@@ -195,7 +195,7 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("statement").Source.(*file.Source); !got.Follow || got.Format != "text" || got.From != "end" || got.State != filepath.Join("dir", "s") || got.MaxLine != 1024 {
 		t.Errorf("file: %+v", got)
 	}
-	if got := *get("upsert").Sink.(*postgres.Sink).Upsert; !reflect.DeepEqual(got, pgsink.Upsert{Table: "t", Columns: []pgsink.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}, Key: []string{"id"}, Version: "v"}) {
+	if got := *get("upsert").Sink.(*postgres.Sink).Upsert; !reflect.DeepEqual(got, rows.Upsert{Table: "t", Columns: []rows.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}, Key: []string{"id"}, Version: "v"}) {
 		t.Errorf("upsert: %+v", got)
 	}
 	if got := get("topic").Sink.(*kafka.Sink); got.Topic != "out" || got.Partition != "same" || got.Acks != "all" || !got.Idempotent || got.Compression != "zstd" || got.KeyHeaders {

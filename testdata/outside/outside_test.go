@@ -10,7 +10,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/brokertest"
-	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 	"github.com/semel-dev/semel/store/storetest"
@@ -63,7 +63,7 @@ func TestSource(t *testing.T) {
 		return brokertest.SourcePlace{
 			Produce: func(context.Context, []brokertest.Numbered) error { return nil },
 			Open: func(context.Context) (pipeline.Source, error) {
-				return fileio.OpenSource([]string{tb.TempDir()}, &fileio.SourceOptions{FS: vfs.OS{}})
+				return file.OpenSource([]string{tb.TempDir()}, &file.SourceOptions{FS: vfs.OS{}})
 			},
 		}
 	}})
@@ -72,7 +72,7 @@ func TestSource(t *testing.T) {
 func TestSink(t *testing.T) {
 	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
 		return brokertest.SinkTarget{Sink: func(context.Context) (pipeline.Sink, error) {
-			return fileio.OpenSink(tb.TempDir(), &fileio.SinkOptions{FS: vfs.OS{}})
+			return file.OpenSink(tb.TempDir(), &file.SinkOptions{FS: vfs.OS{}})
 		}}
 	}})
 }
@@ -94,7 +94,7 @@ func TestLockedStore(t *testing.T) {
 	if !errors.As(err, &locked) || !errors.Is(err, logstore.ErrLocked) || locked.Dir != dir || locked.PID == 0 || locked.Holder == "" {
 		t.Errorf("%v", err)
 	}
-	var file *fileio.LockedError
+	var file *file.LockedError
 	if errors.As(err, &file) {
 		t.Errorf("%s, %s", file.Path, file.Holder)
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafkaio"
-	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -50,7 +50,7 @@ func (c *config) run(ctx context.Context) error {
 	if strings.Contains(c.dsn, "?") {
 		dsn = c.dsn + "&default_query_exec_mode=cache_statement"
 	}
-	sink, err := pgsink.Open(ctx, dsn, &pgsink.Options{Table: c.table, Columns: []pgsink.Column{
+	sink, err := postgres.Open(ctx, dsn, &postgres.Options{Table: c.table, Columns: []postgres.Column{
 		{Name: "event_id", From: ".event_id"}, {Name: "seq", From: ".seq"}, {Name: "type", From: ".type"}, {Name: "customer", From: ".customer"},
 	}})
 	if err != nil {

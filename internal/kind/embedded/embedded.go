@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/store/logstore"
@@ -146,7 +146,7 @@ func Holder(err error) (string, bool) {
 	if locked, ok := errors.AsType[*logstore.LockedError](err); ok {
 		return locked.Holder, true
 	}
-	if locked, ok := errors.AsType[*fileio.LockedError](err); ok {
+	if locked, ok := errors.AsType[*file.LockedError](err); ok {
 		return locked.Holder, true
 	}
 	return "", false

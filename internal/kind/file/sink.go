@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -40,14 +40,14 @@ func (s *Sink) About() config.SinkAbout {
 
 // Open implements config.Sink.
 func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
-	opts := &fileio.SinkOptions{}
+	opts := &file.SinkOptions{}
 	if env.Keys != nil {
 		// The same pipeline may write checkpoints when it is not in observe mode.
 		if keys, ok := semel.Ability[*logstore.Store](env.Keys); ok {
 			opts.Beside = keys
 		}
 	}
-	sink, err := fileio.OpenSink(s.Path, opts)
+	sink, err := file.OpenSink(s.Path, opts)
 	if err != nil {
 		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
@@ -62,7 +62,7 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 		return nil, nil, fmt.Errorf("store %s is not of the kind embedded: %w", env.Pipeline.Store.Name, semel.ErrInvalidRequest)
 	}
 	policy := env.Guard()
-	opts := &fileio.SessionOptions{Window: policy.Window, OnLate: policy.OnLate}
+	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate}
 	var source pipeline.Source
 	if files, ok := env.Pipeline.Source.(*Source); ok && !env.Redrive {
 		opened, err := files.open("")
@@ -71,7 +71,7 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 		}
 		source, opts.Source = opened, opened
 	}
-	session, err := fileio.OpenSession(ctx, keys, s.Path, opts)
+	session, err := file.OpenSession(ctx, keys, s.Path, opts)
 	if err != nil {
 		return nil, source, fmt.Errorf("sink: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -100,15 +100,15 @@ func (s *Source) Open(_ context.Context, env *config.Env) (pipeline.Source, erro
 }
 
 // open opens the files. If state is "", the positions belong to a session.
-func (s *Source) open(state string) (*fileio.Source, error) {
-	return fileio.OpenSource(s.Paths, &fileio.SourceOptions{
+func (s *Source) open(state string) (*file.Source, error) {
+	return file.OpenSource(s.Paths, &file.SourceOptions{
 		State: state, Follow: s.Follow, FromEnd: s.From == "end", MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text",
 	})
 }
 
 // Sample implements config.Source.
 func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) (err error) {
-	source, err := fileio.OpenSource(s.Paths, &fileio.SourceOptions{MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text"})
+	source, err := file.OpenSource(s.Paths, &file.SourceOptions{MaxLine: int(s.MaxLine), KeepBlank: s.Format == "text"})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/key"
@@ -31,8 +31,8 @@ type Sink struct {
 	Args      []string
 	// Table gets a row of Columns for each message.
 	Table   string
-	Columns []pgsink.Column
-	Upsert  *pgsink.Upsert
+	Columns []postgres.Column
+	Upsert  *postgres.Upsert
 }
 
 // NewSink returns an empty Sink.
@@ -59,7 +59,7 @@ func (s *Sink) Fields() schema.Mapping {
 			}, "What `$1`, `$2`… stand for."),
 			tableField(&s.Table, "Table that gets a row for each message."),
 			columnsField(&s.Columns, "Its columns, with `table`, and where their values come from."),
-			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &pgsink.Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
+			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &postgres.Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
 		},
 		OneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
 		Check: func(v schema.Value, there schema.Members) {
@@ -78,7 +78,7 @@ func (s *Sink) Fields() schema.Mapping {
 	}
 }
 
-func upsertMapping(u *pgsink.Upsert) schema.Mapping {
+func upsertMapping(u *postgres.Upsert) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			tableField(&u.Table, "Table.").Need(),
@@ -107,7 +107,7 @@ func upsertMapping(u *pgsink.Upsert) schema.Mapping {
 	}
 }
 
-func columnNames(columns []pgsink.Column) []string {
+func columnNames(columns []postgres.Column) []string {
 	var names []string
 	for _, c := range columns {
 		names = append(names, c.Name)
@@ -135,7 +135,7 @@ func tableField(target *string, doc string) schema.Field {
 }
 
 // columnsField says where the column values come from.
-func columnsField(target *[]pgsink.Column, doc string) schema.Field {
+func columnsField(target *[]postgres.Column, doc string) schema.Field {
 	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
 		entries, ok := v.Entries()
 		if ok && len(entries) == 0 {
@@ -146,7 +146,7 @@ func columnsField(target *[]pgsink.Column, doc string) schema.Field {
 				v.WrongAt(e.At, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.Path)
 				continue
 			}
-			c := pgsink.Column{Name: e.Name}
+			c := postgres.Column{Name: e.Name}
 			columnSource(v.Value(e.Value, schema.Within(v.Path, e.Name)), &c.From)
 			*target = append(*target, c)
 		}
@@ -233,7 +233,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 	if err != nil {
 		return nil, err
 	}
-	sink, err := pgsink.Open(ctx, dsn.Reveal(), s.options())
+	sink, err := postgres.Open(ctx, dsn.Reveal(), s.options())
 	if err != nil {
 		return nil, err // not sink: a nil *Sink becomes a non-nil interface
 	}
@@ -251,15 +251,15 @@ func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session
 	if err != nil {
 		return nil, nil, err
 	}
-	session, err := pgsink.NewSession(guard, s.options())
+	session, err := postgres.NewSession(guard, s.options())
 	if err != nil {
 		return nil, nil, fmt.Errorf("sink: %w", err)
 	}
 	return session, nil, nil
 }
 
-func (s *Sink) options() *pgsink.Options {
-	return &pgsink.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Upsert: s.Upsert}
+func (s *Sink) options() *postgres.Options {
+	return &postgres.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Upsert: s.Upsert}
 }
 
 // Examine implements config.Kind.
@@ -304,7 +304,7 @@ func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 
 // planOf returns a statement that explains how a row would be written. If key is
 // set, it requires a unique index.
-func planOf(table string, columns []pgsink.Column, key []string) string {
+func planOf(table string, columns []postgres.Column, key []string) string {
 	names, values := make([]string, len(columns)), make([]string, len(columns))
 	for i, c := range columns {
 		names[i], values[i] = pgx.Identifier{c.Name}.Sanitize(), "DEFAULT"

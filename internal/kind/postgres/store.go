@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/pgsink"
+	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -135,7 +135,7 @@ func (s *Store) names() pgstore.Names { return pgstore.Names{Schema: s.Schema, P
 
 // OpenDeadLetters implements config.Database.
 func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, error) {
-	letters, err := pgsink.OpenDeadLetters(ctx, s.DSN.Reveal(), s.names())
+	letters, err := postgres.OpenDeadLetters(ctx, s.DSN.Reveal(), s.names())
 	if err != nil {
 		return nil, err // not dead-letter store: a nil *DeadLetters becomes a non-nil interface
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/fileio"
+	"github.com/semel-dev/semel/broker/file"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/semel-dev/semel/pipeline"
@@ -39,5 +39,5 @@ func (*Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	if env.Stdout == nil {
 		return nil, fmt.Errorf("there is no standard output: %w", semel.ErrInvalidRequest)
 	}
-	return fileio.NewStream(env.Stdout), nil
+	return file.NewStream(env.Stdout), nil
 }

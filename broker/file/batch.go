@@ -1,0 +1,226 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// batch is a batch on its way, and of its last part the items that the store
+// decides, and what it is asked with.
+type batch struct {
+	session   *Session
+	joined    []joined
+	before    *unit // that the part before is in; nil if there is none
+	err       error // what stands behind gets it
+	items     []*pipeline.Item
+	digests   []semel.Digest
+	prints    []uint64
+	keys      []semel.Key
+	bytes     int // of the record, at most
+	decisions []semel.Decision
+}
+
+// joined is a part of a batch, and the unit that it is in.
+type joined struct {
+	unit  *unit
+	items []*pipeline.Item
+}
+
+// clear lets go of what was remembered of a batch.
+func (b *batch) clear() {
+	clear(b.joined)
+	b.joined, b.before, b.err = b.joined[:0], nil, nil
+	b.next()
+}
+
+// next makes room for the next part.
+func (b *batch) next() {
+	clear(b.items)
+	clear(b.keys)
+	b.items, b.digests, b.prints, b.keys, b.bytes = b.items[:0], b.digests[:0], b.prints[:0], b.keys[:0], 0
+}
+
+// Process implements pipeline.Session.
+func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
+	s.Begin(ctx, items, nil).Wait()
+}
+
+// Begin implements pipeline.PipelinedSession.
+func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipeline.Batch) pipeline.Batch {
+	b, _ := s.batches.Get().(*batch)
+	if b == nil {
+		b = &batch{session: s}
+	}
+	if before, ok := after.(*batch); ok {
+		b.before = before.before
+		if before.err != nil {
+			b.err = pipeline.ErrBehind
+		}
+	}
+	for left := items; len(left) > 0; {
+		n := s.partOf(left)
+		if b.err == nil {
+			b.err = s.part(ctx, b, left[:n])
+		} else {
+			for _, it := range left {
+				it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, b.err, 0
+			}
+			n = len(left)
+		}
+		left = left[n:]
+	}
+	return b
+}
+
+// partOf returns how many of the items are decided at once. Their keys fit into
+// a unit.
+func (s *Session) partOf(items []*pipeline.Item) int {
+	bytes := 0
+	for n, it := range items[:min(len(items), s.most)] {
+		if bytes += s.store.TxKeyBytes(it.Call.Key); bytes > maxUnitBytes && n > 0 {
+			return n
+		}
+	}
+	return min(len(items), s.most)
+}
+
+// Done implements pipeline.Batch.
+func (b *batch) Done() bool {
+	if len(b.joined) == 0 {
+		return true
+	}
+	u := b.before
+	select {
+	case <-u.done:
+		return true
+	default:
+	}
+	b.session.mu.Lock()
+	defer b.session.mu.Unlock()
+	return u.wrote != nil && u.wrote.Done()
+}
+
+// Wait implements pipeline.Batch.
+func (b *batch) Wait() {
+	for _, j := range b.joined {
+		if err := b.session.await(j.unit); err != nil {
+			fail(j.items, err)
+		}
+	}
+	b.clear()
+	b.session.batches.Put(b)
+}
+
+// part decides a part of a batch and has it join a unit. The error is that of what
+// stands behind.
+func (s *Session) part(ctx context.Context, b *batch, items []*pipeline.Item) error {
+	b.sort(ctx, s, items)
+	u, err := s.join(ctx, b, items)
+	if err != nil {
+		fail(items, err)
+		return err
+	}
+	b.before = u
+	b.joined = append(b.joined, joined{u, items})
+	if slices.ContainsFunc(items, waits) {
+		return pipeline.ErrBehind
+	}
+	return nil
+}
+
+// fail sets the outcome of items that were not committed.
+func fail(items []*pipeline.Item, err error) {
+	for _, it := range items {
+		if it.Err == nil || it.Decision == semel.Duplicate {
+			it.Err = err
+		}
+	}
+}
+
+// waits reports whether what is behind an item must not be delivered before it.
+func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
+
+// sort takes the items that the store is to decide. Others get their errors.
+func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
+	b.next()
+	var late []*pipeline.Item
+	now := time.Now()
+	for _, it := range items {
+		it.Decision, it.Result, it.Err, it.Token = semel.Undecided, semel.Result{}, nil, 0
+		if !isLine(it) && bytes.IndexByte(it.Message.Body, '\n') >= 0 && !json.Valid(it.Message.Body) {
+			it.Err = errNoLine
+			continue
+		}
+		if !s.late && !it.Call.Time.IsZero() && now.Sub(it.Call.Time) > s.windowOf(it) {
+			late = append(late, it)
+			continue
+		}
+		b.items = append(b.items, it)
+		d := it.Digest
+		if d == (semel.Digest{}) { // it was not prepared
+			d = s.store.Digester(it.Call.Key.Scope).String(it.Call.Key.ID)
+		}
+		b.digests = append(b.digests, d)
+		b.prints = append(b.prints, half(it.Call.Fingerprint))
+		b.keys = append(b.keys, it.Call.Key)
+		b.bytes += s.store.TxKeyBytes(it.Call.Key)
+	}
+	b.decisions = slices.Grow(b.decisions[:0], len(b.items))[:len(b.items)]
+	clear(b.decisions)
+	if len(late) > 0 {
+		s.judgeLate(ctx, late)
+	}
+}
+
+// isLine reports whether the body of an item is known to have no line end.
+func isLine(it *pipeline.Item) bool {
+	_, read := it.Ref.(*life)
+	return read
+}
+
+// Prepare implements pipeline.PipelinedSession.
+func (s *Session) Prepare(items []*pipeline.Item) {
+	scope := ""
+	digester := s.store.Digester(scope)
+	for _, it := range items {
+		if it.Call.Key.Scope != scope {
+			scope = it.Call.Key.Scope
+			digester = s.store.Digester(scope)
+		}
+		it.Digest = digester.String(it.Call.Key.ID)
+	}
+}
+
+// judgeLate decides messages that are older than their window: those of which no
+// record is left are late.
+func (s *Session) judgeLate(ctx context.Context, items []*pipeline.Item) {
+	keys := make([]semel.Key, len(items))
+	for i, it := range items {
+		keys[i] = it.Call.Key
+	}
+	records := make([]semel.Record, len(items))
+	err := s.store.Look(ctx, keys, records)
+	for i, it := range items {
+		switch {
+		case err != nil:
+			it.Err = &pipeline.StoreError{Err: fmt.Errorf("file: %w", err)}
+		case records[i].State == semel.Done && it.Call.Fingerprint.Matches(records[i].Fingerprint):
+			it.Decision = semel.Duplicate
+		case records[i].State == semel.Done:
+			it.Decision, it.Err = semel.Mismatch, fmt.Errorf("%s: %w", it.Call.Key, semel.ErrMismatch)
+		default:
+			it.Decision, it.Err = semel.Late, fmt.Errorf("%s: %w", it.Call.Key, semel.ErrLate)
+		}
+	}
+}
+
+// half is the part of a fingerprint that the store compares.
+func half(f semel.Fingerprint) uint64 { return binary.LittleEndian.Uint64(f[:8]) }

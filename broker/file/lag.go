@@ -1,0 +1,53 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/semel-dev/semel/pipeline"
+)
+
+var _ pipeline.Lagger = (*Source)(nil)
+
+// Lag implements pipeline.Lagger: the bytes of all files that are not settled, in
+// one sum. A last line without its line end counts too. Of a compressed file it is
+// what was not decompressed. Before the first Read nothing is behind.
+func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
+	type position struct {
+		life *life
+		at   int64
+	}
+	var positions []position
+	sum := pipeline.Lag{Messages: pipeline.UnknownLag}
+	s.mu.Lock()
+	for _, size := range s.ahead {
+		sum.Bytes += size
+	}
+	for _, l := range s.lives {
+		if !l.forgotten {
+			positions = append(positions, position{l, l.saved.Offset})
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range positions {
+		at := p.at
+		if low, begun := p.life.mark.Low(); begun {
+			at = low
+		}
+		info, err := p.life.file.Stat()
+		if err == nil && p.life.packed {
+			at, err = p.life.file.Seek(0, io.SeekCurrent)
+		}
+		if errors.Is(err, os.ErrClosed) {
+			continue // it was settled meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("file: %s: %w", p.life.path, err)
+		}
+		sum.Bytes += max(info.Size()-at, 0)
+	}
+	return []pipeline.Lag{sum}, nil
+}

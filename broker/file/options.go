@@ -1,0 +1,96 @@
+package file
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// DefaultMaxLine is the default of SourceOptions.MaxLine.
+const DefaultMaxLine = 64 << 20
+
+// SourceOptions are the options of OpenSource. The zero value is valid.
+type SourceOptions struct {
+	// State is the file that remembers how far the files are read. Its
+	// directory is made. Defaults to "": that is forgotten when the source is
+	// closed, unless it belongs to a Session, which then remembers it.
+	State string
+	// Follow waits for lines, and for files, that are yet to come. Defaults to
+	// false: the source ends where the files end.
+	Follow bool
+	// FromEnd skips what was in the files when they were followed for the first
+	// time. Defaults to false. It needs Follow.
+	FromEnd bool
+	// Poll is how often files are looked for and looked at under Follow, and
+	// so how long a new line may wait. Defaults to 250 ms. Must be at least
+	// 1 ms.
+	Poll time.Duration
+	// Linger is how long a file that was renamed away or removed is read on
+	// while nothing is added, because its writer may not have noticed. Defaults
+	// to 30 s. Must be at least Poll.
+	Linger time.Duration
+	// MaxLine is the longest line in bytes. A longer one ends the source with
+	// an error. Defaults to 64 MiB. Must not be negative.
+	MaxLine int
+	// KeepBlank delivers lines that are empty or white space. Defaults to
+	// false: they are skipped.
+	KeepBlank bool
+	// SaveEvery is the time between two writes of State. Defaults to 1 s. Must
+	// not be negative.
+	SaveEvery time.Duration
+	// FS is the file layer of State, for tests. Defaults to vfs.OS.
+	FS vfs.FS
+
+	chunk int
+}
+
+func (o *SourceOptions) defaults() {
+	if o.Poll == 0 {
+		o.Poll = 250 * time.Millisecond
+	}
+	if o.Linger == 0 {
+		o.Linger = max(30*time.Second, o.Poll)
+	}
+	if o.MaxLine == 0 {
+		o.MaxLine = DefaultMaxLine
+	}
+	if o.SaveEvery == 0 {
+		o.SaveEvery = time.Second
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS{}
+	}
+	if o.chunk == 0 {
+		o.chunk = 256 << 10
+	}
+}
+
+func (o *SourceOptions) validate(paths []string) error {
+	wrong := invalid.In("file: ")
+	if len(paths) == 0 {
+		wrong.Add("no path is given")
+	}
+	for _, path := range paths {
+		if _, err := filepath.Match(path, ""); path == "" || err != nil {
+			wrong.Add("the path %q is not a pattern", path)
+		}
+	}
+	if o.Poll < time.Millisecond {
+		wrong.Add("SourceOptions.Poll: %v is below 1ms", o.Poll)
+	}
+	if o.Linger < o.Poll {
+		wrong.Add("SourceOptions.Linger: %v is below Poll", o.Linger)
+	}
+	if o.MaxLine < 0 {
+		wrong.Add("SourceOptions.MaxLine: %d is negative", o.MaxLine)
+	}
+	if o.SaveEvery < 0 {
+		wrong.Add("SourceOptions.SaveEvery: %v is negative", o.SaveEvery)
+	}
+	if o.FromEnd && !o.Follow {
+		wrong.Add("SourceOptions.FromEnd: it needs Follow")
+	}
+	return wrong.Err()
+}

@@ -1,0 +1,303 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"sync"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// SinkOptions are the options of OpenSink. The zero value is valid.
+type SinkOptions struct {
+	// Beside is a store whose Session writes to the file at other times. What
+	// that did not end is cut off first, and what the sink appends is kept when
+	// the session is opened again. Defaults to none.
+	Beside *logstore.Store
+	// FS is the file layer, for tests. Defaults to vfs.OS.
+	FS vfs.FS
+}
+
+// Sink appends the bodies of messages to a file as lines. What it reports as
+// delivered is synced. Deliveries that run at once share a sync.
+//
+// A body with line ends in it is written as compact JSON if it is JSON, and is a
+// permanent error if not.
+//
+// A line that a crash cut short stays, ended by a line end, and its message
+// comes again whole. A Session leaves no such line.
+type Sink struct {
+	out    *output
+	unlock io.Closer
+
+	mu      sync.Mutex
+	gather  *delivery // that waits to be written; nil if there is none
+	writing bool
+	closed  bool
+}
+
+// delivery is what is written and synced at once.
+type delivery struct {
+	lines []byte
+	turn  chan struct{} // gets one value when it can be written
+	done  chan struct{}
+	err   error
+}
+
+var _ pipeline.Sink = (*Sink)(nil)
+
+var (
+	errClosed = fmt.Errorf("file: %w", semel.ErrClosed)
+	errNoLine = semel.Permanent(errors.New("file: the body has line ends and is not JSON, so it cannot be a line"))
+)
+
+// OpenSink opens a file to be appended to, or makes it. The error is a
+// [*LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
+// if the store beside the file knows it otherwise.
+func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
+	var o SinkOptions
+	if opts != nil {
+		o = *opts
+	}
+	var fsys vfs.FS = vfs.OS{}
+	if o.FS != nil {
+		fsys = o.FS
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("file: %w", err)
+	}
+	unlock, err := lockFile(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	out, err := openOutput(fsys, path)
+	if err == nil {
+		err = out.begin(o.Beside)
+	}
+	if err != nil {
+		if out != nil {
+			err = errors.Join(err, out.file.Close())
+		}
+		return nil, errors.Join(err, unlock.Close())
+	}
+	return &Sink{out: out, unlock: unlock}, nil
+}
+
+// Traits implements pipeline.Sink.
+func (s *Sink) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
+}
+
+// Deliver implements pipeline.Sink. While the disk is full, or the file cannot be
+// written, the sink is unavailable. A sync that fails leaves the outcome unknown;
+// what it should have written is cut off before anything else is written.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	fail := func(err error) {
+		for _, it := range items {
+			if it.Err == nil {
+				it.Err = err
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		fail(context.Cause(ctx))
+		return
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		fail(errClosed)
+		return
+	}
+	d := s.gather
+	lead := false
+	if d == nil {
+		d = &delivery{turn: make(chan struct{}, 1), done: make(chan struct{})}
+		s.gather, lead = d, !s.writing
+	}
+	d.lines = appendLines(d.lines, items)
+	if lead {
+		s.gather, s.writing = nil, true
+	}
+	s.mu.Unlock()
+	if !lead {
+		select {
+		case <-d.done:
+			fail(d.err)
+			return
+		case <-d.turn:
+		}
+	}
+	d.err = s.out.appendSync(d.lines)
+	close(d.done)
+	s.pass()
+	fail(d.err)
+}
+
+// pass lets the next delivery be written, by one of those who wait for it.
+func (s *Sink) pass() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writing = s.gather != nil
+	if s.writing {
+		s.gather.turn <- struct{}{}
+		s.gather = nil
+	}
+}
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return errors.Join(s.out.file.Close(), s.unlock.Close())
+}
+
+// appendLines appends the bodies of items as lines. One that cannot be a line
+// gets its error.
+func appendLines(dst []byte, items []*pipeline.Item) []byte {
+	for _, it := range items {
+		var err error
+		if dst, err = appendLine(dst, it.Message.Body); err != nil {
+			it.Err = err
+		}
+	}
+	return dst
+}
+
+func appendLine(dst, body []byte) ([]byte, error) {
+	if bytes.IndexByte(body, '\n') < 0 {
+		return append(append(dst, body...), '\n'), nil
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, body); err != nil {
+		return dst, errNoLine
+	}
+	return append(append(dst, compact.Bytes()...), '\n'), nil
+}
+
+// output is a file that lines are appended to. It is for one goroutine.
+type output struct {
+	fs   vfs.FS
+	path string
+	file vfs.File
+	// length is what is there for good, written is what may be there.
+	length, written int64
+}
+
+// openOutput opens a file to be appended to, or makes it so that its name is
+// durable.
+func openOutput(fsys vfs.FS, path string) (*output, error) {
+	file, err := fsys.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if file, err = fsys.Create(path); err == nil {
+			err = fsys.SyncDir(filepath.Dir(path))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("file: %w", err)
+	}
+	size, err := file.Size()
+	if err != nil {
+		return nil, fmt.Errorf("file: %w", errors.Join(err, file.Close()))
+	}
+	return &output{fs: fsys, path: path, file: file, length: size, written: size}, nil
+}
+
+// begin makes the file ready for whole lines, beside a store that may know it.
+func (o *output) begin(beside *logstore.Store) error {
+	known := false
+	var err error
+	if beside != nil {
+		known, err = o.resume(beside)
+	} else {
+		err = o.endLine()
+	}
+	switch {
+	case err != nil:
+		return err
+	case known: // it waits for the disk alone, as the rest of this
+		return o.mark(context.Background(), beside, true)
+	}
+	return o.sync()
+}
+
+// endLine ends a last line that has no line end.
+func (o *output) endLine() error {
+	if o.length == 0 {
+		return nil
+	}
+	last := make([]byte, 1)
+	if _, err := o.file.ReadAt(last, o.length-1); err != nil {
+		return fmt.Errorf("file: read %s: %w", o.path, err)
+	}
+	if last[0] == '\n' {
+		return nil
+	}
+	if _, err := o.file.WriteAt([]byte{'\n'}, o.length); err != nil {
+		return fmt.Errorf("file: write %s: %w", o.path, err)
+	}
+	o.length++
+	o.written = o.length
+	return nil
+}
+
+// write appends data. After an error nothing of it is there.
+func (o *output) write(data []byte) error {
+	if err := o.cut(); err != nil {
+		return err
+	}
+	if _, err := o.file.WriteAt(data, o.length); err != nil {
+		o.written = o.length + int64(len(data))
+		return errors.Join(fmt.Errorf("file: write %s: %w", o.path, err), o.cut())
+	}
+	return nil
+}
+
+// cut takes away what may be there behind the length.
+func (o *output) cut() error {
+	if o.written == o.length {
+		return nil
+	}
+	if err := o.file.Truncate(o.length); err != nil {
+		return fmt.Errorf("file: cut %s to %d bytes: %w", o.path, o.length, err)
+	}
+	o.written = o.length
+	return nil
+}
+
+func (o *output) sync() error {
+	if err := o.file.Sync(); err != nil {
+		return fmt.Errorf("file: sync %s: %w", o.path, err)
+	}
+	return nil
+}
+
+// appendSync appends data durably.
+func (o *output) appendSync(data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	if err := o.write(data); err != nil {
+		return pipeline.Unavailable(err, 0)
+	}
+	o.written = o.length + int64(len(data))
+	if err := o.sync(); err != nil {
+		return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
+	}
+	o.length = o.written
+	return nil
+}

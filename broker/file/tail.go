@@ -1,0 +1,258 @@
+package file
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// identity tells files apart.
+type identity struct {
+	device, inode uint64
+	path          string // where there is nothing else
+}
+
+// tail is one file that is read. Only the goroutine of Read uses it, and what
+// others need of it is in its life.
+type tail struct {
+	source    *Source
+	path      string
+	id        identity
+	partition *pipeline.Partition
+	life      *life
+	// packed is not nil if the file is compressed; rest is then what was
+	// decompressed and not yet a line.
+	packed io.ReadCloser
+	rest   []byte
+	// offset is where the next line begins.
+	offset int64
+	// before are the last bytes before the offset, by which a file is
+	// recognised that was truncated and has grown since.
+	before []byte
+	// looked is the file as it was when it had nothing more to give.
+	size    int64
+	changed time.Time
+	// dry: there is no whole line behind the offset, as far as is known.
+	dry bool
+	// present: a pattern has matched it at the last look. If not, gone says
+	// since when nothing came.
+	present bool
+	gone    time.Time
+	// last: what has no line end is a line too.
+	last bool
+	// ended: nothing more will be read.
+	ended bool
+
+	positions []int64 // of the items of one read
+	bodies    []span  // and where they stand in what was read
+	memory    []byte  // of what was read, if it is to be used again
+}
+
+// span is a part of what was read.
+type span struct{ start, end int }
+
+// life is what is known of a file from its beginning, or from when it was
+// truncated, to the next time that it is. It is the Ref of items.
+type life struct {
+	source *Source
+	path   string
+	file   *os.File
+	mark   pipeline.Watermark
+	// packed files are recognised in another way.
+	packed bool
+
+	// Guarded by Source.mu.
+
+	saved     entry // as it was last remembered
+	fresh     bool  // and was not yet taken by a session
+	over      bool  // nothing more will be read
+	forgotten bool  // its file was truncated
+}
+
+// overlap is how many bytes before a position are compared when a file has
+// changed.
+const overlap = 64
+
+// start begins a life at an offset.
+func (f *tail) start(file *os.File, offset int64) error {
+	f.life = &life{source: f.source, path: f.path, file: file, packed: f.packed != nil}
+	f.offset, f.before, f.dry = offset, nil, false
+	if f.packed != nil {
+		_, err := io.CopyN(io.Discard, f.packed, offset)
+		if err != nil {
+			return f.explain(err)
+		}
+	} else if offset > 0 {
+		f.before = make([]byte, min(offset, overlap))
+		if _, err := file.ReadAt(f.before, offset-int64(len(f.before))); err != nil {
+			return f.explain(err)
+		}
+	}
+	return nil
+}
+
+// explain names the file in an error of reading it.
+func (f *tail) explain(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
+		return fmt.Errorf("file: %s ends in the middle", f.path)
+	}
+	return fmt.Errorf("file: read %s: %w", f.path, err)
+}
+
+// errTruncated: what was before the position is no longer there.
+var errTruncated = errors.New("truncated")
+
+// read returns lines from the offset on; none if there is no whole one. The
+// error errTruncated says that the file begins anew.
+func (f *tail) read() ([]*pipeline.Item, error) {
+	size := f.source.opts.chunk
+	for {
+		data, end, err := f.fill(size)
+		if err != nil {
+			return nil, err
+		}
+		whole := bytes.LastIndexByte(data, '\n') + 1
+		if end && f.last {
+			whole = len(data)
+		}
+		if whole == 0 && len(data) > f.source.opts.MaxLine+len("\r") {
+			return nil, f.tooLong(f.offset)
+		}
+		if whole > 0 {
+			items, used, err := f.cut(data[:whole])
+			if err != nil {
+				return nil, err
+			}
+			f.keep(data, used)
+			if len(items) > 0 {
+				return items, nil
+			}
+			size = f.source.opts.chunk // all were blank
+			continue
+		}
+		if f.packed != nil {
+			f.rest = data
+		}
+		if end {
+			f.dry, f.ended = true, f.last
+			return nil, nil
+		}
+		size *= 2
+	}
+}
+
+func (f *tail) tooLong(at int64) error {
+	return fmt.Errorf("file: %s: the line at byte %d is longer than %d bytes: raise max_line", f.path, at, f.source.opts.MaxLine)
+}
+
+// fill returns up to size bytes from the offset on, in memory of their own, and
+// whether the file ends there. The file is read again where the last line was
+// not whole: that is less work than to keep it.
+func (f *tail) fill(size int) (data []byte, end bool, err error) {
+	if f.packed != nil {
+		data = make([]byte, len(f.rest)+size)
+		n := copy(data, f.rest)
+		for n < len(data) && err == nil {
+			var m int
+			m, err = f.packed.Read(data[n:])
+			n += m
+		}
+		if err != nil && err != io.EOF {
+			return nil, false, f.explain(err)
+		}
+		return data[:n:n], err == io.EOF, nil
+	}
+	if f.source.attached && size == f.source.opts.chunk {
+		// The session copies lines when it decides on them. What is larger is rare
+		// and not to be kept.
+		data = f.source.blocks.Memory(len(f.before) + size)
+		f.memory = data
+	} else {
+		data = make([]byte, len(f.before)+size)
+	}
+	n, err := f.life.file.ReadAt(data, f.offset-int64(len(f.before)))
+	if err != nil && err != io.EOF {
+		return nil, false, f.explain(err)
+	}
+	if n < len(f.before) || !bytes.Equal(data[:len(f.before)], f.before) {
+		return nil, false, errTruncated
+	}
+	return data[len(f.before):n:n], err == io.EOF, nil
+}
+
+// keep moves the offset behind what was used.
+func (f *tail) keep(data []byte, used int) {
+	f.offset += int64(used)
+	if f.packed != nil {
+		f.rest = data[used:]
+		return
+	}
+	before := append(f.before, data[max(0, used-overlap):used]...)
+	f.before = append(make([]byte, 0, 2*overlap), before[max(0, len(before)-overlap):]...)
+}
+
+// utf8Mark may stand at the beginning of a file and belongs to no line.
+const utf8Mark = "\ufeff"
+
+// cut makes items of lines, and returns how many bytes they are: it stops before
+// one that is too long, which is an error if it is the first. The bodies share
+// the lines' memory.
+func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
+	life, partition, opts := f.life, f.partition, &f.source.opts
+	positions, bodies := f.positions[:0], f.bodies[:0]
+	for used < len(lines) {
+		start, end, next := used, len(lines), len(lines)
+		if i := bytes.IndexByte(lines[start:], '\n'); i >= 0 {
+			end, next = start+i, start+i+1
+		}
+		at := f.offset + int64(start)
+		if at == 0 && bytes.HasPrefix(lines, []byte(utf8Mark)) {
+			start += len(utf8Mark)
+		}
+		if end > start && lines[end-1] == '\r' {
+			end--
+		}
+		if end-start > opts.MaxLine {
+			if len(bodies) == 0 {
+				return nil, 0, f.tooLong(at)
+			}
+			break
+		}
+		used = next
+		if opts.KeepBlank || !isBlank(lines[start:end]) {
+			positions, bodies = append(positions, at), append(bodies, span{start, end})
+		}
+	}
+	f.positions, f.bodies = positions, bodies
+	life.mark.ReadAll(positions, f.offset+int64(used))
+	var slab []pipeline.Item
+	if f.memory != nil {
+		slab, f.memory = f.source.blocks.ItemsIn(f.memory, len(bodies)), nil
+	} else {
+		slab = f.source.blocks.Items(len(bodies))
+	}
+	items = make([]*pipeline.Item, len(slab))
+	for i, b := range bodies {
+		it := &slab[i]
+		it.Message.Body = lines[b.start:b.end:b.end]
+		it.Message.Origin = semel.Origin{Source: life.path, Offset: positions[i]}
+		it.Partition, it.Ref = partition, life
+		items[i] = it
+	}
+	return items, used, nil
+}
+
+func isBlank(line []byte) bool {
+	for _, c := range line {
+		if c != ' ' && c != '\t' && c != '\r' {
+			return false
+		}
+	}
+	return true
+}

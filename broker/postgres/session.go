@@ -1,0 +1,242 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// Session writes messages in the transaction that records their keys. Nothing
+// is lost and nothing takes effect twice, whatever dies when.
+type Session struct {
+	guard  *pgstore.Guard
+	write  *writer
+	handle Handler
+	traits pipeline.SinkTraits
+	// careful is how many more batches are sent so that an error tells its
+	// message, which takes more round trips.
+	careful atomic.Int64
+}
+
+var (
+	_ pipeline.Session = (*Session)(nil)
+	_ semel.Readier    = (*Session)(nil)
+)
+
+// NewSession returns a session that writes what opts say. The guard's Wait is
+// best 0: the runner waits.
+func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
+	if guard == nil {
+		return nil, fmt.Errorf("postgres: NewSession: the guard is nil: %w", semel.ErrInvalidRequest)
+	}
+	w, err := newWriter(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{guard: guard, write: w, traits: pipeline.SinkTraits{Parallel: 4}}, nil
+}
+
+// Handler is an effect in the transaction that records the key. What it writes
+// by way of tx commits together with the key, or not at all. It may be called
+// again for the same message: see pgstore.TxFunc. Errors mean what they mean in
+// pipeline.Sink.
+type Handler func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error)
+
+// NewHandler returns a session whose effect is a function, called for each
+// message behind a savepoint. It panics if guard or function is nil.
+func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
+	if guard == nil || fn == nil {
+		panic("postgres: NewHandler: the guard or the function is nil")
+	}
+	return &Session{guard: guard, handle: fn, traits: pipeline.SinkTraits{Parallel: 4}}
+}
+
+// Traits implements pipeline.Session.
+func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
+
+// Ready implements semel.Readier: it asks the store, in whose database the
+// messages are written too.
+func (s *Session) Ready(ctx context.Context) error {
+	if ready, ok := semel.Ability[semel.Readier](s.guard.Store()); ok {
+		if err := ready.Ready(ctx); err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+	}
+	return nil
+}
+
+// Close implements pipeline.Session. The store is the caller's.
+func (s *Session) Close(context.Context) error { return nil }
+
+// Abandon implements pipeline.Session: a transaction holds nothing once it
+// ended.
+func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
+
+// Process implements pipeline.Session.
+func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
+	calls := make([]semel.Call, len(items))
+	for i, it := range items {
+		it.Decision, it.Result, it.Err = semel.Undecided, semel.Result{}, nil
+		it.Attempt = it.Tries + 1
+		calls[i] = it.Call
+	}
+	var outcomes []semel.BatchOutcome
+	effects := make([]error, len(items)) // what the effects themselves said
+	switch {
+	case s.handle != nil:
+		outcomes = s.handled(ctx, items, calls, effects)
+	case s.careful.Load() > 0:
+		s.careful.Add(-1)
+		outcomes = s.carefully(ctx, items, calls, effects)
+	default:
+		outcomes = s.quickly(ctx, items, calls, effects)
+	}
+	for i, it := range items {
+		s.settle(it, &outcomes[i], effects[i])
+	}
+}
+
+// quickly sends keys and statements together. Which message an error is of is
+// not known, so that all are done again one by one.
+func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+	if s.write.versions {
+		return s.carefully(ctx, items, calls, effects) // results are wanted
+	}
+	good := make([]bool, len(items))
+	var b pgx.Batch
+	for i, it := range items {
+		good[i] = s.write.queue(&b, it)
+		if !good[i] {
+			// One without values cannot be left out of the transaction here.
+			return s.carefully(ctx, items, calls, effects)
+		}
+	}
+	queued := b.QueuedQueries
+	outcomes := s.guard.DoTxBatch(ctx, calls, pgstore.TxQueueFunc(func(b *pgx.Batch, fresh []*semel.BatchItem) error {
+		for _, f := range fresh {
+			q := queued[f.Index]
+			b.Queue(q.SQL, q.Arguments...)
+		}
+		return nil
+	}))
+	for i := range outcomes {
+		if outcomes[i].Err != nil && outcomes[i].Decision == semel.Undecided {
+			s.careful.Store(20)
+			break
+		}
+	}
+	return outcomes
+}
+
+// carefully has each message's error told apart.
+func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
+		var b pgx.Batch
+		var queued []*semel.BatchItem
+		bad := false
+		for _, f := range fresh {
+			it := items[f.Index]
+			it.Err, effects[f.Index] = nil, nil
+			if s.write.queue(&b, it) {
+				queued = append(queued, f)
+				continue
+			}
+			f.Err, effects[f.Index], bad = errEffect, it.Err, true
+		}
+		if bad {
+			return nil // it is done again without them
+		}
+		n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) { queued[i].Data = result }, len(queued))
+		if err == nil {
+			return nil
+		}
+		said := verdict(err, false)
+		if isAway(said) || n >= len(queued) {
+			return err
+		}
+		s.careful.Store(20)
+		effects[queued[n].Index] = said
+		queued[n].Err = fmt.Errorf("%w: %w", errEffect, err)
+		return nil
+	}))
+}
+
+// errEffect hides from the guard that an error is permanent: it would be
+// recorded as the key's result, and a message that was put aside could not be
+// redriven.
+var errEffect = errors.New("the effect failed")
+
+func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
+		i := item.Index
+		effects[i] = nil
+		defer func() {
+			if p := recover(); p != nil { // all that it wrote is rolled back
+				effects[i] = fmt.Errorf("the handler panicked: %v", p)
+				err = errEffect
+			}
+		}()
+		result, err := s.handle(ctx, tx, pipeline.DeliveryOf(items[i]))
+		if err == nil {
+			item.Data = result.Data
+			return nil
+		}
+		effects[i] = err
+		var permanent *semel.PermanentError
+		if errors.As(err, &permanent) {
+			return fmt.Errorf("%w: %v", errEffect, err)
+		}
+		return err
+	}))
+}
+
+// settle turns an outcome of the guard into that of an item.
+func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect error) {
+	it.Decision, it.Result, it.Err = out.Decision, out.Result, nil
+	var (
+		flight *semel.InFlightError
+		failed *semel.PermanentError
+	)
+	switch err := out.Err; {
+	case err == nil, errors.Is(err, semel.ErrResultNotKept):
+	case errors.As(err, &failed) && failed.Replayed: // a failure that was recorded is an outcome too
+	case effect != nil:
+		it.Decision, it.Err = semel.Fresh, effect
+	case errors.As(err, &flight):
+		it.Decision, it.Err = semel.InFlight, err
+	case errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
+		it.Err = err
+	case refusesKey(err):
+		it.Err = semel.Permanent(err)
+	default:
+		it.Err = statementOrStore(err)
+		if _, store := it.Err.(*pipeline.StoreError); !store {
+			it.Decision = semel.Fresh
+		}
+	}
+}
+
+// refusesKey reports whether the store refused a key or call itself. A table that
+// is missing is called an invalid request too, and is no message's fault.
+func refusesKey(err error) bool {
+	var of *pgconn.PgError
+	return (errors.Is(err, semel.ErrInvalidKey) || errors.Is(err, semel.ErrInvalidRequest)) && !errors.As(err, &of) && !errors.Is(err, pgstore.ErrSchema)
+}
+
+// statementOrStore tells a statement that the server refused from a server that
+// did not answer.
+func statementOrStore(err error) error {
+	said := verdict(err, false)
+	if isAway(said) || errors.Is(err, semel.ErrOutcomeUnknown) {
+		return &pipeline.StoreError{Err: err}
+	}
+	return said
+}

@@ -1,0 +1,168 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Sink writes messages whose keys are elsewhere. It is made by Open.
+type Sink struct {
+	pool  *pgxpool.Pool
+	write *writer
+}
+
+var (
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
+)
+
+// Open connects to a database and returns a sink that closes the connections
+// with itself. It blocks until the server has answered. A pooler may stand
+// between; without one, default_query_exec_mode=cache_statement in the address
+// saves the server some work.
+func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
+	w, err := newWriter(opts)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: the address is none of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
+	}
+	if !strings.Contains(dsn, "default_query_exec_mode") {
+		// Nothing stays in the session: a pooler may stand between.
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("postgres: %w: %w", semel.ErrStoreUnavailable, err)
+	}
+	return &Sink{pool, w}, nil
+}
+
+// Traits implements pipeline.Sink.
+func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
+
+// Ready implements semel.Readier.
+func (s *Sink) Ready(ctx context.Context) error {
+	if err := s.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	return nil
+}
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(context.Context) error {
+	s.pool.Close()
+	return nil
+}
+
+// Deliver implements pipeline.Sink: one transaction for all. One that fails is
+// left out and the others are written again.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	todo, again := items, 3
+	for len(todo) > 0 {
+		failed, err := s.together(ctx, todo)
+		switch {
+		case err == nil:
+			return
+		case inConflict(err) && again > 0:
+			again-- // the others have their locks now
+			continue
+		case failed == nil && len(todo) > 1 && !isAway(err) && !errors.Is(err, semel.ErrOutcomeUnknown) && ctx.Err() == nil:
+			// The server refused to commit, and does not say for whom.
+			for i := range todo {
+				s.Deliver(ctx, todo[i:i+1])
+			}
+			return
+		case failed == nil:
+			for _, it := range todo {
+				it.Err = err
+			}
+			return
+		}
+		failed.Err = err
+		rest := make([]*pipeline.Item, 0, len(todo))
+		for _, it := range todo {
+			if it.Err == nil {
+				rest = append(rest, it)
+			}
+		}
+		todo = rest
+	}
+}
+
+// together writes items in one transaction. It returns the error, and the item
+// that it is of if it is one's.
+func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
+	var b pgx.Batch
+	queued := make([]*pipeline.Item, 0, len(items))
+	for _, it := range items {
+		it.Err, it.Result = nil, semel.Result{}
+		if s.write.queue(&b, it) {
+			queued = append(queued, it)
+		}
+	}
+	if len(queued) == 0 {
+		return nil, nil
+	}
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return nil, verdict(err, false)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // after a commit it does nothing, and it closes what it cannot roll back
+	}()
+	if n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
+		queued[i].Result = resultOf(result)
+	}, len(queued)); err != nil {
+		return blame(queued, n, err)
+	}
+	return nil, verdict(tx.Commit(ctx), true)
+}
+
+// blame finds whose error it is, by the number of statements that went well.
+func blame(items []*pipeline.Item, n int, err error) (*pipeline.Item, error) {
+	err = verdict(err, false)
+	if isAway(err) || n >= len(items) {
+		return nil, err
+	}
+	return items[n], err
+}
+
+// send executes a batch and tells the result of each statement. On an error it
+// returns how many went well before.
+func send(ctx context.Context, tx pgx.Tx, w *writer, b *pgx.Batch, each func(i int, result []byte), most int) (int, error) {
+	answers := tx.SendBatch(ctx, b)
+	for i := range most {
+		tag, err := answers.Exec()
+		if err != nil {
+			_ = answers.Close() // it says the same
+			return i, err
+		}
+		each(i, w.result(tag.RowsAffected()))
+	}
+	return most, answers.Close()
+}
+
+func resultOf(data []byte) semel.Result {
+	if data == nil {
+		return semel.Result{}
+	}
+	return semel.Result{Kind: semel.Value, Data: data}
+}

@@ -1,0 +1,436 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/postgres"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+func item(id, body string) *pipeline.Item {
+	it := &pipeline.Item{Partition: pipeline.NewPartition("a"), Attempt: 1}
+	it.Call.Key = semel.Key{Scope: "s", ID: id}
+	it.Message.Body = []byte(body)
+	it.Message.Origin = semel.Origin{Source: "topic", Partition: 3, Offset: 1 << 40}
+	it.Message.Time = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.FixedZone("", 3600))
+	return it
+}
+
+func items(bodies ...string) (list []*pipeline.Item) {
+	for i, body := range bodies {
+		list = append(list, item(fmt.Sprint("k", i), body))
+	}
+	return list
+}
+
+// class says in a word what an error means.
+func class(err error) string {
+	var (
+		away      *pipeline.UnavailableError
+		permanent *semel.PermanentError
+		store     *pipeline.StoreError
+	)
+	switch {
+	case err == nil:
+		return "delivered"
+	case errors.As(err, &permanent):
+		return "permanent"
+	case errors.As(err, &away), errors.As(err, &store):
+		return "unavailable"
+	case errors.Is(err, semel.ErrOutcomeUnknown):
+		return "unknown"
+	}
+	return "retry"
+}
+
+// way is one of the two that write the same options.
+type way struct {
+	name    string
+	process func(ctx context.Context, list []*pipeline.Item)
+}
+
+// ways opens sink and session on a database.
+func ways(t *testing.T, address string, pool *pgxpool.Pool, opts *postgres.Options) []way {
+	t.Helper()
+	sink, err := postgres.Open(t.Context(), address, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sink.Close(context.Background()) })
+	session, err := postgres.NewSession(guard(t, pool), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []way{{"sink", sink.Deliver}, {"session", session.Process}}
+}
+
+func wantClasses(t *testing.T, list []*pipeline.Item, want ...string) {
+	t.Helper()
+	for i, it := range list {
+		if got := class(it.Err); got != want[i] {
+			t.Errorf("message %d: %s (%v), want %s", i, got, it.Err, want[i])
+		}
+	}
+}
+
+func TestValuesKeepTheirDigitsAndBytes(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE v (i int8, n numeric, j jsonb, doc jsonb, raw bytea, at timestamptz, tags text[], no text, yes bool,
+		k text, attempt text, part text, off int8, sent timestamptz, sentence text, h text)`)
+	opts := &postgres.Options{Table: "v", Columns: []postgres.Column{
+		{"i", ".i"}, {"n", ".n"}, {"j", ".j"}, {"doc", "body"}, {"raw", "body"}, {"at", ".at"}, {"tags", ".tags"}, {"no", ".no"}, {"yes", ".yes"},
+		{"k", "key"}, {"attempt", "attempt"}, {"part", "partition"}, {"off", "offset"}, {"sent", "time"}, {"sentence", "time"}, {"h", "header:h"},
+	}}
+	const body = `{"i":9223372036854775807,"n":123456789012345678901234567890.000000001,"j":{"a":[1,"ü\n"]},"at":"2026-01-02T03:04:05.123456Z","tags":"{a,\"b c\"}","no":null,"yes":true}`
+	for _, w := range ways(t, address, pool, opts) {
+		exec(t, pool, "DELETE FROM v")
+		list := items(body)
+		list[0].Message.Headers = []semel.Header{{Name: "h", Value: []byte("x'y")}}
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered")
+		got := one[string](t, pool, `SELECT concat_ws('|', i, n, j->'a'->>1 = E'ü\n', doc->>'i', convert_from(raw, 'UTF8') = '`+body+`', at = '2026-01-02T03:04:05.123456Z', tags[2], no IS NULL, yes,
+			k, attempt, part, off, sent = '2026-01-02T02:04:05.678Z', sentence, h) FROM v`)
+		want := "9223372036854775807|123456789012345678901234567890.000000001|t|9223372036854775807|t|t|b c|t|t|k0|1|3|1099511627776|t|2026-01-02T02:04:05.678Z|x'y"
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", w.name, got, want)
+		}
+	}
+}
+
+// TestAValueThatIsNoTextIsNotMadeAnother: a row must not have another value than
+// its message.
+func TestAValueThatIsNoTextIsNotMadeAnother(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE texts (s text)`)
+	for _, w := range ways(t, address, pool, &postgres.Options{Table: "texts", Columns: []postgres.Column{{"s", ".s"}}}) {
+		exec(t, pool, "DELETE FROM texts")
+		list := items(`{"s":"\ud83d\ude00 \uFFFD \\ud83d"}`, `{"s":"half \ud83d"}`, `{"s":"\ude00\ud83d"}`, "{\"s\":\"\xff\"}")
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered", "permanent", "permanent", "permanent")
+		if got, want := one[string](t, pool, `SELECT string_agg(s, ',') FROM texts`), "\U0001F600 \uFFFD \\ud83d"; got != want {
+			t.Errorf("%s: %q, want %q", w.name, got, want)
+		}
+	}
+}
+
+func TestAFailingMessageFailsAlone(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE parent (id int8 PRIMARY KEY);
+		CREATE TABLE f (i int8 CHECK (i > 0), s text NOT NULL, d int8 UNIQUE DEFERRABLE INITIALLY DEFERRED, p int8 REFERENCES parent);
+		INSERT INTO f VALUES (1, 'first', 1, NULL)`)
+	opts := &postgres.Options{Table: "f", Columns: []postgres.Column{{"i", ".i"}, {"s", ".s"}, {"d", ".d"}, {"p", ".p"}}}
+	for round, w := range ways(t, address, pool, opts) {
+		exec(t, pool, "DELETE FROM f WHERE s <> 'first'")
+		for _, c := range []struct{ name, bad, want string }{
+			{"constraint", `{"i":-1,"s":"x"}`, "permanent"},
+			{"type", `{"i":"one","s":"x"}`, "permanent"},
+			{"range", `{"i":9223372036854775808,"s":"x"}`, "permanent"},
+			{"null", `{"i":1}`, "permanent"},
+			{"NUL", `{"i":1,"s":"a\u0000b"}`, "permanent"},
+			{"no JSON", `{"i":`, "permanent"},
+			{"deferred", `{"i":1,"s":"x","d":1}`, "permanent"},
+			{"parent", `{"i":1,"s":"x","p":7}`, "retry"},
+		} {
+			before := one[int](t, pool, "SELECT count(*) FROM f")
+			list := items(`{"i":1,"s":"a"}`, c.bad, `{"i":2,"s":"b"}`, `{"i":3,"s":"c"}`)
+			for i, it := range list {
+				it.Call.Key.ID = fmt.Sprint(round, c.name, i)
+			}
+			w.process(t.Context(), list)
+			if list[1].Err == nil || class(list[1].Err) != c.want {
+				t.Errorf("%s, %s: %s (%v), want %s", w.name, c.name, class(list[1].Err), list[1].Err, c.want)
+			}
+			list[1].Err = nil
+			wantClasses(t, list, "delivered", "delivered", "delivered", "delivered")
+			if n := one[int](t, pool, "SELECT count(*) FROM f") - before; n != 3 {
+				t.Errorf("%s, %s: %d rows, want 3", w.name, c.name, n)
+			}
+		}
+	}
+}
+
+func TestAMissingTableIsNoMessagesFault(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	for i, w := range ways(t, address, pool, &postgres.Options{Table: "out", Columns: []postgres.Column{{"body", "body"}}}) {
+		list := items("a", "b", "c")
+		w.process(t.Context(), list)
+		wantClasses(t, list, "unavailable", "unavailable", "unavailable")
+		exec(t, pool, "DROP TABLE IF EXISTS out; "+outTable)
+		w.process(t.Context(), list)
+		wantClasses(t, list, "delivered", "delivered", "delivered")
+		if n := one[int](t, pool, "SELECT count(*) FROM out"); n != 3 {
+			t.Errorf("%d rows, want 3", n)
+		}
+		if i == 0 {
+			exec(t, pool, "DROP TABLE out")
+		}
+	}
+}
+
+func TestAnUpsertKeepsTheNewestVersion(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE "Odd (name)" (id text PRIMARY KEY, v int8, "from" text)`)
+	opts := &postgres.Options{Upsert: &postgres.Upsert{
+		Table: "Odd (name)", Key: []string{"id"}, Version: "v",
+		Columns: []postgres.Column{{"id", ".id"}, {"v", ".v"}, {"from", ".w"}},
+	}}
+	for round, w := range ways(t, address, pool, opts) {
+		exec(t, pool, `DELETE FROM "Odd (name)"`)
+		for i, c := range []struct{ body, result string }{
+			{`{"id":"a","v":2,"w":"two"}`, postgres.Applied},
+			{`{"id":"a","v":1,"w":"one"}`, postgres.Stale},
+			{`{"id":"a","v":2,"w":"again"}`, postgres.Stale},
+			{`{"id":"a","v":10,"w":"ten"}`, postgres.Applied},
+		} {
+			it := item(fmt.Sprint(round, i), c.body)
+			w.process(t.Context(), []*pipeline.Item{it})
+			if it.Err != nil || string(it.Result.Data) != c.result {
+				t.Errorf("%s: %s: %q, %v; want %q", w.name, c.body, it.Result.Data, it.Err, c.result)
+			}
+		}
+		if got := one[string](t, pool, `SELECT v || "from" FROM "Odd (name)"`); got != "10ten" {
+			t.Errorf("%s: %s is kept", w.name, got)
+		}
+	}
+}
+
+// TestAnUpsertOfManyRowsKeepsTheNewestOfEach has several versions of a row in one
+// batch, a unique key of two columns, and a row that has no version yet.
+func TestAnUpsertOfManyRowsKeepsTheNewestOfEach(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE accounts (tenant text, id int8, revision int8, name text, PRIMARY KEY (tenant, id))")
+	for _, w := range ways(t, address, pool, accounts()) {
+		exec(t, pool, "TRUNCATE accounts")
+		exec(t, pool, "INSERT INTO accounts VALUES ('a', 9, NULL, 'older than versions')")
+		var list []*pipeline.Item
+		for i, body := range []string{
+			`{"t":"a","id":1,"v":5,"name":"five"}`, `{"t":"a","id":1,"v":4,"name":"four"}`, `{"t":"a","id":1,"v":7,"name":"seven"}`,
+			`{"t":"b","id":1,"v":1,"name":"other"}`, `{"t":"a","id":9,"v":0,"name":"zero"}`,
+		} {
+			list = append(list, item(fmt.Sprint(w.name, i), body))
+		}
+		w.process(t.Context(), list)
+		for i, want := range []string{postgres.Applied, postgres.Stale, postgres.Applied, postgres.Applied, postgres.Applied} {
+			if it := list[i]; it.Err != nil || string(it.Result.Data) != want {
+				t.Errorf("%s: message %d: %q, %v; want %q", w.name, i, it.Result.Data, it.Err, want)
+			}
+		}
+		if got := one[string](t, pool, "SELECT string_agg(tenant || id || name, ' ' ORDER BY tenant, id) FROM accounts"); got != "a1seven a9zero b1other" {
+			t.Errorf("%s: %s", w.name, got)
+		}
+	}
+}
+
+func accounts() *postgres.Options {
+	return &postgres.Options{Upsert: &postgres.Upsert{
+		Table: "accounts", Key: []string{"tenant", "id"}, Version: "revision",
+		Columns: []postgres.Column{{"tenant", ".t"}, {"id", ".id"}, {"revision", ".v"}, {"name", ".name"}},
+	}}
+}
+
+func TestConcurrentUpsertsLeaveTheNewest(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE accounts (tenant text, id int8, revision int8, name text, PRIMARY KEY (tenant, id))")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const versions = 200
+	for _, w := range ways(t, address, pool, accounts()) {
+		exec(t, pool, "TRUNCATE accounts")
+		order := rand.New(rand.NewPCG(seed, 0)).Perm(versions)
+		results := make([]string, versions)
+		var all sync.WaitGroup
+		for worker := range 8 {
+			all.Go(func() {
+				for i := worker; i < versions; i += 8 {
+					version := order[i]
+					it := item(fmt.Sprint(w.name, version), fmt.Sprintf(`{"t":"a","id":1,"v":%d,"name":"n"}`, version))
+					for it.Err = errors.New("not sent yet"); it.Err != nil; {
+						w.process(t.Context(), []*pipeline.Item{it})
+						if c := class(it.Err); c != "delivered" && c != "retry" && c != "unavailable" {
+							t.Errorf("%s: version %d: %v", w.name, version, it.Err)
+							return
+						}
+					}
+					results[version] = string(it.Result.Data)
+				}
+			})
+		}
+		all.Wait()
+		if newest := one[int](t, pool, "SELECT revision FROM accounts"); newest != versions-1 {
+			t.Errorf("%s: the row is at %d", w.name, newest)
+		}
+		for version, result := range results {
+			if result != postgres.Applied && result != postgres.Stale || version == versions-1 && result != postgres.Applied {
+				t.Errorf("%s: version %d is %q", w.name, version, result)
+			}
+		}
+	}
+}
+
+func TestBatchesThatLockEachOtherOutGoOn(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	exec(t, pool, "CREATE TABLE c (id text PRIMARY KEY, n int8 NOT NULL)")
+	exec(t, pool, "INSERT INTO c SELECT 'r' || i, 0 FROM generate_series(0, 9) i")
+	sink, err := postgres.Open(t.Context(), address, &postgres.Options{Statement: "UPDATE c SET n = n + 1 WHERE id = $1", Args: []string{".id"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.Background())
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for range 10 {
+				var list []*pipeline.Item
+				for i := range 10 {
+					list = append(list, item("k", fmt.Sprintf(`{"id":"r%d"}`, (i*(2*(w%2)-1)+10)%10))) // up or down
+				}
+				todo := list
+				for len(todo) > 0 {
+					sink.Deliver(t.Context(), todo)
+					var again []*pipeline.Item
+					for _, it := range todo {
+						if it.Err != nil {
+							if class(it.Err) != "retry" {
+								t.Errorf("%v", it.Err)
+								return
+							}
+							again = append(again, it)
+						}
+					}
+					todo = again
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := one[int](t, pool, "SELECT sum(n) FROM c"); n != 400 {
+		t.Errorf("%d effects, want 400", n)
+	}
+}
+
+// TestTwoProcessesHaveEachEffectOnce races two sessions with pools of their own
+// for the same messages, directly and through a pooler.
+func TestTwoProcessesHaveEachEffectOnce(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, nil)
+	bouncer := servicestest.StartPgBouncer(t, server, nil)
+	pool := open(t, server.URL())
+	exec(t, pool, outTable)
+	var sessions []*postgres.Session
+	for range 2 {
+		for _, g := range []*pgstore.Guard{guard(t, pool), connected(t, bouncer.URL())} {
+			session, err := postgres.NewSession(g, &row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sessions = append(sessions, session)
+		}
+	}
+	const n = 300
+	var all sync.WaitGroup
+	for _, session := range sessions {
+		all.Go(func() {
+			for from := 0; from < n; from += 20 {
+				var todo []*pipeline.Item
+				for i := from; i < from+20; i++ {
+					todo = append(todo, item(fmt.Sprint("k", i), fmt.Sprint("m", i)))
+				}
+				for len(todo) > 0 && t.Context().Err() == nil {
+					session.Process(t.Context(), todo)
+					var again []*pipeline.Item
+					for _, it := range todo {
+						if it.Err != nil {
+							again = append(again, it)
+						}
+						if isPrepared(it.Err) {
+							t.Errorf("%s: %v", it.Call.Key, it.Err)
+						}
+					}
+					todo = again
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got := one[string](t, pool, "SELECT count(*) || ' ' || count(DISTINCT body) FROM out"); got != "300 300" {
+		t.Errorf("rows and different rows: %s, want 300 300", got)
+	}
+	// The sink needs no mode: what it does fits a pooler.
+	sink, err := postgres.Open(t.Context(), bouncer.URL(), &row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close(context.Background())
+	for i := range 50 {
+		list := items(fmt.Sprint("sink ", i), "x", "y")
+		sink.Deliver(t.Context(), list)
+		wantClasses(t, list, "delivered", "delivered", "delivered")
+	}
+}
+
+// connected opens a guard where the tables are, as a configuration does.
+func connected(t testing.TB, address string) *pgstore.Guard {
+	t.Helper()
+	store, err := pgstore.Connect(t.Context(), address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	g, err := pgstore.NewGuard(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// isPrepared reports whether an error is about the name of a prepared statement.
+func isPrepared(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (server.Code == "26000" || server.Code == "42P05")
+}
+
+func TestAStatementThatAPoolerLostIsNoMessagesFault(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	for _, code := range []string{"26000", "42P05"} {
+		opts := &postgres.Options{Statement: "DO $$ BEGIN RAISE 'lost' USING ERRCODE = '" + code + "'; END $$"}
+		for _, w := range ways(t, address, pool, opts) {
+			list := items("a", "b")
+			w.process(t.Context(), list)
+			for _, it := range list {
+				if !isPrepared(it.Err) || class(it.Err) != "unavailable" {
+					t.Errorf("%s, %s: %s (%v)", w.name, code, class(it.Err), it.Err)
+				}
+			}
+		}
+	}
+}
