@@ -316,6 +316,37 @@ func parseProject(t *testing.T) []*sourceFile {
 	return files
 }
 
+// tooLarge are the packages that are not divided yet, with the files and lines that
+// they may have until then. They may shrink, and no package may be added.
+var tooLarge = map[string]struct{ files, lines int }{
+	"broker/kafkaio": {44, 9600},
+	"internal/cli":   {38, 6500},
+}
+
+func TestArchitecturePackagesHaveAShape(t *testing.T) {
+	t.Parallel()
+	const mostFiles, mostLines = 30, 6000
+	files, lines := map[string]int{}, map[string]int{}
+	for _, f := range parseProject(t) {
+		if !strings.HasSuffix(f.name, "_test.go") && !ast.IsGenerated(f.tree) {
+			files[path.Dir(f.name)]++
+			lines[path.Dir(f.name)] += f.lines
+		}
+	}
+	for dir := range files {
+		limit, known := tooLarge[dir]
+		if !known {
+			limit.files, limit.lines = mostFiles, mostLines
+		}
+		if files[dir] > limit.files || lines[dir] > limit.lines {
+			t.Errorf("%s has %d files and %d lines without tests, more than %d or %d: divide it by what it holds", dir, files[dir], lines[dir], limit.files, limit.lines)
+		}
+		if known && files[dir] <= mostFiles && lines[dir] <= mostLines {
+			t.Errorf("%s has its shape: take it out of tooLarge", dir)
+		}
+	}
+}
+
 func TestArchitectureFilesKeepTheirForm(t *testing.T) {
 	t.Parallel()
 	const mostLines = 800

@@ -66,7 +66,8 @@ type GuardOptions struct {
 	// Retry.
 	OnLeaseExpired ExpiryPolicy
 	// Wait is how long a delivery waits for a key that another holder has. Then it
-	// gets an InFlightError. Defaults to 0: it does not wait.
+	// gets an InFlightError. DoBatch never waits: it would hold up the rest of the
+	// batch. Defaults to 0: it does not wait.
 	Wait time.Duration
 	// OnLate says what happens to a message that is older than the window. Defaults
 	// to LateReject.
