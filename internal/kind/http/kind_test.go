@@ -10,6 +10,6 @@ import (
 func TestKind(t *testing.T) {
 	kindtest.Source(t, http.NewSource, kindtest.Case{
 		Least:   `{ listen: "127.0.0.1:8080" }`,
-		Secrets: `{ listen: "127.0.0.1:8080", token: ` + kindtest.Secret + ` }`,
+		Secrets: []string{`{ listen: "127.0.0.1:8080", token: ` + kindtest.Secret + ` }`},
 	})
 }

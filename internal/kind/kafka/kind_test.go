@@ -10,13 +10,13 @@ import (
 func TestSource(t *testing.T) {
 	kindtest.Source(t, kafka.NewSource, kindtest.Case{
 		Least:   `{ brokers: ["h:9092"], topics: [in], group: g }`,
-		Secrets: `{ brokers: ["h:9092"], topics: [in], group: g, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`,
+		Secrets: []string{`{ brokers: ["h:9092"], topics: [in], group: g, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`},
 	})
 }
 
 func TestSink(t *testing.T) {
 	kindtest.Sink(t, kafka.NewSink, kindtest.Case{
 		Least:   `{ brokers: ["h:9092"], topic: out }`,
-		Secrets: `{ brokers: ["h:9092"], topic: out, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`,
+		Secrets: []string{`{ brokers: ["h:9092"], topic: out, sasl: { mechanism: PLAIN, username: u, password: ` + kindtest.Secret + ` } }`},
 	})
 }

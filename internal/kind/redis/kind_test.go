@@ -9,7 +9,11 @@ import (
 
 func TestKind(t *testing.T) {
 	kindtest.Store(t, redis.NewStore, kindtest.Case{
-		Least:   `{ url: "redis://localhost" }`,
-		Secrets: `{ url: "redis://u:` + kindtest.Secret + `@localhost" }`,
+		Least: `{ url: "redis://localhost" }`,
+		Secrets: []string{
+			`{ url: "redis://u:` + kindtest.Secret + `@localhost" }`,
+			`{ cluster: ["h:7000"], password: ` + kindtest.Secret + ` }`,
+			`{ sentinel: { addresses: ["h:26379"], master: m, username: u, password: ` + kindtest.Secret + ` } }`,
+		},
 	})
 }

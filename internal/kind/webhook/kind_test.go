@@ -10,6 +10,6 @@ import (
 func TestKind(t *testing.T) {
 	kindtest.Sink(t, webhook.NewSink, kindtest.Case{
 		Least:   `{ url: "https://example.org/" }`,
-		Secrets: `{ url: "https://u:` + kindtest.Secret + `@example.org/", headers: { X-Key: ` + kindtest.Secret + ` } }`,
+		Secrets: []string{`{ url: "https://u:` + kindtest.Secret + `@example.org/", headers: { X-Key: ` + kindtest.Secret + ` } }`},
 	})
 }
