@@ -1,13 +1,13 @@
-# Everything a developer runs. Needs Go, git and a POSIX shell; other tools are
-# fetched by their pinned version when a target runs them.
+# All commands of a developer. They need Go, git and a POSIX shell. Other tools are
+# fetched in a pinned version when a target runs them.
 GO ?= go
 FUZZTIME ?= 10s
 SOAK ?= 30m
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# What `make services` starts: names of `go run ./tools/services list`, or all.
+# The servers that `make services` starts: names from `go run ./tools/services list`. Empty: all.
 SERVICES ?=
-# "required": a test whose server is not installed fails. Empty: it is skipped.
+# "required": a test fails if its server is not installed. Empty: the test is skipped.
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
@@ -32,18 +32,18 @@ check: ## Check format, vet, staticcheck, architecture and the harness of bench
 	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
 
-# With -short, tests that go through every operation, or many random ones, take
-# a sample, another in each run. Most tests wait for servers and timers, so more
-# of them run at once than there are processors. check has vetted them.
+# With -short, tests of every operation, or of many random ones, run a sample, which
+# differs from run to run. Most tests wait for servers and timers, so more of them run
+# concurrently than there are processors. The target check has vetted them.
 race:
 	$(GO) test -race -short -vet=off -parallel 4 -timeout 20m ./...
 
-# What -short leaves out, where no server is needed: without the race detector,
-# under which it takes eight times as long.
+# These are the tests that -short samples and that need no server. They run without the
+# race detector, which makes them eight times slower.
 counts:
 	$(GO) test -vet=off -timeout 20m ./store/logstore ./store/memstore ./store/storetest
 
-faults: # a module of its own, for its proxy
+faults: # a separate module, because of its proxy
 	$(GO) test -C test/faults -race -vet=off -timeout 20m ./... -race-keys 25000
 
 test-full: services-install ## Run all tests in full with the race detector, and kill more often (an hour)
@@ -53,8 +53,8 @@ test-full: services-install ## Run all tests in full with the race detector, and
 	$(MAKE) fuzz FUZZTIME=1m
 	$(MAKE) crash
 
-# Of the program's verbs all but what needs Kafka, of which there is one version;
-# of the faults those of the server in question.
+# The verbs leave out the tests that need Kafka, because there is one version of it. The
+# faults are those of the server in question.
 MATRIX_TEST = $(GO) test -count=1 -timeout 20m
 MATRIX_VERBS = $(MATRIX_TEST) -skip 'Kafka|Scenarios|Quickstart' ./internal/cli
 MATRIX_FAULTS = $(GO) test -C test/faults -count=1 -timeout 20m -run
@@ -84,9 +84,9 @@ services-stop: ## Stop what `make services` started
 services-install:
 	@test "$(SEMEL_SERVICES)" != required || $(GO) run ./tools/services install
 
-# At its time limit Go's fuzzer sometimes fails with "context deadline exceeded"
-# alone, while it tries an input. A real finding always names a failing input, a
-# seed or a hung process as well; that output is not excused.
+# At its time limit, Go's fuzzer sometimes fails with only "context deadline exceeded",
+# because it is trying an input. The target ignores this failure. It does not ignore a
+# real finding, which also names a failing input, a seed or a hung process.
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@set -e; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	targets=$$(git grep --untracked -Eo '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go'); \
@@ -98,18 +98,18 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 		cat "$$log"; \
 		test $$status = 0 || { grep -q '^    context deadline exceeded$$' "$$log" && \
 			! grep -Eq 'Failing input|seed corpus|panic|hung|_test.go:' "$$log" && \
-			echo "the time limit fell into a try of an input, none failed: going on"; } || exit $$status; \
+			echo "the time limit interrupted an input; no input failed, so the next target runs"; } || exit $$status; \
 	done
 
 crash: ## Kill the program 200 times and compare what it wrote
 	$(GO) test -count=1 -timeout 1h -v ./test/crash -kills 200
 
-# The run itself ends after at most twice its time.
+# The run ends by itself after at most twice its time.
 soak: services-install ## Run pipelines for SOAK (30m) under random faults: outputs exact, memory flat
 	$(GO) test -count=1 -timeout 0 -v ./test/kafka -run '^TestSoak$$' -soak $(SOAK)
 
-bench: ## Measure beside the peers (90 min; see bench/README.md)
+bench: ## Measure Semel and its peers (90 min; see bench/README.md)
 	$(GO) run -C bench ./cmd/bench all
 
-bench-report: ## Make docs/performance.md from the results of bench
+bench-report: ## Write docs/performance.md from the results of bench
 	$(GO) run -C bench ./cmd/report

@@ -2,8 +2,7 @@ package semel
 
 import (
 	"context"
-	"fmt"
-	"time"
+	"slices"
 )
 
 // BatchItem is one call of a batch whose claim was granted. The effect reads the
@@ -61,103 +60,47 @@ func (g *Guard) DoBatch(ctx context.Context, calls []Call, fn BatchFunc) []Batch
 // round decides and runs the calls of todo. It returns the calls that were in
 // flight only because an earlier call of the same round held the key.
 func (g *Guard) round(ctx context.Context, calls []Call, todo []int, outcomes []BatchOutcome, fn BatchFunc) (again []int) {
-	reqs := make([]ClaimRequest, len(todo))
+	b := g.NewBatch()
+	memory, tasks := make([]Task, len(todo)), make([]*Task, len(todo))
 	for n, i := range todo {
-		reqs[n] = g.Request(&calls[i])
+		tasks[n] = &memory[n]
+		tasks[n].Call = &calls[i]
 	}
-	answers := make([]ClaimAnswer, len(reqs))
-	asked := time.Now()
-	err := g.ask(ctx, reqs, answers)
-	elapsed := time.Since(asked)
+	b.Claim(ctx, tasks)
 
-	var fresh []*BatchItem
+	var items []*BatchItem
+	var fresh []*Task
 	ours := make(map[Key]bool)
 	for n, i := range todo {
-		a, call := &answers[n], &calls[i]
-		g.ObserveDecision(call.Key, a, elapsed)
+		t := tasks[n]
 		switch {
-		case a.Decision == Fresh:
-			fresh = append(fresh, &BatchItem{Index: i, Call: call, Claim: a.Claim})
-			ours[call.Key] = true
-		case a.Decision == InFlight && ours[call.Key]:
+		case t.Decision == Fresh:
+			items = append(items, &BatchItem{Index: i, Call: t.Call, Claim: t.Claim})
+			fresh = append(fresh, t)
+			ours[t.Call.Key] = true
+		case t.Decision == InFlight && ours[t.Call.Key]:
 			again = append(again, i)
-		case a.Decision == Undecided:
-			if a.Err == nil {
-				a.Err = err
-			}
-			g.Observe(Event{Kind: EventStoreError, Key: call.Key, Err: a.Err})
-			outcomes[i].Err = fmt.Errorf("semel: claim %s: %w", call.Key, a.Err)
 		default:
-			outcomes[i].Outcome, outcomes[i].Err = g.Settle(ctx, call, a)
+			outcomes[i] = BatchOutcome{t.Outcome, t.Err}
 		}
 	}
-	if len(fresh) > 0 {
-		g.runBatch(ctx, fresh, asked, outcomes, fn)
+	if len(fresh) == 0 {
+		return again
+	}
+	b.run(ctx, fresh, func(ctx context.Context) {
+		err := fn(ctx, slices.Clone(items)) // fn may sort its items
+		for n, item := range items {
+			t := fresh[n]
+			if t.Err = item.Err; t.Err == nil {
+				t.Err = err
+			}
+			if t.Err == nil && item.Data != nil {
+				t.Result = Result{Kind: Value, Data: item.Data}
+			}
+		}
+	})
+	for n, item := range items {
+		outcomes[item.Index] = BatchOutcome{fresh[n].Outcome, fresh[n].Err}
 	}
 	return again
-}
-
-// runBatch runs the effect of granted items and records the outcome of each.
-func (g *Guard) runBatch(ctx context.Context, fresh []*BatchItem, asked time.Time, outcomes []BatchOutcome, fn BatchFunc) {
-	held := make([]heldKey, len(fresh))
-	for n, item := range fresh {
-		held[n] = heldKey{item.Call.Key, item.Claim}
-	}
-	effect, beat := g.keep(ctx, held, asked)
-	returned := false
-	defer func() {
-		// fn panicked or called Goexit, which continues after this function.
-		if !returned {
-			beat.stop()
-			g.release(ctx, held, true)
-		}
-	}()
-	err := fn(effect, fresh)
-	returned = true
-	beat.stop()
-
-	var (
-		reqs            []CompleteRequest
-		completed       []*BatchItem
-		failed, doubted []heldKey
-	)
-	for n, item := range fresh {
-		if item.Err == nil {
-			item.Err = err
-		}
-		out := &outcomes[item.Index]
-		result := Result{}
-		if item.Data != nil {
-			result = Result{Kind: Value, Data: item.Data}
-		}
-		result = resultOf(result, item.Err)
-		out.Err, out.Attempt = item.Err, item.Claim.Attempt
-		if out.Err == nil || result.Kind == Failed {
-			out.Decision, out.Result = Fresh, result
-			reqs = append(reqs, CompleteRequest{Key: item.Call.Key, Token: item.Claim.Token, Result: result, Window: g.window(item.Call)})
-			completed = append(completed, item)
-			continue
-		}
-		g.Observe(Event{Kind: EventReleased, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: out.Err})
-		if inDoubt(out.Err) {
-			doubted = append(doubted, held[n])
-		} else {
-			failed = append(failed, held[n])
-		}
-	}
-	if len(reqs) > 0 {
-		answers := make([]error, len(reqs))
-		g.finish(ctx, reqs, answers, beat.began)
-		for n, item := range completed {
-			if answers[n] != nil {
-				outcomes[item.Index].Err = answers[n]
-			}
-		}
-	}
-	if len(failed) > 0 {
-		g.release(ctx, failed, false)
-	}
-	if len(doubted) > 0 {
-		g.release(ctx, doubted, true)
-	}
 }

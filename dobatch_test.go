@@ -86,3 +86,21 @@ func TestErrorOfTheWholeBatchReleasesItsKeys(t *testing.T) {
 		t.Errorf("the record is %v", state)
 	}
 }
+
+func TestResultsOfABatchAreReplayedAsTheyAre(t *testing.T) {
+	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
+	calls := []semel.Call{{Key: semel.Key{ID: "text"}}, {Key: semel.Key{ID: "empty"}}, {Key: semel.Key{ID: "none"}}}
+	results := [][]byte{[]byte("receipt"), {}, nil}
+	for range 2 {
+		for i, out := range g.DoBatch(t.Context(), calls, func(_ context.Context, fresh []*semel.BatchItem) error {
+			for _, item := range fresh {
+				item.Data = results[item.Index]
+			}
+			return nil
+		}) {
+			if out.Err != nil || string(out.Result.Data) != string(results[i]) || (out.Result.Kind == semel.NoResult) != (results[i] == nil) {
+				t.Errorf("%s: %s %v %q, %v", calls[i].Key.ID, out.Decision, out.Result.Kind, out.Result.Data, out.Err)
+			}
+		}
+	}
+}

@@ -54,3 +54,13 @@ type Finding struct {
 	// Remedy says what to do. It is empty if nothing needs to be done.
 	Remedy string
 }
+
+// Readier is implemented by a store, source or sink that can check whether it
+// could do its work now.
+type Readier interface {
+	// Ready returns nil, or an error that says what is missing. It may ask a
+	// server. It blocks until the server has answered or ctx ends. It is safe for
+	// concurrent use at any time. Probes show the error's text, which must not
+	// contain anything of a message.
+	Ready(ctx context.Context) error
+}

@@ -43,7 +43,7 @@ func TestAHolderWithoutNameIsSaidToHaveNone(t *testing.T) {
 		}
 	}
 	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
-	_, err := g.Settle(t.Context(), &semel.Call{Key: orderKey}, &semel.ClaimAnswer{Decision: semel.InDoubt})
+	_, err := g.Settle(t.Context(), &semel.Call{Key: orderKey}, &semel.ClaimAnswer{Decision: semel.OutcomeUnknown}, 0)
 	if text := err.Error(); !strings.Contains(text, "last held by a holder without a name") {
 		t.Errorf("the message is %q", text)
 	}

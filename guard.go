@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -94,8 +95,9 @@ type GuardOptions struct {
 type Guard struct {
 	store Store
 	opts  GuardOptions
-	many  ManyObserver // the observer, if it is a ManyObserver
 	nonce atomic.Uint64
+	// singles holds *single.
+	singles sync.Pool
 }
 
 // NewGuard returns a guard around a store. Nil options are the zero options. If
@@ -136,8 +138,9 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	var unique [8]byte
 	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
 	o.Name += "/" + hex.EncodeToString(unique[:])
-	many, _ := o.Observer.(ManyObserver)
-	return &Guard{store: Join(store, o.MaxJoin), opts: o, many: many}, nil
+	g := &Guard{store: Join(store, o.MaxJoin), opts: o}
+	g.singles.New = func() any { return &single{Batch: Batch{guard: g}} }
+	return g, nil
 }
 
 func (o *GuardOptions) validate() error {
@@ -180,9 +183,9 @@ func (g *Guard) Store() Store { return g.store }
 
 // MeasureWindow asks the store for the age of its oldest record. It reports the
 // age to the observer, together with the window that the guard promises. It
-// blocks for one store call. It does nothing if the store is not a Counter.
+// blocks for one store call. It does nothing if the store is not an Inspector.
 func (g *Guard) MeasureWindow(ctx context.Context) error {
-	counter, ok := Ability[Counter](g.store)
+	counter, ok := As[Inspector](g.store)
 	if !ok {
 		return nil
 	}
@@ -224,16 +227,21 @@ type Outcome struct {
 // After an error, the key is released and the next delivery runs the effect
 // again. An error made by [Permanent] is recorded as the result instead. An error
 // that wraps [ErrOutcomeUnknown] or a context error leaves open whether the
-// effect happened. Under the policy Hold, such an error makes the key Unknown,
-// and so does a panic.
+// effect happened, and so does a panic. Under the policy Hold, the key becomes
+// Unknown. Under Retry, the next attempt has a number above 1.
 type Func func(ctx context.Context, claim Claim) (result []byte, err error)
 
 // Request returns the claim request that Do would send to a store. Its owner is
-// unique to this request.
-func (g *Guard) Request(c *Call) ClaimRequest {
+// unique to this request. Use it if you claim keys yourself, for instance in your
+// own transaction; see Settle.
+func (g *Guard) Request(c *Call) ClaimRequest { return g.request(c, g.newOwner()) }
+
+func (g *Guard) newOwner() Owner { return Owner{Name: g.opts.Name, Nonce: g.nonce.Add(1)} }
+
+func (g *Guard) request(c *Call, owner Owner) ClaimRequest {
 	req := ClaimRequest{
 		Key:         c.Key,
-		Owner:       Owner{Name: g.opts.Name, Nonce: g.nonce.Add(1)},
+		Owner:       owner,
 		Lease:       g.opts.Lease,
 		Window:      g.window(c),
 		Fingerprint: c.Fingerprint,
@@ -260,59 +268,50 @@ func (g *Guard) Observe(e Event) {
 	}
 }
 
-// ObserveDecisions is ObserveDecision for all answers of a call. It reports the
-// keys that were claimed for the first time to a [ManyObserver] in one call.
-func (g *Guard) ObserveDecisions(reqs []ClaimRequest, answers []ClaimAnswer, elapsed time.Duration) {
+// observeDecisions reports the answers of one call. Keys that were claimed for the
+// first time are one event with their Count.
+func (g *Guard) observeDecisions(reqs []ClaimRequest, answers []ClaimAnswer, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return
 	}
 	first, firsts := 0, 0
 	for i := range answers {
-		a := &answers[i]
-		if g.many != nil && a.Decision == Fresh && a.Claim.Attempt <= 1 && a.Err == nil {
-			first = i
-			firsts++
+		if a := &answers[i]; a.Decision != Fresh || a.Claim.Attempt > 1 || a.Err != nil {
+			g.observeDecision(reqs[i].Key, a, elapsed)
 			continue
 		}
-		g.ObserveDecision(reqs[i].Key, a, elapsed)
+		first = i
+		firsts++
 	}
 	if firsts > 0 {
-		g.many.ObserveMany(Event{Kind: EventDecided, Decision: Fresh, Reason: reason(&answers[first]), Attempt: answers[first].Claim.Attempt, Elapsed: elapsed}, firsts)
+		g.Observe(decided(reqs[first].Key, &answers[first], elapsed).of(firsts))
 	}
 }
 
-// ObserveCompletions reports completed requests to the guard's observer. It skips
-// requests with an error. elapsed is the time since their claims. It reports them
-// to a [ManyObserver] in one call.
-func (g *Guard) ObserveCompletions(reqs []CompleteRequest, errs []error, elapsed time.Duration) {
+// observeDecision reports an answer. elapsed is the latency of the claim.
+func (g *Guard) observeDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
 	if g.opts.Observer == nil {
 		return
 	}
-	n := 0
-	for i := range reqs {
-		switch {
-		case errs[i] != nil:
-		case g.many != nil:
-			n++
-		default:
-			g.Observe(Event{Kind: EventCompleted, Key: reqs[i].Key, Elapsed: elapsed})
-		}
-	}
-	if n > 0 {
-		g.many.ObserveMany(Event{Kind: EventCompleted, Elapsed: elapsed}, n)
-	}
-}
-
-// ObserveDecision reports an answer to the guard's observer. elapsed is the
-// latency of the claim. Use it if you claim keys yourself; see Settle.
-func (g *Guard) ObserveDecision(key Key, a *ClaimAnswer, elapsed time.Duration) {
-	if g.opts.Observer == nil {
-		return
-	}
-	e := Event{Kind: EventDecided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
+	e := decided(key, a, elapsed)
 	g.Observe(e)
 	if a.Decision == Fresh && a.Claim.Attempt > 1 {
 		e.Kind = EventTookOver
 		g.Observe(e)
+	}
+}
+
+// observeCompletions reports the requests that were completed, as one event with
+// their Count. elapsed is the time since their claims.
+func (g *Guard) observeCompletions(reqs []CompleteRequest, errs []error, elapsed time.Duration) {
+	last, n := 0, 0
+	for i := range reqs {
+		if errs[i] == nil {
+			last = i
+			n++
+		}
+	}
+	if n > 0 {
+		g.Observe(Event{Kind: EventCompleted, Key: reqs[last].Key, Elapsed: elapsed}.of(n))
 	}
 }

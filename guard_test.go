@@ -153,10 +153,12 @@ func TestPermanentErrorIsNotRunAgain(t *testing.T) {
 	}
 }
 
+// TestPanicGoesOnAndReleasesOrHolds: the effect may have happened. With Retry, the
+// next attempt gets the key immediately, and knows.
 func TestPanicGoesOnAndReleasesOrHolds(t *testing.T) {
-	for policy, want := range map[semel.ExpiryPolicy]semel.State{semel.Retry: semel.Absent, semel.Hold: semel.Unknown} {
+	for policy, want := range map[semel.ExpiryPolicy]error{semel.Retry: nil, semel.Hold: semel.ErrOutcomeUnknown} {
 		store := newStore(t, nil)
-		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy})
+		g := newGuard(t, store, semel.GuardOptions{OnLeaseExpired: policy, Wait: time.Second})
 		func() {
 			defer func() {
 				if got := recover(); got != "boom" {
@@ -165,13 +167,17 @@ func TestPanicGoesOnAndReleasesOrHolds(t *testing.T) {
 			}()
 			_, _ = g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { panic("boom") })
 		}()
-		if got := look(t, store, orderKey).State; got != want {
-			t.Errorf("policy %d: the record is %v, want %v", policy, got, want)
+		var j journal
+		if out, err := g.Do(t.Context(), orderKey, j.effect("")); !errors.Is(err, want) || want == nil && out.Attempt != 2 {
+			t.Errorf("policy %d: the next attempt is number %d, %v, want %v", policy, out.Attempt, err, want)
+		}
+		if state := look(t, store, orderKey).State; want != nil && state != semel.Unknown {
+			t.Errorf("policy %d: the record is %v", policy, state)
 		}
 	}
 }
 
-func look(t *testing.T, store semel.Looker, key semel.Key) semel.Record {
+func look(t *testing.T, store semel.Inspector, key semel.Key) semel.Record {
 	t.Helper()
 	records := make([]semel.Record, 1)
 	if err := store.Look(t.Context(), []semel.Key{key}, records); err != nil {

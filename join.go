@@ -32,14 +32,7 @@ var _ Store = (*Joined)(nil)
 
 // Join wraps a store. At most most requests go in one call; 0 means 1024. A store
 // that is already joined is returned unchanged.
-//
-// The store may have these methods:
-//   - JoinsCalls(): the store joins calls itself where that pays, and gets each
-//     call as it comes. Calls that it answers from memory must not wait for calls
-//     that take a round trip.
-//   - JoinLanes() int: the store accepts this many concurrent calls of a method.
-//   - JoinSizes() (least, most int): a further concurrent call starts with at
-//     least least requests. No call takes more than most.
+// [Batching] says how many calls run concurrently and how large they are.
 func Join(store Store, most int) *Joined {
 	if j, ok := store.(*Joined); ok {
 		return j
@@ -47,15 +40,11 @@ func Join(store Store, most int) *Joined {
 	if most <= 0 {
 		most = 1024
 	}
-	j := &Joined{store: store}
-	_, j.through = store.(interface{ JoinsCalls() })
-	plan := joinPlan{lanes: 1, most: most}
-	if l, ok := store.(interface{ JoinLanes() int }); ok {
-		plan.lanes = max(l.JoinLanes(), 1)
-	}
-	if l, ok := store.(interface{ JoinSizes() (least, most int) }); ok {
-		least, room := l.JoinSizes()
-		plan.least, plan.most = least, min(most, room)
+	batching := store.Traits().Batching
+	j := &Joined{store: store, through: batching.Off}
+	plan := joinPlan{lanes: max(batching.Calls, 1), least: batching.Least, most: most}
+	if batching.Most > 0 {
+		plan.most = min(most, batching.Most)
 	}
 	refused := func(a *error) bool { return *a != nil } // nil may mean that there is no answer
 	j.claim.init(plan, store.Claim, func(a *ClaimAnswer) bool { return !unanswered(*a) })
@@ -374,7 +363,6 @@ func (j *joiner[Req, Ans]) deliver(ctx context.Context, b *joint[Req, Ans], lead
 	}
 	clear(b.reqs)
 	clear(b.answers)
-	clear(b.callers)
 	b.reqs, b.answers, b.callers = b.reqs[:0], b.answers[:0], b.callers[:0]
 	j.mu.Lock()
 	if b.waiting = 0; len(j.spare) <= j.lanes {

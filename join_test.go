@@ -25,6 +25,9 @@ type gate struct {
 	token   atomic.Uint64
 }
 
+// Traits implements semel.Store.
+func (*gate) Traits() semel.Traits { return semel.Traits{} }
+
 func (g *gate) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
 	g.mu.Lock()
 	g.batches = append(g.batches, len(reqs))
@@ -189,7 +192,7 @@ func TestWrongNumberOfAnswersIsRefused(t *testing.T) {
 // quick is a store that joins calls itself.
 type quick struct{ *gate }
 
-func (quick) JoinsCalls() {}
+func (quick) Traits() semel.Traits { return semel.Traits{Batching: semel.Batching{Off: true}} }
 
 func TestCallsOfAStoreThatJoinsThemItselfDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +217,7 @@ func TestCallsOfAStoreThatJoinsThemItselfDoNotWait(t *testing.T) {
 // broad is a store that accepts two concurrent calls.
 type broad struct{ gate }
 
-func (*broad) JoinLanes() int { return 2 }
+func (*broad) Traits() semel.Traits { return semel.Traits{Batching: semel.Batching{Calls: 2}} }
 
 func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +261,9 @@ func TestSecondCallBeginsWhenItCarriesHalfOfTheFirst(t *testing.T) {
 // measured is a store that accepts two concurrent calls of a certain size.
 type measured struct{ broad }
 
-func (*measured) JoinSizes() (least, most int) { return 3, 4 }
+func (*measured) Traits() semel.Traits {
+	return semel.Traits{Batching: semel.Batching{Calls: 2, Least: 3, Most: 4}}
+}
 
 func TestFurtherCallHasTheSizeThatTheStoreWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,16 +15,6 @@ type ObserverFunc func(Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
-// ManyObserver is an Observer that gets similar events of a batch in one call. If
-// you embed a ManyObserver and override Observe, override ObserveMany as well.
-// Otherwise you miss batched events.
-type ManyObserver interface {
-	Observer
-	// ObserveMany is Observe for n events that differ only in their keys. The event
-	// has no key.
-	ObserveMany(e Event, n int)
-}
-
 // EventKind is the kind of an Event.
 type EventKind uint8
 
@@ -64,8 +54,11 @@ func (k EventKind) String() string {
 // Event is one report of a Guard. Fields that do not belong to its Kind are zero.
 // Never use a key as a metric label.
 type Event struct {
-	Kind     EventKind
-	Key      Key
+	Kind EventKind
+	Key  Key
+	// Count is above 1 if the event stands for that many keys of one batch: keys
+	// that were claimed for the first time, or completed. Key is then empty.
+	Count    int
 	Decision Decision
 	// Reason is one of a few fixed texts that explain the decision.
 	Reason  string
@@ -73,6 +66,19 @@ type Event struct {
 	Elapsed time.Duration
 	Window  time.Duration
 	Err     error
+}
+
+// of returns the event for this many keys.
+func (e Event) of(count int) Event {
+	if count > 1 {
+		e.Key, e.Count = Key{}, count
+	}
+	return e
+}
+
+// decided returns the event for an answer.
+func decided(key Key, a *ClaimAnswer, elapsed time.Duration) Event {
+	return Event{Kind: EventDecided, Key: key, Decision: a.Decision, Reason: reason(a), Attempt: a.Claim.Attempt, Elapsed: elapsed, Err: a.Err}
 }
 
 // reason returns the fixed text that explains a decision.
@@ -95,7 +101,7 @@ func reason(a *ClaimAnswer) string {
 		return "held by another"
 	case Mismatch:
 		return "other payload"
-	case InDoubt:
+	case OutcomeUnknown:
 		return "outcome of an earlier attempt unknown"
 	case Late:
 		return "older than the window"

@@ -120,8 +120,8 @@ const (
 	InFlight
 	// Mismatch: the key was used before with another fingerprint.
 	Mismatch
-	// InDoubt: the record is [Unknown].
-	InDoubt
+	// OutcomeUnknown: the record is [Unknown].
+	OutcomeUnknown
 	// Late: the message is older than the window, and no record is left.
 	Late
 )
@@ -139,7 +139,7 @@ func (d Decision) String() string {
 		return "in_flight"
 	case Mismatch:
 		return "mismatch"
-	case InDoubt:
+	case OutcomeUnknown:
 		return "unknown"
 	case Late:
 		return "late"

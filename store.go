@@ -42,7 +42,7 @@ type Store interface {
 	// also holds after the lease has ended, until another claim is granted or the
 	// store has forgotten the claim. A repeated claim gets:
 	//   - Duplicate if the key has been completed.
-	//   - InDoubt if the record is Unknown.
+	//   - OutcomeUnknown if the record is Unknown.
 	//   - InFlight if another holder took the key over.
 	//   - Mismatch if the repetition has another fingerprint.
 	Claim(ctx context.Context, reqs []ClaimRequest, answers []ClaimAnswer) error
@@ -103,10 +103,10 @@ type ClaimRequest struct {
 type ClaimAnswer struct {
 	Decision Decision
 	// Claim is the granted claim if Fresh, and the current holder's claim if
-	// InFlight or InDoubt. For a Mismatch it has what the record holds. A Done
+	// InFlight or OutcomeUnknown. For a Mismatch it has what the record holds. A Done
 	// claim gets only the attempt, and nothing if it repeats an earlier request.
 	Claim Claim
-	// Holder is the name of the current holder if InFlight or InDoubt. It is empty
+	// Holder is the name of the current holder if InFlight or OutcomeUnknown. It is empty
 	// if the holder claimed without a name. If an uncommitted transaction holds the
 	// key, Holder says so and Claim is empty.
 	Holder string
@@ -172,23 +172,39 @@ type Traits struct {
 	// Tick is the resolution of windows. A key may be remembered up to one tick
 	// longer than its window, never shorter.
 	Tick time.Duration
+	// Batching: how Join sends concurrent single requests to the store.
+	Batching Batching
 }
 
-// The interfaces below are separate because not every store implements them. A
-// wrapper forwards each one that its inner store has.
+// Batching says how [Join] batches concurrent single requests. The zero value means
+// one call of a method at a time, with any number of requests.
+type Batching struct {
+	// Off: the store batches requests itself. It gets each call as it comes. Calls
+	// that it answers from memory must not wait for calls that take a round trip.
+	Off bool
+	// Calls is how many calls of a method may run concurrently. 0 means 1.
+	Calls int
+	// Least is the minimum number of requests with which a further concurrent call
+	// starts.
+	Least int
+	// Most is the maximum number of requests in one call. 0 means no limit.
+	Most int
+}
 
-// Looker reads records without claiming. It never changes a record.
-type Looker interface {
+// The interfaces below are optional. [As] finds them in a store or in the store
+// that it wraps.
+
+// Inspector reads records without claiming. It never changes a record.
+type Inspector interface {
 	// Look fills one record for each key. State is Absent if there is no record.
 	Look(ctx context.Context, keys []Key, records []Record) error
-}
-
-// Lister lists records in no particular order, without their result data.
-type Lister interface {
-	// List yields records until it reaches the end, the caller stops, or an error
-	// occurs. The error is yielded last. A record that changes during the listing
-	// is yielded in its old form, its new form, or both.
+	// List yields records in no particular order, without their result data. It
+	// ends when it reaches the end, the caller stops, or an error occurs. The error
+	// is yielded last. A record that changes during the listing is yielded in its
+	// old form, its new form, or both.
 	List(ctx context.Context, opts ListOptions) iter.Seq2[Record, error]
+	// Count reports how much the store holds.
+	Count(ctx context.Context) (Counts, error)
 }
 
 // ListOptions selects records.
@@ -197,6 +213,12 @@ type ListOptions struct {
 	Scope *string
 	// State selects one state; Absent selects all.
 	State State
+}
+
+// Selects reports whether the options select a record. A record without a readable
+// key is in no scope.
+func (o *ListOptions) Selects(r *Record) bool {
+	return (o.State == Absent || o.State == r.State) && (o.Scope == nil || r.Key.ID != "" && r.Key.Scope == *o.Scope)
 }
 
 // Resolver settles records by an operator's decision.
@@ -215,11 +237,6 @@ type Resolver interface {
 type Purger interface {
 	// Purge returns the number of deleted records. The number may be approximate.
 	Purge(ctx context.Context) (int64, error)
-}
-
-// Counter reports how much a store holds.
-type Counter interface {
-	Count(ctx context.Context) (Counts, error)
 }
 
 // Counts is how much a store holds. Done may include expired records that are not

@@ -44,6 +44,19 @@ func (r *CompleteRequest) Validate(maxResult int64) error {
 	return nil
 }
 
+// ValidateResolve returns an error that wraps ErrInvalidKey, ErrInvalidRequest or
+// ErrResultTooLarge if the arguments of [Resolver].Resolve are invalid. maxResult is
+// as for [CompleteRequest].
+func ValidateResolve(key Key, as State, result Result, window time.Duration, maxResult int64) error {
+	switch as {
+	case Done:
+		return (&CompleteRequest{Key: key, Result: result, Window: window}).Validate(maxResult)
+	case Absent:
+		return key.Validate()
+	}
+	return fmt.Errorf("semel: a key can be resolved as done or absent, not as %s: %w", as, ErrInvalidRequest)
+}
+
 // Validate returns an error that wraps ErrInvalidKey if the request is invalid.
 func (r *ReleaseRequest) Validate() error { return r.Key.Validate() }
 

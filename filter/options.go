@@ -1,13 +1,12 @@
 package filter
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"math"
 	"time"
 
-	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
 )
 
 // ErrFull is the error of an Add that would exceed the capacity of the filter.
@@ -26,28 +25,10 @@ const (
 	Report
 )
 
-// String returns the policy's name in lower case.
-func (w WhenFull) String() string {
-	switch w {
-	case Refuse:
-		return "refuse"
-	case Report:
-		return "report"
-	}
-	return "invalid"
-}
-
 // Seed is the secret that keys the hash of a filter. Without the seed an
 // attacker cannot find ids that collide and cannot aim at one part of the
 // filter (Naor and Yogev, "Bloom Filters in Adversarial Environments", 2015).
 type Seed [16]byte
-
-// NewSeed returns a random seed.
-func NewSeed() Seed {
-	var s Seed
-	rand.Read(s[:]) // never fails: crypto/rand ends the process instead
-	return s
-}
 
 // Options are the options of [NewBloom] and [NewBlocked]. The zero value is
 // valid.
@@ -112,14 +93,9 @@ func (o *Options) withDefaults(lowest float64) (Options, error) {
 	if o != nil {
 		c = *o
 	}
-	fill(&c.Capacity, defaultCount)
-	fill(&c.ErrorRate, defaultError)
-	fill(&c.Seed, NewSeed())
-	return c, invalid(
-		checkCapacity("Options", c.Capacity),
-		checkErrorRate("Options", c.ErrorRate, lowest),
-		checkWhenFull("Options", c.WhenFull),
-	)
+	wrong := invalid.In("filter: Options.")
+	common(wrong, &c, lowest)
+	return c, wrong.Err()
 }
 
 func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
@@ -127,68 +103,36 @@ func (o *RotatingOptions) withDefaults() (RotatingOptions, error) {
 	if o != nil {
 		c = *o
 	}
-	fill(&c.Capacity, defaultCount)
-	fill(&c.Generations, 8)
-	fill(&c.ErrorRate, defaultError)
-	fill(&c.Seed, NewSeed())
-	var window, generations error
-	if c.Window != 0 {
-		window = checkWindow("RotatingOptions", c.Window)
+	c.Generations = cmp.Or(c.Generations, 8)
+	wrong := invalid.In("filter: RotatingOptions.")
+	shared := Options{c.Capacity, c.ErrorRate, c.Seed, c.WhenFull}
+	common(wrong, &shared, minRotating)
+	c.Capacity, c.ErrorRate, c.Seed = shared.Capacity, shared.ErrorRate, shared.Seed
+	if c.Window != 0 && (c.Window < minWindow || c.Window > maxWindow) {
+		wrong.Add("Window: %v is not between %v and 100 years", c.Window, minWindow)
 	}
 	switch c.Generations {
 	case 2, 4, 8, 16:
 	default:
-		generations = fmt.Errorf("filter: RotatingOptions.Generations: %d is not 2, 4, 8 or 16", c.Generations)
+		wrong.Add("Generations: %d is not 2, 4, 8 or 16", c.Generations)
 	}
-	return c, invalid(
-		checkCapacity("RotatingOptions", c.Capacity),
-		window,
-		generations,
-		checkErrorRate("RotatingOptions", c.ErrorRate, minRotating),
-		checkWhenFull("RotatingOptions", c.WhenFull),
-	)
+	return c, wrong.Err()
 }
 
-// fill sets a field that has its zero value.
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
+// common sets the defaults of the options that all filters have, and checks them.
+func common(wrong *invalid.List, o *Options, lowest float64) {
+	o.Capacity = cmp.Or(o.Capacity, defaultCount)
+	o.ErrorRate = cmp.Or(o.ErrorRate, defaultError)
+	if o.Seed == (Seed{}) {
+		rand.Read(o.Seed[:]) // never fails: crypto/rand ends the process instead
 	}
-}
-
-// invalid joins the errors of fields into one error.
-func invalid(fields ...error) error {
-	if err := errors.Join(fields...); err != nil {
-		return fmt.Errorf("%w: %w", semel.ErrInvalidRequest, err)
+	if o.Capacity < 1 || o.Capacity > maxCapacity {
+		wrong.Add("Capacity: %d is not between 1 and 2^36", o.Capacity)
 	}
-	return nil
-}
-
-func checkCapacity(of string, n int) error {
-	if n < 1 || n > maxCapacity {
-		return fmt.Errorf("filter: %s.Capacity: %d is not between 1 and 2^36", of, n)
+	if !(o.ErrorRate >= lowest && o.ErrorRate <= maxError) {
+		wrong.Add("ErrorRate: %g is not between %g and %g", o.ErrorRate, lowest, maxError)
 	}
-	return nil
-}
-
-func checkErrorRate(of string, p, lowest float64) error {
-	if math.IsNaN(p) || p < lowest || p > maxError {
-		return fmt.Errorf("filter: %s.ErrorRate: %g is not between %g and %g", of, p, lowest, maxError)
+	if o.WhenFull > Report {
+		wrong.Add("WhenFull: %d is neither Refuse nor Report", o.WhenFull)
 	}
-	return nil
-}
-
-func checkWhenFull(of string, w WhenFull) error {
-	if w > Report {
-		return fmt.Errorf("filter: %s.WhenFull: %d is neither Refuse nor Report", of, w)
-	}
-	return nil
-}
-
-func checkWindow(of string, w time.Duration) error {
-	if w < minWindow || w > maxWindow {
-		return fmt.Errorf("filter: %s.Window: %v is not between %v and 100 years", of, w, minWindow)
-	}
-	return nil
 }

@@ -1,25 +1,15 @@
 package observe
 
 import (
+	"slices"
+
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
 
 // All returns an observer that passes each event to these observers, in their
 // order.
-func All(observers ...pipeline.Observer) pipeline.Observer {
-	a := all(append([]pipeline.Observer(nil), observers...))
-	many := make([]semel.ManyObserver, 0, len(a))
-	for _, o := range a {
-		if m, ok := o.(semel.ManyObserver); ok {
-			many = append(many, m)
-		}
-	}
-	if len(many) < len(a) {
-		return a // an observer needs the keys
-	}
-	return allMany{a, many}
-}
+func All(observers ...pipeline.Observer) pipeline.Observer { return all(slices.Clone(observers)) }
 
 type all []pipeline.Observer
 
@@ -34,18 +24,5 @@ func (a all) Observe(e semel.Event) {
 func (a all) ObservePipeline(e pipeline.Event) {
 	for _, o := range a {
 		o.ObservePipeline(e)
-	}
-}
-
-// allMany is used if all observers accept equal events together.
-type allMany struct {
-	all
-	many []semel.ManyObserver
-}
-
-// ObserveMany implements semel.ManyObserver.
-func (a allMany) ObserveMany(e semel.Event, n int) {
-	for _, o := range a.many {
-		o.ObserveMany(e, n)
 	}
 }

@@ -124,17 +124,6 @@ func (l *Log) Observe(e semel.Event) {
 	}
 }
 
-// ObserveMany implements semel.ManyObserver. It writes nothing.
-func (l *Log) ObserveMany(e semel.Event, n int) {
-	switch e.Kind {
-	case semel.EventDecided, semel.EventCompleted:
-	default:
-		for range n {
-			l.Observe(e)
-		}
-	}
-}
-
 // ObservePipeline implements pipeline.Observer.
 func (l *Log) ObservePipeline(e pipeline.Event) {
 	level, reason := slog.LevelDebug, e.Reason

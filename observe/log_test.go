@@ -151,32 +151,24 @@ func TestLogOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// counts is an observer that counts equal events in one call.
+// counts is an observer that counts events and their keys.
 type counts struct{ calls, events int }
 
-func (c *counts) ObservePipeline(pipeline.Event)      {}
-func (c *counts) Observe(e semel.Event)               { c.ObserveMany(e, 1) }
-func (c *counts) ObserveMany(_ semel.Event, many int) { c.calls, c.events = c.calls+1, c.events+many }
+func (c *counts) ObservePipeline(pipeline.Event) {}
+func (c *counts) Observe(e semel.Event)          { c.calls, c.events = c.calls+1, c.events+max(e.Count, 1) }
 
-func TestAllTellAtOnceWhereEachTakesIt(t *testing.T) {
+func TestAllPassOnEventsOfManyKeys(t *testing.T) {
 	t.Parallel()
 	one, two := &counts{}, &counts{}
 	log, _ := newLog(t, slog.LevelInfo, nil)
 	defer log.Close()
-	many, ok := observe.All(one, log, two).(semel.ManyObserver)
-	if !ok {
-		t.Fatal("all take it, and together they do not")
-	}
-	many.ObserveMany(semel.Event{Kind: semel.EventCompleted}, 7)
-	many.Observe(semel.Event{Kind: semel.EventCompleted})
+	all := observe.All(one, log, two)
+	all.Observe(semel.Event{Kind: semel.EventCompleted, Count: 7})
+	all.Observe(semel.Event{Kind: semel.EventCompleted})
 	for _, c := range []*counts{one, two} {
 		if c.calls != 2 || c.events != 8 {
 			t.Errorf("%d calls with %d events, want 2 with 8", c.calls, c.events)
 		}
-	}
-	single := struct{ pipeline.Observer }{one}
-	if _, ok := observe.All(single, two).(semel.ManyObserver); ok {
-		t.Error("one wants each event, and together they do not")
 	}
 }
 

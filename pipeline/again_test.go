@@ -19,8 +19,8 @@ func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A file that was rotated begins at offset 0 again, and so does a topic
-		// that was made anew.
+		// A rotated file starts at offset 0 again. So does a topic that was created
+		// again.
 		for _, body := range []string{"first, without a key", "second, without a key", "second, without a key"} {
 			r := newRig(t)
 			r.letters, r.opts.DeadLetters = letters, letters
@@ -42,8 +42,8 @@ func TestAnotherMessageAtThePlaceOfOneThatIsParkedIsNotTakenForIt(t *testing.T) 
 	})
 }
 
-// unitSession commits a batch as a whole, and none of it if a key is held
-// elsewhere, as a session does whose keys and effects are one transaction.
+// unitSession commits a whole batch, or nothing if another holder has a key. A session
+// whose keys and effects are one transaction does the same.
 type unitSession struct {
 	mu    sync.Mutex
 	free  time.Time // until when the key "held" is in flight
@@ -55,7 +55,7 @@ func (s *unitSession) Process(_ context.Context, items []*pipeline.Item) {
 	defer s.mu.Unlock()
 	s.calls++
 	held := -1
-	if time.Now().Before(s.free) && s.calls < 10_000 { // then it spins, and no time would pass in the bubble
+	if time.Now().Before(s.free) && s.calls < 10_000 { // more calls mean a busy loop, in which no time passes in the bubble
 		held = slices.IndexFunc(items, func(it *pipeline.Item) bool { return it.Call.Key.ID == "held" })
 	}
 	for i, it := range items {

@@ -12,8 +12,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// worldAhead is a session that has the effects of a world, each batch some time
-// after it was begun. It may lose a batch then, and with it what was begun behind.
+// worldAhead is a PipelinedSession with the effects of a world. A batch has its effects
+// some time after Begin. The session may lose a batch instead, together with the batches
+// behind it.
 type worldAhead struct{ *world }
 
 func (s worldAhead) Traits() pipeline.SinkTraits {
@@ -36,7 +37,7 @@ type aheadFlight struct {
 	world *world
 	items []*pipeline.Item
 	after *aheadFlight
-	bad   bool // an item comes again
+	bad   bool // an item failed
 	lost  bool
 	until time.Time
 }
@@ -92,8 +93,8 @@ func (f *aheadFlight) Wait() {
 	}
 }
 
-// TestWhatWasBegunHoldsItsPartition: a partition is closed while batches of it are begun. It
-// is given up when the last of them has landed, and nothing more of it is begun.
+// TestWhatWasBegunHoldsItsPartition closes a partition while it has pending batches.
+// Close returns after the last of them, and no further batch of it starts.
 func TestWhatWasBegunHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,8 +137,8 @@ func TestWhatWasBegunHoldsItsPartition(t *testing.T) {
 	})
 }
 
-// TestOthersComeInBetweenWhatIsBegun: a partition that has always more does not keep the
-// only worker from what has waited for its time.
+// TestOthersComeInBetweenWhatIsBegun: a partition that always has more messages does not
+// keep the only worker from an item whose next try is due.
 func TestOthersComeInBetweenWhatIsBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestOthersComeInBetweenWhatIsBegun(t *testing.T) {
 	})
 }
 
-// holding is a slow session in which the key "held" is in flight once.
+// holding is a slow session for which the key "held" is in flight once.
 type holding struct {
 	slow
 	began time.Time
@@ -189,13 +190,13 @@ func (s *holding) Begin(_ context.Context, items []*pipeline.Item, _ pipeline.Ba
 	return holdingFlight(time.Now().Add(5 * time.Millisecond))
 }
 
-// holdingFlight is when a batch of a holding lands.
+// holdingFlight is the time when a batch of a holding is durable.
 type holdingFlight time.Time
 
 func (f holdingFlight) Done() bool { return !time.Now().Before(time.Time(f)) }
 func (f holdingFlight) Wait()      { nap(context.Background(), time.Until(time.Time(f))) }
 
-// slow is a session each of whose batches takes a second to wait for.
+// slow is a session whose batches take a second each.
 type slow struct{ begun int }
 
 type slowFlight struct{}

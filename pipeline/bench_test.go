@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// givingSource gives messages that were made beforehand, a batch at a time.
+// givingSource returns prepared messages, a batch at a time.
 type givingSource struct {
 	partitions []*pipeline.Partition
 	left       int
@@ -51,8 +51,8 @@ func (noSink) Deliver(context.Context, []*pipeline.Item) {}
 func (noSink) Traits() pipeline.SinkTraits               { return pipeline.SinkTraits{Parallel: 2, Ordered: true} }
 func (noSink) Close(context.Context) error               { return nil }
 
-// BenchmarkTwoPhase measures messages of 40 bytes through a pipeline of two
-// phases whose sink does nothing, with a fifth of duplicates.
+// BenchmarkTwoPhase measures a two-phase pipeline whose sink does nothing. Messages
+// have 40 bytes, and a fifth of them are duplicates.
 func BenchmarkTwoPhase(b *testing.B) {
 	store, err := memstore.New(nil)
 	if err != nil {

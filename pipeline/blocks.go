@@ -6,35 +6,36 @@ import (
 	"sync/atomic"
 )
 
-// Blocks makes items for a source, many in one piece of memory. It uses the memory
-// again once the runner is done with all of them, so that a source that reads much
-// leaves little to the garbage collector. Only the owner of such an item may look at
-// it. The zero value is ready, and safe for concurrent use.
+// Blocks allocates items for a source, many in one block. It reuses a block when the
+// runner needs none of its items any longer. A source that reads fast then leaves
+// little to the garbage collector. Only the owner of such an item may read it. The
+// zero value is ready to use, and safe for concurrent use.
 type Blocks struct {
 	mu     sync.Mutex
 	idle   []*block // all clear
-	items  int      // in them
-	memory [][]byte // of messages, to be used again
+	items  int      // the number of items in idle
+	memory [][]byte // idle memory for messages
 }
 
-// idleItems is how many items wait to be used again, or one piece that has more:
-// about what is under way.
-const idleItems = 1 << 15
+const (
+	// maxIdleItems limits the items of all idle blocks, to about as many as are in
+	// progress. One larger block may be idle alone.
+	maxIdleItems = 1 << 15
+	// maxIdleMemory limits the number of idle pieces of memory for messages.
+	maxIdleMemory = 32
+)
 
-// idleMemory is how many pieces of memory of messages wait to be used again.
-const idleMemory = 32
-
-// block is one piece of memory.
+// block is a number of items that were allocated together.
 type block struct {
 	of     *Blocks
 	items  []Item
-	left   atomic.Int64 // items that the runner is not done with
-	memory []byte       // that their messages lie in, or nil
+	left   atomic.Int64 // the number of items that the runner still needs
+	memory []byte       // has the bytes of their messages; may be nil
 }
 
-// Items returns n zero items. Their memory is not used again if the runner never gets
-// one of them, or forgets one because its partition is closed while the session holds
-// something for it.
+// Items returns n zero items. Their block is not reused if the runner does not get all
+// of them. Nor is it reused if the runner drops an item of a closed partition for which
+// the session holds something.
 func (b *Blocks) Items(n int) []Item {
 	k := b.take(n)
 	if k == nil { // with room for a few more, because n varies
@@ -45,9 +46,9 @@ func (b *Blocks) Items(n int) []Item {
 	return k.items[:n]
 }
 
-// ItemsIn is Items for messages that lie in memory that Memory has returned. That
-// memory is used again like the items. It is for a source that knows its session: the
-// session must not look at a message when its item is settled.
+// ItemsIn is Items for messages whose bytes are in memory that Memory has returned, or
+// nil. The memory is reused together with the items. A source may use it only if its
+// session does not read a message after its item is settled.
 func (b *Blocks) ItemsIn(memory []byte, n int) []Item {
 	items := b.Items(n)
 	if n > 0 {
@@ -69,50 +70,50 @@ func (b *Blocks) Memory(n int) []byte {
 	return make([]byte, n)
 }
 
-// take returns an idle block for n items, or nil. It is not more than twice as
-// large: an item that stays under way keeps its whole block.
+// take returns an idle block for n items, or nil. The block is not more than twice as
+// large, because one item that stays in progress keeps its whole block.
 func (b *Blocks) take(n int) *block {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := len(b.idle) - 1; i >= 0; i-- {
 		if k := b.idle[i]; n <= len(k.items) && len(k.items) <= 2*n {
-			b.out(i)
+			b.remove(i)
 			return k
 		}
 	}
 	return nil
 }
 
-// out takes a block out of those that are idle.
-func (b *Blocks) out(i int) {
+// remove removes an idle block.
+func (b *Blocks) remove(i int) {
 	b.items -= len(b.idle[i].items)
 	b.idle = slices.Delete(b.idle, i, i+1)
 }
 
-// spent notes that an item of the block is not used any more, and reports whether it
-// was the last one.
-func (k *block) spent() bool { return k.left.Add(-1) == 0 }
+// release notes that the runner no longer needs an item of the block. It reports
+// whether that was the last one.
+func (k *block) release() bool { return k.left.Add(-1) == 0 }
 
-// reuse makes a block idle whose items are all spent.
+// reuse makes a block idle after all its items were released.
 func (k *block) reuse() {
-	k.clear() // what waits must hold nothing
+	k.clear() // an idle block must keep nothing alive
 	b := k.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if k.memory != nil {
-		if len(b.memory) == idleMemory {
+		if len(b.memory) == maxIdleMemory {
 			b.memory = slices.Delete(b.memory, 0, 1)
 		}
 		b.memory, k.memory = append(b.memory, k.memory), nil
 	}
-	for len(b.idle) > 0 && b.items+len(k.items) > idleItems { // the oldest may be of a size that no source asks for
-		b.out(0)
+	for len(b.idle) > 0 && b.items+len(k.items) > maxIdleItems { // no source may need the size of the oldest
+		b.remove(0)
 	}
 	b.idle = append(b.idle, k)
 	b.items += len(k.items)
 }
 
-// clear leaves nothing in the items but their block.
+// clear resets the items, except for their block.
 func (k *block) clear() {
 	for i := range k.items {
 		k.items[i] = Item{block: k}

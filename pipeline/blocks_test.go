@@ -11,7 +11,7 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 	var b Blocks
 	spend := func(items []Item) {
 		for i := range items {
-			if items[i].block.spent() {
+			if items[i].block.release() {
 				items[i].block.reuse()
 				return
 			}
@@ -46,24 +46,24 @@ func TestBlocksAreUsedAgainWhenAllTheirItemsAreSpent(t *testing.T) {
 	}
 	spend(again)
 	var many [][]Item
-	for range 2 * idleItems / 1000 { // more than are kept
+	for range 2 * maxIdleItems / 1000 { // more than stay idle
 		many = append(many, b.Items(1000))
 	}
 	for _, items := range many {
 		spend(items)
 	}
-	if b.items > idleItems || b.items < idleItems*9/10 {
-		t.Errorf("%d items wait, want about %d", b.items, idleItems)
+	if b.items > maxIdleItems || b.items < maxIdleItems*9/10 {
+		t.Errorf("%d items wait, want about %d", b.items, maxIdleItems)
 	}
-	spend(b.Items(2 * idleItems))
-	if len(b.idle) != 1 || b.items < 2*idleItems {
+	spend(b.Items(2 * maxIdleItems))
+	if len(b.idle) != 1 || b.items < 2*maxIdleItems {
 		t.Errorf("%d blocks of %d items wait, want the large one alone", len(b.idle), b.items)
 	}
 }
 
-// TestWhatASessionAbandonsIsNotUsedAgain: two items of a group of which a worker
-// has the first, and their partition is closed. The second goes to the session if that
-// holds something for it, and leaves its chain with the first.
+// TestWhatASessionAbandonsIsNotUsedAgain closes the partition of two items of a group
+// while a worker has the first one. The second item goes to the session if the session
+// holds something for it. It leaves its chain together with the first.
 func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		var b Blocks
@@ -81,16 +81,16 @@ func TestWhatASessionAbandonsIsNotUsedAgain(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := partition.Close(ended); err == nil {
-			t.Fatal("the partition waited for nobody")
+			t.Fatal("Close did not wait for the worker")
 		}
 		s.forget()
-		for _, it := range s.orphaned() {
-			it.Held = nil // as Abandon begins, and then looks at more of the item
+		for _, it := range s.orphans {
+			it.Held = nil // Abandon does this first, and then reads more of the item
 		}
 		batch[0].done = true
 		s.settle(batch)
 		if idle := len(b.idle) > 0; idle == held {
-			t.Errorf("held %v: the block is to be used again: %v", held, idle)
+			t.Errorf("held %v: the block is reused: %v", held, idle)
 		}
 	}
 }

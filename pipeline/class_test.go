@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestEachErrorOfATwoPhaseSessionHasItsClass makes each error happen that a
-// session documents for its items.
+// TestEachErrorOfATwoPhaseSessionHasItsClass causes each error that Session documents
+// for its items.
 func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("the target refuses")
@@ -115,7 +115,8 @@ func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 						return semel.Result{}, nil
 					}
 					return semel.Result{}, c.deliver(r, ctx)
-				}, nil)
+				})
+
 				session, err := pipeline.NewTwoPhase(r.store, sink, &r.phases)
 				if err != nil {
 					t.Fatal(err)

@@ -16,12 +16,13 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/vfs"
 )
 
 // DeadLetterDir is a DeadLetterStore in a directory. It has a directory for each
-// pipeline, with a JSON file for each message. A file beside that with the ending
-// .redrive says that the message is queued. The file audit.jsonl says how messages
-// were settled. Processes of one machine may share the directory.
+// pipeline, with a JSON file for each message. A file of the same name that ends in
+// .redrive marks a queued message. The file audit.jsonl records how messages were
+// settled. Processes of one machine may share the directory.
 type DeadLetterDir struct{ dir string }
 
 var _ DeadLetterStore = (*DeadLetterDir)(nil)
@@ -32,11 +33,11 @@ const (
 	redriveEnding = ".redrive"
 )
 
-// AuditName is the file in a DeadLetterDir that says who took out what.
+// AuditName is the name of the audit log in a DeadLetterDir.
 const AuditName = "audit.jsonl"
 
 // OpenDeadLetterDir returns the dead-letter store in a directory. It creates the
-// directory if there is none.
+// directory if it does not exist.
 func OpenDeadLetterDir(dir string) (*DeadLetterDir, error) {
 	if dir == "" {
 		return nil, fmt.Errorf("pipeline: open the dead-letter store: no directory is named: %w", semel.ErrInvalidRequest)
@@ -56,7 +57,7 @@ func (l *DeadLetterDir) Park(_ context.Context, list []Parked) error {
 	for i := range list {
 		p := &list[i]
 		p.Queued = false
-		dir, err := l.of(p.Pipeline)
+		dir, err := l.dirOf(p.Pipeline)
 		if err != nil {
 			return err
 		}
@@ -68,34 +69,45 @@ func (l *DeadLetterDir) Park(_ context.Context, list []Parked) error {
 		if err := writeFile(name, append(data, '\n')); err != nil {
 			return fmt.Errorf("park %s: %w", p.ID, err)
 		}
-		if err := os.Remove(filepath.Join(dir, p.ID+redriveEnding)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := remove(markOf(name)); err != nil {
 			return fmt.Errorf("park %s: %w", p.ID, err)
 		}
 		dirs[dir] = true
 	}
 	for dir := range dirs {
-		if err := syncDir(dir); err != nil {
+		if err := (vfs.OS{}).SyncDir(dir); err != nil {
 			return fmt.Errorf("park: %w", err)
 		}
 	}
 	return nil
 }
 
-// of returns the directory of a pipeline and makes it if there is none.
-func (l *DeadLetterDir) of(pipeline string) (string, error) {
+// dirOf returns the directory of a pipeline and creates it if it does not exist.
+func (l *DeadLetterDir) dirOf(pipeline string) (string, error) {
 	if pipeline == "" || pipeline != filepath.Base(pipeline) || strings.HasPrefix(pipeline, ".") {
-		return "", fmt.Errorf("park: %q is no name for a pipeline that keeps its messages in a directory", pipeline)
+		return "", fmt.Errorf("park: the pipeline name %q cannot be the name of a directory", pipeline)
 	}
 	dir := filepath.Join(l.dir, pipeline)
 	if err := os.Mkdir(dir, 0o700); err == nil {
-		return dir, syncDir(l.dir)
+		return dir, vfs.OS{}.SyncDir(l.dir)
 	} else if !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
 	return dir, nil
 }
 
-// writeFile writes a whole file durably, or leaves what was there.
+// markOf returns the name of the file that marks a message as queued.
+func markOf(name string) string { return strings.TrimSuffix(name, parkedEnding) + redriveEnding }
+
+// remove removes a file if it exists.
+func remove(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// writeFile writes a whole file durably. After an error the old content is there.
 func writeFile(name string, data []byte) (err error) {
 	file, err := os.CreateTemp(filepath.Dir(name), ".new-*")
 	if err != nil {
@@ -103,39 +115,40 @@ func writeFile(name string, data []byte) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(file.Name()) // it is of no use, and the error says more
+			_ = os.Remove(file.Name()) // best effort: nothing reads this file
 		}
 	}()
-	_, err = file.Write(data)
-	if err == nil {
+	if _, err = file.Write(data); err == nil {
 		err = file.Sync()
 	}
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
 	return os.Rename(file.Name(), name)
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if e := d.Close(); err == nil {
-		err = e
-	}
-	return err
-}
-
-// Parked implements DeadLetterStore.
+// List implements DeadLetters.
 func (l *DeadLetterDir) List(ctx context.Context, pipeline string, fn func(*Parked) bool) error {
-	list, unreadable, err := l.list(ctx, pipeline)
+	files, err := l.files(pipeline)
 	if err != nil {
-		return err
+		return fmt.Errorf("list the parked messages: %w", err)
+	}
+	var list []*Parked
+	var unreadable []error
+	for _, name := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p, err := readParked(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // another process settled it
+		case errors.Is(err, ErrUnreadable):
+			unreadable = append(unreadable, err)
+		case err != nil:
+			return err
+		default:
+			list = append(list, p)
+		}
 	}
 	slices.SortFunc(list, func(a, b *Parked) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	for _, p := range list {
@@ -146,8 +159,17 @@ func (l *DeadLetterDir) List(ctx context.Context, pipeline string, fn func(*Park
 	return errors.Join(unreadable...)
 }
 
-// dirs returns the directories of the pipelines. Names are taken as they are,
-// whatever they mean as patterns.
+// Count implements DeadLetterStore.
+func (l *DeadLetterDir) Count(ctx context.Context, pipeline string) (int64, error) {
+	files, err := l.files(pipeline)
+	if err != nil {
+		return 0, fmt.Errorf("count the parked messages: %w", err)
+	}
+	return int64(len(files)), ctx.Err()
+}
+
+// dirs returns the directories of all pipelines. It does not use filepath.Glob,
+// because a name may contain its special characters.
 func (l *DeadLetterDir) dirs() ([]string, error) {
 	entries, err := os.ReadDir(l.dir)
 	var dirs []string
@@ -159,66 +181,27 @@ func (l *DeadLetterDir) dirs() ([]string, error) {
 	return dirs, err
 }
 
-// Count implements DeadLetterStore.
-func (l *DeadLetterDir) Count(ctx context.Context, pipeline string) (n int64, err error) {
+// files returns the files of a pipeline's messages. The name "" stands for all
+// pipelines.
+func (l *DeadLetterDir) files(pipeline string) (files []string, err error) {
 	dirs := []string{filepath.Join(l.dir, pipeline)}
 	if pipeline == "" {
 		if dirs, err = l.dirs(); err != nil {
-			return 0, fmt.Errorf("count what is parked: %w", err)
+			return nil, err
 		}
 	}
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return 0, fmt.Errorf("count what is parked: %w", err)
+			return nil, err
 		}
 		for _, e := range entries {
-			if isParked(e.Name()) {
-				n++
+			if name := e.Name(); !e.IsDir() && strings.HasSuffix(name, parkedEnding) && !strings.HasPrefix(name, ".") {
+				files = append(files, filepath.Join(dir, name))
 			}
 		}
 	}
-	return n, ctx.Err()
-}
-
-func isParked(name string) bool {
-	return strings.HasSuffix(name, parkedEnding) && !strings.HasPrefix(name, ".")
-}
-
-// list reads the messages of a pipeline, or of all, and says which files it
-// cannot read.
-func (l *DeadLetterDir) list(ctx context.Context, pipeline string) (list []*Parked, unreadable []error, err error) {
-	dirs := []string{filepath.Join(l.dir, pipeline)}
-	if pipeline == "" {
-		if dirs, err = l.dirs(); err != nil {
-			return nil, nil, fmt.Errorf("list what is parked: %w", err)
-		}
-	}
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("list what is parked: %w", err)
-		}
-		for _, e := range entries {
-			if err := ctx.Err(); err != nil {
-				return nil, nil, err
-			}
-			if e.IsDir() || !isParked(e.Name()) {
-				continue
-			}
-			p, err := readParked(filepath.Join(dir, e.Name()))
-			switch {
-			case errors.Is(err, fs.ErrNotExist): // another process took it out
-			case errors.Is(err, ErrUnreadable):
-				unreadable = append(unreadable, err)
-			case err != nil:
-				return nil, nil, err
-			default:
-				list = append(list, p)
-			}
-		}
-	}
-	return list, unreadable, nil
+	return files, nil
 }
 
 func readParked(name string) (*Parked, error) {
@@ -232,12 +215,12 @@ func readParked(name string) (*Parked, error) {
 	p := &Parked{}
 	err = json.Unmarshal(data, p)
 	if err == nil && p.ID+parkedEnding != filepath.Base(name) {
-		err = fmt.Errorf("it has the id %q, not that of its name", p.ID)
+		err = fmt.Errorf("its id %q is not its file name", p.ID)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s is damaged or something else: %w: move it out of the directory", ErrUnreadable, name, err)
+		return nil, fmt.Errorf("%w: %s is damaged, or not a parked message: %w: move it out of the directory", ErrUnreadable, name, err)
 	}
-	_, err = os.Stat(strings.TrimSuffix(name, parkedEnding) + redriveEnding)
+	_, err = os.Stat(markOf(name))
 	p.Queued = err == nil
 	return p, nil
 }
@@ -262,17 +245,21 @@ func (l *DeadLetterDir) find(id string) (string, error) {
 	return "", fmt.Errorf("%s: %w", id, ErrNotParked)
 }
 
-// Get implements DeadLetterStore.
+// Get implements DeadLetters.
 func (l *DeadLetterDir) Get(_ context.Context, id string) (*Parked, error) {
-	name, err := l.find(id)
-	if err != nil {
-		return nil, err
-	}
-	p, err := readParked(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", id, ErrNotParked)
-	}
+	_, p, err := l.read(id)
 	return p, err
+}
+
+// read returns a message and its file.
+func (l *DeadLetterDir) read(id string) (name string, p *Parked, err error) {
+	if name, err = l.find(id); err != nil {
+		return "", nil, err
+	}
+	if p, err = readParked(name); errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s: %w", id, ErrNotParked)
+	}
+	return name, p, err
 }
 
 // Queue implements DeadLetterStore.
@@ -282,14 +269,14 @@ func (l *DeadLetterDir) Queue(_ context.Context, ids []string) error {
 		if err != nil {
 			return err
 		}
-		mark := strings.TrimSuffix(name, parkedEnding) + redriveEnding
+		mark := markOf(name)
 		if _, err := os.Stat(mark); err == nil {
-			continue // it keeps its turn
+			continue // the first request decides its place in the queue
 		}
-		if err := writeFile(mark, nil); err != nil {
-			return fmt.Errorf("queue %s: %w", id, err)
+		if err = writeFile(mark, nil); err == nil {
+			err = vfs.OS{}.SyncDir(filepath.Dir(mark))
 		}
-		if err := syncDir(filepath.Dir(mark)); err != nil {
+		if err != nil {
 			return fmt.Errorf("queue %s: %w", id, err)
 		}
 	}
@@ -303,7 +290,7 @@ func (l *DeadLetterDir) Queued(ctx context.Context, pipeline string, max int) ([
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what is parked: %w", err)
+		return nil, fmt.Errorf("read the queued messages: %w", err)
 	}
 	type mark struct {
 		name string
@@ -324,7 +311,7 @@ func (l *DeadLetterDir) Queued(ctx context.Context, pipeline string, max int) ([
 			break
 		}
 		p, err := readParked(m.name)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnreadable) { // Parked names what it cannot read
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnreadable) { // List names unreadable files
 			continue
 		}
 		if err != nil {
@@ -335,69 +322,56 @@ func (l *DeadLetterDir) Queued(ctx context.Context, pipeline string, max int) ([
 	return list, ctx.Err()
 }
 
-// Settle implements DeadLetterStore. The audit log has the entry before the message is
-// gone.
+// Settle implements DeadLetters. The audit log has the entry before the message is
+// removed.
 func (l *DeadLetterDir) Settle(_ context.Context, p *Parked, how Settlement) error {
-	name, err := l.find(p.ID)
-	var kept *Parked
-	if err == nil {
-		if kept, err = readParked(name); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%s: %w", p.ID, ErrNotParked)
-		}
-	}
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrNotParked) && how.Delivered:
+	name, kept, err := l.read(p.ID)
+	if errors.Is(err, ErrNotParked) && how.Delivered {
 		if failed := l.audit(p, how); failed != nil {
 			return failed
 		}
-		return err
-	default:
+	}
+	if err != nil {
 		return err
 	}
 	if err := l.audit(kept, how); err != nil {
 		return err
 	}
-	stem := strings.TrimSuffix(name, parkedEnding)
-	for _, file := range []string{name, stem + redriveEnding} {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, file := range []string{name, markOf(name)} {
+		if err := remove(file); err != nil {
 			return fmt.Errorf("remove %s: %w", p.ID, err)
 		}
 	}
-	return syncDir(filepath.Dir(name))
+	return vfs.OS{}.SyncDir(filepath.Dir(name))
 }
 
-// audit appends an entry to the audit log. It blocks until that is durable.
+// audit appends an entry to the audit log. It blocks until the entry is durable.
 func (l *DeadLetterDir) audit(p *Parked, how Settlement) (err error) {
+	defer func() { err = wrap("write the audit log", err) }()
 	line, err := AuditLine(p, how)
 	if err != nil {
 		return err
 	}
 	file, err := os.OpenFile(filepath.Join(l.dir, AuditName), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return err
 	}
-	defer func() {
-		if e := file.Close(); err == nil && e != nil {
-			err = fmt.Errorf("audit: %w", e)
-		}
-	}()
-	if torn, err := endsTorn(file); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	} else if torn {
+	defer func() { err = errors.Join(err, file.Close()) }()
+	torn, err := endsTorn(file)
+	if err != nil {
+		return err
+	}
+	if torn {
 		line = append([]byte{'\n'}, line...)
 	}
 	if _, err := file.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return err
 	}
-	if err := file.Sync(); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	return nil
+	return file.Sync()
 }
 
 // endsTorn reports whether the last line of a file has no line end, because a
-// program died while it wrote it.
+// process died while it wrote the line.
 func endsTorn(file *os.File) (bool, error) {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
@@ -415,7 +389,7 @@ func (l *DeadLetterDir) AuditEnd(context.Context) (int64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("audit: %w", err)
+		return 0, wrap("read the audit log", err)
 	}
 	return info.Size(), nil
 }
@@ -427,19 +401,19 @@ func (l *DeadLetterDir) Settled(ctx context.Context, after int64, fn func(Settle
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return wrap("read the audit log", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read: there is nothing to lose
 	if _, err := file.Seek(after, io.SeekStart); err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return wrap("read the audit log", err)
 	}
 	for lines := bufio.NewReader(file); ctx.Err() == nil; {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what has no line end is being written, or was cut off
+			return nil // the writer has not finished the last line, or died before it had
 		}
 		if err != nil {
-			return fmt.Errorf("audit: %w", err)
+			return wrap("read the audit log", err)
 		}
 		if s, ok := ParseAuditLine(line); ok && !fn(s) {
 			return nil

@@ -39,9 +39,9 @@ func TestWhatAKillLeavesBehindIsNoMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{
-		".new-123":    `{"id":"2"`,     // killed while it parked
-		"3.redrive":   "",              // killed while it took 3 out
-		".new-7.json": `{"pipeline":"`, // nobody's
+		".new-123":    `{"id":"2"`,     // the process was killed in Park
+		"3.redrive":   "",              // the process was killed in Settle
+		".new-7.json": `{"pipeline":"`, // an unfinished file
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "p", name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestAFileThatIsNoMessageHidesNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, "p", "backup.json"), 0o700); err != nil { // not even a file
+	if err := os.Mkdir(filepath.Join(dir, "p", "backup.json"), 0o700); err != nil { // a directory
 		t.Fatal(err)
 	}
 	if err := letters.Queue(t.Context(), []string{"junk", "1"}); err != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Reason says why a message is parked or dropped, or why a pipeline stops at it. A
-// dead-letter store that others write to may have messages with other reasons, or
-// without one.
+// Reason says why a message is parked or dropped, or why a pipeline stops at it. If other
+// programs write to a dead-letter store, its messages may have other reasons, or none.
 type Reason string
 
 const (
@@ -24,15 +23,15 @@ const (
 	ReasonLate Reason = "late"
 	// ReasonMismatch: the key was used with another payload.
 	ReasonMismatch Reason = "mismatch"
-	// ReasonUnknown: the key is unknown, so that a person must resolve it.
+	// ReasonUnknown: the key is unknown, and a person must resolve it.
 	ReasonUnknown Reason = "unknown"
 	// ReasonKeyMissing: the message has no key.
 	ReasonKeyMissing Reason = "key-missing"
 	// ReasonKeyInvalid: the message's key cannot be read, or is refused.
 	ReasonKeyInvalid Reason = "key-invalid"
 
-	// alreadyParked is the reason of a message that came again although it is
-	// parked: it is settled.
+	// alreadyParked is the reason of a message that came again after it was parked. It
+	// is settled.
 	alreadyParked Reason = "parked before"
 )
 
@@ -41,109 +40,108 @@ func Reasons() []Reason {
 	return []Reason{ReasonAttempts, ReasonPermanent, ReasonLate, ReasonMismatch, ReasonUnknown, ReasonKeyMissing, ReasonKeyInvalid}
 }
 
-// Parked is a message that was parked.
+// Parked is a parked message.
 type Parked struct {
-	// ID names it within its dead-letter store. It is made from the pipeline, the key,
-	// the message's origin and its body, so that a message that is parked twice is
-	// there once.
+	// ID is unique in the dead-letter store. It is made from the pipeline, the key, and
+	// the message's origin and content. A message that is parked twice is stored once.
 	ID       string
 	Pipeline string
 	Key      semel.Key
-	// Reason says why, and Error is the last error.
+	// Reason says why the message was parked. Error is its last error.
 	Reason Reason
 	Error  string
-	// Attempts counts the deliveries that were begun.
+	// Attempts counts the deliveries, whatever their outcome.
 	Attempts int
-	// Redrives counts how often it was redriven before.
+	// Redrives counts the earlier redrives.
 	Redrives int
-	// At is when it was parked.
+	// At is the time when the message was parked.
 	At time.Time
-	// Queued: it is to be redriven.
+	// Queued: the message waits for a redrive.
 	Queued bool
-	// Message is the original, with its headers and origin.
+	// Message is the original message, with its headers and origin.
 	Message semel.Message
 }
 
-// ErrNotParked: there is no such message in the dead-letter store.
+// ErrNotParked: the dead-letter store does not have the message.
 var ErrNotParked = errors.New("not parked")
 
-// ErrUnreadable: an entry of a dead-letter store cannot be read, or is no message.
-// All other entries can be read.
-var ErrUnreadable = errors.New("what is parked there cannot be read")
+// ErrUnreadable: an entry of a dead-letter store cannot be read, or is not a parked
+// message. Other entries can be read.
+var ErrUnreadable = errors.New("an entry of the dead-letter store cannot be read")
 
 // Parker parks messages. Many goroutines may call its method.
 type Parker interface {
 	// Park stores messages. It blocks until they are durable. A message replaces the
-	// one with the same ID. Park keeps no reference to bodies and headers when it has
-	// returned, because their memory is used again. A permanent error, see
-	// [semel.Permanent], ends the pipeline; after other errors Park is called again.
+	// one with the same ID. The memory of bodies and headers is reused, so Park must
+	// not keep it after it has returned. A permanent error, see [semel.Permanent], stops
+	// the pipeline. After other errors the runner calls Park again.
 	Park(ctx context.Context, list []Parked) error
 }
 
-// DeadLetters are the messages that pipelines have parked, for people who look at
-// them and settle them. The error for a message that is not there wraps ErrNotParked.
+// DeadLetters lets operators read and settle parked messages. If a message is not there,
+// the error wraps ErrNotParked.
 type DeadLetters interface {
 	// List calls fn with the messages of a pipeline, oldest first, until fn returns
-	// false. The name "" lists all pipelines. Entries that cannot be read may be left
-	// out; List then returns an error that wraps ErrUnreadable after all others.
+	// false. The name "" stands for all pipelines. List may leave out entries that it
+	// cannot read. It then returns an error that wraps ErrUnreadable, after the calls
+	// of fn.
 	List(ctx context.Context, pipeline string, fn func(*Parked) bool) error
 	// Get returns one message.
 	Get(ctx context.Context, id string) (*Parked, error)
-	// Settle removes a message and writes to the audit log how it was settled. If
-	// the message is no longer there, the error wraps ErrNotParked. A redrive that
-	// was delivered is written to the log all the same: its effect happened.
+	// Settle removes a message and adds an entry to the audit log. If the message is no
+	// longer there, the error wraps ErrNotParked. For a delivered redrive, Settle adds
+	// the entry even then, because the effect happened.
 	Settle(ctx context.Context, p *Parked, how Settlement) error
-	// Close ends what is open.
+	// Close releases files and connections.
 	Close() error
 }
 
-// DeadLetterStore is a place for dead letters from which a running pipeline redrives
-// them. Several processes may use one at the same time.
+// DeadLetterStore stores parked messages. A running pipeline redrives them from there.
+// Several processes may use it at the same time.
 type DeadLetterStore interface {
 	Parker
 	DeadLetters
-	// Count returns how many messages a pipeline has parked, or all pipelines for
-	// "". It does not read them.
+	// Count returns the number of parked messages of a pipeline. The name "" stands for
+	// all pipelines. Count does not read the messages.
 	Count(ctx context.Context, pipeline string) (int64, error)
-	// Queue asks the process that runs the pipeline to redrive messages.
+	// Queue marks messages for a redrive by the process that runs the pipeline.
 	Queue(ctx context.Context, ids []string) error
-	// Queued returns at most max messages of a pipeline that are to be redriven,
-	// oldest request first. It leaves out what it cannot read.
+	// Queued returns at most max queued messages of a pipeline. The message that was
+	// queued first comes first. Queued leaves out messages that it cannot read.
 	Queued(ctx context.Context, pipeline string, max int) ([]*Parked, error)
 	// AuditEnd returns the position behind the last entry of the audit log.
 	AuditEnd(ctx context.Context) (int64, error)
-	// Settled reads the entries of the audit log behind a position, in their
-	// order, until fn returns false. An entry that is written while AuditEnd runs
-	// may be missing.
+	// Settled calls fn with the entries of the audit log behind a position, in order,
+	// until fn returns false. It may miss an entry that was written while AuditEnd ran.
 	Settled(ctx context.Context, after int64, fn func(Settlement) bool) error
 }
 
 // Settlement says how a message left its dead-letter store. It is an entry of the
 // audit log.
 type Settlement struct {
-	// ID is the message's. The dead-letter store sets it.
+	// ID is the message's ID. The dead-letter store sets it.
 	ID string `json:"id"`
 	// How is HowRedriven, HowSkipped or HowDone.
 	How string `json:"how"`
-	// Delivered reports that the redrive delivered the message. A redrive of a
-	// DeadLetterStore that did not deliver it found a duplicate.
+	// Delivered: the redrive delivered the message. If it did not, the message was a
+	// duplicate.
 	Delivered bool `json:"delivered,omitempty"`
-	// Actor names who settled the message, and Reason says why.
+	// Actor names the person or process that settled the message. Reason says why.
 	Actor  string `json:"actor"`
 	Reason string `json:"reason"`
 }
 
-// The ways in which a message is settled.
+// The values of Settlement.How.
 const (
-	// HowRedriven: a pipeline processed it again.
+	// HowRedriven: a pipeline processed the message again.
 	HowRedriven = "redriven"
-	// HowSkipped: an operator gave it up.
+	// HowSkipped: an operator gave up the message.
 	HowSkipped = "skipped"
-	// HowDone: an operator marked its key done.
+	// HowDone: an operator marked the key as done.
 	HowDone = "done"
 )
 
-// auditLine is an entry of the audit log as it is stored.
+// auditLine is a stored entry of the audit log.
 type auditLine struct {
 	At       time.Time `json:"at"`
 	Verb     string    `json:"verb"`
@@ -154,12 +152,12 @@ type auditLine struct {
 	ParkedFor string `json:"parked_for"`
 }
 
-// auditVerb marks the entries of a dead-letter store in an audit log that also has
-// others.
+// auditVerb marks the entries of a dead-letter store. The same audit log may have
+// other entries.
 const auditVerb = "parked"
 
-// AuditLine returns the line of JSON that a dead-letter store writes when a message is
-// settled.
+// AuditLine returns the line of JSON that a dead-letter store adds to its audit log when
+// a message is settled.
 func AuditLine(p *Parked, how Settlement) ([]byte, error) {
 	how.ID = p.ID
 	return json.Marshal(auditLine{
@@ -168,8 +166,8 @@ func AuditLine(p *Parked, how Settlement) ([]byte, error) {
 	})
 }
 
-// ParseAuditLine is the reverse of AuditLine. It reports false for a line that is
-// damaged or something else.
+// ParseAuditLine is the reverse of AuditLine. It reports false if the line is damaged or
+// is not such an entry.
 func ParseAuditLine(line []byte) (Settlement, bool) {
 	var l auditLine
 	if err := json.Unmarshal(line, &l); err != nil || l.Verb != auditVerb {
@@ -178,8 +176,8 @@ func ParseAuditLine(line []byte) (Settlement, bool) {
 	return l.Settlement, true
 }
 
-// parkedJSON is Parked as it is kept: bytes in base64, with the text beside
-// them for people where it is text.
+// parkedJSON is the stored form of Parked. It has bytes in base64. Bytes that are valid
+// UTF-8 are there as text too, for people.
 type parkedJSON struct {
 	ID       string    `json:"id"`
 	Pipeline string    `json:"pipeline"`
@@ -197,14 +195,14 @@ type parkedJSON struct {
 
 type msgJSON struct {
 	ID        string       `json:"id,omitempty"`
-	IDBytes   []byte       `json:"id_bytes,omitempty"` // if it is no text
-	RecordKey *[]byte      `json:"record_key"`         // null is none
+	IDBytes   []byte       `json:"id_bytes,omitempty"` // if it is not valid UTF-8
+	RecordKey []byte       `json:"record_key"`         // null if there is none
 	Headers   []headerJSON `json:"headers,omitempty"`
-	Body      *[]byte      `json:"body"`
+	Body      []byte       `json:"body"`
 	Text      *string      `json:"text,omitempty"` // for people
 	Time      *time.Time   `json:"time,omitempty"`
 	Source    string       `json:"source,omitempty"`
-	SrcBytes  []byte       `json:"source_bytes,omitempty"` // likewise
+	SrcBytes  []byte       `json:"source_bytes,omitempty"` // if it is not valid UTF-8
 	Partition int32        `json:"partition,omitempty"`
 	Offset    int64        `json:"offset,omitempty"`
 	Delivery  int          `json:"delivery,omitempty"`
@@ -212,20 +210,19 @@ type msgJSON struct {
 
 type headerJSON struct {
 	Name  []byte  `json:"name_bytes"`
-	Value *[]byte `json:"value_bytes"`
+	Value []byte  `json:"value_bytes"`
 	Text  *string `json:"text,omitempty"`
 	Label *string `json:"name,omitempty"`
 }
 
-// MarshalJSON implements json.Marshaler. Nothing is lost: bytes are kept as
-// base64, and shown as text beside it if they are text.
+// MarshalJSON implements json.Marshaler. UnmarshalJSON restores every byte.
 func (p *Parked) MarshalJSON() ([]byte, error) {
 	m := &p.Message
 	j := parkedJSON{
 		ID: p.ID, Pipeline: p.Pipeline, Scope: p.Key.Scope, Key: readable([]byte(p.Key.ID)), KeyBytes: []byte(p.Key.ID),
 		Reason: string(p.Reason), Error: p.Error, Attempts: p.Attempts, Redrives: p.Redrives, At: p.At.UTC(), Queued: p.Queued,
 		Message: msgJSON{
-			ID: m.ID, RecordKey: orNull(m.RecordKey), Body: orNull(m.Body), Text: readable(m.Body),
+			ID: m.ID, RecordKey: m.RecordKey, Body: m.Body, Text: readable(m.Body),
 			Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset, Delivery: m.Origin.Delivery,
 		},
 	}
@@ -239,7 +236,7 @@ func (p *Parked) MarshalJSON() ([]byte, error) {
 		j.Message.Time = &m.Time
 	}
 	for _, h := range m.Headers {
-		j.Message.Headers = append(j.Message.Headers, headerJSON{[]byte(h.Name), orNull(h.Value), readable(h.Value), readable([]byte(h.Name))})
+		j.Message.Headers = append(j.Message.Headers, headerJSON{[]byte(h.Name), h.Value, readable(h.Value), readable([]byte(h.Name))})
 	}
 	return json.Marshal(&j)
 }
@@ -254,7 +251,7 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 		ID: j.ID, Pipeline: j.Pipeline, Key: semel.Key{Scope: j.Scope, ID: string(j.KeyBytes)},
 		Reason: Reason(j.Reason), Error: j.Error, Attempts: j.Attempts, Redrives: j.Redrives, At: j.At, Queued: j.Queued,
 		Message: semel.Message{
-			ID: j.Message.ID, RecordKey: orNil(j.Message.RecordKey), Body: orNil(j.Message.Body),
+			ID: j.Message.ID, RecordKey: j.Message.RecordKey, Body: j.Message.Body,
 			Origin: semel.Origin{Source: j.Message.Source, Partition: j.Message.Partition, Offset: j.Message.Offset, Delivery: j.Message.Delivery},
 		},
 	}
@@ -268,7 +265,7 @@ func (p *Parked) UnmarshalJSON(data []byte) error {
 		p.Message.Time = *j.Message.Time
 	}
 	for _, h := range j.Message.Headers {
-		p.Message.Headers = append(p.Message.Headers, semel.Header{Name: string(h.Name), Value: orNil(h.Value)})
+		p.Message.Headers = append(p.Message.Headers, semel.Header{Name: string(h.Name), Value: h.Value})
 	}
 	return nil
 }
@@ -279,21 +276,4 @@ func readable(b []byte) *string {
 	}
 	s := string(b)
 	return &s
-}
-
-func orNull(b []byte) *[]byte {
-	if b == nil {
-		return nil
-	}
-	return &b
-}
-
-func orNil(b *[]byte) []byte {
-	if b == nil {
-		return nil
-	}
-	if *b == nil {
-		return []byte{}
-	}
-	return *b
 }

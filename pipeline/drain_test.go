@@ -26,7 +26,7 @@ func TestADrainFinishesWhatIsUnderWayAndReturnsTheRest(t *testing.T) {
 			return semel.Result{}, nil
 		}
 		r.opts.Failure.From = time.Hour
-		r.add(0, "fails", "") // waits for its next attempt, and its claim is held
+		r.add(0, "fails", "") // waits for its next attempt, with its claim
 		for i := range int64(9) {
 			r.add(i+1, string(rune('a'+i)), "")
 		}
@@ -46,7 +46,7 @@ func TestADrainFinishesWhatIsUnderWayAndReturnsTheRest(t *testing.T) {
 			t.Errorf("%d returned, want 8; closed: %t", r.source.returned, r.source.closed)
 		}
 		if a := r.claim("fails", time.Second); a.Decision != semel.Fresh {
-			t.Errorf("the claim of what was returned: %v, want fresh", a.Decision)
+			t.Errorf("the claim of the returned message: %v, want fresh", a.Decision)
 		}
 	})
 }
@@ -75,7 +75,7 @@ func TestADrainEndsEffectsWhenShutdownIsOver(t *testing.T) {
 		}
 		r.wantAcked(0)
 		r.wantParked(nil)
-		time.Sleep(2 * time.Millisecond) // the lease was ended, not the record
+		time.Sleep(2 * time.Millisecond) // the lease has ended; the record is still there
 		if a := r.claim("a", time.Second); a.Decision != semel.Fresh || a.Claim.Attempt != 2 {
 			t.Errorf("%v, attempt %d: want fresh and 2, as the effect may have happened", a.Decision, a.Claim.Attempt)
 		}
@@ -198,8 +198,8 @@ func TestASinkThatIsDownCostsNoAttempts(t *testing.T) {
 	})
 }
 
-// TestASinkThatIsBackIsUsedSoon: what failed side by side is one failure, and
-// does not double the pause for each.
+// TestASinkThatIsBackIsUsedSoon: concurrent failures count as one, and do not double the
+// pause each.
 func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Second} {
@@ -225,8 +225,8 @@ func TestASinkThatIsBackIsUsedSoon(t *testing.T) {
 	}
 }
 
-// TestASinkOfLittleRoomCostsNoAttempts: it takes a few messages and refuses the
-// rest for a while, which is not the fault of those it refuses.
+// TestASinkOfLittleRoomCostsNoAttempts: a sink takes a few messages and refuses the rest
+// for a while. The refused messages are not the cause.
 func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestASinkOfLittleRoomCostsNoAttempts(t *testing.T) {
 	})
 }
 
-// littleRoom takes one line at a time, as the end of a disk.
+// littleRoom takes one line at a time, like a disk that is nearly full.
 type littleRoom struct{}
 
 func (littleRoom) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 4} }
@@ -270,8 +270,8 @@ func (littleRoom) Deliver(_ context.Context, items []*pipeline.Item) {
 	}
 }
 
-// TestWhatFailsTogetherCostsNoAttempts: a batch that the sink refuses as a whole
-// says nothing of its messages.
+// TestWhatFailsTogetherCostsNoAttempts: if the sink refuses a whole batch, no message of
+// it is the cause.
 func TestWhatFailsTogetherCostsNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -345,12 +345,12 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 		r.wantAcked(4)
 		bad = false
 		if a := r.claim("done meanwhile", time.Minute); a.Decision != semel.Fresh {
-			t.Errorf("the key of what is parked: %v", a.Decision)
+			t.Errorf("the key of the parked message: %v", a.Decision)
 		} else if err := r.store.Store.Complete(ctx, []semel.CompleteRequest{{Key: semel.Key{ID: "done meanwhile"}, Token: a.Claim.Token, Window: time.Hour}}, make([]error, 1)); err != nil {
 			t.Fatal(err)
 		}
-		// The same deliveries again, as after a crash between parking and
-		// acknowledging.
+		// The source delivers the same messages again, as after a crash between
+		// parking and acknowledging.
 		r.source.acked = map[int64]int{}
 		for i, id := range []string{"a", "never"} {
 			r.add(int64(2*i), id, "")
@@ -358,7 +358,7 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wantAcked(2)
 		if n := len(r.delivered); n != 4 {
-			t.Errorf("%d deliveries, want none of what is parked", n)
+			t.Errorf("%d deliveries of parked messages, want none", n)
 		}
 		var ids []string
 		if err := r.letters.List(ctx, "", func(p *pipeline.Parked) bool { ids = append(ids, p.ID); return true }); err != nil {
@@ -370,7 +370,7 @@ func TestRedriveRunsOnlyWhatIsNotDone(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wantParked(map[string]string{"never": "permanent"})
 		if got := r.attempts("done meanwhile"); len(got) != 1 {
-			t.Errorf("what was done meanwhile was delivered %d times", len(got))
+			t.Errorf("the message that an operator marked done was delivered %d times", len(got))
 		}
 		if got := r.attempts("a"); !slices.Equal(got, []int{1, 1}) {
 			t.Errorf("attempts: %v", got)
@@ -441,7 +441,7 @@ func TestADrainDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// noPlace is a parker that can never take some messages.
+// noPlace is a parker that can never park some messages.
 type noPlace struct{ *pipeline.DeadLetterDir }
 
 func (p noPlace) Park(ctx context.Context, list []pipeline.Parked) error {
@@ -472,7 +472,7 @@ func TestWhatCanNeverBePutAsideEndsThePipelineAndStaysWithItsSource(t *testing.T
 			t.Errorf("it ended with %v", err)
 		}
 		if n, _ := r.letters.Count(t.Context(), ""); n != 0 || r.source.acked[1] != 0 {
-			t.Errorf("%d are put aside, and the large one is settled %d times", n, r.source.acked[1])
+			t.Errorf("%d are parked, and the large one is settled %d times", n, r.source.acked[1])
 		}
 	})
 }

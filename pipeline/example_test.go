@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// threeOrders is a source of three messages, of which one is a repetition.
+// threeOrders is a source of three messages. One of them is a duplicate.
 type threeOrders struct{ partition *pipeline.Partition }
 
 func (s *threeOrders) Read(context.Context) ([]*pipeline.Item, error) {
@@ -36,7 +36,7 @@ func (s *threeOrders) Return(context.Context, []*pipeline.Item, time.Duration) e
 func (s *threeOrders) Traits() pipeline.SourceTraits                                 { return pipeline.SourceTraits{} }
 func (s *threeOrders) Close(context.Context) error                                   { return nil }
 
-// A pipeline whose effect is a function in Go.
+// This pipeline calls a Go function for each message.
 func ExampleNewHandler() {
 	store, err := memstore.New(nil)
 	if err != nil {
@@ -50,7 +50,7 @@ func ExampleNewHandler() {
 		fmt.Printf("charge for %s, attempt %d\n", m.Key.ID, m.Attempt)
 		return semel.Result{}, nil
 	}
-	session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(charge, nil), nil)
+	session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(charge), nil)
 	if err != nil {
 		panic(err)
 	}

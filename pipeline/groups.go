@@ -2,17 +2,17 @@ package pipeline
 
 import "iter"
 
-// groups holds the chain of each group that has items under way. It does what a
-// map does, with one look at memory for each of the two that every item costs: to
-// join its chain and to leave it.
+// groups maps each group to the chain of its items in progress. It is a hash table with
+// linear probing, because every item costs two look-ups, and each is one access to
+// memory here.
 type groups struct {
-	// slots is open addressing with linear probing, at most three quarters full.
-	// A slot without a head is empty. Their number is a power of two, or 0.
+	// slots is at most three quarters full. A slot without a head is empty. The number
+	// of slots is a power of two, or 0.
 	slots []chain
 	count int
 }
 
-// chain is the items of a group in their order.
+// chain is a list of the items of a group in their order.
 type chain struct {
 	group      uint64
 	head, tail *entry
@@ -20,11 +20,12 @@ type chain struct {
 
 const leastGroups = 64
 
-// home returns where a group belongs: its lowest bit is always set.
+// home returns the first slot for a group. It leaves out the lowest bit, which is
+// always set.
 func (g *groups) home(group uint64) int { return int(group >> 1 & uint64(len(g.slots)-1)) }
 
-// at returns the chain of a group, or an empty slot for it, of which the caller
-// sets head and tail. It is good until the next call of at or remove.
+// at returns the chain of a group. For a new group, the caller sets head and tail. The
+// chain is valid until the next call of at or remove.
 func (g *groups) at(group uint64) *chain {
 	if 4*(g.count+1) > 3*len(g.slots) {
 		g.grow()
@@ -37,8 +38,7 @@ func (g *groups) at(group uint64) *chain {
 	return c
 }
 
-// find returns the chain of a group, or the empty slot where it would be. There
-// must be slots.
+// find returns the chain of a group, or the empty slot for it. There must be slots.
 func (g *groups) find(group uint64) *chain {
 	for i := g.home(group); ; i = (i + 1) & (len(g.slots) - 1) {
 		if c := &g.slots[i]; c.head == nil || c.group == group {
@@ -50,8 +50,8 @@ func (g *groups) find(group uint64) *chain {
 // touchAhead is the number of entries whose slots are loaded together.
 const touchAhead = 64
 
-// touch loads the slots of entries' groups together. Another processor has written
-// to most of them, so that each would otherwise cost a wait of its own.
+// touch loads the slots of several entries. Another processor has written to most of
+// the slots. Loaded together, they cost one wait instead of one each.
 //
 //go:noinline
 func (g *groups) touch(entries []*entry) (sum uint64) {
@@ -64,7 +64,7 @@ func (g *groups) touch(entries []*entry) (sum uint64) {
 	return sum
 }
 
-// remove empties a slot that find returned; one that is empty stays so.
+// remove empties a slot that find returned. An empty slot stays empty.
 func (g *groups) remove(c *chain) {
 	if c.head == nil {
 		return
@@ -75,7 +75,7 @@ func (g *groups) remove(c *chain) {
 		gap = (gap + 1) & mask
 	}
 	g.count--
-	// What follows moves back, unless it stands between its home and the gap.
+	// The slots behind it move back, unless their home is behind the gap.
 	for next := (gap + 1) & mask; g.slots[next].head != nil; next = (next + 1) & mask {
 		if home := g.home(g.slots[next].group); (next-home)&mask >= (next-gap)&mask {
 			g.slots[gap] = g.slots[next]
@@ -95,7 +95,7 @@ func (g *groups) grow() {
 	}
 }
 
-// all returns the chains, in no order. None may be added or removed during the loop.
+// all returns the chains in any order. The loop must not add or remove a chain.
 func (g *groups) all() iter.Seq[*chain] {
 	return func(yield func(*chain) bool) {
 		for i := range g.slots {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGroupsAreAMap compares the table with a map, over groups of which many
-// have one home, or stand at the table's end.
+// TestGroupsAreAMap compares the table with a map. Many groups share a slot, or are at the
+// end of the table.
 func TestGroupsAreAMap(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -15,9 +15,9 @@ func TestGroupsAreAMap(t *testing.T) {
 	for i := range numbers {
 		switch numbers[i] = rnd.Uint64(); i % 4 {
 		case 1:
-			numbers[i] = numbers[i]<<20 | uint64(rnd.IntN(40)) // crowded homes
+			numbers[i] = numbers[i]<<20 | uint64(rnd.IntN(40)) // many share a slot
 		case 2:
-			numbers[i] |= 0x1fffffff << 1 // around the end of every table
+			numbers[i] |= 0x1fffffff << 1 // at the end of every table
 		}
 		numbers[i] |= 1
 	}

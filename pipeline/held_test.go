@@ -11,8 +11,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// waits is an observer that keeps what it is told of messages that wait for
-// another holder of their key.
+// waits is an observer that keeps the events of messages that wait for another holder of
+// their key.
 type waits struct {
 	mu   sync.Mutex
 	list []pipeline.Event
@@ -39,18 +39,18 @@ func TestWhoWaitsLongForAKeyThatAnotherHoldsIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := newRig(t), &waits{}
 		r.opts.Observer = w
-		another := r.claim("a", 24*time.Hour) // as of one that hangs and whose heartbeat goes on
+		another := r.claim("a", 24*time.Hour) // like a process that hangs while its heartbeat runs
 		r.add(1, "a", "")
 		r.add(2, "b", "")
 		end := r.start(t.Context())
 		time.Sleep(4900 * time.Millisecond)
 		if list := w.told(); len(list) != 0 {
-			t.Errorf("before the wait is over it is told: %+v", list)
+			t.Errorf("an event before the wait is over: %+v", list)
 		}
 		time.Sleep(time.Hour)
 		list := w.told()
 		if len(list) != 1 {
-			t.Fatalf("it is told %d times, want once", len(list))
+			t.Fatalf("%d events, want one", len(list))
 		}
 		var flight *semel.InFlightError
 		if e := list[0]; !errors.As(e.Err, &flight) || flight.Holder != "another" || flight.Key.ID != "a" || e.Count != 1 || e.Item == nil || e.Elapsed < 5*time.Second || e.Elapsed > 6*time.Second {
@@ -83,7 +83,7 @@ func TestWhatGoesBackToItsSourceIsNotToldToWait(t *testing.T) {
 		r.add(1, "a", "")
 		r.run()
 		if list := w.told(); r.source.returned != 1 || len(list) != 0 {
-			t.Errorf("%d went back, and %d are told to wait", r.source.returned, len(list))
+			t.Errorf("%d went back, and %d are reported to wait", r.source.returned, len(list))
 		}
 	})
 }

@@ -11,36 +11,34 @@ import (
 
 // LossyOptions are the options of NewLossy. The zero value is valid.
 type LossyOptions struct {
-	// Pass delivers undecided what comes while the filter does not answer: an
-	// effect may repeat. By default nothing is delivered then.
+	// Pass delivers messages without a decision while the filter does not answer. An
+	// effect may then repeat. By default no message is delivered.
 	Pass bool
-	// Observe decides and counts, and delivers every message whatever the
-	// decision is, also while the filter does not answer.
+	// Observe decides and counts, but delivers every message, even if it is a
+	// duplicate or the filter does not answer.
 	Observe bool
-	// Observer receives decisions, and failures to remember a key.
-	// Defaults to none.
+	// Observer receives decisions, and errors of the filter. Defaults to none.
 	Observer Observer
 }
 
-// MaybeReason is the reason of a decision that rests on a filter alone.
+// MaybeReason is the reason of a decision for which only a filter was asked.
 const MaybeReason = "maybe completed before"
 
-// Lossy is the session of a filter that decides alone, and any sink. It drops
-// new messages at the filter's rate: they are lost. What the filter calls new is
-// delivered and then added, so that a crash between the two repeats an effect and
-// loses nothing. The filter knows no claims: of two processes that are given the
-// same key concurrently, both deliver it.
+// Lossy is the session of any sink and a filter that decides alone. New messages are lost
+// at the filter's error rate. Lossy delivers the others and then adds their keys. A
+// crash between the two repeats an effect. A filter has no claims: two processes that
+// get the same key concurrently both deliver it.
 type Lossy struct {
 	filter semel.KeyFilter
 	sink   Sink
 	opts   LossyOptions
 
-	mu   sync.Mutex // guards busy
-	busy map[semel.Key]*Item
+	mu   sync.Mutex          // guards busy
+	busy map[semel.Key]*Item // the keys that are being processed
 }
 
-// NewLossy returns a session. The sink is closed by Close, the filter is not. It
-// panics if one of them is nil.
+// NewLossy returns a session. Close closes the sink and not the filter. NewLossy panics
+// if one of them is nil.
 func NewLossy(filter semel.KeyFilter, sink Sink, opts *LossyOptions) *Lossy {
 	if err := missing("NewLossy", argument{"filter", filter == nil}, argument{"sink", sink == nil}); err != nil {
 		panic(err)
@@ -61,12 +59,10 @@ func (l *Lossy) Close(ctx context.Context) error { return l.sink.Close(ctx) }
 // Abandon implements Session: nothing is held between two calls of Process.
 func (l *Lossy) Abandon(context.Context, []*Item) {}
 
-// Ready implements semel.Readier: it asks sink and filter.
+// Ready implements semel.Readier. It asks sink and filter.
 func (l *Lossy) Ready(ctx context.Context) error {
-	if ready, ok := l.sink.(semel.Readier); ok {
-		if err := ready.Ready(ctx); err != nil {
-			return fmt.Errorf("sink: %w", err)
-		}
+	if err := sinkReady(ctx, l.sink); err != nil {
+		return err
 	}
 	if err := l.filter.MayContain(ctx, []semel.Key{{Scope: "semel", ID: "ready"}}, make([]bool, 1)); err != nil {
 		return fmt.Errorf("store: %w", err)
@@ -78,7 +74,7 @@ func (l *Lossy) Ready(ctx context.Context) error {
 func (l *Lossy) Process(ctx context.Context, items []*Item) {
 	began := time.Now()
 	first, behind := l.take(items)
-	defer l.let(first)
+	defer l.release(first)
 	observed := l.decide(ctx, first)
 	todo := make([]*Item, 0, len(first))
 	group, blocked := uint64(0), false // the items of a group stand together
@@ -88,7 +84,8 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 		}
 		switch {
 		case behind[it] != nil:
-			// Of another group it may still have to be delivered.
+			// The first item with this key may fail. If it is of another group, the
+			// items behind this one must wait for its outcome.
 			blocked = blocked || behind[it].Group != it.Group
 		case it.Err != nil:
 			blocked = true
@@ -103,13 +100,13 @@ func (l *Lossy) Process(ctx context.Context, items []*Item) {
 		deliver(ctx, l.sink, todo)
 		l.remember(ctx, todo, observed, began)
 	}
-	for it, of := range behind {
-		l.follow(it, of)
+	for it, first := range behind {
+		l.settleCopy(it, first)
 	}
 }
 
-// take takes the keys of items and returns those whose key it got, and which of
-// the others stand behind one of them. What another call has is in flight.
+// take takes the keys of items. It returns the first item of each key, and maps the
+// other items with that key to it. A key that another call has is in flight.
 func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +129,7 @@ func (l *Lossy) take(items []*Item) (first []*Item, behind map[*Item]*Item) {
 	return first, behind
 }
 
-func (l *Lossy) let(items []*Item) {
+func (l *Lossy) release(items []*Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, it := range items {
@@ -140,7 +137,8 @@ func (l *Lossy) let(items []*Item) {
 	}
 }
 
-// decide asks the filter. It returns the duplicates that are delivered all the same.
+// decide asks the filter. It returns the duplicates that are delivered nevertheless,
+// because the session only observes.
 func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]bool) {
 	keys := make([]semel.Key, len(items))
 	for i, it := range items {
@@ -182,11 +180,11 @@ func (l *Lossy) decide(ctx context.Context, items []*Item) (observed map[*Item]b
 	return observed
 }
 
-// addWithin bounds the adding of what was delivered, also when the pipeline ends.
-const addWithin = 10 * time.Second
+// addTimeout limits the adding of keys, even after the pipeline's context has ended.
+const addTimeout = 10 * time.Second
 
-// remember adds the keys of what was delivered. A message whose key cannot be added
-// is settled all the same: if it comes again, it has its effect again.
+// remember adds the keys of delivered messages to the filter. A message whose key cannot
+// be added is settled too. If it comes again, its effect repeats.
 func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]bool, began time.Time) {
 	var keys []semel.Key
 	for _, it := range items {
@@ -202,11 +200,11 @@ func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]
 	if len(keys) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), addWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), addTimeout)
 	defer cancel()
 	if err := l.filter.Add(ctx, keys); err != nil {
 		l.observe(semel.Event{Kind: semel.EventStoreError, Key: keys[0], Err: err})
-		l.failedOpen(len(keys), fmt.Errorf("delivered, and not remembered: %w", err))
+		l.failedOpen(len(keys), fmt.Errorf("the messages were delivered, but the filter did not add their keys: %w", err))
 	}
 	elapsed := time.Since(began)
 	for _, key := range keys {
@@ -214,15 +212,15 @@ func (l *Lossy) remember(ctx context.Context, items []*Item, observed map[*Item]
 	}
 }
 
-// follow settles an item whose key another one of the same batch had.
-func (l *Lossy) follow(it, of *Item) {
-	if of.Err != nil {
+// settleCopy settles an item by the outcome of the first item with its key.
+func (l *Lossy) settleCopy(it, first *Item) {
+	if first.Err != nil {
 		it.Err = ErrBehind
 		return
 	}
 	it.Decision = semel.Duplicate
 	if l.opts.Observe {
-		it.Decision, it.Err = semel.Undecided, ErrBehind // it is delivered in its turn
+		it.Decision, it.Err = semel.Undecided, ErrBehind // it is delivered in the next batch
 		return
 	}
 	l.observe(semel.Event{Kind: semel.EventDecided, Key: it.Call.Key, Decision: it.Decision})

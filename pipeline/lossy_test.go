@@ -13,8 +13,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// exactFilter is a filter without an error, but for what it is told to mistake
-// or to fail.
+// exactFilter is a filter without errors, except those that a test asks for.
 type exactFilter struct {
 	mu       sync.Mutex
 	keys     map[semel.Key]bool
@@ -103,7 +102,8 @@ func TestLossyDropsWhatTheFilterSaysMaybeTo(t *testing.T) {
 		}
 		delivered = append(delivered, m.Key.ID)
 		return semel.Result{}, nil
-	}, nil)
+	})
+
 	seen := newTold()
 	session := pipeline.NewLossy(newExactFilter("mistaken"), sink, &pipeline.LossyOptions{Observer: seen})
 	items := lossyItems("a", "b", "a", "mistaken", "bad", "bad")
@@ -132,7 +132,7 @@ func TestLossyFilterThatIsDown(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
 	n := 0
-	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
+	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil })
 	filter := newExactFilter()
 	filter.ask = down
 	items := lossyItems("a")
@@ -147,7 +147,7 @@ func TestLossyFilterThatIsDown(t *testing.T) {
 	if items[0].Err != nil || n != 1 || seen.events[pipeline.EventFailedOpen] != 1 {
 		t.Errorf("%v, %d delivered, %v; want it let through", items[0].Err, n, seen.events)
 	}
-	// What cannot be added is delivered, and told of.
+	// A message whose key cannot be added is delivered and reported.
 	filter.ask, filter.add = nil, down
 	passing.Process(t.Context(), lossyItems("b"))
 	if n != 2 || seen.events[pipeline.EventFailedOpen] != 2 {
@@ -158,7 +158,7 @@ func TestLossyFilterThatIsDown(t *testing.T) {
 func TestLossyObservesAndDeliversAll(t *testing.T) {
 	t.Parallel()
 	n := 0
-	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil }, nil)
+	sink := pipeline.NewHandler(func(context.Context, pipeline.Delivery) (semel.Result, error) { n++; return semel.Result{}, nil })
 	session := pipeline.NewLossy(newExactFilter(), sink, &pipeline.LossyOptions{Observe: true})
 	for i, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
 		items := lossyItems("a")
@@ -169,7 +169,7 @@ func TestLossyObservesAndDeliversAll(t *testing.T) {
 	}
 }
 
-// Partitions run at once, and one key that comes in all of them has one effect.
+// Partitions run concurrently. A key that is in all of them has one effect.
 func TestLossyPipelineDeliversEachKeyOnceOverPartitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,7 +180,8 @@ func TestLossyPipelineDeliversEachKeyOnceOverPartitions(t *testing.T) {
 			defer r.mu.Unlock()
 			count[m.Key.ID]++
 			return semel.Result{}, nil
-		}, nil)
+		})
+
 		partitions := []*pipeline.Partition{pipeline.NewPartition("a"), pipeline.NewPartition("b"), pipeline.NewPartition("c")}
 		for i := range 300 {
 			r.partition = partitions[i%3]

@@ -32,7 +32,7 @@ func discard(context.Context, pipeline.Delivery) (semel.Result, error) { return 
 
 func phases(t *testing.T) *pipeline.TwoPhase {
 	t.Helper()
-	s, err := pipeline.NewTwoPhase(newStore(t), pipeline.NewHandler(discard, nil), nil)
+	s, err := pipeline.NewTwoPhase(newStore(t), pipeline.NewHandler(discard), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func stopping(t *testing.T) *pipeline.Options {
 	return &pipeline.Options{Key: rule(t), OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, OnMismatch: pipeline.Stop, Failure: pipeline.Failure{Then: pipeline.Stop}}
 }
 
-// refused checks that an error says that a call was wrong, and in which words.
+// refused checks that an error reports an invalid call, in these words.
 func refused(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, semel.ErrInvalidRequest) {
@@ -84,7 +84,7 @@ func TestARunnerRunsOnce(t *testing.T) {
 
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	t.Parallel()
-	sink := pipeline.NewHandler(discard, nil)
+	sink := pipeline.NewHandler(discard)
 	_, err := pipeline.New(nil, nil, stopping(t))
 	refused(t, err, "source is nil", "session is nil")
 	_, err = pipeline.New(newListSource(), nil, stopping(t))
@@ -96,7 +96,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	_, err = pipeline.OpenDeadLetterDir("")
 	refused(t, err, "no directory")
 	for word, construct := range map[string]func(){
-		"function is nil": func() { pipeline.NewHandler(nil, nil) },
+		"function is nil": func() { pipeline.NewHandler(nil) },
 		"filter is nil":   func() { pipeline.NewLossy(nil, sink, nil) },
 	} {
 		func() {
@@ -109,7 +109,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// laneless is a source that gives an item which belongs to no partition.
+// laneless is a source that returns an item without a partition.
 type laneless struct{ *listSource }
 
 func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
@@ -120,8 +120,8 @@ func (s *laneless) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	return append(items, &pipeline.Item{}), err
 }
 
-// TestAnItemWithoutPartitionEndsThePipelineAlone: the process goes on, and the source
-// is closed.
+// TestAnItemWithoutPartitionEndsThePipelineAlone: the process survives, and the runner
+// closes the source.
 func TestAnItemWithoutPartitionEndsThePipelineAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

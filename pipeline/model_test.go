@@ -16,31 +16,31 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// world is two processes that share the partitions of a source, a store and a sink,
-// all of which fail at random. Nothing lasts longer than a lease, so that each
-// key must have its effect exactly once.
+// world has two processes that share the partitions of a source, a store and a sink. All
+// of these fail at random. No failure lasts longer than a lease, so each key must have
+// its effect exactly once.
 type world struct {
 	t     *testing.T
 	store semel.Store
 	hold  bool
-	// goesAhead: sessions are those of worldAhead, and need no store. outside: they
-	// are of this package, and know only what pipeline exports.
+	// goesAhead: the sessions are of type worldAhead, and need no store. outside: they
+	// are of type outsideSession, which uses only what pipeline exports.
 	goesAhead, outside bool
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	random     *rand.Rand
 	partitions []*assignment
 	effects    map[string]int
 	parked     map[string]bool
-	last       map[string]int64 // of each group, the place of its last effect
-	outage     time.Time        // until when the store is down
-	away       time.Time        // until when the sink is
-	ahead      int              // batches that were begun behind another
+	last       map[string]int64 // for each group, the place of its last effect
+	outage     time.Time        // when the store works again
+	away       time.Time        // when the sink works again
+	ahead      int              // the number of batches that began behind another
 }
 
-// assignment is one partition, which one process has.
+// assignment is a partition that one process has.
 type assignment struct {
-	log       []*pipeline.Item // what was produced; each read makes a copy
+	log       []*pipeline.Item // the produced items; each read makes a copy
 	owner     int
 	partition *pipeline.Partition
 	next      int
@@ -148,8 +148,8 @@ func (w *world) Park(_ context.Context, list []pipeline.Parked) error {
 	defer w.mu.Unlock()
 	for i := range list {
 		id := list[i].Key.ID
-		// A claim that could not be given back while the store was down ends in
-		// doubt under Hold, and nowhere else.
+		// Under Hold, a claim that was not released while the store was down ends in
+		// doubt. There is no other cause.
 		if w.effects[id] > 0 || list[i].Reason != "permanent" && !(w.hold && list[i].Reason == "unknown") {
 			w.t.Errorf("%s is parked for %q, and had %d effects", id, list[i].Reason, w.effects[id])
 		}
@@ -158,7 +158,7 @@ func (w *world) Park(_ context.Context, list []pipeline.Parked) error {
 	return nil
 }
 
-// worldSink has effects, or says why not.
+// worldSink has effects, or returns errors.
 type worldSink struct {
 	*world
 	ordered bool
@@ -172,7 +172,7 @@ func (s worldSink) Close(context.Context) error { return nil }
 func (s worldSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	nap(ctx, time.Duration(s.number(400))*time.Millisecond)
 	if s.chance(100) {
-		nap(ctx, 40*time.Second) // longer than a lease, which is kept
+		nap(ctx, 40*time.Second) // longer than a lease, which is renewed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s worldSink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// hasEffect notes the effect of an item. Call with mu.
+// hasEffect notes the effect of an item. The caller holds mu.
 func (w *world) hasEffect(it *pipeline.Item) {
 	id := it.Call.Key.ID
 	if w.effects[id]++; w.effects[id] > 1 || w.parked[id] {
@@ -222,8 +222,8 @@ func (s worldSink) deliver(it *pipeline.Item) error {
 	return nil
 }
 
-// trouble says what is wrong with a call of the store; after says that it is
-// carried out all the same.
+// trouble returns the error of a store call. after reports that the store carries out the
+// call nevertheless.
 func (w *world) trouble() (err error, after bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,7 +256,7 @@ func troubled[R, A any](w *world, call func(context.Context, []R, []A) error) fu
 	}
 }
 
-// run begins one process. end drains it.
+// run starts one process. end drains it.
 func (w *world) run(number int, ordered bool) (end func()) {
 	store := &flaky{Store: w.store, claim: troubled(w, w.store.Claim), complete: troubled(w, w.store.Complete), extend: troubled(w, w.store.Extend)}
 	opts := pipeline.Options{Key: rule(w.t), DeadLetters: w, MaxItems: 40, Batch: 15, Shutdown: 10 * time.Minute, Failure: pipeline.Failure{Attempts: 1 << 30, To: 3 * time.Second}}
@@ -297,7 +297,7 @@ func (w *world) run(number int, ordered bool) (end func()) {
 	}
 }
 
-// move takes a partition from its process and gives it to another.
+// move moves a partition to another process.
 func (w *world) move(a *assignment, to int) {
 	if err := a.partition.Close(context.Background()); err != nil {
 		w.t.Error(err)
@@ -352,7 +352,7 @@ func TestEachKeyHasItsEffectOnceWhateverFails(t *testing.T) {
 				switch n := w.number(10); {
 				case n < 5:
 					w.move(w.partitions[w.number(3)], w.number(2))
-				case n == 5: // one ends, and its partitions go to the other; then it is back
+				case n == 5: // one process ends, its partitions move to the other, and it starts again
 					ends[0]()
 					for _, a := range w.partitions {
 						if a.owner == 0 {

@@ -7,57 +7,57 @@ import (
 )
 
 // Observer receives the events of a pipeline. It must be safe for concurrent use and
-// must not block. Events of single keys come through Observe, as from a guard.
+// must not block. Observe receives the events of single keys, as from a guard.
 type Observer interface {
 	semel.Observer
 	ObservePipeline(Event)
 }
 
-// EventKind tells what happened in a pipeline.
+// EventKind is the kind of a pipeline event.
 type EventKind uint8
 
 const (
-	// EventRead: Count messages of Bytes came from the source.
+	// EventRead: Count messages with Bytes were read.
 	EventRead EventKind = iota + 1
 	// EventDecided: Count messages got Decision, for Reason.
 	EventDecided
-	// EventDelivered: Count messages were delivered in Elapsed; Err is the error of
-	// those that failed, if all have one.
+	// EventDelivered: Count messages were delivered in Elapsed. With Err, Count
+	// messages of the batch failed; Err is the error of one of them.
 	EventDelivered
-	// EventSettled: Count messages are acknowledged to the source. Elapsed is the
-	// time since they were read, of the oldest of them.
+	// EventSettled: Count messages were acknowledged to the source. Elapsed is the time
+	// since the oldest of them was read.
 	EventSettled
-	// EventRetried: Count messages failed and will be delivered again. Err says why.
-	// With HeldReason, a message has waited Elapsed for a key that another holder
-	// has, and goes on waiting. This event comes once for each message.
+	// EventRetried: Count messages failed with Err and will be delivered again. With
+	// HeldReason, a message has waited Elapsed for a key that another holder has, and
+	// keeps waiting. There is one such event for each message.
 	EventRetried
 	// EventParked, EventDropped: Count messages were parked, or dropped, for Reason.
 	EventParked
 	EventDropped
-	// EventReturned: Count messages went back to the source undone.
+	// EventReturned: Count unsettled messages went back to the source.
 	EventReturned
-	// EventPaused: the pipeline stands still since Err; Reason is "sink" or
-	// "store". With Reason "source", a part of the source has more messages and
-	// cannot be read. EventResumed: it resumes after Elapsed.
+	// EventPaused: Err stopped the work of the pipeline. Reason is "sink", "store",
+	// "parking" or "acknowledging". With Reason "source", a part of the source has more
+	// messages and cannot be read. EventResumed: work resumes after Elapsed.
 	EventPaused
 	EventResumed
-	// EventFailedOpen: Count messages were delivered without a decision, because
-	// the store did not answer and the pipeline passes.
+	// EventFailedOpen: Count messages were delivered without a decision, because the
+	// store did not answer and the session passes them.
 	EventFailedOpen
-	// EventSourceChanged: the source connected, lost its connection, was given or
-	// lost partitions; Reason says it in a few words.
+	// EventSourceChanged: the source connected or lost its connection, or got or lost
+	// partitions. Reason describes the change.
 	EventSourceChanged
-	// EventStandby: the copies that are kept of what other processes work on lack
-	// Count records; Reason says in a few words what they are.
+	// EventStandby: a standby copy of the state of other processes lacks Count records.
+	// Reason describes the copy.
 	EventStandby
 )
 
-// HeldReason is the reason of an EventRetried for a message that waits for longer
-// than Options.Wait for a key that another holds, and that its source cannot take
-// back. Its Err is a [*semel.InFlightError].
+// HeldReason is the reason of an EventRetried for a message that has waited longer than
+// Options.Wait for a key that another holder has, and that its source cannot take back.
+// Its Err is a [*semel.InFlightError].
 const HeldReason = "in flight elsewhere"
 
-// String returns the kind's name as it is used in logs.
+// String returns the kind's name in logs.
 func (k EventKind) String() string {
 	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby"}
 	if int(k) < len(names) {
@@ -66,9 +66,8 @@ func (k EventKind) String() string {
 	return "invalid"
 }
 
-// Event is one thing that a pipeline reports. Fields that do not belong to its
-// Kind are zero. Neither a key nor anything of a message may become the label of
-// a metric.
+// Event is an event of a pipeline. Fields that its Kind does not use are zero. Do not
+// make a key, or any part of a message, the label of a metric.
 type Event struct {
 	Kind     EventKind
 	Pipeline string
@@ -78,7 +77,7 @@ type Event struct {
 	Reason   string
 	Elapsed  time.Duration
 	Err      error
-	// Item is the message, where one is concerned that people will look for:
-	// of EventParked, EventDropped and EventRetried. It is only valid during the call.
+	// Item is the message of an EventParked, EventDropped or EventRetried. It is only
+	// valid during the call.
 	Item *Item
 }

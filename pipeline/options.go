@@ -3,93 +3,85 @@ package pipeline
 import (
 	"errors"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/key"
 )
 
-// Order says which messages of a partition must be delivered in order.
+// Order says which messages of a partition are delivered in order.
 type Order uint8
 
 const (
-	// OrderKey: those with the same record key, or, if they have none, the same
-	// key. Others may overtake.
+	// OrderKey orders messages with the same record key. Messages without a record key
+	// are ordered if they have the same key.
 	OrderKey Order = iota
-	// OrderPartition: all.
+	// OrderPartition orders all messages of a partition.
 	OrderPartition
 )
 
-// Missing says what becomes of a message whose key is missing or cannot be read.
+// Missing says what happens to a message whose key is missing or cannot be read.
 type Missing uint8
 
 const (
-	// MissingPark puts it aside.
+	// MissingPark parks it.
 	MissingPark Missing = iota
-	// MissingDrop gives it up. It is lost.
+	// MissingDrop drops it. It is lost.
 	MissingDrop
 	// MissingStop ends the pipeline.
 	MissingStop
-	// MissingPass delivers it under a key made of its origin, which makes a
-	// redelivery a duplicate, and nothing else.
+	// MissingPass delivers it under a key made from its origin. Only a redelivery of
+	// the same message is then a duplicate.
 	MissingPass
-	// MissingHash delivers it under a key made of its content.
+	// MissingHash delivers it under a key made from its content.
 	MissingHash
 )
 
 // Options are the options of New. Key is required.
 type Options struct {
-	// Name is the pipeline's name, for people and metrics. Defaults to
-	// "pipeline".
+	// Name is the pipeline's name in messages and metrics. Defaults to "pipeline".
 	Name string
-	// Key says where a message has its id, and Scope what the id is unique
-	// within.
+	// Key finds the id in a message. Ids are unique within Scope.
 	Key   *key.Rule
 	Scope string
-	// Fingerprint notices one key used for two different bodies.
+	// Fingerprint detects a key that is used for two different bodies.
 	Fingerprint bool
-	// Window replaces the session's window for a key if it is above 0.
+	// Window replaces the session's window if it is above 0.
 	Window time.Duration
-	// EventTime takes the time of a message into account: without a record, one
-	// that is older than the window is late.
+	// EventTime uses the time of each message. A message that is older than its
+	// window is late, unless its key has a record.
 	EventTime bool
-	// OnMissing, OnLate and OnMismatch say what becomes of messages without a
-	// key, that are too old, or that use a key of another payload. OnMissing
-	// defaults to MissingPark, the others to Park.
+	// OnMissing says what happens to messages without a key. OnLate is for messages
+	// that are too old, and OnMismatch for those whose key was used with another
+	// payload. OnMissing defaults to MissingPark, the others to Park.
 	OnMissing          Missing
 	OnLate, OnMismatch Then
-	// Failure says what becomes of messages that fail.
+	// Failure says what happens to messages that fail.
 	Failure Failure
 	// Order says which messages are delivered in order. Defaults to OrderKey.
 	Order Order
-	// Workers is how many batches are processed concurrently. Defaults to what the
-	// session wants.
+	// Workers is the number of batches that are processed concurrently. Defaults to
+	// the session's Parallel.
 	Workers int
-	// Batch is the most items of a batch. Defaults to what the session wants, if
-	// each worker can have as many, or 500, and is never more than it allows.
+	// Batch limits the items of a batch, as the session's MaxBatch does. Defaults to
+	// the session's Batch, reduced if MaxItems does not suffice for all workers. If
+	// the session has no Batch, it defaults to 500.
 	Batch int
-	// BatchBytes is the most bytes of a batch, as Item.Bytes counts them; a
-	// message that is larger goes alone. Defaults to a worker's share of MaxBytes,
-	// and is never more than that.
-	BatchBytes int64
-	// MaxItems and MaxBytes bound what is under way. Default to 10,000 and
-	// 64 MiB; a message that is larger than MaxBytes goes alone.
+	// MaxItems and MaxBytes limit the messages in progress. A message that is larger
+	// than MaxBytes is in progress alone. A batch has at most a worker's share of
+	// MaxBytes, as Item.Bytes counts them; a larger message is a batch of its own. They
+	// default to 10,000 and 64 MiB.
 	MaxItems int
 	MaxBytes int64
-	// Wait is how long a message waits for a key that another holds before it
-	// is returned to a source that can take it back. With another source it waits
-	// on, and the observer receives an event: see HeldReason. Defaults to 5 s.
+	// Wait is how long a message waits for a key that another holder has. After that
+	// the runner returns it to its source. If the source cannot take it back, it keeps
+	// waiting, and the observer gets an event with HeldReason. Defaults to 5 s.
 	Wait time.Duration
-	// Shutdown is how long the drain may take. Defaults to 25 s.
+	// Shutdown limits how long the drain takes. Defaults to 25 s.
 	Shutdown time.Duration
-	// DeadLetters parks messages. A DeadLetterStore is also looked at for messages that
-	// are to be redriven. It is required if anything is parked.
+	// DeadLetters parks messages. It is required if any policy parks. From a
+	// DeadLetterStore, the runner also redrives queued messages.
 	DeadLetters Parker
-	// Actor is who is named in the audit log for what is redriven. Defaults to
-	// host and process id.
-	Actor string
 	// Observer receives the events of the pipeline. Defaults to none.
 	Observer Observer
 }
@@ -107,7 +99,7 @@ func (o *Options) defaults(t SinkTraits) {
 	}
 	if o.Batch == 0 {
 		o.Batch = 500
-		if t.Batch > 0 { // and something is left for the other workers
+		if t.Batch > 0 { // MaxItems must suffice for all workers
 			o.Batch = max(min(t.Batch, o.MaxItems/max(o.Workers, 1)), 1)
 		}
 	}
@@ -117,30 +109,16 @@ func (o *Options) defaults(t SinkTraits) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = 64 << 20
 	}
-	share := max(o.MaxBytes/int64(max(o.Workers, 1)), 1)
-	if o.BatchBytes == 0 {
-		o.BatchBytes = share
-	}
-	o.BatchBytes = min(o.BatchBytes, share)
 	if o.Wait == 0 {
 		o.Wait = 5 * time.Second
 	}
 	if o.Shutdown == 0 {
 		o.Shutdown = 25 * time.Second
 	}
-	if o.Actor == "" {
-		o.Actor = thisProcess()
-	}
 }
 
-// thisProcess names this process for an audit log.
-func thisProcess() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown-host"
-	}
-	return host + ":" + strconv.Itoa(os.Getpid())
-}
+// batchBytes is a worker's share of MaxBytes.
+func (o *Options) batchBytes() int64 { return max(o.MaxBytes/int64(o.Workers), 1) }
 
 func (o *Options) validate() error {
 	wrong := invalid.In("pipeline: Options.")
@@ -148,7 +126,7 @@ func (o *Options) validate() error {
 		wrong.Add("Key is missing")
 	}
 	for name, n := range map[string]int64{
-		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "BatchBytes": o.BatchBytes, "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
+		"Workers": int64(o.Workers), "Batch": int64(o.Batch), "MaxItems": int64(o.MaxItems), "MaxBytes": o.MaxBytes,
 		"Wait": int64(o.Wait), "Shutdown": int64(o.Shutdown),
 	} {
 		if n < 1 {
@@ -159,35 +137,35 @@ func (o *Options) validate() error {
 		wrong.Add("Window: %v is negative", o.Window)
 	}
 	if o.OnMissing > MissingHash {
-		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
+		wrong.Add("OnMissing: %d is not a policy", o.OnMissing)
 	}
 	if o.Order > OrderPartition {
-		wrong.Add("Order: %d is neither OrderKey nor OrderPartition", o.Order)
+		wrong.Add("Order: %d is not OrderKey or OrderPartition", o.Order)
 	}
 	for name, then := range map[string]Then{"OnLate": o.OnLate, "OnMismatch": o.OnMismatch} {
 		if then > Stop {
-			wrong.Add("%s: %d is none of Park, Drop and Stop", name, then)
+			wrong.Add("%s: %d is not Park, Drop or Stop", name, then)
 		}
 	}
 	if o.DeadLetters == nil && (o.OnMissing == MissingPark || o.OnLate == Park || o.OnMismatch == Park || o.Failure.Then == Park) {
-		wrong.Add("DeadLetters is missing, and messages are to be parked")
+		wrong.Add("DeadLetters is missing, but a policy parks messages")
 	}
 	return errors.Join(wrong.Err(), o.Failure.validate())
 }
 
-// Then says what becomes of a message that is not tried again.
+// Then says what happens to a message that is not retried.
 type Then uint8
 
 const (
-	// Park puts it aside.
+	// Park parks it.
 	Park Then = iota
-	// Drop gives it up. It is lost.
+	// Drop drops it. It is lost.
 	Drop
 	// Stop ends the pipeline. The message is not acknowledged.
 	Stop
 )
 
-// String returns the policy's name as it is written in configurations.
+// String returns the policy's name in configurations.
 func (t Then) String() string {
 	names := [...]string{"park", "drop", "stop"}
 	if int(t) < len(names) {
@@ -196,17 +174,16 @@ func (t Then) String() string {
 	return "invalid"
 }
 
-// Failure is what a pipeline does about messages that fail. The zero value is
-// valid.
+// Failure says how a pipeline retries messages. The zero value is valid.
 type Failure struct {
-	// Attempts is how often a message is delivered before it is given up. A
-	// permanent error gives it up immediately; a sink that is unavailable costs no
-	// attempt, unless it takes others. Defaults to 8.
+	// Attempts limits the deliveries of a message. After a permanent error there is no
+	// further delivery. An unavailable sink costs no attempt, unless it accepts other
+	// messages. Defaults to 8.
 	Attempts int
-	// From and To bound the pause before the next attempt, which doubles.
-	// Default to 200 ms and 30 s.
+	// From and To are the least and the longest pause before the next attempt. The
+	// pause doubles each time. They default to 200 ms and 30 s.
 	From, To time.Duration
-	// Then follows the last attempt. Defaults to Park.
+	// Then says what happens after the last attempt. Defaults to Park.
 	Then Then
 }
 
@@ -228,17 +205,18 @@ func (f *Failure) validate() error {
 		wrong.Add("Attempts: %d is below 1", f.Attempts)
 	}
 	if f.From <= 0 || f.To < f.From {
-		wrong.Add("From, To: %v and %v are not above 0 and in order", f.From, f.To)
+		wrong.Add("From, To: %v and %v must be above 0, and To not below From", f.From, f.To)
 	}
 	if f.Then > Stop {
-		wrong.Add("Then: %d is none of Park, Drop and Stop", f.Then)
+		wrong.Add("Then: %d is not Park, Drop or Stop", f.Then)
 	}
 	return wrong.Err()
 }
 
-// Pause returns how long to wait after a number of tries, from 1: From doubled
-// for each try after the first, To at most, and of that a random share between
-// a half and all, which keeps those who failed together apart.
+// Pause returns how long to wait after a number of tries, from 1. The pause is From
+// after the first try, doubles with each further one, and is at most To. Pause returns
+// a random time between half of it and all of it, so that messages that failed together
+// are not retried together.
 func (f *Failure) Pause(tries int) time.Duration {
 	pause := f.From
 	for i := 1; i < tries && pause < f.To; i++ {
@@ -248,14 +226,13 @@ func (f *Failure) Pause(tries int) time.Duration {
 	return pause/2 + rand.N(pause/2+1)
 }
 
-// argument is one that a constructor cannot do without.
+// argument is a required argument of a constructor.
 type argument struct {
 	name    string
 	missing bool
 }
 
-// missing returns the error of a constructor that names all arguments which are
-// nil, or nil if none is.
+// missing returns an error that names all missing arguments of a constructor, or nil.
 func missing(constructor string, of ...argument) error {
 	wrong := invalid.In("pipeline: " + constructor + ": ")
 	for _, a := range of {

@@ -9,47 +9,46 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// failures is what the outcome code remembers of an item that has failed before.
+// failures is the history of an item that has failed.
 type failures struct {
 	unavailable bool      // the sink was unavailable for it
-	delivered   uint64    // how many messages had been delivered then
-	passedOver  float32   // how often it would have been delivered since if the sink took messages at random
-	waitingFrom time.Time // when it began to wait for another holder of its key
-	waitKnown   bool      // the observer knows that it waits for longer than Wait
+	delivered   uint64    // the number of messages delivered by then
+	passedOver  float32   // its expected deliveries since then, if the sink took messages at random
+	waitsSince  time.Time // when it began to wait for another holder of its key
+	reported    bool      // the observer knows that it waits for longer than Options.Wait
 }
 
-// pastFailures returns what is remembered of an entry's failures, to be read and
-// changed.
-func (e *entry) pastFailures() *failures {
+// history returns an entry's failures.
+func (e *entry) history() *failures {
 	if e.failures == nil {
 		e.failures = &failures{}
 	}
 	return e.failures
 }
 
-// outcomes is what becomes of the entries of a batch.
+// outcomes collects the outcomes of a batch.
 type outcomes struct {
 	settled, park, giveBack []*entry
-	delay                   time.Duration // before those that go back to the source come again
+	delay                   time.Duration // after which the source delivers the entries of giveBack again
 
 	sinkErr, storeErr     error
-	sinkAfter             time.Duration // how long the sink asks to be left alone
+	sinkAfter             time.Duration // how long the sink wants no requests
 	sinkWorks, storeWorks bool
 	delivered             uint64
-	failedTogether        bool    // the sink failed several items with one error
-	items                 []*Item // room for the items of settled
+	failedTogether        bool    // one error of the sink failed several items
+	items                 []*Item // reused for the items of settled
 }
 
-// reset keeps nothing but the room.
+// reset empties the outcomes and keeps their memory.
 func (o *outcomes) reset() {
-	clear(o.settled) // an idle worker must hold nothing
+	clear(o.settled) // an idle worker must keep nothing alive
 	clear(o.items)
 	*o = outcomes{settled: o.settled[:0], items: o.items[:0]}
 }
 
-// settleBatch decides what becomes of the entries of a batch that was processed, and
-// does it. Then each entry is done, or has the time of its next try. The outcomes are
-// empty before and after.
+// settleBatch decides the outcomes of a processed batch and carries them out. Then each
+// entry is done, or has the time of its next try. The outcomes are empty before and
+// after.
 func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	defer o.reset()
 	now := time.Now()
@@ -60,7 +59,7 @@ func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	}
 	r.delivered.Add(o.delivered)
 	r.pauseOrResume(o)
-	if r.park(o.park) {
+	if len(o.park) > 0 && r.park(o.park) {
 		o.settled = append(o.settled, o.park...)
 	}
 	if len(o.giveBack) > 0 {
@@ -71,8 +70,8 @@ func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	}
 }
 
-// failedTogether reports whether one error of the sink failed several items, so that
-// none of them alone is the cause.
+// failedTogether reports whether one error of the sink failed several items. Then no
+// single item is the cause.
 func failedTogether(batch []*entry) bool {
 	var last, unavailable *UnavailableError
 	for _, e := range batch {
@@ -87,12 +86,12 @@ func failedTogether(batch []*entry) bool {
 	return false
 }
 
-// maxPassedOver bounds how long a message waits that a sink refuses with a time of
-// its own while it takes others. A sink that takes messages at random would pass over
-// one message so often in one of half a billion cases (e to the power of -20).
+// maxPassedOver limits the wait of a message that a sink refuses with a time of its own
+// while it accepts others. A sink that accepts messages at random passes over a message
+// that often in one of half a billion cases (e to the power of -20).
 const maxPassedOver = 20
 
-// classify adds one entry to the outcomes.
+// classify decides the outcome of one entry.
 func (r *Runner) classify(e *entry, o *outcomes, now time.Time) {
 	if e.unprocessed != "" {
 		r.classifyUnprocessed(e, o)
@@ -112,7 +111,7 @@ func (r *Runner) classify(e *entry, o *outcomes, now time.Time) {
 	o.settled = append(o.settled, e)
 }
 
-// classifyFailed adds an entry with an error to the outcomes.
+// classifyFailed decides the outcome of an entry with an error.
 func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 	var (
 		inFlight    *semel.InFlightError
@@ -122,15 +121,17 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 	)
 	switch err := e.Err; {
 	case errors.Is(err, ErrBehind):
-	case r.hard.Err() != nil: // it goes back to the source
+	case r.hard.Err() != nil: // finish returns it to the source
 	case errors.As(err, &inFlight):
 		r.waitForHolder(e, inFlight, o, now)
 	case e.Decision == semel.Late:
 		r.giveUp(e, ReasonLate, r.opts.OnLate, o)
 	case e.Decision == semel.Mismatch:
 		r.giveUp(e, ReasonMismatch, r.opts.OnMismatch, o)
-	case e.Decision == semel.InDoubt:
-		r.giveUp(e, ReasonUnknown, unknownThen(r.opts.Failure.Then), o)
+	case e.Decision == semel.OutcomeUnknown && r.opts.Failure.Then == Drop:
+		r.giveUp(e, ReasonUnknown, Park, o) // a person must resolve the key
+	case e.Decision == semel.OutcomeUnknown:
+		r.giveUp(e, ReasonUnknown, r.opts.Failure.Then, o)
 	case errors.As(err, &permanent):
 		o.sinkWorks = true
 		r.giveUp(e, ReasonPermanent, r.opts.Failure.Then, o)
@@ -147,12 +148,12 @@ func (r *Runner) classifyFailed(e *entry, o *outcomes, now time.Time) {
 	}
 }
 
-// classifyUnavailable adds an entry to the outcomes for which the sink was
-// unavailable. The pipeline pauses, unless the sink has delivered others since it was
-// unavailable for this one: then this message is the cause, and must not hold up the
-// others for ever.
+// classifyUnavailable decides the outcome of an entry for which the sink was
+// unavailable. The pipeline pauses, unless the sink has delivered other messages since
+// it was first unavailable for this one. Then this message is the cause, and must not
+// hold up the others for ever.
 func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcomes, now time.Time) {
-	f := e.pastFailures()
+	f := e.history()
 	delivered := r.delivered.Load() + o.delivered
 	refused := f.unavailable && delivered != f.delivered
 	if refused {
@@ -163,7 +164,7 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 	switch {
 	case !refused || o.failedTogether:
 		o.sinkErr, o.sinkAfter = e.Err, max(o.sinkAfter, err.After)
-	case err.After > 0 && f.passedOver < maxPassedOver: // the sink takes no more now, and says until when
+	case err.After > 0 && f.passedOver < maxPassedOver: // the sink is busy and says for how long
 		e.due = now.Add(max(r.opts.Failure.Pause(1), err.After))
 		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
 	default:
@@ -171,16 +172,7 @@ func (r *Runner) classifyUnavailable(e *entry, err *UnavailableError, o *outcome
 	}
 }
 
-// unknownThen is what becomes of a key that a person must resolve: it is never
-// dropped.
-func unknownThen(then Then) Then {
-	if then == Drop {
-		return Park
-	}
-	return then
-}
-
-// classifyUnprocessed adds an entry to the outcomes that has no key, or that is parked
+// classifyUnprocessed decides the outcome of an entry that has no key, or that is parked
 // already.
 func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 	if e.unprocessed == alreadyParked {
@@ -198,7 +190,7 @@ func (r *Runner) classifyUnprocessed(e *entry, o *outcomes) {
 	r.giveUp(e, e.unprocessed, then, o)
 }
 
-// retry sets the time of the next try, or gives the item up after the last one.
+// retry sets the time of the next try. After the last try it gives up the item.
 func (r *Runner) retry(e *entry, o *outcomes, now time.Time) {
 	e.Tries++
 	if e.Tries >= r.opts.Failure.Attempts {
@@ -219,31 +211,32 @@ func (r *Runner) retry(e *entry, o *outcomes, now time.Time) {
 	r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: "failed", Item: e.Item})
 }
 
-// waitForHolder lets an item wait for another holder of its key, or returns it to the
-// source. If the source cannot take it back, it waits without end, and the observer
-// hears of it once. It is not parked, because its effect may be happening.
+// waitForHolder lets an item wait for another holder of its key. After Options.Wait the
+// item goes back to its source. If the source cannot take it back, it waits without
+// limit, and the observer gets one event. It is not parked, because its effect may be
+// in progress elsewhere.
 func (r *Runner) waitForHolder(e *entry, inFlight *semel.InFlightError, o *outcomes, now time.Time) {
-	f := e.pastFailures()
-	if f.waitingFrom.IsZero() {
-		f.waitingFrom = now
+	f := e.history()
+	if f.waitsSince.IsZero() {
+		f.waitsSince = now
 	}
-	waited := now.Sub(f.waitingFrom)
+	waited := now.Sub(f.waitsSince)
 	left := max(inFlight.LeaseEnd.Sub(now), 100*time.Millisecond)
 	if e.feed.traits.CanReturn && waited >= r.opts.Wait {
 		o.giveBack = append(o.giveBack, e)
 		o.delay = max(o.delay, min(left, 30*time.Second))
 		return
 	}
-	if !f.waitKnown && waited >= r.opts.Wait {
-		f.waitKnown = true
+	if !f.reported && waited >= r.opts.Wait {
+		f.reported = true
 		r.observe(Event{Kind: EventRetried, Count: 1, Err: e.Err, Reason: HeldReason, Elapsed: waited, Item: e.Item})
 	}
 	pause := min(max(waited/2, 2*time.Millisecond), 500*time.Millisecond, left)
 	e.due = now.Add(pause/2 + rand.N(pause))
 }
 
-// giveUp parks an item, drops it, or ends the pipeline at it. A redriven message that
-// fails again is always parked again.
+// giveUp parks an item, drops it, or stops the pipeline. A redriven message that fails
+// is always parked again.
 func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	if e.feed.parked {
 		then = Park
@@ -261,7 +254,7 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	}
 }
 
-// named says which message of the source an entry is, as far as that is known.
+// named describes an entry by its key and, if that is known, its place in the source.
 func (e *entry) named() string {
 	name := "a message"
 	if o := e.Message.Origin; o != (semel.Origin{Delivery: o.Delivery}) {
@@ -272,7 +265,7 @@ func (e *entry) named() string {
 	return name + ", key " + e.Call.Key.String()
 }
 
-// at says where a message of the source stands.
+// at describes the place of a message in the source.
 func (f *feed) at(o semel.Origin) string {
 	if f.traits.Place != nil {
 		return f.traits.Place(o)
@@ -280,20 +273,10 @@ func (f *feed) at(o semel.Origin) string {
 	return fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset)
 }
 
-// park parks items and reports whether they are durable. It tries until they are, or
-// the pipeline must end. A permanent error ends the pipeline: a message that cannot
-// be parked stays with its source.
+// park parks items and reports whether they are durable. It repeats the call until they
+// are, or until the drain ends. A permanent error stops the pipeline: a message that
+// cannot be parked stays with its source.
 func (r *Runner) park(entries []*entry) (parked bool) {
-	if len(entries) == 0 {
-		return true
-	}
-	defer func() {
-		for _, e := range entries {
-			if !parked {
-				e.Parked = ""
-			}
-		}
-	}()
 	list := make([]Parked, len(entries))
 	for i, e := range entries {
 		list[i] = Parked{
@@ -307,6 +290,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 			At:       time.Now(),
 			Message:  e.Message,
 		}
+		e.Parked = "" // until it is durable
 	}
 	err := r.opts.DeadLetters.Park(r.hard, list)
 	for n := 1; err != nil; n++ {
@@ -321,10 +305,11 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 		err = r.opts.DeadLetters.Park(r.hard, list)
 	}
 	r.known.add(list)
-	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
-	for _, e := range entries {
+	for i, e := range entries {
+		e.Parked = list[i].Reason
 		r.observe(Event{Kind: EventParked, Count: 1, Reason: string(e.Parked), Err: e.Err, Item: e.Item})
 	}
+	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
 	return true
 }
 
@@ -345,7 +330,7 @@ func (r *Runner) giveBack(o *outcomes) {
 			switch {
 			case e.feed != f:
 			case err != nil:
-				e.due = now.Add(time.Second) // the source did not take it
+				e.due = now.Add(time.Second) // the source did not take it back
 			default:
 				e.done = true
 			}
@@ -353,7 +338,8 @@ func (r *Runner) giveBack(o *outcomes) {
 	}
 }
 
-// appendItems appends the items of entries that a feed read; nil is all feeds.
+// appendItems appends the items of the entries that a feed has read. A nil feed stands
+// for all feeds.
 func appendItems(into []*Item, of []*entry, f *feed) []*Item {
 	for _, e := range of {
 		if f == nil || e.feed == f {
@@ -363,9 +349,8 @@ func appendItems(into []*Item, of []*entry, f *feed) []*Item {
 	return into
 }
 
-// acknowledge acknowledges what is settled. It repeats a call that the source answers
-// with an error, until the pipeline must end. The messages then come again, and are
-// duplicates.
+// acknowledge acknowledges the settled items. It repeats a failed call until the drain
+// ends. Items that were not acknowledged come again and are duplicates.
 func (r *Runner) acknowledge(o *outcomes) {
 	for _, f := range r.feeds {
 		o.items = appendItems(o.items[:0], o.settled, f)
@@ -396,11 +381,11 @@ type trouble struct {
 	err   error
 	times int
 	since time.Time
-	until time.Time // the end of the pause
+	until time.Time // when the pause ends
 }
 
-// pauseOrResume pauses the pipeline when sink or store are down, and resumes it when
-// they work.
+// pauseOrResume pauses the pipeline when sink or store is down. It resumes the pipeline
+// when both work.
 func (r *Runner) pauseOrResume(o *outcomes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -415,7 +400,7 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 			}
 			t.err = err
 			pause := after
-			if !now.Before(t.until) { // else it was under way when the pause began
+			if !now.Before(t.until) { // otherwise the batch started before the pause
 				t.times++
 				pause = max(r.opts.Failure.Pause(t.times), after)
 			}
@@ -430,19 +415,19 @@ func (r *Runner) pauseOrResume(o *outcomes) {
 			*t = trouble{}
 		}
 	}
-	change(&r.stoDown, "store", o.storeErr, o.storeWorks, 0)
+	change(&r.storeDown, "store", o.storeErr, o.storeWorks, 0)
 	change(&r.sinkDown, "sink", o.sinkErr, o.sinkWorks, o.sinkAfter)
 	switch {
 	case o.storeErr != nil || o.sinkErr != nil:
 		r.sched.pause(until)
-	case r.stoDown.err == nil && r.sinkDown.err == nil:
+	case r.storeDown.err == nil && r.sinkDown.err == nil:
 		r.sched.resume()
 	default:
 		r.sched.unprobe()
 	}
 }
 
-// observe hands an event to the observer, if there is one.
+// observe gives an event to the observer, if there is one.
 func (r *Runner) observe(e Event) {
 	if r.opts.Observer != nil {
 		e.Pipeline = r.opts.Name

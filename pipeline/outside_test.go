@@ -17,10 +17,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// outsideSession is a session as a user of the package writes one, with nothing but
-// what the package exports. It claims, delivers and completes one item after the
-// other. It holds the claim of a message that failed until the next try, and asks
-// again for a claim whose answer was lost.
+// outsideSession is a session of a user of the package. It uses only exported names. It
+// claims, delivers and completes one item after the other. It keeps the claim of a failed
+// message until the next try, and repeats a claim whose answer was lost.
 type outsideSession struct {
 	store semel.Store
 	sink  pipeline.Sink
@@ -29,7 +28,7 @@ type outsideSession struct {
 
 const outsideLease = 30 * time.Second
 
-// outsideClaim is what the session holds for an item.
+// outsideClaim is the claim that the session holds for an item.
 type outsideClaim struct {
 	request semel.ClaimRequest
 	claim   semel.Claim // Token is 0 while the answer is not known
@@ -103,7 +102,7 @@ func (s *outsideSession) claim(ctx context.Context, it *pipeline.Item) error {
 	err := s.store.Claim(ctx, []semel.ClaimRequest{c.request}, answers)
 	a := &answers[0]
 	if it.Decision = a.Decision; a.Decision == semel.Undecided {
-		return &pipeline.StoreError{Err: errors.Join(a.Err, err)} // it is asked again as the same owner
+		return &pipeline.StoreError{Err: errors.Join(a.Err, err)} // the next try repeats the claim with the same owner
 	}
 	if a.Decision == semel.Fresh {
 		c.claim = a.Claim
@@ -119,7 +118,7 @@ func (s *outsideSession) claim(ctx context.Context, it *pipeline.Item) error {
 	return semel.ErrOutcomeUnknown
 }
 
-// deliver delivers an item and extends its lease meanwhile.
+// deliver delivers an item and extends its lease during the delivery.
 func (s *outsideSession) deliver(ctx context.Context, it *pipeline.Item, c *outsideClaim) {
 	ctx, lose := context.WithCancelCause(ctx)
 	var extending sync.WaitGroup
@@ -144,7 +143,7 @@ func (s *outsideSession) extend(ctx context.Context, c *outsideClaim) error {
 	return errors.Join(err, answers[0].Err)
 }
 
-// complete repeats a completion for as long as a lease, also when ctx has ended.
+// complete repeats a completion for as long as a lease, even if ctx has ended.
 func (s *outsideSession) complete(ctx context.Context, c *outsideClaim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outsideLease)
 	defer cancel()
@@ -158,7 +157,8 @@ func (s *outsideSession) complete(ctx context.Context, c *outsideClaim) error {
 	}
 }
 
-// Abandon implements pipeline.Session. A lease that cannot be given back ends.
+// Abandon implements pipeline.Session. A claim that cannot be released ends with its
+// lease.
 func (s *outsideSession) Abandon(ctx context.Context, items []*pipeline.Item) {
 	for _, it := range items {
 		c, _ := it.Held.(*outsideClaim)
@@ -178,7 +178,7 @@ func (s *outsideSession) Abandon(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// effectsSink keeps the bodies that it was given.
+// effectsSink keeps the bodies of the items that it delivered.
 type effectsSink struct {
 	mu     sync.Mutex
 	bodies [][]byte
@@ -233,8 +233,8 @@ func TestASessionFromOutsidePassesTheSuite(t *testing.T) {
 	}
 }
 
-// TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition: the claim of a message that
-// waits for its next try is given back when the source loses the partition.
+// TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition: when the source loses a
+// partition, the claims of messages that wait for their next try are released.
 func TestWhatASessionFromOutsideHoldsIsAbandonedWithItsPartition(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"outside", "TwoPhase"} {

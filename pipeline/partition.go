@@ -12,25 +12,25 @@ import (
 type Partition struct {
 	name string
 
-	id atomic.Uint64 // a number of its own in its runner
+	id atomic.Uint64 // unique in its runner; 0 until the runner has seen it
 
-	// Of the scheduler, and guarded by its lock.
-	queued int  // items under way
-	held   bool // the source was told to pause it
+	// These belong to the scheduler, and its lock guards them.
+	queued int  // the number of items in progress
+	paused bool // the source was asked not to read it
 
-	mu     sync.Mutex
-	busy   int
+	mu     sync.Mutex // guards the fields below
+	busy   int        // the number of items that workers have
 	closed bool
-	forget func()        // of the runner's scheduler
-	idle   chan struct{} // closed when closed and not busy
+	forget func()        // the scheduler's method
+	idle   chan struct{} // closed when the partition is closed and not busy
 }
 
-// NewPartition returns an open partition. The name is for people: "orders/3".
+// NewPartition returns an open partition. Its name, such as "orders/3", is for people.
 func NewPartition(name string) *Partition {
 	return &Partition{name: name, idle: make(chan struct{})}
 }
 
-// number returns a number that no other partition of the runner has, and not 0.
+// number returns a number above 0 that no other partition of the runner has.
 func (p *Partition) number(r *Runner) uint64 {
 	id := p.id.Load()
 	if id == 0 {
@@ -46,10 +46,10 @@ func (p *Partition) number(r *Runner) uint64 {
 // Name returns the partition's name.
 func (p *Partition) Name() string { return p.name }
 
-// Close ends the partition. The runner begins no further item of it and forgets the
-// items that were read: the source delivers them again, perhaps to another process.
-// Close blocks until the items that are being processed are settled and acknowledged.
-// If ctx ends before, it returns the error of ctx. Closing twice is legal.
+// Close ends the partition. The runner starts no further item of it and drops the items
+// that wait, because the source delivers them again, perhaps to another process. Close
+// blocks until the items that are being processed are settled and acknowledged. If ctx
+// ends before that, Close returns the error of ctx. Closing twice is legal.
 func (p *Partition) Close(ctx context.Context) error {
 	p.mu.Lock()
 	var forget func()
@@ -78,7 +78,7 @@ func (p *Partition) Closed() bool {
 	return p.closed
 }
 
-// begin notes that an item is being processed. It returns false if the partition is
+// begin notes that a worker processes an item. It returns false if the partition is
 // closed.
 func (p *Partition) begin() bool {
 	p.mu.Lock()
@@ -90,15 +90,15 @@ func (p *Partition) begin() bool {
 	return true
 }
 
-// more notes that n more items are being processed. One is already, so that Close
-// waits for them too.
+// more notes that a worker processes n more items. It has one of the partition
+// already, so Close waits for the others too.
 func (p *Partition) more(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.busy += n
 }
 
-// end notes that n items are no longer processed.
+// end notes that a worker has processed n items.
 func (p *Partition) end(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ func TestClosedPartitionsMakeRoom(t *testing.T) {
 			time.Sleep(time.Second)
 			return semel.Result{}, nil
 		}
-		for i := range int64(10) { // more than may be under way, in one read
+		for i := range int64(10) { // one read returns more than may be in progress
 			r.add(i, string(rune('a'+i)), "")
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -35,7 +35,7 @@ func TestClosedPartitionsMakeRoom(t *testing.T) {
 		r.add(100, "x", "")
 		r.add(101, "y", "")
 		time.Sleep(time.Minute)
-		r.wantAcked(3) // and the one that was being processed
+		r.wantAcked(3) // including the one that was being processed
 		stop()
 		if err := end(); err != nil {
 			t.Error(err)
@@ -156,7 +156,7 @@ func TestAPartitionThatIsPausedGoesOn(t *testing.T) {
 					r.add(i, string(rune('A'+i)), "")
 				}
 				source := &pausing{listSource: r.source, wake: make(chan struct{}, 1)}
-				session, err := pipeline.NewTwoPhase(r.store, pipeline.NewHandler(r.handler, nil), nil)
+				session, err := pipeline.NewTwoPhase(r.store, pipeline.NewHandler(r.handler), nil)
 				if err != nil {
 					t.Fatal(err)
 				}

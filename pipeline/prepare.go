@@ -12,23 +12,17 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// preparer finds the keys and groups of one source's messages. It is for one
-// goroutine.
+// preparer finds the keys and groups of one source's messages. One goroutine uses it.
 type preparer struct {
 	r       *Runner
 	feed    *feed
 	reader  *key.Reader
-	id      []byte
-	ids     strings.Builder // of items
-	entries []*entry        // what prepare returned last
+	id      []byte          // reused for each id
+	ids     strings.Builder // the ids of items share its memory
+	entries []*entry        // reused for each result of prepare
 }
 
-func newPreparer(r *Runner, f *feed) *preparer {
-	return &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint})}
-}
-
-// prepare readies items for the scheduler. What it returns is valid until the next
-// call.
+// prepare returns entries for the scheduler. The slice is valid until the next call.
 func (p *preparer) prepare(items []*Item) []*entry {
 	p.entries = p.r.sched.entries(p.entries[:0], items, p.feed, time.Now())
 	var bytes int64
@@ -53,7 +47,7 @@ func (p *preparer) prepare(items []*Item) []*entry {
 	return p.entries
 }
 
-// find sets the key of an item, or the reason why it has none.
+// find sets the key of an item, or the reason why it has no key.
 func (p *preparer) find(e *entry) {
 	id, err := p.reader.AppendID(p.id[:0], &e.Message)
 	if errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar) {
@@ -86,26 +80,26 @@ func (p *preparer) find(e *entry) {
 	}
 }
 
-// idRoom is how much memory ids share. It is little, because one id that is kept
-// keeps all of it.
-const idRoom = 1 << 10
+// idsSize is the size of the memory that ids share. It is small, because one id that
+// stays in use keeps all of it.
+const idsSize = 1 << 10
 
-// text returns an id as a string. It shares its memory with those of other items, so
-// that many cost one allocation.
+// text returns an id as a string. Several ids share their memory, to save allocations.
 func (p *preparer) text(id []byte) string {
-	if len(id) > idRoom/8 {
+	if len(id) > idsSize/8 {
 		return string(id)
 	}
 	if p.ids.Len()+len(id) > p.ids.Cap() {
 		p.ids.Reset()
-		p.ids.Grow(idRoom)
+		p.ids.Grow(idsSize)
 	}
 	at := p.ids.Len()
 	p.ids.Write(id)
 	return p.ids.String()[at:]
 }
 
-// appendOrigin appends an id that a redelivery of the same message has too.
+// appendOrigin appends an id made from the message's origin. A redelivery of the
+// message has the same id.
 func appendOrigin(dst []byte, m *semel.Message) []byte {
 	o := m.Origin
 	return key.AppendComposite(dst, "origin", key.Composite(fmt.Sprintf("%s/%d/%d", o.Source, o.Partition, o.Offset), "id:"+m.ID))
@@ -119,7 +113,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// group tells which messages must be delivered in order.
+// group returns a number that is equal for messages that must be delivered in order.
 func (p *preparer) group(it *Item) uint64 {
 	partition := it.Partition.number(p.r)
 	group := partition
@@ -130,7 +124,7 @@ func (p *preparer) group(it *Item) uint64 {
 	case it.Call.Key.ID != "":
 		group = mix(partition) ^ maphash.String(p.r.seed, it.Call.Key.ID)
 	default:
-		group = mix(partition) ^ mix(p.r.partitions.Add(1)) // no key, no order
+		group = mix(partition) ^ mix(p.r.partitions.Add(1)) // without a key there is no order
 	}
 	return group | 1
 }

@@ -15,9 +15,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestReadyTellsNothingOfMessages asks pipelines whether they are ready while the
-// store, the sink or a policy stands in their way, with errors that say all that
-// they know of a message.
+// TestReadyTellsNothingOfMessages calls Ready while the store, the sink or a policy stops
+// the pipeline, with errors that contain all parts of a message.
 func TestReadyTellsNothingOfMessages(t *testing.T) {
 	t.Parallel()
 	const secret = "canary-7f3a"
@@ -75,7 +74,7 @@ func TestReadyTellsNothingOfMessages(t *testing.T) {
 						t.Errorf("ready: %v does not wrap %v", got, err)
 					}
 					cancel()
-					_ = end() // the error is that of the message, or none
+					_ = end() // nil, or the error of the message
 				})
 			})
 		}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,78 +17,65 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// RedrivenOptions are the options of NewRedriven. The zero value is valid.
-type RedrivenOptions struct {
-	// Once: the source ends when no message is queued any more. By default it waits
-	// for more.
-	Once bool
-	// Every is how often the dead-letter store is looked at. Defaults to 1 s.
-	Every time.Duration
-	// Actor is who is named in the audit log. Defaults to host and process id.
-	Actor string
-}
-
-// Redriven is the source of parked messages that are to be redriven.
+// Redriven is the source of the parked messages that an operator has queued for a
+// redrive.
 type Redriven struct {
 	letters   DeadLetterStore
 	pipeline  string
-	opts      RedrivenOptions
+	actor     string // names this process in the audit log
+	once      bool   // Read ends when no message is queued
 	partition *Partition
 
-	mu  sync.Mutex
-	out map[string]struct{} // what was read and is not settled
+	mu  sync.Mutex          // guards out
+	out map[string]struct{} // the messages that were read and are not settled
 }
 
-// NewRedriven returns the source of what is queued in a dead-letter store for one pipeline. It
-// does not close the dead-letter store. Nil options are valid.
-func NewRedriven(letters DeadLetterStore, pipeline string, opts *RedrivenOptions) *Redriven {
-	s := &Redriven{letters: letters, pipeline: pipeline, partition: NewPartition("parked"), out: map[string]struct{}{}}
-	if opts != nil {
-		s.opts = *opts
-	}
-	if s.opts.Actor == "" {
-		s.opts.Actor = thisProcess()
-	}
-	if s.opts.Every <= 0 {
-		s.opts.Every = time.Second
-	}
-	return s
+// NewRedriven returns the source of the messages of one pipeline that are queued in a
+// dead-letter store. It ends when no message is queued. It does not close the store.
+func NewRedriven(letters DeadLetterStore, pipeline string) *Redriven {
+	return newRedriven(letters, pipeline, true)
 }
 
-// Read implements Source. While the dead-letter store does not answer it waits.
+func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	return &Redriven{
+		letters: letters, pipeline: pipeline, actor: fmt.Sprintf("%s:%d", host, os.Getpid()), once: once,
+		partition: NewPartition("parked"), out: map[string]struct{}{},
+	}
+}
+
+// Read implements Source. In a running pipeline it waits while the dead-letter store
+// does not answer.
 func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 	for {
 		list, err := s.letters.Queued(ctx, s.pipeline, 100)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if err == nil {
-			items := s.items(list)
-			if len(items) > 0 {
-				return items, nil
-			}
-			if s.opts.Once && s.idle() {
-				return nil, io.EOF
-			}
-		} else if s.opts.Once {
-			return nil, fmt.Errorf("read what is parked: %w", err)
+		if err != nil && s.once {
+			return nil, fmt.Errorf("read the queued messages: %w", err)
 		}
-		if err := sleep(ctx, s.opts.Every); err != nil {
+		items, idle := s.items(list)
+		switch {
+		case len(items) > 0:
+			return items, nil
+		case s.once && idle:
+			return nil, io.EOF
+		}
+		if err := sleep(ctx, time.Second); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (s *Redriven) idle() bool {
+// items returns the items of messages that are not out yet, and reports whether no
+// message is out.
+func (s *Redriven) items(list []*Parked) (items []*Item, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.out) == 0
-}
-
-func (s *Redriven) items(list []*Parked) []*Item {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var items []*Item
 	for _, p := range list {
 		if _, out := s.out[p.ID]; out {
 			continue
@@ -94,35 +83,25 @@ func (s *Redriven) items(list []*Parked) []*Item {
 		s.out[p.ID] = struct{}{}
 		it := &Item{Partition: s.partition, Ref: p, Message: p.Message, Redrive: p.Redrives + 1}
 		it.Call.Key = p.Key
-		it.Message.Headers = redriveHeaders(p.Message.Headers, it.Redrive)
+		headers := slices.DeleteFunc(slices.Clone(p.Message.Headers), func(h semel.Header) bool { return h.Name == RedriveHeader })
+		it.Message.Headers = append(headers, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(it.Redrive), 10)})
 		items = append(items, it)
 	}
-	return items
+	return items, len(s.out) == 0
 }
 
-// redriveHeaders returns headers that say how often a message came back.
-func redriveHeaders(headers []semel.Header, times int) []semel.Header {
-	list := make([]semel.Header, 0, len(headers)+1)
-	for _, h := range headers {
-		if h.Name != RedriveHeader {
-			list = append(list, h)
-		}
-	}
-	return append(list, semel.Header{Name: RedriveHeader, Value: strconv.AppendInt(nil, int64(times), 10)})
-}
-
-// Ack implements Source: what was settled leaves the dead-letter store. A message that is parked
-// again is in it as a new entry.
+// Ack implements Source. Settled messages leave the dead-letter store. A message that
+// was parked again has replaced its entry there.
 func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	for _, it := range items {
 		p := it.Ref.(*Parked)
 		if it.Parked == "" {
-			how := Settlement{How: HowRedriven, Actor: s.opts.Actor, Reason: "the key was done already"}
+			how := Settlement{How: HowRedriven, Actor: s.actor, Reason: "the key was done already"}
 			if it.delivered() {
 				how.Delivered, how.Reason = true, "done"
 			}
 			err := s.letters.Settle(ctx, p, how)
-			if err != nil && !errors.Is(err, ErrNotParked) { // an operator took it out
+			if err != nil && !errors.Is(err, ErrNotParked) { // ErrNotParked: an operator settled it
 				return err
 			}
 		}
@@ -131,7 +110,7 @@ func (s *Redriven) Ack(ctx context.Context, items []*Item) error {
 	return nil
 }
 
-// Return implements Source: they stay queued.
+// Return implements Source. The messages stay queued.
 func (s *Redriven) Return(_ context.Context, items []*Item, _ time.Duration) error {
 	for _, it := range items {
 		s.forget(it.Ref.(*Parked).ID)
@@ -151,17 +130,17 @@ func (s *Redriven) Traits() SourceTraits { return SourceTraits{} }
 // Close implements Source.
 func (s *Redriven) Close(context.Context) error { return nil }
 
-// parkedPlaces are where messages stood that a pipeline has parked, as far as
-// this process knows: one that comes again after it was parked must not be
-// processed beside it.
+// parkedPlaces are the places of the messages that a pipeline has parked, as far as
+// this process knows. A message that the source delivers again after it was parked
+// must not be processed: its parked copy may be redriven.
 type parkedPlaces struct {
-	letters DeadLetterStore
-	any     atomic.Bool // at is not empty
-	mu      sync.Mutex  // guards at
+	letters DeadLetterStore // nil if parked messages cannot be looked up
+	any     atomic.Bool     // at is not empty
+	mu      sync.Mutex      // guards at
 	at      map[place]struct{}
 }
 
-// place is where a message stands in its source.
+// place is the position of a message in its source.
 type place struct {
 	source    string
 	partition int32
@@ -183,7 +162,7 @@ func (k *parkedPlaces) load(ctx context.Context, letters DeadLetterStore, pipeli
 		return true
 	})
 	if errors.Is(err, ErrUnreadable) {
-		return nil // as with has: what cannot be read does not count as parked
+		return nil // as in has, an unreadable entry does not count as parked
 	}
 	return err
 }
@@ -200,9 +179,10 @@ func (k *parkedPlaces) add(list []Parked) {
 	}
 }
 
-// has reports whether this very message is parked. Another one may stand at the
-// place of one that was, and an operator may have taken it out, so the dead-letter store is asked;
-// while it does not answer, nothing counts as parked.
+// has reports whether this very message is parked. It asks the dead-letter store,
+// because another message may now stand at the place of the parked one, and because an
+// operator may have settled the parked one. While the store does not answer, no
+// message counts as parked.
 func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	if !k.any.Load() {
 		return false
@@ -219,19 +199,18 @@ func (k *parkedPlaces) has(pipeline string, e *entry) bool {
 	return err == nil
 }
 
-// parkedID names a delivery within a dead-letter store: by its place, and by what it says,
-// because another message may stand at that place later, in a file that was
-// rotated or a topic that was created again.
+// parkedID returns the id of a message in a dead-letter store. It is made from the
+// message's place and its content. The place is not enough: after a file was rotated,
+// or a topic created again, another message stands there.
 func parkedID(pipeline string, e *entry) string {
 	if p, ok := e.Ref.(*Parked); ok && e.feed.parked {
 		return p.ID
 	}
-	o := e.Message.Origin
 	h := sha256.New()
 	m := &e.Message
-	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, o.Source, m.ID, string(m.RecordKey), string(m.Body)} {
+	for _, part := range []string{pipeline, e.Call.Key.Scope, e.Call.Key.ID, m.Origin.Source, m.ID, string(m.RecordKey), string(m.Body)} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
-	fmt.Fprintf(h, "%d/%d", o.Partition, o.Offset)
+	fmt.Fprintf(h, "%d/%d", m.Origin.Partition, m.Origin.Offset)
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// rig is a pipeline for a test in a bubble. Its parts may be replaced before it
-// starts.
+// rig is a pipeline for a test in a bubble. A test may replace its parts before the
+// start.
 type rig struct {
 	t         *testing.T
 	source    *listSource
@@ -40,7 +40,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// add appends a message to what the source gives.
+// add appends a message to those of the source.
 func (r *rig) add(offset int64, id, group string) *pipeline.Item {
 	it := message(r.partition, offset, id, group)
 	r.source.mu.Lock()
@@ -63,7 +63,8 @@ func (r *rig) start(ctx context.Context) (end func() error) {
 			r.delivered = append(r.delivered, m)
 			r.mu.Unlock()
 			return r.handler(ctx, m)
-		}, nil)
+		})
+
 	}
 	var session pipeline.Session
 	var err error
@@ -88,7 +89,7 @@ func (r *rig) run() {
 	}
 }
 
-// attempts returns the numbers of the attempts at an id.
+// attempts returns the attempt numbers of the deliveries of an id.
 func (r *rig) attempts(id string) (list []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +114,7 @@ func (r *rig) wantAcked(n int) {
 	}
 }
 
-// parked returns the reasons of what is parked, by id.
+// parked returns the reasons of the parked messages, by id.
 func (r *rig) parked() map[string]string {
 	r.t.Helper()
 	reasons := map[string]string{}
@@ -139,7 +140,7 @@ func (r *rig) wantParked(want map[string]string) {
 	}
 }
 
-// claim asks for a key as another process does.
+// claim claims a key like another process.
 func (r *rig) claim(id string, lease time.Duration) semel.ClaimAnswer {
 	r.t.Helper()
 	req := []semel.ClaimRequest{{Key: semel.Key{ID: id}, Owner: semel.Owner{Name: "another"}, Lease: lease, Window: time.Hour}}
@@ -150,7 +151,7 @@ func (r *rig) claim(id string, lease time.Duration) semel.ClaimAnswer {
 	return answer[0]
 }
 
-// flaky is a store whose calls may be replaced.
+// flaky is a store whose calls a test may replace.
 type flaky struct {
 	semel.Store
 	mu       sync.Mutex
@@ -200,7 +201,7 @@ func (f *flaky) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers 
 	return f.Store.Extend(ctx, reqs, answers)
 }
 
-// heal lets all calls through.
+// heal passes all calls to the store.
 func (f *flaky) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

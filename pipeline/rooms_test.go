@@ -96,19 +96,18 @@ func (s *tryingSink) Deliver(_ context.Context, items []*pipeline.Item) {
 func (*tryingSink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Parallel: 1} }
 func (*tryingSink) Close(context.Context) error { return nil }
 
-// total is an observer that is told once of what is alike.
+// total is an observer that counts events and their keys.
 type total struct {
 	mu            sync.Mutex
 	calls, events map[semel.EventKind]int
 }
 
 func (o *total) ObservePipeline(pipeline.Event) {}
-func (o *total) Observe(e semel.Event)          { o.ObserveMany(e, 1) }
-func (o *total) ObserveMany(e semel.Event, n int) {
+func (o *total) Observe(e semel.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.calls[e.Kind]++
-	o.events[e.Kind] += n
+	o.events[e.Kind] += max(e.Count, 1)
 }
 
 func TestABatchIsToldAtOnce(t *testing.T) {

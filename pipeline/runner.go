@@ -14,44 +14,43 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
 )
 
-// Runner moves messages from a source through a session. It is made by New and
-// runs once.
+// Runner moves messages from a source through a session. New returns one. It runs once.
 type Runner struct {
 	opts       Options
 	session    Session
-	pipelined  PipelinedSession // the session, or nil if it is none
+	pipelined  PipelinedSession // the session, if it implements that; else nil
 	traits     SinkTraits
 	sched      *scheduler
-	feeds      []*feed
-	letters    DeadLetterStore // nil if the parker is none
+	feeds      []*feed         // the source, and perhaps that of redriven messages
+	letters    DeadLetterStore // Options.DeadLetters, if it implements that; else nil
 	known      parkedPlaces
 	seed       maphash.Seed
-	partitions atomic.Uint64
-	delivered  atomic.Uint64
+	partitions atomic.Uint64 // the number of partitions seen
+	delivered  atomic.Uint64 // the number of messages delivered
 	ran        atomic.Bool
 
-	hard  context.Context // of deliveries: ends when Shutdown is over
+	hard  context.Context // for deliveries: ends when the time for the drain is over
 	kill  context.CancelFunc
 	drain func()
 
-	mu       sync.Mutex // guards the fields below
-	failure  error
-	sinkDown trouble
-	stoDown  trouble
+	mu        sync.Mutex // guards the fields below
+	failure   error
+	sinkDown  trouble
+	storeDown trouble
 }
 
 // feed is one source of a runner.
 type feed struct {
 	source Source
 	traits SourceTraits
-	parked bool // it redrives what was parked
+	parked bool // its messages are redriven
 }
 
-// New returns a runner. All options that are out of bounds are named in one
-// error, which wraps semel.ErrInvalidRequest. The runner closes source and
-// session when it has run.
+// New returns a runner. If options are invalid, the error names all of them and wraps
+// semel.ErrInvalidRequest. The runner closes source and session at the end of Run.
 func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := missing("New", argument{"source", source == nil}, argument{"session", session == nil}); err != nil {
 		return nil, err
@@ -64,36 +63,31 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	if err := r.opts.validate(); err != nil {
 		return nil, err
 	}
-	if r.traits.Ordered { // else a batch has one item of a group, and no other may follow
+	if r.traits.Ordered { // otherwise a batch has one item of a group, and none may follow
 		r.pipelined, _ = session.(PipelinedSession)
 	}
-	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.BatchBytes)
-	r.feed(source)
-	if letters, ok := r.opts.DeadLetters.(DeadLetterStore); ok {
-		r.letters = letters
-		if _, already := source.(*Redriven); !already {
-			r.feed(NewRedriven(letters, r.opts.Name, &RedrivenOptions{Actor: r.opts.Actor}))
-		}
+	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
+	_, redrives := source.(*Redriven)
+	r.feeds = []*feed{{source, source.Traits(), redrives}}
+	r.letters, _ = r.opts.DeadLetters.(DeadLetterStore)
+	if r.letters != nil && !redrives {
+		redriven := newRedriven(r.letters, r.opts.Name, false)
+		r.feeds = append(r.feeds, &feed{redriven, redriven.Traits(), true})
 	}
 	return r, nil
 }
 
-func (r *Runner) feed(source Source) {
-	_, parked := source.(*Redriven)
-	r.feeds = append(r.feeds, &feed{source, source.Traits(), parked})
-}
-
-// Run moves messages until the source has no more or ctx ends. When ctx ends it
-// drains: it reads nothing more, lets what is being delivered end within
-// Shutdown, and returns the rest to the source; its error is then nil. Nothing
-// is acknowledged that was not settled. Any other error is what the pipeline
-// cannot go on with; one that wraps ErrStopped names the message it stopped at.
+// Run moves messages until the source has no more, or until ctx ends. When ctx ends,
+// Run drains the pipeline: it reads no more messages, waits for deliveries for as long
+// as Options.Shutdown, returns all other messages to the source, and returns nil. It
+// acknowledges only settled messages. Run returns an error if the pipeline cannot
+// continue. An error that wraps ErrStopped names the message at which it stopped.
 //
-// A second call, also during the first, does nothing and returns an error that
-// wraps semel.ErrInvalidRequest.
+// A second call does nothing, even while the first runs, and returns an error that wraps
+// semel.ErrInvalidRequest.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.ran.Swap(true) {
-		return fmt.Errorf("pipeline %s: Run was called before and a runner runs once; make another one, with a source and a session that are not closed: %w", r.opts.Name, semel.ErrInvalidRequest)
+		return fmt.Errorf("pipeline %s: Run was called before, and a runner runs once; create another one with a new source and a new session: %w", r.opts.Name, semel.ErrInvalidRequest)
 	}
 	r.hard, r.kill = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.kill()
@@ -108,13 +102,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, r.drain)()
 
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
-		r.fail(fmt.Errorf("read what is parked: %w", err))
+		r.fail(fmt.Errorf("read the parked messages: %w", err))
 	}
 	var readers, workers sync.WaitGroup
 	for i, f := range r.feeds {
 		readers.Go(func() {
 			if i == 0 {
-				defer stopReading() // the others end with the first
+				defer stopReading() // redriving ends with the source
 			}
 			r.read(reading, f)
 		})
@@ -130,7 +124,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// fail ends the pipeline with an error.
+// fail drains the pipeline. Run returns the first error.
 func (r *Runner) fail(err error) {
 	r.mu.Lock()
 	if r.failure == nil {
@@ -140,13 +134,13 @@ func (r *Runner) fail(err error) {
 	r.drain()
 }
 
-// read brings the messages of one source.
+// read reads one source.
 func (r *Runner) read(ctx context.Context, f *feed) {
-	p := newPreparer(r, f)
+	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint})}
 	for r.sched.wait(ctx) {
 		items, err := f.source.Read(ctx)
-		if at := withoutPartition(items); at >= 0 {
-			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set that of each, made by NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))
+		if at := slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil }); at >= 0 {
+			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set one from NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))
 			return
 		}
 		if len(items) > 0 {
@@ -163,25 +157,19 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 	}
 }
 
-// withoutPartition returns the place of an item that belongs to no partition, or -1.
-func withoutPartition(items []*Item) int {
-	return slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil })
-}
-
-// worker processes batches. If the session takes pipelined batches, a worker begins
-// the next batch of a group while the one before is not yet durable; it settles them
-// in their order.
+// worker processes batches. With a PipelinedSession, a worker begins the next batch of a
+// group before the previous one is durable. It settles batches in order.
 type worker struct {
 	r        *Runner
-	pending  []*pendingBatch // begun and not settled, oldest first
-	unused   []*pendingBatch // to be used again
+	pending  []*pendingBatch // oldest first
+	unused   []*pendingBatch // to be reused
 	outcomes outcomes
 }
 
-// pendingBatch is a batch that was begun and is not settled.
+// pendingBatch is a batch that the session has and that is not settled.
 type pendingBatch struct {
 	entries []*entry
-	items   []*Item // those of entries that the session has
+	items   []*Item // the items of entries that the session has
 	begun   Batch   // nil if the session has processed the batch
 	start   time.Time
 }
@@ -218,9 +206,9 @@ func (w *worker) newBatch() *pendingBatch {
 	return b
 }
 
-// take fills a batch, or returns items that are to be abandoned. It blocks until
-// there is something, unless the worker has pending batches: it then takes only what
-// follows them, and nothing once the oldest can be settled.
+// take fills a batch, or returns items that the session must abandon. Without pending
+// batches it blocks until there is one of the two. With pending batches it does not
+// block: it takes the entries behind them, unless the oldest batch can be settled.
 func (w *worker) take(b *pendingBatch) (orphans []*Item) {
 	switch n := len(w.pending); {
 	case n == 0:
@@ -231,8 +219,8 @@ func (w *worker) take(b *pendingBatch) (orphans []*Item) {
 	return orphans
 }
 
-// begin gives a batch to the session. It waits for the outcome unless the session
-// takes pipelined batches.
+// begin gives a batch to the session. It waits for the outcome, unless the session is a
+// PipelinedSession.
 func (w *worker) begin(b *pendingBatch) {
 	r := w.r
 	b.start = time.Now()
@@ -259,9 +247,9 @@ func (w *worker) begin(b *pendingBatch) {
 // done reports whether the batch can be settled without waiting.
 func (b *pendingBatch) done() bool { return b.begun == nil || b.begun.Done() }
 
-// settle waits for the oldest pending batch and settles it. If one of its items
-// failed, it settles all pending batches together: the items behind the failed one
-// come again too, and must be back in their group before it is ready.
+// settle waits for the oldest pending batch and settles it. If one of its items failed,
+// settle settles all pending batches together. The items behind the failed one are
+// retried too, and must be back in their group before the failed one is ready.
 func (w *worker) settle() {
 	r, n := w.r, 1
 	for i := 0; i < n; i++ {
@@ -273,7 +261,7 @@ func (w *worker) settle() {
 		if len(b.items) > 0 {
 			r.observeBatch(b.items, time.Since(b.start))
 		}
-		if n < len(w.pending) && slices.ContainsFunc(b.entries, hasFailed) {
+		if n < len(w.pending) && slices.ContainsFunc(b.entries, func(e *entry) bool { return e.Err != nil }) {
 			n = len(w.pending)
 		}
 	}
@@ -286,7 +274,7 @@ func (w *worker) settle() {
 	r.sched.settle(entries)
 	settled[0].entries = entries
 	for _, b := range settled {
-		clear(b.entries) // an idle worker must hold nothing
+		clear(b.entries) // an idle worker must keep nothing alive
 		clear(b.items)
 		b.entries, b.items = b.entries[:0], b.items[:0]
 	}
@@ -294,18 +282,16 @@ func (w *worker) settle() {
 	w.pending = append(w.pending[:0], w.pending[n:]...)
 }
 
-func hasFailed(e *entry) bool { return e.Err != nil }
-
 // ErrStopped is wrapped by the error of a pipeline that stopped at a message.
 var ErrStopped = errors.New("stopped at a message")
 
-// StoppedError is the error of a pipeline that stopped at a message because its
-// options say so. It wraps ErrStopped.
+// StoppedError is the error of a pipeline whose options stopped it at a message. It
+// wraps ErrStopped.
 type StoppedError struct {
-	// Where names the message: its place in the source, as far as that is known,
-	// and its key.
+	// Where names the message by its key and, if that is known, its place in the
+	// source.
 	Where string
-	// Reason is why the message could not be processed, and Err the last error.
+	// Reason says why the message was not processed. Err is its last error.
 	Reason Reason
 	Err    error
 }
@@ -318,12 +304,11 @@ func (e *StoppedError) Error() string {
 // Unwrap returns ErrStopped and the last error.
 func (e *StoppedError) Unwrap() []error { return []error{ErrStopped, e.Err} }
 
-// finish returns what is left to the sources and closes everything.
+// finish returns the unsettled messages to their sources. It closes sources and session.
 func (r *Runner) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.opts.Shutdown/2, time.Second))
 	defer cancel()
-	left := r.sched.leftovers()
-	held := r.sched.orphaned()
+	left, held := r.sched.leftovers()
 	for _, e := range left {
 		held = append(held, e.Item)
 	}
@@ -338,7 +323,7 @@ func (r *Runner) finish(ctx context.Context) error {
 		}
 		if len(items) > 0 {
 			r.observe(Event{Kind: EventReturned, Count: len(items)})
-			errs = append(errs, wrap("source: return what is left", f.source.Return(ctx, items, 0)))
+			errs = append(errs, wrap("source: return the unsettled messages", f.source.Return(ctx, items, 0)))
 		}
 		errs = append(errs, wrap("close the source", f.source.Close(ctx)))
 	}
@@ -353,17 +338,17 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// UnderWay returns how many messages, and about how many bytes of them, were
-// read and are not settled. It may be called at any time.
+// UnderWay returns the number of messages in progress, and their approximate size.
+// These messages were read and are not settled. UnderWay may be called at any time.
 func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
-// Ready returns nil, or what keeps the pipeline from its work. It asks source,
-// sink and store where they can tell, and blocks at most until ctx ends. It may
-// be called at any time. The text of its error has nothing of a message, not even
-// its key, so that a probe may show it to anybody.
+// Ready returns nil if the pipeline works, or an error that says why not. It asks the
+// source and the session if they implement semel.Readier. It blocks at most until ctx
+// ends, and may be called at any time. The text of the error contains no part of a
+// message and no key, so a probe may show it to any client.
 func (r *Runner) Ready(ctx context.Context) error {
 	r.mu.Lock()
-	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.stoDown.notReady("the store"))
+	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.storeDown.notReady("the store"))
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -380,8 +365,8 @@ func (r *Runner) Ready(ctx context.Context) error {
 
 var _ Lagger = (*Runner)(nil)
 
-// Lag implements Lagger for the source. It wraps errors.ErrUnsupported if that
-// cannot tell.
+// Lag implements Lagger. Its error wraps errors.ErrUnsupported if the source does not
+// implement Lagger.
 func (r *Runner) Lag(ctx context.Context) ([]Lag, error) {
 	if of, ok := r.feeds[0].source.(Lagger); ok {
 		return of.Lag(ctx)
@@ -389,10 +374,9 @@ func (r *Runner) Lag(ctx context.Context) ([]Lag, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// Waiting returns how many messages of the pipeline are parked and wait for an
-// operator to settle them. It wraps errors.ErrUnsupported if they are parked where
-// they cannot be counted. It blocks at most until ctx ends and may be called at
-// any time.
+// Waiting returns how many parked messages of the pipeline wait for an operator. Its
+// error wraps errors.ErrUnsupported if the Parker cannot count them. It blocks at most
+// until ctx ends, and may be called at any time.
 func (r *Runner) Waiting(ctx context.Context) (int64, error) {
 	if r.letters == nil {
 		return 0, errors.ErrUnsupported
@@ -400,8 +384,8 @@ func (r *Runner) Waiting(ctx context.Context) (int64, error) {
 	return r.letters.Count(ctx, r.opts.Name)
 }
 
-// notReady stands for an error that a message met. Probes show its text to
-// anybody, so the text is made of words that cannot come from the message.
+// notReady is the error of a probe. Any client may see its text, so the text has no
+// words that could come from a message.
 type notReady struct {
 	text string
 	err  error
@@ -410,10 +394,11 @@ type notReady struct {
 // Error implements error.
 func (e *notReady) Error() string { return e.text }
 
-// Unwrap returns the error that the message met.
+// Unwrap returns the cause, whose text may have parts of a message.
 func (e *notReady) Unwrap() error { return e.err }
 
-// newNotReady says what keeps a pipeline from its work; nil if err is nil.
+// newNotReady returns an error that says why a pipeline does not work. It returns nil
+// if err is nil.
 func newNotReady(what string, err error) error {
 	if err == nil {
 		return nil
@@ -424,7 +409,8 @@ func newNotReady(what string, err error) error {
 	return &notReady{what + ": the log has the error", err}
 }
 
-// notReady says for how long sink or store do not work; nil if they do.
+// notReady returns an error that says since when sink or store have not worked. It
+// returns nil if they work.
 func (t *trouble) notReady(what string) error {
 	if t.err == nil {
 		return nil
@@ -432,8 +418,8 @@ func (t *trouble) notReady(what string) error {
 	return newNotReady(fmt.Sprintf("%s has not worked since %s", what, t.since.UTC().Format(time.RFC3339)), t.err)
 }
 
-// knownCause returns the part of an error whose text is that of this module, of the
-// network or of the system; nil if there is none.
+// knownCause returns the part of an error whose text comes from this module, the network
+// or the operating system. It returns nil if there is no such part.
 func knownCause(err error) error {
 	if of, ok := errors.AsType[*net.OpError](err); ok {
 		return of

@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/store/memstore"
 )
 
-// listSource gives numbered messages, and again what it gets back.
+// listSource returns numbered messages, and delivers returned ones again.
 type listSource struct {
 	mu       sync.Mutex
 	todo     []*pipeline.Item
@@ -109,7 +109,7 @@ func rule(t testing.TB) *key.Rule {
 
 func run(t *testing.T, ctx context.Context, source pipeline.Source, store semel.Store, fn pipeline.Handler, opts pipeline.Options) error {
 	t.Helper()
-	session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(fn, nil), nil)
+	session, err := pipeline.NewTwoPhase(store, pipeline.NewHandler(fn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

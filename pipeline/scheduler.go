@@ -7,62 +7,60 @@ import (
 	"time"
 )
 
-// entry is an item that a source gave and that is not settled, with the notes of
-// the scheduler and of the outcome code. Entries are used again: their number is at
-// most that of the items that were under way together.
+// entry is an item in progress, with the private state of scheduler and outcome code.
+// Entries are reused.
 //
-// The scheduler's lock guards next and busy. The other fields belong to the
-// goroutine that has the entry: the reader, then a worker while busy is set.
+// The scheduler's lock guards next and busy. The other fields belong to the goroutine
+// that has the entry: first the reader, then a worker while busy is set.
 type entry struct {
 	*Item
 	feed *feed
-	next *entry // the entry behind it in its group, or in the list of free ones
+	next *entry // the next entry of the group, or of the list gone or free
 	size int64  // the item's Bytes
 	busy bool   // a worker has it
-	done bool   // it is settled, or it was forgotten because its partition is closed
-	// unprocessed is why the item is not given to the session: it has no key, or
-	// it is parked already. Empty for all others.
+	done bool   // it is settled, or was dropped because its partition is closed
+	// unprocessed is set if the session does not get the item: it has no key, or it
+	// is parked already.
 	unprocessed Reason
-	read        time.Time // when it came from the source
+	read        time.Time // the time when the source returned it
 	due         time.Time // the time of the next try, or zero
-	failures    *failures // the outcome code's; nil until something failed
+	failures    *failures // nil until a delivery failed
 }
 
-// waits reports whether it is not yet time for the entry.
+// waits reports whether the time of the next try has not come.
 func (e *entry) waits() bool { return !e.due.IsZero() && time.Now().Before(e.due) }
 
-// scheduler holds the entries under way. It gives workers those that are ready, in
-// the order of their groups, and bounds how many there are.
+// scheduler holds the entries in progress and limits their number. It gives ready
+// entries to workers, and keeps the order of each group.
 //
-// A group is a chain of entries in their order. Its head is ready, or a worker has
-// it and perhaps some of those behind it, or it waits for its time. The others wait
-// for the head. So each group has one place, which it keeps: in ready, in later, or
-// with a worker.
+// The entries of a group are a chain. Its head is ready, or waits for its next try, or
+// a worker has it, perhaps with some of the entries behind it. All others wait for the
+// head. So each group is in exactly one place: in ready, in later, or with a worker.
 type scheduler struct {
 	maxCount   int
 	maxBytes   int64
-	batchBytes int64 // the most bytes of a batch; a larger item goes alone
+	batchBytes int64 // limits a batch; a larger item is a batch of its own
 
-	mu       sync.Mutex // after it, only the lock of a Partition is taken
-	work     sync.Cond  // something is ready, or the end came
-	room     sync.Cond  // something was settled, or the end came
-	idle     int        // workers that wait
+	mu       sync.Mutex // guards the fields below; only a Partition's lock is taken under it
+	work     sync.Cond  // an entry is ready, or the scheduler was closed
+	room     sync.Cond  // entries were settled, or the scheduler drains
+	idle     int        // the number of workers that wait
 	ready    ring
 	later    laterHeap
 	groups   groups
 	timer    *time.Timer
 	count    int
 	bytes    int64
-	orphans  []*Item  // forgotten, and a session holds something for them
-	spent    []*block // to be used again, once the lock is not held
-	gone     *entry   // list of the entries that left their chains since the last reclaim
-	free     *entry   // list of the entries to be used again, all zero but for next
-	closed   bool     // nothing more will be added
-	draining bool     // nothing more will be taken
+	orphans  []*Item  // dropped items for which the session holds something
+	unused   []*block // to be reused when the lock is free
+	gone     *entry   // the list of entries that left their chains since the last reclaim
+	free     *entry   // the list of entries to be reused, all zero except for next
+	closed   bool     // no entry will be added
+	draining bool     // no entry will be taken
 
-	paused  bool // from a failure of sink or store until a batch succeeds
+	paused  bool // since sink or store failed, until a batch succeeds
 	until   time.Time
-	probing bool // one item is under way while paused
+	probing bool // one item is being processed while paused
 }
 
 func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
@@ -71,8 +69,8 @@ func newScheduler(maxCount int, maxBytes, batchBytes int64) *scheduler {
 	return s
 }
 
-// wait blocks until another item may be added. It returns false when the
-// scheduler drains or ctx ended.
+// wait blocks until another item may be added. It returns false if the scheduler drains
+// or ctx ends.
 func (s *scheduler) wait(ctx context.Context) bool {
 	defer context.AfterFunc(ctx, s.wake)()
 	s.mu.Lock()
@@ -83,7 +81,7 @@ func (s *scheduler) wait(ctx context.Context) bool {
 	return !s.draining && ctx.Err() == nil
 }
 
-// wake has all that wait look again.
+// wake wakes all readers and workers that wait.
 func (s *scheduler) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,25 +109,25 @@ func (s *scheduler) entries(into []*entry, items []*Item, f *feed, now time.Time
 	return into
 }
 
-// reclaim makes the entries free that left their chains. Call it with mu, when
-// no goroutine looks at one of them.
+// reclaim frees the entries that left their chains. The caller holds mu, and no other
+// goroutine uses one of these entries.
 func (s *scheduler) reclaim() {
 	for s.gone != nil {
 		e := s.gone
 		s.gone = e.next
-		*e = entry{next: s.free} // what is free must hold nothing
+		*e = entry{next: s.free} // a free entry must keep nothing alive
 		s.free = e
 	}
 }
 
-// add takes entries over. The slice stays the caller's.
+// add takes over entries. It does not keep the slice.
 func (s *scheduler) add(entries []*entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var (
 		partition *Partition
 		closed    bool
-		c         *chain // of the entry before
+		c         *chain // the chain of the previous entry
 	)
 	for i, e := range entries {
 		if i%touchAhead == 0 {
@@ -146,8 +144,8 @@ func (s *scheduler) add(entries []*entry) {
 		s.count++
 		s.bytes += e.size
 		e.Partition.queued++
-		if pause := e.feed.traits.Pause; pause != nil && !e.Partition.held && e.Partition.queued > s.maxCount/2 {
-			e.Partition.held = true
+		if pause := e.feed.traits.Pause; pause != nil && !e.Partition.paused && e.Partition.queued > s.maxCount/2 {
+			e.Partition.paused = true
 			pause(e.Partition, true)
 		}
 		if c == nil || c.group != e.Group {
@@ -172,7 +170,7 @@ func (s *scheduler) push(e *entry) {
 	}
 }
 
-// close says that nothing more will be added.
+// close ends the adding of entries.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +178,7 @@ func (s *scheduler) close() {
 	s.work.Broadcast()
 }
 
-// drain lets workers finish what they have and take nothing more.
+// drain lets workers finish their batches and take no others.
 func (s *scheduler) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,10 +187,9 @@ func (s *scheduler) drain() {
 	s.room.Broadcast()
 }
 
-// take blocks until a batch is ready, or until items were forgotten for which the
-// session holds something: it returns one of the two, and nothing at the end. A
-// batch has at most limit entries and no more bytes than a batch may have. With
-// ordered it has as many entries of a group as there are, otherwise one.
+// take blocks until a batch is ready, or until items were dropped for which the session
+// holds something. It returns one of the two, and neither at the end. A batch has at
+// most limit entries. With ordered, it may have several entries of a group.
 func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry, orphans []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +206,10 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 			return nil, nil
 		case s.paused && s.probing:
 		case s.paused && time.Now().Before(s.until):
-			next = earlier(next, s.until)
-		case s.ready.len() > 0:
+			if next.IsZero() || s.until.Before(next) {
+				next = s.until
+			}
+		case s.ready.n > 0:
 			if s.paused {
 				limit = 1
 			}
@@ -218,7 +217,7 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 				s.probing = s.paused
 				return batch, nil
 			}
-			continue // all that was ready was of closed partitions
+			continue // all ready entries were of closed partitions
 		}
 		s.alarm(next)
 		s.idle++
@@ -228,7 +227,7 @@ func (s *scheduler) take(into []*entry, limit int, ordered bool) (batch []*entry
 }
 
 // due makes the entries ready whose time has come. It returns the time of the next
-// one, or zero.
+// entry, or zero.
 func (s *scheduler) due() time.Time {
 	if len(s.later) == 0 {
 		return time.Time{}
@@ -243,14 +242,7 @@ func (s *scheduler) due() time.Time {
 	return time.Time{}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// alarm wakes the workers at a time.
+// alarm wakes the workers at this time, unless it is zero.
 func (s *scheduler) alarm(at time.Time) {
 	if at.IsZero() {
 		return
@@ -263,10 +255,10 @@ func (s *scheduler) alarm(at time.Time) {
 	s.timer.Reset(left)
 }
 
-// pick appends what is ready to a batch.
+// pick appends ready entries to a batch.
 func (s *scheduler) pick(batch []*entry, limit int, ordered bool) []*entry {
 	bytes := int64(0)
-	for len(batch) < limit && s.ready.len() > 0 && s.fits(*s.ready.at(0), bytes) {
+	for len(batch) < limit && s.ready.n > 0 && s.fits(*s.ready.at(0), bytes) {
 		head := s.ready.popFront()
 		if !s.begin(head) {
 			s.advance(head.Group, time.Time{})
@@ -286,7 +278,7 @@ func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) 
 	more := 0
 	for e := head.next; e != nil && len(batch) < limit && s.fits(e, bytes); e = e.next {
 		if e.waits() {
-			break // it would hold up those before it again
+			break // the batch would wait for it
 		}
 		switch {
 		case e.done:
@@ -294,7 +286,7 @@ func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) 
 		case e.Partition == head.Partition:
 			e.busy = true
 			more++
-		case !s.begin(e): // two groups with one number
+		case !s.begin(e): // groups of two partitions share a number
 			continue
 		}
 		batch = append(batch, e)
@@ -306,15 +298,15 @@ func (s *scheduler) behind(head *entry, batch []*entry, bytes int64, limit int) 
 	return batch, bytes
 }
 
-// follow returns the entries behind the last one of a batch, in the group of that
-// one, while the batch is being processed. It does not block. It returns none if
-// another group is ready, which has waited longer.
+// follow returns the entries behind the last one of a batch, in its group, while the
+// batch is being processed. It does not block. It returns none if another group is
+// ready, because that group has waited longer.
 func (s *scheduler) follow(into, batch []*entry, limit int) []*entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	into = into[:0]
 	s.due()
-	if s.draining || s.paused || len(s.orphans) > 0 || s.ready.len() > 0 {
+	if s.draining || s.paused || len(s.orphans) > 0 || s.ready.n > 0 {
 		return into
 	}
 	e := batch[len(batch)-1].next
@@ -333,8 +325,8 @@ func (s *scheduler) fits(e *entry, bytes int64) bool {
 	return bytes == 0 || bytes+e.size <= s.batchBytes
 }
 
-// begin marks an entry as being processed. It returns false if the entry is done
-// with, or its partition is closed.
+// begin marks an entry as busy. It returns false if the entry is done, or if its
+// partition is closed.
 func (s *scheduler) begin(e *entry) bool {
 	if e.done {
 		return false
@@ -345,19 +337,10 @@ func (s *scheduler) begin(e *entry) bool {
 	return e.busy
 }
 
-// settle takes entries back from a worker. Each is done, or has the time of its
-// next try. Closing its partition need not wait for it any more.
+// settle takes entries back from a worker. Each is done, or has the time of its next
+// try. Closing its partition no longer waits for it.
 func (s *scheduler) settle(entries []*entry) {
-	for _, k := range s.settleAll(entries) {
-		k.reuse()
-	}
-}
-
-// settleAll does the part of settle that needs the lock. It returns the blocks that
-// are spent.
-func (s *scheduler) settleAll(entries []*entry) []*block {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := time.Now()
 	ended := 0 // entries of the same partition
 	for i, e := range entries {
@@ -383,22 +366,25 @@ func (s *scheduler) settleAll(entries []*entry) []*block {
 	if s.closed && s.count == 0 {
 		s.work.Broadcast()
 	}
-	s.tellRoom()
+	s.signalRoom()
 	s.reclaim()
-	spent := s.spent
-	s.spent = nil
-	return spent
+	unused := s.unused
+	s.unused = nil
+	s.mu.Unlock()
+	for _, k := range unused {
+		k.reuse()
+	}
 }
 
-// tellRoom wakes the readers if there is room.
-func (s *scheduler) tellRoom() {
+// signalRoom wakes the readers if there is room.
+func (s *scheduler) signalRoom() {
 	if s.count < s.maxCount && s.bytes < s.maxBytes {
 		s.room.Broadcast()
 	}
 }
 
-// forget drops the entries of closed partitions that no worker has. An entry that waits
-// for its next try is dropped now, because its claim is held until then.
+// forget drops the entries of closed partitions that no worker has. It also drops those
+// that wait for their next try, because the session holds their claims until then.
 func (s *scheduler) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -409,7 +395,7 @@ func (s *scheduler) forget() {
 			}
 		}
 	}
-	// The next entry of the group takes the place of a head that was dropped.
+	// The next entry of the group replaces a head that was dropped.
 	waiting := s.later
 	s.later = nil
 	for _, e := range waiting {
@@ -419,7 +405,7 @@ func (s *scheduler) forget() {
 			s.later.push(e)
 		}
 	}
-	for range s.ready.len() {
+	for range s.ready.n {
 		if e := s.ready.popFront(); e.done {
 			s.advance(e.Group, time.Time{})
 		} else {
@@ -437,8 +423,8 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	for head != nil && head.done {
 		settled := head
 		head = settled.next
-		if settled.block != nil && settled.Held == nil && settled.block.spent() {
-			s.spent = append(s.spent, settled.block)
+		if settled.block != nil && settled.Held == nil && settled.block.release() {
+			s.unused = append(s.unused, settled.block)
 		}
 		settled.next, s.gone = s.gone, settled
 	}
@@ -453,47 +439,38 @@ func (s *scheduler) advance(group uint64, now time.Time) {
 	if head.due.After(now) && !now.IsZero() {
 		s.later.push(head)
 		if s.idle > 0 {
-			s.work.Signal() // a worker that waits sets the timer
+			s.work.Signal() // the worker sets the timer
 		}
 		return
 	}
 	s.push(head)
 }
 
-// drop forgets an entry whose partition is closed.
+// drop ends an entry whose partition is closed.
 func (s *scheduler) drop(e *entry) {
 	e.done = true
 	s.uncount(e)
 	if e.Held != nil {
-		e.block = nil // the session will look at the item, which must not be used again
+		e.block = nil // the session still needs the item, so its block is not reused
 		s.orphans = append(s.orphans, e.Item)
 	}
-	s.tellRoom()
+	s.signalRoom()
 }
 
-// orphaned returns the items that were forgotten although the session holds
-// something for them. It returns each once.
-func (s *scheduler) orphaned() []*Item {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := s.orphans
-	s.orphans = nil
-	return list
-}
-
+// uncount subtracts an entry from the amount in progress.
 func (s *scheduler) uncount(e *entry) {
 	s.count--
 	s.bytes -= e.size
 	partition := e.Partition
 	partition.queued--
-	if partition.held && partition.queued <= s.maxCount*3/8 {
-		partition.held = false
+	if partition.paused && partition.queued <= s.maxCount*3/8 {
+		partition.paused = false
 		e.feed.traits.Pause(partition, false)
 	}
 }
 
-// pause stops all work until a time. Then one item is tried. Work goes on when it
-// succeeds.
+// pause stops all work until this time. Then workers get one item at a time, until
+// resume is called.
 func (s *scheduler) pause(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -516,8 +493,8 @@ func (s *scheduler) resume() {
 	s.paused, s.probing, s.until = false, false, time.Time{}
 }
 
-// unprobe lets another item be tried, after one whose outcome says nothing about
-// sink and store.
+// unprobe lets a worker try another item, if the outcome of the last one says nothing
+// about sink and store.
 func (s *scheduler) unprobe() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -527,22 +504,21 @@ func (s *scheduler) unprobe() {
 	}
 }
 
-// size returns how much is under way.
+// size returns the amount in progress.
 func (s *scheduler) size() (count int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count, s.bytes
 }
 
-// leftovers takes out all entries, in the order of their groups. No worker has one
-// any more.
-func (s *scheduler) leftovers() []*entry {
+// leftovers removes all entries. They keep the order of their groups. It also returns
+// the dropped items for which the session holds something. No worker has an entry.
+func (s *scheduler) leftovers() (left []*entry, orphans []*Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	var left []*entry
 	for c := range s.groups.all() {
 		for e := c.head; e != nil; e = e.next {
 			if !e.done {
@@ -552,18 +528,17 @@ func (s *scheduler) leftovers() []*entry {
 			}
 		}
 	}
-	s.groups, s.later, s.ready = groups{}, nil, ring{}
-	return left
+	orphans = s.orphans
+	s.groups, s.later, s.ready, s.orphans = groups{}, nil, ring{}, nil
+	return left, orphans
 }
 
-// ring is a queue with two ends.
+// ring is a double-ended queue.
 type ring struct {
 	entries []*entry // its length is a power of two, or 0
 	first   int
 	n       int
 }
-
-func (r *ring) len() int { return r.n }
 
 func (r *ring) at(i int) **entry { return &r.entries[(r.first+i)&(len(r.entries)-1)] }
 

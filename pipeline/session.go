@@ -2,73 +2,73 @@ package pipeline
 
 import "context"
 
-// Session decides, delivers and commits. Many goroutines call its methods, each with
-// items of its own. [TwoPhase] and [Lossy] are sessions, and other packages have more:
-// a session needs nothing but what this package exports.
+// Session decides, delivers and commits. Many goroutines call its methods, each with its
+// own items. [TwoPhase] and [Lossy] are sessions. Other packages can have sessions of
+// their own, with the exported names of this package alone.
 type Session interface {
 	// Process decides the items, delivers the fresh ones and commits. It sets
-	// Decision, Result, Attempt and Err of each item. It blocks until the outcome of
-	// each is as durable as the session promises.
+	// Decision, Result, Attempt and Err of each item. It blocks until each outcome is
+	// as durable as the session promises.
 	//
-	// The items of a group stand together, in their order. If Traits has Ordered
-	// unset, there is one item of each group. An item behind one that failed is not
-	// delivered, and its Err is ErrBehind.
+	// The items of a group are adjacent and in order. Without the trait Ordered, there
+	// is one item of each group. The session does not deliver an item behind one that
+	// failed, and sets its Err to ErrBehind.
 	//
-	// With a nil Err the item is settled. An item with an Err may come again. What
-	// the session holds for it until then, such as a claim, it keeps in Held. Err is
-	// the sink's error as it is, or, for an item that was not delivered:
-	//   - *semel.InFlightError: another holder's lease runs;
-	//   - semel.ErrMismatch, semel.ErrLate: what they say;
-	//   - semel.ErrOutcomeUnknown with the Decision InDoubt: the key is unknown, and
+	// An item with a nil Err is settled. An item with an Err may come again. Until then
+	// the session keeps in Held what it holds for the item, such as a claim. Err is the
+	// unchanged error of the sink or, for an item that was not delivered, one of these:
+	//   - *semel.InFlightError: another holder's lease has not ended;
+	//   - semel.ErrMismatch or semel.ErrLate;
+	//   - semel.ErrOutcomeUnknown with the Decision OutcomeUnknown: the key is unknown, and
 	//     a person must resolve it;
-	//   - *StoreError: the store failed; nothing was delivered, unless it wraps
-	//     semel.ErrOutcomeUnknown;
-	//   - semel.ErrLeaseLost: another holder took the key over during the delivery,
-	//     and decides what becomes of it.
+	//   - *StoreError: the store failed. The item was not delivered, unless the error
+	//     wraps semel.ErrOutcomeUnknown;
+	//   - semel.ErrLeaseLost: another holder took over the key during the delivery and
+	//     decides its outcome.
 	//
-	// Slice and items belong to the runner again when Process returns.
+	// The slice and the items belong to the runner again when Process returns.
 	Process(ctx context.Context, items []*Item)
 
-	// Abandon gives up what the session holds for items that will not come again:
-	// they were parked, returned to the source, or lost with their partition. It sets
-	// Held to nil. Among the items may be some for which nothing is held. Abandon
-	// blocks for one round trip at most. It returns no error, because a claim that
-	// cannot be given back ends with its lease.
+	// Abandon gives up what the session holds for items that will not come again,
+	// because they were parked, returned to the source, or lost with their partition.
+	// It sets Held to nil. The session may hold nothing for some of the items. Abandon
+	// blocks for at most one round trip. It returns no error, because a claim that was
+	// not released ends with its lease.
 	Abandon(ctx context.Context, items []*Item)
 
-	// Traits says how the session wants its items: the traits of its sink.
+	// Traits describes the batches that the session takes: the traits of its sink.
 	Traits() SinkTraits
 
-	// Close closes what the session, or its sink, has open. The runner calls it once,
-	// after the last Process has returned.
+	// Close closes the session and its sink. The runner calls it once, after the last
+	// Process has returned.
 	Close(ctx context.Context) error
 }
 
-// PipelinedSession is a Session that takes pipelined batches: it decides a batch
-// while the one before it is not yet durable. The runner uses Begin in place of
-// Process if the session's traits have Ordered set.
+// PipelinedSession is a Session that decides a batch before the previous batch is
+// durable. If its traits have Ordered, the runner calls Begin instead of Process.
 type PipelinedSession interface {
 	Session
 
-	// Prepare does the part of the work that an item needs once, and in no order.
-	// The goroutines that read call it when the items have their keys. An item may
-	// be processed without.
+	// Prepare does the work that an item needs once, in any order. The goroutines that
+	// read call it when the items have their keys. The session must also accept items
+	// that were not prepared.
 	Prepare(items []*Item)
 
 	// Begin starts processing a batch. It returns before the batch is durable; Wait
-	// blocks until it is. after is the last batch that the caller began and did not
-	// wait for, or nil: its items stand before these in their group. If one of them
-	// was not delivered and comes again, none of these is delivered, and their Err
-	// is ErrBehind. Slice and items belong to the session until Wait has returned.
+	// blocks until it is. after is the last batch for which the caller has not called
+	// Wait, or nil. Its items precede these in their group. If an item of that batch
+	// was not delivered and comes again, Begin delivers none of these, and sets their
+	// Err to ErrBehind. The slice and the items belong to the session until Wait has
+	// returned.
 	Begin(ctx context.Context, items []*Item, after Batch) Batch
 }
 
-// Batch is a batch that a PipelinedSession has begun. The goroutine that called
-// Begin calls its methods, and calls Wait once.
+// Batch is a batch that a PipelinedSession processes. The goroutine that called Begin
+// calls these methods, and calls Wait once.
 type Batch interface {
 	// Done reports whether Wait would return immediately.
 	Done() bool
-	// Wait does the rest of Process.
+	// Wait blocks until the outcome of each item is durable.
 	Wait()
 }
 

@@ -48,12 +48,9 @@ func TestALargeBatchLeavesWorkForTheOthers(t *testing.T) {
 
 func TestABatchHasNoMoreBytesThanItMay(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ bytes, all, want int64 }{
-		{0, 64, 16}, {10, 64, 10}, {16, 64, 16}, {20, 64, 16}, {0, 2, 1},
-	} {
-		o := Options{Workers: 4, MaxBytes: c.all, BatchBytes: c.bytes}
-		if o.defaults(SinkTraits{}); o.BatchBytes != c.want {
-			t.Errorf("%+v: batches of %d bytes", c, o.BatchBytes)
+	for all, want := range map[int64]int64{64: 16, 2: 1} {
+		if o := (Options{Workers: 4, MaxBytes: all}); o.batchBytes() != want {
+			t.Errorf("%d bytes: batches of %d bytes", all, o.batchBytes())
 		}
 	}
 

@@ -7,35 +7,35 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Source is where messages come from. One goroutine calls Read. Many goroutines call
-// the other methods, also while Read runs.
+// Source reads messages for a pipeline. One goroutine calls Read. Many goroutines call
+// the other methods, even while Read runs.
 //
-// A source recovers by itself where it can: it reconnects, rejoins its group, or waits
-// for a file to come back. An error of Read ends the pipeline.
+// A source recovers by itself if it can: it reconnects, rejoins its group, or waits for
+// a file to come back. An error of Read ends the pipeline.
 type Source interface {
-	// Read returns messages, at least one, in the order of each partition. It blocks
-	// until there are some, or until ctx ends: it then returns the error of ctx.
-	// io.EOF means that no more will come. The slice belongs to the caller.
+	// Read returns at least one message. The messages of a partition are in order. Read
+	// blocks until there is a message, or until ctx ends and it returns the error of
+	// ctx. io.EOF means that there will be no more messages. The slice belongs to the
+	// caller.
 	//
-	// Read returns the messages that are there and does not wait for more. An option
-	// of the source bounds what one call returns.
+	// Read does not wait for more than one message. An option of the source limits
+	// the number that one call returns.
 	Read(ctx context.Context) ([]*Item, error)
 
-	// Ack acknowledges items. Their fate is durable, and the source may forget them.
-	// Each item comes once, in any order. A source that forgets up to a position
-	// moves it behind the last item before which all are settled, see [Watermark].
-	// Ack need not be durable when it returns: after a crash, acknowledged items may
-	// come again. After an error the runner calls again with the same items. Slice
-	// and items belong to the runner again when Ack returns.
+	// Ack acknowledges items. Their outcome is durable, and the source may forget them.
+	// Each item comes once, in any order. A source that remembers a position moves it
+	// behind the last item before which all are settled, see [Watermark]. Ack need not
+	// be durable when it returns: after a crash, acknowledged items may come again.
+	// After an error the runner calls Ack again with the same items. The slice and the
+	// items belong to the runner again when Ack returns.
 	//
-	// The items have their outcome: Decision, Result, Parked and Err, which is set
-	// for an item that was parked or dropped. A source that takes requests answers
-	// with it.
+	// The items have their outcome: Decision, Result and Parked. An item that was
+	// parked or dropped has an Err. A source of requests answers with the outcome.
 	Ack(ctx context.Context, items []*Item) error
 
-	// Return gives items back that were not settled. The source delivers them again
-	// after delay, perhaps to another process. A source that forgets up to a position
-	// does nothing, because the items are behind it.
+	// Return gives back items that were not settled. The source delivers them again
+	// after delay, perhaps to another process. A source that remembers a position does
+	// nothing, because the position is before these items.
 	Return(ctx context.Context, items []*Item, delay time.Duration) error
 
 	// Close makes acknowledgements durable and disconnects. The runner calls it once,
@@ -43,44 +43,43 @@ type Source interface {
 	// blocks at most until ctx ends.
 	Close(ctx context.Context) error
 
-	// Traits says what else the source can do. Its answer does not change.
+	// Traits describes what else the source can do. Its answer does not change.
 	Traits() SourceTraits
 }
 
-// SourceTraits say what a source can do in addition to the methods of Source. The zero value is a
-// source that can do nothing more.
+// SourceTraits describe what a source can do in addition to its methods. All fields are
+// optional.
 type SourceTraits struct {
-	// CanReturn: Return has an item delivered again while the source reads on, as a
-	// queue does, or a server that answers "later". From a source without it, the
-	// runner keeps an item until it is settled.
+	// CanReturn: the source can deliver a returned item again while it keeps reading,
+	// as a queue does, or a server that answers "later". Without CanReturn, the runner
+	// keeps an item until it is settled.
 	CanReturn bool
-	// Pause stops or resumes reading from one partition while others go on. It must not
-	// block. Items of the partition that were on their way may still come. The runner
-	// calls it when a partition takes more than its share of what may be under way.
+	// Pause stops or resumes reading one partition. It must not block. Read may still
+	// return some items of a paused partition. The runner calls Pause when a partition
+	// has more than its share of the items in progress.
 	Pause func(partition *Partition, paused bool)
-	// Place names the place of a message in the source's own words. Defaults to
+	// Place describes the place of a message in the source's own words. Defaults to
 	// source, partition and offset.
 	Place func(o semel.Origin) string
 }
 
-// UnknownLag stands where a source cannot count in a unit.
+// UnknownLag is the value of a field of Lag that the source cannot count.
 const UnknownLag = -1
 
-// Lag is how far a source is behind.
+// Lag is the backlog of a source.
 type Lag struct {
-	// Source is the topic or queue; "" stands for all that the source has.
+	// Source is the topic or queue. It is empty for the whole source.
 	Source    string
 	Partition int32
-	// Messages and Bytes are how many are there and not settled. A source that
-	// does not count in one of them says UnknownLag.
+	// Messages and Bytes count the unsettled messages in the source. A field that the
+	// source cannot count is UnknownLag.
 	Messages, Bytes int64
 }
 
-// Lagger is implemented by a source that knows how far it is behind.
+// Lagger is a source that can count its backlog.
 type Lagger interface {
-	// Lag returns how much is there and not settled, for each partition that this
-	// process has now. It may ask a server and blocks at most until ctx ends. It may
-	// be called at any time. An error that wraps errors.ErrUnsupported will come
-	// again.
+	// Lag returns the backlog of each partition that this process has. It may ask a
+	// server. It blocks at most until ctx ends, and may be called at any time. After an
+	// error that wraps errors.ErrUnsupported, further calls cannot succeed.
 	Lag(ctx context.Context) ([]Lag, error)
 }

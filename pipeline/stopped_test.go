@@ -36,7 +36,7 @@ func TestStopNamesTheMessageAndAcknowledgesNothingOfIt(t *testing.T) {
 	})
 }
 
-// TestStopNamesAMessageByWhatIsKnownOfIt has sources that tell no place.
+// TestStopNamesAMessageByWhatIsKnownOfIt has sources that set no origin.
 func TestStopNamesAMessageByWhatIsKnownOfIt(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(m *semel.Message){

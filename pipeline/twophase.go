@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -34,27 +33,26 @@ type TwoPhaseOptions struct {
 // knows the claim: one that keeps claims in the process forgets them with it.
 type TwoPhase struct {
 	guard *semel.Guard
-	store semel.Store
 	sink  Sink
 	opts  TwoPhaseOptions
 	rooms rooms // for a Process each
 
-	leases leaseRenewer
+	waiting *semel.Renewer // of claims that wait for their next try
 }
 
-// What TwoPhase holds for an item is one of two: the claim that was granted, or the
-// request whose answer was lost, which the store may have granted and knows again.
-
-// claimOf returns the claim that the session holds for an item, or nil.
-func claimOf(it *Item) *heldClaim {
-	c, _ := it.Held.(*heldClaim)
-	return c
+// taskOf returns what the session holds for an item between two calls, or nil. It
+// is a claim, or a request whose answer was lost.
+func taskOf(it *Item) *semel.Task {
+	task, _ := it.Held.(*semel.Task)
+	return task
 }
 
-// lostRequest returns the request for an item whose answer was lost, or nil.
-func lostRequest(it *Item) *semel.ClaimRequest {
-	req, _ := it.Held.(*semel.ClaimRequest)
-	return req
+// heldTask returns the task of an item that has a claim, or nil.
+func heldTask(it *Item) *semel.Task {
+	if task := taskOf(it); task != nil && task.Held() {
+		return task
+	}
+	return nil
 }
 
 // NewTwoPhase returns a session. Errors are those of semel.NewGuard. The sink is
@@ -72,15 +70,6 @@ func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase
 	if g.OnLate == semel.LatePark {
 		g.OnLate, g.Park = semel.LateReject, nil
 	}
-	if g.Lease == 0 {
-		g.Lease = semel.DefaultLease
-	}
-	if g.Window == 0 {
-		g.Window = semel.DefaultWindow
-	}
-	if g.Heartbeat == 0 {
-		g.Heartbeat = g.Lease / 3
-	}
 	if most := sink.Traits().MaxResult; g.MaxResult == 0 && most > 0 && store.Traits().Results {
 		g.MaxResult = most
 	}
@@ -88,8 +77,7 @@ func NewTwoPhase(store semel.Store, sink Sink, opts *TwoPhaseOptions) (*TwoPhase
 	if err != nil {
 		return nil, fmt.Errorf("pipeline: %w", err)
 	}
-	t.guard, t.store = guard, guard.Store()
-	t.leases.init(guard, t.store, g.Lease, g.Heartbeat)
+	t.guard, t.waiting = guard, guard.NewRenewer()
 	return t, nil
 }
 
@@ -98,19 +86,17 @@ func (t *TwoPhase) Traits() SinkTraits { return t.sink.Traits() }
 
 // Close implements Session.
 func (t *TwoPhase) Close(ctx context.Context) error {
-	t.leases.stop()
+	t.waiting.Stop()
 	return t.sink.Close(ctx)
 }
 
 // Ready implements semel.Readier: it asks the sink where it can tell, and the store
 // unless messages pass without it.
 func (t *TwoPhase) Ready(ctx context.Context) error {
-	if ready, ok := t.sink.(semel.Readier); ok {
-		if err := ready.Ready(ctx); err != nil {
-			return fmt.Errorf("sink: %w", err)
-		}
+	if err := sinkReady(ctx, t.sink); err != nil {
+		return err
 	}
-	if ready, ok := semel.Ability[semel.Readier](t.store); ok && !t.opts.Pass && !t.opts.Observe {
+	if ready, ok := semel.As[semel.Readier](t.guard.Store()); ok && !t.opts.Pass && !t.opts.Observe {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -120,30 +106,45 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
-	began := time.Now()
-	r := t.rooms.take()
-	t.process(ctx, items, r, began)
-	if slices.ContainsFunc(r.asked, func(it *Item) bool { return claimOf(it) != nil }) || t.leases.mayLook() {
-		r.held = nil // an item has one of them, or a renewal looks at one
+	r := t.rooms.take(t.guard)
+	t.process(ctx, items, r)
+	if slices.ContainsFunc(r.asked, func(it *Item) bool { return it.Held != nil }) {
+		for i, it := range r.asked {
+			if taskOf(it) != &r.memory[i] {
+				r.memory[i] = semel.Task{} // or it would keep its message in memory
+			}
+		}
+		r.memory = nil // an item has one of them
 	}
 	t.rooms.put(r)
 }
 
-func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room, began time.Time) {
+// process claims, delivers and completes.
+func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room) {
 	t.decide(ctx, items, r)
 	if len(r.fresh) == 0 {
 		return
 	}
-	batch := t.leases.start(ctx, r.fresh, began)
 	for _, it := range r.fresh {
-		if c := claimOf(it); c == nil || !c.delivered {
+		task := taskOf(it)
+		if task != nil {
+			r.tasks = append(r.tasks, task)
+		}
+		if task == nil || !task.Delivered() {
 			r.todo = append(r.todo, it)
 		}
 	}
+	effect := r.batch.Keep(ctx, r.tasks)
 	if len(r.todo) > 0 {
-		deliver(batch.effect, t.sink, r.todo)
+		deliver(effect, t.sink, r.todo)
 	}
-	t.finish(ctx, r, batch)
+	for _, it := range r.todo {
+		if task := taskOf(it); task != nil {
+			task.Result, task.Err = it.Result, it.Err
+		}
+	}
+	r.batch.Stop()
+	t.finish(ctx, r)
 	for _, c := range r.copies {
 		t.settleCopy(c)
 	}
@@ -157,7 +158,8 @@ func (t *TwoPhase) settleCopy(c itemCopy) {
 		return
 	}
 	it.Decision, it.Result = semel.Duplicate, first.Result
-	t.guard.ObserveDecision(it.Call.Key, &semel.ClaimAnswer{Decision: semel.Duplicate, Result: first.Result}, 0)
+	answer := semel.ClaimAnswer{Decision: semel.Duplicate, Result: first.Result}
+	_, _ = t.guard.Settle(context.Background(), &it.Call, &answer, 0) // a failure that was recorded is an outcome too
 }
 
 // decide claims the keys. It finds the fresh items in their order: those that are to
@@ -169,25 +171,20 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 	var ending []*Item
 	for _, it := range items {
 		it.Decision, it.Result, it.Err, it.Delivered = semel.Undecided, semel.Result{}, nil, false
-		if c := claimOf(it); c != nil && t.leases.usable(c) {
-			it.Decision, it.Attempt, it.Token = semel.Fresh, c.attempt+it.Tries, c.token
-			continue
-		} else if c != nil {
-			ending = append(ending, it)
+		switch task := taskOf(it); {
+		case task == nil || task.Lost():
+			r.asked = append(r.asked, it)
+		case r.batch.Lasts(task):
+			it.Decision, it.Attempt, it.Token = semel.Fresh, task.Claim.Attempt+it.Tries, task.Claim.Token
+			task.Attempt, task.Err = it.Attempt, nil
+		default:
+			ending, r.asked = append(ending, it), append(r.asked, it)
 		}
-		if lost := lostRequest(it); lost != nil {
-			r.claims = append(r.claims, *lost)
-		} else {
-			r.claims = append(r.claims, t.guard.Request(&it.Call))
-		}
-		r.asked = append(r.asked, it)
 	}
 	if len(ending) > 0 {
 		t.Abandon(ctx, ending) // or they would be in flight until their leases end
 	}
-	if len(r.asked) > 0 {
-		t.claim(ctx, r)
-	}
+	t.claim(ctx, r)
 	var firsts map[semel.Key]*Item
 	known := 0                         // of the fresh ones, in firsts, or of groups before
 	group, blocked := uint64(0), false // the items of a group stand together
@@ -217,8 +214,8 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 		case it.Decision != semel.Fresh: // settled
 		case blocked:
 			it.Err = ErrBehind
-			if c := claimOf(it); c != nil {
-				t.leases.retain(c) // its lease must not end before its turn comes
+			if task := heldTask(it); task != nil {
+				t.waiting.Keep(task) // its lease must not end before its turn comes
 			}
 		default:
 			r.fresh = append(r.fresh, it)
@@ -228,276 +225,122 @@ func (t *TwoPhase) decide(ctx context.Context, items []*Item, r *room) {
 
 // claim asks the store and sets what it answered.
 func (t *TwoPhase) claim(ctx context.Context, r *room) {
-	items, reqs := r.asked, r.claims
-	r.answers = zeroed(r.answers, len(reqs))
-	answers := r.answers
-	start := time.Now()
-	err := t.store.Claim(ctx, reqs, answers)
-	lost := semel.Classify(err) == semel.ClassUnknown && ctx.Err() == nil && slices.ContainsFunc(answers, unanswered)
-	if lost {
-		clear(answers)
-		err = t.store.Claim(ctx, reqs, answers) // the store knows its own claims by their owner
+	r.memory = slices.Grow(r.memory[:0], len(r.asked))[:len(r.asked)]
+	for i, it := range r.asked {
+		task := taskOf(it)
+		if task == nil {
+			task = &r.memory[i]
+			task.Call = &it.Call
+		}
+		r.tasks = append(r.tasks, task)
 	}
-	elapsed := time.Since(start)
-	validUntil := start.Add(t.opts.Guard.Lease)
-	passed := 0
-	t.guard.ObserveDecisions(reqs, answers, elapsed)
-	for i, it := range items {
-		a := &answers[i]
-		before := lost || lostRequest(it) != nil
-		it.Decision, it.Held = a.Decision, nil
+	r.batch.Claim(ctx, r.tasks)
+	passed, failure := 0, error(nil)
+	for i, it := range r.asked {
+		task := r.tasks[i]
+		it.Decision, it.Result, it.Err, it.Held = task.Decision, task.Result, task.Err, nil
+		if task.Held() || task.Lost() {
+			it.Held = task
+		}
 		switch {
-		case a.Decision == semel.Fresh:
-			c := r.hold(len(items))
-			*c = heldClaim{key: it.Call.Key, token: a.Claim.Token, attempt: a.Claim.Attempt, validUntil: validUntil}
-			it.Held = c
-			it.Token = a.Claim.Token
-			it.Attempt = a.Claim.Attempt + it.Tries
-		case a.Decision == semel.Undecided:
-			// Only what is said of this key alone can be the message's fault.
-			refused := a.Err != nil && semel.Classify(a.Err) == semel.ClassPermanent
-			if a.Err == nil {
-				a.Err = err
-			}
-			if a.Err == nil {
-				a.Err = fmt.Errorf("the store did not decide: %w", semel.ErrOutcomeUnknown)
-			}
-			if before && !refused {
-				// A refusal does not undo what was granted when an answer was lost.
-				a.Err = fmt.Errorf("asked again after a lost answer: %w: %w", semel.ErrOutcomeUnknown, a.Err)
-			}
-			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: it.Call.Key, Err: a.Err})
-			it.Err = &StoreError{fmt.Errorf("claim %s: %w", it.Call.Key, a.Err)}
-			if refused {
-				it.Err = semel.Permanent(it.Err)
-				continue
-			}
-			if semel.Classify(a.Err) == semel.ClassUnknown {
-				again := reqs[i]
-				it.Held = &again // the store may have granted it, and will know it again
-			}
+		case task.Decision == semel.Fresh:
+			it.Attempt, it.Token = task.Claim.Attempt+it.Tries, task.Claim.Token
+			task.Attempt = it.Attempt
+		case task.Refused():
+			it.Err = semel.Permanent(&StoreError{task.Err})
+		case task.Decision == semel.Undecided:
+			it.Err = &StoreError{task.Err}
 			if (t.opts.Pass || t.opts.Observe) && ctx.Err() == nil {
 				it.Err, it.Decision, it.Attempt = nil, semel.Fresh, it.Tries+1
+				task.Err, task.Attempt, failure = nil, it.Attempt, task.Err
 				passed++
 			}
 		default:
-			out, err := t.guard.Settle(ctx, &it.Call, a)
-			it.Result, it.Err = out.Result, err
-			if a.Decision == semel.Duplicate {
+			if task.Decision == semel.Duplicate {
 				it.Err = nil // a failure that was recorded is an outcome too
 			}
 			if t.opts.Observe {
 				it.Err, it.Attempt = nil, it.Tries+1
-				r.observe(it, a.Decision)
+				r.observe(it, task.Decision)
 				it.Decision = semel.Fresh
 			}
 		}
 	}
+	clear(r.tasks)
+	r.tasks = r.tasks[:0]
 	if passed > 0 && t.opts.Observer != nil {
-		t.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: passed, Err: err})
+		t.opts.Observer.ObservePipeline(Event{Kind: EventFailedOpen, Count: passed, Err: failure})
 	}
 }
 
-func unanswered(a semel.ClaimAnswer) bool { return a.Decision == semel.Undecided && a.Err == nil }
-
-// finish completes what was delivered, and keeps or gives up the other claims.
-func (t *TwoPhase) finish(ctx context.Context, r *room, batch *leaseBatch) {
-	lost := errors.Is(context.Cause(batch.effect), semel.ErrLeaseLost)
-	t.leases.end(batch)
+// finish completes what was delivered, and keeps or gives up the other claims. A
+// message that passed without an answer from the store may have a claim after all.
+// Its effect happened, so it is completed too.
+func (t *TwoPhase) finish(ctx context.Context, r *room) {
+	clear(r.tasks)
+	r.tasks = r.tasks[:0]
+	var unknown []*Item
 	for _, it := range r.fresh {
-		c := claimOf(it)
-		if c == nil { // delivered without a claim
-			if decision, observed := r.observed[it]; observed && it.Err == nil {
+		task := taskOf(it)
+		switch {
+		case it.Err == nil:
+			if decision, observed := r.observed[it]; observed {
 				it.Decision, it.Delivered = decision, true
 			}
-			if it.Err == nil {
-				it.Held = nil // a request whose answer was lost is not asked again
+			if task != nil {
+				r.done, r.tasks = append(r.done, it), append(r.tasks, task)
+				if task.Lost() {
+					it.Held = nil // it passed: a completion that fails must not hold it up
+				}
 			}
-			continue
-		}
-		if it.Err == nil {
-			if !c.delivered {
-				c.deliver(it.Result)
-			}
-			r.completions = append(r.completions, semel.CompleteRequest{Key: it.Call.Key, Token: it.Token, Result: c.outcome(), Window: t.window(it)})
-			r.done = append(r.done, it)
-			continue
-		}
-		c.doubt = c.doubt || inDoubt(it.Err)
-		if lost {
-			it.Err = fmt.Errorf("%w: %w", semel.ErrLeaseLost, it.Err)
-		}
-	}
-	if len(r.done) > 0 {
-		t.complete(ctx, r, batch.began)
-	}
-	t.holdBack(ctx, r.fresh)
-}
-
-func (t *TwoPhase) window(it *Item) time.Duration {
-	if it.Call.Window > 0 {
-		return it.Call.Window
-	}
-	return t.opts.Guard.Window
-}
-
-// complete records that effects are done. It is tried again, which is safe, for
-// as long as a lease: the caller's context may have ended by then.
-func (t *TwoPhase) complete(ctx context.Context, r *room, began time.Time) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.Guard.Lease)
-	defer cancel()
-	items, reqs := r.done, r.completions
-	r.errs = zeroed(r.errs, len(reqs))
-	answers := r.errs
-	err := t.store.Complete(ctx, reqs, answers)
-	for pause := time.Millisecond; err != nil && again(err); pause = min(2*pause, time.Second) {
-		t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: reqs[0].Key, Err: err})
-		if sleep(ctx, pause) != nil {
-			break
-		}
-		clear(answers)
-		err = t.store.Complete(ctx, reqs, answers)
-	}
-	elapsed := time.Since(began)
-	for i, it := range items {
-		e := answers[i]
-		if e == nil {
-			e = err
-		}
-		if errors.Is(e, semel.ErrResultTooLarge) {
-			reqs[i].Result = semel.Result{Kind: semel.NotKept}
-			var answer [1]error
-			if e = t.store.Complete(ctx, reqs[i:i+1], answer[:]); e == nil {
-				e = answer[0]
-			}
-		}
-		answers[i] = e
-		switch {
-		case e == nil:
-			it.Result = claimOf(it).outcome()
-			it.Held = nil
-		case errors.Is(e, semel.ErrStaleToken):
-			t.guard.Observe(semel.Event{Kind: semel.EventCompletionRefused, Key: it.Call.Key, Err: e})
-			it.Err = fmt.Errorf("%s: the effect ran, but %w: %w", it.Call.Key, semel.ErrLeaseLost, e)
-			it.Held = nil
-		default:
-			t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: it.Call.Key, Err: e})
-			it.Err = &StoreError{fmt.Errorf("%s: the effect ran, but its completion is not recorded: %w: %w", it.Call.Key, semel.ErrOutcomeUnknown, e)}
-		}
-	}
-	t.guard.ObserveCompletions(reqs, answers, elapsed)
-}
-
-// holdBack keeps the claims of what failed for the next try. Where the effect
-// may have happened and such keys are held, the key becomes unknown.
-func (t *TwoPhase) holdBack(ctx context.Context, items []*Item) {
-	var unknown []*Item
-	for _, it := range items {
-		switch c := claimOf(it); {
-		case c == nil:
-		case c.doubt && !c.delivered && t.opts.Guard.OnLeaseExpired == semel.Hold:
+		case task == nil:
+		case r.batch.Unknown(task) && task.Held():
+			it.Err = task.Err
 			unknown = append(unknown, it)
 		default:
-			t.leases.retain(c)
+			it.Err = task.Err
+			t.waiting.Keep(task)
 		}
+	}
+	r.batch.Complete(ctx, r.tasks)
+	for i, it := range r.done {
+		t.completed(it, r.tasks[i])
 	}
 	if len(unknown) == 0 {
 		return
 	}
 	t.Abandon(ctx, unknown)
 	for _, it := range unknown {
-		it.Decision = semel.InDoubt
+		it.Decision = semel.OutcomeUnknown
 		it.Err = fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, it.Err)
 	}
 }
 
-// Abandon implements Session. Where earlier attempts may have had their effect
-// the record stays and only its lease ends, so that the next attempt has a
-// higher number as long as the store knows the record.
-func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
-	wait := t.opts.Guard.Lease // then they end by themselves
-	if end, limited := ctx.Deadline(); limited {
-		wait = min(wait, time.Until(end))
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
-	defer cancel()
-	t.findLost(ctx, items)
-	var releases []semel.ReleaseRequest
-	var ends []semel.ExtendRequest
-	for _, it := range items {
-		c := claimOf(it)
-		if c == nil {
-			continue
-		}
-		t.leases.forget(c)
+// completed sets the outcome of an item after its completion.
+func (t *TwoPhase) completed(it *Item, task *semel.Task) {
+	it.Result, it.Err = task.Result, task.Err
+	switch {
+	case it.Held == nil:
+		it.Err = nil
+	case !task.Held():
 		it.Held = nil
-		unknown := (c.doubt || c.delivered) && t.opts.Guard.OnLeaseExpired == semel.Hold
-		if (c.doubt || c.delivered || c.attempt > 1) && !unknown {
-			ends = append(ends, semel.ExtendRequest{Key: c.key, Token: c.token, Lease: time.Millisecond})
-		} else {
-			releases = append(releases, semel.ReleaseRequest{Key: c.key, Token: c.token, Unknown: unknown})
-		}
-		t.guard.Observe(semel.Event{Kind: semel.EventReleased, Key: c.key, Attempt: it.Attempt, Err: it.Err})
-	}
-	if len(releases) > 0 {
-		answers := make([]error, len(releases))
-		err := t.store.Release(ctx, releases, answers)
-		for i, r := range releases {
-			t.observeError(r.Key, errors.Join(err, answers[i]))
-		}
-	}
-	if len(ends) > 0 {
-		answers := make([]semel.ExtendAnswer, len(ends))
-		err := t.store.Extend(ctx, ends, answers)
-		for i, r := range ends {
-			t.observeError(r.Key, errors.Join(err, answers[i].Err))
-		}
+	case it.Err != nil: // the claim is kept, and the completion is tried again
+		it.Err = &StoreError{it.Err}
+		t.waiting.Keep(task)
 	}
 }
 
-// findLost asks once more for claims whose answers were lost, and that no caller
-// will ask for again.
-func (t *TwoPhase) findLost(ctx context.Context, items []*Item) {
-	var reqs []semel.ClaimRequest
-	var of []*Item
+// Abandon implements Session.
+func (t *TwoPhase) Abandon(ctx context.Context, items []*Item) {
+	var tasks []*semel.Task
 	for _, it := range items {
-		if lost := lostRequest(it); lost != nil {
-			reqs, of = append(reqs, *lost), append(of, it)
+		if task := taskOf(it); task != nil {
+			task.Attempt, task.Err = it.Attempt, it.Err
+			tasks = append(tasks, task)
 			it.Held = nil
 		}
 	}
-	if len(reqs) == 0 {
-		return
-	}
-	answers := make([]semel.ClaimAnswer, len(reqs))
-	t.observeError(reqs[0].Key, t.store.Claim(ctx, reqs, answers))
-	for i, it := range of {
-		if answers[i].Decision == semel.Fresh {
-			it.Held = &heldClaim{key: it.Call.Key, token: answers[i].Claim.Token, attempt: answers[i].Claim.Attempt}
-		}
-	}
-}
-
-func (t *TwoPhase) observeError(key semel.Key, err error) {
-	if err != nil {
-		t.guard.Observe(semel.Event{Kind: semel.EventStoreError, Key: key, Err: err})
-	}
-}
-
-// inDoubt says of a delivery's error whether the effect may have happened.
-func inDoubt(err error) bool {
-	for _, doubt := range []error{semel.ErrOutcomeUnknown, semel.ErrLeaseLost, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, doubt) {
-			return true
-		}
-	}
-	return false
-}
-
-// again says whether the same call of the store may succeed now.
-func again(err error) bool {
-	c := semel.Classify(err)
-	return (c == semel.ClassRetryable || c == semel.ClassUnknown) && !errors.Is(err, semel.ErrStoreFailed)
+	t.guard.NewBatch().GiveBack(ctx, tasks)
 }
 
 // sleep waits for d or the end of ctx, whose cause it then returns.
@@ -515,16 +358,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 // room is the memory that one Process needs for its items. It is used again, so that a
 // batch leaves less behind it.
 type room struct {
-	held        []heldClaim // of the claims that are granted
-	asked       []*Item     // those in claims
-	claims      []semel.ClaimRequest
-	answers     []semel.ClaimAnswer
+	batch       *semel.Batch
+	memory      []semel.Task // of asked
+	tasks       []*semel.Task
+	asked       []*Item // those whose keys are claimed
 	fresh, todo []*Item
 	copies      []itemCopy
 	observed    map[*Item]semel.Decision // of items that are delivered all the same; nil if there is none
-	done        []*Item                  // those in completions
-	completions []semel.CompleteRequest
-	errs        []error
+	done        []*Item                  // those that are completed
 }
 
 // itemCopy is an item of a batch whose key an item before it has.
@@ -544,12 +385,12 @@ type rooms struct {
 	idle []*room
 }
 
-func (l *rooms) take() *room {
+func (l *rooms) take(guard *semel.Guard) *room {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := len(l.idle) - 1
 	if last < 0 {
-		return &room{}
+		return &room{batch: guard.NewBatch()}
 	}
 	r := l.idle[last]
 	l.idle = l.idle[:last]
@@ -563,34 +404,18 @@ func (l *rooms) put(r *room) {
 	l.idle = append(l.idle, r)
 }
 
-// hold returns room for one more claim, out of at most limit. Its address lasts,
-// because items have it.
-func (r *room) hold(limit int) *heldClaim {
-	if cap(r.held) < limit {
-		r.held = make([]heldClaim, 0, limit)
-	}
-	r.held = r.held[:len(r.held)+1]
-	return &r.held[len(r.held)-1]
-}
-
 // clear keeps nothing but the room: what waits must hold nothing.
 func (r *room) clear() {
-	clear(r.held)
+	clear(r.memory)
+	clear(r.tasks)
 	clear(r.asked)
-	clear(r.claims)
-	clear(r.answers)
 	clear(r.fresh)
 	clear(r.todo)
 	clear(r.copies)
 	clear(r.observed)
 	clear(r.done)
-	clear(r.completions)
-	clear(r.errs)
 	*r = room{
-		held: r.held[:0], asked: r.asked[:0], claims: r.claims[:0], answers: r.answers[:0], fresh: r.fresh[:0], todo: r.todo[:0],
-		copies: r.copies[:0], observed: r.observed, done: r.done[:0], completions: r.completions[:0], errs: r.errs[:0],
+		batch: r.batch, memory: r.memory[:0], tasks: r.tasks[:0], asked: r.asked[:0], fresh: r.fresh[:0], todo: r.todo[:0],
+		copies: r.copies[:0], observed: r.observed, done: r.done[:0],
 	}
 }
-
-// zeroed returns a slice of n zero values, in the room of one that is clear.
-func zeroed[T any](room []T, n int) []T { return slices.Grow(room[:0], n)[:n] }

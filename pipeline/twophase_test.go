@@ -304,7 +304,7 @@ func TestHoldKeepsDoubtfulKeysForSomebodyToResolve(t *testing.T) {
 		r.wantAcked(3)
 		r.wantParked(map[string]string{"doubt": "unknown", "panic": "unknown"})
 		for _, id := range []string{"doubt", "panic"} {
-			if a := r.claim(id, time.Second); a.Decision != semel.InDoubt {
+			if a := r.claim(id, time.Second); a.Decision != semel.OutcomeUnknown {
 				t.Errorf("%s: %v, want in doubt", id, a.Decision)
 			}
 		}
@@ -398,4 +398,44 @@ func TestObserveDropsNothing(t *testing.T) {
 		}
 		synctest.Wait()
 	})
+}
+
+// TestALostClaimIsCompletedAfterAMessagePassed: the store granted the claim, and only
+// the answers were lost. The effect happened, so no other holder has to wait for the
+// lease, and none repeats the effect.
+func TestALostClaimIsCompletedAfterAMessagePassed(t *testing.T) {
+	for name, phases := range map[string]pipeline.TwoPhaseOptions{
+		"pass":             {Pass: true},
+		"observe":          {Observe: true},
+		"pass, and hold":   {Pass: true, Guard: semel.GuardOptions{OnLeaseExpired: semel.Hold}},
+		"observe and pass": {Observe: true, Pass: true},
+	} {
+		for works, want := range map[bool]semel.Decision{true: semel.Duplicate, false: semel.InFlight} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					r.phases = phases
+					lost := 0
+					r.store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+						if lost++; lost == 3 && works {
+							r.store.heal()
+							return r.store.Store.Claim(ctx, reqs, answers)
+						}
+						_ = r.store.Store.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs)))
+						return semel.ErrOutcomeUnknown
+					}
+					r.add(1, "a", "")
+					r.run()
+					r.wantAcked(1)
+					if got := r.attempts("a"); !slices.Equal(got, []int{1}) {
+						t.Errorf("attempts: %v", got)
+					}
+					if a := r.claim("a", time.Second); a.Decision != want {
+						t.Errorf("the next delivery is %v, want %v", a.Decision, want)
+					}
+				})
+			})
+		}
+	}
 }

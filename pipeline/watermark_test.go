@@ -8,8 +8,8 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// TestWatermarkNeverPassesAnUnsettledItem settles items in random order beside
-// a naive model.
+// TestWatermarkNeverPassesAnUnsettledItem settles items in random order and compares
+// the watermark with a naive model.
 func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -31,7 +31,7 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 		for step := 0; step < 2000; step++ {
 			if len(open) == 0 || random.IntN(2) == 0 {
 				next := at + 1 + random.Int64N(3)
-				if !w.Read(at, next) {
+				if w.Read([]int64{at}, next) != 1 {
 					t.Fatalf("an item at %d was refused", at)
 				}
 				items = append(items, item{at: at, next: next})
@@ -42,11 +42,11 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 				i := min(random.IntN(8), len(open)-1)
 				chosen := open[i]
 				open = append(open[:i], open[i+1:]...)
-				if !w.Settle(items[chosen].at) {
+				if w.Settle(items[chosen].at) != 1 {
 					t.Fatalf("the item at %d was not found", items[chosen].at)
 				}
 				items[chosen].settled = true
-				if w.Settle(items[chosen].at) {
+				if w.Settle(items[chosen].at) != 0 {
 					t.Fatalf("the item at %d was settled twice", items[chosen].at)
 				}
 			}
@@ -68,27 +68,29 @@ func TestWatermarkNeverPassesAnUnsettledItem(t *testing.T) {
 func TestWatermarkRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	var w pipeline.Watermark
-	w.Read(10, 20)
-	w.Read(30, 40)
+	w.Read([]int64{10}, 20)
+	w.Read([]int64{30}, 40)
 	for _, at := range []int64{0, 9, 11, 20, 31, 40} {
-		if w.Settle(at) {
+		if w.Settle(at) != 0 {
 			t.Errorf("an item at %d was settled that was never read", at)
 		}
 	}
 	for _, read := range [][2]int64{{5, 6}, {30, 40}, {39, 50}, {40, 40}, {41, 40}} {
-		if w.Read(read[0], read[1]) {
+		if w.Read(read[:1], read[1]) != 0 {
 			t.Errorf("an item from %d to %d was noted", read[0], read[1])
 		}
 	}
-	w.SettleAll([]int64{30, 7, 10})
+	if n := w.Settle(30, 7, 10); n != 2 {
+		t.Errorf("%d items are settled, want 2", n)
+	}
 	if low, _ := w.Low(); low != 40 {
 		t.Errorf("low %d, want 40", low)
 	}
-	if w.Read(10, 20) {
+	if w.Read([]int64{10}, 20) != 0 {
 		t.Error("an item before the watermark was noted")
 	}
-	if !w.Read(40, 41) || w.Unsettled() != 1 {
-		t.Error("the watermark does not go on")
+	if w.Read([]int64{40}, 41) != 1 || w.Unsettled() != 1 {
+		t.Error("the watermark notes no further item")
 	}
 }
 
@@ -100,7 +102,7 @@ func TestWatermarkIsSafeForConcurrentUse(t *testing.T) {
 	for i := range int64(items) {
 		positions = append(positions, i)
 	}
-	w.ReadAll(positions, items)
+	w.Read(positions, items)
 	var working sync.WaitGroup
 	for worker := range 4 {
 		working.Go(func() {

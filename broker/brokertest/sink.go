@@ -3,55 +3,31 @@ package brokertest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/memstore"
 )
 
 // sinkEnv is what a case for sinks works with.
 type sinkEnv struct {
-	testing.TB
+	env
 	harness SinkHarness
 	target  SinkTarget
-	random  *rand.Rand
-	ledger  *ledger
-	script  *script
-	store   semel.Store
 	queue   *memoryQueue
-	next    []int
-	idle    int
 }
 
 const sinkPartitions = 3
 
 func newSinkEnv(tb testing.TB, h SinkHarness) *sinkEnv {
 	tb.Helper()
-	if h.Messages == 0 {
-		h.Messages = 600
-	}
-	if h.patience == 0 {
-		h.patience = patience
-	}
-	e := &sinkEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb), queue: newMemoryQueue(sinkPartitions), next: make([]int, sinkPartitions)}
-	e.target = h.New(tb)
+	e := &sinkEnv{harness: h, target: h.New(tb), queue: newMemoryQueue(sinkPartitions)}
+	e.env = newEnv(tb, h.patience, h.Messages, sinkPartitions)
 	if (e.target.Sink == nil) == (e.target.Session == nil) {
 		tb.Fatal("the harness must set one of Sink and Session")
 	}
 	e.ledger.commits = e.target.Session != nil
-	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
-	store, err := memstore.New(nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	e.store = store
-	e.idle = runtime.NumGoroutine()
 	return e
 }
 
@@ -100,12 +76,7 @@ func (e *sinkEnv) session(ctx context.Context) pipeline.Session {
 // run runs a pipeline from the queue until ctx ends.
 func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 	e.Helper()
-	rule, err := key.ParseRule(".id")
-	if err != nil {
-		e.Fatal(err)
-	}
-	opts.Key, opts.Failure, opts.DeadLetters = rule, failure(), parker{e.ledger}
-	opts.Scope, opts.Shutdown = "ledger", e.harness.patience
+	e.complete(&opts)
 	opts.Failure.Attempts = 20 // a server that is restarted fails messages too
 	source := &spy{Source: e.queue.open(), ledger: e.ledger, read: map[place]bool{}, last: map[int]int{}}
 	runner, err := pipeline.New(source, e.session(ctx), &opts)
@@ -120,7 +91,7 @@ func (e *sinkEnv) run(ctx context.Context, opts pipeline.Options) {
 // runUntilSettled runs a pipeline until all is acknowledged.
 func (e *sinkEnv) runUntilSettled(opts pipeline.Options) {
 	e.Helper()
-	e.ledger.untilSettled(e.harness.patience, func(ctx context.Context) { e.run(ctx, opts) })
+	e.ledger.untilSettled(e.patience, func(ctx context.Context) { e.run(ctx, opts) })
 }
 
 // delivered notes what a sink says it has delivered: the ledger must know before
@@ -207,14 +178,14 @@ func sinkCases() []testCase[*sinkEnv] {
 }
 
 func (e *sinkEnv) settlesAll() {
-	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
+	_ = e.queue.produce(e.Context(), e.number(e.messages))
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32})
 	e.check()
-	awaitGoroutines(e.TB, e.idle, e.harness.patience)
+	e.allEnded()
 }
 
 func (e *sinkEnv) keepsOrder() {
-	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
+	_ = e.queue.produce(e.Context(), e.number(e.messages))
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 200, Batch: 32, Order: pipeline.OrderPartition})
 	e.check()
 	if e.harness.Unordered {
@@ -233,8 +204,8 @@ func (e *sinkEnv) keepsOrder() {
 
 // beginsAgain ends pipelines while messages are under way, and again.
 func (e *sinkEnv) beginsAgain() {
-	_ = e.queue.produce(e.Context(), e.number(e.harness.Messages))
-	ctx, cancel := context.WithTimeout(e.Context(), e.harness.patience)
+	_ = e.queue.produce(e.Context(), e.number(e.messages))
+	ctx, cancel := e.context()
 	defer cancel()
 	e.ledger.inParts(ctx, e.random, func(ctx context.Context) {
 		e.run(ctx, pipeline.Options{Workers: 4, MaxItems: 40, Batch: 16})
@@ -304,25 +275,12 @@ func (e *sinkEnv) restarts() {
 		e.Log("there is no server")
 		return
 	}
-	const times = 3
-	list := e.number(e.harness.Messages)
-	part := len(list) / (times + 1)
-	ctx, cancel := context.WithTimeout(e.Context(), e.harness.patience)
+	ctx, cancel := e.context()
 	defer cancel()
-	var restarting sync.WaitGroup
-	restarting.Go(func() {
-		for n := range times {
-			goal := e.ledger.acknowledged() + 1
-			_ = e.queue.produce(ctx, list[n*part:(n+1)*part])
-			e.ledger.reach(ctx, goal)
-			// What follows is not there yet, so the pipeline has not ended.
-			if err := e.target.Restart(ctx); err != nil {
-				e.Errorf("restart %d: %v", n+1, err)
-			}
-		}
-		_ = e.queue.produce(ctx, list[times*part:])
-	})
-	defer restarting.Wait()
+	defer e.restarting(ctx, e.number(e.messages), e.target.Restart, func(part []Numbered) func() {
+		_ = e.queue.produce(ctx, part)
+		return func() {}
+	})()
 	e.runUntilSettled(pipeline.Options{Workers: 4, MaxItems: 60, Batch: 16})
 	e.check()
 }

@@ -5,51 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
-	"github.com/semel-dev/semel/store/memstore"
 )
 
 // sourceEnv is what a case for sources works with.
 type sourceEnv struct {
-	testing.TB
+	env
 	harness SourceHarness
 	place   SourcePlace
-	random  *rand.Rand
-	ledger  *ledger
-	script  *script
-	store   semel.Store
-	next    []int // of each partition, the place of the next message
 	ids     []string
-	idle    int // goroutines before anything was opened
 }
 
 func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
 	tb.Helper()
-	if h.Messages == 0 {
-		h.Messages = 600
-	}
-	if h.patience == 0 {
-		h.patience = patience
-	}
-	e := &sourceEnv{TB: tb, harness: h, random: newRandom(tb), ledger: newLedger(tb)}
-	e.place = h.New(tb)
+	e := &sourceEnv{harness: h, place: h.New(tb)}
 	e.place.Partitions = max(e.place.Partitions, 1)
-	e.next = make([]int, e.place.Partitions)
-	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
-	store, err := memstore.New(nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	e.store = store
-	e.idle = runtime.NumGoroutine()
+	e.env = newEnv(tb, h.patience, h.Messages, e.place.Partitions)
 	return e
 }
 
@@ -163,17 +140,11 @@ func (e *sourceEnv) settleRest(opts pipeline.Options) {
 // runner returns a pipeline, and its source.
 func (e *sourceEnv) runner(ctx context.Context, opts pipeline.Options) (*pipeline.Runner, *spy) {
 	e.Helper()
-	rule, err := key.ParseRule(".id")
+	session, err := pipeline.NewTwoPhase(e.store, pipeline.NewHandler(e.effect), nil)
 	if err != nil {
 		e.Fatal(err)
 	}
-	session, err := pipeline.NewTwoPhase(e.store, pipeline.NewHandler(e.effect, nil), nil)
-	if err != nil {
-		e.Fatal(err)
-	}
-	opts.Key, opts.Failure, opts.DeadLetters = rule, failure(), parker{e.ledger}
-	opts.Scope = "ledger"
-	opts.Shutdown = e.harness.patience
+	e.complete(&opts)
 	source := e.open(ctx)
 	runner, err := pipeline.New(source, session, &opts)
 	if err != nil {
@@ -196,12 +167,7 @@ func (e *sourceEnv) end(ctx context.Context, runner *pipeline.Runner) {
 // runUntilSettled runs a pipeline until all that was produced is acknowledged.
 func (e *sourceEnv) runUntilSettled(opts pipeline.Options) {
 	e.Helper()
-	e.ledger.untilSettled(e.harness.patience, func(ctx context.Context) { e.run(ctx, opts) })
-}
-
-// context returns one that ends when the suite loses patience.
-func (e *sourceEnv) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(e.Context(), e.harness.patience)
+	e.ledger.untilSettled(e.patience, func(ctx context.Context) { e.run(ctx, opts) })
 }
 
 // spy stands between runner and source, and tells the ledger what is

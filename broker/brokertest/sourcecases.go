@@ -3,10 +3,8 @@ package brokertest
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/semel-dev/semel/pipeline"
@@ -27,7 +25,7 @@ func sourceCases() []testCase[*sourceEnv] {
 func (e *sourceEnv) settlesAll() {
 	ctx, cancel := e.context()
 	defer cancel()
-	defer e.produce(ctx, e.number(e.harness.Messages))()
+	defer e.produce(ctx, e.number(e.messages))()
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 100})
 	e.ledger.check(false)
 	e.nothingComesAgain()
@@ -37,7 +35,7 @@ func (e *sourceEnv) settlesAll() {
 func (e *sourceEnv) keepsOrder() {
 	ctx, cancel := e.context()
 	defer cancel()
-	defer e.produce(ctx, e.number(e.harness.Messages))()
+	defer e.produce(ctx, e.number(e.messages))()
 	e.runUntilSettled(pipeline.Options{Workers: 8, MaxItems: 64, Order: pipeline.OrderPartition})
 	e.ledger.check(!e.harness.Unordered)
 	e.allEnded()
@@ -48,7 +46,7 @@ func (e *sourceEnv) keepsOrder() {
 func (e *sourceEnv) beginsAgain() {
 	ctx, cancel := e.context()
 	defer cancel()
-	defer e.produce(ctx, e.number(e.harness.Messages))()
+	defer e.produce(ctx, e.number(e.messages))()
 	opts := pipeline.Options{Workers: 4, MaxItems: 50}
 	e.ledger.inParts(ctx, e.random, func(ctx context.Context) { e.run(ctx, opts) })
 	e.settleRest(opts)
@@ -68,15 +66,12 @@ func (e *sourceEnv) nothingComesAgain() {
 	marks := e.number(1)
 	wait := e.produce(ctx, marks)
 	source := e.open(ctx)
-	items := source.readAll(ctx, marks, e.harness.patience)
+	items := source.readAll(ctx, marks, e.patience)
 	items = append(items, source.readRest(ctx, quiet)...)
 	if source.again > 0 || len(items) != 1 {
 		e.Errorf("after a clean close %d messages came, %d of them settled before; want the new one alone", len(items), source.again)
 	}
-	e.accept(items)
-	if err := source.Ack(ctx, items); err != nil {
-		e.Errorf("acknowledge: %v", err)
-	}
+	e.settle(ctx, source, items)
 	e.close(ctx, source)
 	wait()
 }
@@ -87,6 +82,15 @@ func (e *sourceEnv) accept(items []*pipeline.Item) {
 		if m, ok := e.ledger.knows(it.Message.Body); ok && !e.ledger.has(m.ID) {
 			e.ledger.accept(m)
 		}
+	}
+}
+
+// settle notes the effects of messages and acknowledges them.
+func (e *sourceEnv) settle(ctx context.Context, s *spy, items []*pipeline.Item) {
+	e.Helper()
+	e.accept(items)
+	if err := s.Ack(ctx, items); err != nil {
+		e.Errorf("acknowledge: %v", err)
 	}
 }
 
@@ -110,7 +114,7 @@ func (e *sourceEnv) close(ctx context.Context, s *spy) {
 func (e *sourceEnv) remembersAcks() {
 	ctx, cancel := e.context()
 	defer cancel()
-	list := e.number(e.harness.Messages / 4)
+	list := e.number(e.messages / 4)
 	wait := e.produce(ctx, list)
 	source := e.open(ctx)
 	items := e.readAll(ctx, source, list)
@@ -150,7 +154,7 @@ func (e *sourceEnv) remembersAcks() {
 		}
 	}
 	source = e.open(ctx)
-	items = source.readAll(ctx, awaited, e.harness.patience)
+	items = source.readAll(ctx, awaited, e.patience)
 	items = append(items, source.readRest(ctx, quiet)...)
 	came := map[place]bool{}
 	for _, it := range items {
@@ -167,10 +171,7 @@ func (e *sourceEnv) remembersAcks() {
 			e.Errorf("message %d of partition %d was acknowledged like all before it, and comes again", m.Place, m.Partition)
 		}
 	}
-	e.accept(items)
-	if err := source.Ack(ctx, items); err != nil {
-		e.Errorf("acknowledge: %v", err)
-	}
+	e.settle(ctx, source, items)
 	e.close(ctx, source)
 	wait()
 	e.nothingComesAgain()
@@ -179,7 +180,7 @@ func (e *sourceEnv) remembersAcks() {
 // readAll reads until all of these messages have come.
 func (e *sourceEnv) readAll(ctx context.Context, s *spy, list []Numbered) []*pipeline.Item {
 	e.Helper()
-	items := s.readAll(ctx, list, e.harness.patience)
+	items := s.readAll(ctx, list, e.patience)
 	if n := s.lacks(list); n > 0 {
 		e.Errorf("%d of %d messages did not come", n, len(list))
 	}
@@ -201,10 +202,7 @@ func (e *sourceEnv) returns() {
 		e.Errorf("return: %v", err)
 	}
 	rest := slices.Clone(items[len(items)/2:])
-	e.accept(rest)
-	if err := source.Ack(ctx, rest); err != nil {
-		e.Errorf("acknowledge: %v", err)
-	}
+	e.settle(ctx, source, rest)
 	if !source.Traits().CanReturn {
 		e.close(ctx, source)
 		source = e.open(ctx)
@@ -220,10 +218,7 @@ func (e *sourceEnv) returns() {
 	}
 	back := e.readAll(ctx, source, awaited)
 	back = append(back, source.readRest(ctx, quiet)...)
-	e.accept(back)
-	if err := source.Ack(ctx, back); err != nil {
-		e.Errorf("acknowledge: %v", err)
-	}
+	e.settle(ctx, source, back)
 	e.close(ctx, source)
 	wait()
 	e.ledger.mustBeSettled()
@@ -251,23 +246,6 @@ func (e *sourceEnv) ends() {
 	e.allEnded()
 }
 
-// allEnded waits until as many goroutines run as at the beginning.
-func (e *sourceEnv) allEnded() { awaitGoroutines(e.TB, e.idle, e.harness.patience) }
-
-func awaitGoroutines(tb testing.TB, idle int, patience time.Duration) {
-	tb.Helper()
-	// What Produce has open, and parallel tests, come and go.
-	const stray = 3
-	for deadline := time.Now().Add(min(patience, time.Minute)); runtime.NumGoroutine() > idle+stray; {
-		if time.Now().After(deadline) {
-			stacks := make([]byte, 1<<16)
-			tb.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), idle, stacks[:runtime.Stack(stacks, true)])
-			return
-		}
-		_ = pause(tb.Context(), 10*time.Millisecond)
-	}
-}
-
 // restarts has the server restarted three times while messages are produced and
 // under way.
 func (e *sourceEnv) restarts() {
@@ -277,27 +255,11 @@ func (e *sourceEnv) restarts() {
 	}
 	ctx, cancel := e.context()
 	defer cancel()
-	const times = 3
-	list := e.number(e.harness.Messages)
-	part := len(list) / (times + 1)
-	var restarting sync.WaitGroup
-	restarting.Go(func() {
-		for n := range times {
-			goal := e.ledger.acknowledged() + 1
-			wait := e.produce(ctx, list[n*part:(n+1)*part])
-			e.ledger.reach(ctx, goal)
-			// What follows is not produced yet, so the pipeline has not ended.
-			if err := e.place.Restart(ctx); err != nil {
-				e.Errorf("restart %d: %v", n+1, err)
-			}
-			wait()
-		}
-		e.produce(ctx, list[times*part:])()
-	})
-	defer restarting.Wait()
+	wait := e.restarting(ctx, e.number(e.messages), e.place.Restart, func(part []Numbered) func() { return e.produce(ctx, part) })
+	defer wait()
 	opts := pipeline.Options{Workers: 4, MaxItems: 60}
 	e.runUntilSettled(opts)
-	restarting.Wait()
+	wait()
 	e.settleRest(opts)
 	e.ledger.check(false)
 	e.nothingComesAgain()

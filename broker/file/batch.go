@@ -13,18 +13,18 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// batch is a batch on its way, and of its last part the items that the store
-// decides, and what it is asked with.
+// batch is a batch in progress. It has the items of its last part that the store
+// decides, and the requests for them.
 type batch struct {
 	session   *Session
 	joined    []joined
-	before    *unit // that the part before is in; nil if there is none
-	err       error // what stands behind gets it
+	before    *unit // unit of the previous part; or nil
+	err       error // error of all later items
 	items     []*pipeline.Item
 	digests   []semel.Digest
 	prints    []uint64
 	keys      []semel.Key
-	bytes     int // of the record, at most
+	bytes     int // upper bound of the record's size
 	decisions []semel.Decision
 }
 
@@ -34,14 +34,14 @@ type joined struct {
 	items []*pipeline.Item
 }
 
-// clear lets go of what was remembered of a batch.
+// clear drops the references of a finished batch.
 func (b *batch) clear() {
 	clear(b.joined)
 	b.joined, b.before, b.err = b.joined[:0], nil, nil
 	b.next()
 }
 
-// next makes room for the next part.
+// next prepares for the next part.
 func (b *batch) next() {
 	clear(b.items)
 	clear(b.keys)
@@ -80,7 +80,7 @@ func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipel
 	return b
 }
 
-// partOf returns how many of the items are decided at once. Their keys fit into
+// partOf returns how many of the items are decided together. Their keys fit into
 // a unit.
 func (s *Session) partOf(items []*pipeline.Item) int {
 	bytes := 0
@@ -119,8 +119,8 @@ func (b *batch) Wait() {
 	b.session.batches.Put(b)
 }
 
-// part decides a part of a batch and has it join a unit. The error is that of what
-// stands behind.
+// part decides a part of a batch and lets it join a unit. The error applies to
+// all later items.
 func (s *Session) part(ctx context.Context, b *batch, items []*pipeline.Item) error {
 	b.sort(ctx, s, items)
 	u, err := s.join(ctx, b, items)
@@ -145,10 +145,10 @@ func fail(items []*pipeline.Item, err error) {
 	}
 }
 
-// waits reports whether what is behind an item must not be delivered before it.
+// waits reports whether later items must not be delivered before this one.
 func waits(it *pipeline.Item) bool { return it.Decision == semel.InFlight }
 
-// sort takes the items that the store is to decide. Others get their errors.
+// sort selects the items that the store decides. Other items get their errors.
 func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 	b.next()
 	var late []*pipeline.Item
@@ -165,7 +165,7 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 		}
 		b.items = append(b.items, it)
 		d := it.Digest
-		if d == (semel.Digest{}) { // it was not prepared
+		if d == (semel.Digest{}) { // Prepare was not called
 			d = s.store.Digester(it.Call.Key.Scope).String(it.Call.Key.ID)
 		}
 		b.digests = append(b.digests, d)
@@ -199,8 +199,8 @@ func (s *Session) Prepare(items []*pipeline.Item) {
 	}
 }
 
-// judgeLate decides messages that are older than their window: those of which no
-// record is left are late.
+// judgeLate decides messages that are older than their window. Those without a
+// record are late.
 func (s *Session) judgeLate(ctx context.Context, items []*pipeline.Item) {
 	keys := make([]semel.Key, len(items))
 	for i, it := range items {

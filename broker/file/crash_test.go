@@ -17,10 +17,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
-	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/vfs"
 )
 

@@ -1,13 +1,13 @@
-// Package file has files as sources and sinks of pipelines: lines are read
-// from files, which may grow and be rotated meanwhile, and appended to files.
+// Package file has sources and sinks for files. A source reads the lines of
+// files, which may grow and be rotated. A sink appends lines to a file.
 //
-// [Source] reads whole lines and remembers how far it is, in a file of its own
-// or with a [Session]. [Sink] appends lines and syncs them before it reports
-// success; [Stream] writes them to a pipe or a terminal. [Session] is the
-// session of a pipeline whose keys are in an embedded store beside the output:
-// keys, the length of the output and the positions of the source are one record
-// of the store, so that each line has its effect once, also over loss of power.
+// [Source] reads whole lines. It keeps its positions in a file of its own or in
+// a [Session]. [Sink] appends lines and syncs them before it reports success.
+// [Stream] writes lines to a pipe or a terminal. [Session] is for pipelines
+// whose keys are in an embedded store. Keys, the length of the output and the
+// positions of the source are one record of the store, so each line has its
+// effect once, even after a power loss.
 //
-// A message is a line without its line end ("\n" or "\r\n"). What is written is
-// the body and "\n".
+// A message is a line without its line end ("\n" or "\r\n"). The output is the
+// body and "\n".
 package file

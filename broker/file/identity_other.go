@@ -4,5 +4,5 @@ package file
 
 import "os"
 
-// identityOf tells files apart by their names, where nothing better is known.
+// identityOf distinguishes files by their names.
 func identityOf(path string, _ os.FileInfo) identity { return identity{path: path} }

@@ -12,9 +12,9 @@ import (
 
 var _ pipeline.Lagger = (*Source)(nil)
 
-// Lag implements pipeline.Lagger: the bytes of all files that are not settled, in
-// one sum. A last line without its line end counts too. Of a compressed file it is
-// what was not decompressed. Before the first Read nothing is behind.
+// Lag implements pipeline.Lagger: the sum of the bytes of all files that are not
+// settled. A last line without a line end counts too. For a compressed file it
+// is the data that is not decompressed yet. Before the first Read the lag is 0.
 func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 	type position struct {
 		life *life
@@ -42,7 +42,7 @@ func (s *Source) Lag(context.Context) ([]pipeline.Lag, error) {
 			at, err = p.life.file.Seek(0, io.SeekCurrent)
 		}
 		if errors.Is(err, os.ErrClosed) {
-			continue // it was settled meanwhile
+			continue // it has been settled since
 		}
 		if err != nil {
 			return nil, fmt.Errorf("file: %s: %w", p.life.path, err)

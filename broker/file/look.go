@@ -18,7 +18,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// begin finds out what is remembered, and the files.
+// begin loads the saved positions and finds the files.
 func (s *Source) begin() (err error) {
 	s.begun = true
 	if s.state != nil {
@@ -37,10 +37,10 @@ func (s *Source) begin() (err error) {
 	if err := s.findMoved(); err != nil || s.state == nil {
 		return err
 	}
-	return s.save() // so that what was skipped is not more the next time
+	return s.save() // so that no more is skipped the next time
 }
 
-// find lists the files that are to be read, in the order of the patterns.
+// find lists the files to read, in the order of the patterns.
 func (s *Source) find() error {
 	for _, pattern := range s.patterns {
 		err := s.glob(pattern, func(path string, info os.FileInfo) error {
@@ -69,7 +69,8 @@ func (s *Source) isAhead(id identity, size int64) {
 }
 
 // glob calls do for each regular file that matches a pattern, in the order of
-// their names. What is no regular file is passed over, unless it is named.
+// their names. Files that are not regular are skipped, unless the pattern names
+// them.
 func (s *Source) glob(pattern string, do func(path string, info os.FileInfo) error) error {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -100,13 +101,13 @@ func (s *Source) add(path string, id identity) *tail {
 	return f
 }
 
-// drop forgets a file of which nothing is read or everything was.
+// drop forgets a file that was never read or was read completely.
 func (s *Source) drop(f *tail) {
 	delete(s.byID, f.id)
 	s.tails = slices.DeleteFunc(s.tails, func(x *tail) bool { return x == f })
 }
 
-// look finds files that are new, have changed or are gone.
+// look finds files that are new, have changed or have disappeared.
 func (s *Source) look() error {
 	s.looked = time.Now()
 	for _, f := range s.byID {
@@ -119,7 +120,7 @@ func (s *Source) look() error {
 			if f == nil {
 				f = s.add(path, id)
 				if err := f.open(); errors.Is(err, fs.ErrNotExist) {
-					s.drop(f) // renamed just now: the next look finds it
+					s.drop(f) // it was just renamed: the next look finds it
 					return nil
 				} else if err != nil {
 					return err
@@ -143,7 +144,7 @@ func (s *Source) look() error {
 	return nil
 }
 
-// lookAt finds out whether there may be something to read.
+// lookAt checks whether a file may have new data.
 func (f *tail) lookAt(info os.FileInfo) (changed bool) {
 	changed = info.Size() != f.size || !info.ModTime().Equal(f.changed)
 	f.size, f.changed = info.Size(), info.ModTime()
@@ -153,8 +154,8 @@ func (f *tail) lookAt(info os.FileInfo) (changed bool) {
 	return changed
 }
 
-// lookAfter reads a file that has no name any more which a pattern matches,
-// until nothing was added for a while.
+// lookAfter reads a file whose name no pattern matches any longer, until no data
+// was added for a while.
 func (s *Source) lookAfter(f *tail) error {
 	if f.life == nil || f.ended {
 		s.drop(f)
@@ -174,7 +175,7 @@ func (s *Source) lookAfter(f *tail) error {
 	return nil
 }
 
-// leave ends the reading of a file. Its items may still be under way.
+// leave ends the reading of a file. Its items may still be in progress.
 func (s *Source) leave(f *tail) {
 	s.tails = slices.DeleteFunc(s.tails, func(x *tail) bool { return x == f })
 	if f.packed != nil {
@@ -188,8 +189,8 @@ func (s *Source) leave(f *tail) {
 	f.life.over, s.dirty = true, true
 }
 
-// findMoved looks for files that were renamed while nobody read them, so that
-// no pattern matches them any more.
+// findMoved looks for files that were renamed while no process read them, so no
+// pattern matches them.
 func (s *Source) findMoved() error {
 	s.mu.Lock()
 	known := slices.Clone(s.known)
@@ -197,7 +198,7 @@ func (s *Source) findMoved() error {
 	for _, e := range known {
 		names, err := os.ReadDir(filepath.Dir(e.Path))
 		if err != nil {
-			continue // it went with its directory
+			continue // its directory is gone too
 		}
 		for _, name := range names {
 			path := filepath.Join(filepath.Dir(e.Path), name.Name())
@@ -231,11 +232,11 @@ func (s *Source) findMoved() error {
 	return nil
 }
 
-// follow reads on in a file that was moved, if it is the one that is known.
+// follow continues a moved file if it is the known one.
 func (s *Source) follow(path string, id identity, e *entry) error {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was moved on, or removed
+		return nil // it was moved again, or removed
 	}
 	if err != nil {
 		return fmt.Errorf("file: %w", err)
@@ -248,13 +249,13 @@ func (s *Source) follow(path string, id identity, e *entry) error {
 	f.gone = s.looked
 	err = f.open()
 	if errors.Is(err, fs.ErrNotExist) {
-		s.drop(f) // it was moved on, or removed
+		s.drop(f) // it was moved again, or removed
 		return nil
 	}
 	return err
 }
 
-// open opens the file and goes on where it was left.
+// open opens the file and continues at its saved position.
 func (f *tail) open() error {
 	s := f.source
 	s.mu.Lock()
@@ -270,7 +271,7 @@ func (f *tail) open() error {
 	}
 	if id := identityOf(f.path, info); id != f.id {
 		// Another file has taken the name since it was found.
-		if s.byID[id] != nil { // and is read already
+		if s.byID[id] != nil { // and is already being read
 			return errors.Join(f.explain(fs.ErrNotExist), file.Close())
 		}
 		delete(s.byID, f.id)
@@ -305,7 +306,7 @@ func (f *tail) open() error {
 	return nil
 }
 
-// enlist has the position of a file remembered from now on.
+// enlist includes the position of a file in the saved ones from now on.
 func (s *Source) enlist(l *life, e entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,14 +315,14 @@ func (s *Source) enlist(l *life, e entry) {
 	s.dirty = true
 }
 
-// anew begins a file that was truncated from its beginning.
+// anew restarts a truncated file from its beginning.
 func (f *tail) anew() error {
 	s := f.source
 	file, err := os.Open(f.path)
 	if err == nil {
 		var info os.FileInfo
 		if info, err = file.Stat(); err == nil && identityOf(f.path, info) != f.id {
-			// The name belongs to another file by now.
+			// The name belongs to another file now.
 			err = errors.Join(file.Close(), fs.ErrNotExist)
 		}
 	}
@@ -330,7 +331,7 @@ func (f *tail) anew() error {
 	old.over, old.forgotten = true, true
 	s.mu.Unlock()
 	if errors.Is(err, fs.ErrNotExist) {
-		// Read it through the descriptor that is open.
+		// Read it through the open descriptor.
 		file, err = old.file, nil
 		s.mu.Lock()
 		s.lives = slices.DeleteFunc(s.lives, func(l *life) bool { return l == old })
@@ -346,7 +347,7 @@ func (f *tail) anew() error {
 	return nil
 }
 
-// lastLineEnd returns where the last line that is not whole begins.
+// lastLineEnd returns the start of an incomplete last line.
 func lastLineEnd(file *os.File, size int64) (int64, error) {
 	buffer := make([]byte, 64<<10)
 	for end := size; end > 0; {

@@ -13,23 +13,22 @@ const DefaultMaxLine = 64 << 20
 
 // SourceOptions are the options of OpenSource. The zero value is valid.
 type SourceOptions struct {
-	// State is the file that remembers how far the files are read. Its
-	// directory is made. Defaults to "": that is forgotten when the source is
-	// closed, unless it belongs to a Session, which then remembers it.
+	// State is the file that holds the read positions. Its directory is created.
+	// Defaults to "": the positions are lost when the source is closed, unless a
+	// Session keeps them.
 	State string
-	// Follow waits for lines, and for files, that are yet to come. Defaults to
-	// false: the source ends where the files end.
+	// Follow waits for new lines and files. Defaults to false: the source ends
+	// at the end of the files.
 	Follow bool
-	// FromEnd skips what was in the files when they were followed for the first
-	// time. Defaults to false. It needs Follow.
+	// FromEnd skips the lines that are in the files when they are followed for
+	// the first time. Defaults to false. It needs Follow.
 	FromEnd bool
-	// Poll is how often files are looked for and looked at under Follow, and
-	// so how long a new line may wait. Defaults to 250 ms. Must be at least
-	// 1 ms.
+	// Poll is how often Follow looks for new files and lines, and so the longest
+	// delay of a new line. Defaults to 250 ms. Must be at least 1 ms.
 	Poll time.Duration
-	// Linger is how long a file that was renamed away or removed is read on
-	// while nothing is added, because its writer may not have noticed. Defaults
-	// to 30 s. Must be at least Poll.
+	// Linger is how long a renamed or removed file is read on while no data is
+	// added, because its writer may still have it open. Defaults to 30 s. Must
+	// be at least Poll.
 	Linger time.Duration
 	// MaxLine is the longest line in bytes. A longer one ends the source with
 	// an error. Defaults to 64 MiB. Must not be negative.

@@ -13,26 +13,27 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// outputState is what the store knows of the output. It is JSON so that a person
-// can read it, and unknown fields are left alone.
+// outputState is what the store knows of the output. It is JSON so that people
+// can read it. Unknown fields are kept.
 type outputState struct {
 	Length int64 `json:"length"`
-	// Print is made of the last bytes.
+	// Print is computed from the last bytes.
 	Print string `json:"print"`
-	// Ended says that nothing was being written when this was: what is behind
-	// the length came from elsewhere. Else it is what a crash left of a unit.
-	// Values of versions that did not know it say nothing, which is the latter.
+	// Ended means that no unit was being written. Data after the length then
+	// came from elsewhere. Otherwise it is the rest of a unit that a crash left.
+	// Values of versions without this field count as not ended.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// Names of the values in the store: and the path, and of a position the file.
+// Prefixes of value names in the store. The path follows, and for a position the
+// file.
 const (
 	outputValue   = "fileio/output:"
 	positionValue = "fileio/position:"
 )
 
-// reserved is how many bytes of a unit's record are kept for its values, from
-// its beginning on: a unit that is sealed must not be short of room.
+// reserved is how many bytes of a unit's record are reserved for its values from
+// the start. A unit that is sealed must not run out of space.
 const reserved = 64 << 10
 
 // room is a value of that length.
@@ -56,9 +57,9 @@ func (o *output) note(tx *logstore.Tx, ended bool) error {
 	return nil
 }
 
-// mark has the store know where the output ends, and whether more is coming that
-// a crash may cut short. Both are durable when it returns, whatever the store
-// leaves to the system otherwise.
+// mark records in the store where the output ends, and whether more data is
+// coming that a crash may cut short. Both are durable when it returns, whatever
+// the store's Fsync.
 func (o *output) mark(ctx context.Context, store *logstore.Store, ended bool) error {
 	if err := o.cut(); err != nil {
 		return err
@@ -104,7 +105,7 @@ func (s *Session) note(tx *logstore.Tx, changed []entry) error {
 	return nil
 }
 
-// name tells the file of an entry from others.
+// name distinguishes an entry's file from others.
 func (e *entry) name() string {
 	if e.Inode == 0 {
 		return e.Path
@@ -112,8 +113,8 @@ func (e *entry) name() string {
 	return strconv.FormatUint(e.Device, 16) + "-" + strconv.FormatUint(e.Inode, 16)
 }
 
-// end returns a print of what stands before the length, by which a file is
-// recognised that was changed.
+// end returns a print of the bytes before the length, which reveals a changed
+// file.
 func (o *output) end() (string, error) {
 	last := make([]byte, min(o.length, printBytes))
 	if _, err := o.file.ReadAt(last, o.length-int64(len(last))); err != nil && err != io.EOF {
@@ -123,7 +124,7 @@ func (o *output) end() (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// resume brings output and source to where the store knows them.
+// resume restores output and source to the state that the store knows.
 func (s *Session) resume(ctx context.Context) error {
 	known, err := s.out.resume(s.store)
 	if err != nil {
@@ -138,8 +139,8 @@ func (s *Session) resume(ctx context.Context) error {
 			return err
 		}
 	}
-	// From here on the store knows where the output ends, so that what is
-	// written behind can be told from what was there.
+	// From here on the store knows where the output ends, which distinguishes
+	// later writes from the data that was there.
 	if err := s.out.mark(ctx, s.store, false); err != nil {
 		return err
 	}
@@ -149,8 +150,8 @@ func (s *Session) resume(ctx context.Context) error {
 	return s.last(ctx)
 }
 
-// resume brings the output to where the store knows it, if it does: what a crash
-// left of a unit is cut off, what came from elsewhere is kept.
+// resume restores the output to the state that the store knows, if it knows one.
+// The rest of a unit that a crash left is cut off. Data from elsewhere is kept.
 func (o *output) resume(store *logstore.Store) (known bool, err error) {
 	data, known := store.Value(o.name())
 	if !known {
@@ -162,7 +163,7 @@ func (o *output) resume(store *logstore.Store) (known bool, err error) {
 	}
 	size := o.length
 	if size == 0 {
-		return true, nil // it was moved away, or nothing was written
+		return true, nil // it was moved away, or never written
 	}
 	refused := func() error {
 		return fmt.Errorf("file: %s was changed since it was written (it had %d bytes, now %d): move it away, and a new one is begun: %w", o.path, was.Length, size, semel.ErrInvalidRequest)
@@ -184,7 +185,7 @@ func (o *output) resume(store *logstore.Store) (known bool, err error) {
 	return true, o.cut()
 }
 
-// positions returns what the store knows of the source.
+// positions returns the positions that the store has for the source.
 func (s *Session) positions() ([]entry, error) {
 	var list []entry
 	for name, data := range s.store.Values(s.positionsPrefix()) {
@@ -197,8 +198,8 @@ func (s *Session) positions() ([]entry, error) {
 	return list, nil
 }
 
-// attach has positions remembered by a session, which knows these. It is called
-// once, before Read.
+// attach hands the positions over to a session, which has these already. It is
+// called once, before Read.
 func (s *Source) attach(known []entry, remembered bool) error {
 	if s.begun {
 		return fmt.Errorf("file: SessionOptions.Source: it was read from: %w", semel.ErrInvalidRequest)
@@ -207,9 +208,9 @@ func (s *Source) attach(known []entry, remembered bool) error {
 	return s.begin()
 }
 
-// take returns the positions that have changed since it was asked last, of files
-// that ended with an offset of 0, in about most bytes. What is left comes the
-// next time.
+// take returns the positions that changed since the last call, in about most
+// bytes. Files that ended have an offset of 0. The rest follows at the next
+// call.
 func (s *Source) take(most int) []entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

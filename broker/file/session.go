@@ -17,21 +17,21 @@ import (
 
 // SessionOptions are the options of OpenSession. The zero value is valid.
 type SessionOptions struct {
-	// Source is where the messages come from, if that is files: its positions
-	// are then remembered in the store, in the record that has the keys and the
-	// length of the output. It must have no State of its own, and must not have
-	// been read from. Defaults to none.
+	// Source is the source of the messages, if it reads files. The store then
+	// keeps its positions, in the same record as the keys and the length of the
+	// output. It must have no State of its own, and must not have been read.
+	// Defaults to none.
 	Source *Source
 	// Window is how long a key is remembered. Defaults to 24 h. Must be above
 	// 0; it may be semel.Forever.
 	Window time.Duration
-	// OnLate says what follows a message that is older than the window, and of
-	// which there is no record. With semel.LateRun it is delivered; otherwise it
-	// gets semel.ErrLate. Defaults to semel.LateReject.
+	// OnLate is what happens to a message that is older than the window and has
+	// no record. With semel.LateRun it is delivered. Otherwise it gets
+	// semel.ErrLate. Defaults to semel.LateReject.
 	OnLate semel.LatePolicy
-	// Part is the most items of a batch that are decided at once: while the disk
-	// writes them, those behind are decided. Defaults to 2048. Must not be
-	// negative.
+	// Part is the maximum number of items of a batch that are decided together.
+	// While the disk writes one part, the next is decided. Defaults to 2048.
+	// Must not be negative.
 	Part int
 	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
@@ -39,18 +39,18 @@ type SessionOptions struct {
 
 // Session is the session of a pipeline whose keys are in an embedded store and
 // whose sink is a file. Keys, the length of the file and the positions of the
-// source become durable as one record; when the session is opened after one that
-// was not closed, the file is cut to the length that the store knows. So each line
-// is there once, whatever ends the process, power included.
+// source become durable in one record. If the previous session was not closed,
+// the file is cut to the length that the store knows. So each line is in the
+// file once, even after a crash or a power loss.
 //
-// What comes while a record is being written shares the next one. A batch is
-// taken in parts, and the next batch is begun meanwhile, so that the disk writes one
-// while the next is decided.
+// Items that come while a record is being written share the next record. A batch
+// is decided in parts, and the next batch starts before the previous one is
+// durable.
 type Session struct {
 	store  *logstore.Store
 	source *Source
 	window time.Duration
-	late   bool // what is late is delivered
+	late   bool // late messages are delivered
 	most   int  // items of a part
 	out    *output
 	unlock io.Closer
@@ -58,23 +58,23 @@ type Session struct {
 	batches sync.Pool // of *batch
 
 	mu      sync.Mutex // guards the fields below, and the writing of out
-	open    *unit      // that items join; nil if there is none
-	sealing *unit      // on its way to the disk; nil if there is none
+	open    *unit      // the unit that items join; or nil
+	sealing *unit      // the unit that is being written; or nil
 	lines   []byte
 	settled []*pipeline.Item // for the items of the next unit
 	failed  error            // the store has stopped
 	closed  bool
 }
 
-// unit is what becomes durable in one record.
+// unit is the content of one record.
 type unit struct {
 	tx    *logstore.Tx
 	wrote *logstore.Pending // the record; set when sealed
 	from  int64             // length of the output before
 	keys  int
-	bytes int              // that the keys take in the record, at most
+	bytes int              // upper bound of the keys' size in the record
 	items []*pipeline.Item // whose positions the record passes
-	lead  chan struct{}    // gets one value when it can be sealed, by one of those who wait
+	lead  chan struct{}    // gets one value when a waiting caller can seal it
 	done  chan struct{}
 	err   error // of all items; valid after done
 }
@@ -84,27 +84,27 @@ var (
 	_ pipeline.PipelinedSession = (*Session)(nil)
 )
 
-// maxUnit is the most keys of a unit, and maxUnitBytes the most that its keys
-// take, unless it has but one part. They keep a transaction below
+// maxUnit is the maximum number of keys in a unit, and maxUnitBytes the maximum
+// size of its keys, unless it has only one part. They keep a transaction below
 // logstore.TxBytes.
 const (
 	maxUnit      = 1 << 17
 	maxUnitBytes = logstore.TxBytes / 2
 )
 
-// partItems is the default of SessionOptions.Part: enough that a record is worth
-// its sync, and few enough that they stay in the processor's cache.
+// partItems is the default of SessionOptions.Part. It is large enough to be
+// worth a sync, and small enough for the processor's cache.
 const partItems = 2048
 
-// OpenSession opens the output, or makes it. If the session before was not
-// closed, what is behind the length that the store knows is cut away: its end did
-// not become durable, and comes again. So open the output with this store before
-// anything else writes to it then; a Sink that is to write beside needs
-// SinkOptions.Beside. What an output holds that the store never wrote to is kept,
-// and so is what others appended after the session was closed: lines are appended
-// to it. An output in which something else has changed is refused with an error
-// that wraps semel.ErrInvalidRequest: move it away. One that is open already is
-// refused with a [*LockedError]. The store is not closed by the session.
+// OpenSession opens the output, or creates it. If the previous session was not
+// closed, the data after the length that the store knows is cut off: it did not
+// become durable, and its messages come again. So open the output with this
+// store before anything else writes to it. A Sink that writes to the same file
+// needs SinkOptions.Beside. Data of an output that the store never wrote to is
+// kept, and so is data that others appended after the session was closed. An
+// output that was changed in another way is refused with an error that wraps
+// semel.ErrInvalidRequest: move it away. An open output is refused with a
+// [*LockedError]. The session does not close the store.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
 	var fsys vfs.FS = vfs.OS{}
@@ -154,14 +154,14 @@ func (s *Session) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
 }
 
-// join decides the items of a batch in a unit and writes those that are fresh.
+// join decides the items of a batch in a unit and writes the fresh ones.
 func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*unit, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.open != nil && (s.open.keys+len(b.items) > maxUnit || s.open.bytes+b.bytes > maxUnitBytes) {
 		before := s.sealing
 		s.mu.Unlock()
-		_ = s.await(before) // who has items in it sees its error
+		_ = s.await(before) // callers with items in it get its error
 		s.mu.Lock()
 	}
 	if b.before != nil && b.before.err != nil {
@@ -175,8 +175,8 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 		return nil, s.abort(u, &pipeline.StoreError{Err: err})
 	}
 	if blocked(items) {
-		// What is behind a key that another holds must wait, and the
-		// transaction has taken it already.
+		// Items after a key that another holder has must wait, and the
+		// transaction has already taken them.
 		return nil, s.abort(u, pipeline.ErrBehind)
 	}
 	s.lines = s.lines[:0]
@@ -188,7 +188,8 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 			}
 			var err error
 			if s.lines, err = appendLine(s.lines, it.Message.Body); err != nil {
-				// It was seen to be a line before. A key must not be recorded without.
+				// It was checked to be a line before. No key may be recorded
+				// without its line.
 				return nil, s.abort(u, &pipeline.StoreError{Err: err})
 			}
 		}
@@ -211,7 +212,7 @@ func (s *Session) join(ctx context.Context, b *batch, items []*pipeline.Item) (*
 	return u, nil
 }
 
-// begin opens a unit if there is none. Call with mu.
+// begin opens a unit if none is open. Call with mu.
 func (s *Session) begin(ctx context.Context) error {
 	switch {
 	case s.failed != nil:
@@ -259,7 +260,7 @@ func (s *Session) decide(u *unit, b *batch) error {
 			it.Err = fmt.Errorf("%s: %w", it.Call.Key, semel.ErrMismatch)
 		case semel.InFlight:
 			it.Err = &semel.InFlightError{Key: it.Call.Key}
-		case semel.InDoubt:
+		case semel.OutcomeUnknown:
 			it.Err = fmt.Errorf("%s: the key is unknown: %w", it.Call.Key, semel.ErrOutcomeUnknown)
 		}
 	}
@@ -273,8 +274,8 @@ func (s *Session) windowOf(it *pipeline.Item) time.Duration {
 	return s.window
 }
 
-// blocked reports whether a fresh item stands behind one of its group that has
-// to wait.
+// blocked reports whether a fresh item is after one of its group that has to
+// wait.
 func blocked(items []*pipeline.Item) bool {
 	for i, it := range items {
 		if it.Decision != semel.InFlight {
@@ -289,8 +290,8 @@ func blocked(items []*pipeline.Item) bool {
 	return false
 }
 
-// write appends the lines that were gathered. They last when the unit is sealed
-// and durable. Call with mu.
+// write appends the gathered lines. They stay if the unit is sealed and durable.
+// Call with mu.
 func (s *Session) write() error {
 	if len(s.lines) == 0 {
 		return nil
@@ -303,21 +304,21 @@ func (s *Session) write() error {
 	return nil
 }
 
-// abort ends a unit that was not sealed and takes its lines away. Its items have
-// the error: they were not delivered. Call with mu.
+// abort ends a unit that was not sealed and removes its lines. Its items get the
+// error, because they were not delivered. Call with mu.
 func (s *Session) abort(u *unit, err error) error {
 	u.tx.Abort()
 	s.open = nil
 	s.reuse(u)
-	s.out.length = u.from // begin cuts what is behind
+	s.out.length = u.from // begin cuts off the rest
 	u.err = err
 	close(u.done)
 	return err
 }
 
-// seal sends a unit on its way. From here on it becomes durable, or the store
-// has failed and with it all that would come later: room for the values was
-// taken before. Call with mu.
+// seal starts to write a unit. From here on it becomes durable, or the store has
+// failed for all later units too: space for the values was reserved before. Call
+// with mu.
 func (s *Session) seal(u *unit) {
 	s.open, s.sealing = nil, u
 	var changed []entry
@@ -337,14 +338,14 @@ func (s *Session) seal(u *unit) {
 	u.lead <- struct{}{}
 }
 
-// reuse keeps the room of a unit's items for another. Call with mu.
+// reuse keeps the memory of a unit's items for another. Call with mu.
 func (s *Session) reuse(u *unit) {
 	clear(u.items)
 	s.settled, u.items = u.items[:0], nil
 }
 
-// await waits until a unit is durable, which takes as long as the disk does, and
-// seals the next one then if nobody else does.
+// await waits until a unit is durable. It then seals the next unit if no other
+// caller does.
 func (s *Session) await(u *unit) error {
 	s.mu.Lock()
 	before := s.sealing
@@ -353,7 +354,7 @@ func (s *Session) await(u *unit) error {
 	}
 	s.mu.Unlock()
 	if before != nil {
-		_ = s.await(before) // who has items in it sees its error, and may be long in coming
+		_ = s.await(before) // callers with items in it get its error, perhaps much later
 	}
 	select {
 	case <-u.done:
@@ -367,8 +368,8 @@ func (s *Session) await(u *unit) error {
 	return u.err
 }
 
-// collect seals the open unit if the one before is durable and nobody waits for it
-// who would. Call with mu.
+// collect seals the open unit if the previous one is durable and no waiting
+// caller would do so. Call with mu.
 func (s *Session) collect() {
 	u := s.sealing
 	if !u.wrote.Done() {
@@ -381,8 +382,8 @@ func (s *Session) collect() {
 	}
 }
 
-// arrived ends a unit whose record was written, or was not, and seals the next.
-// Call with mu, as the only one who leads the unit.
+// arrived ends a unit whose record was written or failed, and seals the next.
+// Only the leader of the unit calls it, with mu.
 func (s *Session) arrived(u *unit, err error) {
 	s.sealing = nil
 	if err != nil {
@@ -409,8 +410,8 @@ func (s *Session) Ready(context.Context) error {
 	return s.failed
 }
 
-// Close implements pipeline.Session. It records what the source was told since
-// the last record, and that nothing more is being written.
+// Close implements pipeline.Session. It records the positions since the last
+// record, and that the session has ended.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -430,7 +431,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return errors.Join(append(errs, s.out.file.Close(), s.unlock.Close())...)
 }
 
-// last records the positions that changed and that no unit has.
+// last records the changed positions that no unit has.
 func (s *Session) last(ctx context.Context) error {
 	for {
 		changed := s.source.take(reserved / 2)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
-	"github.com/semel-dev/semel/internal/faultfs"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 func openSession(t *testing.T, store *logstore.Store, path string, opts *file.SessionOptions) *file.Session {

@@ -19,33 +19,33 @@ import (
 
 // SinkOptions are the options of OpenSink. The zero value is valid.
 type SinkOptions struct {
-	// Beside is a store whose Session writes to the file at other times. What
-	// that did not end is cut off first, and what the sink appends is kept when
-	// the session is opened again. Defaults to none.
+	// Beside is a store whose Session writes to the file at other times. The
+	// sink first cuts off an unfinished end of the session. The session keeps
+	// the lines of the sink when it is opened again. Defaults to none.
 	Beside *logstore.Store
 	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
 
-// Sink appends the bodies of messages to a file as lines. What it reports as
-// delivered is synced. Deliveries that run at once share a sync.
+// Sink appends the bodies of messages to a file as lines. Delivered lines are
+// synced. Concurrent deliveries share a sync.
 //
-// A body with line ends in it is written as compact JSON if it is JSON, and is a
-// permanent error if not.
+// A body that contains line ends is written as compact JSON if it is JSON.
+// Otherwise it is a permanent error.
 //
-// A line that a crash cut short stays, ended by a line end, and its message
-// comes again whole. A Session leaves no such line.
+// If a crash cuts a line short, the sink ends the line, and its message is
+// delivered again as a whole. A Session leaves no such line.
 type Sink struct {
 	out    *output
 	unlock io.Closer
 
 	mu      sync.Mutex
-	gather  *delivery // that waits to be written; nil if there is none
+	gather  *delivery // waits to be written; or nil
 	writing bool
 	closed  bool
 }
 
-// delivery is what is written and synced at once.
+// delivery is the data that is written and synced together.
 type delivery struct {
 	lines []byte
 	turn  chan struct{} // gets one value when it can be written
@@ -60,9 +60,9 @@ var (
 	errNoLine = semel.Permanent(errors.New("file: the body has line ends and is not JSON, so it cannot be a line"))
 )
 
-// OpenSink opens a file to be appended to, or makes it. The error is a
+// OpenSink opens a file to append to, or creates it. The error is a
 // [*LockedError] if the file is open already. It wraps semel.ErrInvalidRequest
-// if the store beside the file knows it otherwise.
+// if the store in Beside knows a different file.
 func OpenSink(path string, opts *SinkOptions) (*Sink, error) {
 	var o SinkOptions
 	if opts != nil {
@@ -98,9 +98,9 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Parallel: 4, Ordered: true}
 }
 
-// Deliver implements pipeline.Sink. While the disk is full, or the file cannot be
-// written, the sink is unavailable. A sync that fails leaves the outcome unknown;
-// what it should have written is cut off before anything else is written.
+// Deliver implements pipeline.Sink. While the disk is full, or the file cannot
+// be written, the sink is unavailable. After a failed sync the outcome is
+// unknown. The unsynced data is cut off before the next write.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	fail := func(err error) {
 		for _, it := range items {
@@ -144,7 +144,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	fail(d.err)
 }
 
-// pass lets the next delivery be written, by one of those who wait for it.
+// pass lets one of the waiting callers write the next delivery.
 func (s *Sink) pass() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +166,8 @@ func (s *Sink) Close(context.Context) error {
 	return errors.Join(s.out.file.Close(), s.unlock.Close())
 }
 
-// appendLines appends the bodies of items as lines. One that cannot be a line
-// gets its error.
+// appendLines appends the bodies of items as lines. An item that cannot be a
+// line gets its error.
 func appendLines(dst []byte, items []*pipeline.Item) []byte {
 	for _, it := range items {
 		var err error
@@ -194,11 +194,11 @@ type output struct {
 	fs   vfs.FS
 	path string
 	file vfs.File
-	// length is what is there for good, written is what may be there.
+	// length is the durable length. written includes data that may be there.
 	length, written int64
 }
 
-// openOutput opens a file to be appended to, or makes it so that its name is
+// openOutput opens a file to append to, or creates it so that its name is
 // durable.
 func openOutput(fsys vfs.FS, path string) (*output, error) {
 	file, err := fsys.Open(path)
@@ -217,7 +217,7 @@ func openOutput(fsys vfs.FS, path string) (*output, error) {
 	return &output{fs: fsys, path: path, file: file, length: size, written: size}, nil
 }
 
-// begin makes the file ready for whole lines, beside a store that may know it.
+// begin prepares the file for whole lines. A store may know its length.
 func (o *output) begin(beside *logstore.Store) error {
 	known := false
 	var err error
@@ -229,7 +229,7 @@ func (o *output) begin(beside *logstore.Store) error {
 	switch {
 	case err != nil:
 		return err
-	case known: // it waits for the disk alone, as the rest of this
+	case known: // it waits only for the disk, as all of this does
 		return o.mark(context.Background(), beside, true)
 	}
 	return o.sync()
@@ -255,7 +255,7 @@ func (o *output) endLine() error {
 	return nil
 }
 
-// write appends data. After an error nothing of it is there.
+// write appends data. After an error none of it is in the file.
 func (o *output) write(data []byte) error {
 	if err := o.cut(); err != nil {
 		return err
@@ -267,7 +267,7 @@ func (o *output) write(data []byte) error {
 	return nil
 }
 
-// cut takes away what may be there behind the length.
+// cut removes data that may be after the length.
 func (o *output) cut() error {
 	if o.written == o.length {
 		return nil

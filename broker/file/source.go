@@ -15,31 +15,30 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Source reads the lines of files as messages. Each file is a partition. Under
-// Follow it waits for more:
+// Source reads the lines of files as messages. Each file is a partition. With
+// Follow it waits for more lines:
 //
-//   - a last line without its line end waits until that comes;
-//   - a file that is renamed is read on under whatever name it has, and a new one
-//     under the old name from its beginning;
-//   - a file that is truncated begins anew, from its beginning. What was
-//     truncated before it was read is lost to every reader of files;
-//   - a file that was renamed or removed while nobody read is looked for in its
-//     directory and read to its end.
+//   - a last line without a line end waits until the line end arrives;
+//   - a renamed file is still read under its new name, and a new file under the
+//     old name is read from its beginning;
+//   - a truncated file is read again from its beginning. Lines that were
+//     truncated before they were read are lost;
+//   - a file that was renamed or removed while no process read it is looked for
+//     in its directory and read to its end.
 //
-// A file is recognised, after it was renamed too, by its inode and by what
-// stands at its beginning and before the position. Where that leaves a doubt it
-// is read from its beginning: lines come again, and none is lost.
+// A file is recognised by its inode, and by its first bytes and the bytes before
+// the position, also after a rename. In doubt, it is read from its beginning:
+// lines come again, and none is lost.
 //
-// gzip and zstd are recognised by content and read where they are whole files,
-// without Follow; under Follow they are passed over.
+// gzip and zstd files are recognised by their content. Without Follow they are
+// read. With Follow they are skipped.
 //
-// Memory is what the items under way hold. An open file is held for each file
-// that is followed.
+// Memory is limited by the items in progress. Each followed file is held open.
 type Source struct {
 	patterns []string
 	opts     SourceOptions
-	state    *stateFile // where positions are remembered, or nil
-	attached bool       // they are remembered by a session
+	state    *stateFile // holds the positions; or nil
+	attached bool       // a session holds the positions
 
 	// Of the goroutine of Read.
 
@@ -49,7 +48,7 @@ type Source struct {
 	skip       bool // files are read from their ends
 	tails      []*tail
 	turn       int
-	byID       map[identity]*tail // every file that is known, also those that ended
+	byID       map[identity]*tail // every known file, including those that ended
 	looked     time.Time
 	blocks     pipeline.Blocks
 
@@ -58,11 +57,11 @@ type Source struct {
 	mu      sync.Mutex
 	paused  map[*pipeline.Partition]bool
 	lives   []*life
-	known   []entry            // remembered of files that are not read, or any more
+	known   []entry            // positions of files that are not being read
 	gone    []entry            // files that ended, whose positions can be forgotten
 	changes []entry            // positions of files that ended, not yet taken by a session
 	ahead   map[identity]int64 // sizes of files that were found and not opened yet
-	dirty   bool               // something was settled since the last save
+	dirty   bool               // items were settled since the last save
 	saved   time.Time          // the last save
 	closed  bool
 	unlock  io.Closer
@@ -74,9 +73,9 @@ var (
 	_ pipeline.Source = (*Source)(nil)
 )
 
-// OpenSource returns a source of the files that match patterns, as
-// filepath.Glob has them. Without Follow each pattern must match a file. The
-// error wraps semel.ErrInvalidRequest if options or patterns are wrong, and is a
+// OpenSource returns a source of the files that match patterns, as in
+// filepath.Glob. Without Follow each pattern must match a file. The error wraps
+// semel.ErrInvalidRequest if options or patterns are wrong. It is a
 // [*LockedError] if the State is in use.
 func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 	s := &Source{byID: map[identity]*tail{}, paused: map[*pipeline.Partition]bool{}, wake: make(chan struct{}, 1)}
@@ -109,8 +108,8 @@ func OpenSource(patterns []string, opts *SourceOptions) (*Source, error) {
 	return s, nil
 }
 
-// matches reports whether a pattern finds something that is read, or of which
-// reading says why it is not.
+// matches reports whether a pattern matches a file that is read, or one whose
+// reading fails with a reason.
 func matches(pattern string) bool {
 	found, _ := filepath.Glob(pattern) // that it is a pattern was checked
 	return slices.ContainsFunc(found, func(path string) bool {
@@ -123,8 +122,8 @@ func matches(pattern string) bool {
 }
 
 // Read implements pipeline.Source. One call returns lines of one file: at most
-// as many as there are in 256 KiB, or one longer line. Files and their positions
-// are looked for at the first call; what cannot be read is an error then.
+// the lines in 256 KiB, or one longer line. The first call looks for files and
+// their positions, and fails if they cannot be read.
 func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	if !s.begun {
 		if err := s.begin(); err != nil {
@@ -156,7 +155,7 @@ func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
 	}
 }
 
-// next reads from the next file in turn that has something.
+// next reads from the next file in turn that has lines.
 func (s *Source) next() ([]*pipeline.Item, error) {
 	for tries := len(s.tails); tries > 0; tries-- {
 		s.turn %= len(s.tails)
@@ -220,8 +219,8 @@ func (s *Source) Pause(partition *pipeline.Partition, paused bool) {
 	}
 }
 
-// Ack implements pipeline.Source. Now and then it writes the positions, and
-// blocks for that.
+// Ack implements pipeline.Source. It writes the positions periodically, and
+// blocks while it does.
 func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 	from := 0
 	for to, it := range items {
@@ -243,7 +242,7 @@ func (s *Source) settle(items []*pipeline.Item) {
 	for from := 0; from < len(items); {
 		of, ok := items[from].Ref.(*life)
 		if !ok || of.source != s {
-			from++ // it was put aside and came back, or is of another source
+			from++ // it was parked and redriven, or is from another source
 			continue
 		}
 		n := 0
@@ -251,15 +250,15 @@ func (s *Source) settle(items []*pipeline.Item) {
 			positions[n] = items[from].Message.Origin.Offset
 			n++
 		}
-		of.mark.SettleAll(positions[:n])
+		of.mark.Settle(positions[:n]...)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dirty = true
 }
 
-// Return implements pipeline.Source. The positions of the items are not passed,
-// so they come again when the source is opened again.
+// Return implements pipeline.Source. The positions stay before the items, so
+// they are read again when the source is opened again.
 func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
 
 // Place returns the name of the file, and the position of the line's first byte.
@@ -267,7 +266,7 @@ func (s *Source) Place(o semel.Origin) string {
 	return fmt.Sprintf("%s, byte %d", o.Source, o.Offset)
 }
 
-// Ready implements semel.Readier. Files are read when they are there.
+// Ready implements semel.Readier. A source of files is always ready.
 func (s *Source) Ready(context.Context) error { return nil }
 
 // Close implements pipeline.Source.
@@ -304,7 +303,8 @@ func (s *Source) Close(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wait waits until it is time to look again, or there is reason to.
+// wait waits until the next look at the files is due, or there is a reason to
+// look earlier.
 func (s *Source) wait(ctx context.Context) error {
 	timer := time.NewTimer(s.opts.Poll)
 	defer timer.Stop()

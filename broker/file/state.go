@@ -19,26 +19,26 @@ import (
 	"github.com/semel-dev/semel/vfs"
 )
 
-// entry says how far a file is settled, and recognises it. It is JSON so that a
-// person can read it, and unknown fields are left alone.
+// entry is the position up to which a file is settled, and data that recognises
+// the file. It is JSON so that people can read it. Unknown fields are kept.
 type entry struct {
 	Path   string `json:"path"`
 	Device uint64 `json:"device,omitempty"`
 	Inode  uint64 `json:"inode,omitempty"`
-	// Offset is where the first line begins that is not settled, in
-	// decompressed bytes.
+	// Offset is the start of the first line that is not settled, in decompressed
+	// bytes.
 	Offset int64 `json:"offset"`
-	// Print is made of what stands at the beginning of the file and before the
-	// offset.
+	// Print is computed from the first bytes of the file and the bytes before
+	// the offset.
 	Print string `json:"print,omitempty"`
-	// Missed is when the file was first looked for and not found, as Unix time.
+	// Missed is the Unix time of the first look that did not find the file.
 	Missed int64 `json:"missed,omitempty"`
 }
 
-// missedFor is how long positions of files are kept that are not there.
+// missedFor is how long the positions of missing files are kept.
 const missedFor = 7 * 24 * time.Hour
 
-// stateFile remembers positions in a file that is written anew each time.
+// stateFile holds positions in a file that is replaced at each save.
 type stateFile struct {
 	fs   vfs.FS
 	name string
@@ -49,7 +49,7 @@ type stateContent struct {
 	Files   []entry `json:"files"`
 }
 
-// load returns what was remembered, and whether anything ever was.
+// load returns the saved positions, and whether there ever were any.
 func (m *stateFile) load() ([]entry, bool, error) {
 	data, err := m.fs.ReadFile(m.name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,7 @@ func (m *stateFile) load() ([]entry, bool, error) {
 	return content.Files, true, nil
 }
 
-// save replaces the file at once: a crash leaves the old content or the new.
+// save replaces the file atomically: a crash leaves the old content or the new.
 func (m *stateFile) save(list []entry) error {
 	data, err := json.MarshalIndent(stateContent{1, list}, "", " ")
 	if err == nil {
@@ -80,7 +80,7 @@ func (m *stateFile) save(list []entry) error {
 	return nil
 }
 
-// replace makes data the content of a file, durably.
+// replace durably replaces the content of a file.
 func replace(fsys vfs.FS, name string, data []byte) error {
 	temporary := name + ".new"
 	if err := fsys.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,8 +103,8 @@ func replace(fsys vfs.FS, name string, data []byte) error {
 	return fsys.SyncDir(filepath.Dir(name))
 }
 
-// lockFile makes the directory of a file and takes the lock that stands beside
-// the file. What is there and no regular file is refused before.
+// lockFile creates the directory of a file and takes the lock next to the file.
+// Before, it refuses a path that is not a regular file.
 func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
 	info, err := os.Stat(name)
 	switch {
@@ -126,11 +126,11 @@ func lockFile(fsys vfs.FS, name string) (io.Closer, error) {
 	return unlock, nil
 }
 
-// printBytes is how much of the beginning of a file, and of what stands before
-// the position, recognises it.
+// printBytes is how many bytes at the beginning of a file, and before the
+// position, recognise it.
 const printBytes = 1024
 
-// printOf recognises a file by what was read of it.
+// printOf returns the print of the data that was read from a file.
 func printOf(file *os.File, offset int64, packed bool) (string, error) {
 	var data []byte
 	add := func(from, to int64) error {
@@ -155,8 +155,8 @@ func printOf(file *os.File, offset int64, packed bool) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// resume finds out how far a file was read, and takes that out of what is
-// known. Where there is a doubt it was not.
+// resume finds the saved position of a file and removes it from the known ones.
+// In doubt there is none.
 func (s *Source) resume(file *os.File, id identity, path string, packed bool) (entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (e *entry) matches(file *os.File, packed bool) bool {
 	return err == nil && print == e.Print
 }
 
-// refresh finds out how far the files are settled. Call with mu.
+// refresh computes how far the files are settled. Call with mu.
 func (s *Source) refresh() {
 	if s.closed {
 		return
@@ -189,8 +189,8 @@ func (s *Source) refresh() {
 	s.lives = slices.DeleteFunc(s.lives, func(l *life) bool {
 		low, begun := l.mark.Low()
 		if begun && low != l.saved.Offset && !l.forgotten {
-			// A file that was cut meanwhile stays where it was, and is not
-			// recognised there.
+			// A file that was truncated since keeps its position, where it will
+			// not be recognised.
 			if print, err := printOf(l.file, low, l.packed); err == nil {
 				l.saved.Offset, l.saved.Print, l.fresh = low, print, true
 			}
@@ -212,7 +212,7 @@ func (s *Source) refresh() {
 	})
 }
 
-// save remembers all positions.
+// save saves all positions.
 func (s *Source) save() error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -230,7 +230,7 @@ func (s *Source) save() error {
 	return err
 }
 
-// entries returns what is to be remembered. Call with mu.
+// entries returns the positions to save. Call with mu.
 func (s *Source) entries(now time.Time) []entry {
 	var list []entry
 	for _, l := range s.lives {
@@ -246,7 +246,7 @@ func (e *entry) missedLong(now time.Time) bool {
 	return e.Missed != 0 && now.Sub(time.Unix(e.Missed, 0)) > missedFor
 }
 
-// forget has a session forget a position, and returns true. Call with mu.
+// forget makes a session forget a position, and returns true. Call with mu.
 func (s *Source) forget(e entry) bool {
 	if s.attached {
 		s.gone = append(s.gone, e)
@@ -254,7 +254,8 @@ func (s *Source) forget(e entry) bool {
 	return true
 }
 
-// saveIfDue saves if there is something new and the last time is long ago.
+// saveIfDue saves if positions have changed and the last save is long enough
+// ago.
 func (s *Source) saveIfDue() error {
 	s.mu.Lock()
 	due := s.state != nil && s.dirty && !s.closed && time.Since(s.saved) >= s.opts.SaveEvery
@@ -266,13 +267,13 @@ func (s *Source) saveIfDue() error {
 	return s.save()
 }
 
-// The beginnings of compressed files.
+// The first bytes of compressed files.
 var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 )
 
-// packedHead returns the magic with which a file begins, or nil.
+// packedHead returns the magic bytes at the start of a file, or nil.
 func packedHead(file *os.File) []byte {
 	head := make([]byte, 4)
 	n, _ := file.ReadAt(head, 0) // an error comes again when lines are read

@@ -11,7 +11,7 @@ import (
 )
 
 // Stream writes the bodies of messages as lines to standard output, a pipe or a
-// terminal. A line counts as delivered when it was written: whether the other end
+// terminal. A line counts as delivered when it is written. Whether the reader
 // has read it is not known.
 type Stream struct {
 	mu    sync.Mutex
@@ -31,7 +31,7 @@ func (s *Stream) Traits() pipeline.SinkTraits {
 
 // Deliver implements pipeline.Sink. It blocks while the other end does not read.
 // After an error of the writer, such as syscall.EPIPE, the sink is unavailable
-// for what was not written; a line of which only a part was is an unknown
+// for the unwritten messages. A line that was written in part has an unknown
 // outcome.
 func (s *Stream) Deliver(ctx context.Context, items []*pipeline.Item) {
 	s.mu.Lock()
@@ -66,5 +66,5 @@ func (s *Stream) Deliver(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// Close implements pipeline.Sink. Nothing is left to be written.
+// Close implements pipeline.Sink. It does nothing.
 func (s *Stream) Close(context.Context) error { return nil }

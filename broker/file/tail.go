@@ -12,53 +12,52 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// identity tells files apart.
+// identity distinguishes files.
 type identity struct {
 	device, inode uint64
-	path          string // where there is nothing else
+	path          string // if the system has no inodes
 }
 
-// tail is one file that is read. Only the goroutine of Read uses it, and what
-// others need of it is in its life.
+// tail is one file that is being read. Only the goroutine of Read uses it. Its
+// life holds the parts that others need.
 type tail struct {
 	source    *Source
 	path      string
 	id        identity
 	partition *pipeline.Partition
 	life      *life
-	// packed is not nil if the file is compressed; rest is then what was
-	// decompressed and not yet a line.
+	// packed is set if the file is compressed. rest is then the decompressed
+	// data that is not a line yet.
 	packed io.ReadCloser
 	rest   []byte
-	// offset is where the next line begins.
+	// offset is the start of the next line.
 	offset int64
-	// before are the last bytes before the offset, by which a file is
-	// recognised that was truncated and has grown since.
+	// before are the last bytes before the offset. They reveal a file that was
+	// truncated and has grown since.
 	before []byte
-	// looked is the file as it was when it had nothing more to give.
+	// looked is the state of the file when it had no more data.
 	size    int64
 	changed time.Time
-	// dry: there is no whole line behind the offset, as far as is known.
+	// dry means that no whole line is known after the offset.
 	dry bool
-	// present: a pattern has matched it at the last look. If not, gone says
-	// since when nothing came.
+	// present means that a pattern matched the file at the last look. If not,
+	// gone is the time since which no data came.
 	present bool
 	gone    time.Time
-	// last: what has no line end is a line too.
+	// last means that a last line without a line end is a line too.
 	last bool
-	// ended: nothing more will be read.
+	// ended means that no more will be read.
 	ended bool
 
 	positions []int64 // of the items of one read
-	bodies    []span  // and where they stand in what was read
-	memory    []byte  // of what was read, if it is to be used again
+	bodies    []span  // and their places in the data
+	memory    []byte  // the data, if it will be reused
 }
 
-// span is a part of what was read.
+// span is a part of the data of one read.
 type span struct{ start, end int }
 
-// life is what is known of a file from its beginning, or from when it was
-// truncated, to the next time that it is. It is the Ref of items.
+// life is the state of a file between two truncations. It is the Ref of items.
 type life struct {
 	source *Source
 	path   string
@@ -69,17 +68,17 @@ type life struct {
 
 	// Guarded by Source.mu.
 
-	saved     entry // as it was last remembered
-	fresh     bool  // and was not yet taken by a session
-	over      bool  // nothing more will be read
+	saved     entry // the position as last saved
+	fresh     bool  // and not yet taken by a session
+	over      bool  // no more will be read
 	forgotten bool  // its file was truncated
 }
 
-// overlap is how many bytes before a position are compared when a file has
-// changed.
+// overlap is the number of bytes before a position that are compared when a file
+// has changed.
 const overlap = 64
 
-// start begins a life at an offset.
+// start starts a life at an offset.
 func (f *tail) start(file *os.File, offset int64) error {
 	f.life = &life{source: f.source, path: f.path, file: file, packed: f.packed != nil}
 	f.offset, f.before, f.dry = offset, nil, false
@@ -97,7 +96,7 @@ func (f *tail) start(file *os.File, offset int64) error {
 	return nil
 }
 
-// explain names the file in an error of reading it.
+// explain adds the name of the file to a read error.
 func (f *tail) explain(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
 		return fmt.Errorf("file: %s ends in the middle", f.path)
@@ -105,11 +104,11 @@ func (f *tail) explain(err error) error {
 	return fmt.Errorf("file: read %s: %w", f.path, err)
 }
 
-// errTruncated: what was before the position is no longer there.
+// errTruncated means that the data before the position is gone.
 var errTruncated = errors.New("truncated")
 
-// read returns lines from the offset on; none if there is no whole one. The
-// error errTruncated says that the file begins anew.
+// read returns lines from the offset on, or none if there is no whole line.
+// After errTruncated the file must be read from its beginning.
 func (f *tail) read() ([]*pipeline.Item, error) {
 	size := f.source.opts.chunk
 	for {
@@ -133,7 +132,7 @@ func (f *tail) read() ([]*pipeline.Item, error) {
 			if len(items) > 0 {
 				return items, nil
 			}
-			size = f.source.opts.chunk // all were blank
+			size = f.source.opts.chunk // all lines were blank
 			continue
 		}
 		if f.packed != nil {
@@ -152,8 +151,8 @@ func (f *tail) tooLong(at int64) error {
 }
 
 // fill returns up to size bytes from the offset on, in memory of their own, and
-// whether the file ends there. The file is read again where the last line was
-// not whole: that is less work than to keep it.
+// whether the file ends there. An incomplete last line is read again later,
+// which costs less than keeping it.
 func (f *tail) fill(size int) (data []byte, end bool, err error) {
 	if f.packed != nil {
 		data = make([]byte, len(f.rest)+size)
@@ -169,8 +168,8 @@ func (f *tail) fill(size int) (data []byte, end bool, err error) {
 		return data[:n:n], err == io.EOF, nil
 	}
 	if f.source.attached && size == f.source.opts.chunk {
-		// The session copies lines when it decides on them. What is larger is rare
-		// and not to be kept.
+		// The session copies lines when it decides them. Larger buffers are rare
+		// and not kept.
 		data = f.source.blocks.Memory(len(f.before) + size)
 		f.memory = data
 	} else {
@@ -186,7 +185,7 @@ func (f *tail) fill(size int) (data []byte, end bool, err error) {
 	return data[len(f.before):n:n], err == io.EOF, nil
 }
 
-// keep moves the offset behind what was used.
+// keep moves the offset after the used bytes.
 func (f *tail) keep(data []byte, used int) {
 	f.offset += int64(used)
 	if f.packed != nil {
@@ -197,12 +196,13 @@ func (f *tail) keep(data []byte, used int) {
 	f.before = append(make([]byte, 0, 2*overlap), before[max(0, len(before)-overlap):]...)
 }
 
-// utf8Mark may stand at the beginning of a file and belongs to no line.
+// utf8Mark is the byte order mark that a file may start with. It belongs to no
+// line.
 const utf8Mark = "\ufeff"
 
-// cut makes items of lines, and returns how many bytes they are: it stops before
-// one that is too long, which is an error if it is the first. The bodies share
-// the lines' memory.
+// cut makes items of lines and returns their total size. It stops before a line
+// that is too long, which is an error if it is the first. The bodies share the
+// memory of the lines.
 func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 	life, partition, opts := f.life, f.partition, &f.source.opts
 	positions, bodies := f.positions[:0], f.bodies[:0]
@@ -230,13 +230,9 @@ func (f *tail) cut(lines []byte) (items []*pipeline.Item, used int, err error) {
 		}
 	}
 	f.positions, f.bodies = positions, bodies
-	life.mark.ReadAll(positions, f.offset+int64(used))
-	var slab []pipeline.Item
-	if f.memory != nil {
-		slab, f.memory = f.source.blocks.ItemsIn(f.memory, len(bodies)), nil
-	} else {
-		slab = f.source.blocks.Items(len(bodies))
-	}
+	life.mark.Read(positions, f.offset+int64(used))
+	slab := f.source.blocks.ItemsIn(f.memory, len(bodies))
+	f.memory = nil
 	items = make([]*pipeline.Item, len(slab))
 	for i, b := range bodies {
 		it := &slab[i]

@@ -98,7 +98,9 @@ func TestAThousandSendersAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			effects[string(m.Body)]++
 			return semel.Result{Kind: semel.Value, Data: []byte(strings.ToUpper(string(m.Body)))}, nil
-		}, nil), nil)
+		}),
+
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// DeadLetters is a dead-letter store in a table beside the keys. The migrations of
-// pgstore create the table. It is safe for concurrent use, also by
-// several processes.
+// DeadLetters is a dead-letter store in a table of the store's database. The
+// migrations of pgstore create the table. It is safe for concurrent use, and
+// several processes may use it.
 type DeadLetters struct {
 	pool          *pgxpool.Pool
 	parked, audit string
@@ -25,8 +25,8 @@ type DeadLetters struct {
 
 var _ pipeline.DeadLetterStore = (*DeadLetters)(nil)
 
-// OpenDeadLetters connects to a database and returns the dead-letter store whose tables
-// have these names. It blocks until the server has answered.
+// OpenDeadLetters connects to a database and returns the dead-letter store in
+// the tables with these names. It blocks until the server has answered.
 func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*DeadLetters, error) {
 	l := &DeadLetters{}
 	var err error
@@ -38,10 +38,10 @@ func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*Dea
 	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: the address is none of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
+		return nil, fmt.Errorf("postgres: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
 	}
 	config.MaxConns = 4
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may stand between
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // there may be a pooler
 	if l.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -103,7 +103,8 @@ func rows(list pgx.Rows, err error) ([]*pipeline.Parked, error) {
 	})
 }
 
-// Parked implements pipeline.DeadLetterStore. It reads a thousand at a time.
+// Parked implements pipeline.DeadLetterStore. It reads a thousand messages at a
+// time.
 func (l *DeadLetters) List(ctx context.Context, of string, fn func(*pipeline.Parked) bool) error {
 	var at time.Time
 	id := ""
@@ -123,7 +124,7 @@ func (l *DeadLetters) List(ctx context.Context, of string, fn func(*pipeline.Par
 		}
 		last := list[len(list)-1]
 		if err := l.pool.QueryRow(ctx, "SELECT at, id FROM "+l.parked+" WHERE id = $1", last.ID).Scan(&at, &id); err != nil {
-			if errors.Is(err, pgx.ErrNoRows) { // taken out meanwhile; its own time is close enough
+			if errors.Is(err, pgx.ErrNoRows) { // it was removed since; its own time is close enough
 				at, id = last.At.Truncate(time.Microsecond), last.ID
 				continue
 			}
@@ -172,13 +173,13 @@ func (l *DeadLetters) Queued(ctx context.Context, of string, most int) ([]*pipel
 	list, err := rows(l.pool.Query(ctx, "SELECT document::text, queued FROM "+l.parked+
 		" WHERE pipeline = $1 AND queued IS NOT NULL ORDER BY queued, id LIMIT $2", of, most))
 	if err != nil {
-		return nil, fmt.Errorf("read what is to be redriven: %w", err)
+		return nil, fmt.Errorf("read the queued messages: %w", err)
 	}
 	return list, nil
 }
 
-// Settle implements pipeline.DeadLetterStore: the row and its entry in the audit log are one
-// transaction.
+// Settle implements pipeline.DeadLetterStore. The row and its entry in the audit
+// log are one transaction.
 func (l *DeadLetters) Settle(ctx context.Context, p *pipeline.Parked, how pipeline.Settlement) error {
 	line, err := pipeline.AuditLine(p, how)
 	if err != nil {
@@ -213,8 +214,8 @@ func (l *DeadLetters) AuditEnd(ctx context.Context) (end int64, err error) {
 	return end, nil
 }
 
-// Settled implements pipeline.DeadLetterStore. Lines are read as text: the server cannot take
-// members out of one in which a key has a NUL.
+// Settled implements pipeline.DeadLetterStore. Lines are read as text, because
+// the server cannot parse a line whose key contains a NUL.
 func (l *DeadLetters) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
 	list, err := l.pool.Query(ctx, "SELECT line::text FROM "+l.audit+" WHERE number > $1 ORDER BY number", after)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// verdict says what an error of the database means for a message. It was rolled
-// back, unless committing says that the commit was under way: a server that ends
-// a session in the middle of it may have committed before.
+// verdict classifies a database error for a message. The transaction was rolled
+// back, unless committing says that the commit was in progress: a server that
+// ends a session during a commit may have committed.
 func verdict(err error, committing bool) error {
 	var of *pgconn.PgError
 	switch {
@@ -46,14 +46,14 @@ func inConflict(err error) bool {
 func ofCode(err error, code string) error {
 	switch code[:2] {
 	case "22", "23": // data, integrity
-		if code == "23503" { // the row that it refers to may come yet
+		if code == "23503" { // the referenced row may still come
 			return err
 		}
 		return semel.Permanent(err)
 	case "08", "26", "28", "3D", "3F", "42", "53", "57", "58", "25", "XX":
 		// Connections, statements that a pooler has lost, access, names,
-		// resources, an operator, the system: no message's fault.
-		if code != "57014" { // a statement that was cancelled for its length
+		// resources, an operator, the system: not the fault of a message.
+		if code != "57014" { // a statement that ran into its timeout
 			return pipeline.Unavailable(err, 0)
 		}
 	}

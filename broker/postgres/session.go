@@ -14,15 +14,16 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Session writes messages in the transaction that records their keys. Nothing
-// is lost and nothing takes effect twice, whatever dies when.
+// Session writes messages in the transaction that records their keys. No message
+// is lost and none has its effect twice, whatever fails.
 type Session struct {
 	guard  *pgstore.Guard
 	write  *writer
 	handle Handler
 	traits pipeline.SinkTraits
-	// careful is how many more batches are sent so that an error tells its
-	// message, which takes more round trips.
+	// careful is the number of further batches that are sent one message at a
+	// time, so that an error belongs to its message. That takes more round
+	// trips.
 	careful atomic.Int64
 }
 
@@ -31,8 +32,8 @@ var (
 	_ semel.Readier    = (*Session)(nil)
 )
 
-// NewSession returns a session that writes what opts say. The guard's Wait is
-// best 0: the runner waits.
+// NewSession returns a session that writes as opts say. The guard's Wait should
+// be 0, because the runner waits.
 func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
 	if guard == nil {
 		return nil, fmt.Errorf("postgres: NewSession: the guard is nil: %w", semel.ErrInvalidRequest)
@@ -44,14 +45,14 @@ func NewSession(guard *pgstore.Guard, opts *Options) (*Session, error) {
 	return &Session{guard: guard, write: w, traits: pipeline.SinkTraits{Parallel: 4}}, nil
 }
 
-// Handler is an effect in the transaction that records the key. What it writes
-// by way of tx commits together with the key, or not at all. It may be called
-// again for the same message: see pgstore.TxFunc. Errors mean what they mean in
+// Handler is an effect in the transaction that records the key. Its writes
+// through tx commit together with the key, or not at all. It may be called again
+// for the same message: see pgstore.TxFunc. Errors have the same meaning as in
 // pipeline.Sink.
 type Handler func(ctx context.Context, tx pgx.Tx, m pipeline.Delivery) (semel.Result, error)
 
-// NewHandler returns a session whose effect is a function, called for each
-// message behind a savepoint. It panics if guard or function is nil.
+// NewHandler returns a session whose effect is a function. It is called for each
+// message behind a savepoint. NewHandler panics if guard or function is nil.
 func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 	if guard == nil || fn == nil {
 		panic("postgres: NewHandler: the guard or the function is nil")
@@ -62,10 +63,10 @@ func NewHandler(guard *pgstore.Guard, fn Handler) *Session {
 // Traits implements pipeline.Session.
 func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
 
-// Ready implements semel.Readier: it asks the store, in whose database the
-// messages are written too.
+// Ready implements semel.Readier. It asks the store, whose database also gets
+// the messages.
 func (s *Session) Ready(ctx context.Context) error {
-	if ready, ok := semel.Ability[semel.Readier](s.guard.Store()); ok {
+	if ready, ok := semel.As[semel.Readier](s.guard.Store()); ok {
 		if err := ready.Ready(ctx); err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -73,11 +74,10 @@ func (s *Session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close implements pipeline.Session. The store is the caller's.
+// Close implements pipeline.Session. It does not close the store.
 func (s *Session) Close(context.Context) error { return nil }
 
-// Abandon implements pipeline.Session: a transaction holds nothing once it
-// ended.
+// Abandon implements pipeline.Session. An ended transaction holds nothing.
 func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 
 // Process implements pipeline.Session.
@@ -89,7 +89,7 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 		calls[i] = it.Call
 	}
 	var outcomes []semel.BatchOutcome
-	effects := make([]error, len(items)) // what the effects themselves said
+	effects := make([]error, len(items)) // errors of the effects themselves
 	switch {
 	case s.handle != nil:
 		outcomes = s.handled(ctx, items, calls, effects)
@@ -104,18 +104,19 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	}
 }
 
-// quickly sends keys and statements together. Which message an error is of is
-// not known, so that all are done again one by one.
+// quickly sends keys and statements together. After an error the message that
+// caused it is not known, so all messages are processed again one by one.
 func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
 	if s.write.versions {
-		return s.carefully(ctx, items, calls, effects) // results are wanted
+		return s.carefully(ctx, items, calls, effects) // the results are needed
 	}
 	good := make([]bool, len(items))
 	var b pgx.Batch
 	for i, it := range items {
 		good[i] = s.write.queue(&b, it)
 		if !good[i] {
-			// One without values cannot be left out of the transaction here.
+			// A message without values cannot be left out of the transaction
+			// here.
 			return s.carefully(ctx, items, calls, effects)
 		}
 	}
@@ -136,7 +137,7 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 	return outcomes
 }
 
-// carefully has each message's error told apart.
+// carefully processes messages so that each error belongs to its message.
 func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
 	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		var b pgx.Batch
@@ -152,7 +153,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 			f.Err, effects[f.Index], bad = errEffect, it.Err, true
 		}
 		if bad {
-			return nil // it is done again without them
+			return nil // it is processed again without them
 		}
 		n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) { queued[i].Data = result }, len(queued))
 		if err == nil {
@@ -169,9 +170,8 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 	}))
 }
 
-// errEffect hides from the guard that an error is permanent: it would be
-// recorded as the key's result, and a message that was put aside could not be
-// redriven.
+// errEffect hides from the guard that an error is permanent. The guard would
+// record it as the key's result, and a parked message could not be redriven.
 var errEffect = errors.New("the effect failed")
 
 func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
@@ -179,7 +179,7 @@ func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []s
 		i := item.Index
 		effects[i] = nil
 		defer func() {
-			if p := recover(); p != nil { // all that it wrote is rolled back
+			if p := recover(); p != nil { // its writes are rolled back
 				effects[i] = fmt.Errorf("the handler panicked: %v", p)
 				err = errEffect
 			}
@@ -198,7 +198,7 @@ func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []s
 	}))
 }
 
-// settle turns an outcome of the guard into that of an item.
+// settle converts an outcome of the guard to that of an item.
 func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect error) {
 	it.Decision, it.Result, it.Err = out.Decision, out.Result, nil
 	var (
@@ -207,7 +207,7 @@ func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect erro
 	)
 	switch err := out.Err; {
 	case err == nil, errors.Is(err, semel.ErrResultNotKept):
-	case errors.As(err, &failed) && failed.Replayed: // a failure that was recorded is an outcome too
+	case errors.As(err, &failed) && failed.Replayed: // a recorded failure is an outcome too
 	case effect != nil:
 		it.Decision, it.Err = semel.Fresh, effect
 	case errors.As(err, &flight):
@@ -224,15 +224,15 @@ func (s *Session) settle(it *pipeline.Item, out *semel.BatchOutcome, effect erro
 	}
 }
 
-// refusesKey reports whether the store refused a key or call itself. A table that
-// is missing is called an invalid request too, and is no message's fault.
+// refusesKey reports whether the store refused a key or call itself. A missing
+// table is an invalid request too, but not the fault of a message.
 func refusesKey(err error) bool {
 	var of *pgconn.PgError
 	return (errors.Is(err, semel.ErrInvalidKey) || errors.Is(err, semel.ErrInvalidRequest)) && !errors.As(err, &of) && !errors.Is(err, pgstore.ErrSchema)
 }
 
-// statementOrStore tells a statement that the server refused from a server that
-// did not answer.
+// statementOrStore distinguishes a statement that the server refused from a
+// server that did not answer.
 func statementOrStore(err error) error {
 	said := verdict(err, false)
 	if isAway(said) || errors.Is(err, semel.ErrOutcomeUnknown) {

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// Sink writes messages whose keys are elsewhere. It is made by Open.
+// Sink writes messages whose keys are in another store. Create it with Open.
 type Sink struct {
 	pool  *pgxpool.Pool
 	write *writer
@@ -26,8 +26,8 @@ var (
 )
 
 // Open connects to a database and returns a sink that closes the connections
-// with itself. It blocks until the server has answered. A pooler may stand
-// between; without one, default_query_exec_mode=cache_statement in the address
+// with itself. It blocks until the server has answered. It works behind a
+// pooler. Without one, default_query_exec_mode=cache_statement in the address
 // saves the server some work.
 func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 	w, err := newWriter(opts)
@@ -36,10 +36,10 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 	}
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: the address is none of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
+		return nil, fmt.Errorf("postgres: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
 	}
 	if !strings.Contains(dsn, "default_query_exec_mode") {
-		// Nothing stays in the session: a pooler may stand between.
+		// No state stays in the session, because there may be a pooler.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -70,8 +70,8 @@ func (s *Sink) Close(context.Context) error {
 	return nil
 }
 
-// Deliver implements pipeline.Sink: one transaction for all. One that fails is
-// left out and the others are written again.
+// Deliver implements pipeline.Sink with one transaction for all items. An item
+// that fails is left out, and the others are written again.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	todo, again := items, 3
 	for len(todo) > 0 {
@@ -83,7 +83,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 			again-- // the others have their locks now
 			continue
 		case failed == nil && len(todo) > 1 && !isAway(err) && !errors.Is(err, semel.ErrOutcomeUnknown) && ctx.Err() == nil:
-			// The server refused to commit, and does not say for whom.
+			// The server refused to commit, and does not say for which item.
 			for i := range todo {
 				s.Deliver(ctx, todo[i:i+1])
 			}
@@ -106,7 +106,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 }
 
 // together writes items in one transaction. It returns the error, and the item
-// that it is of if it is one's.
+// that caused it if there is one.
 func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.Item, error) {
 	var b pgx.Batch
 	queued := make([]*pipeline.Item, 0, len(items))
@@ -126,7 +126,7 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = tx.Rollback(ctx) // after a commit it does nothing, and it closes what it cannot roll back
+		_ = tx.Rollback(ctx) // no effect after a commit; it closes a connection that it cannot roll back
 	}()
 	if n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
 		queued[i].Result = resultOf(result)
@@ -136,7 +136,8 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 	return nil, verdict(tx.Commit(ctx), true)
 }
 
-// blame finds whose error it is, by the number of statements that went well.
+// blame finds the item that caused an error, by the number of successful
+// statements.
 func blame(items []*pipeline.Item, n int, err error) (*pipeline.Item, error) {
 	err = verdict(err, false)
 	if isAway(err) || n >= len(items) {
@@ -145,14 +146,14 @@ func blame(items []*pipeline.Item, n int, err error) (*pipeline.Item, error) {
 	return items[n], err
 }
 
-// send executes a batch and tells the result of each statement. On an error it
-// returns how many went well before.
+// send executes a batch and reports the result of each statement. On an error it
+// returns the number of successful statements.
 func send(ctx context.Context, tx pgx.Tx, w *writer, b *pgx.Batch, each func(i int, result []byte), most int) (int, error) {
 	answers := tx.SendBatch(ctx, b)
 	for i := range most {
 		tag, err := answers.Exec()
 		if err != nil {
-			_ = answers.Close() // it says the same
+			_ = answers.Close() // the same error
 			return i, err
 		}
 		each(i, w.result(tag.RowsAffected()))

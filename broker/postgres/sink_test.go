@@ -192,10 +192,10 @@ func TestAnUpsertKeepsTheNewestVersion(t *testing.T) {
 	address := servers.Database(t)
 	pool := open(t, address)
 	exec(t, pool, `CREATE TABLE "Odd (name)" (id text PRIMARY KEY, v int8, "from" text)`)
-	opts := &postgres.Options{Upsert: &postgres.Upsert{
+	opts := &postgres.Options{
 		Table: "Odd (name)", Key: []string{"id"}, Version: "v",
 		Columns: []postgres.Column{{"id", ".id"}, {"v", ".v"}, {"from", ".w"}},
-	}}
+	}
 	for round, w := range ways(t, address, pool, opts) {
 		exec(t, pool, `DELETE FROM "Odd (name)"`)
 		for i, c := range []struct{ body, result string }{
@@ -246,10 +246,10 @@ func TestAnUpsertOfManyRowsKeepsTheNewestOfEach(t *testing.T) {
 }
 
 func accounts() *postgres.Options {
-	return &postgres.Options{Upsert: &postgres.Upsert{
+	return &postgres.Options{
 		Table: "accounts", Key: []string{"tenant", "id"}, Version: "revision",
 		Columns: []postgres.Column{{"tenant", ".t"}, {"id", ".id"}, {"revision", ".v"}, {"name", ".name"}},
-	}}
+	}
 }
 
 func TestConcurrentUpsertsLeaveTheNewest(t *testing.T) {

@@ -16,15 +16,15 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// from says where a value comes from.
+// from is the source of a value.
 type from struct {
 	text   string
 	path   int    // index of a place in the body, or -1
 	header string // name of a header, or ""
 }
 
-// words are the values that have a name of their own. What is a number or a time
-// is given as text, which the server takes for columns of any type.
+// words are the values that have a name. Numbers and times are sent as text,
+// which the server accepts for columns of any type.
 var words = map[string]func(it *pipeline.Item) any{
 	"body":                func(it *pipeline.Item) any { return bytesOrNull(it.Message.Body) },
 	"record-key":          func(it *pipeline.Item) any { return bytesOrNull(it.Message.RecordKey) },
@@ -65,7 +65,7 @@ type values struct {
 	finders sync.Pool
 }
 
-// newValues reads where values come from.
+// newValues parses the sources of values.
 func newValues(texts []string) (*values, error) {
 	v := &values{}
 	for _, text := range texts {
@@ -94,7 +94,7 @@ func newValues(texts []string) (*values, error) {
 		v.finders.New = func() any {
 			finder, err := key.NewFinder(v.paths, nil)
 			if err != nil {
-				panic(err) // one was made of the same paths before
+				panic(err) // newValues checked the same paths
 			}
 			return finder
 		}
@@ -102,8 +102,8 @@ func newValues(texts []string) (*values, error) {
 	return v, nil
 }
 
-// of returns the values of a message. The server gives texts the type of the
-// column or parameter.
+// of returns the values of a message. The server converts texts to the type of
+// the column or parameter.
 func (v *values) of(it *pipeline.Item) ([]any, error) {
 	var finder *key.Finder
 	if len(v.paths) > 0 {
@@ -133,7 +133,8 @@ func (v *values) of(it *pipeline.Item) ([]any, error) {
 	return args, nil
 }
 
-// asText gives text as such, for columns of any type, and other bytes as bytes.
+// asText returns text as text, for columns of any type, and other bytes as
+// bytes.
 func asText(b []byte) any {
 	if utf8.Valid(b) {
 		return string(b)
@@ -141,8 +142,8 @@ func asText(b []byte) any {
 	return b
 }
 
-// jsonValue is a value in a document as a parameter: strings without their
-// quotes, all else as it is written. Numbers keep every digit.
+// jsonValue converts a value of a document to a parameter: strings without their
+// quotes, everything else as written. Numbers keep every digit.
 func jsonValue(raw []byte, kind key.Kind) (any, error) {
 	switch kind {
 	case key.Missing, key.Null:
@@ -162,8 +163,8 @@ func jsonValue(raw []byte, kind key.Kind) (any, error) {
 
 var errNoText = errors.New("the string has bytes that are no UTF-8, or half of a surrogate pair, which no text of a database can be")
 
-// isText reports whether a string of a document, with its escapes, stands for text.
-// For what does not, encoding/json puts U+FFFD, which would be another value.
+// isText reports whether a JSON string, with its escapes, is valid text.
+// encoding/json replaces invalid text with U+FFFD, which would be another value.
 func isText(raw []byte) bool {
 	for rest := raw; ; {
 		i := bytes.IndexByte(rest, '\\')
@@ -183,15 +184,15 @@ func isText(raw []byte) bool {
 	}
 }
 
-// escaped returns the code of the \u escape at the start of a valid string's text, or
-// 0 if there is another escape or none, and its length.
+// escaped returns the code of the \u escape at the start of a valid string's
+// text, and its length. The code is 0 if there is another escape or none.
 func escaped(text []byte) (r rune, size int) {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return 0, min(2, len(text))
 	}
 	code, err := strconv.ParseUint(string(text[2:6]), 16, 16)
 	if err != nil {
-		return 0, 2 // json.Unmarshal says so
+		return 0, 2 // json.Unmarshal reports it
 	}
 	return rune(code), 6
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -48,18 +50,18 @@ stores:
 		"stack":   "connection refused: is the server up, and the port right? (gone is Redis, redis://:[hidden]@127.0.0.1:1)\n",
 		"closed":  "connection refused: is the server up, and the port right? (closed is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)\n",
 		"wrong":   ": check the user and the password (wrong is Redis, redis://:[hidden]@" + redis.Addr() + ")\n",
-		"none":    ": the server wants a password (none is Redis, redis://" + redis.Addr() + ")\n",
-		"swapped": "EOF: who listens there hangs up: is it such a server, and does it want TLS? (swapped is Redis, redis://:[hidden]@" + database.Host + ")\n",
+		"none":    ": the server needs a password (none is Redis, redis://" + redis.Addr() + ")\n",
+		"swapped": "EOF: the server closed the connection: is it the right kind of server, and does it need TLS? (swapped is Redis, redis://:[hidden]@" + database.Host + ")\n",
 		"role":    `role "nobody-at-all" does not exist (SQLSTATE 28000)` + "\n",
-		"other":   ": is the server up, can this machine reach it, and is it such a server that listens there? (other is PostgreSQL, postgres://u:[hidden]@" + redis.Addr() + "/x)\n",
+		"other":   ": is the server up, can this machine reach it, and is it the right kind of server? (other is PostgreSQL, postgres://u:[hidden]@" + redis.Addr() + "/x)\n",
 	} {
 		for _, words := range []string{"keys ls --config " + file + " --store-name " + store, "doctor " + file + " " + store} {
 			var stderr strings.Builder
-			a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: patience(store), redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+			a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: noEnv, Patience: patience(store), Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
 			root := newRootCommand(a)
 			root.SetArgs(strings.Fields(words))
-			status := a.report(t.Context(), "semel", root.ExecuteContext(t.Context()))
-			if status != exitFailed || !strings.HasSuffix(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
+			status := a.Report(t.Context(), "semel", root.ExecuteContext(t.Context()))
+			if status != term.ExitFailed || !strings.HasSuffix(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
 				t.Errorf("%s: status %d, %s", words, status, &stderr)
 			}
 		}
@@ -70,21 +72,21 @@ func TestServerThatStallsIsNamed(t *testing.T) {
 	t.Parallel()
 	redis := servicestest.StartRedis(t, nil)
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { redis: { url: %q, timeout: 2s } } }", redis.URL()))
-	a := &app{kinds: kind.All(), env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
-	f := storeFlags{file: file}
-	if wrong := (problems{}); !f.find(a, &wrong) {
+	a := &term.App{Kinds: kind.All(), Env: noEnv, Patience: time.Minute, Interruptible: func(r io.Reader) io.Reader { return r }}
+	f := open.StoreFlags{App: a, File: file}
+	if wrong := (term.Problems{}); !f.Find(&wrong) {
 		t.Fatal(wrong)
 	}
-	err := f.withStore(t.Context(), a, func(s semel.Store) error {
+	err := f.WithStore(t.Context(), func(s semel.Store) error {
 		if err := redis.Pause(); err != nil {
 			return err
 		}
-		for _, err := range s.(semel.Lister).List(t.Context(), semel.ListOptions{}) {
+		for _, err := range s.(semel.Inspector).List(t.Context(), semel.ListOptions{}) {
 			return err
 		}
 		return nil
 	})
-	want := ": the server stopped answering: look at it, and then run the same command again, which is safe (db is Redis, " + redis.URL() + ")"
+	want := ": the server stopped answering: check it, and run the same command again, which is safe (db is Redis, " + redis.URL() + ")"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -84,7 +85,7 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 		{"keys stats --store", "semel keys stats: --store needs a value"},
 	} {
 		got := run(t, "", strings.Fields(c.args)...)
-		if got.status != exitUsage || got.stderr != c.want+"\n" || got.stdout != "" {
+		if got.status != term.ExitUsage || got.stderr != c.want+"\n" || got.stdout != "" {
 			t.Errorf("semel %s: status %d, stdout %q, stderr %q; want status 2 and stderr %q", c.args, got.status, got.stdout, got.stderr, c.want)
 		}
 	}
@@ -93,7 +94,7 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 func TestMessagesDoNotCommandTheTerminal(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
-	if got.status != exitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\x0asuch\x9b file`) {
+	if got.status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\x0asuch\x9b file`) {
 		t.Errorf("status %d, stderr %q", got.status, got.stderr)
 	}
 }
@@ -101,7 +102,7 @@ func TestMessagesDoNotCommandTheTerminal(t *testing.T) {
 func TestAllUsageErrorsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "keys", "import", "--windwo", "7d", "--window", "7x", "--store=s", "--quiet=maybe", "--no-such")
-	got.check(t, exitUsage,
+	got.check(t, term.ExitUsage,
 		"unknown flag --windwo: did you mean --window?\n",
 		`--window "7x": not a duration: write it like 90s, 36h, 7d or 2w, or forever`+"\n",
 		`--quiet "maybe": write true or false`+"\n",
@@ -115,7 +116,7 @@ func TestHelpIsDataOnStdout(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"", "--help", "-h", "help", "help keys show", "keys", "keys show --help", "version -h"} {
 		got := run(t, "", strings.Fields(args)...)
-		got.check(t, exitDone)
+		got.check(t, term.ExitDone)
 		if !strings.HasPrefix(got.stdout, "Examples:\n  ") || !strings.Contains(got.stdout, "\nUsage: semel ") {
 			t.Errorf("semel %s: help does not begin with examples, or lacks its usage:\n%s", args, got.stdout)
 		}
@@ -125,7 +126,7 @@ func TestHelpIsDataOnStdout(t *testing.T) {
 func TestVersionNamesRevisionAndToolchain(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "version", "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	var report map[string]any
 	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["version"] == "" || report["go"] == "" {
 		t.Errorf("version --json: %s (%v)", got.stdout, err)
@@ -146,7 +147,7 @@ func TestCompletionScriptsAreForTheirShells(t *testing.T) {
 	t.Parallel()
 	for shell, sign := range map[string]string{"bash": "complete -o", "zsh": "#compdef semel", "fish": "complete -c semel"} {
 		got := run(t, "", "completion", shell)
-		got.check(t, exitDone)
+		got.check(t, term.ExitDone)
 		if !strings.Contains(got.stdout, sign) {
 			t.Errorf("the script for %s lacks %q", shell, sign)
 		}
@@ -174,7 +175,7 @@ func TestPanicIsOneLineUnlessDebugging(t *testing.T) {
 		}
 		status := Main(t.Context(), kind.All(), []string{"version"}, strings.NewReader(""), broken, &stderr, env)
 		lines := strings.Count(stderr.String(), "\n")
-		if status != exitFailed || !strings.HasPrefix(stderr.String(), "semel: internal error: the screen fell off: please report") || (lines == 1) != (debugging == "") {
+		if status != term.ExitFailed || !strings.HasPrefix(stderr.String(), "semel: internal error: the screen fell off: please report") || (lines == 1) != (debugging == "") {
 			t.Errorf("SEMEL_DEBUG=%q: status %d, stderr %s", debugging, status, &stderr)
 		}
 	}
@@ -187,7 +188,7 @@ func TestClosedPipeEndsQuietly(t *testing.T) {
 	})
 	for _, args := range []string{"version", "--help", "completion bash"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != exitDone || stderr.Len() > 0 {
+		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), closed, &stderr, noEnv); status != term.ExitDone || stderr.Len() > 0 {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -198,7 +199,7 @@ func TestFailedWriteOfStdoutIsAnError(t *testing.T) {
 	full := writerFunc(func([]byte) (int, error) { return 0, syscall.ENOSPC })
 	for _, args := range []string{"version", "--help", "dedup -h", "help keys", "keys", "completion zsh"} {
 		var stderr bytes.Buffer
-		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+		if status := Main(t.Context(), kind.All(), strings.Fields(args), strings.NewReader(""), full, &stderr, noEnv); status != term.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("semel %s: status %d, stderr %s", args, status, &stderr)
 		}
 	}
@@ -219,13 +220,13 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 		{columns: 80, env: map[string]string{"TERM": "dumb"}},
 	} {
 		var stderr bytes.Buffer
-		a := &app{kinds: kind.All(), redact: strings.Clone, stderr: &stderr, columns: c.columns, noColor: c.noColor, env: func(name string) string { return c.env[name] }}
-		a.complain("semel", "it broke")
+		a := &term.App{Kinds: kind.All(), Redact: strings.Clone, Stderr: &stderr, Columns: c.columns, NoColor: c.noColor, Env: func(name string) string { return c.env[name] }}
+		a.Complain("semel", "it broke")
 		if got := strings.Contains(stderr.String(), "\x1b["); got != c.want {
 			t.Errorf("%+v: %q", c, &stderr)
 		}
 	}
-	if columns := terminalColumns(io.Discard); columns != 0 {
+	if columns := term.TerminalColumns(io.Discard); columns != 0 {
 		t.Errorf("a writer that is no file has %d columns", columns)
 	}
 }

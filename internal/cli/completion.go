@@ -1,31 +1,14 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/schema"
 )
-
-// completeValues makes shells complete a flag with these values and no files.
-func completeValues(cmd *cobra.Command, flag string, values ...string) {
-	complete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// completeDirs makes shells complete a flag with directories.
-func completeDirs(cmd *cobra.Command, flag string) {
-	complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
-}
-
-// complete panics if the flag does not exist. Every run would show this.
-func complete(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
-		panic(fmt.Sprintf("completion of --%s: %v", flag, err))
-	}
-}
 
 // unquoteUsages removes the quotes that mark value names from the flag
 // descriptions in shells. Only the flag list in the help uses them.
@@ -37,34 +20,34 @@ func unquoteUsages(cmd *cobra.Command) {
 	}
 }
 
-func newCompletionCommand(a *app) *cobra.Command {
+func newCompletionCommand(a *term.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a script that completes verbs and flags in a shell",
 		Example: `semel completion bash > semel.bash
 semel completion zsh > _semel
 semel completion fish > semel.fish`,
-		Long: `Prints a completion script. Load it where your shell looks for such scripts:
-bash: source it, or put it into the bash-completion directory; zsh: a directory
-of $fpath, named _semel; fish: ~/.config/fish/completions/semel.fish.`,
+		Long: `Prints a completion script. Load it in the way of your shell. bash: source it, or
+put it into the bash-completion directory. zsh: a file _semel in a directory of
+$fpath. fish: ~/.config/fish/completions/semel.fish.`,
 		ValidArgs: []string{"bash", "zsh", "fish"},
-		RunE: a.plain(func(cmd *cobra.Command, args []string) error {
+		RunE: a.Plain(func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("name one shell: bash, zsh or fish")
+				return term.Usagef("name one shell: bash, zsh or fish")
 			}
 			root := cmd.Root()
 			switch shell := args[0]; shell {
 			case "bash":
-				return root.GenBashCompletionV2(a.stdout, true)
+				return root.GenBashCompletionV2(a.Stdout, true)
 			case "zsh":
-				return root.GenZshCompletion(a.stdout)
+				return root.GenZshCompletion(a.Stdout)
 			case "fish":
-				return root.GenFishCompletion(a.stdout, true)
+				return root.GenFishCompletion(a.Stdout, true)
 			default:
 				if near, ok := schema.Nearest(shell, cmd.ValidArgs); ok {
-					return usagef("unknown shell %q: did you mean %s?", shell, near)
+					return term.Usagef("unknown shell %q: did you mean %s?", shell, near)
 				}
-				return usagef("unknown shell %q: bash, zsh and fish are known", shell)
+				return term.Usagef("unknown shell %q: bash, zsh and fish are known", shell)
 			}
 		}),
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
@@ -51,7 +52,7 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want(ended, exitDone, "1 store: ")
+	want(ended, term.ExitDone, "1 store: ")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended = start(ctx)
@@ -60,8 +61,8 @@ func TestConfigurationMayComeFromAPipeOrNeverCome(t *testing.T) {
 	}
 	defer writer.Close()
 	cancel()
-	want(ended, exitInterrupted, "interrupted: run the same command again")
+	want(ended, term.ExitInterrupted, "interrupted: run the same command again")
 
 	ended = start(ctx) // no process ever writes
-	want(ended, exitInterrupted, "interrupted: run the same command again")
+	want(ended, term.ExitInterrupted, "interrupted: run the same command again")
 }

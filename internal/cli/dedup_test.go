@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
@@ -46,14 +47,14 @@ func readFile(t *testing.T, path string) string {
 func TestDedupKeepsTheFirstOfEachKeyAndSumsUp(t *testing.T) {
 	t.Parallel()
 	o := run(t, "{\"id\":1}\n{\"id\":2}\n{\"id\":1,\"x\":0}\n", "dedup", "-k", ".id")
-	if o.status != exitDone || o.stdout != "{\"id\":1}\n{\"id\":2}\n" {
+	if o.status != term.ExitDone || o.stdout != "{\"id\":1}\n{\"id\":2}\n" {
 		t.Fatalf("%+v", o)
 	}
 	last := lastLine(o.stderr)
 	if !summaryLine.MatchString(last) || !strings.HasPrefix(last, "read 3  fresh 2  duplicates 1  mismatched 1  rejected 0  in ") {
 		t.Errorf("last line %q", last)
 	}
-	run(t, "a\n", "dedup", "-q").check(t, exitDone)
+	run(t, "a\n", "dedup", "-q").check(t, term.ExitDone)
 }
 
 func TestDedupRemembersAcrossRuns(t *testing.T) {
@@ -62,20 +63,20 @@ func TestDedupRemembersAcrossRuns(t *testing.T) {
 	in, out, store := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":1}\n"), filepath.Join(dir, "out"), filepath.Join(dir, "store")
 	for round, want := range []string{"read 2  fresh 1  duplicates 1  ", "read 2  fresh 0  duplicates 2  "} {
 		o := run(t, "", "dedup", "--key", ".id", "--store", store, "--output", out, in)
-		o.check(t, exitDone, want)
+		o.check(t, term.ExitDone, want)
 		if got := readFile(t, out); got != "{\"id\":1}\n" {
 			t.Fatalf("round %d: output %q", round, got)
 		}
 	}
 	o := run(t, "{\"id\":1}\n", "dedup", "-k", ".id", "--store", store, "--scope", "other")
-	o.check(t, exitDone, "fresh 1")
-	run(t, "", "keys", "show", "--store", store, "1").check(t, exitDone)
+	o.check(t, term.ExitDone, "fresh 1")
+	run(t, "", "keys", "show", "--store", store, "1").check(t, term.ExitDone)
 }
 
 func TestDedupReportHasItsFields(t *testing.T) {
 	t.Parallel()
 	report := filepath.Join(t.TempDir(), "report.json")
-	run(t, "a\na\n", "dedup", "--report", report).check(t, exitDone, "read 2")
+	run(t, "a\na\n", "dedup", "--report", report).check(t, term.ExitDone, "read 2")
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(readFile(t, report)), &fields); err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func TestDedupFailsWithOneLineThatSaysWhereAndWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	in := writeFile(t, filepath.Join(dir, "events.jsonl"), "{\"id\":1}\n{}\n")
 	o := run(t, "", "dedup", "-k", ".id", in)
-	o.check(t, exitFailed, in+":2: .id is missing: fix the line, or choose --on-missing")
+	o.check(t, term.ExitFailed, in+":2: .id is missing: fix the line, or choose --on-missing")
 	if o.stdout != "{\"id\":1}\n" || strings.Count(o.stderr, "\n") != 1 {
 		t.Errorf("%+v", o)
 	}
@@ -119,10 +120,10 @@ func TestDedupRefusesBadUsageBeforeItTouchesAnything(t *testing.T) {
 		{[]string{"-k", "id", in}, []string{"--key"}},
 	} {
 		o := run(t, "", append([]string{"dedup"}, test.args...)...)
-		if o.status != exitUsage || o.stdout != "" {
+		if o.status != term.ExitUsage || o.stdout != "" {
 			t.Errorf("%q: %+v", test.args, o)
 		}
-		o.check(t, exitUsage, test.want...)
+		o.check(t, term.ExitUsage, test.want...)
 	}
 	names, err := os.ReadDir(dir)
 	if err != nil || len(names) != 2 || readFile(t, theirs) != "theirs\n" {
@@ -142,7 +143,7 @@ func TestDedupIsInterruptedWithItsOwnStatus(t *testing.T) {
 	defer stdin.Close()
 	var stdout, stderr bytes.Buffer
 	status := Main(ctx, kind.All(), []string{"dedup"}, stdin, &stdout, &stderr, noEnv)
-	if status != exitInterrupted || !strings.Contains(stderr.String(), "run the same command again to go on") {
+	if status != term.ExitInterrupted || !strings.Contains(stderr.String(), "run the same command again to resume") {
 		t.Errorf("status %d: %s", status, stderr.String())
 	}
 }
@@ -168,16 +169,16 @@ func TestDedupEndsQuietlyWhenItsReaderLeaves(t *testing.T) {
 	}()
 	var stderr bytes.Buffer
 	status := Main(t.Context(), kind.All(), []string{"dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in}, nil, writer, &stderr, noEnv)
-	if line := <-head; status != exitDone || line != "{\"id\":0}\n" || stderr.Len() > 0 {
+	if line := <-head; status != term.ExitDone || line != "{\"id\":0}\n" || stderr.Len() > 0 {
 		t.Fatalf("status %d, stdout %q, stderr %q", status, line, stderr.String())
 	}
 	o := run(t, "", "dedup", "-k", ".id", "--store", filepath.Join(dir, "store"), in)
-	if o.check(t, exitDone, "read 300,000"); !strings.HasSuffix(o.stdout, "{\"id\":299999}\n") {
+	if o.check(t, term.ExitDone, "read 300,000"); !strings.HasSuffix(o.stdout, "{\"id\":299999}\n") {
 		t.Error("a line that was not written is remembered")
 	}
 }
 
 func TestDedupSaysThatItIsLossy(t *testing.T) {
 	t.Parallel()
-	run(t, "a\nb\n", "dedup", "--lossy", "0.1%", "--expect", "1e3").check(t, exitDone, "lossy", "0.001")
+	run(t, "a\nb\n", "dedup", "--lossy", "0.1%", "--expect", "1e3").check(t, term.ExitDone, "lossy", "0.001")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -44,14 +45,14 @@ stores:
   loose: { tiered: { layers: [other, fast], on_store_error: pass } }
 `, dir))
 	got := run(t, "", "doctor", file, "stack")
-	got.check(t, exitDone, "3 stores: 3 fine, 1 to note, 0 with a warning, 0 broken\n")
+	got.check(t, term.ExitDone, "3 stores: 3 fine, 1 to note, 0 with a warning, 0 broken\n")
 	for _, want := range []string{"stack (tiered)\n  fine     on_store_error               stop\n", "mem (memory)\n  notice   memory ", "files (embedded)\n  fine     fsync                        always\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("the report lacks %q:\n%s", want, got.stdout)
 		}
 	}
 	got = run(t, "", "doctor", file, "loose", "--json")
-	got.check(t, exitFound, "2 with a warning")
+	got.check(t, term.ExitFound, "2 with a warning")
 	found := map[string]string{}
 	for _, line := range records(t, got.stdout) {
 		found[line["store"].(string)+"/"+line["subject"].(string)] = line["severity"].(string)
@@ -59,9 +60,9 @@ stores:
 	if found["loose/on_store_error"] != "warning" || found["fast/fsync"] != "warning" || found["fast/directory"] != "notice" || found["other/memory"] != "notice" {
 		t.Errorf("found %v", found)
 	}
-	run(t, "", "doctor").check(t, exitUsage, "semel doctor: FILE is missing: name the configuration\n")
-	run(t, "", "doctor", file, "stakc").check(t, exitUsage, "stakc: "+file+" has no such store: did you mean stack?\n")
-	run(t, "", "doctor", file, "a", "b").check(t, exitUsage, `unexpected argument "b"`)
+	run(t, "", "doctor").check(t, term.ExitUsage, "semel doctor: FILE is missing: name the configuration\n")
+	run(t, "", "doctor", file, "stakc").check(t, term.ExitUsage, "stakc: "+file+" has no such store: did you mean stack?\n")
+	run(t, "", "doctor", file, "a", "b").check(t, term.ExitUsage, `unexpected argument "b"`)
 }
 
 func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
@@ -69,8 +70,8 @@ func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, filepath.Join(dir, "c.yaml"), "stores: { keys: { embedded: { path: keys } } }\n")
 	got := run(t, "", "doctor", file)
-	got.check(t, exitDone, "0 broken")
-	if !strings.Contains(got.stdout, "the first run makes it") {
+	got.check(t, term.ExitDone, "0 broken")
+	if !strings.Contains(got.stdout, "the first run creates it") {
 		t.Errorf("%+v", got)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "keys"), 0o700); err != nil {
@@ -78,7 +79,7 @@ func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
 	}
 	segment := writeFile(t, filepath.Join(dir, "keys", "00000001.seg"), "x")
 	got = run(t, "", "doctor", file)
-	got.check(t, exitFound, "1 broken")
+	got.check(t, term.ExitFound, "1 broken")
 	if !strings.Contains(got.stdout, "STORE is corrupt at offset 0: the file is missing, but the directory has segments") {
 		t.Errorf("%+v", got)
 	}
@@ -86,7 +87,7 @@ func TestDoctorTellsWhatIsLeftOfAStoreFromNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = run(t, "", "doctor", file)
-	got.check(t, exitFound, "1 broken")
+	got.check(t, term.ExitFound, "1 broken")
 	if !strings.Contains(got.stdout, `is not a store and not empty: it contains "letter.txt"`) {
 		t.Errorf("%+v", got)
 	}
@@ -119,12 +120,12 @@ stores:
 		return ""
 	}
 	got := run(t, "", "doctor", file, "alone", "--json")
-	got.check(t, exitFound, "broken")
+	got.check(t, term.ExitFound, "broken")
 	if s := severity(got); s != "broken" {
 		t.Errorf("alone the policy is %s", s)
 	}
 	got = run(t, "", "doctor", file, "stack", "--json")
-	got.check(t, exitDone, "0 with a warning, 0 broken")
+	got.check(t, term.ExitDone, "0 with a warning, 0 broken")
 	if s := severity(got); s != "notice" {
 		t.Errorf("in a layer above what decides the policy is %s", s)
 	}
@@ -139,10 +140,10 @@ stores:
 	if n := size(); n != int64(0) {
 		t.Errorf("the doctor wrote %v names", n)
 	}
-	run(t, `{"id":"a"}`, "keys", "import", "--config", file, "--store-name", "alone").check(t, exitDone, "imported 1")
+	run(t, `{"id":"a"}`, "keys", "import", "--config", file, "--store-name", "alone").check(t, term.ExitDone, "imported 1")
 	other := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { alone: { redis: { url: %q, compact: { window: 1h } } } }", server.URL()))
 	got = run(t, "", "doctor", other, "--json")
-	got.check(t, exitFound, "2 broken")
+	got.check(t, term.ExitFound, "2 broken")
 	if !strings.Contains(got.stdout, `"severity":"broken","subject":"prefix","found":"Options.Compact: the prefix was first used without it"`) {
 		t.Errorf("with other terms: %s", got.stdout)
 	}
@@ -154,13 +155,13 @@ func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
 	const text = "stores: { db: { postgres: { dsn: %q } } }"
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(text, server.URL()))
 	got := run(t, "", "doctor", file)
-	got.check(t, exitFound, "1 broken\n")
+	got.check(t, term.ExitFound, "1 broken\n")
 	if !strings.Contains(got.stdout, "  broken   open ") || !strings.Contains(got.stdout, "do:   semel migrate up --config "+file+" --store-name db\n") {
 		t.Errorf("without tables:\n%s", got.stdout)
 	}
-	run(t, "", "migrate", "up", "--config", file).check(t, exitDone, "applied 1")
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
 	got = run(t, "", "doctor", file, "--json")
-	got.check(t, exitFound, "1 broken\n")
+	got.check(t, term.ExitFound, "1 broken\n")
 	if !strings.Contains(got.stdout, `"severity":"broken","subject":"synchronous_commit","found":"off"`) {
 		t.Errorf("with tables:\n%s", got.stdout)
 	}
@@ -170,7 +171,7 @@ func TestDoctorFindsWhatPostgresMayForget(t *testing.T) {
 	}
 	strict := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(text, server.URL()+separator+"default_transaction_isolation=serializable"))
 	got = run(t, "", "doctor", strict)
-	got.check(t, exitFound, "1 broken\n")
+	got.check(t, term.ExitFound, "1 broken\n")
 	if !strings.Contains(got.stdout, "serializable") || !strings.Contains(got.stdout, "set default_transaction_isolation to 'read committed'") {
 		t.Errorf("with another isolation:\n%s", got.stdout)
 	}
@@ -196,9 +197,9 @@ func TestNothingShowsASecret(t *testing.T) {
 		fmt.Sprintf(`redis: { url: "redis://app:${file:secret}@%s/0" }`, redis.Addr()),
 		fmt.Sprintf(`redis: { cluster: [%q], username: app, password: %s }`, redis.Addr(), canary),
 		fmt.Sprintf(`redis: { sentinel: { addresses: [%q], master: m, password: "${env:CANARY}" }, password: "${env:CANARY}" }`, redis.Addr()),
-		fmt.Sprintf(`redis: { url: "rediss://:%s@%s", connect_timeout: 300ms }`, canary, redis.Addr()),
-		fmt.Sprintf(`redis: { url: "redis://:%s@%s", connect_timeout: 300ms }`, canary, closed),
-		fmt.Sprintf(`redis: { url: "redis://:%s@[::bad", connect_timeout: 300ms }`, canary),
+		fmt.Sprintf(`redis: { url: "rediss://:%s@%s", timeout: 300ms }`, canary, redis.Addr()),
+		fmt.Sprintf(`redis: { url: "redis://:%s@%s", timeout: 300ms }`, canary, closed),
+		fmt.Sprintf(`redis: { url: "redis://:%s@[::bad", timeout: 300ms }`, canary),
 		fmt.Sprintf(`postgres: { dsn: "postgres://nobody:%s@%s" }`, canary, postgres),
 		fmt.Sprintf(`postgres: { dsn: "postgres://nobody:${env:CANARY}@%s" }`, postgres),
 		fmt.Sprintf(`postgres: { dsn: "postgres://postgres:%s@%s/none?sslmode=disable&sslpassword=%s" }`, canary, closed, canary),
@@ -221,7 +222,7 @@ func TestNothingShowsASecret(t *testing.T) {
 			if said := stdout.String() + stderr.String(); strings.Contains(said, canary) {
 				t.Errorf("%s with %s shows the secret: %s", args, store, said)
 			}
-			if works := args == "migrate sql" || strings.Contains(store, "nobody") && !strings.HasPrefix(args, "keys"); status == exitDone && !works {
+			if works := args == "migrate sql" || strings.Contains(store, "nobody") && !strings.HasPrefix(args, "keys"); status == term.ExitDone && !works {
 				t.Errorf("%s with %s succeeded: %s", args, store, stdout.String()+stderr.String())
 			}
 			if n := strings.Count(stderr.String(), "\n"); n > 2 {
@@ -241,11 +242,11 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://u@%s/x?sslmode=disable\" } } }", silent.Addr()))
 	for words, want := range map[string]string{"keys ls --config " + file: "semel: open the store db: no answer in 0.2 s: ", "doctor " + file: "semel: db: "} {
 		var stderr strings.Builder
-		a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 200 * time.Millisecond, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: noEnv, Patience: 200 * time.Millisecond, Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs(strings.Fields(words))
 		err := root.ExecuteContext(t.Context())
-		if status := a.report(t.Context(), "semel", err); status != exitFailed || !strings.Contains(stderr.String(), want) {
+		if status := a.Report(t.Context(), "semel", err); status != term.ExitFailed || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: status %d, %s", words, status, &stderr)
 		}
 	}

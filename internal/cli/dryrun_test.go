@@ -10,14 +10,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-func dryLines(t *testing.T, got outcome) (list []dryLine) {
+func dryLines(t *testing.T, got outcome) (list []pipelinecmd.DryLine) {
 	t.Helper()
 	for line := range strings.Lines(got.stdout) {
-		var d dryLine
+		var d pipelinecmd.DryLine
 		if err := json.Unmarshal([]byte(line), &d); err != nil {
 			t.Fatal(err, line)
 		}
@@ -34,14 +36,15 @@ stores: { keys: { embedded: { path: keys } } }
 pipelines:
   p:
     source: { file: { paths: ["*.jsonl"] } }
-    key: { id: .id, fingerprint: true }
+    key: { id: .id }
+    on_mismatch: park
     store: keys
     sink: { file: { path: out } }
 `)
 	in := filepath.Join(dir, "in.jsonl")
 	writeFile(t, in, `{"id":"a","n":1}`+"\n"+`{"id":"b","n":1}`+"\n"+`{"id":"a","n":1}`+"\n"+`{"id":"b","n":2}`+"\n"+`{}`+"\n"+`{"id":"c"}`+"\n")
 	got := run(t, "", "dry-run", file, "--json")
-	got.check(t, exitFound)
+	got.check(t, term.ExitFound)
 	want := map[string]int64{"fresh": 3, "duplicate": 1, "mismatch": 1, "missing": 1, "late": 0, "in_flight": 0, "unknown": 0}
 	d := dryLines(t, got)[0]
 	for kind, n := range want {
@@ -56,11 +59,11 @@ pipelines:
 		t.Errorf("something was written: %v %v", entries, err)
 	}
 
-	run(t, "", "run", file, "--quiet", "--admin", "off").check(t, exitDone)
+	run(t, "", "run", file, "--quiet", "--admin", "off").check(t, term.ExitDone)
 	before := snapshot(t, dir)
 	got = run(t, "", "dry-run", file)
-	got.check(t, exitFound)
-	for _, want := range []string{"p: read 6, until all there is\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  put aside\n", "  missing               1  put aside\n", "in.jsonl 0/68: .id is missing\n"} {
+	got.check(t, term.ExitFound)
+	for _, want := range []string{"p: read 6, until all there is\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  parked\n", "  missing               1  parked\n", "in.jsonl 0/68: .id is missing\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, got.stdout)
 		}
@@ -72,14 +75,14 @@ pipelines:
 		t.Errorf("something was written: before\n%s\nafter\n%s", before, after)
 	}
 	writeFile(t, in, `{"id":"new"}`+"\n")
-	if got = run(t, "", "dry-run", file, "p"); got.status != exitDone {
+	if got = run(t, "", "dry-run", file, "p"); got.status != term.ExitDone {
 		t.Errorf("all is new: %+v", got)
 	}
-	run(t, "", "dry-run", file, "--limit", "0", "q").check(t, exitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
-	run(t, "", "dry-run", file, "--for", "0s").check(t, exitUsage, "--for 0s: read for at least a moment, such as 10s")
-	run(t, "", "dry-run").check(t, exitUsage, "FILE is missing")
+	run(t, "", "dry-run", file, "--limit", "0", "q").check(t, term.ExitUsage, "--limit 0: read at least one message", "has no such pipeline: ")
+	run(t, "", "dry-run", file, "--for", "0s").check(t, term.ExitUsage, "--for 0s: read for at least a moment, such as 10s")
+	run(t, "", "dry-run").check(t, term.ExitUsage, "FILE is missing")
 	hooks := writeFile(t, filepath.Join(dir, "hooks.yaml"), strings.Replace(readFile(t, file), `file: { paths: ["*.jsonl"] }`, `http: { listen: "127.0.0.1:80" }`, 1))
-	run(t, "", "dry-run", hooks).check(t, exitFailed, "p: messages come to a source of the kind http by themselves: there is nothing to read beforehand")
+	run(t, "", "dry-run", hooks).check(t, term.ExitFailed, "p: a source of the kind http receives messages and cannot be read in advance")
 }
 
 // snapshot returns every file below a directory with its content. For a store it
@@ -128,7 +131,7 @@ func TestDryRunJoinsNoGroup(t *testing.T) {
 	status := Main(t.Context(), kind.All(), []string{"dry-run", s.file, "--json", "--for", "5m"}, strings.NewReader(""), &stdout, &stderr, s.getenv)
 	got := outcome{status, stdout.String(), stderr.String()}
 	// In a transaction, each partition has its own keys.
-	if d := dryLines(t, got); got.status != exitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "live in Kafka") {
+	if d := dryLines(t, got); got.status != term.ExitFound || len(d) != 1 || d[0].Count["fresh"] != 3 || d[0].Count["duplicate"] != 1 || !strings.Contains(d[0].Unseen, "are in Kafka") {
 		t.Errorf("%+v", got)
 	}
 	groups, err := admin.ListGroups(t.Context())

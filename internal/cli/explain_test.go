@@ -12,6 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
@@ -24,35 +27,35 @@ func TestLintTellsWithPlaceCostAndRemedy(t *testing.T) {
 	file := func(text string) string { return writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), text) }
 
 	clean := file(keys + fine)
-	run(t, "", "lint", clean).check(t, exitDone, "1 file: 0 to note, 0 with a warning, 0 broken")
-	run(t, "", "lint", clean, "--quiet").check(t, exitDone)
+	run(t, "", "lint", clean).check(t, term.ExitDone, "1 file: 0 to note, 0 with a warning, 0 broken")
+	run(t, "", "lint", clean, "--quiet").check(t, term.ExitDone)
 
 	weak := file(keys + strings.Replace(fine, "sink", "on_failure: { then: drop }, sink", 1))
 	got := run(t, "", "lint", clean, weak)
-	got.check(t, exitFound, "2 files: 0 to note, 1 with a warning, 0 broken")
-	if want := weak + ":3:94: warning: pipelines.p.on_failure.then: drop: a message whose last attempt failed is lost: then: park\n"; got.stdout != want {
+	got.check(t, term.ExitFound, "2 files: 0 to note, 1 with a warning, 0 broken")
+	if want := weak + ":3:94: warning: pipelines.p.on_failure.then: drop: a message whose last attempt failed is lost: write then: park\n"; got.stdout != want {
 		t.Errorf("got  %q\nwant %q", got.stdout, want)
 	}
 	got = run(t, "", "lint", weak, "--json")
-	var line lintLine
-	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || got.status != exitFound ||
-		line != (lintLine{weak, 3, 94, "warning", "p", "pipelines.p.on_failure.then", "drop", "loss", "a message whose last attempt failed is lost", "then: park"}) {
+	var line pipelinecmd.LintLine
+	if err := json.Unmarshal([]byte(got.stdout), &line); err != nil || got.status != term.ExitFound ||
+		line != (pipelinecmd.LintLine{File: weak, Line: 3, Column: 94, Severity: "warning", Pipeline: "p", Subject: "pipelines.p.on_failure.then", Found: "drop", Risk: "loss", Cost: "a message whose last attempt failed is lost", Remedy: "write then: park"}) {
 		t.Errorf("%v %+v", err, line)
 	}
 
 	broken := file(keys + strings.Replace(fine, ".id", "offset", 1))
-	if got = run(t, "", "lint", broken); got.status != exitFound || !strings.Contains(got.stdout, ":3:54: broken: pipelines.p.key.id: offset is not stable: ") {
+	if got = run(t, "", "lint", broken); got.status != term.ExitFound || !strings.Contains(got.stdout, ":3:54: broken: pipelines.p.key.id: offset is not stable: ") {
 		t.Errorf("%+v", got)
 	}
 
 	wrong := file("stores: { keys: { memroy: {} } }\npipelines: { p: { windwo: 1d } }\n")
 	got = run(t, "", "lint", wrong, weak)
-	got.check(t, exitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
+	got.check(t, term.ExitUsage, wrong+":1:19: unknown field stores.keys.memroy: did you mean memory?\n", "did you mean window?\n")
 	if !strings.Contains(got.stdout, "on_failure") || strings.Count(got.stderr, "\n") != 5 {
 		t.Errorf("all that is wrong is reported at once: %+v", got)
 	}
-	run(t, "", "lint").check(t, exitUsage, "semel lint: FILE is missing: name the configuration\n")
-	run(t, "", "lint", "none.yaml").check(t, exitUsage, "semel lint: none.yaml: ")
+	run(t, "", "lint").check(t, term.ExitUsage, "semel lint: FILE is missing: name the configuration\n")
+	run(t, "", "lint", "none.yaml").check(t, term.ExitUsage, "semel lint: none.yaml: ")
 }
 
 func TestExplainPrintsThePromise(t *testing.T) {
@@ -64,14 +67,14 @@ func TestExplainPrintsThePromise(t *testing.T) {
     sink: { webhook: { url: "https://u:canary-5d1e@example.com" } }
 `)
 	got := run(t, "", "explain", file)
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if !strings.Contains(got.stdout, "\n  commits by        one checkpoint on the disk\n") || !strings.Contains(got.stdout, "\n\nhooks: http 127.0.0.1:80/ → webhook POST https://u:[hidden]@example.com\n") {
 		t.Errorf("%s", got.stdout)
 	}
 	got = run(t, "", "explain", file, "hooks", "--json")
 	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
 	var promise map[string]any
-	if err := json.Unmarshal([]byte(lines[0]), &promise); err != nil || len(lines) != 1 || got.status != exitDone {
+	if err := json.Unmarshal([]byte(lines[0]), &promise); err != nil || len(lines) != 1 || got.status != term.ExitDone {
 		t.Fatal(err, got)
 	}
 	for _, name := range []string{"pipeline", "from", "to", "keys", "mode", "nothing_lost", "no_second_effect", "window", "exceptions", "crashes"} {
@@ -82,11 +85,11 @@ func TestExplainPrintsThePromise(t *testing.T) {
 	if strings.Contains(got.stdout, "canary-5d1e") {
 		t.Errorf("a secret is shown: %s", got.stdout)
 	}
-	run(t, "", "explain", file, "hoks").check(t, exitUsage, "has no such pipeline: did you mean hooks?")
-	run(t, "", "explain", file, "a", "b").check(t, exitUsage, `unexpected argument "b"`)
-	run(t, "", "explain").check(t, exitUsage, "FILE is missing: name the configuration, or --config FILE --key ID")
+	run(t, "", "explain", file, "hoks").check(t, term.ExitUsage, "has no such pipeline: did you mean hooks?")
+	run(t, "", "explain", file, "a", "b").check(t, term.ExitUsage, `unexpected argument "b"`)
+	run(t, "", "explain").check(t, term.ExitUsage, "FILE is missing: name the configuration, or --config FILE --key ID")
 	stores := writeFile(t, filepath.Join(t.TempDir(), "s.yaml"), "stores: { a: { memory: {} } }")
-	run(t, "", "explain", stores).check(t, exitUsage, "it names no pipeline")
+	run(t, "", "explain", stores).check(t, term.ExitUsage, "it names no pipeline")
 }
 
 func TestExplainSaysWhyAMessageWasDroppedOrPassed(t *testing.T) {
@@ -107,8 +110,8 @@ pipelines:
 		t.Fatal(err)
 	}
 	parked := []pipeline.Parked{
-		{ID: "one", Pipeline: "orders", Key: semel.Key{Scope: defaultScope, ID: "order-2"}, Reason: "unknown", Error: "no answer", Attempts: 3, At: time.Now()},
-		{ID: "two", Pipeline: "orders", Key: semel.Key{Scope: defaultScope, ID: "order-9"}, Reason: "attempts", Attempts: 8, At: time.Now()},
+		{ID: "one", Pipeline: "orders", Key: semel.Key{Scope: keyrecord.DefaultScope, ID: "order-2"}, Reason: "unknown", Error: "no answer", Attempts: 3, At: time.Now()},
+		{ID: "two", Pipeline: "orders", Key: semel.Key{Scope: keyrecord.DefaultScope, ID: "order-9"}, Reason: "attempts", Attempts: 8, At: time.Now()},
 	}
 	if err := letters.Park(t.Context(), parked); err != nil {
 		t.Fatal(err)
@@ -118,7 +121,7 @@ pipelines:
 	}
 
 	got := ask("--key", "order-1")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	for _, want := range []string{
 		"pipeline     orders\nstore        ledger\nkey          order-1\nscope        default\nstate        done\n", "result ", "fingerprint ",
 		"next time    it is a duplicate: it is acknowledged without effect, and gets the stored result\n",
@@ -129,22 +132,22 @@ pipelines:
 			t.Errorf("%q is missing in:\n%s", want, got.stdout)
 		}
 	}
-	if strings.Contains(got.stdout, "put aside") {
-		t.Errorf("nothing of this key was put aside:\n%s", got.stdout)
+	if strings.Contains(got.stdout, "\nparked ") {
+		t.Errorf("no message of this key was parked:\n%s", got.stdout)
 	}
 	got = ask("--key", "order-2", "--json")
 	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
-	var answer keyAnswer
-	if err := json.Unmarshal([]byte(lines[0]), &answer); err != nil || len(lines) != 3 || got.status != exitDone {
+	var answer pipelinecmd.KeyAnswer
+	if err := json.Unmarshal([]byte(lines[0]), &answer); err != nil || len(lines) != 3 || got.status != term.ExitDone {
 		t.Fatal(err, got)
 	}
 	if answer.Record.State != "unknown" || !strings.Contains(answer.Next, "semel keys resolve") || len(answer.Parked) != 1 || answer.Parked[0].Reason != "unknown" || answer.Parked[0].Attempts != 3 {
 		t.Errorf("%+v", answer)
 	}
-	if got = ask("--key", "order-9", "--store-name", "ledger"); got.status != exitDone || !strings.Contains(got.stdout, "it is processed: the store knows nothing of the key") || strings.Contains(got.stdout, "pipeline") {
+	if got = ask("--key", "order-9", "--store-name", "ledger"); got.status != term.ExitDone || !strings.Contains(got.stdout, "it is processed: the store has no record of the key") || strings.Contains(got.stdout, "pipeline") {
 		t.Errorf("a store alone: %+v", got)
 	}
-	if got = ask("--key", "order-9"); !strings.Contains(got.stdout, "put aside    two, since ") || !strings.Contains(got.stdout, "after 8 attempts: attempts\n") {
+	if got = ask("--key", "order-9"); !strings.Contains(got.stdout, "parked       two, since ") || !strings.Contains(got.stdout, "after 8 attempts: attempts\n") {
 		t.Errorf("%+v", got)
 	}
 	if got = ask("--key", "42", "--store-name", "ledger"); strings.Count(got.stdout, "state        done\n") != 2 {
@@ -156,10 +159,10 @@ pipelines:
 	if got = ask("--key", "order-1", "--scope", "elsewhere", "--store-name", "ledger"); !strings.Contains(got.stdout, "state        absent\n") {
 		t.Errorf("another scope: %+v", got)
 	}
-	run(t, "", "explain", "--key", "a").check(t, exitUsage, "--config FILE is missing: name the configuration")
-	run(t, "", "explain", "--config", file).check(t, exitUsage, "--key ID is missing: name the key")
-	ask("--key", "a", "file.yaml").check(t, exitUsage, `unexpected argument "file.yaml": with --key this verb takes flags only`)
-	ask("--key", "a", "--store-name", "legder").check(t, exitUsage, "has no such store: did you mean ledger?")
+	run(t, "", "explain", "--key", "a").check(t, term.ExitUsage, "--config FILE is missing: name the configuration")
+	run(t, "", "explain", "--config", file).check(t, term.ExitUsage, "--key ID is missing: name the key")
+	ask("--key", "a", "file.yaml").check(t, term.ExitUsage, `unexpected argument "file.yaml": with --key this verb takes flags only`)
+	ask("--key", "a", "--store-name", "legder").check(t, term.ExitUsage, "has no such store: did you mean ledger?")
 
 	held, err := kind.All().Read(file, noEnv)
 	if err != nil {
@@ -170,12 +173,12 @@ pipelines:
 		record semel.Record
 		want   string
 	}{
-		{semel.Record{State: semel.Claimed, Holder: "worker-7", LeaseEnd: now.Add(time.Minute)}, "it waits: worker-7 has the key until 2026-01-02 03:05:05 UTC and may extend that; after 5s it goes back"},
+		{semel.Record{State: semel.Claimed, Holder: "worker-7", LeaseEnd: now.Add(time.Minute)}, "it waits: worker-7 holds the key until 2026-01-02 03:05:05 UTC and may extend that; after 5s it goes back"},
 		{semel.Record{State: semel.Claimed, Attempt: 2, LeaseEnd: now}, "it is processed, as attempt 3: the lease of the last one ended"},
-		{semel.Record{State: semel.Done, Result: semel.Result{Kind: semel.Failed}, Expires: now}, "a duplicate of a message that failed for good: it is acknowledged without effect, and gets the stored error, until 2026-01-02 03:04:05 UTC"},
+		{semel.Record{State: semel.Done, Result: semel.Result{Kind: semel.Failed}, Expires: now}, "a duplicate of a message that failed permanently: it is acknowledged without effect, and gets the stored error, until 2026-01-02 03:04:05 UTC"},
 		{semel.Record{}, "it was forgotten after its window of 7d"},
 	} {
-		if got := nextDelivery(&c.record, held.Pipelines[0], now); !strings.Contains(got, c.want) {
+		if got := keyrecord.NextDelivery(&c.record, held.Pipelines[0], now); !strings.Contains(got, c.want) {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
@@ -184,7 +187,7 @@ pipelines:
 func TestSchemaIsJSON(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "schema")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	var schema map[string]any
 	if err := json.Unmarshal([]byte(got.stdout), &schema); err != nil || schema["$schema"] != "https://json-schema.org/draft/2020-12/schema" {
 		t.Error(err, schema["$schema"])
@@ -204,7 +207,7 @@ func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	ask := func(more ...string) outcome {
 		return run(t, "", append([]string{"explain", "--config", file, "--key", "order-7"}, more...)...)
 	}
-	if got := ask(); !strings.Contains(got.stdout, "nobody has run orders yet: topic orders-once-keys: there is no changelog yet") {
+	if got := ask(); !strings.Contains(got.stdout, "orders has never run: topic orders-once-keys: there is no changelog yet") {
 		t.Errorf("%+v", got)
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DefaultProduceTopic("orders"))
@@ -230,8 +233,8 @@ func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	if got = ask("--json"); !strings.Contains(got.stdout, `"origin":{"topic":"orders","partition":0,"offset":1}`) {
 		t.Errorf("%+v", got)
 	}
-	stop().check(t, exitDone, `"ended"`)
+	stop().check(t, term.ExitDone, `"ended"`)
 	cluster.Close()
 	down := ask()
-	down.check(t, exitFailed, "look into the changelog of orders: ", "look among what pipeline orders put aside: ")
+	down.check(t, term.ExitFailed, "read the changelog of orders: ", "read the parked messages of pipeline orders: ")
 }

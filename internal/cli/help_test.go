@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
@@ -78,7 +79,7 @@ func databaseFor(t *testing.T, migrated bool) string {
 	if migrated {
 		file := filepath.Join(t.TempDir(), "migrate.yaml")
 		writeFile(t, file, "stores: { db: { postgres: { dsn: \""+address+"\" } } }")
-		run(t, "", "migrate", "up", "--config", file, "--quiet").check(t, exitDone)
+		run(t, "", "migrate", "up", "--config", file, "--quiet").check(t, term.ExitDone)
 	}
 	return address
 }
@@ -154,7 +155,7 @@ func TestExamplesOfEveryHelpWorkAsPrinted(t *testing.T) {
 			walk(child)
 		}
 	}
-	walk(newRootCommand(&app{kinds: kind.All()}))
+	walk(newRootCommand(&term.App{Kinds: kind.All()}))
 }
 
 func checkExamples(t *testing.T, path, examples string) {

@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel/internal/cli/term"
 )
 
 // kafkaExample is the configuration that the Kafka examples use.
@@ -54,23 +56,23 @@ func TestTransactionsAreShownAndAborted(t *testing.T) {
 	t.Parallel()
 	addr := kafkaWithATransaction(t)
 	list := run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
-	list.check(t, exitDone)
+	list.check(t, term.ExitDone)
 	if !strings.HasPrefix(list.stdout, "orders-once/orders.web-1.1-0  Ongoing, for ") || !strings.Contains(list.stdout, ": orders/1\n") {
 		t.Errorf("ls printed %q", list.stdout)
 	}
 	shown := run(t, "", "kafka", "txn", "describe", "orders-once/orders.web-1.1-0", "--brokers", addr, "--json")
-	shown.check(t, exitDone)
+	shown.check(t, term.ExitDone)
 	if !strings.Contains(shown.stdout, `"state":"Ongoing"`) || !strings.Contains(shown.stdout, `"partitions":["orders/1"]`) {
 		t.Errorf("describe printed %q", shown.stdout)
 	}
-	run(t, "", "kafka", "txn", "abort", "--topic", "orders", "--partition", "1", "--offset", "0", "--brokers", addr).check(t, exitFailed, "it is under way as orders-once/orders.web-1.1-0")
-	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, exitDone, "its producer is fenced")
+	run(t, "", "kafka", "txn", "abort", "--topic", "orders", "--partition", "1", "--offset", "0", "--brokers", addr).check(t, term.ExitFailed, "it is under way as orders-once/orders.web-1.1-0")
+	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, term.ExitDone, "its producer is fenced")
 	list = run(t, "", "kafka", "txn", "ls", "--brokers", addr, "--topic", "orders")
-	if list.check(t, exitDone); list.stdout != "" {
+	if list.check(t, term.ExitDone); list.stdout != "" {
 		t.Errorf("after it was aborted ls printed %q", list.stdout)
 	}
-	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
-	run(t, "", "kafka", "txn", "describe", "nobody", "--brokers", addr).check(t, exitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "abort", "orders-once/orders.web-1.1-0", "--brokers", addr).check(t, term.ExitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "describe", "nobody", "--brokers", addr).check(t, term.ExitFailed, "there is no such transaction")
 }
 
 // TestATransactionThatHangsIsFoundAndEnded makes the coordinator forget a
@@ -84,16 +86,16 @@ func TestATransactionThatHangsIsFoundAndEnded(t *testing.T) {
 	})
 	file := writeFile(t, filepath.Join(t.TempDir(), "kafka.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", addr))
 	list := run(t, "", "kafka", "txn", "ls", "--config", file)
-	list.check(t, exitFound)
+	list.check(t, term.ExitFound)
 	if !strings.HasPrefix(list.stdout, "orders/1  hangs since offset 0, ") {
 		t.Errorf("ls printed %q", list.stdout)
 	}
 	found := run(t, "", "doctor", file)
-	if found.check(t, exitFound, "0 stores and 1 pipeline: "); !strings.Contains(found.stdout, "semel kafka txn abort --topic orders --partition 1 --offset 0") {
+	if found.check(t, term.ExitFound, "0 stores and 1 pipeline: "); !strings.Contains(found.stdout, "semel kafka txn abort --topic orders --partition 1 --offset 0") {
 		t.Errorf("doctor printed %s", found.stdout)
 	}
-	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "7").check(t, exitFailed, "there is no such transaction")
-	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "0").check(t, exitDone, "aborted in orders/1")
+	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "7").check(t, term.ExitFailed, "there is no such transaction")
+	run(t, "", "kafka", "txn", "abort", "--config", file, "--topic", "orders", "--partition", "1", "--offset", "0").check(t, term.ExitDone, "aborted in orders/1")
 	if p := cluster.PartitionInfo("orders", 1); p.LastStableOffset != p.HighWatermark {
 		t.Errorf("readers stand at %d of %d", p.LastStableOffset, p.HighWatermark)
 	}
@@ -102,14 +104,14 @@ func TestATransactionThatHangsIsFoundAndEnded(t *testing.T) {
 func TestFlagsOfTransactions(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"ls":                               "which Kafka?",
+		"ls":                               "no cluster is named",
 		"ls --brokers nowhere":             "write HOST:PORT",
 		"ls --brokers a:1 --config f.yaml": "exclude each other",
 		"ls --brokers a:1 --pipeline p":    "--pipeline is for --config",
 		"describe --brokers a:1":           "ID is missing",
-		"abort --brokers a:1":              "which transaction?",
-		"abort x --brokers a:1 --topic t --partition 1 --offset 2": "which transaction?",
+		"abort --brokers a:1":              "no transaction is named",
+		"abort x --brokers a:1 --topic t --partition 1 --offset 2": "no transaction is named",
 	} {
-		run(t, "", append([]string{"kafka", "txn"}, strings.Fields(args)...)...).check(t, exitUsage, want)
+		run(t, "", append([]string{"kafka", "txn"}, strings.Fields(args)...)...).check(t, term.ExitUsage, want)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -34,7 +36,7 @@ func fill(t *testing.T, use func(ctx context.Context, store *logstore.Store)) (d
 // claim claims one key of the scope default and returns its token.
 func claim(t *testing.T, store *logstore.Store, request semel.ClaimRequest) semel.Token {
 	t.Helper()
-	request.Key.Scope = defaultScope
+	request.Key.Scope = keyrecord.DefaultScope
 	request.Owner = semel.Owner{Name: "worker-7", Nonce: uint64(time.Now().UnixNano())}
 	request.Lease, request.Window = time.Hour, semel.Forever
 	answers := make([]semel.ClaimAnswer, 1)
@@ -49,7 +51,7 @@ func addUnknown(t *testing.T, store *logstore.Store, id string) {
 	t.Helper()
 	token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: id}, Hold: true})
 	answers := make([]error, 1)
-	release := []semel.ReleaseRequest{{Key: semel.Key{Scope: defaultScope, ID: id}, Token: token, Unknown: true}}
+	release := []semel.ReleaseRequest{{Key: semel.Key{Scope: keyrecord.DefaultScope, ID: id}, Token: token, Unknown: true}}
 	if err := store.Release(t.Context(), release, answers); err != nil || answers[0] != nil {
 		t.Fatal(err, answers[0])
 	}
@@ -64,7 +66,7 @@ func mixedStore(t *testing.T) string {
 		token := claim(t, store, semel.ClaimRequest{Key: semel.Key{ID: "order-1"}, Fingerprint: semel.Fingerprint{1, 2, 3}})
 		answers := make([]error, 1)
 		complete := []semel.CompleteRequest{{
-			Key: semel.Key{Scope: defaultScope, ID: "order-1"}, Token: token, Window: semel.Forever,
+			Key: semel.Key{Scope: keyrecord.DefaultScope, ID: "order-1"}, Token: token, Window: semel.Forever,
 			Result: semel.Result{Kind: semel.Value, Data: []byte("receipt")},
 		}}
 		if err := store.Complete(ctx, complete, answers); err != nil || answers[0] != nil {
@@ -92,7 +94,7 @@ func TestShowTellsWhatIsKnown(t *testing.T) {
 	dir := mixedStore(t)
 
 	got := run(t, "", "keys", "show", "order-1", "--store", dir, "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	list := records(t, got.stdout)
 	if len(list) != 1 || list[0]["id"] != "order-1" || list[0]["scope"] != "default" || list[0]["state"] != "done" ||
 		list[0]["expires"] != "forever" || list[0]["result"] != "value" || list[0]["result_size"] != 7.0 || list[0]["first_seen"] == nil {
@@ -100,7 +102,7 @@ func TestShowTellsWhatIsKnown(t *testing.T) {
 	}
 
 	got = run(t, "", "keys", "show", "order-2", "--store", dir)
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	for _, fact := range []string{"key          order-2\n", "scope        default\n", "state        unknown\n", "attempts     1\n", "holder       worker-7"} {
 		if !strings.Contains(got.stdout, fact) {
 			t.Errorf("show lacks %q:\n%s", fact, got.stdout)
@@ -108,11 +110,11 @@ func TestShowTellsWhatIsKnown(t *testing.T) {
 	}
 
 	got = run(t, "", "keys", "show", "order-3", "--store", dir, "--json")
-	got.check(t, exitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default\n")
+	got.check(t, term.ExitFailed, "semel keys show: order-3 is absent: the store "+dir+" has no such key in scope default\n")
 	if list = records(t, got.stdout); len(list) != 1 || list[0]["state"] != "absent" {
 		t.Errorf("show of an absent key: %s", got.stdout)
 	}
-	run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).check(t, exitFailed, "is absent")
+	run(t, "", "keys", "show", "order-1", "--scope", "other", "--store", dir).check(t, term.ExitFailed, "is absent")
 }
 
 func TestShowTriesStringAndNumber(t *testing.T) {
@@ -128,7 +130,7 @@ func TestShowTriesStringAndNumber(t *testing.T) {
 	} {
 		args := append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(c.args)...)
 		got := run(t, "", args...)
-		got.check(t, exitDone)
+		got.check(t, term.ExitDone)
 		var ids []any
 		for _, record := range records(t, got.stdout) {
 			ids = append(ids, record["id"])
@@ -143,30 +145,30 @@ func TestListFiltersAndNamesWhatIsReadable(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
 	got := run(t, "", "keys", "ls", "--store", dir, "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if n := len(records(t, got.stdout)); n != 4 {
 		t.Errorf("%d records, want 4:\n%s", n, got.stdout)
 	}
 	got = run(t, "", "keys", "ls", "--store", dir, "--state", "unknown", "--scope", "default")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "STATE") || !strings.HasPrefix(lines[1], "unknown") || !strings.HasSuffix(lines[1], "default/order-2") {
 		t.Errorf("ls --state unknown:\n%s", got.stdout)
 	}
-	run(t, "", "keys", "ls", "--store", dir, "--state", "dnoe").check(t, exitUsage, `--state "dnoe": did you mean done?`)
+	run(t, "", "keys", "ls", "--store", dir, "--state", "dnoe").check(t, term.ExitUsage, `--state "dnoe": did you mean done?`)
 }
 
 func TestStatsCountByState(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
 	got := run(t, "", "keys", "stats", "--store", dir, "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	stats := records(t, got.stdout)[0]
 	if stats["done"] != 3.0 || stats["unknown"] != 1.0 || stats["claimed"] != 0.0 || stats["disk_bytes"] == 0.0 {
 		t.Errorf("stats --json: %s", got.stdout)
 	}
 	got = run(t, "", "keys", "stats", "--store", dir)
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if !strings.HasPrefix(got.stdout, "claimed  0\ndone     3\nunknown  1\n") {
 		t.Errorf("stats: %s", got.stdout)
 	}
@@ -185,14 +187,14 @@ func audit(t *testing.T, dir string) []map[string]any {
 func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
-	run(t, "", "keys", "rm", "order-1", "--store", dir).check(t, exitUsage, "--reason TEXT is missing")
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").check(t, exitUsage, "--reason TEXT is missing")
-	run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").check(t, exitFailed, "order-9 is absent")
+	run(t, "", "keys", "rm", "order-1", "--store", dir).check(t, term.ExitUsage, "--reason TEXT is missing")
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", " ").check(t, term.ExitUsage, "--reason TEXT is missing")
+	run(t, "", "keys", "rm", "order-9", "--store", dir, "--reason", "x").check(t, term.ExitFailed, "order-9 is absent")
 	if _, err := os.Stat(filepath.Join(dir, logstore.AuditName)); err == nil {
 		t.Error("refused removals are in the audit log")
 	}
-	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").check(t, exitDone, "forgot order-1, which was done\n")
-	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, exitFailed, "is absent")
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice").check(t, term.ExitDone, "forgot order-1, which was done\n")
+	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, term.ExitFailed, "is absent")
 
 	lines := audit(t, dir)
 	if len(lines) != 2 || lines[0]["operation"] != lines[1]["operation"] || lines[1]["outcome"] != "done" {
@@ -208,18 +210,18 @@ func TestRemovedKeyIsForgottenAndAudited(t *testing.T) {
 func TestRemovalOfTwoKeysAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
-	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, exitFailed, `the ID means 2 keys, "42" and 42: choose one with --json-id`)
-	run(t, "", "keys", "rm", "42", "--json-id", "--store", dir, "--reason", "x").check(t, exitDone, "forgot 42, ")
-	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, exitDone, `forgot "42", `)
+	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, term.ExitFailed, `the ID means 2 keys, "42" and 42: choose one with --json-id`)
+	run(t, "", "keys", "rm", "42", "--json-id", "--store", dir, "--reason", "x").check(t, term.ExitDone, "forgot 42, ")
+	run(t, "", "keys", "rm", "42", "--store", dir, "--reason", "x").check(t, term.ExitDone, `forgot "42", `)
 }
 
 func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
-	run(t, "", "keys", "resolve", "order-2", "--store", dir).check(t, exitUsage, "--as is missing", "--reason TEXT is missing")
-	run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).check(t, exitUsage, `--as "dnoe": did you mean done?`)
-	run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).check(t, exitFailed, "order-1 is done, not unknown")
-	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, exitDone, "resolved order-2 as done\n")
+	run(t, "", "keys", "resolve", "order-2", "--store", dir).check(t, term.ExitUsage, "--as is missing", "--reason TEXT is missing")
+	run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).check(t, term.ExitUsage, `--as "dnoe": did you mean done?`)
+	run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).check(t, term.ExitFailed, "order-1 is done, not unknown")
+	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, term.ExitDone, "resolved order-2 as done\n")
 	if got := run(t, "", "keys", "show", "order-2", "--store", dir, "--json"); !strings.Contains(got.stdout, `"state":"done"`) || !strings.Contains(got.stdout, `"expires":"forever"`) {
 		t.Errorf("after resolve: %s", got.stdout)
 	}
@@ -234,8 +236,8 @@ func TestLookingDoesNotMakeAStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	for _, args := range []string{"ls", "show x", "stats", "rm x --reason y", "resolve x --as done --reason y", "purge", "export"} {
 		got := run(t, "", append([]string{"keys", "--store", dir}, strings.Fields(args)...)...)
-		got.check(t, exitUsage, "--store "+dir+": there is no store in this directory\n")
-		run(t, "", append([]string{"keys"}, strings.Fields(args)...)...).check(t, exitUsage, "--store DIR is missing")
+		got.check(t, term.ExitUsage, "--store "+dir+": there is no store in this directory\n")
+		run(t, "", append([]string{"keys"}, strings.Fields(args)...)...).check(t, term.ExitUsage, "--store DIR is missing")
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the directory was made")
@@ -246,7 +248,7 @@ func TestStoreInUseNamesItsHolder(t *testing.T) {
 	t.Parallel()
 	fill(t, func(_ context.Context, store *logstore.Store) {
 		run(t, "", "keys", "stats", "--store", store.Dir()).
-			check(t, exitFailed, "is in use by process "+fmt.Sprint(os.Getpid())+" on ", "run this again when that has ended\n")
+			check(t, term.ExitFailed, "is in use by process "+fmt.Sprint(os.Getpid())+" on ", "run this command again when that process has ended\n")
 	})
 }
 
@@ -264,21 +266,21 @@ func TestImportMarksKeysDone(t *testing.T) {
 		`{"id":"order-1"}`,
 	}, "\n")
 	got := run(t, input, "keys", "import", "--store", dir, "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if got.stdout != `{"read":6,"imported":4,"duplicate":1,"expired":1}`+"\n" {
 		t.Errorf("report: %s", got.stdout)
 	}
-	run(t, input, "keys", "import", "--store", dir).check(t, exitDone, "read 6  imported 0  already there 5  expired 1\n")
+	run(t, input, "keys", "import", "--store", dir).check(t, term.ExitDone, "read 6  imported 0  already there 5  expired 1\n")
 
 	for _, args := range []string{"order-1", "order-1 7 true --scope payments", `--json-id 42 --scope payments`, `--json-id ["order-1",7,true] --scope payments`, `--json-id "order-1" 7 true --scope payments`} {
 		got := run(t, "", append([]string{"keys", "show", "--store", dir, "--json"}, strings.Fields(args)...)...)
-		got.check(t, exitDone)
+		got.check(t, term.ExitDone)
 		if !strings.Contains(got.stdout, `"state":"done"`) {
 			t.Errorf("show %s: %s", args, got.stdout)
 		}
 	}
-	run(t, "", "keys", "show", "old", "--store", dir).check(t, exitFailed, "absent")
-	run(t, "", "keys", "show", "42", "--store", dir).check(t, exitFailed, "absent")
+	run(t, "", "keys", "show", "old", "--store", dir).check(t, term.ExitFailed, "absent")
+	run(t, "", "keys", "show", "42", "--store", dir).check(t, term.ExitFailed, "absent")
 }
 
 func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
@@ -286,27 +288,27 @@ func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{`{"id":"x"`, "not JSON"},
 		{`{"id":"x"} {}`, "more than one JSON value"},
-		{`["x"]`, "an object is wanted"},
+		{`["x"]`, "expected a JSON object, got a JSON array"},
 		{`{"scope":"x"}`, `"id" is missing`},
 		{`{"id":null}`, `2: id is null: give it a value, or leave it out;`},
 		{`{"id":""}`, `2: id is empty: `},
-		{`{"id":{"a":1}}`, `2: id: it is an object: a string, a number, true or false is wanted`},
+		{`{"id":{"a":1}}`, `2: id: it is an object: expected a string, a number, true or false`},
 		{`{"id":[]}`, `2: id: it is an empty array`},
 		{`{"id":["a",[1]]}`, `2: id: part 2: it is an array: `},
 		{`{"id":["a",null]}`, `2: id: part 2: it is null`},
 		{`{"ID":1}`, `unknown member "ID": did you mean id?`},
 		{`{"id":1,"window":""}`, `window is empty`},
-		{`{"id":1,"fingerprint":"zz"}`, `fingerprint "zz": a text of 32 hexadecimal digits is wanted`},
-		{`{"id":1,"digest":"zz"}`, `digest "zz": a text of 32 hexadecimal digits is wanted`},
-		{`{"id":1,"attempts":-1}`, `attempts -1: a whole number is wanted`},
-		{`{"id":1,"result_size":"3"}`, `result_size "3": a whole number is wanted`},
-		{`{"id":1,"first_seen":"foo"}`, `first_seen "foo": a time like`},
-		{`{"id":1,"lease_end":7}`, `lease_end 7: a time like`},
-		{`{"id":1,"result":"some"}`, `result "some": value, failed or not_kept is wanted`},
-		{`{"id":1,"holder":[]}`, `holder []: a text is wanted`},
+		{`{"id":1,"fingerprint":"zz"}`, `fingerprint "zz": expected 32 hexadecimal digits`},
+		{`{"id":1,"digest":"zz"}`, `digest "zz": expected 32 hexadecimal digits`},
+		{`{"id":1,"attempts":-1}`, `attempts -1: expected a whole number`},
+		{`{"id":1,"result_size":"3"}`, `result_size "3": expected a whole number`},
+		{`{"id":1,"first_seen":"foo"}`, `first_seen "foo": expected a time like`},
+		{`{"id":1,"lease_end":7}`, `lease_end 7: expected a time like`},
+		{`{"id":1,"result":"some"}`, `result "some": expected value, failed or not_kept`},
+		{`{"id":1,"holder":[]}`, `holder []: expected a string`},
 		{`{"id":"x","scop":"y"}`, `unknown member "scop": did you mean scope?`},
-		{`{"id":"x","scope":7}`, `scope: a string is wanted`},
-		{`{"id":"x","window":7}`, `"window" is a JSON number: a string is wanted`},
+		{`{"id":"x","scope":7}`, `scope: expected a string`},
+		{`{"id":"x","window":7}`, `window 7: expected a string`},
 		{`{"id":"x","window":"7x"}`, `window "7x": not a duration`},
 		{`{"id":"x","window":"1d","expires":"forever"}`, "exclude each other"},
 		{`{"id":"x","expires":"tomorrow"}`, `expires "tomorrow"`},
@@ -319,9 +321,9 @@ func TestImportStopsAtTheFirstBadLineAndSaysWhatIsThere(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "new")
 		got := run(t, "{\"id\":\"good\"}\n"+c.line+"\n{\"id\":\"after\"}\n", "keys", "import", "--store", dir)
-		got.check(t, exitFailed, "standard input:2: ", c.want, "; 1 keys are imported: importing the same lines again is safe\n")
-		run(t, "", "keys", "show", "good", "--store", dir).check(t, exitDone)
-		run(t, "", "keys", "show", "after", "--store", dir).check(t, exitFailed, "absent")
+		got.check(t, term.ExitFailed, "standard input:2: ", c.want, "; 1 keys are imported: importing the same lines again is safe\n")
+		run(t, "", "keys", "show", "good", "--store", dir).check(t, term.ExitDone)
+		run(t, "", "keys", "show", "after", "--store", dir).check(t, term.ExitFailed, "absent")
 	}
 }
 
@@ -329,7 +331,7 @@ func TestImportRefusesMissingFilesBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new")
 	missing := filepath.Join(t.TempDir(), "no.jsonl")
-	run(t, "", "keys", "import", missing, "--store", dir).check(t, exitUsage, missing)
+	run(t, "", "keys", "import", missing, "--store", dir).check(t, term.ExitUsage, missing)
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the store was made")
 	}
@@ -342,7 +344,7 @@ func TestImportIsInterrupted(t *testing.T) {
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
 	status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, strings.NewReader(`{"id":"x"}`), &stdout, &stderr, noEnv)
-	if status != exitInterrupted || !strings.Contains(stderr.String(), "interrupted: run the same command again to go on") {
+	if status != term.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted: run the same command again to resume") {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
 }
@@ -362,10 +364,10 @@ func TestImportFromASilentPipeIsInterrupted(t *testing.T) {
 	cancel(fmt.Errorf("terminated"))
 	var stdout, stderr strings.Builder
 	dir := filepath.Join(t.TempDir(), "new")
-	if status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != exitInterrupted {
+	if status := Main(ctx, kind.All(), []string{"keys", "import", "--store", dir}, stdin, &stdout, &stderr, noEnv); status != term.ExitInterrupted {
 		t.Errorf("status %d, stderr %s", status, stderr.String())
 	}
-	run(t, "", "keys", "show", "x", "--store", dir).check(t, exitDone)
+	run(t, "", "keys", "show", "x", "--store", dir).check(t, term.ExitDone)
 }
 
 func TestExportIsImportedAsTheSameKeys(t *testing.T) {
@@ -383,10 +385,10 @@ func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	exported := run(t, "", "keys", "export", "--store", from)
-	exported.check(t, exitDone)
+	exported.check(t, term.ExitDone)
 
 	to := filepath.Join(t.TempDir(), "to")
-	run(t, exported.stdout, "keys", "import", "--store", to).check(t, exitDone, fmt.Sprintf("imported %d ", len(ids)))
+	run(t, exported.stdout, "keys", "import", "--store", to).check(t, term.ExitDone, fmt.Sprintf("imported %d ", len(ids)))
 	copied, err := logstore.Open(to, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +396,7 @@ func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 	defer copied.Close()
 	keys, found := make([]semel.Key, len(ids)), make([]semel.Record, len(ids))
 	for i, id := range ids {
-		keys[i] = semel.Key{Scope: defaultScope, ID: id}
+		keys[i] = semel.Key{Scope: keyrecord.DefaultScope, ID: id}
 	}
 	if err := copied.Look(t.Context(), keys, found); err != nil {
 		t.Fatal(err)
@@ -409,10 +411,10 @@ func TestExportIsImportedAsTheSameKeys(t *testing.T) {
 func TestExportSaysWhichKeysHaveNoID(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
-	run(t, `{"id":"a"}`+"\n"+`{"id":"b"}`, "keys", "import", "--store", dir).check(t, exitDone, "imported 2 ")
-	run(t, `{"id":"c"}`, "keys", "import", "--store", dir, "--keep-ids").check(t, exitDone, "imported 1 ")
+	run(t, `{"id":"a"}`+"\n"+`{"id":"b"}`, "keys", "import", "--store", dir).check(t, term.ExitDone, "imported 2 ")
+	run(t, `{"id":"c"}`, "keys", "import", "--store", dir, "--keep-ids").check(t, term.ExitDone, "imported 1 ")
 	got := run(t, "", "keys", "export", "--store", dir, "--state", "done")
-	got.check(t, exitDone, "2 keys have a digest but no id")
+	got.check(t, term.ExitDone, "2 keys have a digest but no id")
 	if n := len(records(t, got.stdout)); n != 6 {
 		t.Errorf("%d lines, want 6", n)
 	}
@@ -422,41 +424,18 @@ func TestPurgeReportsWhatItForgot(t *testing.T) {
 	t.Parallel()
 	dir := mixedStore(t)
 	got := run(t, "", "keys", "purge", "--store", dir, "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if got.stdout != "{\"purged\":0}\n" {
 		t.Errorf("purge: %s", got.stdout)
 	}
 }
 
-func TestDisplayedIDsFindTheirKey(t *testing.T) {
+func TestUnwritableAuditLogPreventsTheChange(t *testing.T) {
 	t.Parallel()
-	for id, want := range map[string]string{
-		"evt_1": "evt_1", "two words": "two words", " padded ": `" padded "`, "42": `"42"`, "\x00n42": "42", "\x00nx": `"\x00nx"`,
-		"true": `"true"`, "\x00t": "true", "\x00f": "false", "[1]": `"[1]"`, "[\"a\",1]": `"[\"a\",1]"`, "-": "-", "a\"b": `"a\"b"`,
-		"tab\there": `"tab\there"`, "\xff": `"\xff"`, "ß€😀": "ß€😀", "\x00c\x01a\x01b": `["a","b"]`, "\x00s\x00x": `"\u0000x"`,
-		"\x00h\x01\x02": "sha256:0102", "\x00": `"\x00"`, "\x00c\x09a": `"\x00c\ta"`,
-	} {
-		if got := displayID(id); got != want {
-			t.Errorf("displayID(%q) = %s, want %s", id, got, want)
-		}
+	dir := mixedStore(t)
+	if err := os.Mkdir(filepath.Join(dir, logstore.AuditName), 0o700); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func TestCompositesReadEachPartBothWays(t *testing.T) {
-	t.Parallel()
-	ids, err := idReadings([]string{"a", "1"})
-	if err != nil || len(ids) != 2 || ids[0] != "\x00c\x01a\x011" || ids[1] != "\x00c\x01a\x03\x00n1" {
-		t.Errorf("readings of a 1: %q, %v", ids, err)
-	}
-	for word, want := range map[string]int{"1": 2, "-1.5e3": 2, "true": 2, "01": 1, "1x": 1, "nul": 1, "null": 1, "True": 1, "\x00n1": 1} {
-		if ids, err := idReadings([]string{word}); err != nil || len(ids) != want {
-			t.Errorf("readings of %q: %q, %v; want %d", word, ids, err, want)
-		}
-	}
-	if _, err := idReadings(make([]string, maxIDParts+1)); err == nil {
-		t.Error("too many parts are accepted")
-	}
-	if _, err := idReadings([]string{""}); err == nil {
-		t.Error("an empty id is accepted")
-	}
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "x").check(t, term.ExitFailed, "audit log: nothing was changed")
+	run(t, "", "keys", "show", "order-1", "--store", dir).check(t, term.ExitDone)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest/toy"
 )
@@ -34,12 +35,12 @@ pipelines:
 		status int
 		want   []string
 	}{
-		{[]string{"lint", file}, exitDone, []string{"source.toy.last: 101: it takes long"}},
-		{[]string{"explain", file}, exitDone, []string{"count: toy up to 101 → toy", "the source counts from the beginning again"}},
-		{[]string{"doctor", file}, exitDone, []string{"it can count"}},
-		{[]string{"dry-run", file}, exitFound, []string{"202"}},
-		{[]string{"schema"}, exitDone, []string{`"toy"`, "The last number."}},
-		{[]string{"run", file, "--admin", "off"}, exitDone, []string{"number {\"id\":1}\n", "number {\"id\":101}\n"}},
+		{[]string{"lint", file}, term.ExitDone, []string{"source.toy.last: 101: it takes long"}},
+		{[]string{"explain", file}, term.ExitDone, []string{"count: toy up to 101 → toy", "the source counts from the beginning again"}},
+		{[]string{"doctor", file}, term.ExitDone, []string{"it can count"}},
+		{[]string{"dry-run", file}, term.ExitFound, []string{"202"}},
+		{[]string{"schema"}, term.ExitDone, []string{`"toy"`, "The last number."}},
+		{[]string{"run", file, "--admin", "off"}, term.ExitDone, []string{"number {\"id\":1}\n", "number {\"id\":101}\n"}},
 	} {
 		got := toyRun(one.args...)
 		if got.status != one.status {
@@ -55,7 +56,7 @@ pipelines:
 		}
 	}
 	wrong := writeFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(must(os.ReadFile(file)), "toy: { last", "toi: { last", 1))
-	if got := toyRun("lint", wrong); got.status != exitUsage || !strings.Contains(got.stderr, "did you mean toy?") {
+	if got := toyRun("lint", wrong); got.status != term.ExitUsage || !strings.Contains(got.stderr, "did you mean toy?") {
 		t.Errorf("a typo: %+v", got)
 	}
 }

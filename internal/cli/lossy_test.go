@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -38,7 +39,7 @@ pipelines:
 			const lost = "about 0.02 of the new messages are dropped"
 			for verb, want := range map[string][]string{
 				"lint":    {"pipelines.clicks.store: seen is a filter with rate 0.02", lost},
-				"explain": {"filter alone", lost, "more than 5000 keys come within the window", "for a filter keeps no claims"},
+				"explain": {"filter alone", lost, "more than 5000 keys come within the window", "because a filter keeps no claims"},
 				"doctor":  {"the filter decides alone", lost},
 			} {
 				got := run(t, "", verb, file)
@@ -48,7 +49,7 @@ pipelines:
 					}
 				}
 			}
-			run(t, "", "run", file, "--admin", "off").check(t, exitDone, "new messages are lost: a filter decides alone", `"rate":0.02`)
+			run(t, "", "run", file, "--admin", "off").check(t, term.ExitDone, "new messages are lost: a filter decides alone", `"rate":0.02`)
 			seen := map[string]int{}
 			for line := range strings.Lines(readFile(t, filepath.Join(dir, "out.jsonl"))) {
 				seen[line]++
@@ -62,7 +63,7 @@ pipelines:
 				t.Errorf("%d of %d new messages were dropped, which is more than twice the rate", n, keys)
 			}
 			file = writeFile(t, file, strings.Replace(text, " lossy: true,", "", 1))
-			run(t, "", "run", file, "--admin", "off").check(t, exitUsage, "seen is a filter with rate 0.02, and lossy is not set", "or lossy: true")
+			run(t, "", "run", file, "--admin", "off").check(t, term.ExitUsage, "seen is a filter with rate 0.02, and lossy is not set", "write lossy: true")
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
@@ -46,7 +47,7 @@ pipelines:
 		"explain --config FILE --key a --store-name db",
 		"explain --config FILE --key a --store-name keys",
 	} {
-		if got := with(words); got.status != exitDone {
+		if got := with(words); got.status != term.ExitDone {
 			t.Errorf("%s: %+v", words, got)
 		}
 	}
@@ -69,7 +70,7 @@ pipelines:
 	} {
 		got := run(t, "", strings.Fields(strings.ReplaceAll(words, "FILE", file))...)
 		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
-		if got.status != exitUsage || len(lines) != len(wants) {
+		if got.status != term.ExitUsage || len(lines) != len(wants) {
 			t.Errorf("%s: %+v, want what it says of %v alone", words, got, wants)
 		}
 		for _, want := range wants {

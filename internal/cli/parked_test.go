@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/parkedcmd"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
@@ -81,19 +83,19 @@ pipelines:
     key: { id: .id }
     store: %s
     sink: { webhook: { url: %q, allow_private: true, headers: { Authorization: "Bearer canary-7f3a" } } }
-    on_failure: { attempts: 2, backoff: { from: 1ms, to: 1ms } }
+    on_failure: { attempts: 2, backoff: 1ms }
     %s
 `, stores, store, w.URL, more))
 }
 
 // asides returns the output of parked ls --json, by message id.
-func asides(t *testing.T, file string) map[string]asideLine {
+func asides(t *testing.T, file string) map[string]parkedcmd.Line {
 	t.Helper()
 	got := run(t, "", "parked", "ls", "--config", file, "--json", "--quiet")
-	got.check(t, exitDone)
-	list := map[string]asideLine{}
+	got.check(t, term.ExitDone)
+	list := map[string]parkedcmd.Line{}
 	for line := range strings.Lines(got.stdout) {
-		var m asideLine
+		var m parkedcmd.Line
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			t.Fatal(err, line)
 		}
@@ -110,10 +112,10 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 		t.Helper()
 		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
 	}
-	if got := parked("ls"); got.status != exitDone || !strings.HasPrefix(got.stdout, "ID ") || !strings.Contains(got.stderr, "0 messages put aside") {
+	if got := parked("ls"); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, "ID ") || !strings.Contains(got.stderr, "0 messages parked") {
 		t.Errorf("before the first run: %+v", got)
 	}
-	if got := run(t, "", "run", file); got.status != exitDone || strings.Contains(got.stderr, "canary") {
+	if got := run(t, "", "run", file); got.status != term.ExitDone || strings.Contains(got.stderr, "canary") {
 		t.Fatalf("%+v", got)
 	}
 	list := asides(t, file)
@@ -130,32 +132,32 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	}
 	got = parked("show", list["m2"].ID)
 	for _, want := range []string{"key          m2\nscope        hooks\nreason       permanent\nerror        ", "attempts     1\n", "in.jsonl, partition 0, offset 24\n", "body         11 B\n{\"id\":\"m2\"}\n"} {
-		if got.status != exitDone || !strings.Contains(got.stdout, want) {
+		if got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in %+v", want, got)
 		}
 	}
 	got = parked("show", list["m2"].ID, "--json")
-	var whole asideLine
+	var whole parkedcmd.Line
 	if err := json.Unmarshal([]byte(got.stdout), &whole); err != nil || whole.Message == nil || whole.Message.Body == nil || *whole.Message.Body != `{"id":"m2"}` {
 		t.Errorf("%v %s", err, got.stdout)
 	}
-	parked("show", "none", list["m2"].ID).check(t, exitFailed, "none is not among what hooks put aside: semel parked ls lists what is")
+	parked("show", "none", list["m2"].ID).check(t, term.ExitFailed, "none is not a parked message of hooks: semel parked ls lists them")
 
-	if got = parked("retry", "--all", "--dry-run"); got.status != exitDone || strings.Count(got.stdout, "it is processed: the store knows nothing of the key") != 3 || !strings.Contains(got.stdout, "(no key): its key is looked for anew") {
+	if got = parked("retry", "--all", "--dry-run"); got.status != term.ExitDone || strings.Count(got.stdout, "it is processed: the store has no record of the key") != 3 || !strings.Contains(got.stdout, "(no key): its key is found again") {
 		t.Errorf("%+v", got)
 	}
-	if got = parked("retry", list["m2"].ID); got.status != exitFailed || !strings.Contains(got.stdout, "m2: parked again: permanent: ") || !strings.Contains(got.stderr, "hooks: not settled: 1 of 1 message") {
+	if got = parked("retry", list["m2"].ID); got.status != term.ExitFailed || !strings.Contains(got.stdout, "m2: parked again: permanent: ") || !strings.Contains(got.stderr, "hooks: not settled: 1 of 1 message") {
 		t.Errorf("%+v", got)
 	}
 	w.accept()
-	if got = parked("retry", "--reason", "permanent"); got.status != exitDone || strings.Count(got.stdout, ": redriven\n") != 3 || !strings.Contains(w.seen(), "m22") || !strings.Contains(w.seen(), "m31") {
+	if got = parked("retry", "--reason", "permanent"); got.status != term.ExitDone || strings.Count(got.stdout, ": redriven\n") != 3 || !strings.Contains(w.seen(), "m22") || !strings.Contains(w.seen(), "m31") {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 
 	none := list[""].ID
-	parked("done", none, "--reason", "x").check(t, exitFailed, none+" has no key that could be done: semel parked skip takes it out")
-	parked("skip", none).check(t, exitUsage, "--reason TEXT is missing: say why, for the audit log")
-	if got = parked("skip", none, "--reason", "no order", "--json"); got.status != exitDone || got.stdout != `{"pipeline":"hooks","id":"`+none+`","outcome":"skipped"}`+"\n" {
+	parked("done", none, "--reason", "x").check(t, term.ExitFailed, none+" has no key that could be done: semel parked skip takes it out")
+	parked("skip", none).check(t, term.ExitUsage, "--reason TEXT is missing: say why, for the audit log")
+	if got = parked("skip", none, "--reason", "no order", "--json"); got.status != term.ExitDone || got.stdout != `{"pipeline":"hooks","id":"`+none+`","outcome":"skipped"}`+"\n" {
 		t.Errorf("%+v", got)
 	}
 	if list = asides(t, file); len(list) != 0 {
@@ -169,16 +171,16 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	// A message whose key is done has no second effect.
 	park(t, file, pipeline.Parked{ID: "twin", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m2"}, Reason: "attempts", Error: "late", Message: semel.Message{Body: []byte(`{"id":"m2"}`)}})
 	seen := w.seen()
-	if got = parked("retry", "--all", "--json"); got.status != exitDone || got.stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.seen() != seen {
+	if got = parked("retry", "--all", "--json"); got.status != term.ExitDone || got.stdout != `{"pipeline":"hooks","id":"twin","outcome":"done before"}`+"\n" || w.seen() != seen {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	// An operator knows that a message had its effect.
 	park(t, file, pipeline.Parked{ID: "other", Pipeline: "hooks", Key: semel.Key{Scope: "hooks", ID: "m7"}, Reason: "unknown", Error: "no answer"})
-	if got = parked("done", "--parked-for", "unknown", "--reason", "the bank has it"); got.status != exitDone || !strings.Contains(got.stdout, "other  hooks  m7: done\n") {
+	if got = parked("done", "--parked-for", "unknown", "--reason", "the bank has it"); got.status != term.ExitDone || !strings.Contains(got.stdout, "other  hooks  m7: done\n") {
 		t.Errorf("%+v", got)
 	}
 	keys := filepath.Join(filepath.Dir(file), "keys")
-	run(t, "", "keys", "show", "m7", "--scope", "hooks", "--store", keys).check(t, exitDone)
+	run(t, "", "keys", "show", "m7", "--scope", "hooks", "--store", keys).check(t, term.ExitDone)
 	if lines := audit(t, keys); len(lines) != 2 || lines[0]["verb"] != "parked done" || lines[0]["reason"] != "the bank has it" {
 		t.Errorf("%v", lines)
 	}
@@ -188,33 +190,33 @@ func TestAParkedFileThatCannotBeReadKeepsNobodyFromTheRest(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1", "m2", "m3")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
-	if got := run(t, "", "run", file); got.status != exitDone {
+	if got := run(t, "", "run", file); got.status != term.ExitDone {
 		t.Fatalf("%+v", got)
 	}
 	list := asides(t, file)
 	bad := writeFile(t, filepath.Join(filepath.Dir(file), "aside", "hooks", "bad.json"), "junk")
-	named := bad + " is damaged or something else: invalid character 'j' looking for beginning of value: move it out of the directory"
+	named := bad + " is damaged, or not a parked message: invalid character 'j' looking for beginning of value: move it out of the directory"
 
 	parked := func(words ...string) outcome {
 		t.Helper()
 		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
 	}
 	got := parked("ls")
-	got.check(t, exitFailed, named)
+	got.check(t, term.ExitFailed, named)
 	if strings.Count(got.stdout, "\n") != 1+len(list) {
 		t.Errorf("%+v", got)
 	}
-	if got = parked("skip", list["m1"].ID, "--reason", "x"); got.status != exitDone {
+	if got = parked("skip", list["m1"].ID, "--reason", "x"); got.status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
 	w.accept()
 	got = parked("retry", "--key", "m2")
-	got.check(t, exitFailed, named)
+	got.check(t, term.ExitFailed, named)
 	if !strings.Contains(got.stdout, "m2: redriven\n") {
 		t.Errorf("%+v", got)
 	}
 	got = parked("done", "--key", "m3", "--reason", "x")
-	got.check(t, exitFailed, named)
+	got.check(t, term.ExitFailed, named)
 	if !strings.Contains(got.stdout, "m3: done\n") {
 		t.Errorf("%+v", got)
 	}
@@ -248,16 +250,16 @@ func TestParkedFlagsAreChecked(t *testing.T) {
 		{"ls --config " + file + " --reason permanet", `the reason "permanet": did you mean permanent?`},
 		{"ls --config " + file + " --pipeline lnes", "has no such pipeline: did you mean lines?"},
 		{"ls --config " + file + " --older 1x", `--older "1x": not a duration`},
-		{"show --config " + file, "ID is missing: semel parked ls lists those there are"},
-		{"retry --config " + file, "which messages? Name their IDs, choose with --key, --older and the like, or say --all"},
+		{"show --config " + file, "ID is missing: semel parked ls lists the parked messages"},
+		{"retry --config " + file, "no message is selected: name IDs, use filters such as --key and --older, or write --all"},
 		{"retry x --all --config " + file, "IDs and filters exclude each other"},
 		{"retry --key a --all --config " + file, "--all and filters exclude each other"},
 		{"done x --config " + file, "--reason TEXT is missing"},
 		{"retyr x", `unknown verb "retyr": did you mean parked retry?`},
 	} {
-		run(t, "", append([]string{"parked"}, strings.Fields(c.args)...)...).check(t, exitUsage, c.want)
+		run(t, "", append([]string{"parked"}, strings.Fields(c.args)...)...).check(t, term.ExitUsage, c.want)
 	}
-	run(t, "", "parked", "retry", "--all", "--config", file).check(t, exitDone, "no message was chosen")
+	run(t, "", "parked", "retry", "--all", "--config", file).check(t, term.ExitDone, "no message was chosen")
 	if _, err := os.Stat(filepath.Join(filepath.Dir(file), "semel-parked")); err == nil {
 		t.Error("to look made a directory")
 	}
@@ -327,21 +329,21 @@ func TestRetryIsLeftToWhoRunsThePipeline(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { embedded: { path: keys } }", "keys", "parked: { path: aside }")
-	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	run(t, "", "run", file, "--quiet").check(t, term.ExitDone)
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
 	w.accept()
 	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
-	got.check(t, exitDone, "hooks: the store is in use by ", ": waiting for it to redrive them\n")
+	got.check(t, term.ExitDone, "hooks: the store is in use by ", ": waiting for it to redrive them\n")
 	if !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	got = run(t, "", "parked", "done", "--parked-for", "key-missing", "--reason", "x", "--config", file)
-	got.check(t, exitFailed, "the store keys is in use by ")
-	if got = stop(); got.status != exitDone {
+	got.check(t, term.ExitFailed, "the store keys is in use by ")
+	if got = stop(); got.status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	if got = run(t, "", "parked", "retry", "--all", "--config", file); got.status != exitFailed || !strings.Contains(got.stdout, "(no key): parked again: key-missing: ") {
+	if got = run(t, "", "parked", "retry", "--all", "--config", file); got.status != term.ExitFailed || !strings.Contains(got.stdout, "(no key): parked again: key-missing: ") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -350,10 +352,10 @@ func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1")
 	file := parkedConfig(t, w, "keys: { memory: {} }", "keys", "parked: { path: aside }")
-	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	run(t, "", "run", file, "--quiet").check(t, term.ExitDone)
 	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "300ms", "--config", file)
-	got.check(t, exitFailed, "hooks: not settled: 1 of 1 message")
-	if !strings.Contains(got.stdout, "m1: queued: whoever runs the pipeline redrives it\n") {
+	got.check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message")
+	if !strings.Contains(got.stdout, "m1: queued: the process that runs the pipeline redrives it\n") {
 		t.Errorf("%+v", got)
 	}
 	if list := asides(t, file); !list["m1"].Queued {
@@ -362,33 +364,48 @@ func TestRetryOfKeysInMemoryIsLeftToWhoRunsThem(t *testing.T) {
 	w.accept()
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
-	if got = run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file); got.status != exitDone {
+	if got = run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file); got.status != term.ExitDone {
 		t.Errorf("%+v", got)
 	}
-	stop().check(t, exitDone, "running")
+	stop().check(t, term.ExitDone, "running")
+}
+
+// TestRetryOfKeysInAFilterInMemoryIsLeftToWhoRunsThem: another process has an empty
+// filter, so it would process a message whose key is done.
+func TestRetryOfKeysInAFilterInMemoryIsLeftToWhoRunsThem(t *testing.T) {
+	t.Parallel()
+	w := newTarget(t, "m1")
+	file := parkedConfig(t, w, "keys: { filter: { rate: 0.001, expect: 1000, window: 7d } }", "keys", "parked: { path: aside }\n    lossy: true")
+	run(t, "", "run", file, "--quiet").check(t, term.ExitDone)
+	w.accept()
+	before := w.seen()
+	run(t, "", "parked", "retry", "--key", "m1", "--wait", "4s", "--config", file).check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message")
+	if w.seen() != before {
+		t.Errorf("the target saw %s", w.seen())
+	}
 }
 
 func TestParkedMessagesInADatabase(t *testing.T) {
 	t.Parallel()
 	w := newTarget(t, "m1", "m3")
 	file := parkedConfig(t, w, fmt.Sprintf("db: { postgres: { dsn: %q } }", databaseFor(t, true)), "db", "parked: { store: db }")
-	run(t, "", "run", file, "--quiet").check(t, exitDone)
+	run(t, "", "run", file, "--quiet").check(t, term.ExitDone)
 	if list := asides(t, file); len(list) != 3 {
 		t.Fatalf("%+v", list)
 	}
 	w.accept()
 	got := run(t, "", "parked", "retry", "--key", "m1", "--wait", "5m", "--config", file)
-	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
+	if got.check(t, term.ExitDone); !strings.HasSuffix(got.stdout, "m1: redriven\n") || !strings.HasSuffix(w.seen(), "m11") {
 		t.Errorf("nobody runs it: %+v, the target saw %s", got, w.seen())
 	}
 	following := writeFile(t, filepath.Join(filepath.Dir(file), "follow.yaml"), strings.Replace(readFile(t, file), "in.jsonl]", "in.jsonl], follow: true", 1))
 	stop := background(t, "run", following)
 	got = run(t, "", "parked", "retry", "--key", "m3", "--wait", "5m", "--config", file)
-	if got.check(t, exitDone); !strings.HasSuffix(got.stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
+	if got.check(t, term.ExitDone); !strings.HasSuffix(got.stdout, "m3: redriven\n") || !strings.HasSuffix(w.seen(), "m31") {
 		t.Errorf("somebody runs it: %+v, the target saw %s", got, w.seen())
 	}
-	stop().check(t, exitDone, "running")
-	run(t, "", "parked", "skip", "--all", "--reason", "no order", "--config", file).check(t, exitDone)
+	stop().check(t, term.ExitDone, "running")
+	run(t, "", "parked", "skip", "--all", "--reason", "no order", "--config", file).check(t, term.ExitDone)
 	if list := asides(t, file); len(list) != 0 {
 		t.Errorf("left: %+v", list)
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,18 +10,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
-	"github.com/semel-dev/semel/pipeline"
 )
 
 // parkedPlaces are the settings of the places in which parked messages wait for a
@@ -48,7 +44,7 @@ pipelines:
   hooks:
     source: { file: { paths: [in.jsonl], state: state, follow: true } }
     key: { id: .id }
-    on_failure: { attempts: 2, backoff: { from: 1ms, to: 1ms } }
+    on_failure: { attempts: 2, backoff: 1ms }
 %s
 `, dsn, settings))
 }
@@ -83,7 +79,7 @@ func TestRetryTellsWhoSettledAMessageBeforeIt(t *testing.T) {
 `, w.URL, parked))
 			park(t, file, asideFor("one", "m1", time.Hour))
 			// It was settled before, and parked again under the same id.
-			run(t, "", "parked", "skip", "one", "--reason", "the first time", "--config", file).check(t, exitDone)
+			run(t, "", "parked", "skip", "one", "--reason", "the first time", "--config", file).check(t, term.ExitDone)
 			park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m2", time.Hour))
 			retried := make(chan outcome, 1)
 			go func() { retried <- run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file) }()
@@ -92,11 +88,11 @@ func TestRetryTellsWhoSettledAMessageBeforeIt(t *testing.T) {
 					t.Fatal("the messages are not queued")
 				}
 			}
-			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, exitDone)
+			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, term.ExitDone)
 			takeAway(t, file, "two")
 			got := <-retried
-			want := []string{"m1: settled by another: skipped by " + actor(), "m2: settled by another: the audit log does not say by whom"}
-			if said := outcomes(t, got.stdout); got.status != exitDone || !slices.Equal(said, want) || w.seen() != "" {
+			want := []string{"m1: settled by another: skipped by " + keyrecord.Actor(), "m2: settled by another: the audit log does not name the operator"}
+			if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Equal(said, want) || w.seen() != "" {
 				t.Errorf("%+v, want %q; the target saw %q", got, want, w.seen())
 			}
 		})
@@ -122,9 +118,9 @@ func TestRetryProcessesTheRestWhereAnOperatorTookOneOut(t *testing.T) {
 			go func() { retried <- run(t, "", "parked", "retry", "--all", "--wait", "30s", "--config", file) }()
 			for !asides(t, file)["m2"].Queued && len(retried) == 0 {
 			}
-			run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).check(t, exitDone)
+			run(t, "", "parked", "skip", "--key", "m1", "--reason", "no", "--config", file).check(t, term.ExitDone)
 			got := <-retried
-			if said := outcomes(t, got.stdout); got.status != exitDone || !slices.Contains(said, "m2: redriven") {
+			if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Contains(said, "m2: redriven") {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -172,10 +168,10 @@ func TestRetryTellsOfAnEffectThatASkipCameTooLateFor(t *testing.T) {
 			retried := make(chan outcome, 1)
 			go func() { retried <- run(t, "", "parked", "retry", "one", "--wait", "5m", "--config", file) }()
 			<-begun
-			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, exitDone)
+			run(t, "", "parked", "skip", "one", "--reason", "no", "--config", file).check(t, term.ExitDone)
 			close(end)
 			got := <-retried
-			if want := "m1: redriven: skipped by " + actor() + " meanwhile"; got.status != exitDone || !slices.Equal(outcomes(t, got.stdout), []string{want}) {
+			if want := "m1: redriven: skipped by " + keyrecord.Actor() + " meanwhile"; got.status != term.ExitDone || !slices.Equal(outcomes(t, got.stdout), []string{want}) {
 				t.Errorf("%+v, want %q", got, want)
 			}
 		})
@@ -220,7 +216,7 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 				file := fateConfig(t, dsn, fmt.Sprintf("    "+session.settings, w.URL)+"\n    parked: "+parked)
 				park(t, file, asideFor("one", "m1", time.Hour), asideFor("two", "m1", time.Hour))
 				got := run(t, "", "parked", "retry", "--all", "--wait", "5m", "--config", file)
-				if said := outcomes(t, got.stdout); got.status != exitDone || !slices.Equal(said, session.want) {
+				if said := outcomes(t, got.stdout); got.status != term.ExitDone || !slices.Equal(said, session.want) {
 					t.Errorf("%+v, want %q", got, session.want)
 				}
 				want := strings.Count(strings.Join(session.want, "\n"), ": redriven")
@@ -233,104 +229,6 @@ func TestRetryTellsCopiesOfOneKeyApart(t *testing.T) {
 }
 
 func seenBy(_ *testing.T, _ string, w *target) int { return len(strings.Fields(w.seen())) }
-
-// settlesLate is a dead-letter store in which a pipeline settles a message just
-// after somebody read the audit log.
-type settlesLate struct {
-	pipeline.DeadLetterStore
-	settle func() error
-}
-
-func (s settlesLate) Settled(ctx context.Context, after int64, fn func(pipeline.Settlement) bool) error {
-	err := s.DeadLetterStore.Settled(ctx, after, fn)
-	return errors.Join(err, s.settle())
-}
-
-// TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait has a pipeline
-// redrive a message while retry finds out what became of it.
-func TestRetryTellsNothingWrongOfAMessageThatIsSettledAtTheEndOfItsWait(t *testing.T) {
-	t.Parallel()
-	conf, err := kind.All().Read(parkedConfig(t, newTarget(t), "keys: { memory: {} }", "keys", "parked: { path: aside }"), noEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := pipeline.OpenDeadLetterDir(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := asideFor("one", "m1", time.Hour)
-	if err := errors.Join(dir.Park(t.Context(), []pipeline.Parked{m}), dir.Queue(t.Context(), []string{m.ID})); err != nil {
-		t.Fatal(err)
-	}
-	letters := settlesLate{dir, sync.OnceValue(func() error {
-		return dir.Settle(t.Context(), &m, pipeline.Settlement{How: pipeline.HowRedriven, Delivered: true, Actor: "host/1"})
-	})}
-	var stdout strings.Builder
-	r := &retry{
-		parkedFlags: &parkedFlags{app: &app{stdout: &stdout, stderr: io.Discard, redact: strings.Clone}},
-		deadLetters: deadLetters{conf.Pipelines[0], letters}, list: []*pipeline.Parked{&m},
-	}
-	for _, want := range []string{"m1: queued: whoever runs the pipeline redrives it", "m1: redriven"} {
-		stdout.Reset()
-		if _, err := r.tell(t.Context()); err != nil || !slices.Equal(outcomes(t, stdout.String()), []string{want}) {
-			t.Errorf("%v, %q, want %q", err, stdout.String(), want)
-		}
-		if err := letters.settle(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// TestRetryTellsWhoSettledAMessageInATopic skips a message between the moment at
-// which a retry lists it and the one at which it writes it back.
-func TestRetryTellsWhoSettledAMessageInATopic(t *testing.T) {
-	t.Parallel()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "events", "dead"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	addr := cluster.ListenAddrs()[0]
-	w := newTarget(t, "m1")
-	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf(`
-stores: { keys: { embedded: { path: keys } } }
-admin: { listen: "off" }
-pipelines:
-  hooks:
-    source: { kafka: { brokers: [%q], topics: [events], group: hooks-once } }
-    key: { id: .id }
-    store: keys
-    sink: { webhook: { url: %q, allow_private: true } }
-    on_failure: { attempts: 1 }
-    parked: { topic: dead }
-`, addr, w.URL))
-	if err := produceTo(t, addr, &kgo.Record{Topic: "events", Value: []byte(`{"id":"m1"}`)}); err != nil {
-		t.Fatal(err)
-	}
-	k := &kafkaTopics{T: t, addr: addr}
-	stop := background(t, "run", file)
-	k.becomes("a message is parked", func() bool { return len(asides(t, file)) == 1 })
-	stop().check(t, exitDone, `"ended"`)
-
-	conf, err := kind.All().Read(file, noEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stdout strings.Builder
-	f := &parkedFlags{app: &app{stdout: &stdout, stderr: io.Discard, patience: time.Minute, redact: strings.Clone}, conf: conf, chosen: conf.Pipelines}
-	err = f.withDeadLetters(t.Context(), func(stores []deadLetters) error {
-		list, err := f.chosenOn(t.Context(), stores, nil)
-		if err != nil {
-			return err
-		}
-		run(t, "", "parked", "skip", "--all", "--reason", "no", "--config", file).check(t, exitDone)
-		r := &retry{parkedFlags: f, deadLetters: stores[0], list: list[0], wait: time.Minute}
-		return r.giveBack(t.Context(), r.letters.(*kafkaio.DeadLetterTopic))
-	})
-	if want := []string{"m1: settled by another: skipped by " + actor()}; err != nil || !slices.Equal(outcomes(t, stdout.String()), want) {
-		t.Errorf("%v, %q, want %q", err, stdout.String(), want)
-	}
-}
 
 // execute runs a statement in a database.
 func execute(t *testing.T, address, sql string) {

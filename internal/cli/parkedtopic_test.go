@@ -12,7 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/internal/cli/parkedcmd"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
@@ -58,7 +60,7 @@ func (k *kafkaTopics) send(keys []string, size int) {
 // count returns how many records with a key a topic has.
 func (k *kafkaTopics) count(topic, key string) (n int) {
 	k.Helper()
-	err := kafkaio.ReadAll(k.Context(), []kgo.Opt{kgo.SeedBrokers(k.addr)}, []string{topic}, func(r *kgo.Record) bool {
+	err := kafka.ReadAll(k.Context(), []kgo.Opt{kgo.SeedBrokers(k.addr)}, []string{topic}, func(r *kgo.Record) bool {
 		if string(r.Key) == key {
 			n++
 		}
@@ -107,13 +109,13 @@ func testParkedInATopic(k *kafkaTopics) {
 		t.Helper()
 		return run(t, "", append([]string{"parked", words[0], "--config", file}, words[1:]...)...)
 	}
-	if got := parked("ls"); got.status != exitDone || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stderr, "0 messages put aside") {
+	if got := parked("ls"); got.status != term.ExitDone || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stderr, "0 messages parked") {
 		t.Errorf("before the first run: %+v", got)
 	}
 	k.send([]string{"small", "small", ""}, 10)
 	k.send([]string{"huge", "huge"}, 5000) // too large for clean
 	stop := background(t, "run", file, "--admin", "off")
-	var list []asideLine
+	var list []parkedcmd.Line
 	var last outcome
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -122,11 +124,11 @@ func testParkedInATopic(k *kafkaTopics) {
 	})
 	listed := func() int {
 		list, last = nil, parked("ls", "--json", "--quiet")
-		if last.status != exitDone {
+		if last.status != term.ExitDone {
 			return -1 // brokers list a topic before they can read it
 		}
 		for line := range strings.Lines(last.stdout) {
-			var m asideLine
+			var m parkedcmd.Line
 			if err := json.Unmarshal([]byte(line), &m); err != nil {
 				t.Fatal(err, line)
 			}
@@ -135,7 +137,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		return len(list)
 	}
 	k.becomes("three messages are put aside", func() bool { return listed() == 3 })
-	stop().check(t, exitDone, `"ended"`)
+	stop().check(t, term.ExitDone, `"ended"`)
 	var huge []string
 	none, partition := "", int32(0)
 	for _, m := range list {
@@ -152,18 +154,18 @@ func testParkedInATopic(k *kafkaTopics) {
 	if len(huge) != 2 || !strings.HasPrefix(none, "orders-parked/") {
 		t.Fatalf("%+v", list)
 	}
-	if got := parked("ls", "--reason", "key-missing"); got.status != exitDone || strings.Count(got.stdout, "\n") != 2 || !strings.Contains(got.stdout, none+"  ") {
+	if got := parked("ls", "--reason", "key-missing"); got.status != term.ExitDone || strings.Count(got.stdout, "\n") != 2 || !strings.Contains(got.stdout, none+"  ") {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("show", huge[0]); got.status != exitDone || !strings.Contains(got.stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.stdout, "body         4.9 KiB\nxxxx") {
+	if got := parked("show", huge[0]); got.status != term.ExitDone || !strings.Contains(got.stdout, "key          huge\nscope        orders\nreason       permanent\n") || !strings.Contains(got.stdout, "body         4.9 KiB\nxxxx") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "explain", "--config", file, "--key", "huge"); got.status != exitDone || strings.Count(got.stdout, "put aside    orders-parked/") != 2 {
+	if got := run(t, "", "explain", "--config", file, "--key", "huge"); got.status != term.ExitDone || strings.Count(got.stdout, "parked       orders-parked/") != 2 {
 		t.Errorf("%+v", got)
 	}
-	parked("done", huge[0], "--reason", "x").check(t, exitFailed, "the keys of orders live in Kafka, where only an output makes one done: semel parked skip takes the messages out")
-	parked("retry", "orders-parked/0/99").check(t, exitFailed, "orders-parked/0/99 is not among what orders put aside")
-	if got := parked("retry", "--all", "--dry-run"); got.status != exitDone || strings.Count(got.stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.stdout, "(no key): its key is looked for anew") {
+	parked("done", huge[0], "--reason", "x").check(t, term.ExitFailed, "the keys of orders are in Kafka, where only an output makes a key done: semel parked skip removes the messages")
+	parked("retry", "orders-parked/0/99").check(t, term.ExitFailed, "orders-parked/0/99 is not a parked message of orders")
+	if got := parked("retry", "--all", "--dry-run"); got.status != term.ExitDone || strings.Count(got.stdout, "huge: it is processed: ") != 2 || !strings.Contains(got.stdout, "(no key): its key is found again") {
 		t.Errorf("%+v", got)
 	}
 
@@ -171,19 +173,19 @@ func testParkedInATopic(k *kafkaTopics) {
 	if _, err := k.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("100000")}}, "clean"); err != nil {
 		t.Fatal(err)
 	}
-	if got := parked("retry", huge[0]); got.status != exitDone || !strings.HasPrefix(got.stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
+	if got := parked("retry", huge[0]); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, huge[0]+"  orders  huge: redriven: written to orders/") {
 		t.Errorf("%+v", got)
 	}
-	parked("retry", huge[0]).check(t, exitFailed, huge[0]+" is not among what orders put aside")
+	parked("retry", huge[0]).check(t, term.ExitFailed, huge[0]+" is not a parked message of orders")
 	stop = background(t, "run", file, "--admin", "off")
 	k.becomes("it is delivered", func() bool { return k.count("clean", "huge") == 1 })
-	if got := parked("retry", "--key", "huge", "--dry-run"); got.status != exitDone || !strings.Contains(got.stdout, "huge: it is a duplicate: ") {
+	if got := parked("retry", "--key", "huge", "--dry-run"); got.status != term.ExitDone || !strings.Contains(got.stdout, "huge: it is a duplicate: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("retry", "--key", "huge", "--json"); got.status != exitDone || !strings.Contains(got.stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
+	if got := parked("retry", "--key", "huge", "--json"); got.status != term.ExitDone || !strings.Contains(got.stdout, `"id":"`+huge[1]+`","outcome":"redriven"`) {
 		t.Errorf("%+v", got)
 	}
-	if got := parked("retry", "--all"); got.status != exitDone || !strings.Contains(got.stdout, none+"  orders  (no key): redriven: ") {
+	if got := parked("retry", "--all"); got.status != term.ExitDone || !strings.Contains(got.stdout, none+"  orders  (no key): redriven: ") {
 		t.Errorf("%+v", got)
 	}
 	// Without a key it is parked again, under another id.
@@ -192,19 +194,19 @@ func testParkedInATopic(k *kafkaTopics) {
 		t.Fatal(err)
 	}
 	k.becomes("all was read", func() bool { return k.count("clean", "last") == 1 })
-	stop().check(t, exitDone, `"ended"`)
+	stop().check(t, term.ExitDone, `"ended"`)
 	for _, key := range []string{"small", "huge"} {
 		if n := k.count("clean", key); n != 1 {
 			t.Errorf("%s was delivered %d times", key, n)
 		}
 	}
-	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.status != exitDone || got.stdout != list[0].ID+"  orders  (no key): skipped\n" {
+	if got := parked("skip", "--parked-for", "key-missing", "--reason", "no order"); got.status != term.ExitDone || got.stdout != list[0].ID+"  orders  (no key): skipped\n" {
 		t.Errorf("%+v", got)
 	}
 	if n := listed(); n != 0 {
 		t.Errorf("%d are left: %+v", n, list)
 	}
-	parked("retry", "--all").check(t, exitDone, "no message was chosen")
+	parked("retry", "--all").check(t, term.ExitDone, "no message was chosen")
 	if n := k.count("orders-parked-settled", huge[1]); n != 1 {
 		t.Errorf("the audit log has %s %d times", huge[1], n)
 	}
@@ -213,7 +215,7 @@ func testParkedInATopic(k *kafkaTopics) {
 func TestParkedInATopicOfNoBroker(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.ReplaceAll(kafkaExample, "127.0.0.1:9092", "127.0.0.1:1"))
-	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, exitFailed, "open what orders put aside: ")
+	run(t, "", "parked", "ls", "--config", file, "--quiet").check(t, term.ExitFailed, "open the parked messages of orders: ")
 }
 
 // TestAnotherBrokerDoesNotKeepFromTheRest has two pipelines. The Kafka cluster of
@@ -229,20 +231,20 @@ func TestAnotherBrokerDoesNotKeepFromTheRest(t *testing.T) {
 		t.Helper()
 		return run(t, "", append(words, "--config", file)...)
 	}
-	const trouble = "open what orders put aside: "
+	const trouble = "open the parked messages of orders: "
 	got := parked("parked", "ls")
-	if got.check(t, exitFailed, trouble); strings.Count(got.stdout, "\n") != 3 {
+	if got.check(t, term.ExitFailed, trouble); strings.Count(got.stdout, "\n") != 3 {
 		t.Errorf("%+v", got)
 	}
 	got = parked("parked", "retry", "one")
-	if got.check(t, exitFailed, trouble); got.stdout != "one  hooks  m2: redriven\n" || w.seen() != "m21" {
+	if got.check(t, term.ExitFailed, trouble); got.stdout != "one  hooks  m2: redriven\n" || w.seen() != "m21" {
 		t.Errorf("%+v, the target saw %s", got, w.seen())
 	}
 	got = parked("parked", "skip", "--all", "--reason", "a test")
-	if got.check(t, exitFailed, trouble); got.stdout != "two  hooks  m3: skipped\n" {
+	if got.check(t, term.ExitFailed, trouble); got.stdout != "two  hooks  m3: skipped\n" {
 		t.Errorf("%+v", got)
 	}
-	parked("parked", "ls", "--pipeline", "hooks").check(t, exitDone, "0 messages put aside")
+	parked("parked", "ls", "--pipeline", "hooks").check(t, term.ExitDone, "0 messages parked")
 }
 
 // TestParkedInATopicWithKeysInAStore settles messages that carry their keys.
@@ -276,25 +278,25 @@ pipelines:
 	k := &kafkaTopics{T: t, addr: addr}
 	stop := background(t, "run", file)
 	k.becomes("two messages are put aside", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
-	stop().check(t, exitDone, `"ended"`)
+	stop().check(t, term.ExitDone, `"ended"`)
 	list := asides(t, file)
 	if m := list["m1"]; m.Source != "events" || m.Reason != "permanent" || m.Scope == nil || *m.Scope != "hooks" {
 		t.Errorf("%+v", m)
 	}
-	if got := run(t, "", "parked", "done", "--key", "m3", "--reason", "the bank has it", "--config", file); got.status != exitDone || got.stdout != list["m3"].ID+"  hooks  m3: done\n" {
+	if got := run(t, "", "parked", "done", "--key", "m3", "--reason", "the bank has it", "--config", file); got.status != term.ExitDone || got.stdout != list["m3"].ID+"  hooks  m3: done\n" {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).check(t, exitDone)
+	run(t, "", "keys", "show", "m3", "--scope", "hooks", "--store", filepath.Join(dir, "keys")).check(t, term.ExitDone)
 	w.accept()
-	if got := run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m1: it is processed: ") {
+	if got := run(t, "", "parked", "retry", "--key", "m1", "--dry-run", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m1: it is processed: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "parked", "retry", "--all", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m1: redriven: written to events/0 at 2, for whoever runs the pipeline\n") {
+	if got := run(t, "", "parked", "retry", "--all", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m1: redriven: written to events/0 at 2, for the running pipeline\n") {
 		t.Errorf("%+v", got)
 	}
 	stop = background(t, "run", file)
 	k.becomes("it is delivered", func() bool { return strings.HasPrefix(w.seen(), "m2 m1") })
-	stop().check(t, exitDone, `"ended"`)
+	stop().check(t, term.ExitDone, `"ended"`)
 	// A record without an origin cannot be written back.
 	if err := produceTo(t, addr, &kgo.Record{Topic: "dead", Value: []byte(`{"id":"m5"}`)}); err != nil {
 		t.Fatal(err)
@@ -304,13 +306,13 @@ pipelines:
 		t.Fatalf("left: %+v", list)
 	}
 	got := run(t, "", "parked", "retry", "--all", "--config", file)
-	if got.check(t, exitFailed, "hooks: not settled: 1 of 1 message"); !strings.HasPrefix(got.stdout, list["m5"].ID+"  hooks  m5: not redriven: its headers do not say where it came from: ") {
+	if got.check(t, term.ExitFailed, "hooks: not settled: 1 of 1 message"); !strings.HasPrefix(got.stdout, list["m5"].ID+"  hooks  m5: not redriven: its headers do not say where it came from: ") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, "", "parked", "retry", "--all", "--dry-run", "--config", file); got.status != exitDone || !strings.Contains(got.stdout, "m5: not redriven: its headers do not say") {
+	if got := run(t, "", "parked", "retry", "--all", "--dry-run", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "m5: not redriven: its headers do not say") {
 		t.Errorf("%+v", got)
 	}
-	run(t, "", "parked", "skip", list["m5"].ID, "--reason", "not ours", "--config", file).check(t, exitDone)
+	run(t, "", "parked", "skip", list["m5"].ID, "--reason", "not ours", "--config", file).check(t, term.ExitDone)
 	if list := asides(t, file); len(list) != 0 {
 		t.Errorf("left: %+v", list)
 	}

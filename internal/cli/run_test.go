@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -48,16 +49,16 @@ pipelines:
   b: { source: { file: { paths: [in] } }, key: { id: .id }, store: keys, sink: { webhook: { url: "http://10.0.0.1/" } } }
 `)
 	got := run(t, "", "run", file, "--log-level", "luod", "--log-format", "xml")
-	got.check(t, exitUsage, "offset is not stable", "10.0.0.1 is a private address", "--log-level luod: write debug, info, warn or error", "--log-format xml: write auto, text or json")
+	got.check(t, term.ExitUsage, "offset is not stable", "10.0.0.1 is a private address", "--log-level luod: write debug, info, warn or error", "--log-format xml: write auto, text or json")
 	if strings.Count(got.stderr, "\n") != 4 {
 		t.Errorf("one line each: %s", got.stderr)
 	}
-	if got = run(t, "", "run", file, "b"); strings.Contains(got.stderr, "offset") || got.status != exitUsage {
+	if got = run(t, "", "run", file, "b"); strings.Contains(got.stderr, "offset") || got.status != term.ExitUsage {
 		t.Errorf("b alone: %+v", got)
 	}
-	run(t, "", "run", file, "c").check(t, exitUsage, "has no such pipeline: did you mean a?")
+	run(t, "", "run", file, "c").check(t, term.ExitUsage, "has no such pipeline: did you mean a?")
 	open := copyConfig(t, "", "")
-	run(t, "", "run", open, "--admin", "0.0.0.0:0").check(t, exitUsage, "admin address 0.0.0.0:0 can be reached from other machines and there is no auth")
+	run(t, "", "run", open, "--admin", "0.0.0.0:0").check(t, term.ExitUsage, "admin address 0.0.0.0:0 can be reached from other machines, and admin.auth is missing")
 	if entries, err := os.ReadDir(filepath.Dir(open)); err != nil || len(entries) != 2 {
 		t.Errorf("something was touched: %v %v", entries, err)
 	}
@@ -68,7 +69,7 @@ func TestRunStopsAtAMessageWithFailure(t *testing.T) {
 	file := copyConfig(t, "", "")
 	file = writeFile(t, file, strings.Replace(readFile(t, file), "id: .id", "id: .oid, on_missing: fail", 1))
 	got := run(t, "", "run", file, "--admin", "off", "-q")
-	got.check(t, exitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": fix the cause and start again, or write on_missing: park\n")
+	got.check(t, term.ExitFailed, "semel run: pipeline copy: stopped at a message of ", "in.jsonl, byte 0, key ", ": fix the cause and start again, or write on_missing: park\n")
 }
 
 func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
@@ -76,14 +77,14 @@ func TestRunOnAStoreInUseNamesItsHolder(t *testing.T) {
 	file := copyConfig(t, ", follow: true", "")
 	stop := background(t, "run", file, "--admin", "off")
 	got := run(t, "", "run", file, "--admin", "off")
-	got.check(t, exitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
+	got.check(t, term.ExitFailed, fmt.Sprintf("is held by process %d on ", os.Getpid()))
 	const want = "{\"id\":1}\n{\"id\":2}\n"
 	var text string
 	for deadline := time.Now().Add(5 * time.Minute); text != want && time.Now().Before(deadline); {
 		<-time.After(10 * time.Millisecond)
 		text = readFile(t, filepath.Join(filepath.Dir(file), "out.jsonl"))
 	}
-	stop().check(t, exitDone, "running")
+	stop().check(t, term.ExitDone, "running")
 	if text != want {
 		t.Errorf("%q", text)
 	}
@@ -95,11 +96,11 @@ func TestRunDoesNotWaitForWhatOnlyAPersonMends(t *testing.T) {
 		old, new, want string
 		status         int
 	}{
-		{"path: out.jsonl", "path: dir", "/dir is not a regular file: write another path\n", exitUsage},
-		{"path: out.jsonl", "path: /dev/null", "/dev/null is not a regular file: write another path\n", exitUsage},
-		{"path: out.jsonl", "path: loop", "/loop: too many levels of symbolic links: write another path\n", exitFailed},
-		{"path: keys", "path: in.jsonl/keys", "/in.jsonl: not a directory: write another path\n", exitFailed},
-		{"file: { path: out.jsonl }", "stdout: {}", "/in.jsonl/copy.positions: not a directory: write another path\n", exitFailed},
+		{"path: out.jsonl", "path: dir", "/dir is not a regular file: write another path\n", term.ExitUsage},
+		{"path: out.jsonl", "path: /dev/null", "/dev/null is not a regular file: write another path\n", term.ExitUsage},
+		{"path: out.jsonl", "path: loop", "/loop: too many levels of symbolic links: write another path\n", term.ExitFailed},
+		{"path: keys", "path: in.jsonl/keys", "/in.jsonl: not a directory: write another path\n", term.ExitFailed},
+		{"file: { path: out.jsonl }", "stdout: {}", "/in.jsonl/copy.positions: not a directory: write another path\n", term.ExitFailed},
 	} {
 		file := copyConfig(t, ", state: in.jsonl", "")
 		dir := filepath.Dir(file)
@@ -141,7 +142,7 @@ func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != exitDone || ctx.Err() != nil {
+	if status := Main(ctx, kind.All(), []string{"run", file, "--admin", "off"}, strings.NewReader(""), closes, &stderr, noEnv); status != term.ExitDone || ctx.Err() != nil {
 		t.Fatalf("status %d, %v, stderr %s", status, ctx.Err(), &stderr)
 	}
 	if got := readFile(t, filepath.Join(dir, "out.jsonl")); got != "{\"id\":1}\n{\"id\":2}\n" {
@@ -152,7 +153,7 @@ func TestRunEndsWhatNobodyReadsAnyMore(t *testing.T) {
 	for line := range strings.Lines(first.String() + rest.stdout) {
 		got[line] = true
 	}
-	if len(got) != 20_000 || rest.status != exitDone {
+	if len(got) != 20_000 || rest.status != term.ExitDone {
 		t.Errorf("%d of 20,000 lines came: status %d, stderr %s", len(got), rest.status, rest.stderr)
 	}
 }
@@ -172,9 +173,9 @@ func TestRunAnswersProbes(t *testing.T) {
 			t.Errorf("%s: %d %s", path, answer.StatusCode, text)
 		}
 	}
-	run(t, "", "run", copyConfig(t, "", ""), "--admin", address).check(t, exitFailed, "address already in use")
+	run(t, "", "run", copyConfig(t, "", ""), "--admin", address).check(t, term.ExitFailed, "address already in use")
 	ended := stop()
-	ended.check(t, exitDone, "running")
+	ended.check(t, term.ExitDone, "running")
 	for line := range strings.Lines(ended.stderr) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("not JSON: %s", line)
@@ -231,7 +232,7 @@ func TestRunWithoutAdminServerWhereThePortIsTaken(t *testing.T) {
 	if err == nil { // otherwise another program has it, which is as good
 		defer listener.Close()
 	}
-	run(t, "", "run", copyConfig(t, "", ""), "--log-format", "text").check(t, exitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
+	run(t, "", "run", copyConfig(t, "", ""), "--log-format", "text").check(t, term.ExitDone, "level=WARN msg=\"no admin server: the address is taken", "msg=running pipeline=copy")
 }
 
 func TestRunWaitsForAServerThatIsDown(t *testing.T) {
@@ -256,7 +257,7 @@ pipelines:
 	}
 	began := time.Now()
 	got := stop()
-	got.check(t, exitDone, "trying again")
+	got.check(t, term.ExitDone, "trying again")
 	if strings.Contains(got.stderr, "canary") || time.Since(began) > 30*time.Second {
 		t.Errorf("%s", got.stderr)
 	}
@@ -286,11 +287,11 @@ func TestAdminServerSpeaksTLSWhereItIsAsked(t *testing.T) {
 			t.Errorf("token %q: %d", token, answer.StatusCode)
 		}
 	}
-	stop().check(t, exitDone, "running")
+	stop().check(t, term.ExitDone, "running")
 	if err := os.Remove(filepath.Join(dir, "key.pem")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "run", file).check(t, exitUsage, "admin: tls: ", "key.pem")
+	run(t, "", "run", file).check(t, term.ExitUsage, "admin: tls: ", "key.pem")
 }
 
 // certify creates a certificate for this machine in a directory.
@@ -321,13 +322,13 @@ func TestDoctorLooksAtTheEndsOfPipelines(t *testing.T) {
 	t.Parallel()
 	file := copyConfig(t, "", "")
 	got := run(t, "", "doctor", file, "copy", "--json")
-	got.check(t, exitDone, "0 stores and 1 pipeline: 4 fine, 0 to note")
+	got.check(t, term.ExitDone, "0 stores and 1 pipeline: 4 fine, 0 to note")
 	if !strings.Contains(got.stdout, `"pipeline":"copy","kind":"pipeline","severity":"fine","subject":"source.file.paths"`) {
 		t.Errorf("%s", got.stdout)
 	}
 	if err := os.Remove(filepath.Join(filepath.Dir(file), "in.jsonl")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "", "doctor", file).check(t, exitFound, "1 store and 1 pipeline: ", "1 broken")
-	run(t, "", "doctor", file, "cpoy").check(t, exitUsage, "did you mean copy?")
+	run(t, "", "doctor", file).check(t, term.ExitFound, "1 store and 1 pipeline: ", "1 broken")
+	run(t, "", "doctor", file, "cpoy").check(t, term.ExitUsage, "did you mean copy?")
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/semel-dev/semel/internal/cli/pipelinecmd"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -41,7 +43,7 @@ func (s *stage) getenv(name string) string { return s.env[name] }
 func openScenario(t *testing.T, name string, env map[string]string) *stage {
 	t.Helper()
 	s := &stage{t, filepath.Join(t.TempDir(), "semel.yaml"), env}
-	run(t, "", "init", "--scenario", name, "-o", s.file, "-q").check(t, exitDone)
+	run(t, "", "init", "--scenario", name, "-o", s.file, "-q").check(t, term.ExitDone)
 	if database := env["DATABASE_URL"]; database != "" {
 		s.semel("migrate", "up", "--config", s.file, "--store-name", "db", "-q")
 		for line := range strings.Lines(readFile(t, s.file)) {
@@ -58,7 +60,7 @@ func (s *stage) semel(args ...string) outcome {
 	var stdout, stderr bytes.Buffer
 	got := outcome{status: Main(s.Context(), kind.All(), args, strings.NewReader(""), &stdout, &stderr, s.getenv)}
 	got.stdout, got.stderr = stdout.String(), stderr.String()
-	if got.status != exitDone {
+	if got.status != term.ExitDone {
 		s.Fatalf("semel %v: %+v", args, got)
 	}
 	return got
@@ -98,7 +100,7 @@ func (s *stage) until(results func() []string, want []string) {
 	if got = results(); !slices.Equal(got, want) {
 		s.Errorf("got  %q\nwant %q\n%s", got, want, ended.stderr)
 	}
-	ended.check(s.T, exitDone, "running")
+	ended.check(s.T, term.ExitDone, "running")
 }
 
 func everyEvent(name string) (list []string) {
@@ -251,7 +253,7 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 				}
 			}
 			ended := stop()
-			ended.check(t, exitDone, "running")
+			ended.check(t, term.ExitDone, "running")
 			if decided["200fresh"] != distinct || decided["200duplicate"] != distinct {
 				t.Errorf("%v\n%s", decided, ended.stderr)
 			}
@@ -268,9 +270,9 @@ func TestScenariosOverHTTPRunAsPrinted(t *testing.T) {
 
 func TestNoScenarioPromisesExactlyOnce(t *testing.T) {
 	t.Parallel()
-	for _, s := range scenarios() {
+	for _, s := range pipelinecmd.Scenarios() {
 		got := run(t, "", "init", "--scenario", s[0])
-		if text := strings.ToLower(got.stdout); got.status != exitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
+		if text := strings.ToLower(got.stdout); got.status != term.ExitDone || strings.Contains(strings.ReplaceAll(text, "-", " "), "exactly once") {
 			t.Errorf("%s: %+v", s[0], got)
 		}
 	}

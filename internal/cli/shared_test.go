@@ -13,6 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/redis"
@@ -38,7 +41,7 @@ stores:
   both:   { tiered: { layers: [second, db], layer_timeout: 30s } }
   deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, on_store_error: wait, max_age: forever } }
 `, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
-	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, exitDone, "applied 1: keys\n")
+	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1: keys\n")
 	return file
 }
 
@@ -49,20 +52,20 @@ func leaveUnknown(t *testing.T, file, store, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := wiring.Open(t.Context(), conf, store, nil)
+	s, opened, err := wiring.Open(t.Context(), conf, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	key := semel.Key{Scope: defaultScope, ID: id}
+	key := semel.Key{Scope: keyrecord.DefaultScope, ID: id}
 	claims := []semel.ClaimRequest{{Key: key, Owner: semel.Owner{Name: "worker-7", Nonce: uint64(time.Now().UnixNano())}, Lease: time.Hour, Window: semel.Forever, Hold: true}}
 	answers := make([]semel.ClaimAnswer, 1)
-	if err := opened.Store.Claim(t.Context(), claims, answers); err != nil || answers[0].Decision != semel.Fresh {
+	if err := s.Claim(t.Context(), claims, answers); err != nil || answers[0].Decision != semel.Fresh {
 		t.Fatal(err, answers[0])
 	}
 	released := make([]error, 1)
 	release := []semel.ReleaseRequest{{Key: key, Token: answers[0].Claim.Token, Unknown: true}}
-	if err := opened.Store.Release(t.Context(), release, released); err != nil || released[0] != nil {
+	if err := s.Release(t.Context(), release, released); err != nil || released[0] != nil {
 		t.Fatal(err, released[0])
 	}
 }
@@ -77,38 +80,38 @@ func TestEveryVerbOfKeysWorksOnEveryKindOfStore(t *testing.T) {
 				return run(t, strings.ReplaceAll(`{"id":"ID-1"}`+"\n"+`{"id":["ID-2",7],"window":"30d"}`, "ID", store),
 					append([]string{"keys", words[0], "--config", file, "--store-name", store}, words[1:]...)...)
 			}
-			keys("import").check(t, exitDone, "read 2  imported 2  already there 0")
-			keys("import").check(t, exitDone, "read 2  imported 0  already there 2")
+			keys("import").check(t, term.ExitDone, "read 2  imported 2  already there 0")
+			keys("import").check(t, term.ExitDone, "read 2  imported 0  already there 2")
 			leaveUnknown(t, file, store, store+"-3")
 
 			got := keys("ls", "--json", "--state", "done")
-			got.check(t, exitDone)
+			got.check(t, term.ExitDone)
 			if n := len(records(t, got.stdout)); n < 2 {
 				t.Errorf("ls: %s", got.stdout)
 			}
-			if got = keys("export", "--state", "unknown"); !strings.Contains(got.stdout, `"id":"`+store+`-3"`) || got.status != exitDone {
+			if got = keys("export", "--state", "unknown"); !strings.Contains(got.stdout, `"id":"`+store+`-3"`) || got.status != term.ExitDone {
 				t.Errorf("export: %+v", got)
 			}
-			if got = keys("stats", "--json"); got.status != exitDone || len(records(t, got.stdout)) != 1 {
+			if got = keys("stats", "--json"); got.status != term.ExitDone || len(records(t, got.stdout)) != 1 {
 				t.Errorf("stats: %+v", got)
 			}
-			if got = keys("show", store+"-2", "7", "--json"); got.status != exitDone || !strings.Contains(got.stdout, `"state":"done"`) {
+			if got = keys("show", store+"-2", "7", "--json"); got.status != term.ExitDone || !strings.Contains(got.stdout, `"state":"done"`) {
 				t.Errorf("show: %+v", got)
 			}
-			keys("show", "none").check(t, exitFailed, "none is absent: the store "+store+" has no such key")
+			keys("show", "none").check(t, term.ExitFailed, "none is absent: the store "+store+" has no such key")
 
-			keys("resolve", store+"-1", "--as", "absent", "--reason", "x").check(t, exitFailed, store+"-1 is done, not unknown")
-			keys("resolve", store+"-3", "--as", "done", "--reason", "the bank has it").check(t, exitDone, "resolved "+store+"-3 as done")
-			keys("rm", store+"-1", "--reason", "sent twice").check(t, exitDone, "forgot "+store+"-1, which was done")
-			keys("show", store+"-1").check(t, exitFailed, "is absent")
+			keys("resolve", store+"-1", "--as", "absent", "--reason", "x").check(t, term.ExitFailed, store+"-1 is done, not unknown")
+			keys("resolve", store+"-3", "--as", "done", "--reason", "the bank has it").check(t, term.ExitDone, "resolved "+store+"-3 as done")
+			keys("rm", store+"-1", "--reason", "sent twice").check(t, term.ExitDone, "forgot "+store+"-1, which was done")
+			keys("show", store+"-1").check(t, term.ExitFailed, "is absent")
 			if got = keys("show", store+"-3"); !strings.Contains(got.stdout, "state        done\n") {
 				t.Errorf("after resolve: %+v", got)
 			}
 
 			if got = keys("purge"); store == "cache" {
-				got.check(t, exitFailed, "the store cache is of the kind redis, which cannot purge: ")
+				got.check(t, term.ExitFailed, "the store cache is of the kind redis, which cannot purge: ")
 			} else {
-				got.check(t, exitDone, "expired keys")
+				got.check(t, term.ExitDone, "expired keys")
 			}
 		})
 	}
@@ -124,8 +127,8 @@ func TestChangesInSharedStoresAreInTheAuditLogThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, store := range []string{"cache", "db", "both"} {
-		run(t, `{"id":"audited"}`, "keys", "import", "--config", file, "--store-name", store).check(t, exitDone, "read 1")
-		run(t, "", "keys", "rm", "audited", "--reason", "in "+store, "--config", file, "--store-name", store).check(t, exitDone, "forgot audited")
+		run(t, `{"id":"audited"}`, "keys", "import", "--config", file, "--store-name", store).check(t, term.ExitDone, "read 1")
+		run(t, "", "keys", "rm", "audited", "--reason", "in "+store, "--config", file, "--store-name", store).check(t, term.ExitDone, "forgot audited")
 	}
 	cache, _ := conf.Store("cache")
 	address := strings.TrimPrefix(servers.Redis(t), "redis://")
@@ -157,7 +160,7 @@ stores:
 	for _, c := range []struct{ args, want string }{
 		{"keys ls --store-name mem", "semel keys ls: mem lives in the memory of the process that uses it: there is nothing to look into from here\n"},
 		{"keys ls --store-name seen", "semel keys ls: seen is a filter, which keeps no records: there is nothing to look into\n"},
-		{"keys import --store-name mem", "semel keys import: mem is of the kind memory: what is imported there would be gone at once\n"},
+		{"keys import --store-name mem", "semel keys import: mem is of the kind memory: imported keys would not be kept\n"},
 		{"keys ls --store-name files", "semel keys ls: store files: " + dir + ": there is no store in this directory\n"},
 		{"keys rm x --reason y --store-name stack", "semel keys rm: store files: " + dir + ": there is no store in this directory\n"},
 		{"keys ls --store-name flies", "semel keys ls: --store-name flies: " + file + " has no such store: did you mean files?\n"},
@@ -167,16 +170,16 @@ stores:
 		{"migrate sql --store-name files", "semel migrate sql: --store-name files has no schema: only a store of the kind postgres has one\n"},
 	} {
 		got := run(t, "", append(strings.Fields(c.args), "--config", file)...)
-		if got.status != exitUsage || got.stderr != c.want || got.stdout != "" {
+		if got.status != term.ExitUsage || got.stderr != c.want || got.stdout != "" {
 			t.Errorf("semel %s: %+v, want %s", c.args, got, c.want)
 		}
 	}
-	run(t, "", "keys", "ls", "--store-name", "x").check(t, exitUsage, "--config FILE is missing: name the configuration that has the store x")
-	run(t, "", "migrate", "up").check(t, exitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
-	run(t, "", "keys", "ls", "--config", file+"x").check(t, exitUsage, "semel keys ls: "+file+"x: there is no such file\n")
+	run(t, "", "keys", "ls", "--store-name", "x").check(t, term.ExitUsage, "--config FILE is missing: name the configuration that has the store x")
+	run(t, "", "migrate", "up").check(t, term.ExitUsage, "--config FILE is missing: name the configuration, and the store with --store-name NAME")
+	run(t, "", "keys", "ls", "--config", file+"x").check(t, term.ExitUsage, "semel keys ls: "+file+"x: there is no such file\n")
 	for _, words := range [][]string{{"keys", "ls", "--store-name", "x"}, {"keys", "ls"}, {"migrate", "up", "--store-name", "x"}, {"migrate", "up"}} {
 		got := run(t, "", append(words, "--config", "")...)
-		if got.status != exitUsage || !strings.HasSuffix(got.stderr, `: --config "": the value is empty: is a variable not set? Give the flag a value, or leave it out`+"\n") || strings.Count(got.stderr, "\n") != 1 {
+		if got.status != term.ExitUsage || !strings.HasSuffix(got.stderr, `: --config "": the value is empty: is a variable not set? Give the flag a value, or leave it out`+"\n") || strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("semel %s: %+v", words, got)
 		}
 	}
@@ -190,7 +193,7 @@ func TestConfigurationErrorsAreUsageErrorsWithTheirPlace(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores:\n  a: { memroy: {} }\n  b: { tiered: [a, c] }\n")
 	want := "semel doctor: " + file + ":2:8: unknown field stores.a.memroy: did you mean memory?\n" +
 		"semel doctor: " + file + ":3:20: stores.b.tiered: there is no store \"c\": did you mean a?\n"
-	if got := run(t, "", "doctor", file); got.status != exitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
+	if got := run(t, "", "doctor", file); got.status != term.ExitUsage || !strings.HasPrefix(got.stderr, want[:len(want)-len("did you mean a?\n")]) {
 		t.Errorf("got %+v, want %s", got, want)
 	}
 }
@@ -203,25 +206,25 @@ func TestMigrationsAreAppliedOnceAndListed(t *testing.T) {
 		return run(t, "", append([]string{"migrate", verb, "--config", file, "--store-name", "both"}, more...)...)
 	}
 	got := migrate("status")
-	got.check(t, exitFound, "to apply: semel migrate up\n")
+	got.check(t, term.ExitFound, "to apply: semel migrate up\n")
 	if !strings.HasPrefix(got.stdout, "   1  missing ") {
 		t.Errorf("status: %s", got.stdout)
 	}
-	run(t, "", "keys", "ls", "--config", file, "--store-name", "db").check(t, exitFailed, "semel migrate up")
+	run(t, "", "keys", "ls", "--config", file, "--store-name", "db").check(t, term.ExitFailed, "semel migrate up")
 	got = migrate("up", "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if steps := records(t, got.stdout); len(steps) == 0 || steps[0]["version"] != 1.0 || steps[0]["name"] != "keys" || steps[0]["applied"] == nil {
 		t.Errorf("up --json: %s", got.stdout)
 	}
-	migrate("up").check(t, exitDone, "nothing to apply: both is up to date\n")
+	migrate("up").check(t, term.ExitDone, "nothing to apply: both is up to date\n")
 	got = migrate("status", "--json")
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	for _, step := range records(t, got.stdout) {
 		if step["applied"] == nil {
 			t.Errorf("status --json: %s", got.stdout)
 		}
 	}
-	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, exitDone)
+	run(t, "", "keys", "ls", "--config", file, "--store-name", "both").check(t, term.ExitDone)
 }
 
 // TestMigrationGivesUpWaitingForALock migrates while another migration, or the
@@ -239,15 +242,15 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for store, want := range map[string]string{
-		"db":    "semel: migrate db: what was applied stays, and the same command goes on: waited 5s for a lock that another migration, or a transaction that uses these tables, has; ",
-		"redis": "is it such a server that listens there? (redis is PostgreSQL, ",
+		"db":    "semel: migrate db: the applied steps stay; run the same command again to resume: waited 5s for a lock of another migration, or of a transaction that uses these tables; ",
+		"redis": "is it the right kind of server? (redis is PostgreSQL, ",
 	} {
 		var stderr strings.Builder
-		a := &app{kinds: kind.All(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: &stderr, env: noEnv, patience: 5 * time.Second, redact: strings.Clone, interruptible: func(r io.Reader) io.Reader { return r }}
+		a := &term.App{Kinds: kind.All(), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Env: noEnv, Patience: 5 * time.Second, Redact: strings.Clone, Interruptible: func(r io.Reader) io.Reader { return r }}
 		root := newRootCommand(a)
 		root.SetArgs([]string{"migrate", "up", "--config", file, "--store-name", store})
 		err := root.ExecuteContext(t.Context())
-		if status := a.report(t.Context(), "semel", err); status != exitFailed || !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
+		if status := a.Report(t.Context(), "semel", err); status != term.ExitFailed || !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "canary") {
 			t.Errorf("%s: status %d, %s", store, status, &stderr)
 		}
 	}
@@ -256,9 +259,9 @@ func TestMigrationGivesUpWaitingForALock(t *testing.T) {
 func TestCompactKeysAreListedWithoutADigest(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { r: { redis: { url: %q, prefix: %q, compact: { window: 1h } } } }", servers.Redis(t), servicestest.Prefix()))
-	run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).check(t, exitDone, "imported 1")
+	run(t, `{"id":"a","window":"1h"}`, "keys", "import", "--config", file).check(t, term.ExitDone, "imported 1")
 	got := run(t, "", "keys", "ls", "--config", file)
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	if strings.Contains(got.stdout, strings.Repeat("0", 32)) || !strings.Contains(got.stdout, "  -  ") {
 		t.Errorf("ls: %s", got.stdout)
 	}
@@ -268,7 +271,7 @@ func TestMigrationsArePrintedWithoutAServer(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), "stores: { db: { postgres: { dsn: 'host=nowhere.invalid', schema: once, partitions: 2 } } }")
 	got := run(t, "", "migrate", "sql", "--config", file)
-	got.check(t, exitDone)
+	got.check(t, term.ExitDone)
 	for _, want := range []string{`CREATE TABLE "once"."semel_keys"`, "REMAINDER 1", `CREATE TABLE "once"."semel_audit"`} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("the script lacks %s:\n%s", want, got.stdout)
@@ -283,8 +286,8 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 		t.Helper()
 		return run(t, `{"id":"copied"}`, append([]string{"keys", "--config", file, "--store-name"}, words...)...)
 	}
-	keys("both", "import").check(t, exitDone, "imported 1")
-	keys("db", "rm", "copied", "--reason", "past the layers").check(t, exitDone, "forgot copied", "db is a layer of both, where others may know the key still: the same command with --store-name both reaches all\n")
+	keys("both", "import").check(t, term.ExitDone, "imported 1")
+	keys("db", "rm", "copied", "--reason", "past the layers").check(t, term.ExitDone, "forgot copied", "db is a layer of both, and other layers may still know the key. The same command with --store-name both reaches all layers\n")
 	inRedis := func(state string) {
 		t.Helper()
 		if got := run(t, "", "keys", "--config", file, "--store-name", "second", "show", "copied"); !strings.Contains(got.stdout+got.stderr, state) {
@@ -292,19 +295,19 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 		}
 	}
 	inRedis("done")
-	keys("both", "rm", "copied", "--reason", "for good").check(t, exitFailed, "no layer above has a copy", "copied is absent")
+	keys("both", "rm", "copied", "--reason", "for good").check(t, term.ExitFailed, "the layers above have no copy", "copied is absent")
 	inRedis("claimed") // so that a delayed copy cannot come back
-	keys("both", "import").check(t, exitDone, "imported 1")
-	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, exitFailed, "none is absent")
-	keys("second", "import").check(t, exitUsage, "second is a layer of both, which would drop messages on its word alone: write --store-name both\n")
+	keys("both", "import").check(t, term.ExitDone, "imported 1")
+	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, term.ExitFailed, "none is absent")
+	keys("second", "import").check(t, term.ExitUsage, "second is a layer of both, which would drop messages on that record alone: write --store-name both\n")
 }
 
 func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "semel.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q, cleanup: message-time } } }", servers.Database(t)))
-	run(t, "", "migrate", "up", "--config", file).check(t, exitDone, "applied 1")
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
 	old := `{"id":"01890a5d-ac96-774b-bcce-b302099a8057"}`
-	run(t, old, "keys", "import", "--config", file).check(t, exitDone, "read 1  imported 0  already there 0  expired 1\n")
+	run(t, old, "keys", "import", "--config", file).check(t, term.ExitDone, "read 1  imported 0  already there 0  expired 1\n")
 }
 
 // TestKeysAreNotMarkedByAStackThatForgetsThem: with "pass", a stack answers Fresh
@@ -318,19 +321,20 @@ stores:
   files: { embedded: { path: %q } }
   stack: { tiered: { layers: [mem, files], on_store_error: pass } }
 `, dir+"/files"))
-	var wrong problems
-	a := &app{kinds: kind.All(), env: noEnv, patience: time.Minute, interruptible: func(r io.Reader) io.Reader { return r }}
-	f := storeFlags{file: file, name: "stack"}
-	if !f.find(a, &wrong) {
+	var wrong term.Problems
+	a := &term.App{Kinds: kind.All(), Env: noEnv, Patience: time.Minute, Interruptible: func(r io.Reader) io.Reader { return r }}
+	f := open.StoreFlags{App: a, File: file, Name: "stack"}
+	if !f.Find(&wrong) {
 		t.Fatal(wrong)
 	}
-	opened, err := f.open(t.Context(), a)
+	err := f.WithStore(t.Context(), func(semel.Store) error {
+		if spec := f.Found.Spec.(*tiered.Store); spec.OnStoreError != "stop" {
+			t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
+		}
+		return nil
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer opened.Close()
-	if spec := f.found.Spec.(*tiered.Store); spec.OnStoreError != "stop" {
-		t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
+		t.Error(err)
 	}
 }
 
@@ -346,7 +350,7 @@ func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
 `)
 	for _, args := range [][]string{{"doctor", file}, {"keys", "ls", "--config", file, "--store-name", "fine"}, {"migrate", "sql", "--config", file, "--store-name", "fine"}} {
 		got := run(t, "", args...)
-		got.check(t, exitUsage,
+		got.check(t, term.ExitUsage,
 			file+":2:3: stores.port.postgres.dsn: invalid port\n",
 			file+":3:3: stores.mode.postgres.dsn: failed to configure TLS (sslmode is invalid)\n",
 			file+":4:3: stores.redis.redis.url: the URL has a host that cannot be read; ",

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/term"
 )
 
 func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
@@ -52,7 +54,7 @@ func TestEverythingThatIsWrongIsReportedAtOnce(t *testing.T) {
 	} {
 		verb := "semel " + strings.Join(test.args[:1+slices.Index([]string{"keys"}, test.args[0])+1], " ") + ": "
 		got := run(t, "", test.args...)
-		if got.status != exitUsage || got.stdout != "" {
+		if got.status != term.ExitUsage || got.stdout != "" {
 			t.Errorf("%q: status %d, stdout %q", test.args, got.status, got.stdout)
 		}
 		lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
@@ -86,7 +88,7 @@ func TestHintsFitWhatWasWritten(t *testing.T) {
 		"--key a//b":            `--key "a//b": there is no such rule: use a path`,
 	} {
 		got := run(t, "", append([]string{"dedup"}, strings.Fields(args)...)...)
-		if got.status != exitUsage || !strings.HasPrefix(got.stderr, "semel dedup: "+want) || strings.Count(got.stderr, "\n") != 1 {
+		if got.status != term.ExitUsage || !strings.HasPrefix(got.stderr, "semel dedup: "+want) || strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("%s: status %d, %s", args, got.status, got.stderr)
 		}
 	}
@@ -107,7 +109,7 @@ func TestShellsCompleteTheValuesOfFlags(t *testing.T) {
 		"keys import --window": "forever\n:4\n",
 	} {
 		got := run(t, "", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
-		if got.status != exitDone || got.stdout != want {
+		if got.status != term.ExitDone || got.stdout != want {
 			t.Errorf("%s: status %d, %q, want %q", args, got.status, got.stdout, want)
 		}
 	}
@@ -130,7 +132,7 @@ func TestMessagesAreInTheUsersWords(t *testing.T) {
 		"a:7: the line is longer than 64 MiB":                                        "a:7: the line is longer than 64 MiB: is a line end missing, or a quote never closed?",
 		"keys.jsonl:7: id: it is null; 1 keys are imported: importing again is safe": "keys.jsonl:7: id: it is null; 1 keys are imported: importing again is safe",
 	} {
-		if got := plainText(text); got != want {
+		if got := term.PlainText(text); got != want {
 			t.Errorf("%q is told as %q, not %q", text, got, want)
 		}
 	}
@@ -143,7 +145,7 @@ func TestReportsAreJSONWhereAskedFor(t *testing.T) {
 	if err := json.Unmarshal([]byte(lastLine(got.stderr)), &report); err != nil || report["read"] != 2.0 || report["duplicate"] != 1.0 || got.stdout != "a\n" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	run(t, "a\n", "dedup", "--json", "--quiet").check(t, exitDone)
+	run(t, "a\n", "dedup", "--json", "--quiet").check(t, term.ExitDone)
 
 	dir := mixedStore(t)
 	for args, want := range map[string][]string{
@@ -151,7 +153,7 @@ func TestReportsAreJSONWhereAskedFor(t *testing.T) {
 		"keys resolve order-2 --as done --reason x": {`{"verb":"resolve","before":{`, `"id":"order-2"`, `"state":"unknown"`, `"after":"done"}`},
 	} {
 		got := run(t, "", append(strings.Fields(args), "--json", "--store", dir)...)
-		got.check(t, exitDone)
+		got.check(t, term.ExitDone)
 		for _, text := range want {
 			if !strings.Contains(got.stdout, text) {
 				t.Errorf("%s: %q lacks %s", args, got.stdout, text)
@@ -163,10 +165,10 @@ func TestReportsAreJSONWhereAskedFor(t *testing.T) {
 func TestAScopeThatIsNotReadableIsHintedAt(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	run(t, "a\n", "dedup", "--store", dir).check(t, exitDone, "fresh 1")
+	run(t, "a\n", "dedup", "--store", dir).check(t, term.ExitDone, "fresh 1")
 	for _, verb := range []string{"ls", "export"} {
-		run(t, "", "keys", verb, "--scope", "default", "--store", dir).check(t, exitDone, "no key is known to be of scope default: the store has 1 keys", "keys show")
-		run(t, "", "keys", verb, "--store", dir, "--quiet").check(t, exitDone)
+		run(t, "", "keys", verb, "--scope", "default", "--store", dir).check(t, term.ExitDone, "no listed key has the scope default. The store has 1 keys", "keys show")
+		run(t, "", "keys", verb, "--store", dir, "--quiet").check(t, term.ExitDone)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/term"
 )
 
 type versionReport struct {
@@ -17,26 +19,26 @@ type versionReport struct {
 	Platform string `json:"platform"`
 }
 
-func newVersionCommand(a *app) *cobra.Command {
+func newVersionCommand(a *term.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of the program",
 		Example: "semel version\nsemel version --json",
-		Args:    noArguments,
-		RunE: a.plain(func(*cobra.Command, []string) error {
+		Args:    term.NoArguments,
+		RunE: a.Plain(func(*cobra.Command, []string) error {
 			info, _ := debug.ReadBuildInfo()
 			report := versionOf(info)
-			if a.asJSON {
-				return a.printJSON(report)
+			if a.JSON {
+				return a.PrintJSON(report)
 			}
-			_, err := fmt.Fprintln(a.stdout, report)
+			_, err := fmt.Fprintln(a.Stdout, report)
 			return err
 		}),
 	}
 }
 
 // versionOf reads the version from the build information of the binary. info is
-// nil if there is none.
+// nil if the binary has none.
 func versionOf(info *debug.BuildInfo) versionReport {
 	report := versionReport{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {

@@ -52,7 +52,7 @@ func (c *Checker) stack(s *Store) {
 	}
 	path := "stores." + s.Name + "." + s.Spec.Kind()
 	if len(layers) < 2 {
-		c.Report(layers[0].At, path, "one layer is no stack: write the layers from the top, the one that decides last, as in [cache, db]")
+		c.Report(layers[0].At, path, "a stack needs two layers or more: write them from the top, as in [cache, db]; the last one decides")
 		return
 	}
 	seen := map[string]bool{}
@@ -62,7 +62,7 @@ func (c *Checker) stack(s *Store) {
 		case !ok:
 			continue
 		case seen[layer.Name]:
-			c.Report(layer.At, path, "%s is there twice", layer.Name)
+			c.Report(layer.At, path, "%s is defined twice", layer.Name)
 			continue
 		}
 		seen[layer.Name] = true
@@ -104,7 +104,7 @@ func (c *Checker) loop(from *Store, name string, way []string) []string {
 // decider checks the last layer, which decides every answer.
 func (c *Checker) decider(layer schema.Reference, s *Store, path string) {
 	if why := s.Spec.About().NotLast; why != "" {
-		c.Report(layer.At, path, "%s is the last layer, which decides, and %s", layer.Name, why)
+		c.Report(layer.At, path, "%s cannot be the last layer, which decides: %s", layer.Name, why)
 	}
 }
 
@@ -114,11 +114,11 @@ func (c *Checker) upper(layer schema.Reference, s *Store, stack, path string) {
 	case kind == "": // already reported
 		return
 	case !s.Spec.About().Upper:
-		c.Report(layer.At, path, "%s is %s, which cannot stand above another layer: memory, redis and filter can", layer.Name, kind)
+		c.Report(layer.At, path, "%s is %s, which cannot be an upper layer: memory, redis and filter can", layer.Name, kind)
 		return
 	}
 	if other, ok := c.usedBy[layer.Name]; ok {
-		c.Report(layer.At, path, "%s is a layer of %s already: a key that is done there would be a duplicate here: name a layer of its own", layer.Name, other)
+		c.Report(layer.At, path, "%s is a layer of %s already: a key that is done there would be a duplicate here: give each stack its own layer", layer.Name, other)
 		return
 	}
 	c.usedBy[layer.Name] = stack
@@ -135,7 +135,7 @@ func (c *Checker) sharedPlaces() {
 			continue
 		}
 		if first, ok := owner[place]; ok {
-			c.Report(s.At, "stores."+s.Name, "it has the %s of %s (line %d): what is done in one would be done in the other: give it one of its own", about.PlaceName, first.Name, first.At.Line)
+			c.Report(s.At, "stores."+s.Name, "it has the same %s as %s (line %d), so a key that is done in one would be done in the other: give each store its own", about.PlaceName, first.Name, first.At.Line)
 			continue
 		}
 		owner[place] = s

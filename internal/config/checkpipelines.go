@@ -23,12 +23,12 @@ func checkPipelines(r *schema.Document, f *File) {
 		}
 		if place := p.Sink.Kind() + "\x00" + sink.Place; sink.Place != "" {
 			if other, ok := places[place]; ok {
-				c.Report(p.At, path, "its sink is the %s that %s writes (line %d): give it one of its own", sink.PlaceName, other.Name, other.At.Line)
+				c.Report(p.At, path, "its sink writes the same %s as %s (line %d): give each pipeline its own", sink.PlaceName, other.Name, other.At.Line)
 			}
 			places[place] = p
 		}
 		if mode := f.Mode(p); p.OnStoreError == "pass" && mode != TwoPhase && mode != Lossy {
-			c.Report(c.Places[path+".on_store_error"], path+".on_store_error", "pass cannot be: the store is where the effect goes (%s): write stop", mode)
+			c.Report(c.Places[path+".on_store_error"], path+".on_store_error", "pass is not possible, because the effect is written with the store (%s): write stop", mode)
 		}
 		if p.Parked == (Parked{}) {
 			p.Parked = defaultParked(r, f, p)
@@ -56,7 +56,7 @@ func (c *Checker) pipelineStore(p *Pipeline, path string) {
 		return
 	}
 	if stack, ok := c.File.LayerOf(p.Store.Name); ok {
-		c.Report(p.Store.At, path, "%s is a layer of %s, which only copies what another store decided: name %s, or a store of its own", p.Store.Name, stack.Name, stack.Name)
+		c.Report(p.Store.At, path, "%s is a layer of %s, which only copies the decisions of another store: write %s, or a separate store", p.Store.Name, stack.Name, stack.Name)
 	}
 }
 

@@ -38,18 +38,13 @@ func (k *Kinds) Read(name string, env func(name string) string) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
 	defer func() { _ = file.Close() }() // the file was only read, so nothing can be lost
-	return k.ReadFrom(name, file, env)
-}
-
-// ReadFrom is Read for an open file.
-func (k *Kinds) ReadFrom(name string, file io.Reader, env func(name string) string) (*File, error) {
 	return k.ReadForStore(name, file, env, all)
 }
 
 // all selects the whole file.
 func all(*File) (store string, only bool) { return "", false }
 
-// ReadForStore is ReadFrom for the use of one store. choose returns the name of
+// ReadForStore is Read for an open file and the use of one store. choose returns the name of
 // the store, or false if the whole file is needed. An unset variable or an
 // unreadable secret file is an error only in that store and in the stores that it
 // is built on. Any other part that refers to one is incomplete, and is not
@@ -119,10 +114,10 @@ func (f *File) part(path string) (name string, mayLack bool) {
 // Sections returns the fields of a file. Reading fills them in.
 func (k *Kinds) Sections(f *File) []schema.Field {
 	return []schema.Field{
-		{Name: "stores", Doc: "Stores by their names: what remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
-		{Name: "pipelines", Doc: "Pipelines by their names: what moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
+		{Name: "stores", Doc: "Stores by name. A store remembers keys.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return kindsMapping(new(Spec), k.Stores) }}}, Read: func(v schema.Value) { f.Stores = k.readStores(v) }},
+		{Name: "pipelines", Doc: "Pipelines by name. A pipeline moves messages.", Form: schema.Form{Named: &schema.Form{Members: func() schema.Mapping { return k.pipelineMapping(&Pipeline{}) }}}, Read: func(v schema.Value) { f.Pipelines = k.readPipelines(v) }},
 		schema.PartField("admin", func() schema.Mapping { return adminMapping(&f.Admin) }, "The server for probes and metrics of a daemon.").Always(),
-		schema.DurationField("shutdown", &f.Shutdown, "How long a daemon may take to drain: what is under way then ends or goes back.").Or("25s"),
+		schema.DurationField("shutdown", &f.Shutdown, "How long a drain may take: messages in progress finish, or go back to their source.").Or("25s"),
 		schema.PartField("log", func() schema.Mapping { return logMapping(&f.Log) }, "What a daemon logs.").Always(),
 	}
 }
@@ -172,12 +167,9 @@ func (f *File) Stack(name string) []*Store {
 func (f *File) LayerOf(name string) (*Store, bool) {
 	for _, s := range f.Stores {
 		layers := s.Spec.About().Layers
-		if len(layers) > 0 {
-			for _, layer := range layers[:len(layers)-1] {
-				if layer.Name == name {
-					return s, true
-				}
-			}
+		i := slices.IndexFunc(layers, func(layer schema.Reference) bool { return layer.Name == name })
+		if i >= 0 && i < len(layers)-1 {
+			return s, true
 		}
 	}
 	return nil, false

@@ -70,7 +70,7 @@ func (x *Examination) Refused(err error, remedy string) {
 // TLS adds a finding if a connection accepts any certificate.
 func (x *Examination) TLS(t *TLS) {
 	if t != nil && t.InsecureSkipVerify {
-		x.Note(semel.Warning, "tls", "insecure_skip_verify", "whoever stands between can read the password and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
+		x.Note(semel.Warning, "tls", "insecure_skip_verify", "an attacker on the way can read the password and answer for the server", "set ca to the authority, and remove insecure_skip_verify")
 	}
 }
 
@@ -80,7 +80,7 @@ func (x *Examination) IsFile(subject, path, cost string) bool {
 	if err != nil || info.Mode().IsRegular() {
 		return true
 	}
-	x.Note(semel.Broken, subject, path+" is not a regular file", cost, "another path")
+	x.Note(semel.Broken, subject, path+" is not a regular file", cost, "use another path")
 	return false
 }
 
@@ -91,7 +91,7 @@ func (x *Examination) Directory(subject, dir, cost string) {
 	for {
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
-			x.Note(semel.Broken, subject, at+" is not a directory", cost, "another path")
+			x.Note(semel.Broken, subject, at+" is not a directory", cost, "use another path")
 			return
 		}
 		if parent := filepath.Dir(at); err != nil && errors.Is(err, os.ErrNotExist) && parent != at {
@@ -105,7 +105,7 @@ func (x *Examination) Directory(subject, dir, cost string) {
 		err = errors.Join(file.Close(), os.Remove(file.Name()))
 	}
 	if err != nil {
-		x.Note(semel.Broken, subject, err.Error(), cost, "let the program write there, or name another path")
+		x.Note(semel.Broken, subject, err.Error(), cost, "give the program write access, or use another path")
 		return
 	}
 	x.Note(semel.Fine, subject, dir+" can be written", "", "")

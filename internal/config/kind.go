@@ -308,7 +308,7 @@ type Cleaner interface {
 
 // ErrNoSample is returned by a source to which messages are pushed. There is
 // nothing to read beforehand.
-var ErrNoSample = fmt.Errorf("messages come to the source by themselves: there is nothing to read beforehand: %w", semel.ErrInvalidRequest)
+var ErrNoSample = fmt.Errorf("clients send messages to this source, so there is nothing to read beforehand: %w", semel.ErrInvalidRequest)
 
 // SourceBase has default methods. Kinds of sources embed it.
 type SourceBase struct{}

@@ -137,7 +137,7 @@ func (l *Linter) Add(severity semel.Severity, risk Risk, path, found, cost, reme
 // observe mode loses nothing by its decisions yet.
 func (l *Linter) Deciding(severity semel.Severity, risk Risk, path, found, cost, remedy string) {
 	if l.Pipeline.Observe && risk&Loss != 0 {
-		risk, cost = risk&^Loss, "once it does not observe: "+cost
+		risk, cost = risk&^Loss, "without observe: "+cost
 	}
 	l.Add(severity, risk, path, found, cost, remedy)
 }
@@ -152,14 +152,14 @@ func (l *Linter) ignored() {
 	var names []string
 	switch l.Mode {
 	case SourceIsSink:
-		names = []string{"key.fingerprint", "lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "parallel", "batch", "in_flight", "wait"}
+		names = []string{"lease", "on_lease_expired", "on_mismatch", "on_store_error", "order", "batch"}
 	case SameTransaction, Checkpointed:
 		names = []string{"lease", "on_lease_expired"}
 	case Lossy:
-		names = []string{"key.fingerprint", "lease", "on_late", "on_mismatch"}
+		names = []string{"lease", "on_late", "on_mismatch"}
 	}
 	if l.Pipeline.Lossy && l.Mode != Lossy {
-		l.Notice(l.At("lossy"), "true, and the store is no filter", "nothing is lost by it", "leave it out")
+		l.Notice(l.At("lossy"), "true, but the store is not a filter", "it has no effect", "leave it out")
 	}
 	for _, name := range names {
 		l.Ignored(name)
@@ -170,13 +170,13 @@ func (l *Linter) ignored() {
 // file sets it.
 func (l *Linter) Ignored(name string) {
 	if l.Given(l.At(name)) {
-		l.Notice(l.At(name), "it means nothing here", "the pipeline commits in "+l.Mode.String()+", which needs no such setting", "leave it out")
+		l.Notice(l.At(name), "it has no effect here", "the pipeline commits in "+l.Mode.String()+", which does not use it", "leave it out")
 	}
 }
 
 // Unverified reports a connection that accepts any certificate.
 func (l *Linter) Unverified(path string) {
-	l.Add(semel.Warning, NoRisk, path, "true", "whoever stands between can read, and answer for the server", "name the authority with ca, and take insecure_skip_verify out")
+	l.Add(semel.Warning, NoRisk, path, "true", "an attacker on the way can read everything and answer for the server", "set ca to the authority, and remove insecure_skip_verify")
 }
 
 // between checks what pipelines share.
@@ -189,7 +189,7 @@ func (l *Linter) between() {
 			in := space{p.Store.Name, p.Key.Scope}
 			if other, ok := spaces[in]; ok {
 				l.Add(semel.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
-					"a message that one of them processed is a duplicate for the other", "another scope, unless they are to share their keys")
+					"a message that one of them processed is a duplicate for the other", "use another scope, unless they should share their keys")
 			}
 			spaces[in] = p
 		}
@@ -205,9 +205,9 @@ func (l *Linter) admin() {
 	}
 	switch {
 	case a.Auth == nil:
-		l.Add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which others can reach, without auth", "whoever reaches it reads metrics, and what keeps pipelines from their work", "auth: { username, password }, or listen: 127.0.0.1:4195")
+		l.Add(semel.Broken, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without auth", "anyone who can connect can read the metrics and the state of the pipelines", "set auth: { username, password }, or listen: 127.0.0.1:4195")
 	case a.TLS == nil:
-		l.Add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which others can reach, without tls", "passwords pass readable", "tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy that has it")
+		l.Add(semel.Warning, NoRisk, "admin.listen", a.Listen+", which other machines can reach, without tls", "passwords are sent in clear text", "set tls: { certificate, key }, or listen: 127.0.0.1:4195 behind a proxy with TLS")
 	}
 }
 
@@ -215,13 +215,13 @@ func (l *Linter) admin() {
 func (l *Linter) policies() {
 	p := l.Pipeline
 	if p.OnFailure.Then == "drop" {
-		l.Add(semel.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "then: park")
+		l.Add(semel.Warning, Loss, l.At("on_failure.then"), "drop", "a message whose last attempt failed is lost", "write then: park")
 	}
 	if p.OnStoreError == "pass" {
-		l.Add(semel.Warning, Repeat, l.At("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "on_store_error: stop")
+		l.Add(semel.Warning, Repeat, l.At("on_store_error"), "pass", "while the store does not answer, every repeat has its effect again", "write on_store_error: stop")
 	}
 	if p.Observe {
-		l.Add(semel.Notice, Repeat, l.At("observe"), "true", "what is a duplicate, late or a mismatch is delivered all the same: every repeat has its effect again", "none while you watch; then take it out")
+		l.Add(semel.Notice, Repeat, l.At("observe"), "true", "duplicates, late messages and mismatches are delivered: every repeat has its effect again", "remove it when you have seen enough")
 	}
 }
 
@@ -235,7 +235,7 @@ func (l *Linter) parked() {
 	}
 	l.Notice(l.At("parked"), "the directory "+p.Parked.Path,
 		"if one of several instances dies after it parked a message, another instance does not see that directory: it processes the message, and may park it a second time",
-		"none for one instance, or if all instances share the directory on one machine; else parked: { store: NAME }, a store in PostgreSQL, or parked: { topic: NAME }")
+		"nothing for one instance, or if all instances share the directory on one machine; otherwise write parked: { store: NAME } with a store in PostgreSQL, or parked: { topic: NAME }")
 }
 
 // HostOf returns the host of a listen address.

@@ -17,9 +17,9 @@ func (l *Linter) key() {
 	path := l.At("key.id")
 	if why := k.Rule.Unstable(); why != "" {
 		severity := semel.Broken
-		remedy := "the id that the producer gave the message, such as .event_id or header:NAME; unstable: true if nothing but redelivery in place is to be noticed"
+		remedy := "use the id that the producer gave the message, such as .event_id or header:NAME; or write unstable: true if only redelivery from the same place must be noticed"
 		if k.Unstable {
-			severity, remedy = semel.Warning, "the id that the producer gave the message, such as .event_id or header:NAME"
+			severity, remedy = semel.Warning, "use the id that the producer gave the message, such as .event_id or header:NAME"
 		}
 		risk := Repeat
 		if slices.ContainsFunc(alternatives(k.Rule), func(r *key.Rule) bool {
@@ -33,30 +33,30 @@ func (l *Linter) key() {
 		switch r.Form() {
 		case key.FormPath, key.FormHeader:
 			if looksLikeTime(r) {
-				l.Deciding(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have one key, and the second is dropped; a time set anew on sending makes a repeat look new",
-					"an id, or { all: [.id, "+r.String()+"] }")
+				l.Deciding(semel.Warning, Loss|Repeat, path, r.String()+" looks like a time", "two messages of one moment have the same key, and the second is dropped; a time that changes on each sending makes a repeat look new",
+					"use an id, or { all: [.id, "+r.String()+"] }")
 			}
 		case key.FormRecordKey:
 			if _, ok := l.Pipeline.Source.(Topics); ok {
-				l.Notice(path, "record-key", "if the records' key names an entity, such as a customer, all but its first message are dropped", "none if each record has a key of its own; else the id of the event")
+				l.Notice(path, "record-key", "if the record key names an entity, such as a customer, all its messages but the first are dropped", "nothing if each record has a different key; otherwise use the id of the event")
 			}
 		case key.FormHash:
 			if r.String() == "hash(.)" {
-				l.Notice(path, r.String(), "two messages that happen to be equal are one; a field that changes on every sending, such as a time, makes a repeat look new", "none if that is meant; else name an id, or the fields that count: hash(.a,.b)")
+				l.Notice(path, r.String(), "two messages with equal content count as one; a field that changes on every sending, such as a time, makes a repeat look new", "nothing if you want that; otherwise use an id, or the relevant fields: hash(.a,.b)")
 			}
 		}
 	}
 	path = l.At("key.on_missing")
 	switch k.OnMissing {
 	case "drop":
-		l.Add(semel.Warning, Loss, path, "drop", "messages without a key are given up", "on_missing: park")
+		l.Add(semel.Warning, Loss, path, "drop", "messages without a key are lost", "write on_missing: park")
 	case "pass":
-		l.Add(semel.Warning, Repeat, path, "pass", "a message without a key that is published again has its effect again", "on_missing: park, or hash")
+		l.Add(semel.Warning, Repeat, path, "pass", "a message without a key that is published again has its effect again", "write on_missing: park, or hash")
 	case "fail":
-		l.Notice(path, "fail", "one message without a key ends the pipeline", "on_missing: park keeps it going")
+		l.Notice(path, "fail", "one message without a key ends the pipeline", "write on_missing: park to keep it running")
 	}
-	if k.Fingerprint && l.Pipeline.OnMismatch == "drop" {
-		l.Deciding(semel.Warning, Loss, l.At("on_mismatch"), "drop", "a message that uses the key of another is given up", "on_mismatch: park")
+	if l.Pipeline.OnMismatch == "drop" {
+		l.Deciding(semel.Warning, Loss, l.At("on_mismatch"), "drop", "a message that uses the key of another is lost", "write on_mismatch: park")
 	}
 }
 
@@ -87,10 +87,10 @@ func (l *Linter) window() {
 	p := l.Pipeline
 	path := l.At("window")
 	if p.Window < time.Minute {
-		l.Add(semel.Warning, Repeat, path, schema.Duration(p.Window), "hardly any redelivery comes within it", "a window longer than a message can come again, such as 7d")
+		l.Add(semel.Warning, Repeat, path, schema.Duration(p.Window), "almost every redelivery comes after it", "choose a window that is longer than redelivery takes, such as 7d")
 	}
 	if p.OnLate == "drop" {
-		l.Deciding(semel.Warning, Loss, l.At("on_late"), "drop", "a message that is older than the window is given up, also if it never had its effect", "on_late: park")
+		l.Deciding(semel.Warning, Loss, l.At("on_late"), "drop", "a message that is older than the window is lost, even if it never had its effect", "write on_late: park")
 	}
 }
 

@@ -2,10 +2,18 @@ package config
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
 )
+
+// HeldWait is how long a message waits for a key that another holder has, before
+// it goes back to a source that can take it back.
+const HeldWait = 5 * time.Second
+
+// firstPause is the pause after the first failed attempt.
+const firstPause = 200 * time.Millisecond
 
 // Guard returns the policy for the pipeline's claims. The observer may be nil.
 func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
@@ -25,14 +33,14 @@ func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 // Options returns the options of a pipeline of the file. The observer may be nil.
 func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Options {
 	o := &pipeline.Options{
-		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, Fingerprint: p.Key.Fingerprint,
+		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, Fingerprint: p.OnMismatch != "ignore",
 		Window: p.Window, EventTime: p.OnLate != "run",
 		OnLate: then(p.OnLate), OnMismatch: then(p.OnMismatch),
 		Failure: pipeline.Failure{
-			Attempts: p.OnFailure.Attempts, From: p.OnFailure.Backoff.From, To: p.OnFailure.Backoff.To, Then: then(p.OnFailure.Then),
+			Attempts: p.OnFailure.Attempts, From: min(firstPause, p.OnFailure.Backoff), To: p.OnFailure.Backoff, Then: then(p.OnFailure.Then),
 		},
-		Workers: p.Parallel, Batch: int(p.Batch.Max), BatchBytes: p.Batch.Bytes, MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
-		Wait: p.Wait, Shutdown: f.Shutdown, Observer: observer,
+		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
+		Wait: HeldWait, Shutdown: f.Shutdown, Observer: observer,
 	}
 	if p.Order == "partition" {
 		o.Order = pipeline.OrderPartition

@@ -24,7 +24,8 @@ type Pipeline struct {
 	OnLeaseExpired string
 	// OnLate is run, park or drop.
 	OnLate string
-	// OnMismatch is park, drop or stop.
+	// OnMismatch is ignore, park, drop or stop. Unless it is ignore, a key that is
+	// used for two different bodies is detected.
 	OnMismatch string
 	// Store is the store of the keys. It has no name if the keys live in Kafka; see
 	// [File.Mode].
@@ -36,12 +37,12 @@ type Pipeline struct {
 	Observe bool
 	// Order is key or partition.
 	Order string
-	// Parallel is the maximum number of concurrent batches.
+	// Parallel is the maximum number of concurrent batches or transactions.
 	Parallel int
-	// Batch limits one batch. InFlight limits all messages under way.
-	Batch, InFlight Limit
-	// Wait is how long a message waits for a key that another holder has.
-	Wait time.Duration
+	// Batch is the maximum number of messages in a batch.
+	Batch int64
+	// InFlight limits all messages under way.
+	InFlight Limit
 	// Parked is where messages are parked.
 	Parked Parked
 	// Lossy allows a store that drops new messages at a stated rate.
@@ -59,8 +60,6 @@ type Key struct {
 	Scope string
 	// OnMissing is fail, park, pass, hash or drop.
 	OnMissing string
-	// Fingerprint detects one key used for two different bodies.
-	Fingerprint bool
 	// Unstable allows a rule whose ids are not stable.
 	Unstable bool
 }
@@ -69,13 +68,11 @@ type Key struct {
 type Failure struct {
 	// Attempts is the maximum number of delivery attempts of a message.
 	Attempts int
-	Backoff  Backoff
+	// Backoff is the longest pause before the next attempt.
+	Backoff time.Duration
 	// Then is park, drop or stop.
 	Then string
 }
-
-// Backoff is the range of the pause before the next attempt.
-type Backoff struct{ From, To time.Duration }
 
 // Limit is a maximum number of messages and of their bytes.
 type Limit struct{ Max, Bytes int64 }
@@ -93,11 +90,8 @@ type Parked struct {
 // Transaction configures how a Kafka-to-Kafka pipeline commits outputs, keys and
 // offsets together.
 type Transaction struct {
-	// A transaction ends when Interval, MaxRecords or MaxBytes is reached.
-	Interval             time.Duration
-	MaxRecords, MaxBytes int64
-	// ID is the prefix of the transactional ids. Defaults to the group.
-	ID string
+	// A transaction ends after Interval, or earlier at the limits of InFlight.
+	Interval time.Duration
 	// Changelog is the topic that holds the keys. Defaults to the group followed by
 	// "-keys".
 	Changelog string
@@ -108,8 +102,6 @@ type Transaction struct {
 	// Grace is how much older than the newest message a message may be. It applies
 	// if Time is event.
 	Grace time.Duration
-	// Sessions is the number of concurrent transactions in a process.
-	Sessions int
 	// Standby keeps the keys of all partitions in every process.
 	Standby bool
 }

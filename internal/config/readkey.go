@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -13,14 +12,13 @@ import (
 
 func keyMapping(k *Key) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		{Name: "id", Doc: "Where a message has its id: a rule, or a list of which the first that is present counts.", Required: true,
+		{Name: "id", Doc: "Where a message has its id: a rule, or a list of rules. The first rule that finds an id counts.", Required: true,
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarRule}, {Element: &schema.Form{Either: ruleForms()}}, {Members: ruleMapping}}},
 			Read: func(v schema.Value) { k.Rule = readRule(v) }},
-		schema.TextField("scope", &k.Scope, "What the id is unique within.").Means("the pipeline's name"),
-		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: end the pipeline, put it aside, deliver it under a key made of its place, deliver it under a key made of its content, or give it up (it is lost).",
+		schema.TextField("scope", &k.Scope, "The scope in which the id is unique.").Means("the pipeline's name"),
+		schema.ChoiceField("on_missing", &k.OnMissing, "A message without an id: `fail` ends the pipeline, `park` parks the message, `pass` makes a key from its position, `hash` makes a key from its content, `drop` loses it.",
 			"fail", "park", "pass", "hash", "drop").Or("park"),
-		schema.TruthField("fingerprint", &k.Fingerprint, "Notice one key used for two different bodies.").Or("false"),
-		schema.TruthField("unstable", &k.Unstable, "A rule that tells deliveries apart instead of messages (`offset`, `timestamp`, `delivery-id`…) is meant.").Or("false"),
+		schema.TruthField("unstable", &k.Unstable, "Allow a rule that differs between deliveries of one message, such as `offset`, `timestamp` or `delivery-id`.").Or("false"),
 	}}
 }
 
@@ -35,9 +33,8 @@ func ruleMapping() schema.Mapping {
 		return schema.ListField(name, schema.Form{Scalar: schema.ScalarRule}, nil, doc)
 	}
 	return schema.KindsOf(
-		rules("all", "A composite: all of these, none of which may be missing."),
-		rules("hash", "The canonical content of these places in a JSON body; `[.]` is the whole."),
-		schema.Field{Name: "template", Doc: "A text with values in it, as in `order-{.order_id}-placed`.", Form: schema.Form{Scalar: schema.ScalarText}},
+		rules("all", "A composite of all these rules. None may be missing."),
+		schema.Field{Name: "template", Doc: "A text with values, as in `order-{.order_id}-placed`.", Form: schema.Form{Scalar: schema.ScalarText}},
 	)
 }
 
@@ -57,30 +54,15 @@ func oneRule(v schema.Value) (rule *key.Rule) {
 	switch v.Node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 	case *ast.SequenceNode:
-		v.Wrong("a list in a list: write { all: […] } for a composite")
+		v.Wrong("a list cannot contain a list: write { all: […] } for a composite")
 		return nil
 	default:
-		return textRule(v, "", "", key.ParseRuleForced)
+		return textRule(v, key.ParseRuleForced)
 	}
 	m := ruleMapping()
 	readers := map[string]func(v schema.Value){
-		"all": func(v schema.Value) { rule = combined(readRules(v, oneRule), key.All) },
-		"hash": func(v schema.Value) {
-			var paths []string
-			v.List(func(element schema.Value) {
-				if path := textRule(element, "hash(", ")", key.ParseRule); path != nil {
-					paths = append(paths, strings.TrimSuffix(strings.TrimPrefix(path.String(), "hash("), ")"))
-				}
-			})
-			if len(paths) == 0 {
-				return // already reported
-			}
-			var err error
-			if rule, err = key.ParseRule("hash(" + strings.Join(paths, ",") + ")"); err != nil {
-				v.Wrong("%v", err)
-			}
-		},
-		"template": func(v schema.Value) { rule = textRule(v, "", "", key.Template) },
+		"all":      func(v schema.Value) { rule = combined(readRules(v, oneRule), key.All) },
+		"template": func(v schema.Value) { rule = textRule(v, key.Template) },
 	}
 	for i := range m.Fields {
 		m.Fields[i].Read = readers[m.Fields[i].Name]
@@ -115,10 +97,10 @@ func combined(rules []*key.Rule, combine func(...*key.Rule) (*key.Rule, error)) 
 	return rule
 }
 
-// textRule reads a rule of one text, with a prefix and a suffix.
-func textRule(v schema.Value, before, after string, parse func(string) (*key.Rule, error)) (rule *key.Rule) {
+// textRule reads a rule of one text.
+func textRule(v schema.Value, parse func(string) (*key.Rule, error)) (rule *key.Rule) {
 	schema.Quantity(v, &rule, "a rule", func(text string) (*key.Rule, error) {
-		rule, err := parse(before + text + after)
+		rule, err := parse(text)
 		if err != nil {
 			return nil, RuleProblem(err)
 		}

@@ -22,26 +22,32 @@ func kindsMapping[T Kind](target *T, kinds []func() T) schema.Mapping {
 	return schema.KindsOf(fields...)
 }
 
-// readStores reads the section "stores".
-func (k *Kinds) readStores(v schema.Value) []*Store {
-	var list []*Store
+// readNamed reads a section whose members have names. what is the word for a
+// member.
+func readNamed(v schema.Value, what string, read func(name string, at schema.Place, member schema.Value)) {
 	before := len(v.Problems)
 	entries, ok := v.Entries()
 	if ok && len(entries) == 0 && len(v.Problems) == before {
-		v.Wrong("it names no store")
+		v.Wrong("it is empty: write at least one %s", what)
 	}
 	for _, e := range entries {
-		path := schema.Within(v.Path, e.Name)
 		if !schema.IsName(e.Name) {
-			v.WrongAt(e.At, "%s: this is no name for a store: write letters, digits, - and _, at most 64", v.Path)
+			v.WrongAt(e.At, "%s: this is not a %s name: write letters, digits, - and _, at most 64", v.Path, what)
 			continue
 		}
 		at := e.At
 		at.File = v.Name
-		s := &Store{Name: e.Name, At: at, Spec: invalidStore{}}
-		v.Value(e.Value, path).Kind(kindsMapping(&s.Spec, k.Stores), "store", "{ embedded: { path: ./keys } }")
-		list = append(list, s)
+		read(e.Name, at, v.Value(e.Value, schema.Within(v.Path, e.Name)))
 	}
+}
+
+// readStores reads the section "stores".
+func (k *Kinds) readStores(v schema.Value) (list []*Store) {
+	readNamed(v, "store", func(name string, at schema.Place, member schema.Value) {
+		s := &Store{Name: name, At: at, Spec: invalidStore{}}
+		member.Kind(kindsMapping(&s.Spec, k.Stores), "store", "{ embedded: { path: ./keys } }")
+		list = append(list, s)
+	})
 	return list
 }
 
@@ -74,10 +80,5 @@ func (invalidStore) Open(context.Context, *StoreEnv) (semel.Store, error) {
 
 // KeepIDsField keeps the readable ids of keys in a store.
 func KeepIDsField(target *bool) schema.Field {
-	return schema.TruthField("keep_ids", target, "Keep scope and id of each key readable, beside its digest.").Means("false")
-}
-
-// MaxResultField limits the size of results that a store keeps.
-func MaxResultField(target *int64) schema.Field {
-	return schema.SizeField("max_result", target, "The longest result that is kept for duplicates.")
+	return schema.TruthField("keep_ids", target, "Keep the scope and id of each key readable, in addition to its digest.").Means("false")
 }

@@ -1,36 +1,21 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
 )
 
 // readPipelines reads the section "pipelines".
-func (k *Kinds) readPipelines(v schema.Value) []*Pipeline {
-	var list []*Pipeline
-	before := len(v.Problems)
-	entries, ok := v.Entries()
-	if ok && len(entries) == 0 && len(v.Problems) == before {
-		v.Wrong("it names no pipeline")
-	}
-	for _, e := range entries {
-		if !schema.IsName(e.Name) {
-			v.WrongAt(e.At, "%s: this is no name for a pipeline: write letters, digits, - and _, at most 64", v.Path)
-			continue
-		}
-		at := e.At
-		at.File = v.Name
-		p := &Pipeline{Name: e.Name, At: at, Source: invalidSource{}, Sink: invalidSink{}}
-		v.Value(e.Value, schema.Within(v.Path, e.Name)).Mapping(k.pipelineMapping(p))
-		if p.Key.Scope == "" {
-			p.Key.Scope = p.Name
-		}
-		if p.Order == "" {
-			p.Order = defaultOrder(p)
-		}
+func (k *Kinds) readPipelines(v schema.Value) (list []*Pipeline) {
+	readNamed(v, "pipeline", func(name string, at schema.Place, member schema.Value) {
+		p := &Pipeline{Name: name, At: at, Source: invalidSource{}, Sink: invalidSink{}}
+		member.Mapping(k.pipelineMapping(p))
+		p.Key.Scope = cmp.Or(p.Key.Scope, p.Name)
+		p.Order = cmp.Or(p.Order, defaultOrder(p))
 		list = append(list, p)
-	}
+	})
 	return list
 }
 
@@ -46,27 +31,31 @@ func defaultOrder(p *Pipeline) string {
 func (k *Kinds) pipelineMapping(p *Pipeline) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from: one kind.").Need(),
-			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "What makes two deliveries the same.").Need(),
-			schema.WindowField("window", &p.Window, "How long a key is remembered, from completion. It should be longer than a message can come again: what the broker keeps, redelivers or redrives.").Or("7d"),
-			schema.DurationField("lease", &p.Lease, "How long a claim lasts without being extended, which happens every third of it: after a crash a message waits that long, unless the store is of the process itself.").Or("30s"),
-			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: try again, with the same key and a higher token, or hold the key as *unknown* until somebody resolves it.",
+			oneKindField("source", func() schema.Mapping { return kindsMapping(&p.Source, k.Sources) }, "source", "{ file: { paths: [in.jsonl] } }", "Where messages come from. It has one kind.").Need(),
+			schema.PartField("key", func() schema.Mapping { return keyMapping(&p.Key) }, "How Semel finds the key of a message. Two deliveries with the same key are the same message.").Need(),
+			schema.WindowField("window", &p.Window, "How long a key is remembered after its completion. Choose a time that is longer than messages can be delivered again, redriven, or read again from the broker.").Or("7d"),
+			schema.DurationField("lease", &p.Lease, "How long a claim lasts. Semel extends it after every third of that time. After a crash a message waits that long, unless the store belongs to the process itself.").Or("30s"),
+			schema.ChoiceField("on_lease_expired", &p.OnLeaseExpired, "After a crash between effect and completion: `retry` processes the message again, with the same key and a higher token. `hold` keeps the key as *unknown* until an operator resolves it.",
 				"retry", "hold").Or("retry"),
-			schema.ChoiceField("on_late", &p.OnLate, "A message whose own time is longer ago than the window, and of whose key nothing is known. From Kafka to Kafka in a transaction it is with `time: event` a record that is behind the newest of its partition by more than `grace`, and otherwise none.", "run", "park", "drop").Or("run"),
-			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A key that was used with another body. It needs `fingerprint: true`.", "park", "drop", "stop").Or("park"),
-			schema.StoreField("store", &p.Store, "Store of the keys. From Kafka to Kafka it may be left out: keys, outputs and offsets are then one transaction."),
-			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go to: one kind.").Need(),
-			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What follows a delivery that failed.").Always(),
-			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: stand still, or deliver without a decision.", "stop", "pass").Or("stop"),
-			schema.TruthField("observe", &p.Observe, "Decide and count, and deliver whatever the decision is: to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` have no effect then; what has no key, or cannot be delivered, is treated as `on_missing` and `on_failure` say.").Or("false"),
-			schema.ChoiceField("order", &p.Order, "What is delivered in order: messages of one record key (or key), or all of a partition (of Kafka, or a file).", "key", "partition").Means("key; partition from files to a file or stdout"),
-			schema.NumberField("parallel", &p.Parallel, 1, 10_000, "How many batches are under way at once.").Means("what the sink wants"),
-			limitField("batch", &p.Batch, "Bounds of what is decided and delivered together.", "what the sink wants: to Kafka 2,000, otherwise 500", "`in_flight.bytes` divided by `parallel`, and never more"),
-			limitField("in_flight", &p.InFlight, "Bounds of all that is read and not settled; reading waits at them.", "10,000", "64MiB"),
-			schema.DurationField("wait", &p.Wait, "How long a message waits for a key that another holds, before it goes back to a source that can take it back. With files and Kafka it waits on, and the log says so.").Or("5s"),
-			schema.PartField("parked", func() schema.Mapping { return parkedMapping(&p.Parked) }, "Where messages are put aside, one of these.").Means("{ path: ./semel-parked }; from Kafka to Kafka in a transaction the first topic's name with `-parked` behind it"),
-			schema.TruthField("lossy", &p.Lossy, "Allow a store of the kind `filter`, which drops new messages at its rate.").Or("false"),
-			schema.PartField("transaction", func() schema.Mapping { return transactionMapping(&p.Transaction) }, "How a pipeline from Kafka to Kafka without a store commits.").Always(),
+			schema.ChoiceField("on_late", &p.OnLate, "A late message: its own time is longer ago than the window, and its key is not known. In a Kafka transaction only `time: event` has late messages: those that are older than the newest of their partition by more than `grace`.", "run", "park", "drop").Or("run"),
+			schema.ChoiceField("on_mismatch", &p.OnMismatch, "A message whose key was used with another body. `ignore` does not compare bodies.", "ignore", "park", "drop", "stop").Or("ignore"),
+			schema.StoreField("store", &p.Store, "Store of the keys. Without it, a pipeline from Kafka to Kafka commits keys, outputs and offsets in one transaction."),
+			oneKindField("sink", func() schema.Mapping { return kindsMapping(&p.Sink, k.Sinks) }, "sink", "{ stdout: {} }", "Where messages go. It has one kind.").Need(),
+			schema.PartField("on_failure", func() schema.Mapping { return failureMapping(&p.OnFailure) }, "What happens after a failed delivery.").Always(),
+			schema.ChoiceField("on_store_error", &p.OnStoreError, "While the store does not answer: `stop` waits for it, `pass` delivers without a decision.", "stop", "pass").Or("stop"),
+			schema.TruthField("observe", &p.Observe, "Decide and count, but deliver every message, to see what would be dropped. `on_late`, `on_mismatch` and `on_store_error` then have no effect. `on_missing` and `on_failure` apply as usual.").Or("false"),
+			schema.ChoiceField("order", &p.Order, "Which messages keep their order: those with the same record key (or key), or all messages of a partition (of Kafka, or a file).", "key", "partition").Means("key; partition from files to a file or stdout"),
+			schema.NumberField("parallel", &p.Parallel, 1, 10_000, "How many batches are processed concurrently. In a Kafka transaction: how many transactions are open in a process, each for a share of the partitions.").Means("what the sink wants; 2 in a Kafka transaction"),
+			schema.CountField("batch", &p.Batch, "The maximum number of messages that are decided and delivered together.").Means("what the sink wants: 2,000 for Kafka, otherwise 500"),
+			schema.PartField("in_flight", func() schema.Mapping {
+				return schema.Mapping{Fields: []schema.Field{
+					schema.CountField("max", &p.InFlight.Max, "Messages.").Means("10,000; 100,000 in a Kafka transaction"),
+					schema.SizeField("bytes", &p.InFlight.Bytes, "Their bytes in memory. A larger message goes alone.").Means("64MiB"),
+				}}
+			}, "Limits for all messages that are read and not yet settled. Reading waits at these limits. In a Kafka transaction they end the transaction."),
+			schema.PartField("parked", func() schema.Mapping { return parkedMapping(&p.Parked) }, "Where messages are parked. Set one of these.").Means("{ path: ./semel-parked }; in a Kafka transaction the topic `FIRST-TOPIC-parked`"),
+			schema.TruthField("lossy", &p.Lossy, "Allow a `filter` store, which drops new messages at its rate.").Or("false"),
+			schema.PartField("transaction", func() schema.Mapping { return transactionMapping(&p.Transaction) }, "How a pipeline from Kafka to Kafka commits without a store.").Always(),
 		},
 		Check: func(v schema.Value, there schema.Members) { checkPipelineFields(p, v, there) },
 	}
@@ -77,33 +66,12 @@ func oneKindField(name string, kinds func() schema.Mapping, what, example, doc s
 	return schema.Field{Name: name, Doc: doc, Form: schema.Form{Members: kinds}, Read: func(v schema.Value) { v.Kind(kinds(), what, example) }}
 }
 
-func limitField(name string, l *Limit, doc, most, bytes string) schema.Field {
-	return schema.PartField(name, func() schema.Mapping {
-		return schema.Mapping{Fields: []schema.Field{
-			schema.CountField("max", &l.Max, "Messages.").Means(most),
-			schema.SizeField("bytes", &l.Bytes, "Their bytes, as they are in memory. A message that is larger goes alone.").Means(bytes),
-		}}
-	}, doc)
-}
-
 func failureMapping(f *Failure) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			schema.NumberField("attempts", &f.Attempts, 1, 1_000_000, "How often a message is delivered before it is given up. A permanent error gives it up at once; a sink that cannot be reached costs no attempt.").Or("8"),
-			schema.PartField("backoff", func() schema.Mapping {
-				return schema.Mapping{
-					Fields: []schema.Field{
-						schema.DurationField("from", &f.Backoff.From, "Pause after the first failure. It doubles with each.").Or("200ms"),
-						schema.DurationField("to", &f.Backoff.To, "Longest pause.").Or("30s"),
-					},
-					Check: func(v schema.Value, there schema.Members) {
-						if f.Backoff.From > f.Backoff.To {
-							v.Wrong("from is longer than to")
-						}
-					},
-				}
-			}, "The pause before the next attempt, of which a random share up to a half is left out.").Always(),
-			schema.ChoiceField("then", &f.Then, "What follows the last attempt: put the message aside, give it up (it is lost), or end the pipeline.", "park", "drop", "stop").Or("park"),
+			schema.NumberField("attempts", &f.Attempts, 1, 1_000_000, "How many times a message is delivered before Semel gives up. After a permanent error it gives up immediately. A sink that cannot be reached costs no attempt.").Or("8"),
+			schema.DurationField("backoff", &f.Backoff, "The longest pause before the next attempt. The first pause is 200ms. Each is twice as long as the one before, less a random part of up to a half.").Or("30s"),
+			schema.ChoiceField("then", &f.Then, "What happens after the last attempt: `park` parks the message, `drop` loses it, `stop` ends the pipeline.", "park", "drop", "stop").Or("park"),
 		},
 	}
 }
@@ -112,8 +80,8 @@ func parkedMapping(p *Parked) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
 			schema.PathField("path", &p.Path, "Directory."),
-			schema.StoreField("store", &p.Store, "Store of the kind `postgres`, in whose database they are."),
-			schema.TextField("topic", &p.Topic, "Topic of the Kafka that is source or sink."),
+			schema.StoreField("store", &p.Store, "Store of the kind `postgres`, for a table in its database."),
+			schema.TextField("topic", &p.Topic, "Kafka topic of the source's or the sink's cluster."),
 		},
 		OneOf: [][]string{{"path", "store", "topic"}},
 	}
@@ -123,26 +91,25 @@ func parkedMapping(p *Parked) schema.Mapping {
 // transaction after ten seconds of silence, and two intervals must fit into that.
 const longestInterval = 5 * time.Second
 
+// maxTransactions is the maximum number of concurrent transactions of a process.
+const maxTransactions = 64
+
 func transactionMapping(t *Transaction) schema.Mapping {
 	return schema.Mapping{
 		Fields: []schema.Field{
-			schema.DurationField("interval", &t.Interval, "How long a transaction is open: what readers wait for. It must be below 5s.").Or("100ms"),
-			schema.CountField("max_records", &t.MaxRecords, "Records that end it earlier.").Means("100,000"),
-			schema.SizeField("max_bytes", &t.MaxBytes, "Bytes that end it earlier.").Means("64MiB"),
-			schema.TextField("id", &t.ID, "What transactional ids begin with. A slash, the name of the member (`instance`), a dash and a number come behind it, so ACLs for them need a prefix.").Means("the group"),
-			schema.TextField("changelog", &t.Changelog, "Topic that holds the keys. With several `topics` and no `repartition` each has one, with a dash and its name behind this one.").Means("the group with `-keys` behind it"),
+			schema.DurationField("interval", &t.Interval, "How long a transaction is open, and so how long readers wait. It must be below 5s.").Or("100ms"),
+			schema.TextField("changelog", &t.Changelog, "Topic that holds the keys. With several `topics` and no `repartition`, each topic has one of its own: `CHANGELOG-TOPIC`.").Means("`GROUP-keys`"),
 			schema.PathField("state", &t.State, "Directory of the local copy of the keys.").Or("semel-state"),
-			schema.ChoiceField("time", &t.Time, "By which time keys expire: the clock's, or the records' own.", "processing", "event").Or("processing"),
-			schema.PauseField("grace", &t.Grace, "With `time: event`, how much older than the newest record of its partition a record may be before it is late.").Or("0s"),
-			schema.NumberField("sessions", &t.Sessions, 1, 64, "How many transactions are open at once in a process, each for a share of the partitions.").Means("2"),
-			schema.TruthField("standby", &t.Standby, "Keep the keys of all partitions in this process, so that one which comes to it is at work at once. Every instance then needs memory and disk for all keys.").Or("false"),
+			schema.ChoiceField("time", &t.Time, "Which time expires keys: the clock (`processing`) or the time of the records (`event`).", "processing", "event").Or("processing"),
+			schema.PauseField("grace", &t.Grace, "With `time: event`: how much older than the newest record of its partition a record may be. An older record is late.").Or("0s"),
+			schema.TruthField("standby", &t.Standby, "Keep the keys of all partitions in this process, so that it can take over a partition without reading them first. Every instance then needs memory and disk for all keys.").Or("false"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if interval, ok := there["interval"]; ok && t.Interval >= longestInterval {
-				interval.Wrong("must be below %s: the broker ends a transaction of which it hears nothing for 10s, into which two intervals must fit", schema.Duration(longestInterval))
+				interval.Wrong("must be below %s: the broker aborts a transaction after 10s of silence, and two intervals must fit into that", schema.Duration(longestInterval))
 			}
 			if grace, ok := there["grace"]; ok && t.Grace > 0 && t.Time == "processing" {
-				grace.Wrong("it is for time: event: write that too, or leave it out")
+				grace.Wrong("it needs time: event: write that too, or leave it out")
 			}
 		},
 	}
@@ -151,27 +118,24 @@ func transactionMapping(t *Transaction) schema.Mapping {
 // checkPipelineFields reports conflicts between fields of one pipeline that do
 // not depend on the rest of the file.
 func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
-	if m, ok := there["on_mismatch"]; ok && !p.Key.Fingerprint {
-		m.Wrong("it means nothing without a fingerprint: write fingerprint: true under key, or leave it out")
-	}
-	if p.InFlight.Max > 0 && p.Batch.Max > p.InFlight.Max || p.InFlight.Bytes > 0 && p.Batch.Bytes > p.InFlight.Bytes {
-		there["batch"].Wrong("a batch is larger than all that may be in flight")
+	if p.InFlight.Max > 0 && p.Batch > p.InFlight.Max {
+		there["batch"].Wrong("a batch is larger than in_flight.max: write a smaller batch")
 	}
 	_, reads := p.Source.(Topics)
 	_, writes := p.Sink.(Topics)
 	if p.Parked.Topic != "" && !reads && !writes {
-		there["parked"].Wrong("topic: neither source nor sink is kafka: name a path or a store")
+		there["parked"].Wrong("neither source nor sink is kafka, so there is no topic: write a path or a store")
 	}
 	if p.Store.Name != "" {
 		if t, ok := there["transaction"]; ok {
-			t.Wrong("it is for Kafka to Kafka with the keys in Kafka: leave store out, or this")
+			t.Wrong("it is only for Kafka to Kafka without a store: leave out store, or transaction")
 		}
 		return
 	}
 	if there["store"].Node != nil || v.Node == nil || invalidKind(p) {
 		return
 	}
-	why := "name the store that remembers the keys"
+	why := "write store: NAME, the store of the keys"
 	source, transactional := p.Source.(TransactionalSource)
 	if transactional {
 		why = source.Joins(p.Sink)
@@ -180,11 +144,14 @@ func checkPipelineFields(p *Pipeline, v schema.Value, there schema.Members) {
 		v.Wrong("store is missing: %s", why)
 		return
 	}
+	if parallel, ok := there["parallel"]; ok && p.Parallel > maxTransactions {
+		parallel.Wrong("a process has at most %d open Kafka transactions: write %d or less", maxTransactions, maxTransactions)
+	}
 	if p.Observe {
-		there["observe"].Wrong("what a transaction of Kafka would drop cannot be observed: name a store to observe with")
+		there["observe"].Wrong("a Kafka transaction cannot observe: write a store while you observe")
 	}
 	if parked, ok := there["parked"]; ok && p.Parked.Topic == "" {
-		parked.Wrong("what is put aside is part of the transaction: name a topic")
+		parked.Wrong("a Kafka transaction parks messages in a topic: write parked: { topic: NAME }")
 	}
 }
 
@@ -214,13 +181,13 @@ func adminMapping(a *Admin) schema.Mapping {
 					_, token := there["token"]
 					switch {
 					case user != password:
-						v.Wrong("username and password belong together: name both")
+						v.Wrong("username and password belong together: write both")
 					case v.Node != nil && !user && !token:
-						v.Wrong("it is empty: name username and password, or token")
+						v.Wrong("it is empty: write username and password, or token")
 					}
 				},
 			}
-		}, "Who may use it. An address that others can reach needs it.").Means("nobody is asked"),
+		}, "Credentials of the server. They are required if other machines can reach the address.").Means("none"),
 		ServerTLSField(&a.TLS),
 	}}
 }
@@ -228,6 +195,6 @@ func adminMapping(a *Admin) schema.Mapping {
 func logMapping(l *Log) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
 		schema.ChoiceField("format", &l.Format, "`auto` is text on a terminal and JSON elsewhere.", "auto", "text", "json").Or("auto"),
-		schema.ChoiceField("level", &l.Level, "What is logged: this and what is worse.", "debug", "info", "warn", "error").Or("info"),
+		schema.ChoiceField("level", &l.Level, "The lowest level that is logged.", "debug", "info", "warn", "error").Or("info"),
 	}}
 }

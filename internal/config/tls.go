@@ -3,7 +3,6 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 
@@ -32,15 +31,15 @@ func TLSField(target **TLS) schema.Field {
 		*target = t
 		return schema.Mapping{
 			Fields: []schema.Field{
-				schema.PathField("ca", &t.CA, "Certificates of the authorities to trust.").Means("the system's"),
-				schema.PathField("certificate", &t.Certificate, "Certificate to show."),
-				schema.PathField("key", &t.Key, "Its key."),
-				schema.TextField("server_name", &t.ServerName, "Name that the server's certificate must have.").Means("the host's"),
-				schema.TruthField("insecure_skip_verify", &t.InsecureSkipVerify, "Believe any certificate: whoever stands between can read and answer.").Means("false"),
+				schema.PathField("ca", &t.CA, "File with the certificates of the trusted authorities.").Means("the system's"),
+				schema.PathField("certificate", &t.Certificate, "File with the client certificate."),
+				schema.PathField("key", &t.Key, "File with the key of the certificate."),
+				schema.TextField("server_name", &t.ServerName, "Name that must be in the server's certificate.").Means("the host's"),
+				schema.TruthField("insecure_skip_verify", &t.InsecureSkipVerify, "Accept any certificate. An attacker on the way can then read everything and answer for the server.").Means("false"),
 			},
 			Check: func(v schema.Value, there schema.Members) {
 				if (t.Certificate == "") != (t.Key == "") && there["certificate"].Node != nil != (there["key"].Node != nil) {
-					v.Wrong("certificate and key belong together: name both")
+					v.Wrong("certificate and key belong together: write both")
 				}
 			},
 		}
@@ -53,11 +52,11 @@ func ServerTLSField(target **ServerTLS) schema.Field {
 		t := &ServerTLS{}
 		*target = t
 		return schema.Mapping{Fields: []schema.Field{
-			schema.PathField("certificate", &t.Certificate, "Certificate of the server.").Need(),
-			schema.PathField("key", &t.Key, "Its key.").Need(),
-			schema.PathField("client_ca", &t.ClientCA, "Certificates of the authorities of which clients must show one.").Means("clients show none"),
+			schema.PathField("certificate", &t.Certificate, "File with the certificate of the server.").Need(),
+			schema.PathField("key", &t.Key, "File with the key of the certificate.").Need(),
+			schema.PathField("client_ca", &t.ClientCA, "File with the authorities that sign client certificates. Clients must then show one.").Means("no client certificates"),
 		}}
-	}, "TLS from clients.").Means("off").Titled("TLS of a server")
+	}, "TLS for clients.").Means("off").Titled("TLS of a server")
 }
 
 // Config reads the files that secure a listener. It returns nil if t is nil. The
@@ -73,7 +72,7 @@ func (t *ServerTLS) Config() (*tls.Config, error) {
 	c := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	if t.ClientCA != "" {
 		if c.ClientCAs, err = roots(t.ClientCA); err != nil {
-			return nil, fmt.Errorf("%w: %w", err, semel.ErrInvalidRequest)
+			return nil, err
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
@@ -81,7 +80,7 @@ func (t *ServerTLS) Config() (*tls.Config, error) {
 }
 
 // Config reads the files that secure connections to a server. It returns nil if t
-// is nil.
+// is nil. The error wraps semel.ErrInvalidRequest.
 func (t *TLS) Config() (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
@@ -96,7 +95,7 @@ func (t *TLS) Config() (*tls.Config, error) {
 	if t.Certificate != "" {
 		pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 		if err != nil {
-			return nil, fmt.Errorf("tls: %w", err)
+			return nil, fmt.Errorf("tls: %w: %w", err, semel.ErrInvalidRequest)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
@@ -106,11 +105,11 @@ func (t *TLS) Config() (*tls.Config, error) {
 func roots(name string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
+		return nil, fmt.Errorf("tls: %w: %w", err, semel.ErrInvalidRequest)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, errors.New("tls: " + name + " holds no certificate")
+		return nil, fmt.Errorf("tls: %s holds no certificate: %w", name, semel.ErrInvalidRequest)
 	}
 	return pool, nil
 }

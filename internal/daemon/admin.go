@@ -20,7 +20,7 @@ import (
 // Off is the admin address that disables the admin server.
 const Off = "off"
 
-// listenAdmin listens for the admin server. It returns nil if there is none.
+// listenAdmin listens for the admin server. It returns nil if the server is off.
 func (d *daemon) listenAdmin() (net.Listener, error) {
 	address := cmp.Or(d.opts.Admin, d.file.Admin.Listen, DefaultAdmin)
 	chosen := d.opts.Admin != "" || address != DefaultAdmin
@@ -28,7 +28,7 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 		return nil, nil
 	}
 	if d.file.Admin.Auth == nil && !d.opts.InsecureNoAuth && !isLoopback(address) {
-		return nil, fmt.Errorf("admin address %s can be reached from other machines and there is no auth: write admin.auth, listen on 127.0.0.1, or pass --insecure-no-auth: %w", address, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("admin address %s can be reached from other machines, and admin.auth is missing: write admin.auth, listen on 127.0.0.1, or pass --insecure-no-auth: %w", address, semel.ErrInvalidRequest)
 	}
 	secure, err := d.file.Admin.TLS.Config()
 	if err != nil {

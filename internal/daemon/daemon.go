@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -23,8 +22,8 @@ import (
 
 // Options are the options of Run. Log is required.
 type Options struct {
-	// Pipelines are the names of the pipelines to run. Defaults to all.
-	Pipelines []string
+	// Pipelines are the pipelines to run. Defaults to all.
+	Pipelines []*config.Pipeline
 	// Log receives the log records. Their secrets are already hidden.
 	Log *slog.Logger
 	// Admin is the address of the admin server; "off" disables it. Defaults to the
@@ -56,9 +55,9 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		return err
 	}
 	defer d.lines.Close()
-	specs, err := d.specs()
-	if err != nil {
-		return err
+	specs := opts.Pipelines
+	if specs == nil {
+		specs = f.Pipelines
 	}
 	admin, err := d.listenAdmin()
 	if err != nil {
@@ -142,22 +141,6 @@ func (s *state) ready(ctx context.Context) error {
 	return errors.New("opening")
 }
 
-// specs returns the pipelines to run.
-func (d *daemon) specs() ([]*config.Pipeline, error) {
-	if len(d.opts.Pipelines) == 0 {
-		return d.file.Pipelines, nil
-	}
-	var list []*config.Pipeline
-	for _, name := range d.opts.Pipelines {
-		p, ok := d.file.Pipeline(name)
-		if !ok {
-			return nil, fmt.Errorf("there is no pipeline %q: %w", name, semel.ErrInvalidRequest)
-		}
-		list = append(list, p)
-	}
-	return list, nil
-}
-
 // lint logs what weakens the promise of the pipelines to run, as semel lint does.
 // One example is a window shorter than the time in which messages can be
 // delivered again.
@@ -186,7 +169,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	}
 	s.set(func(s *state) { s.pipeline = p })
 	d.tend(ctx, spec.Store.Name)
-	defer d.metrics.Watch(spec.Name, wiring.UnderWay(p))()
+	defer d.metrics.Watch(spec.Name, p.UnderWay)()
 	defer d.look(own, spec.Name, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
@@ -236,7 +219,7 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 
 // open opens a pipeline. It retries as long as its servers do not answer. It
 // returns nil if ctx ends first.
-func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (config.Runnable, error) {
+func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (*wiring.Pipeline, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	for n := 1; ; n++ {
 		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
@@ -254,11 +237,9 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 		}
 		s.set(func(s *state) { s.waiting = err })
 		log.Warn("cannot start yet, trying again", "error", err)
-		timer := time.NewTimer(backoff.Pause(n))
 		select {
-		case <-timer.C:
+		case <-time.After(backoff.Pause(n)):
 		case <-ctx.Done():
-			timer.Stop()
 			return nil, nil
 		}
 	}

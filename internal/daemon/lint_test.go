@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
@@ -33,10 +34,14 @@ pipelines:
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // it ends as soon as it has started
 	lines := &shown{}
-	if err := Run(ctx, file, &Options{Pipelines: []string{"short"}, Log: slog.New(slog.NewJSONHandler(lines, nil)), Admin: "off"}); err != nil {
+	short, ok := file.Pipeline("short")
+	if !ok {
+		t.Fatal("no pipeline short")
+	}
+	if err := Run(ctx, file, &Options{Pipelines: []*config.Pipeline{short}, Log: slog.New(slog.NewJSONHandler(lines, nil)), Admin: "off"}); err != nil {
 		t.Fatal(err)
 	}
-	const want = `"level":"WARN","msg":"lint","field":"pipelines.short.window","found":"30s","cost":"hardly any redelivery comes within it","remedy":"`
+	const want = `"level":"WARN","msg":"lint","field":"pipelines.short.window","found":"30s","cost":"almost every redelivery comes after it","remedy":"`
 	log := lines.String()
 	if strings.Count(log, want) != 1 || strings.Contains(log, "pipelines.another") {
 		t.Errorf("%s", log)

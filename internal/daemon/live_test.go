@@ -98,7 +98,7 @@ pipelines:
     window: 1d
     store: stack
     sink: { webhook: { url: %[2]q, allow_private: true } }
-    on_failure: { attempts: 2, backoff: { from: 1ms, to: 2ms } }
+    on_failure: { attempts: 2, backoff: 2ms }
     parked: { path: %[1]s/parked }
   lines:
     source: { file: { paths: [%[1]s/lines.jsonl], follow: true } }

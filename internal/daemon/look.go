@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -25,23 +24,23 @@ const (
 // messages. For a filter that decides alone, it also shows the rate at which new
 // messages are dropped. It runs until stop is called. Values that the pipeline
 // does not know are not shown.
-func (d *daemon) look(ctx context.Context, name string, p config.Runnable, log *slog.Logger) (stop func()) {
+func (d *daemon) look(ctx context.Context, name string, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	asks := []*asking{
-		{what: "how far the source is behind is not known", ask: func(ctx context.Context) error {
-			lags, err := wiring.Lag(ctx, p)
+		{what: "the lag of the source is not known", ask: func(ctx context.Context) error {
+			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
 			return err
 		}},
-		{what: "what is parked cannot be counted", ask: func(ctx context.Context) error {
-			n, err := wiring.Waiting(ctx, p)
+		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
+			n, err := p.Waiting(ctx)
 			if err == nil {
 				d.metrics.Waiting(name, n)
 			}
 			return err
 		}},
 	}
-	if ratio := wiring.Loss(p); ratio != nil {
+	if ratio := p.Loss(); ratio != nil {
 		asks = append(asks, &asking{ask: func(context.Context) error {
 			d.metrics.Loss(name, ratio())
 			return nil
@@ -69,11 +68,9 @@ func (a *asking) now(ctx context.Context, log *slog.Logger) {
 	failed := false
 	var took time.Duration
 	for every := lookFirst; ; every = min(2*every, lookEvery) {
-		timer := time.NewTimer(max(every, 20*took))
 		select {
-		case <-timer.C:
+		case <-time.After(max(every, 20*took)):
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 		began := time.Now()

@@ -61,10 +61,10 @@ func (d *daemon) tend(ctx context.Context, name string) {
 		if err != nil {
 			return
 		}
-		if counter, ok := semel.Ability[semel.Counter](store); ok {
+		if counter, ok := semel.As[semel.Inspector](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, counter) })
 		}
-		if stack, ok := semel.Ability[layered](store); ok {
+		if stack, ok := semel.As[*tiered.Store](store); ok {
 			d.tending.Go(func() { d.showFilters(ctx, name, stack) })
 		}
 		if maintain := wiring.Maintain(d.file, name, store); maintain != nil {
@@ -90,12 +90,9 @@ func (d *daemon) showLayers(name string) {
 	d.metrics.Passed(name, 0)
 }
 
-// layered is a stack of stores.
-type layered interface{ Status() tiered.Status }
-
 // showFilters updates the metrics of a stack's filters periodically until ctx
 // ends.
-func (d *daemon) showFilters(ctx context.Context, name string, stack layered) {
+func (d *daemon) showFilters(ctx context.Context, name string, stack *tiered.Store) {
 	told := map[string]int64{} // false positives counted so far
 	a := &asking{ask: func(context.Context) error {
 		for _, l := range stack.Status().Layers {
@@ -127,7 +124,7 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 }
 
 // measure updates the metrics of a store's contents periodically.
-func (d *daemon) measure(ctx context.Context, name string, counter semel.Counter) {
+func (d *daemon) measure(ctx context.Context, name string, counter semel.Inspector) {
 	for failed := false; ; {
 		began := time.Now()
 		limited, cancel := context.WithTimeout(ctx, measureFor)
@@ -143,11 +140,9 @@ func (d *daemon) measure(ctx context.Context, name string, counter semel.Counter
 		}
 		failed = err != nil
 		pause := max(measureEvery, 100*time.Since(began))
-		timer := time.NewTimer(pause - pause/10 + rand.N(pause/5))
 		select {
-		case <-timer.C:
+		case <-time.After(pause - pause/10 + rand.N(pause/5)):
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 	}

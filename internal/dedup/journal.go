@@ -97,7 +97,7 @@ func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.De
 			return j.explain(err)
 		}
 		for _, d := range out[from:to] {
-			if d == semel.InFlight || d == semel.InDoubt {
+			if d == semel.InFlight || d == semel.OutcomeUnknown {
 				return errUndecided
 			}
 		}

@@ -48,11 +48,8 @@ func newMemory(window time.Duration, prints bool) (keySet, error) {
 }
 
 func makeMemory[V table.Value](window time.Duration) (*memory[V], error) {
-	t, err := table.New[V](&table.Options{SingleOwner: true})
-	if err != nil {
-		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
-	}
-	m := &memory[V]{table: t, window: window, clock: clock.New(nil, time.Time{})}
+	m := &memory[V]{table: table.New[V](0), window: window, clock: clock.New(nil, time.Time{})}
+	var err error
 	if m.scale, err = table.NewScale(m.clock.Nanos(), window); err != nil {
 		return nil, fmt.Errorf("dedup: keys in memory: %w", err)
 	}
@@ -70,9 +67,7 @@ func (m *memory[V]) decide(digests []semel.Digest, prints []uint64, out []semel.
 		}
 	}
 	now := m.clock.Nanos()
-	if _, err := m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes); err != nil {
-		return fmt.Errorf("dedup: keys in memory: %w", err)
-	}
+	m.table.AddBatch(digests, values, m.scale.Tick(now), m.scale.Expiry(now, m.window), m.outcomes)
 	for i, outcome := range m.outcomes {
 		switch {
 		case outcome == table.Added:

@@ -22,8 +22,8 @@ func (e *explainer) crashes() []Crash {
 		add("at the commit, its answer lost", "the key is asked for on another connection: its row tells whether the commit happened")
 		add("after the commit, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Checkpointed:
-		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint, and what came after it is read again: "+e.source.Again+" and is fresh")
-		add("at the checkpoint", "key, line and position are one record: all of it is there, or none")
+		add("before the checkpoint", "on the next start the output is cut to the length of the last checkpoint: "+e.source.Again+" and is fresh")
+		add("at the checkpoint", "key, line and position are one record, which is complete or absent")
 		add("after the checkpoint, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
 	case config.Lossy:
 		if e.observes(add) {
@@ -70,14 +70,14 @@ func (e *explainer) twoPhase(add func(at, then string)) {
 	add("before the claim", e.source.Again+"; nothing has happened")
 	switch {
 	case p.OnLeaseExpired == "hold":
-		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until somebody resolves it: semel keys resolve --as done or absent"
+		const held = "the key becomes unknown when its lease ends, and the message is parked; nothing runs until an operator resolves it: semel keys resolve --as done or absent"
 		add("after the claim, before the effect", "after at most "+lease+" "+held)
 		add("after the effect, before the completion", "the same, and no second effect by itself: after at most "+lease+" "+held)
 	case e.decider.ClaimsEnd:
-		add("after the claim, before the effect", e.source.Again+"; its claim ended with the process, so that it is claimed anew at once, as attempt 1 with a higher token")
+		add("after the claim, before the effect", e.source.Again+"; its claim ended with the process, so it is claimed again immediately, as attempt 1 with a higher token")
 		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 1 and a higher token")
 	default:
-		add("after the claim, before the effect", e.source.Again+", and waits until the lease ends, at most "+lease+"; then it is claimed anew, as attempt 2 with a higher token")
+		add("after the claim, before the effect", e.source.Again+", and waits until the lease ends, at most "+lease+"; then it is claimed again, as attempt 2 with a higher token")
 		add("after the effect, before the completion", "the same, and the effect repeats: with the same key, attempt 2 and a higher token")
 	}
 	add("after the completion, before the acknowledgement", e.source.Again+"; it is a duplicate, and is acknowledged without effect")
@@ -91,11 +91,11 @@ func (e *explainer) inKafka(add func(at, then string)) {
 	}
 	add("before the transaction", e.source.Again+"; nothing has happened")
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
-	add("at the commit, its answer lost", "the state is built anew from what the broker has committed: outputs, keys and offsets are there together, or not at all")
-	add("after the commit, before the local copy of the keys has it", "the copy is brought up from the "+changelogs(e.pipeline)+" before anything is decided")
+	add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
+	add("after the commit, before the local copy of the keys has it", "the copy is completed from the "+changelogs(e.pipeline)+" before the next decision")
 	reads := "the other reads the keys up to its end before it decides"
 	if e.pipeline.Transaction.Standby {
-		reads = "the other has a copy of the keys, and reads what is missing up to its end before it decides"
+		reads = "the other has a copy of the keys, and reads the missing ones before it decides"
 	}
 	add("partitions move to another instance", "the open transaction aborts; "+reads)
 	e.parked(add)
@@ -109,21 +109,21 @@ func (e *explainer) failures(add func(at, then string)) {
 		case p.Observe || p.OnStoreError == "pass":
 			add("the store does not answer", "messages are delivered without a decision: a repeat has its effect again")
 		default:
-			add("the store does not answer", "the pipeline stands still; nothing is dropped and nothing is acknowledged")
+			add("the store does not answer", "the pipeline waits; nothing is dropped and nothing is acknowledged")
 		}
 		if e.sink.Answer > 0 {
 			then := "the request is sent again, with the same key and a higher attempt"
 			if p.OnLeaseExpired == "hold" {
-				then = "the key becomes unknown, and the message is parked until somebody resolves it"
+				then = "the key becomes unknown, and the message is parked until an operator resolves it"
 			}
 			add("the target does not answer within "+schema.Duration(e.sink.Answer), "the outcome is unknown: "+then)
 		}
 	}
-	add("the sink cannot be reached", "the pipeline stands still, and no attempt counts")
+	add("the sink cannot be reached", "the pipeline waits, and no attempt counts")
 	e.held(add)
 	e.parked(add)
 	if e.store.Layers != nil && e.mode == config.TwoPhase {
-		add("an upper layer of "+p.Store.Name+" fails", "the stack goes on without it: slower, with the same answers")
+		add("an upper layer of "+p.Store.Name+" fails", "the stack works without it: slower, with the same answers")
 	}
 }
 
@@ -134,12 +134,12 @@ func (e *explainer) held(add func(at, then string)) {
 		return
 	}
 	const at = "another delivery holds the key, and does not end"
-	wait, behind := schema.Duration(p.Wait), e.source.Behind
+	wait, behind := schema.Duration(config.HeldWait), e.source.Behind
 	if e.source.TakesBack != "" {
 		add(at, fmt.Sprintf(e.source.TakesBack, wait))
 		return
 	}
-	add(at, "the message waits until the key is done or free, without end: it is not put aside, for its effect may be happening. Other keys go on, but "+behind+
+	add(at, "the message waits until the key is done or free, without a limit. It is not parked, because its effect may be happening. Other keys continue, but "+behind+
 		". After "+wait+" the log names the key and its holder, and dedup_messages_retried_total counts it, reason in flight elsewhere")
 }
 
@@ -156,10 +156,10 @@ func (e *explainer) parked(add func(at, then string)) {
 	const at = "a message cannot be processed"
 	switch p.OnFailure.Then {
 	case "drop":
-		add(at, "it is given up after its last attempt, and lost")
+		add(at, "it is dropped after its last attempt, and lost")
 	case "stop":
 		add(at, "the pipeline ends at it after its last attempt; it is not acknowledged")
 	default:
-		add(at, "it is put aside "+where+", with its reason, before it is acknowledged; other keys go on")
+		add(at, "it is parked "+where+", with its reason, before it is acknowledged; other keys continue")
 	}
 }

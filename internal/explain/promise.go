@@ -147,7 +147,7 @@ func (e *explainer) gap() []string {
 	case e.pipeline.Observe:
 		return nil // every repeat has a second effect; a lint finding says so
 	case e.mode == config.Lossy:
-		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, for a filter keeps no claims"}
+		list := []string{"the process dies after the effect, before the filter has the key: the effect repeats", "another process is given the same key at the same time: both deliver it, because a filter keeps no claims"}
 		return append(list, e.decider.Gaps...)
 	case e.mode != config.TwoPhase || e.pipeline.OnLeaseExpired == "hold":
 		return nil
@@ -170,9 +170,9 @@ func (e *explainer) grows() string {
 // forgets says how long the store remembers the attempt count of a key.
 func (e *explainer) forgets() string {
 	if e.decider.ClaimsEnd {
-		return "claims end with the process: a repeat after its crash is attempt 1 again, and only its token tells it from the first"
+		return "claims end with the process: a repeat after its crash is attempt 1 again, and only its token differs"
 	}
-	return "how often a key was tried is remembered for an hour after its lease ended: a repeat that comes later may be attempt 1 again, and only its token tells it from the first"
+	return "the attempt count of a key is remembered for an hour after its lease ended: a later repeat may be attempt 1 again, and only its token differs"
 }
 
 // exceptions are limits that no setting of the pipeline removes.
@@ -190,23 +190,23 @@ func (e *explainer) exceptions() []string {
 	case config.SourceIsSink:
 		list = []string{"it holds for readers of the output with isolation read_committed", "with brokers without transaction.version 2 (before Kafka 4.0) a commit that is delayed on its way may end a later transaction", "effects outside of Kafka"}
 		if t := &e.pipeline.Transaction; t.Time == "event" && e.pipeline.OnLate == "run" {
-			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered all the same (on_late: run): a late copy may be delivered again, where it is behind by more than window and grace, so that its key was forgotten")
+			list = append(list, "a record that is behind the newest of its partition by more than the grace of "+schema.Duration(t.Grace)+" is late, and is delivered (on_late: run): a late copy may be delivered again if it is behind by more than window and grace, because its key was forgotten")
 		}
 		if e.source.Repartition != "" {
-			list = append(list, "records keep their order by key, not by record key: the stage puts those of one record key with several keys into several partitions")
+			list = append(list, "records keep their order by key, not by record key: records of one record key with several keys go to several partitions")
 		} else if e.pipeline.Key.Rule.String() != "record-key" {
-			list = append(list, "copies of a key in several partitions never meet: the start looks for such in a sample; a repartition stage, repartition: {} of the source, has them meet")
+			list = append(list, "copies of a key in several partitions are not compared: the start checks a sample for them; a repartition stage, repartition: true of the source, brings them together")
 		}
 	case config.Lossy:
 		if e.pipeline.Observe {
 			break
 		}
-		list = []string{"which messages are dropped nobody can tell: a filter does not know what it mistakes, and the metrics count a loss as a duplicate", "the filter remembers a key for up to half of its window longer than that: what comes then is dropped too"}
+		list = []string{"the dropped messages cannot be listed: a filter does not know its errors, and the metrics count a loss as a duplicate", "the filter remembers a key for up to half of its window longer than that, and drops messages in that time too"}
 	case config.TwoPhase:
 		switch {
 		case e.pipeline.Observe:
 		case e.pipeline.OnLeaseExpired == "hold":
-			list = append(list, "a key whose outcome is unknown has no effect and no second one until somebody resolves it: semel keys resolve")
+			list = append(list, "a key whose outcome is unknown has no effect and no second one until an operator resolves it: semel keys resolve")
 		default:
 			list = append(list, e.forgets())
 		}

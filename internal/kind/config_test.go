@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,39 +50,38 @@ func TestEveryKindOfStoreIsRead(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
 stores:
-  mem:   { memory: { max_keys: 1e6, keep_ids: true, max_result: 64KiB } }
+  mem:   { memory: { max_keys: 1e6 } }
   plain:
     memory:
-  files: { embedded: { path: ./semel-data, fsync: interval, fsync_interval: 50ms } }
+  files: { embedded: { path: ./semel-data, fsync: interval } }
   cache:
     redis:
       url: redis://app:pa%2Fss@localhost:6379/3
-      connect_timeout: 2s
       timeout: 500ms
       prefix: "cache:"
       persistence: synced
-      compact: { window: 7d, slices: 8, expect: 1e7 }
+      compact: { window: 7d, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
   found: { redis: { sentinel: { addresses: ["s:26379"], master: main }, database: 2 } }
-  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, cleanup_rate: 5e3, cleanup_hours: 22:00-06:00, partitions: 8 } }
+  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, cleanup_rate: 5e3, partitions: 8 } }
   ages:  { postgres: { dsn: "host=h", cleanup: message-time, message_age: 7d } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
   three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, sees_every_writer: true } }
 `)
-	if mem := spec[*memory.Store](t, f, "mem"); *mem != (memory.Store{MaxKeys: 1e6, KeepIDs: true, MaxResult: 64 << 10}) {
+	if mem := spec[*memory.Store](t, f, "mem"); *mem != (memory.Store{MaxKeys: 1e6}) {
 		t.Errorf("memory: %+v", mem)
 	}
 	if plain := spec[*memory.Store](t, f, "plain"); *plain != (memory.Store{}) {
 		t.Errorf("memory without settings: %+v", plain)
 	}
-	if files := spec[*embedded.Store](t, f, "files"); *files != (embedded.Store{Path: filepath.Join("dir", "semel-data"), Fsync: "interval", FsyncInterval: 50 * time.Millisecond}) {
+	if files := spec[*embedded.Store](t, f, "files"); *files != (embedded.Store{Path: filepath.Join("dir", "semel-data"), Fsync: "interval"}) {
 		t.Errorf("embedded: %+v", files)
 	}
 	cache := spec[*redis.Store](t, f, "cache")
 	if cache.URL.Reveal() != "redis://app:pa%2Fss@localhost:6379/3" || cache.URL.String() != "redis://app:[hidden]@localhost:6379/3" ||
-		cache.Prefix != "cache:" || cache.Persistence != "synced" || cache.ConnectTimeout != 2*time.Second ||
-		cache.Timeout != 500*time.Millisecond || *cache.Compact != (redis.Compact{Window: 168 * time.Hour, Slices: 8, Expect: 1e7, Grace: 0}) {
+		cache.Prefix != "cache:" || cache.Persistence != "synced" ||
+		cache.Timeout != 500*time.Millisecond || *cache.Compact != (redis.Compact{Window: 168 * time.Hour, Expect: 1e7}) {
 		t.Errorf("redis: %+v", cache)
 	}
 	many := spec[*redis.Store](t, f, "many")
@@ -92,7 +92,7 @@ stores:
 		t.Errorf("sentinel: %+v", found)
 	}
 	db := spec[*postgres.Store](t, f, "db")
-	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.CleanupHours != (schema.Hours{From: 22, To: 6}) || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
+	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
 		t.Errorf("postgres: %+v", db)
 	}
 	if ages := spec[*postgres.Store](t, f, "ages"); ages.Cleanup != "message-time" || ages.MessageAge != 168*time.Hour {
@@ -101,7 +101,7 @@ stores:
 	if seen := spec[*filter.Store](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
 		t.Errorf("filter: %+v", seen)
 	}
-	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:20:28" {
+	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:19:28" {
 		t.Errorf("tiered: %+v", both)
 	}
 	three := spec[*tiered.Store](t, f, "three")
@@ -116,20 +116,20 @@ stores:
 func TestAnchorsAndMergesAreResolved(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
-x-limits: &limits { keep_ids: true, max_result: 1KiB }
-x-more: &more { max_result: 2KiB, max_keys: 7 }
+x-limits: &limits { dsn: host=h, partitions: 1 }
+x-more: &more { partitions: 2, cleanup_rate: 7 }
 stores:
-  a: &a { memory: { <<: *limits, max_result: 3KiB } }
-  b: { memory: { <<: [*limits, *more] } }
+  a: &a { postgres: { <<: *limits, partitions: 3 } }
+  b: { postgres: { <<: [*limits, *more] } }
   c: *a
 `)
-	if a := spec[*memory.Store](t, f, "a"); *a != (memory.Store{KeepIDs: true, MaxResult: 3 << 10}) {
+	if a := spec[*postgres.Store](t, f, "a"); a.DSN.Reveal() != "host=h" || a.Partitions != 3 {
 		t.Errorf("a merge must not replace what is there: %+v", a)
 	}
-	if b := spec[*memory.Store](t, f, "b"); *b != (memory.Store{KeepIDs: true, MaxResult: 1 << 10, MaxKeys: 7}) {
+	if b := spec[*postgres.Store](t, f, "b"); b.DSN.Reveal() != "host=h" || b.Partitions != 1 || b.CleanupRate != 7 {
 		t.Errorf("the first of several merges wins: %+v", b)
 	}
-	if c := spec[*memory.Store](t, f, "c"); *c != *spec[*memory.Store](t, f, "a") {
+	if c := spec[*postgres.Store](t, f, "c"); !reflect.DeepEqual(c, spec[*postgres.Store](t, f, "a")) {
 		t.Errorf("an alias is what it stands for: %+v", c)
 	}
 }
@@ -142,49 +142,48 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"", `c.yaml: the file is empty: name a store under "stores"`},
 		{"# nothing\n", `c.yaml: the file is empty: name a store under "stores"`},
 		{"stores: [", `c.yaml:1:9: not valid YAML: sequence end token ']' not found`},
-		{"- a\n", `c.yaml:1:1: sections such as stores: are wanted, not a list`},
+		{"- a\n", `c.yaml:1:1: expected sections such as stores:, got a list`},
 		{"storse: {}\n", "c.yaml: stores is missing: name a store, as in \"stores: { keys: { embedded: { path: ./keys } } }\"\nc.yaml:1:1: unknown section storse: did you mean stores?"},
-		{"stores: {}\n", "c.yaml:1:9: stores: it names no store"},
-		{"stores:\n  a: { memory: {} }\npipelines: {}\n", "c.yaml:3:12: pipelines: it names no pipeline"},
-		{"stores:\n  a: { memory: {} }\n  a: { memory: {} }\n", "c.yaml:3:3: stores.a is there twice"},
-		{"stores:\n  a b: { memory: {} }\n", "c.yaml:2:3: stores: this is no name for a store: write letters, digits, - and _, at most 64"},
-		{"stores:\n  a: memory\n", "c.yaml:2:6: stores.a: fields are wanted, not a text: write { memory: {} } with its settings between the inner braces"},
+		{"stores: {}\n", "c.yaml:1:9: stores: it is empty: write at least one store"},
+		{"stores:\n  a: { memory: {} }\npipelines: {}\n", "c.yaml:3:12: pipelines: it is empty: write at least one pipeline"},
+		{"stores:\n  a: { memory: {} }\n  a: { memory: {} }\n", "c.yaml:3:3: stores.a is defined twice"},
+		{"stores:\n  a b: { memory: {} }\n", "c.yaml:2:3: stores: this is not a store name: write letters, digits, - and _, at most 64"},
+		{"stores:\n  a: memory\n", "c.yaml:2:6: stores.a: expected fields, got a text: write { memory: {} } with its settings between the inner braces"},
 		{"stores:\n  a: {}\n", "c.yaml:2:6: stores.a: one of memory, embedded, redis, postgres, tiered, filter is missing"},
-		{"stores:\n  a: { memory: {}, embedded: { path: x } }\n", "c.yaml:2:30: stores.a.embedded: memory and embedded exclude each other: leave one"},
+		{"stores:\n  a: { memory: {}, embedded: { path: x } }\n", "c.yaml:2:30: stores.a.embedded: memory and embedded exclude each other: keep one"},
 		{"stores:\n  a: { memroy: {} }\n", "c.yaml:2:8: unknown field stores.a.memroy: did you mean memory?"},
-		{"stores:\n  a: { memory: { max_keys: many, keep_id: true } }\n", "c.yaml:2:28: stores.a.memory.max_keys: \"many\": not a count: write it like 1000000 or 1e6\nc.yaml:2:34: unknown field stores.a.memory.keep_id: did you mean keep_ids?"},
+		{"stores:\n  a: { redis: { url: 'redis://h', timeout: many, keep_id: true } }\n", "c.yaml:2:44: stores.a.redis.timeout: \"many\": not a duration: write it like 90s, 36h, 7d or 2w\nc.yaml:2:50: unknown field stores.a.redis.keep_id: did you mean keep_ids?"},
 		{"stores:\n  a: { embedded: { fsync: sometimes } }\n", "c.yaml:2:18: stores.a.embedded: path is missing\nc.yaml:2:27: stores.a.embedded.fsync: \"sometimes\": write one of always, interval, never"},
-		{"stores:\n  a: { embedded: { path: 007 } }\n", "c.yaml:2:26: stores.a.embedded.path: a text is wanted, not a number: put it in quotes"},
-		{"stores:\n  a: { embedded: { path: [x] } }\n", "c.yaml:2:26: stores.a.embedded.path: a text is wanted, not a list"},
-		{"stores:\n  a: { embedded: { path: } }\n", "c.yaml:2:25: stores.a.embedded.path: a text is wanted, not nothing"},
+		{"stores:\n  a: { embedded: { path: 007 } }\n", "c.yaml:2:26: stores.a.embedded.path: expected a text, got a number: put it in quotes"},
+		{"stores:\n  a: { embedded: { path: [x] } }\n", "c.yaml:2:26: stores.a.embedded.path: expected a text, got a list"},
+		{"stores:\n  a: { embedded: { path: } }\n", "c.yaml:2:25: stores.a.embedded.path: expected a text, got nothing"},
 		{"stores:\n  a: { embedded: { path: '' } }\n", "c.yaml:2:26: stores.a.embedded.path: it is empty: write a value, or leave the field out"},
-		{"stores:\n  a: { embedded: { path: x, fsync_interval: 1s } }\n", "c.yaml:2:45: stores.a.embedded.fsync_interval: it means nothing with fsync: always: write fsync: interval, or leave it out"},
-		{"stores:\n  a: { embedded: { path: x, fsync_interval: 0, fsync: interval } }\n", "c.yaml:2:45: stores.a.embedded.fsync_interval: \"0\": must be above 0"},
-		{"stores:\n  a: *b\n", "c.yaml:2:6: stores.a: there is no such anchor before this alias: put a text that begins with * in quotes"},
-		{"stores: &s\n  a: *s\n", "c.yaml:2:6: stores.a: there is no such anchor before this alias: put a text that begins with * in quotes"},
+		{"stores:\n  a: { redis: { url: 'redis://h', timeout: 0 } }\n", "c.yaml:2:44: stores.a.redis.timeout: \"0\": must be above 0"},
+		{"stores:\n  a: *b\n", "c.yaml:2:6: stores.a: this alias has no anchor before it: put a text that begins with * in quotes"},
+		{"stores: &s\n  a: *s\n", "c.yaml:2:6: stores.a: this alias has no anchor before it: put a text that begins with * in quotes"},
 		{"stores:\n  a: !!map { memory: {} }\n", "c.yaml:2:6: stores.a: a tag such as !!str has no meaning here: leave it out"},
-		{"stores:\n  1: { memory: {} }\n", "c.yaml:2:3: stores: this is no name of a field: put it in quotes if it is one"},
+		{"stores:\n  1: { memory: {} }\n", "c.yaml:2:3: stores: this is not a field name: put it in quotes if it is one"},
 		{"stores: { a: { memory: {} } }\n---\nstores: {}\n", "c.yaml:3:1: a second document begins here: a configuration is one document"},
 		{"stores:\n  a: { redis: { database: 2 } }\n", "c.yaml:2:15: stores.a.redis: one of url, cluster, sentinel is missing"},
-		{"stores:\n  a: { redis: { url: 'redis://h', cluster: ['h:1'] } }\n", "c.yaml:2:44: stores.a.redis.cluster: url and cluster exclude each other: leave one"},
-		{"stores:\n  a: { redis: { url: 'http://h' } }\n", "c.yaml:2:22: stores.a.redis.url: it is no address of a Redis server: write redis://user:password@host:6379/0, or rediss:// for TLS"},
-		{"stores:\n  a: { redis: { url: 'redis://h', database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: the url has room for it, redis://user:password@host:port/database: leave one of the two"},
-		{"stores:\n  a: { redis: { url: 'redis://h', tls: {} } }\n", "c.yaml:2:40: stores.a.redis.tls: a url that begins with redis:// uses no TLS: write rediss://"},
+		{"stores:\n  a: { redis: { url: 'redis://h', cluster: ['h:1'] } }\n", "c.yaml:2:44: stores.a.redis.cluster: url and cluster exclude each other: keep one"},
+		{"stores:\n  a: { redis: { url: 'http://h' } }\n", "c.yaml:2:22: stores.a.redis.url: not an address of a Redis server: write redis://user:password@host:6379/0, or rediss:// for TLS"},
+		{"stores:\n  a: { redis: { url: 'redis://h', database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: write it in the url, redis://user:password@host:port/database"},
+		{"stores:\n  a: { redis: { url: 'redis://h', tls: {} } }\n", "c.yaml:2:40: stores.a.redis.tls: a url that starts with redis:// uses no TLS: write rediss://"},
 		{"stores:\n  a: { redis: { cluster: [h] } }\n", "c.yaml:2:27: stores.a.redis.cluster[0]: write it like host:6379"},
-		{"stores:\n  a: { redis: { cluster: 'h:1' } }\n", "c.yaml:2:26: stores.a.redis.cluster: a list is wanted, not a text: write [a, b]"},
-		{"stores:\n  a: { redis: { cluster: ['h:1'], database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: a cluster has database 0 alone"},
+		{"stores:\n  a: { redis: { cluster: 'h:1' } }\n", "c.yaml:2:26: stores.a.redis.cluster: expected a list, got a text: write [a, b]"},
+		{"stores:\n  a: { redis: { cluster: ['h:1'], database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: a cluster has only database 0: leave it out"},
 		{"stores:\n  a: { redis: { sentinel: { master: x } } }\n", "c.yaml:2:27: stores.a.redis.sentinel: addresses is missing"},
-		{"stores:\n  a: { redis: { cluster: ['h:1'], tls: { key: x } } }\n", "c.yaml:2:40: stores.a.redis.tls: certificate and key belong together: name both"},
+		{"stores:\n  a: { redis: { cluster: ['h:1'], tls: { key: x } } }\n", "c.yaml:2:40: stores.a.redis.tls: certificate and key belong together: write both"},
 		{"stores:\n  a: { redis: { url: 'redis://h', compact: {} } }\n", "c.yaml:2:44: stores.a.redis.compact: window is missing"},
 		{"stores:\n  a: { postgres: {} }\n", "c.yaml:2:18: stores.a.postgres: dsn is missing"},
-		{"stores:\n  a: { postgres: { dsn: 'mysql://h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
-		{"stores:\n  a: { postgres: { dsn: 'postgres://u:a@b@h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: it cannot be understood: in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @; elsewhere put a value with blanks in single quotes"},
+		{"stores:\n  a: { postgres: { dsn: 'mysql://h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: not an address of a PostgreSQL server: write postgres://user:password@host:5432/database"},
+		{"stores:\n  a: { postgres: { dsn: 'postgres://u:a@b@h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: the address cannot be parsed: in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @; elsewhere put a value with blanks in single quotes"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', schema: 'a;b', prefix: A } }\n", "c.yaml:2:43: stores.a.postgres.schema: \"a;b\": write lower-case letters, digits and _, a letter first\nc.yaml:2:58: stores.a.postgres.prefix: \"A\": write lower-case letters, digits and _, a letter first"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete, message-time"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup_rate: 0, cleanup_hours: '22-6' } }\n", "c.yaml:2:49: stores.a.postgres.cleanup_rate: \"0\": must be between 1 and 1000000000\nc.yaml:2:67: stores.a.postgres.cleanup_hours: \"22-6\": not hours of a day: write whole ones like 22:00-06:00"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it is for cleanup: message-time: write that too, or leave it out"},
-		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: it has a query: what is to be set beside user, password, host and database has a field of its own\nc.yaml:2:47: stores.a.redis.prefix: it must not have braces"},
-		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: there is no password for it"},
+		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup_rate: 0 } }\n", "c.yaml:2:49: stores.a.postgres.cleanup_rate: \"0\": must be between 1 and 1000000000"},
+		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it needs cleanup: message-time: write that too, or leave it out"},
+		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: a query is not supported: use the fields of the store\nc.yaml:2:47: stores.a.redis.prefix: braces are not allowed"},
+		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: it needs a password: write password too"},
 		{"stores:\n  a: { filter: { rate: 1, expect: 0, window: 1d } }\n", "c.yaml:2:24: stores.a.filter.rate: \"1\": not a rate: write a number above 0 and below 1, like 0.001\nc.yaml:2:35: stores.a.filter.expect: \"0\": must be at least 1"},
 	} {
 		_, err := kind.All().Parse("c.yaml", []byte(c.text), noEnv)
@@ -205,22 +204,22 @@ func TestStoresThatDoNotFitTogetherAreRefused(t *testing.T) {
   seen: { filter: { rate: 0.01, expect: 1, window: 1d } }
 `
 	for _, c := range []struct{ text, want string }{
-		{"s: { tiered: [cache] }", "one layer is no stack"},
+		{"s: { tiered: [cache] }", "a stack needs two layers or more"},
 		{"s: { tiered: [] }", "the list is empty"},
 		{"s: { tiered: [cache, dbb] }", `8:24: stores.s.tiered: there is no store "dbb": did you mean db?`},
 		{"s: { tiered: [cache, zzzzzzzzz] }", `there is no store "zzzzzzzzz": the stores are cache, other, disk, shared, db, seen, s`},
-		{"s: { tiered: [cache, cache, db] }", "cache is there twice"},
+		{"s: { tiered: [cache, cache, db] }", "cache is defined twice"},
 		{"s: { tiered: [cache, s] }", "the store would be a layer of itself, s over s: take one of them out"},
 		{"s: { tiered: [cache, t] }\n  t: { tiered: [other, s] }", "the store would be a layer of itself, s over t over s"},
-		{"s: { tiered: [shared, cache] }", "cache is the last layer, which decides, and memory forgets everything at its end: put a store that lasts behind it"},
-		{"s: { tiered: { layers: [cache, seen], sees_every_writer: true } }", "seen is the last layer, which decides, and a filter takes some new messages for old: put an exact store behind it"},
-		{"s: { tiered: [db, disk] }", "db is postgres, which cannot stand above another layer: memory, redis and filter can"},
+		{"s: { tiered: [shared, cache] }", "cache cannot be the last layer, which decides: memory loses all keys when the process ends: put a durable store below it"},
+		{"s: { tiered: { layers: [cache, seen], sees_every_writer: true } }", "seen cannot be the last layer, which decides: a filter drops some new messages: put an exact store below it"},
+		{"s: { tiered: [db, disk] }", "db is postgres, which cannot be an upper layer: memory, redis and filter can"},
 		{"s: { tiered: [cache, db] }\n  t: { tiered: [cache, disk] }", "cache is a layer of s already: a key that is done there would be a duplicate here"},
-		{"s: { tiered: [seen, db] }", "a filter saves nothing where others write to db past it: write { layers: [seen, db], sees_every_writer: true }"},
+		{"s: { tiered: [seen, db] }", "a filter saves no work if other processes write to db without it: write { layers: [seen, db], sees_every_writer: true }"},
 		{"s: { filter: { redis: db, rate: 0.1, expect: 1, window: 1d } }", "8:25: stores.s.filter.redis: db is postgres: name a store of the kind redis"},
 		{"s: { filter: { redis: none, rate: 0.1, expect: 1, window: 1d } }", `there is no store "none"`},
-		{`s: { redis: { url: "redis://h" } }`, "8:3: stores.s: it has the server and prefix of shared (line 5): what is done in one would be done in the other: give it one of its own"},
-		{"s: { embedded: { path: ./x } }", "it has the directory of disk (line 4)"},
+		{`s: { redis: { url: "redis://h" } }`, "8:3: stores.s: it has the same server and prefix as shared (line 5), so a key that is done in one would be done in the other: give each store its own"},
+		{"s: { embedded: { path: ./x } }", "it has the same directory as disk (line 4)"},
 	} {
 		_, err := kind.All().Parse("c.yaml", []byte(some+"  "+c.text+"\n"), noEnv)
 		var wrong *schema.Error
@@ -284,8 +283,8 @@ func TestReferencesAreResolvedAfterParsing(t *testing.T) {
 	}
 	for _, c := range []struct{ written, want string }{
 		{"${env:UNSET}", "the environment variable UNSET is not set, or empty: set it, or write ${env:UNSET:-default}"},
-		{"${SET}", "${SET} is no reference: write ${env:SET} for the environment variable, or $${ for the text itself"},
-		{"${vault:x}", "is no reference that is known"},
+		{"${SET}", "${SET} is not a reference: write ${env:SET} for the environment variable, or $${ for the text itself"},
+		{"${vault:x}", "is not a known reference"},
 		{"${env:}", "does not name an environment variable"},
 		{"${env:A B}", "does not name an environment variable"},
 		{"${env:SET", "a reference ${… has no }"},
@@ -362,7 +361,7 @@ func TestTheDocumentedConfigurationIsRight(t *testing.T) {
 		list, _, _ = strings.Cut(list, "\n")
 		fields := strings.Split(list, ", ")
 		for _, field := range fields {
-			if !strings.Contains(row, field) || len(fields) < 3 {
+			if !strings.Contains(row, field) || field == "" {
 				t.Errorf("the row of %s lacks %q", name, field)
 			}
 		}

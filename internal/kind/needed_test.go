@@ -63,7 +63,7 @@ func TestWhatIsWrongElsewhereIsReportedAllTheSame(t *testing.T) {
 		"stores: { a: { memory: {} }, b: { memory: {}, x: { redis: { url: '${env:NONE' } } } }":     "stores.b",
 		"stores: { a: { memory: {} }, b: { redis: { url: 'redis://${env:A B}' } } }":                "does not name an environment variable",
 		"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: .id } } }":                     "pipelines.p: source is missing",
-		"stores: { a: { memory: {} }, b: { embedded: { path: k } }, c: { embedded: { path: k } } }": "stores.c: it has the directory of b",
+		"stores: { a: { memory: {} }, b: { embedded: { path: k } }, c: { embedded: { path: k } } }": "stores.c: it has the same directory as b",
 		// A stack decides what may be done to its layers.
 		"stores: { a: { memory: {} }, b: { embedded: { path: k } }, c: { tiered: ['${env:NONE}', b] } }": "the environment variable NONE is not set",
 	} {

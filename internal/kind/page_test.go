@@ -101,27 +101,24 @@ type pageWriter struct {
 
 const pageIntro = `# Configuration
 
-Every field there is, with its default. This page is made of the schema that reads configurations; ` + "`semel schema`" + ` prints the same as JSON Schema, for editors. What holds for all of a file, secrets and references among it, is in [the contract of the program](cli.md#4-configuration).
+This page lists every field with its default. It is generated from the schema that reads configurations. ` + "`semel schema`" + ` prints the same schema as JSON Schema, for editors. The [contract of the program](cli.md#4-configuration) describes secrets, references and other rules for a whole file.
 
-For completion and checks while writing, begin a file with
+To get completion and checks in an editor, run ` + "`semel schema > semel.schema.json`" + ` and start your file with
 
 ` + "```yaml\n# yaml-language-server: $schema=./semel.schema.json\n```" + `
-
-after ` + "`semel schema > semel.schema.json`" + `.
 
 ## Values
 
 | written as | is |
 |---|---|
-| text, path, address, secret | a text. One that looks like a number or a truth value needs quotes. A relative path begins at the directory of the file. A secret is never shown, and an address without its password |
+| text, path, address, secret | A text. Quote a text that looks like a number or a truth value. A relative path starts at the directory of the file. Semel never shows secrets or passwords in addresses. |
 | duration | ` + "`90s`, `36h`, `7d`, `2w`, `1h30m`" + ` |
 | size | bytes: ` + "`4096`, `64KiB`, `10MB`" + ` |
 | count, number | ` + "`10000`, `1e6`" + ` |
 | rate | a number above 0 and below 1 |
-| hours | whole hours of a day, over midnight too: ` + "`22:00-06:00`" + ` |
-| rule | where a message has a value: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (places in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `header:NAME`, `record-key`, `property:message-id`" + ` |
-| value | what a column or argument gets: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
-| status | of HTTP: ` + "`404`, `400-409`, `4xx`" + ` |
+| rule | a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `header:NAME`, `record-key`, `property:message-id`" + ` |
+| value | the value of a column or argument: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
+| status | HTTP statuses: ` + "`404`, `400-409`, `4xx`" + ` |
 
 `
 
@@ -136,7 +133,7 @@ func (w *pageWriter) page(kinds *config.Kinds, examples map[string]string) strin
 	for _, name := range names {
 		fmt.Fprintf(&w.out, "```yaml\n%s```\n\n", examples[name])
 	}
-	w.out.WriteString("## Sections\n\nA section whose name begins with `x-` is the user's own, for anchors.\n\n")
+	w.out.WriteString("## Sections\n\nSections whose names start with `x-` are ignored. Use them for YAML anchors.\n\n")
 	w.mapping("", schema.Mapping{Fields: kinds.Sections(&config.File{})}, "")
 	for i := 0; i < len(w.shared); i++ {
 		w.section("", w.shared[i].Title, w.shared[i].Members())

@@ -51,10 +51,10 @@ func TestDefaultsOfAPipelineAreFilledIn(t *testing.T) {
 		Source: &file.Source{Paths: []string{filepath.Join("dir", "in/*.jsonl")}, Format: "jsonl", From: "beginning", State: filepath.Join("dir", "semel-state"), MaxLine: 16 << 20},
 		Sink:   &stdout.Sink{},
 		Key:    config.Key{Rule: rule(t, ".id"), Scope: "copy", OnMissing: "park"},
-		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "park",
+		Window: 7 * 24 * time.Hour, Lease: 30 * time.Second, OnLeaseExpired: "retry", OnLate: "run", OnMismatch: "ignore",
 		Store:     schema.Reference{Name: "keys", At: schema.Place{File: "dir/semel.yaml", Line: 8, Column: 79}},
-		OnFailure: config.Failure{Attempts: 8, Backoff: config.Backoff{From: 200 * time.Millisecond, To: 30 * time.Second}, Then: "park"}, OnStoreError: "stop",
-		Order: "partition", Wait: 5 * time.Second, Parked: config.Parked{Path: filepath.Join("dir", "semel-parked")},
+		OnFailure: config.Failure{Attempts: 8, Backoff: 30 * time.Second, Then: "park"}, OnStoreError: "stop",
+		Order: "partition", Parked: config.Parked{Path: filepath.Join("dir", "semel-parked")},
 		Transaction: config.Transaction{Interval: 100 * time.Millisecond, State: filepath.Join("dir", "semel-state"), Time: "processing"},
 	}
 	if got := f.Pipelines[0]; !reflect.DeepEqual(got, want) {
@@ -105,9 +105,8 @@ func TestEveryFieldOfAPipelineIsRead(t *testing.T) {
         session_timeout: 10s
         start: latest
         protocol: consumer
-        max_poll: 2000
         retention: 3d
-    key: { id: [header:event-id, { all: [.a, "header:b"] }, { hash: [.x, .y] }, { template: "o-{.id}" }], scope: s, on_missing: hash, fingerprint: true, unstable: false }
+    key: { id: [header:event-id, { all: [.a, "header:b"] }, "hash(.x,.y)", { template: "o-{.id}" }], scope: s, on_missing: hash, unstable: false }
     window: forever
     lease: 1m
     on_lease_expired: hold
@@ -121,18 +120,16 @@ func TestEveryFieldOfAPipelineIsRead(t *testing.T) {
         headers: { Authorization: Bearer x, X-B: "${env:NONE:-y}" }
         timeout: 3s
         allow_private: [10.0.0.0/8, "::1"]
-        max_response: 1KiB
         success: [304]
         retry: [420-421, 404]
         forward: [traceparent]
-    on_failure: { attempts: 3, backoff: { from: 1s, to: 2s }, then: stop }
+    on_failure: { attempts: 3, backoff: 2s, then: stop }
     on_store_error: pass
     observe: true
     order: partition
     parallel: 4
-    batch: { max: 10, bytes: 1MiB }
+    batch: 10
     in_flight: { max: 100, bytes: 2MiB }
-    wait: 1s
     parked: { store: db }
     lossy: true
 admin: { listen: "0.0.0.0:9000", auth: { username: a, password: b, token: c }, tls: { certificate: c.pem, key: k.pem } }
@@ -141,24 +138,24 @@ log: { format: json, level: debug }
 `)
 	s := p.Source.(*kafka.Source)
 	if len(s.Brokers) != 2 || s.TLS == nil || s.SASL.Mechanism != "SCRAM-SHA-512" || s.SASL.Password.Reveal() != "secret1" || len(s.Topics) != 2 || s.Group != "once" ||
-		s.Instance != "once-1" || s.SessionTimeout != 10*time.Second || s.Start != "latest" || s.Protocol != "consumer" || s.MaxPoll != 2000 || s.Retention != 72*time.Hour {
+		s.Instance != "once-1" || s.SessionTimeout != 10*time.Second || s.Start != "latest" || s.Protocol != "consumer" || s.Retention != 72*time.Hour {
 		t.Errorf("kafka: %+v", s)
 	}
 	w := p.Sink.(*webhook.Sink)
-	if w.URL.String() != "https://user:[hidden]@example.com/charge" || w.Method != "PUT" || w.Timeout != 3*time.Second || w.MaxResponse != 1024 ||
+	if w.URL.String() != "https://user:[hidden]@example.com/charge" || w.Method != "PUT" || w.Timeout != 3*time.Second ||
 		len(w.Headers) != 2 || w.Headers[1].Name != "X-B" || w.Headers[1].Value.Reveal() != "y" ||
 		!reflect.DeepEqual(w.AllowPrivate, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}) ||
 		!reflect.DeepEqual(w.Success, []int{304}) || !reflect.DeepEqual(w.Retry, []int{420, 421, 404}) || !reflect.DeepEqual(w.Forward, []string{"traceparent"}) {
 		t.Errorf("webhook: %+v", w)
 	}
-	if got := p.Key.Rule.String(); got != "first of header:event-id, all of .a, header:b, hash(.x,.y), o-{.id}" || p.Key.Scope != "s" || p.Key.OnMissing != "hash" || !p.Key.Fingerprint {
+	if got := p.Key.Rule.String(); got != "first of header:event-id, all of .a, header:b, hash(.x,.y), o-{.id}" || p.Key.Scope != "s" || p.Key.OnMissing != "hash" {
 		t.Errorf("key: %s %+v", got, p.Key)
 	}
 	p.Source, p.Sink, p.Key, p.Transaction, p.At, p.Store.At, p.Parked.Store.At = nil, nil, config.Key{}, config.Transaction{}, schema.Place{}, schema.Place{}, schema.Place{}
 	want := &config.Pipeline{
 		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: schema.Reference{Name: "both"},
-		OnFailure: config.Failure{Attempts: 3, Backoff: config.Backoff{From: time.Second, To: 2 * time.Second}, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
-		Batch: config.Limit{Max: 10, Bytes: 1 << 20}, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Wait: time.Second, Parked: config.Parked{Store: schema.Reference{Name: "db"}}, Lossy: true,
+		OnFailure: config.Failure{Attempts: 3, Backoff: 2 * time.Second, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
+		Batch: 10, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Parked: config.Parked{Store: schema.Reference{Name: "db"}}, Lossy: true,
 	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", p, want)
@@ -170,9 +167,9 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	f := parse(t, someStores+`pipelines:
   rows: { source: { http: { listen: ":8080", path: /in, max_body: 2KiB, token: abcd, wait: 3s, tls: { certificate: c, key: k } } }, key: { id: line }, store: db, sink: { postgres: { store: db, table: app.rows, columns: { id: .id, at: time } } } }
   statement: { source: { file: { paths: [a], follow: true, format: text, from: end, state: s, max_line: 1KiB } }, key: { id: line }, store: db, sink: { postgres: { dsn: "host=other", statement: "SELECT f($1, $2)", args: [body, "header:x"] } } }
-  upsert: { source: { file: { paths: [b] } }, key: { id: record-key }, store: keys, sink: { postgres: { store: db, upsert: { table: t, columns: { id: .id, v: .v }, key: [id], version: v } } } }
+  upsert: { source: { file: { paths: [b] } }, key: { id: record-key }, store: keys, sink: { postgres: { store: db, table: t, columns: { id: .id, v: .v }, key: [id], version: v } } }
   lines: { source: { file: { paths: [c] } }, key: { id: line }, store: keys, sink: { file: { path: out } } }
-  topic: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: line }, sink: { kafka: { brokers: ["h:1"], topic: out, partition: same, compression: zstd, key_headers: false } }, transaction: { interval: 1s, max_records: 5, max_bytes: 1KiB, id: i, changelog: c, state: d, time: event, grace: 1h, sessions: 2, standby: true } }
+  topic: { source: { kafka: { brokers: ["h:1"], topics: [in], group: g } }, key: { id: line }, sink: { kafka: { brokers: ["h:1"], topic: out, partition: same, compression: zstd, key_headers: false } }, transaction: { interval: 1s, changelog: c, state: d, time: event, grace: 1h, standby: true }, parallel: 2, in_flight: { max: 5, bytes: 1KiB } }
   far: { source: { kafka: { brokers: [127.0.0.1:9092], topics: [in], group: g } }, key: { id: line }, store: both, sink: { kafka: { brokers: ["i:1"], topic: in } }, observe: false }
   bloom: { source: { file: { paths: [d] } }, key: { id: line }, store: seen, lossy: true, sink: { stdout: {} } }
 `)
@@ -195,16 +192,16 @@ func TestEveryKindOfSourceAndSinkIsRead(t *testing.T) {
 	if got := *get("statement").Source.(*file.Source); !got.Follow || got.Format != "text" || got.From != "end" || got.State != filepath.Join("dir", "s") || got.MaxLine != 1024 {
 		t.Errorf("file: %+v", got)
 	}
-	if got := *get("upsert").Sink.(*postgres.Sink).Upsert; !reflect.DeepEqual(got, rows.Upsert{Table: "t", Columns: []rows.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}, Key: []string{"id"}, Version: "v"}) {
+	if got := *get("upsert").Sink.(*postgres.Sink); got.Table != "t" || !reflect.DeepEqual(got.Columns, []rows.Column{{Name: "id", From: ".id"}, {Name: "v", From: ".v"}}) || !reflect.DeepEqual(got.Key, []string{"id"}) || got.Version != "v" {
 		t.Errorf("upsert: %+v", got)
 	}
-	if got := get("topic").Sink.(*kafka.Sink); got.Topic != "out" || got.Partition != "same" || got.Acks != "all" || !got.Idempotent || got.Compression != "zstd" || got.KeyHeaders {
+	if got := get("topic").Sink.(*kafka.Sink); got.Topic != "out" || got.Partition != "same" || got.Compression != "zstd" || got.KeyHeaders {
 		t.Errorf("kafka: %+v", got)
 	}
 	if !get("far").Sink.(*kafka.Sink).KeyHeaders {
 		t.Error("headers that name the key are left out by default")
 	}
-	if got := get("topic"); got.Transaction != (config.Transaction{Interval: time.Second, MaxRecords: 5, MaxBytes: 1024, ID: "i", Changelog: "c", State: filepath.Join("dir", "d"), Time: "event", Grace: time.Hour, Sessions: 2, Standby: true}) || got.Parked != (config.Parked{Topic: "in-parked"}) {
+	if got := get("topic"); got.Transaction != (config.Transaction{Interval: time.Second, Changelog: "c", State: filepath.Join("dir", "d"), Time: "event", Grace: time.Hour, Standby: true}) || got.Parallel != 2 || got.InFlight != (config.Limit{Max: 5, Bytes: 1024}) || got.Parked != (config.Parked{Topic: "in-parked"}) {
 		t.Errorf("transaction: %+v parked %+v", got.Transaction, got.Parked)
 	}
 	if names := strings.Join(f.PipelineNames(), " "); names != "rows statement upsert lines topic far bloom" {
@@ -227,91 +224,90 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{file + "," + stdout + ", store: keys", "8:6: pipelines.p: key is missing"},
 		{id + "," + stdout + ", store: keys", "8:6: pipelines.p: source is missing"},
 		{id + "," + file + ", store: keys", "8:6: pipelines.p: sink is missing"},
-		{id + "," + file + "," + stdout, "8:6: pipelines.p: store is missing: name the store that remembers the keys"},
+		{id + "," + file + "," + stdout, "8:6: pipelines.p: store is missing: write store: NAME, the store of the keys"},
 		{id + "," + kafka + ", sink: { kafka: { brokers: ['i:1'], topic: out } }", "store is missing: source and sink are two Kafka clusters"},
 		{id + "," + file + "," + stdout + ", store: kyes", `pipelines.p.store: there is no store "kyes": did you mean keys?`},
-		{id + "," + file + "," + stdout + ", store: cache", "pipelines.p.store: cache is a layer of both, which only copies what another store decided: name both"},
+		{id + "," + file + "," + stdout + ", store: cache", "pipelines.p.store: cache is a layer of both, which only copies the decisions of another store: write both"},
 		{id + "," + file + "," + stdout + ", store: keys, windwo: 1d", "unknown field pipelines.p.windwo: did you mean window?"},
 		{id + "," + file + "," + stdout + ", store: keys, window: soon", `pipelines.p.window: "soon": not a duration: write it like 90s, 36h, 7d or 2w, or forever`},
 		{id + "," + file + "," + stdout + ", store: keys, on_lease_expired: ask", `pipelines.p.on_lease_expired: "ask": write one of retry, hold`},
-		{id + "," + file + "," + stdout + ", store: keys, on_mismatch: drop", "pipelines.p.on_mismatch: it means nothing without a fingerprint"},
-		{id + "," + file + "," + stdout + ", store: keys, batch: { max: 9 }, in_flight: { max: 5 }", "pipelines.p.batch: a batch is larger than all that may be in flight"},
-		{id + "," + file + "," + stdout + ", store: keys, on_failure: { backoff: { from: 1m } }", "pipelines.p.on_failure.backoff: from is longer than to"},
+		{id + "," + file + "," + stdout + ", store: keys, batch: 9, in_flight: { max: 5 }", "pipelines.p.batch: a batch is larger than in_flight.max: write a smaller batch"},
 		{id + "," + file + "," + stdout + ", store: keys, on_failure: { attempts: 0 }", `pipelines.p.on_failure.attempts: "0": must be between 1 and 1000000`},
 		{id + "," + file + "," + stdout + ", store: keys, parked: {}", "pipelines.p.parked: one of path, store, topic is missing"},
 		{id + "," + file + "," + stdout + ", store: keys, parked: { store: keys }", "pipelines.p.parked.store: keys is embedded: name a store of the kind postgres"},
-		{id + "," + file + "," + stdout + ", store: keys, parked: { topic: x }", "pipelines.p.parked: topic: neither source nor sink is kafka: name a path or a store"},
-		{id + "," + kafka + "," + stdout + ", store: keys, parked: { topic: in }", "8:141: pipelines.p.parked.topic: in, which the pipeline reads already: what is parked would come back, or pass for delivered: name another topic"},
-		{id + "," + kafka + "," + topic + ", parked: { topic: out }", "pipelines.p.parked.topic: out, which the sink writes already: what is parked would come back, or pass for delivered: name another topic"},
-		{id + "," + kafka + "," + topic + ", store: keys, parked: { topic: out }", "pipelines.p.parked.topic: out, which the sink writes already"},
-		{id + "," + file + "," + topic + ", store: keys, parked: { topic: out }", "pipelines.p.parked.topic: out, which the sink writes already"},
-		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in-parked } }", "pipelines.p.sink.kafka.topic: in-parked, where messages are parked too unless parked.topic names another topic: what is parked would come back, or pass for delivered: name another topic in one of the two"},
-		{id + "," + kafka + "," + topic + ", transaction: { changelog: out }", "pipelines.p.transaction.changelog: out, which the sink writes already: keys would pass for messages: name another topic"},
-		{id + "," + kafka + "," + topic + ", transaction: { changelog: in }", "pipelines.p.transaction.changelog: in, which the pipeline reads already"},
-		{id + "," + kafka + "," + topic + ", transaction: { changelog: p }, parked: { topic: p }", "pipelines.p.transaction.changelog: p, where messages are parked already"},
-		{id + "," + kafka + "," + topic + ", parked: { topic: g-keys }", "pipelines.p.parked.topic: g-keys, which holds the keys too unless transaction.changelog names another topic"},
-		{id + ", source: { kafka: { brokers: ['h:1'], topics: [a, b], group: g } }, sink: { kafka: { brokers: ['h:1'], topic: k-b } }, transaction: { changelog: k }", "pipelines.p.transaction.changelog: k-b, which the sink writes already"},
-		{id + "," + kafka + "," + topic + ", transaction: { interval: 5s }", "pipelines.p.transaction.interval: must be below 5s: the broker ends a transaction of which it hears nothing for 10s"},
-		{id + "," + kafka + "," + topic + ", transaction: { grace: 1m }", "pipelines.p.transaction.grace: it is for time: event: write that too, or leave it out"},
-		{id + "," + file + "," + stdout + ", store: keys, transaction: { interval: 1s }", "pipelines.p.transaction: it is for Kafka to Kafka with the keys in Kafka"},
-		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in } }", "pipelines.p.sink.kafka.topic: in, which the pipeline reads already: the pipeline would read what it wrote: name another topic"},
-		{id + "," + kafka + "," + topic + ", observe: true", "pipelines.p.observe: what a transaction of Kafka would drop cannot be observed"},
-		{id + "," + kafka + "," + topic + ", parked: { path: x }", "pipelines.p.parked: what is put aside is part of the transaction: name a topic"},
-		{id + "," + kafka + "," + topic + ", on_store_error: pass", "pipelines.p.on_store_error: pass cannot be: the store is where the effect goes (one transaction in Kafka): write stop"},
-		{id + "," + file + ", store: keys, sink: stdout", "pipelines.p.sink: fields are wanted, not a text: write { stdout: {} } with its settings between the inner braces"},
-		{id + "," + file + ", store: keys, sink: nothing", "pipelines.p.sink: fields are wanted, not a text: write the kind of the sink and its settings, as in { stdout: {} }"},
+		{id + "," + file + "," + stdout + ", store: keys, parked: { topic: x }", "pipelines.p.parked: neither source nor sink is kafka, so there is no topic: write a path or a store"},
+		{id + "," + kafka + "," + stdout + ", store: keys, parked: { topic: in }", "8:141: pipelines.p.parked.topic: in is already the topic that the pipeline reads, so parked messages would be read again, or look delivered: write another topic"},
+		{id + "," + kafka + "," + topic + ", parked: { topic: out }", "pipelines.p.parked.topic: out is already the topic that the sink writes, so parked messages would be read again, or look delivered: write another topic"},
+		{id + "," + kafka + "," + topic + ", store: keys, parked: { topic: out }", "pipelines.p.parked.topic: out is already the topic that the sink writes"},
+		{id + "," + file + "," + topic + ", store: keys, parked: { topic: out }", "pipelines.p.parked.topic: out is already the topic that the sink writes"},
+		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in-parked } }", "pipelines.p.sink.kafka.topic: in-parked is also the topic for parked messages unless parked.topic names another, so parked messages would be read again, or look delivered: write another topic in one of the two"},
+		{id + "," + kafka + "," + topic + ", transaction: { changelog: out }", "pipelines.p.transaction.changelog: out is already the topic that the sink writes, so keys would look like messages: write another topic"},
+		{id + "," + kafka + "," + topic + ", transaction: { changelog: in }", "pipelines.p.transaction.changelog: in is already the topic that the pipeline reads"},
+		{id + "," + kafka + "," + topic + ", transaction: { changelog: p }, parked: { topic: p }", "pipelines.p.transaction.changelog: p is already the topic for parked messages"},
+		{id + "," + kafka + "," + topic + ", parked: { topic: g-keys }", "pipelines.p.parked.topic: g-keys is also the topic that holds the keys unless transaction.changelog names another"},
+		{id + ", source: { kafka: { brokers: ['h:1'], topics: [a, b], group: g } }, sink: { kafka: { brokers: ['h:1'], topic: k-b } }, transaction: { changelog: k }", "pipelines.p.transaction.changelog: k-b is already the topic that the sink writes"},
+		{id + "," + kafka + "," + topic + ", transaction: { interval: 5s }", "pipelines.p.transaction.interval: must be below 5s: the broker aborts a transaction after 10s of silence"},
+		{id + "," + kafka + "," + topic + ", parallel: 65", "pipelines.p.parallel: a process has at most 64 open Kafka transactions: write 64 or less"},
+		{id + "," + kafka + "," + topic + ", transaction: { grace: 1m }", "pipelines.p.transaction.grace: it needs time: event: write that too, or leave it out"},
+		{id + "," + file + "," + stdout + ", store: keys, transaction: { interval: 1s }", "pipelines.p.transaction: it is only for Kafka to Kafka without a store"},
+		{id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: in } }", "pipelines.p.sink.kafka.topic: in is already the topic that the pipeline reads, so the pipeline would read its own output: write another topic"},
+		{id + "," + kafka + "," + topic + ", observe: true", "pipelines.p.observe: a Kafka transaction cannot observe"},
+		{id + "," + kafka + "," + topic + ", parked: { path: x }", "pipelines.p.parked: a Kafka transaction parks messages in a topic: write parked: { topic: NAME }"},
+		{id + "," + kafka + "," + topic + ", on_store_error: pass", "pipelines.p.on_store_error: pass is not possible, because the effect is written with the store (one transaction in Kafka): write stop"},
+		{id + "," + file + ", store: keys, sink: stdout", "pipelines.p.sink: expected fields, got a text: write { stdout: {} } with its settings between the inner braces"},
+		{id + "," + file + ", store: keys, sink: nothing", "pipelines.p.sink: expected fields, got a text: write the kind of the sink and its settings, as in { stdout: {} }"},
 		{id + "," + file + ", store: keys, sink: { rabbitmq: {} }", "unknown field pipelines.p.sink.rabbitmq: write one of file, stdout, webhook, postgres, kafka"},
 		{id + ", source: { sqs: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.sqs: write one of file, http, kafka"},
 		{id + ", source: { postgres: { table: outbox } }, store: keys, " + stdout, "unknown field pipelines.p.source.postgres: write one of file, http, kafka"},
 		{id + ", source: { kafak: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.kafak: did you mean kafka?"},
-		{id + ", source: { file: { paths: ['a['] } }, store: keys, " + stdout, "pipelines.p.source.file.paths[0]: it is no pattern: a [ has no ]"},
-		{id + ", source: { http: { listen: here } }, store: keys, " + stdout, "pipelines.p.source.http.listen: it is no address to listen on: write it like 127.0.0.1:8080"},
-		{id + ", source: { http: { listen: ':1', path: in } }, store: keys, " + stdout, "pipelines.p.source.http.path: it must begin with /"},
+		{id + ", source: { file: { paths: ['a['] } }, store: keys, " + stdout, "pipelines.p.source.file.paths[0]: not a pattern: a [ has no ]"},
+		{id + ", source: { http: { listen: here } }, store: keys, " + stdout, "pipelines.p.source.http.listen: not an address to listen on: write it like 127.0.0.1:8080"},
+		{id + ", source: { http: { listen: ':1', path: in } }, store: keys, " + stdout, "pipelines.p.source.http.path: it must start with /"},
 		{id + ", source: { http: { listen: ':1', tls: { key: k } } }, store: keys, " + stdout, "pipelines.p.source.http.tls: certificate is missing"},
 		{id + ", source: { kafka: { brokers: [h], topics: [a], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.brokers[0]: write it like host:6379"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [], group: g } }, store: keys, " + stdout, "pipelines.p.source.kafka.topics: the list is empty"},
 		{id + ", source: { kafka: { brokers: ['h:1'], topics: [a], group: g, sasl: { mechanism: GSSAPI, username: a, password: b } } }, store: keys, " + stdout, `sasl.mechanism: "GSSAPI": write one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512`},
 		{"key: { id: id }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "id": there is no such rule: use a path that begins with '.'`},
 		{"key: { id: [.a, b] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: "b": there is no such rule`},
-		{"key: { id: [.a, [.b]] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: a list in a list: write { all: […] } for a composite`},
+		{"key: { id: [.a, [.b]] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id[1]: a list cannot contain a list: write { all: […] } for a composite`},
 		{"key: { id: [] }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: the list is empty`},
 		{"key: { id: { all: [.a, x] } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.all[1]: "x": there is no such rule`},
-		{"key: { id: { hash: [a] } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.hash[0]: "a": `},
+		{"key: { id: 'hash(a)' }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "hash(a)": `},
 		{"key: { id: { template: 'a{b}' } }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id.template: "a{b}": `},
-		{"key: { id: { template: 'a{.a}', all: [.a] } }," + file + "," + stdout + ", store: keys", `template and all exclude each other: leave one`},
+		{"key: { id: { template: 'a{.a}', all: [.a] } }," + file + "," + stdout + ", store: keys", `template and all exclude each other: keep one`},
 		{"key: { id: { cel: 'a + b' } }," + file + "," + stdout + ", store: keys", `unknown field pipelines.p.key.id.cel`},
 		{"key: { id: 7 }," + file + "," + stdout + ", store: keys", `pipelines.p.key.id: "7": there is no such rule`},
 		{"key: { id: .a, on_missing: skip }," + file + "," + stdout + ", store: keys", `pipelines.p.key.on_missing: "skip": write one of fail, park, pass, hash, drop`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'ftp://h' } }", "pipelines.p.sink.webhook.url: it is no address of a target: write https://host/path"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'ftp://h' } }", "pipelines.p.sink.webhook.url: not an address of a target: write https://host/path"},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', method: GET } }", `pipelines.p.sink.webhook.method: "GET": did you mean PUT?`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { 'a b': x } } }", "pipelines.p.sink.webhook.headers: this is no name of a header"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { a: \"x\\ny\" } } }", "pipelines.p.sink.webhook.headers.a: a value of a header is one line"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { 'a b': x } } }", "pipelines.p.sink.webhook.headers: this is not a header name"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { a: \"x\\ny\" } } }", "pipelines.p.sink.webhook.headers.a: a header value must be one line"},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', allow_private: [office] } }", `pipelines.p.sink.webhook.allow_private[0]: "office": not a network: write it like 10.0.0.0/8`},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', success: [1xx] } }", `pipelines.p.sink.webhook.success[0]: "1xx": not a status: write 404, 400-409 or 4xx`},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', retry: [409, 200-204] } }", "pipelines.p.sink.webhook.retry: 200 means that the effect is there: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', success: [409], retry: [4xx] } }", "pipelines.p.sink.webhook.retry: 409 means that the effect is there: leave it out"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', retry: [409, 200-204] } }", "pipelines.p.sink.webhook.retry: 200 means success: leave it out"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', success: [409], retry: [4xx] } }", "pipelines.p.sink.webhook.retry: 409 means success: leave it out"},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { content-length: '3' } } }", "pipelines.p.sink.webhook.headers: content-length belongs to the connection: leave it out"},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', headers: { idempotency-key: x } } }", "pipelines.p.sink.webhook.headers: idempotency-key is written by the sink itself: leave it out"},
 		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', forward: [Semel-Token] } }", "pipelines.p.sink.webhook.forward[0]: Semel-Token is written by the sink itself: leave it out"},
-		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', forward: [a b] } }", "pipelines.p.sink.webhook.forward[0]: this is no name of a header"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db } }", "pipelines.p.sink.postgres: one of statement, table, upsert is missing"},
+		{id + "," + file + ", store: keys, sink: { webhook: { url: 'https://h', forward: [a b] } }", "pipelines.p.sink.webhook.forward[0]: this is not a header name"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db } }", "pipelines.p.sink.postgres: one of statement, table is missing"},
 		{id + "," + file + ", store: keys, sink: { postgres: { statement: x } }", "pipelines.p.sink.postgres: one of store, dsn is missing"},
 		{id + "," + file + ", store: keys, sink: { postgres: { store: keys, statement: x } }", "pipelines.p.sink.postgres.store: keys is embedded: name a store of the kind postgres"},
 		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t } }", "pipelines.p.sink.postgres: columns is missing"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: 't;u', columns: { a: .a } } }", "pipelines.p.sink.postgres.table: it is no name of a table"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { 'a b': .a } } }", "pipelines.p.sink.postgres.columns: this is no name of a column"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: 't;u', columns: { a: .a } } }", "pipelines.p.sink.postgres.table: not a table name"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { 'a b': .a } } }", "pipelines.p.sink.postgres.columns: this is not a column name"},
 		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { a: amount } } }", `pipelines.p.sink.postgres.columns.a: "amount": write a path such as .amount, header:NAME, or record-key`},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: {} } }", "pipelines.p.sink.postgres.columns: it names no column"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, statement: x, columns: { a: .a } } }", "pipelines.p.sink.postgres.columns: it is for a table; an upsert has its own"},
-		{id + "," + file + ", store: keys, sink: { postgres: { store: db, upsert: { table: t, columns: { id: .a, version: .v }, key: [idd], version: v } } }", "pipelines.p.sink.postgres.upsert.key: idd is not among the columns: did you mean id?\nc.yaml:8:"},
-		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t, acks: most } }", `pipelines.p.sink.kafka.acks: "most": write one of all, 1, 0`},
-		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { listen: nowhere", "admin.listen: it is no address to listen on"},
-		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: { username: a }", "admin.auth: username and password belong together: name both"},
-		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: {}", "admin.auth: it is empty: name username and password, or token"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: {} } }", "pipelines.p.sink.postgres.columns: it has no column"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db, statement: x, columns: { a: .a } } }", "pipelines.p.sink.postgres.columns: it is for a table: leave it out"},
+		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { id: .a, version: .v }, key: [idd], version: v } }", "pipelines.p.sink.postgres.key: idd is not among the columns: did you mean id?\nc.yaml:8:"},
+		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t, compression: most } }", `pipelines.p.sink.kafka.compression: "most": write one of none, gzip, snappy, lz4, zstd`},
+		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { listen: nowhere", "admin.listen: not an address to listen on"},
+		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: { username: a }", "admin.auth: username and password belong together: write both"},
+		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: {}", "admin.auth: it is empty: write username and password, or token"},
 		{id + "," + file + "," + stdout + ", store: keys }\nlog: { level: loud", `log.level: "loud": write one of debug, info, warn, error`},
-		{id + "," + kafka + "," + topic + " }\n  q: { " + id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: out2 } }", "c.yaml:9:3: pipelines.q: the keys are in the topic of those of p, g-keys (line 8): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own"},
-		{id + "," + kafka + "," + topic + ", transaction: { changelog: k } }\n  q: { " + id + ", source: { kafka: { brokers: ['h:1'], topics: [b], group: h } }, sink: { kafka: { brokers: ['h:1'], topic: out2 } }, transaction: { changelog: k }", "pipelines.q.transaction.changelog: the keys are in the topic of those of p, k (line 8)"},
-		{id + "," + file + ", store: keys, sink: { file: { path: out } } }\n  q: { " + id + "," + file + ", store: keys, sink: { file: { path: ./out } }", "c.yaml:9:3: pipelines.q: its sink is the file that p writes (line 8): give it one of its own"},
+		{id + "," + kafka + "," + topic + " }\n  q: { " + id + "," + kafka + ", sink: { kafka: { brokers: ['h:1'], topic: out2 } }", "c.yaml:9:3: pipelines.q: its keys are in the topic of pipeline p, g-keys (line 8), so each would drop messages that the other delivered: use another group or transaction.changelog"},
+		{id + "," + kafka + "," + topic + ", transaction: { changelog: k } }\n  q: { " + id + ", source: { kafka: { brokers: ['h:1'], topics: [b], group: h } }, sink: { kafka: { brokers: ['h:1'], topic: out2 } }, transaction: { changelog: k }", "pipelines.q.transaction.changelog: its keys are in the topic of pipeline p, k (line 8)"},
+		{id + "," + file + ", store: keys, sink: { file: { path: out } } }\n  q: { " + id + "," + file + ", store: keys, sink: { file: { path: ./out } }", "c.yaml:9:3: pipelines.q: its sink writes the same file as p (line 8): give each pipeline its own"},
 	} {
 		_, err := kind.All().Parse("c.yaml", []byte(someStores+"pipelines:\n  p: { "+c.parts+" }\n"), noEnv)
 		var wrong *schema.Error

@@ -152,7 +152,7 @@ stores:
   c: { postgres: { dsn: "host=h password='` + canary + `'", schema: x } }
   d: { postgres: { dsn: "postgres://a:${env:SECRET}@h/d", partitions: "${env:SECRET}" } }
   e: { memory: { max_keys: "${env:SECRET}", keep_ids: "${env:SECRET}" } }
-  f: { embedded: { path: x, fsync: "${env:SECRET}", fsync_interval: "${env:SECRET}" } }
+  f: { embedded: { path: x, fsync: "${env:SECRET}" } }
   g: { redis: { url: "${env:SECRET}" } }
   h: { filter: { rate: "${env:SECRET}" } }
   i: { postgres: { dsn: "` + canary + `" } }

@@ -22,8 +22,8 @@ func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 		fmt.Fprintf(&merges, "x-m%d: &m%d { k%d: 1, <<: [%s] }\n", i, i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*m%d, ", i-1), 10), ", "))
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"aliases of lists":  {laughs.String() + "stores: { a: { tiered: *a11 } }", "a text is wanted, not a list"},
-		"aliases of merges": {merges.String() + "stores: { a: { memory: { <<: *m11 } } }", "the aliases of this file stand for too much"},
+		"aliases of lists":  {laughs.String() + "stores: { a: { tiered: *a11 } }", "expected a text, got a list"},
+		"aliases of merges": {merges.String() + "stores: { a: { memory: { <<: *m11 } } }", "the aliases of this file expand to too much"},
 		"brackets":          {strings.Repeat("[", schema.MaxBytes), "nested too deeply"},
 		"braces":            {strings.Repeat("{a: ", schema.MaxBytes/4), "nested too deeply"},
 		"dashes":            {strings.Repeat("- ", schema.MaxBytes/2), "nested too deeply"},
@@ -35,7 +35,7 @@ func TestTextsThatExplodeAreRefusedSoon(t *testing.T) {
 		"one byte too many": {strings.Repeat("#", schema.MaxBytes+1), "larger than 1 MiB"},
 		"only comments":     {strings.Repeat("# a\n", schema.MaxBytes/4), "the file is empty"},
 		"no text":           {"a: \xff", "not valid UTF-8"},
-		"itself":            {"stores: &s { a: &a { tiered: [*s] } }", "there is no such anchor before this alias"},
+		"itself":            {"stores: &s { a: &a { tiered: [*s] } }", "this alias has no anchor before it"},
 	} {
 		_, err := kind.All().Parse("c.yaml", []byte(c.text), noEnv)
 		var wrong *schema.Error
@@ -55,7 +55,7 @@ func FuzzParse(f *testing.F) {
 		"stores:\n  a: { memory: { max_keys: 1e6 } }\n", "stores: &a\n  b: *a\n", "stores: { a: { tiered: [a, *b] } }",
 		"x-a: &x { <<: *x }\nstores: { a: { <<: [*x, *x] } }", "stores: { a: { redis: { url: '${env:A}${file:b}$${c}' } } }",
 		someStores + "pipelines: { p: { source: { file: { paths: [a] } }, key: { id: [.a, { template: 'x{.b}' }] }, store: keys, sink: { webhook: { url: 'http://h', retry: [404] } } } }",
-		"pipelines: { p: { source: { kafka: { brokers: [h:1], topics: [a], group: g } }, key: { id: { hash: [.] } }, sink: { kafka: { brokers: [h:1], topic: b, acks: 1 } } } }",
+		"pipelines: { p: { source: { kafka: { brokers: [h:1], topics: [a], group: g } }, key: { id: 'hash(.)' }, sink: { kafka: { brokers: [h:1], topic: b, compression: zstd } } } }",
 		"stores: { keys: { tiered: } }\npipelines: { a: { store: keys } }",
 		"? [a]\n: b\n", "a: |\n b\n c\n", "--- !!map\n- &a *a\n", "stores: { s: { tiered: { layers: [a, b] } }, a: { tiered: [s, s] } }",
 	} {

@@ -110,8 +110,8 @@ func TestManyEventsCountAsMany(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	p := NewPipeline(l, "p", "s")
-	p.ObserveMany(semel.Event{Kind: semel.EventDecided, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond}, 5)
-	p.ObserveMany(semel.Event{Kind: semel.EventCompleted, Elapsed: time.Second}, 4)
+	p.Observe(semel.Event{Kind: semel.EventDecided, Count: 5, Decision: semel.Fresh, Reason: "no record", Elapsed: time.Millisecond})
+	p.Observe(semel.Event{Kind: semel.EventCompleted, Count: 4, Elapsed: time.Second})
 	l.check(t, "dedup.decisions{p|s|fresh|no record}", 5)
 	l.check(t, "dedup.claim.duration{p|s}", 5)
 	l.check(t, "dedup.effect.duration{p|s}", 4)
@@ -177,9 +177,9 @@ func TestReasonsAreThoseOfAGuard(t *testing.T) {
 		{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}, {Decision: semel.Fresh, Claim: semel.Claim{Attempt: 2}},
 		{Decision: semel.Duplicate}, {Decision: semel.Duplicate, Result: semel.Result{Kind: semel.Failed}},
 		{Decision: semel.Duplicate, Result: semel.Result{Kind: semel.NotKept}}, {Decision: semel.InFlight},
-		{Decision: semel.Mismatch}, {Decision: semel.InDoubt}, {Decision: semel.Late}, {},
+		{Decision: semel.Mismatch}, {Decision: semel.OutcomeUnknown}, {Decision: semel.Late}, {},
 	} {
-		guard.ObserveDecision(semel.Key{ID: "x"}, &a, 0)
+		_, _ = guard.Settle(t.Context(), &semel.Call{Key: semel.Key{ID: "x"}}, &a, 0)
 	}
 	for series, n := range l.values {
 		if strings.HasPrefix(series, "dedup.decisions") && strings.HasSuffix(series, "|other}") && n > 0 {

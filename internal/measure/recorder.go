@@ -80,10 +80,8 @@ func NewGuard(b Backend, pipeline, store string) *Guard {
 }
 
 // Observe implements semel.Observer.
-func (g *Guard) Observe(e semel.Event) { g.ObserveMany(e, 1) }
-
-// ObserveMany implements semel.ManyObserver.
-func (g *Guard) ObserveMany(e semel.Event, many int) {
+func (g *Guard) Observe(e semel.Event) {
+	many := max(e.Count, 1)
 	n := float64(many)
 	switch e.Kind {
 	case semel.EventDecided:

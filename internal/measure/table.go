@@ -187,7 +187,7 @@ func reasons(d semel.Decision) []string {
 		return []string{"held by another"}
 	case semel.Mismatch:
 		return []string{"other payload"}
-	case semel.InDoubt:
+	case semel.OutcomeUnknown:
 		return []string{"outcome of an earlier attempt unknown"}
 	case semel.Late:
 		return []string{"older than the window"}

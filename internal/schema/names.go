@@ -100,7 +100,7 @@ func (v Value) CheckListen(address string) {
 	}
 	host, port, ok := CutLast(address, ":")
 	if !ok || strings.ContainsAny(host, "/@ ") || !isPort(port) {
-		v.Wrong("it is no address to listen on: write it like 127.0.0.1:8080")
+		v.Wrong("not an address to listen on: write it like 127.0.0.1:8080")
 	}
 }
 

@@ -98,30 +98,6 @@ func ParseWindow(text string) (time.Duration, error) {
 	return window, nil
 }
 
-// Hours is a part of a day, from hour From to hour To. It spans midnight if To is
-// less than From.
-type Hours struct{ From, To int }
-
-// ParseHours reads a range of whole hours: 01:00-05:00, 22:00-06:00, 18:00-24:00.
-func ParseHours(text string) (Hours, error) {
-	from, to, _ := strings.Cut(text, "-")
-	first, ok := parseHour(from)
-	last, okay := parseHour(to)
-	switch {
-	case !ok || !okay || first > 23 || last > 24:
-		return Hours{}, errors.New("not hours of a day: write whole ones like 22:00-06:00")
-	case first == last:
-		return Hours{}, errors.New("no hour is in it: leave the field out for all day")
-	}
-	return Hours{first, last}, nil
-}
-
-func parseHour(text string) (int, bool) {
-	digits, ok := strings.CutSuffix(text, ":00")
-	hour, err := strconv.ParseUint(digits, 10, 8)
-	return int(hour), ok && err == nil && len(digits) == 2
-}
-
 // ParseSize reads a number of bytes: 4096, 64KiB, 10MB.
 func ParseSize(text string) (int64, error) {
 	bad := errors.New("not a size: write it like 4096, 64KiB or 10MB")

@@ -64,17 +64,3 @@ func TestSizesHaveBinaryAndDecimalUnits(t *testing.T) {
 		}
 	}
 }
-
-func TestHoursAreWholeAndSome(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Hours{"22:00-06:00": {22, 6}, "00:00-01:00": {0, 1}, "18:00-24:00": {18, 24}, "00:00-24:00": {0, 24}} {
-		if got, err := ParseHours(text); err != nil || got != want {
-			t.Errorf("ParseHours(%q) = %v, %v; want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "22-6", "22:00", "6:00-8:00", "22:30-06:00", "24:00-06:00", "22:00-25:00", "06:00-06:00", "22:00-06:00-07:00", "-1:00-06:00", "+1:00-06:00"} {
-		if got, err := ParseHours(text); err == nil {
-			t.Errorf("ParseHours(%q) = %v; want an error", text, got)
-		}
-	}
-}

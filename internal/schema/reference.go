@@ -135,9 +135,9 @@ func (v Value) lookUp(reference string) (part string, secret bool, err error) {
 		}
 		return part, true, err
 	case isVariable(reference):
-		return "", false, fmt.Errorf("${%s} is no reference: write ${env:%s} for the environment variable, or $${ for the text itself", reference, reference)
+		return "", false, fmt.Errorf("${%s} is not a reference: write ${env:%s} for the environment variable, or $${ for the text itself", reference, reference)
 	}
-	return "", false, errors.New("${…} is no reference that is known: write ${env:NAME} or ${file:/path}, or $${ for the text itself")
+	return "", false, errors.New("${…} is not a known reference: write ${env:NAME} or ${file:/path}, or $${ for the text itself")
 }
 
 func isVariable(name string) bool {
@@ -165,7 +165,7 @@ func (v Value) readSecret(name string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("${file:%s} cannot be read: %w", name, Cause(err))
 	case len(data) > MaxSecretBytes:
-		return "", fmt.Errorf("${file:%s} is larger than 64 KiB: it is no secret's file", name)
+		return "", fmt.Errorf("${file:%s} is larger than 64 KiB, the limit for a secret", name)
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	if text == "" {

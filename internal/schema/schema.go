@@ -81,7 +81,6 @@ const (
 	ScalarCount     Scalar = "count"
 	ScalarNumber    Scalar = "number"
 	ScalarRate      Scalar = "rate"
-	ScalarHours     Scalar = "hours"
 	ScalarTruth     Scalar = "true or false"
 	ScalarStoreName Scalar = "name of a store"
 	ScalarRule      Scalar = "rule"
@@ -122,24 +121,24 @@ func PathField(name string, target *string, doc string) Field {
 }
 
 func DurationField(name string, target *time.Duration, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.duration(target) }}
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.duration(target, false) }}
 }
 
 // PauseField is a duration that may be 0.
 func PauseField(name string, target *time.Duration, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.pause(target) }}
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarDuration}, Read: func(v Value) { v.duration(target, true) }}
 }
 
 func WindowField(name string, target *time.Duration, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarWindow}, Read: func(v Value) { v.window(target) }}
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarWindow}, Read: func(v Value) { Quantity(v, target, "a duration", ParseWindow) }}
 }
 
 func SizeField(name string, target *int64, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarSize}, Read: func(v Value) { v.size(target) }}
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarSize}, Read: func(v Value) { Quantity(v, target, "a size", atLeast1(ParseSize)) }}
 }
 
 func CountField(name string, target *int64, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarCount}, Read: func(v Value) { v.count(target) }}
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarCount}, Read: func(v Value) { Quantity(v, target, "a number", atLeast1(ParseCount)) }}
 }
 
 func NumberField(name string, target *int, least, most int64, doc string) Field {
@@ -148,10 +147,6 @@ func NumberField(name string, target *int, least, most int64, doc string) Field 
 
 func RateField(name string, target *float64, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarRate}, Read: func(v Value) { v.rate(target) }}
-}
-
-func HoursField(name string, target *Hours, doc string) Field {
-	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarHours}, Read: func(v Value) { Quantity(v, target, "hours", ParseHours) }}
 }
 
 func TruthField(name string, target *bool, doc string) Field {
@@ -227,7 +222,7 @@ func (v Value) Kind(m Mapping, what, example string) {
 		if slices.Contains(m.names(), text.Value) {
 			hint = "write { " + text.Value + ": {} } with its settings between the inner braces"
 		}
-		v.Wrong("fields are wanted, not a text: %s", hint)
+		v.Wrong("expected fields, got a text: %s", hint)
 		return
 	}
 	v.Mapping(m)
@@ -311,6 +306,6 @@ func (m Members) exclude(names ...string) {
 	found := slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(name string) bool { return !slices.Contains(names, name) })
 	slices.SortStableFunc(found, func(a, b string) int { return m[a].at.Compare(m[b].at) })
 	if len(found) > 1 {
-		m[found[len(found)-1]].Wrong("%s exclude each other: leave one", strings.Join(found, " and "))
+		m[found[len(found)-1]].Wrong("%s exclude each other: keep one", strings.Join(found, " and "))
 	}
 }

@@ -226,7 +226,7 @@ func (v Value) topLevel() ([]Entry, bool) {
 		return v.Entries()
 	case nil:
 	default:
-		v.WrongAt(v.at, "sections such as stores: are wanted, not %s", describe(v.Node))
+		v.WrongAt(v.at, "expected sections such as stores:, got %s", describe(v.Node))
 	}
 	return nil, false
 }

@@ -49,7 +49,7 @@ func (r *Document) Value(node ast.Node, path string) Value {
 	for {
 		if r.visits++; r.visits > maxVisits {
 			if r.visits == maxVisits+1 {
-				r.WrongAt(v.at, "%s: the aliases of this file stand for too much", path)
+				r.WrongAt(v.at, "%s: the aliases of this file expand to too much", path)
 			}
 			v.Node = nil
 			return v
@@ -61,7 +61,7 @@ func (r *Document) Value(node ast.Node, path string) Value {
 		case *ast.AliasNode:
 			target, ok := r.aliases[n]
 			if !ok {
-				v.Wrong("there is no such anchor before this alias: put a text that begins with * in quotes")
+				v.Wrong("this alias has no anchor before it: put a text that begins with * in quotes")
 				v.Node = nil
 				return v
 			}
@@ -117,7 +117,7 @@ func (v Value) Entries() (list []Entry, ok bool) {
 		members = []*ast.MappingValueNode{n}
 	case *ast.NullNode:
 	default:
-		v.Wrong("fields are wanted, not %s", describe(n))
+		v.Wrong("expected fields, got %s", describe(n))
 		return nil, false
 	}
 	known := map[string]bool{}
@@ -131,9 +131,9 @@ func (v Value) Entries() (list []Entry, ok bool) {
 		name, ok := member.Key.(*ast.StringNode)
 		switch {
 		case !ok:
-			v.WrongAt(at, "%s: this is no name of a field: put it in quotes if it is one", v.Path)
+			v.WrongAt(at, "%s: this is not a field name: put it in quotes if it is one", v.Path)
 		case known[name.Value]:
-			v.WrongAt(at, "%s is there twice", Within(v.Path, name.Value))
+			v.WrongAt(at, "%s is defined twice", Within(v.Path, name.Value))
 		default:
 			known[name.Value] = true
 			list = append(list, Entry{name.Value, at, member.Value})
@@ -193,7 +193,7 @@ func (v Value) List(read func(element Value)) {
 			}
 		}
 	default:
-		v.Wrong("a list is wanted, not %s: write [a, b]", describe(n))
+		v.Wrong("expected a list, got %s: write [a, b]", describe(n))
 	}
 }
 
@@ -209,7 +209,7 @@ func (v Value) written(wanted string) (string, bool) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value, true
 	}
-	v.Wrong("%s is wanted, not %s", wanted, describe(v.Node))
+	v.Wrong("expected %s, got %s", wanted, describe(v.Node))
 	return "", false
 }
 
@@ -218,7 +218,7 @@ func (v Value) written(wanted string) (string, bool) {
 func (v Value) Text(target *string) {
 	switch n := v.Node.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		v.Wrong("a text is wanted, not %s: put it in quotes", describe(n))
+		v.Wrong("expected a text, got %s: put it in quotes", describe(n))
 		return
 	}
 	written, ok := v.written("a text")
@@ -259,32 +259,19 @@ func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, e
 	*target = parsed
 }
 
-func (v Value) duration(target *time.Duration) {
+// duration reads a duration above 0, or from 0 on.
+func (v Value) duration(target *time.Duration, orZero bool) {
 	Quantity(v, target, "a duration", func(text string) (time.Duration, error) {
 		d, err := ParseDuration(text)
-		if err == nil && d <= 0 {
+		switch {
+		case err == nil && orZero && d < 0:
+			err = fmt.Errorf("must not be below 0")
+		case err == nil && !orZero && d <= 0:
 			err = fmt.Errorf("must be above 0")
 		}
 		return d, err
 	})
 }
-
-// pause reads a duration that may be 0.
-func (v Value) pause(target *time.Duration) {
-	Quantity(v, target, "a duration", func(text string) (time.Duration, error) {
-		d, err := ParseDuration(text)
-		if err == nil && d < 0 {
-			err = fmt.Errorf("must not be below 0")
-		}
-		return d, err
-	})
-}
-
-func (v Value) window(target *time.Duration) { Quantity(v, target, "a duration", ParseWindow) }
-
-func (v Value) size(target *int64) { Quantity(v, target, "a size", atLeast1(ParseSize)) }
-
-func (v Value) count(target *int64) { Quantity(v, target, "a number", atLeast1(ParseCount)) }
 
 func atLeast1(parse func(string) (int64, error)) func(string) (int64, error) {
 	return func(text string) (int64, error) {

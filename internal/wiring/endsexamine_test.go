@@ -97,7 +97,7 @@ pipelines:
   p: { source: { http: { listen: "` + strings.TrimPrefix(target.URL, "http://") + `" } }, key: { id: .id }, store: keys, sink: { webhook: { url: "` + target.URL + `" } } }
 `
 	lines, report := examined(t, t.TempDir(), text)
-	wants(t, lines, "notice source.http.listen: ", "fine sink.webhook.url: the target takes connections\n")
+	wants(t, lines, "notice source.http.listen: ", "fine sink.webhook.url: the target accepts connections\n")
 	if report.Err != nil {
 		t.Error(report.Err)
 	}
@@ -125,12 +125,12 @@ func TestExaminePipelineHasTheServerPlanWhatIsWritten(t *testing.T) {
 	}
 	const columns = "columns: { id: .id, amount: .amount, version: .version }"
 	for sink, want := range map[string]string{
-		"table: pay, " + columns: "fine sink.postgres.table: ",
-		"table: pya, " + columns: "broken sink.postgres.table: ERROR: relation \"pya\" does not exist",
-		"upsert: { table: pay, " + columns + ", key: [id], version: version }":         "fine sink.postgres.upsert: ",
-		"upsert: { table: pay, " + columns + ", key: [id, amount], version: version }": "broken sink.postgres.upsert: ERROR: there is no unique or exclusion constraint",
-		`statement: "UPDATE pay SET amount = $1 WHERE id = $2", args: [.amount, .id]`:  "fine sink.postgres.statement: ",
-		`statement: "UPDATE pay SET amonut = $1 WHERE id = $2", args: [.amount, .id]`:  "broken sink.postgres.statement: ERROR: column \"amonut\"",
+		"table: pay, " + columns:                                                      "fine sink.postgres.table: ",
+		"table: pya, " + columns:                                                      "broken sink.postgres.table: ERROR: relation \"pya\" does not exist",
+		"table: pay, key: [id], version: version, " + columns:                         "fine sink.postgres.table: ",
+		"table: pay, key: [id, amount], version: version, " + columns:                 "broken sink.postgres.table: ERROR: there is no unique or exclusion constraint",
+		`statement: "UPDATE pay SET amount = $1 WHERE id = $2", args: [.amount, .id]`: "fine sink.postgres.statement: ",
+		`statement: "UPDATE pay SET amonut = $1 WHERE id = $2", args: [.amount, .id]`: "broken sink.postgres.statement: ERROR: column \"amonut\"",
 	} {
 		lines, report := examined(t, t.TempDir(), `
 stores: { db: { postgres: { dsn: "`+address+`" } } }

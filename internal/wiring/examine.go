@@ -14,7 +14,7 @@ func Examine(ctx context.Context, f *config.File, s *config.Store) *config.Exami
 	x := &config.Examination{File: f, Store: s}
 	s.Spec.Examine(ctx, x)
 	if semel.Classify(x.Err) == semel.ClassPermanent {
-		x.Refused(x.Err, "what it says; until then the store cannot be opened")
+		x.Refused(x.Err, "fix the stated problem; until then the store cannot be opened")
 		x.Err = nil
 	}
 	if above, ok := f.LayerOf(s.Name); ok {
@@ -30,7 +30,7 @@ func relieve(x *config.Examination, stack string) {
 		finding := &x.Findings[i]
 		if finding.Severity > semel.Notice {
 			finding.Severity = semel.Notice
-			finding.Cost = "as a layer of " + stack + " it costs speed, not the promise; alone: " + finding.Cost
+			finding.Cost = "as a layer of " + stack + " it costs speed, not the promise. Alone: " + finding.Cost
 		}
 	}
 }
@@ -46,7 +46,7 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *c
 	p.Sink.Examine(ctx, x)
 	switch {
 	case p.Parked.Path != "":
-		x.Directory("parked.path", p.Parked.Path, "a message that fails for good holds up the pipeline")
+		x.Directory("parked.path", p.Parked.Path, "a message that fails permanently blocks the pipeline")
 	case p.Parked.Store.Name != "":
 		x.Fail("parked", parkedTable(ctx, x))
 	}
@@ -57,7 +57,7 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *c
 func parkedTable(ctx context.Context, x *config.Examination) error {
 	letters, err := OpenDeadLetters(ctx, x.File, x.Pipeline)
 	if semel.Classify(err) == semel.ClassPermanent {
-		x.Note(semel.Broken, "parked.store", x.File.Redact(err.Error()), "a message that fails for good holds up the pipeline", "semel migrate up --config "+x.File.Name+" --store-name "+x.Pipeline.Parked.Store.Name)
+		x.Note(semel.Broken, "parked.store", x.File.Redact(err.Error()), "a message that fails permanently blocks the pipeline", "semel migrate up --config "+x.File.Name+" --store-name "+x.Pipeline.Parked.Store.Name)
 		return nil
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ type PipelineOptions struct {
 // OpenPipeline opens the source, store, sink and dead-letter store of a pipeline.
 // It blocks until their servers have answered. The stores belong to stores.
 // Everything else is closed when the pipeline has run.
-func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (config.Runnable, error) {
+func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, stores *Stores, opts *PipelineOptions) (*Pipeline, error) {
 	var o PipelineOptions
 	if opts != nil {
 		o = *opts
@@ -38,21 +38,23 @@ func OpenPipeline(ctx context.Context, f *config.File, p *config.Pipeline, store
 		err = errors.Join(fmt.Errorf("pipeline %s: %w", p.Name, err), b.close(ctx))
 		return nil, f.RedactError(err)
 	}
-	return &redacted{built, f}, nil
+	return &Pipeline{built, f}, nil
 }
 
-// redacted hides secrets in the events of a pipeline.
-type redacted struct {
+// Pipeline is an open pipeline. It hides the secrets of the configuration in its
+// errors.
+type Pipeline struct {
 	config.Runnable
 	file *config.File
 }
 
-func (r *redacted) Run(ctx context.Context) error {
-	err := r.Runnable.Run(ctx)
+// Run runs the pipeline; see config.Runnable.
+func (p *Pipeline) Run(ctx context.Context) error {
+	err := p.Runnable.Run(ctx)
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		err = fmt.Errorf("%w, or write %s", err, parkInstead(stopped.Reason))
 	}
-	return r.file.RedactError(err)
+	return p.file.RedactError(err)
 }
 
 // parkInstead returns the setting that parks the messages at which a pipeline
@@ -69,7 +71,8 @@ func parkInstead(reason pipeline.Reason) string {
 	return "then: park"
 }
 
-func (r *redacted) Ready(ctx context.Context) error { return r.file.RedactError(r.Runnable.Ready(ctx)) }
+// Ready reports why the pipeline cannot work; see config.Runnable.
+func (p *Pipeline) Ready(ctx context.Context) error { return p.file.RedactError(p.Runnable.Ready(ctx)) }
 
 // building is one call of OpenPipeline.
 type building struct {
@@ -131,7 +134,7 @@ func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	if !b.spec.Lossy {
-		return nil, fmt.Errorf("store %s is a filter, which drops new messages at its rate: name an exact store, or write lossy: true if that loss is borne: %w", name, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("store %s is a filter, which drops new messages at its rate: name an exact store, or write lossy: true to accept the loss: %w", name, semel.ErrInvalidRequest)
 	}
 	filter, err := b.stores.Filter(ctx, name)
 	if err != nil {
@@ -206,9 +209,9 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 	}
 	switch {
 	case b.opts.Redrive && letters == nil:
-		return nil, fmt.Errorf("what is parked in a topic is redriven by a pipeline that reads it: %w", semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("messages in a topic are redriven by a pipeline that reads the topic: %w", semel.ErrInvalidRequest)
 	case b.opts.Redrive:
-		source = pipeline.NewRedriven(letters, b.spec.Name, &pipeline.RedrivenOptions{Once: true})
+		source = pipeline.NewRedriven(letters, b.spec.Name)
 	case source == nil:
 		if source, err = b.spec.Source.Open(ctx, b.env(nil)); err != nil {
 			return nil, fmt.Errorf("source: %w", err)
@@ -234,7 +237,7 @@ func OpenDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline) (p
 		}
 		return database.OpenDeadLetters(ctx)
 	}
-	return nil, fmt.Errorf("no place to put messages aside: write parked: { path: … }: %w", semel.ErrInvalidRequest)
+	return nil, fmt.Errorf("no place for parked messages: write parked: { path: … }: %w", semel.ErrInvalidRequest)
 }
 
 // topicsOf returns the sink or source of a pipeline whose server can hold parked
@@ -246,7 +249,7 @@ func topicsOf(p *config.Pipeline) (config.Topics, error) {
 	if end, ok := p.Source.(config.Topics); ok {
 		return end, nil
 	}
-	return nil, fmt.Errorf("a topic needs a Kafka that is source or sink: %w", semel.ErrInvalidRequest)
+	return nil, fmt.Errorf("a topic needs a source or sink in Kafka: %w", semel.ErrInvalidRequest)
 }
 
 // ExistingDeadLetters opens the parked messages of a pipeline for inspection and
@@ -280,7 +283,7 @@ func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline
 func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
 	err := p.Source.Sample(ctx, fn)
 	if errors.Is(err, config.ErrNoSample) {
-		err = fmt.Errorf("messages come to a source of the kind %s by themselves: there is nothing to read beforehand: %w", p.Source.Kind(), semel.ErrInvalidRequest)
+		err = fmt.Errorf("a source of the kind %s receives messages and cannot be read in advance: %w", p.Source.Kind(), semel.ErrInvalidRequest)
 	}
 	return f.RedactError(err)
 }

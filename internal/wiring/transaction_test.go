@@ -132,7 +132,7 @@ func TestLateRecordsInATransactionGoByOnLate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := transact(t, address, "    transaction: { time: event, grace: 1m, sessions: 1 }\n"+c.more)
+			r := transact(t, address, "    transaction: { time: event, grace: 1m }\n    parallel: 1\n"+c.more)
 			for range 2 {
 				<-r.settled
 			}
@@ -167,7 +167,7 @@ func TestATransactionIsReadyWhileItsBrokersAnswer(t *testing.T) {
 	r := transact(t, address, "")
 	r.readiness(t, "")
 	cluster.Close()
-	r.readiness(t, "kafkaio: ")
+	r.readiness(t, "kafka: ")
 	r.end()
 	<-r.ended // without a broker it may end with an error
 	r = transact(t, address, "")

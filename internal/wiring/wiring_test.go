@@ -34,9 +34,9 @@ func parse(t *testing.T, text string, values ...any) *config.File {
 	return f
 }
 
-func open(t *testing.T, f *config.File, name string, opts *wiring.Options) *wiring.Opened {
+func open(t *testing.T, f *config.File, name string, opts *wiring.Options) semel.Store {
 	t.Helper()
-	opened, err := wiring.Open(t.Context(), f, name, opts)
+	store, opened, err := wiring.Open(t.Context(), f, name, opts)
 	if err != nil {
 		t.Fatalf("open %s: %v", name, err)
 	}
@@ -45,7 +45,7 @@ func open(t *testing.T, f *config.File, name string, opts *wiring.Options) *wiri
 			t.Errorf("close %s: %v", name, err)
 		}
 	})
-	return opened
+	return store
 }
 
 // decide claims a key, marks it done and returns the decision.
@@ -72,13 +72,13 @@ func TestSettingsReachTheStores(t *testing.T) {
 	sentinel := servicestest.StartRedisSentinel(t, nil)
 	f := parse(t, `
 stores:
-  mem:      { memory: { max_result: 1KiB } }
-  files:    { embedded: { path: ./files, fsync: never, max_result: 2KiB } }
-  redis:    { redis: { url: %q, prefix: %q, max_result: 3KiB, persistence: synced, compact: { window: 1h } } }
-  cluster:  { redis: { cluster: [%s], max_result: 4KiB } }
-  sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged, max_result: 5KiB } }
-  db:       { postgres: { dsn: %q, schema: once, prefix: p_, max_result: 6KiB, prepare: true } }
-  ages:     { postgres: { dsn: %q, cleanup: message-time, message_age: 2d, keep_ids: true, max_result: 7KiB } }
+  mem:      { memory: {} }
+  files:    { embedded: { path: ./files, fsync: never } }
+  redis:    { redis: { url: %q, prefix: %q, persistence: synced, compact: { window: 1h } } }
+  cluster:  { redis: { cluster: [%s] } }
+  sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged } }
+  db:       { postgres: { dsn: %q, schema: once, prefix: p_, prepare: true } }
+  ages:     { postgres: { dsn: %q, cleanup: message-time, message_age: 2d, keep_ids: true } }
   stack:    { tiered: { layers: [mem, files], on_store_error: wait, max_age: 1m, layer_timeout: 1s } }
 `, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t), servers.Database(t))
 	for _, name := range []string{"db", "ages"} {
@@ -94,19 +94,19 @@ stores:
 		name  string
 		check func(semel.Traits) bool
 	}{
-		{"mem", func(tr semel.Traits) bool { return tr.MaxResult == 1<<10 && !tr.Durable && tr.Exact }},
-		{"files", func(tr semel.Traits) bool { return tr.MaxResult == 2<<10 && tr.Durable && !tr.PowerSafe }},
+		{"mem", func(tr semel.Traits) bool { return !tr.Durable && tr.Exact }},
+		{"files", func(tr semel.Traits) bool { return tr.Durable && !tr.PowerSafe }},
 		{"redis", func(tr semel.Traits) bool {
-			return tr.MaxResult == 3<<10 && tr.Durable && tr.PowerSafe && tr.Shared && !tr.Exact
+			return tr.Durable && tr.PowerSafe && tr.Shared && !tr.Exact
 		}},
-		{"cluster", func(tr semel.Traits) bool { return tr.MaxResult == 4<<10 && !tr.Durable && tr.Shared && tr.Exact }},
-		{"sentinel", func(tr semel.Traits) bool { return tr.MaxResult == 5<<10 && tr.Durable && !tr.PowerSafe }},
-		{"db", func(tr semel.Traits) bool { return tr.MaxResult == 6<<10 && tr.PowerSafe && tr.Transactional }},
-		{"ages", func(tr semel.Traits) bool { return tr.MaxResult == 7<<10 && tr.PowerSafe }},
-		{"stack", func(tr semel.Traits) bool { return tr.MaxResult == 2<<10 && tr.Durable }},
+		{"cluster", func(tr semel.Traits) bool { return !tr.Durable && tr.Shared && tr.Exact }},
+		{"sentinel", func(tr semel.Traits) bool { return tr.Durable && !tr.PowerSafe }},
+		{"db", func(tr semel.Traits) bool { return tr.PowerSafe && tr.Transactional }},
+		{"ages", func(tr semel.Traits) bool { return tr.PowerSafe }},
+		{"stack", func(tr semel.Traits) bool { return tr.Durable }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := open(t, f, c.name, nil).Store
+			s := open(t, f, c.name, nil)
 			if !c.check(s.Traits()) {
 				t.Errorf("traits %+v", s.Traits())
 			}
@@ -142,12 +142,12 @@ stores:
   both:  { tiered: [cache, db] }
 `, cache.URL())
 	events := make(chan tiered.Event, 100)
-	opened := open(t, f, "both", &wiring.Options{OnLayer: func(stack string, event tiered.Event) {
+	store := open(t, f, "both", &wiring.Options{OnLayer: func(stack string, event tiered.Event) {
 		if stack == "both" {
 			events <- event
 		}
 	}})
-	if decision := decide(t, opened.Store, "before"); decision != semel.Fresh {
+	if decision := decide(t, store, "before"); decision != semel.Fresh {
 		t.Errorf("decided %s", decision)
 	}
 	if err := cache.Kill(); err != nil {
@@ -158,7 +158,7 @@ stores:
 		if id == "before" {
 			want = semel.Duplicate
 		}
-		if decision := decide(t, opened.Store, id); decision != want {
+		if decision := decide(t, store, id); decision != want {
 			t.Errorf("%s: decided %s without the cache", id, decision)
 		}
 	}
@@ -196,14 +196,14 @@ stores:
 		t.Fatal(err)
 	}
 	events := make(chan tiered.Event, 100)
-	opened := open(t, f, "stack", &wiring.Options{OnLayer: func(_ string, event tiered.Event) { events <- event }})
+	store := open(t, f, "stack", &wiring.Options{OnLayer: func(_ string, event tiered.Event) { events <- event }})
 	for _, layer := range []string{"seen", "cache"} {
 		event := <-events
 		if event.Layer != layer || event.Kind != tiered.EventDown || !errors.Is(event.Err, semel.ErrStoreUnavailable) || strings.Contains(event.Err.Error(), "hidden-") {
 			t.Errorf("told of %+v", event)
 		}
 	}
-	stack := opened.Store.(*tiered.Store)
+	stack := store.(*tiered.Store)
 	for _, want := range []semel.Decision{semel.Fresh, semel.Duplicate} {
 		if decision := decide(t, stack, "before"); decision != want {
 			t.Errorf("decided %s without the layers above, want %s", decision, want)
@@ -246,7 +246,7 @@ stores:
 	if err := lower.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := wiring.Open(t.Context(), f, "stack", nil)
+	_, _, err := wiring.Open(t.Context(), f, "stack", nil)
 	if semel.Classify(err) != semel.ClassRetryable || !errors.Is(err, semel.ErrStoreUnavailable) || !strings.Contains(err.Error(), "its layer below: ") {
 		t.Errorf("without the server that decides: %v", err)
 	}
@@ -262,12 +262,12 @@ stores:
   files:  { embedded: { path: ./files } }
   stack:  { tiered: { layers: [here, bits, files], sees_every_writer: true } }
 `, servers.Redis(t), servicestest.Prefix())
-	stack := open(t, f, "stack", nil).Store
+	stack := open(t, f, "stack", nil)
 	if first, second := decide(t, stack, "a"), decide(t, stack, "a"); first != semel.Fresh || second != semel.Duplicate {
 		t.Errorf("decided %s and %s", first, second)
 	}
 	for _, name := range []string{"bits", "here"} {
-		if _, err := wiring.Open(t.Context(), f, name, nil); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "keeps no records") {
+		if _, _, err := wiring.Open(t.Context(), f, name, nil); !errors.Is(err, semel.ErrInvalidRequest) || !strings.Contains(err.Error(), "keeps no records") {
 			t.Errorf("%s alone: %v", name, err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestErrorsKeepTheirClassAndLoseTheirSecrets(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
 stores:
-  redis: { redis: { url: "redis://:hidden-1@127.0.0.1:1", connect_timeout: 300ms } }
+  redis: { redis: { url: "redis://:hidden-1@127.0.0.1:1", timeout: 300ms } }
   db:    { postgres: { dsn: "postgres://u:hidden-2@127.0.0.1:1/x" } }
   mem:   { memory: {} }
   stack: { tiered: [mem, redis] }
@@ -287,7 +287,7 @@ stores:
 		"redis": semel.ErrStoreUnavailable, "db": semel.ErrStoreUnavailable, "stack": semel.ErrStoreUnavailable,
 		"bad": semel.ErrInvalidRequest, "none": semel.ErrInvalidRequest,
 	} {
-		opened, err := wiring.Open(t.Context(), f, name, nil)
+		_, opened, err := wiring.Open(t.Context(), f, name, nil)
 		if opened != nil || !errors.Is(err, want) || strings.Contains(err.Error(), "hidden-") {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}
@@ -299,20 +299,20 @@ func TestAFailedOpenLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
 stores:
-  cache: { redis: { url: "redis://127.0.0.1:1", connect_timeout: 300ms } }
+  cache: { redis: { url: "redis://127.0.0.1:1", timeout: 300ms } }
   seen:  { filter: { rate: 0.9, expect: 1000, window: 1h } }
   files: { embedded: { path: ./files } }
   stack: { tiered: { layers: [cache, seen, files], sees_every_writer: true } }
 `)
 	for range 2 {
-		if _, err := wiring.Open(t.Context(), f, "stack", nil); !errors.Is(err, semel.ErrInvalidRequest) {
+		if _, _, err := wiring.Open(t.Context(), f, "stack", nil); !errors.Is(err, semel.ErrInvalidRequest) {
 			t.Fatalf("a stack whose filter has no such rate: %v", err)
 		} else if holder, held := embedded.Holder(err); held {
 			t.Fatalf("the store below is still open, by %s", holder)
 		}
 	}
 	open(t, f, "files", nil)
-	_, err := wiring.Open(t.Context(), f, "files", nil)
+	_, _, err := wiring.Open(t.Context(), f, "files", nil)
 	if holder, held := embedded.Holder(err); !held || !strings.Contains(holder, fmt.Sprint(os.Getpid())) {
 		t.Errorf("a store in use: %v", err)
 	}

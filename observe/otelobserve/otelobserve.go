@@ -125,16 +125,14 @@ func (m *Metrics) Pipeline(name string, opts *PipelineOptions) (pipeline.Observe
 }
 
 // Watch reports that a pipeline runs, and its messages in flight whenever
-// metrics are collected, until stop is called. runner may be a pipeline.Runner.
+// metrics are collected, until stop is called. See pipeline.Runner.UnderWay.
 // Watch returns the errors of the meter.
-func (m *Metrics) Watch(name string, runner interface {
-	UnderWay() (count int, bytes int64)
-}) (stop func() error, err error) {
+func (m *Metrics) Watch(name string, underWay func() (count int, bytes int64)) (stop func() error, err error) {
 	running := m.backend.Bind(measure.Running, name)
 	by := metric.WithAttributes(attribute.String("pipeline", name))
 	messages, size := m.backend.observed[measure.InFlightMessages], m.backend.observed[measure.InFlightBytes]
 	registration, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		count, bytes := runner.UnderWay()
+		count, bytes := underWay()
 		o.ObserveInt64(messages, int64(count), by)
 		o.ObserveInt64(size, bytes, by)
 		return nil
@@ -149,7 +147,7 @@ func (m *Metrics) Watch(name string, runner interface {
 	}, nil
 }
 
-// Counted sets the counts of a store, as its semel.Counter reports.
+// Counted sets the counts of a store, as its semel.Inspector reports.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
 }

@@ -95,7 +95,7 @@ func TestEverythingIsCounted(t *testing.T) {
 	m.Lag("orders", []pipeline.Lag{{Messages: 1, Bytes: 2}})
 	m.Waiting("orders", 0)
 	m.Loss("orders", 0.01)
-	stop, err := m.Watch("orders", amount{})
+	stop, err := m.Watch("orders", amount{}.UnderWay)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ type Metrics struct {
 	backend backend
 
 	mu      sync.Mutex // guards the fields below
-	watched map[string]underWay
+	watched map[string]func() (count int, bytes int64)
 	lags    map[string]map[series]bool // the current series, by pipeline
 }
 
@@ -34,13 +34,9 @@ type series struct {
 	pipeline, source, partition string
 }
 
-type underWay interface {
-	UnderWay() (count int, bytes int64)
-}
-
 // New returns empty metrics.
 func New() *Metrics {
-	return &Metrics{backend: newBackend(), watched: map[string]underWay{}, lags: map[string]map[series]bool{}}
+	return &Metrics{backend: newBackend(), watched: map[string]func() (count int, bytes int64){}, lags: map[string]map[series]bool{}}
 }
 
 // Guard returns the observer for the guard of a store, for
@@ -56,13 +52,11 @@ func (m *Metrics) Pipeline(name, store string, window time.Duration) pipeline.Ob
 }
 
 // Watch reports that a pipeline runs, and its messages in flight whenever
-// metrics are collected, until stop is called. runner may be a pipeline.Runner.
-func (m *Metrics) Watch(name string, runner interface {
-	UnderWay() (count int, bytes int64)
-}) (stop func()) {
+// metrics are collected, until stop is called. See pipeline.Runner.UnderWay.
+func (m *Metrics) Watch(name string, underWay func() (count int, bytes int64)) (stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watched[name] = runner
+	m.watched[name] = underWay
 	m.backend.Bind(measure.Running, name)(1)
 	return func() {
 		m.mu.Lock()
@@ -78,7 +72,7 @@ func (m *Metrics) show(name string, count int, bytes int64) {
 	m.backend.Bind(measure.InFlightBytes, name)(float64(bytes))
 }
 
-// Counted sets the counts of a store, as its semel.Counter reports.
+// Counted sets the counts of a store, as its semel.Inspector reports.
 func (m *Metrics) Counted(store string, counts semel.Counts) {
 	measure.Counted(m.backend, store, &counts, time.Now())
 }
@@ -152,8 +146,8 @@ func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(into chan<- prometheus.Metric) {
 	m.mu.Lock()
-	for name, runner := range m.watched {
-		count, bytes := runner.UnderWay()
+	for name, underWay := range m.watched {
+		count, bytes := underWay()
 		m.show(name, count, bytes)
 	}
 	m.mu.Unlock()

@@ -136,7 +136,7 @@ func TestStoresAndWhatIsUnderWay(t *testing.T) {
 	m.Cleaning("keys")
 	m.Cleaned("keys", 7, nil)
 	m.Cleaned("keys", 1, errors.New("no"))
-	stop := m.Watch("orders", amount{})
+	stop := m.Watch("orders", amount{}.UnderWay)
 	text := scrape()
 	for _, want := range []string{
 		`dedup_keys{state="done",store="keys"} 3`, `dedup_keys{state="claimed",store="keys"} 2`, `dedup_keys{state="unknown",store="keys"} 1`,

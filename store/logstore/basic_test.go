@@ -158,7 +158,7 @@ func TestHeldClaimsAreUnknownAfterReopening(t *testing.T) {
 	held := claimOne(t, s, semel.ClaimRequest{Key: key(1), Lease: time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 1}})
 	claimOne(t, s, semel.ClaimRequest{Key: key(2), Lease: time.Hour, Owner: semel.Owner{Name: "w", Nonce: 2}})
 	s = reopen(t, s)
-	if a := claimOne(t, s, semel.ClaimRequest{Key: key(1), Lease: time.Hour}); a.Decision != semel.InDoubt || a.Holder != "w" {
+	if a := claimOne(t, s, semel.ClaimRequest{Key: key(1), Lease: time.Hour}); a.Decision != semel.OutcomeUnknown || a.Holder != "w" {
 		t.Errorf("held key: %s held by %q, want in doubt", a.Decision, a.Holder)
 	}
 	a := claimOne(t, s, semel.ClaimRequest{Key: key(2), Lease: time.Hour})

@@ -198,7 +198,7 @@ func (s *Store) claimAgain(o *op, d *semel.Digest, r *semel.ClaimRequest, a *sem
 		a.Decision, a.Claim = semel.Fresh, c.grant()
 		s.waitForClaim(o, c)
 	case state == semel.Unknown:
-		a.Decision, a.Claim, a.Holder = semel.InDoubt, c.grant(), c.name
+		a.Decision, a.Claim, a.Holder = semel.OutcomeUnknown, c.grant(), c.name
 	case now < c.leaseEnd:
 		a.Decision, a.Claim, a.Holder = semel.InFlight, c.grant(), c.name
 	default:

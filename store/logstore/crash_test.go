@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 // seed returns the seed of a random test and prints it. Set SEMEL_SEED to

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 // TestLostEndOfAClosedStoreIsRefused truncates the log of a store that was

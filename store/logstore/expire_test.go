@@ -129,7 +129,7 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 	}
 	s = reopen(t, s)
 	check()
-	if a := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour}); a.Decision != semel.InDoubt || a.Claim.Token != held.Claim.Token {
+	if a := claimOne(t, s, semel.ClaimRequest{Key: key(-1), Lease: time.Hour}); a.Decision != semel.OutcomeUnknown || a.Claim.Token != held.Claim.Token {
 		t.Errorf("held key after reopening: %s", a.Decision)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 func openFault(t testing.TB, fs *faultfs.FS) (*Store, error) {

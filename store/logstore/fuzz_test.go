@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 // FuzzSegment opens a store whose only segment has arbitrary bytes. They follow

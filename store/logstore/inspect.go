@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements semel.Looker. It waits for the disk only if a record is being
+// Look implements semel.Inspector. It waits for the disk only if a record is being
 // written.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if len(keys) != len(records) {
@@ -131,7 +131,7 @@ func (e *entry) fill(r *semel.Record) {
 	r.Result.Kind, r.ResultSize = e.rich.resultKind, len(e.rich.data)
 }
 
-// List implements semel.Lister. Scope and ID are set for keys that were
+// List implements semel.Inspector. Scope and ID are set for keys that were
 // recorded with Options.KeepIDs. Other keys do not match a Filter with a scope.
 // It holds one segment in memory at a time.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
@@ -168,19 +168,14 @@ func (s *Store) listClaims(filter semel.ListOptions) ([]semel.Record, error) {
 	var records []semel.Record
 	now := s.clock.Nanos()
 	for d, c := range s.claims.all() {
-		if r := c.record(d, now); matches(filter, &r) {
+		if r := c.record(d, now); filter.Selects(&r) {
 			records = append(records, r)
 		}
 	}
 	return records, nil
 }
 
-func matches(f semel.ListOptions, r *semel.Record) bool {
-	return (f.State == semel.Absent || f.State == r.State) &&
-		(f.Scope == nil || r.Key.ID != "" && r.Key.Scope == *f.Scope)
-}
-
-// Count implements semel.Counter. Done includes expired keys that the store has
+// Count implements semel.Inspector. Done includes expired keys that the store has
 // not yet removed.
 func (s *Store) Count(context.Context) (semel.Counts, error) {
 	s.mu.Lock()

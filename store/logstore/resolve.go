@@ -15,20 +15,11 @@ import (
 
 // Resolve implements semel.Resolver. It blocks for one durable write.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	check := semel.CompleteRequest{Key: key, Result: result, Window: window}
-	switch as {
-	case semel.Done:
-		if err := check.Validate(s.opts.MaxResult); err != nil {
-			return err
-		}
-	case semel.Absent:
-		if err := key.Validate(); err != nil {
-			return err
-		}
-	default:
-		return invalid("a key can be resolved as done or absent, not as %s", as)
+	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
+		return err
 	}
-	return s.settleByHand(ctx, key, holderMost+s.completeRoom(&check), func(o *op, d *semel.Digest) error {
+	room := holderMost + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
+	return s.settleByHand(ctx, key, room, func(o *op, d *semel.Digest) error {
 		now := o.now
 		c := s.claims.get(d)
 		if c == nil || c.state(now) != semel.Unknown {

@@ -155,7 +155,7 @@ func (s *Store) listSegment(ctx context.Context, num uint32, filter semel.ListOp
 	err = s.visitDone(g, false, func(e *entry) bool {
 		var r semel.Record
 		e.fill(&r)
-		if matches(filter, &r) {
+		if filter.Selects(&r) {
 			more = yield(r, nil)
 		}
 		return more

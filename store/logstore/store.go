@@ -67,12 +67,10 @@ type Store struct {
 }
 
 var (
-	_ semel.Store    = (*Store)(nil)
-	_ semel.Looker   = (*Store)(nil)
-	_ semel.Lister   = (*Store)(nil)
-	_ semel.Resolver = (*Store)(nil)
-	_ semel.Purger   = (*Store)(nil)
-	_ semel.Counter  = (*Store)(nil)
+	_ semel.Store     = (*Store)(nil)
+	_ semel.Inspector = (*Store)(nil)
+	_ semel.Resolver  = (*Store)(nil)
+	_ semel.Purger    = (*Store)(nil)
 )
 
 // Open opens the store in a directory. If the directory is empty or missing,

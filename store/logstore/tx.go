@@ -157,7 +157,7 @@ func (s *Store) TxKeyBytes(k semel.Key) int {
 //   - Duplicate: the key is done.
 //   - Mismatch: the key is done with another print.
 //   - InFlight: another holder's lease covers the key.
-//   - InDoubt: the outcome of the key is unknown.
+//   - OutcomeUnknown: the outcome of the key is unknown.
 //
 // Claim may read files. After an error, this call has decided nothing. The
 // transaction can continue or be aborted.
@@ -307,7 +307,7 @@ func (tx *Tx) claimTaken(d *semel.Digest, print uint64, now int64) semel.Decisio
 	case mismatch(print, half(c.fingerprint)):
 		return semel.Mismatch
 	case c.state(now) == semel.Unknown:
-		return semel.InDoubt
+		return semel.OutcomeUnknown
 	case now < c.leaseEnd:
 		return semel.InFlight
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 func begin(t testing.TB, s *Store) *Tx {
@@ -45,7 +45,7 @@ func TestTransactionRespectsClaims(t *testing.T) {
 		}
 	}
 	c.advance(2 * time.Minute)
-	if got := txClaim(t, tx, 2, 0); got != semel.InDoubt {
+	if got := txClaim(t, tx, 2, 0); got != semel.OutcomeUnknown {
 		t.Errorf("held key after its lease: %s", got)
 	}
 	if got := txClaim(t, tx, 1, 7); got != semel.Fresh {

@@ -131,7 +131,7 @@ func (s *Store) decideKnown(sh *shard, r *record, req *semel.ClaimRequest, answe
 	case state == semel.Done:
 		answer.Decision, answer.Result = semel.Duplicate, r.result()
 	case state == semel.Unknown:
-		answer.Decision, answer.Claim, answer.Holder = semel.InDoubt, r.claim(), r.holder
+		answer.Decision, answer.Claim, answer.Holder = semel.OutcomeUnknown, r.claim(), r.holder
 	case owned && !req.Done:
 		r.leaseEnd = max(r.leaseEnd, after(now.nanos, req.Lease))
 		answer.Decision, answer.Claim = semel.Fresh, r.claim()

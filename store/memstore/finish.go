@@ -53,13 +53,6 @@ func (s *Store) complete(req *semel.CompleteRequest, answer *error, d *semel.Dig
 	return nil
 }
 
-func (s *Store) checkResult(result semel.Result) error {
-	if n := int64(len(result.Data)); n > s.opts.MaxResult {
-		return fmt.Errorf("memstore: the result has %d bytes, and the limit is %d: %w", n, s.opts.MaxResult, semel.ErrResultTooLarge)
-	}
-	return nil
-}
-
 func (s *Store) completeIn(sh *shard, req *semel.CompleteRequest, d *semel.Digest, now moment) error {
 	r, n := sh.record(d, now.nanos)
 	switch {

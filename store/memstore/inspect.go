@@ -11,7 +11,7 @@ import (
 	"github.com/semel-dev/semel/internal/table"
 )
 
-// Look implements [semel.Looker]. It does not block. For a key in the compact
+// Look implements [semel.Inspector]. It does not block. For a key in the compact
 // form it shows no token and no time of first sight.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
@@ -48,7 +48,7 @@ func (s *Store) showCompact(d semel.Digest, expiry table.Tick) semel.Record {
 	return r
 }
 
-// List implements [semel.Lister]. It holds no lock while the caller works on a
+// List implements [semel.Inspector]. It holds no lock while the caller works on a
 // record. Records have a readable key only with [Options].KeepIDs, and a filter
 // by scope selects among these.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
@@ -85,7 +85,7 @@ func (s *Store) Purge(ctx context.Context) (int64, error) {
 	return forgotten, nil
 }
 
-// Count implements [semel.Counter]. Oldest is the age of the oldest done key,
+// Count implements [semel.Inspector]. Oldest is the age of the oldest done key,
 // because claims and unknown keys do not end with a window. If compact keys
 // have different windows, Oldest is a lower bound from the shortest window.
 func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
@@ -136,13 +136,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	if err := s.enter(ctx, "resolve", 0, 0); err != nil {
 		return err
 	}
-	if err := key.Validate(); err != nil {
-		return err
-	}
-	if as != semel.Absent && as != semel.Done || as == semel.Done && window <= 0 {
-		return fmt.Errorf("memstore: resolve as %s with a window of %v: %w", as, window, semel.ErrInvalidRequest)
-	}
-	if err := s.checkResult(result); err != nil {
+	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
 		return err
 	}
 	now := s.moment()

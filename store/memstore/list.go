@@ -77,10 +77,7 @@ func (sh *shard) page(page []semel.Record, from uint32, filter semel.ListOptions
 		}
 		shown := r.show(now.nanos)
 		shown.Result.Data = nil
-		if filter.State != semel.Absent && filter.State != shown.State {
-			continue
-		}
-		if filter.Scope == nil || *filter.Scope == shown.Key.Scope && shown.Key.ID != "" {
+		if filter.Selects(&shown) {
 			page = append(page, shown)
 		}
 	}

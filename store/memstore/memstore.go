@@ -122,12 +122,10 @@ type Store struct {
 }
 
 var (
-	_ semel.Store    = (*Store)(nil)
-	_ semel.Looker   = (*Store)(nil)
-	_ semel.Lister   = (*Store)(nil)
-	_ semel.Resolver = (*Store)(nil)
-	_ semel.Purger   = (*Store)(nil)
-	_ semel.Counter  = (*Store)(nil)
+	_ semel.Store     = (*Store)(nil)
+	_ semel.Inspector = (*Store)(nil)
+	_ semel.Resolver  = (*Store)(nil)
+	_ semel.Purger    = (*Store)(nil)
 )
 
 // New returns an empty store. Nil options are the zero options. One error names

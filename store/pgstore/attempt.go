@@ -141,8 +141,8 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	items := make([]semel.BatchItem, len(todo))
 	fresh := make([]*semel.BatchItem, 0, len(todo))
 	for n, i := range todo {
-		b.g.ObserveDecision(b.calls[i].Key, &answers[n], elapsed)
 		if answers[n].Decision == semel.Fresh {
+			_, _ = b.g.Settle(ctx, &b.calls[i], &answers[n], elapsed)
 			items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
 			fresh = append(fresh, &items[n])
 		}
@@ -155,7 +155,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	u.end(ctx) // parking a late message may take long and needs no transaction
 	for n, i := range todo {
 		if answers[n].Decision != semel.Fresh {
-			b.settle(ctx, i, &answers[n])
+			b.settle(ctx, i, &answers[n], elapsed)
 		}
 	}
 	return s
@@ -170,13 +170,13 @@ func (b *batch) unclaimed(todo []int, err error) *attemptError {
 	return &attemptError{err: fmt.Errorf("pgstore: claim: %w", err), todo: todo, retry: repeatable(err), whole: true}
 }
 
-func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer) {
+// settle sets the outcome of a call whose claim was not granted.
+func (b *batch) settle(ctx context.Context, i int, a *semel.ClaimAnswer, elapsed time.Duration) {
 	out := &b.outcomes[i]
+	out.Outcome, out.Err = b.g.Settle(ctx, &b.calls[i], a, elapsed)
 	if a.Err != nil {
 		out.Err = fmt.Errorf("pgstore: claim %s: %w", b.calls[i].Key, a.Err)
-		return
 	}
-	out.Outcome, out.Err = b.g.Settle(ctx, &b.calls[i], a)
 }
 
 // effect runs the effect of fresh items and commits.
@@ -333,7 +333,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	}
 	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
 	for _, item := range fresh {
-		b.g.ObserveDecision(item.Call.Key, &answer, time.Since(asked))
+		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked))
 	}
 	b.committed(fresh, withoutResults(fresh), asked)
 	return nil, true

@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements [semel.Looker]. It blocks for one statement.
+// Look implements [semel.Inspector]. It blocks for one statement.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if err := s.enter("look", len(keys), len(records)); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 // listPage is the number of rows that a listing reads with one statement.
 const listPage = 1000
 
-// List implements [semel.Lister]. It reads page by page in the order of digests,
+// List implements [semel.Inspector]. It reads page by page in the order of digests,
 // and keeps nothing open between pages. Records have readable keys only with
 // [Options].KeepIDs. A filter by scope finds only those records.
 func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
@@ -109,18 +109,11 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 		return err
 	}
 	defer s.leave()
-	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
+	if err := cmp.Or(semel.ValidateResolve(key, as, result, window, s.opts.MaxResult), s.hasher.check(key)); err != nil {
 		return err
-	}
-	if as != semel.Absent && as != semel.Done {
-		return fmt.Errorf("pgstore: resolve as %s: %w", as, semel.ErrInvalidRequest)
 	}
 	if as == semel.Absent {
 		result, window = semel.Result{}, semel.Forever
-	}
-	check := semel.CompleteRequest{Key: key, Result: result, Window: window}
-	if err := check.Validate(s.opts.MaxResult); err != nil {
-		return err
 	}
 	digest := [16]byte(s.hasher.Key(key))
 	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
@@ -167,7 +160,7 @@ SELECT coalesce(sum(pg_relation_size(c.oid) / current_setting('block_size')::big
 FROM clock, pg_class AS c
 WHERE c.relkind = 'r' AND (c.oid = to_regclass($2) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($2)))`
 
-// Count implements [semel.Counter]. It counts a table of up to 64 MiB completely.
+// Count implements [semel.Inspector]. It counts a table of up to 64 MiB completely.
 // Of a larger table it reads that much, in random pages. The counts are then
 // estimates, and Oldest is a lower bound. Oldest is the age of the oldest done
 // key that is still remembered, measured from its first claim. It is the window

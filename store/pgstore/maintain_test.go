@@ -72,7 +72,7 @@ func TestPurgeDeletesWhatEndedAndWasNotTouchedForAWhile(t *testing.T) {
 			t.Errorf("of a key kept forever and an unknown one %d rows are purged", n)
 		}
 		b.want(semel.Duplicate, 2)
-		b.want(semel.InDoubt, 4)
+		b.want(semel.OutcomeUnknown, 4)
 		b.want(semel.Fresh, 1, 3, 5, 6)
 	}
 }

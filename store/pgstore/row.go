@@ -216,7 +216,7 @@ func (c *claims) answer(r *row, req *semel.ClaimRequest, a *semel.ClaimAnswer, n
 	case state == semel.Done:
 		a.Decision, a.Result = semel.Duplicate, decodeResult(r.result)
 	case state == semel.Unknown:
-		a.Decision, a.Claim, a.Holder = semel.InDoubt, r.claim(), r.owner.Name
+		a.Decision, a.Claim, a.Holder = semel.OutcomeUnknown, r.claim(), r.owner.Name
 	case r.repeats(req):
 		// An earlier request in the same call already has its lease.
 		if r.endsBy(later(now, microseconds(req.Lease)).Time.Add(-1)) {

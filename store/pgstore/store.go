@@ -43,12 +43,10 @@ type Store struct {
 }
 
 var (
-	_ semel.Store    = (*Store)(nil)
-	_ semel.Looker   = (*Store)(nil)
-	_ semel.Lister   = (*Store)(nil)
-	_ semel.Resolver = (*Store)(nil)
-	_ semel.Purger   = (*Store)(nil)
-	_ semel.Counter  = (*Store)(nil)
+	_ semel.Store     = (*Store)(nil)
+	_ semel.Inspector = (*Store)(nil)
+	_ semel.Resolver  = (*Store)(nil)
+	_ semel.Purger    = (*Store)(nil)
 )
 
 // Connect opens a connection pool and a store on it. [Store.Close] closes both.
@@ -159,6 +157,7 @@ func (s *Store) Traits() semel.Traits {
 	return semel.Traits{
 		Durable: true, PowerSafe: true, Shared: true, Transactional: true, Fenced: true, Exact: true,
 		Results: true, MaxResult: s.opts.MaxResult, Tick: time.Microsecond,
+		Batching: semel.Batching{Calls: 2}, // more do not pay
 	}
 }
 
@@ -233,10 +232,6 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 		wait *= 2
 	}
 }
-
-// JoinLanes returns the number of joined calls that are worth running
-// concurrently: while the server syncs one, it works on the other.
-func (s *Store) JoinLanes() int { return 2 }
 
 var errReadOnly = errors.New("the server takes no writes: it is a standby, or read-only for this role")
 

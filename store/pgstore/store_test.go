@@ -18,7 +18,7 @@ func TestReadySaysThatTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartPostgres(t, nil)
 	b := openedAt(t, server.URL(), nil)
-	ready, ok := semel.Ability[readier](semel.Join(b.Store, 0))
+	ready, ok := semel.As[readier](semel.Join(b.Store, 0))
 	if !ok {
 		t.Fatal("a joined store does not say whether it is ready")
 	}

@@ -82,12 +82,7 @@ func (t *Tx) ClaimBatch(ctx context.Context, calls []semel.Call) []semel.BatchOu
 			out.Err = a.Err
 			continue
 		}
-		t.guard.ObserveDecision(call.Key, a, elapsed)
-		if a.Decision != semel.Fresh {
-			out.Outcome, out.Err = t.guard.Settle(ctx, call, a)
-			continue
-		}
-		out.Outcome = semel.Outcome{Decision: semel.Fresh, Attempt: a.Claim.Attempt}
+		out.Outcome, out.Err = t.guard.Settle(ctx, call, a, elapsed)
 	}
 	return outcomes
 }

@@ -154,7 +154,7 @@ func TestEveryDecisionPassesThroughTheCallersTransaction(t *testing.T) {
 				decision semel.Decision
 				err      error
 			}{
-				{semel.InFlight, semel.ErrInFlight}, {semel.InDoubt, semel.ErrOutcomeUnknown}, {semel.Fresh, nil}, {semel.Fresh, nil},
+				{semel.InFlight, semel.ErrInFlight}, {semel.OutcomeUnknown, semel.ErrOutcomeUnknown}, {semel.Fresh, nil}, {semel.Fresh, nil},
 				{semel.Duplicate, nil}, {semel.Late, semel.ErrLate}, {semel.Mismatch, semel.ErrMismatch},
 			} {
 				if outcomes[i].Decision != c.decision || !errors.Is(outcomes[i].Err, c.err) {

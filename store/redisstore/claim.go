@@ -156,7 +156,7 @@ func readPresent(kind byte, r *record, to *semel.ClaimAnswer) {
 	}
 	to.Decision, to.Claim, to.Holder = semel.InFlight, r.claim(), r.holder
 	if kind == 'U' {
-		to.Decision = semel.InDoubt
+		to.Decision = semel.OutcomeUnknown
 	}
 }
 

@@ -189,9 +189,7 @@ func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding 
 	info := fields(strings.TrimPrefix(text, "txt:")) // RESP3 prefixes the text
 	state := semel.Finding{Subject: "cluster_state", Found: info["cluster_state"]}
 	if info["cluster_state"] != "ok" {
-		state.Severity = semel.Broken
-		state.Cost = "the cluster refuses claims, of all keys or of those whose master is down, and their messages wait"
-		state.Remedy = "bring the masters back, or fail over to their replicas"
+		grade(&state, semel.Broken, "the cluster refuses claims, of all keys or of those whose master is down, and their messages wait", "bring the masters back, or fail over to their replicas")
 	}
 	slots := semel.Finding{
 		Subject: "cluster_slots",
@@ -199,9 +197,7 @@ func examineCluster(ctx context.Context, client rueidis.Client) []semel.Finding 
 			cmp.Or(info["cluster_slots_ok"], "?"), cmp.Or(info["cluster_slots_pfail"], "?"), cmp.Or(info["cluster_slots_fail"], "?")),
 	}
 	if info["cluster_slots_ok"] != "16384" {
-		slots.Severity = semel.Broken
-		slots.Cost = "keys of slots without a server cannot be claimed, and their messages wait"
-		slots.Remedy = "run redis-cli --cluster check, then --cluster fix, so that every slot has a running master"
+		grade(&slots, semel.Broken, "keys of slots without a server cannot be claimed, and their messages wait", "run redis-cli --cluster check, then --cluster fix, so that every slot has a running master")
 	}
 	return []semel.Finding{state, slots, fullCoverage(ctx, client)}
 }
@@ -216,9 +212,7 @@ func fullCoverage(ctx context.Context, client rueidis.Client) semel.Finding {
 	}
 	f := semel.Finding{Subject: subject, Found: value}
 	if value == "yes" {
-		f.Severity = semel.Notice
-		f.Cost = "while one master without a replica is down, claims of all keys are refused, and messages wait"
-		f.Remedy = "CONFIG SET " + subject + " no, if the other keys must stay available"
+		grade(&f, semel.Notice, "while one master without a replica is down, claims of all keys are refused, and messages wait", "CONFIG SET "+subject+" no, if the other keys must stay available")
 	}
 	return f
 }
@@ -303,19 +297,14 @@ func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
 	}
 	switch {
 	case len(missing) == 1 && missing[0] == "RPUSH":
-		f.Severity = semel.Notice
 		f.Found = "all but RPUSH"
-		f.Cost = "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log"
-		f.Remedy = "grant +rpush to the user who changes keys by hand"
+		grade(&f, semel.Notice, "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log", "grant +rpush to the user who changes keys by hand")
 	case len(missing) > 0:
-		f.Severity = semel.Broken
 		f.Found = "the user may not run " + strings.Join(missing, ", ")
-		f.Cost = "claims, completions or listings are refused, and messages wait"
-		f.Remedy = "grant the permissions that the package documentation of store/redisstore lists, with ACL SETUSER"
+		grade(&f, semel.Broken, "claims, completions or listings are refused, and messages wait", "grant the permissions that the package documentation of store/redisstore lists, with ACL SETUSER")
 	case len(unseen) > 0:
-		f.Severity = semel.Notice
 		f.Found = "not checked: " + strings.Join(unseen, "; ")
-		f.Cost = "not known whether the user may run all commands of the store"
+		grade(&f, semel.Notice, "not known whether the user may run all commands of the store", "")
 	}
 	return f
 }

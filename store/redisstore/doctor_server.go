@@ -15,6 +15,11 @@ import (
 // property costs. While the store refuses claims, nothing is lost. A forgotten
 // key allows a second effect.
 
+// grade says how bad a finding is, what it costs and what to do about it.
+func grade(f *semel.Finding, severity semel.Severity, cost, remedy string) {
+	f.Severity, f.Cost, f.Remedy = severity, cost, remedy
+}
+
 func (p *serverState) server() semel.Finding {
 	f := semel.Finding{Subject: "server"}
 	name, version := "Redis", p.info["redis_version"]
@@ -24,15 +29,11 @@ func (p *serverState) server() semel.Finding {
 	f.Found = fmt.Sprintf("%s %s, %s", name, version, cmp.Or(p.info["redis_mode"], p.info["server_mode"], "mode unknown"))
 	switch major, minor, err := versionOf(version); {
 	case err != nil:
-		f.Severity = semel.Notice
-		f.Cost = "not known whether the server has all commands of the store"
+		grade(&f, semel.Notice, "not known whether the server has all commands of the store", "")
 	case name == "Redis" && (major < 6 || major == 6 && minor < 2):
-		f.Severity = semel.Broken
-		f.Cost = "the store needs Redis 6.2 or later"
-		f.Remedy = "upgrade the server"
+		grade(&f, semel.Broken, "the store needs Redis 6.2 or later", "upgrade the server")
 	case name != "Redis" && name != "valkey":
-		f.Severity = semel.Notice
-		f.Cost = "the store is tested with Redis and Valkey only"
+		grade(&f, semel.Notice, "the store is tested with Redis and Valkey only", "")
 	}
 	return f
 }
@@ -47,14 +48,11 @@ func (p *serverState) connection() semel.Finding {
 	case p.plain && local:
 		f.Found = "plain, inside this machine"
 	case p.plain:
-		f.Severity = semel.Notice
 		f.Found = "plain"
-		f.Cost = "an attacker in the network reads the password and can answer instead of the server, which voids every promise"
-		f.Remedy = "use rediss://, unless the network is trusted"
+		grade(&f, semel.Notice, "an attacker in the network reads the password and can answer instead of the server, which voids every promise", "use rediss://, unless the network is trusted")
 	default:
-		f.Severity = semel.Notice
 		f.Found = "not checked: the client was not made by redisstore"
-		f.Cost = "not known whether an attacker in the network can read and answer"
+		grade(&f, semel.Notice, "not known whether an attacker in the network can read and answer", "")
 	}
 	return f
 }
@@ -62,10 +60,8 @@ func (p *serverState) connection() semel.Finding {
 func (p *serverState) role() semel.Finding {
 	f := semel.Finding{Subject: "role", Found: p.info["role"]}
 	if f.Found != "master" {
-		f.Severity = semel.Broken
 		f.Found += " of " + p.info["master_host"] + ":" + p.info["master_port"]
-		f.Cost = "a replica refuses claims, and it may show outdated keys"
-		f.Remedy = "connect to the master, or through Sentinel, which finds the master"
+		grade(&f, semel.Broken, "a replica refuses claims, and it may show outdated keys", "connect to the master, or through Sentinel, which finds the master")
 	}
 	return f
 }
@@ -74,13 +70,10 @@ func (p *serverState) policy() semel.Finding {
 	f := semel.Finding{Subject: "maxmemory-policy", Found: p.info["maxmemory_policy"]}
 	switch {
 	case f.Found == "":
-		f.Severity = semel.Notice
 		f.Found = "not checked: INFO does not have it"
-		f.Cost = "not known whether the server forgets keys when memory is short"
+		grade(&f, semel.Notice, "not known whether the server forgets keys when memory is short", "")
 	case f.Found != "noeviction":
-		f.Severity = semel.Broken
-		f.Cost = "when memory is short the server silently forgets keys before their window ends, and their messages can take effect a second time"
-		f.Remedy = "run CONFIG SET maxmemory-policy noeviction; if other users need eviction, give the store a server of its own"
+		grade(&f, semel.Broken, "when memory is short the server silently forgets keys before their window ends, and their messages can take effect a second time", "run CONFIG SET maxmemory-policy noeviction; if other users need eviction, give the store a server of its own")
 	}
 	return f
 }
@@ -89,9 +82,7 @@ func (p *serverState) evicted() semel.Finding {
 	n := p.number("evicted_keys")
 	f := semel.Finding{Subject: "evicted_keys", Found: strconv.FormatInt(n, 10) + " since the server started"}
 	if n > 0 {
-		f.Severity = semel.Broken
-		f.Cost = "each may have been a key inside its window, whose message can take effect a second time"
-		f.Remedy = "set maxmemory-policy to noeviction and give the server more memory"
+		grade(&f, semel.Broken, "each may have been a key inside its window, whose message can take effect a second time", "set maxmemory-policy to noeviction and give the server more memory")
 	}
 	return f
 }
@@ -100,10 +91,8 @@ func (p *serverState) memory() semel.Finding {
 	used, limit := p.number("used_memory"), p.number("maxmemory")
 	f := semel.Finding{Subject: "maxmemory"}
 	if limit == 0 {
-		f.Severity = semel.Notice
 		f.Found = fmt.Sprintf("no limit; the server uses %s of the machine's %s", size(used), size(p.number("total_system_memory")))
-		f.Cost = "when the machine runs out of memory, the system kills the server; with a limit the server would refuse new keys"
-		f.Remedy = "set maxmemory below the memory that the machine can spare, with maxmemory-policy noeviction"
+		grade(&f, semel.Notice, "when the machine runs out of memory, the system kills the server; with a limit the server would refuse new keys", "set maxmemory below the memory that the machine can spare, with maxmemory-policy noeviction")
 		return f
 	}
 	share := 100 * float64(used) / float64(limit)
@@ -135,20 +124,15 @@ func (p *serverState) log(told Persistence) []semel.Finding {
 	on := semel.Finding{Subject: "appendonly", Found: "yes"}
 	if p.info["aof_enabled"] != "1" {
 		on.Found = "no"
-		on.Severity = semel.Warning
-		on.Cost = "a restart forgets all keys, or the keys since the last snapshot, and their messages can take effect a second time"
-		on.Remedy = turnOn
+		grade(&on, semel.Warning, "a restart forgets all keys, or the keys since the last snapshot, and their messages can take effect a second time", turnOn)
 		if told >= Logged {
-			on.Severity = semel.Broken
-			on.Cost = "the options say that keys survive a restart, but they do not: " + on.Cost
+			grade(&on, semel.Broken, "the options say that keys survive a restart, but they do not: "+on.Cost, on.Remedy)
 		}
 		return []semel.Finding{on}
 	}
 	if status := p.info["aof_last_write_status"]; status != "" && status != "ok" {
-		on.Severity = semel.Broken
 		on.Found = "yes, but the last write failed: " + status
-		on.Cost = "the server refuses claims until its disk works; messages wait"
-		on.Remedy = "check the server's log and disk"
+		grade(&on, semel.Broken, "the server refuses claims until its disk works; messages wait", "check the server's log and disk")
 	}
 	fsync, unknown := p.parameter("appendfsync", "whether a loss of power forgets keys")
 	if unknown != nil {
@@ -167,14 +151,10 @@ func (p *serverState) log(told Persistence) []semel.Finding {
 		f.Cost = "when the server is killed (kill -9, out of memory, a crash) or loses power, it forgets keys of the last one or two seconds, and their messages can take effect a second time; in tests under load every second kill forgot keys"
 		f.Remedy = "run CONFIG SET appendfsync always, and set persistence: synced, if that matters more than speed; stop the server with SIGTERM or SHUTDOWN, which forgets nothing"
 	default:
-		f.Severity = semel.Warning
-		f.Cost = "after a loss of power the keys of about the last half minute are forgotten, and their messages can take effect a second time"
-		f.Remedy = "run CONFIG SET appendfsync everysec, or always"
+		grade(&f, semel.Warning, "after a loss of power the keys of about the last half minute are forgotten, and their messages can take effect a second time", "run CONFIG SET appendfsync everysec, or always")
 	}
 	if told == Synced && fsync != "always" {
-		f.Severity = semel.Broken
-		f.Cost = "the options say that keys survive a loss of power, but they do not: " + f.Cost
-		f.Remedy = "run CONFIG SET appendfsync always"
+		grade(&f, semel.Broken, "the options say that keys survive a loss of power, but they do not: "+f.Cost, "run CONFIG SET appendfsync always")
 	}
 	return []semel.Finding{on, f}
 }
@@ -182,10 +162,8 @@ func (p *serverState) log(told Persistence) []semel.Finding {
 func (p *serverState) snapshots() semel.Finding {
 	f := semel.Finding{Subject: "save"}
 	if status := p.info["rdb_last_bgsave_status"]; status != "" && status != "ok" {
-		f.Severity = semel.Warning
 		f.Found = "the last snapshot failed: " + status
-		f.Cost = "by default the server then refuses claims, and messages wait"
-		f.Remedy = "check the server's log and disk"
+		grade(&f, semel.Warning, "by default the server then refuses claims, and messages wait", "check the server's log and disk")
 		return f
 	}
 	save, unknown := p.parameter("save", "how much a restart forgets")
@@ -195,15 +173,11 @@ func (p *serverState) snapshots() semel.Finding {
 	case unknown != nil:
 		return *unknown
 	case save == "":
-		f.Severity = semel.Warning
 		f.Found = "none"
-		f.Cost = "a restart forgets all keys, and their messages can take effect a second time"
-		f.Remedy = "turn the append-only file on"
+		grade(&f, semel.Warning, "a restart forgets all keys, and their messages can take effect a second time", "turn the append-only file on")
 	default:
-		f.Severity = semel.Warning
 		f.Found = save
-		f.Cost = "a restart forgets the keys since the last snapshot, and their messages can take effect a second time"
-		f.Remedy = "turn the append-only file on"
+		grade(&f, semel.Warning, "a restart forgets the keys since the last snapshot, and their messages can take effect a second time", "turn the append-only file on")
 	}
 	return f
 }
@@ -217,13 +191,10 @@ func (p *serverState) replicas() semel.Finding {
 	n := p.number("connected_slaves")
 	f.Found = fmt.Sprintf("%d connected", n)
 	if n == 0 {
-		f.Severity = semel.Notice
-		f.Cost = "while the server is down no key can be claimed, and messages wait"
-		f.Remedy = "add a replica, with Sentinel or in a cluster, if that outage is too long"
+		grade(&f, semel.Notice, "while the server is down no key can be claimed, and messages wait", "add a replica, with Sentinel or in a cluster, if that outage is too long")
 		return f
 	}
-	f.Severity = semel.Notice
-	f.Cost = "replication is asynchronous: a failover forgets the keys that had not reached the replica, and their messages can take effect a second time"
+	grade(&f, semel.Notice, "replication is asynchronous: a failover forgets the keys that had not reached the replica, and their messages can take effect a second time", "")
 	for i := range n {
 		state := p.info["slave"+strconv.FormatInt(i, 10)]
 		lag, err := strconv.Atoi(after(state, "lag="))
@@ -256,18 +227,14 @@ func (p *serverState) minReplicas() semel.Finding {
 	case p.number("connected_slaves") == 0 && value == "0":
 		f.Found = "0, without replicas"
 	case value == "0":
-		f.Severity = semel.Warning
-		f.Cost = "a master that is cut off from its replicas still grants claims, and a failover forgets all of these claims"
-		f.Remedy = "run CONFIG SET min-replicas-to-write 1; the master then refuses claims after min-replicas-max-lag seconds"
+		grade(&f, semel.Warning, "a master that is cut off from its replicas still grants claims, and a failover forgets all of these claims", "run CONFIG SET min-replicas-to-write 1; the master then refuses claims after min-replicas-max-lag seconds")
 	default:
 		lag := p.config["min-replicas-max-lag"]
 		f.Found = fmt.Sprintf("%s, within %s s", value, lag)
 		need, _ := strconv.ParseInt(value, 10, 64)
 		if good := p.number("min_slaves_good_slaves"); good < need {
-			f.Severity = semel.Broken
 			f.Found += fmt.Sprintf("; %d follow", good)
-			f.Cost = "the server refuses claims (NOREPLICAS), and messages wait"
-			f.Remedy = "bring the replicas back"
+			grade(&f, semel.Broken, "the server refuses claims (NOREPLICAS), and messages wait", "bring the replicas back")
 		}
 	}
 	return f
@@ -312,9 +279,7 @@ func (p *serverState) scripts() semel.Finding {
 		slow = tail
 	}
 	if micros, err := strconv.ParseFloat(slow, 64); err == nil && micros >= float64(slowScript.Microseconds()) {
-		f.Severity = semel.Notice
-		f.Cost = "while a script runs the server answers no other call, and all claims wait"
-		f.Remedy = "use a faster server, or find out which program runs slow scripts"
+		grade(&f, semel.Notice, "while a script runs the server answers no other call, and all claims wait", "use a faster server, or find out which program runs slow scripts")
 	}
 	return f
 }
@@ -327,9 +292,7 @@ func (p *serverState) packing() semel.Finding {
 	}
 	f := semel.Finding{Subject: subject, Found: value}
 	if n, err := strconv.Atoi(value); err != nil || n < usualSetLimit {
-		f.Severity = semel.Notice
-		f.Cost = "sets with more members are not packed and take several times the memory; no key is lost"
-		f.Remedy = fmt.Sprintf("run CONFIG SET %s %d", subject, usualSetLimit)
+		grade(&f, semel.Notice, "sets with more members are not packed and take several times the memory; no key is lost", fmt.Sprintf("run CONFIG SET %s %d", subject, usualSetLimit))
 	}
 	return f
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements [semel.Looker]. It blocks for one round trip. For a key in
+// Look implements [semel.Inspector]. It blocks for one round trip. For a key in
 // the compact form it shows no token, no attempt and no time of first sight.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	if err := s.enter(ctx, "look", len(keys), len(records)); err != nil {
@@ -48,7 +48,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	})
 }
 
-// List implements [semel.Lister]. It scans all names of each master, also those
+// List implements [semel.Inspector]. It scans all names of each master, also those
 // that do not belong to the store, one page for each round trip. The time grows
 // with the number of names on the server. Records have a readable key only with
 // [Options].KeepIDs, and a filter by scope selects among these. For a key in
@@ -60,7 +60,7 @@ func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[se
 			for i := range p.records {
 				r := &p.records[i]
 				r.Result.Data = nil
-				if selects(filter, r) && !yield(*r, nil) {
+				if filter.Selects(r) && !yield(*r, nil) {
 					return errStopped
 				}
 			}
@@ -82,15 +82,7 @@ func (s *Store) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[se
 	}
 }
 
-// selects reports whether a filter selects a record.
-func selects(filter semel.ListOptions, r *semel.Record) bool {
-	if filter.State != semel.Absent && filter.State != r.State {
-		return false
-	}
-	return filter.Scope == nil || *filter.Scope == r.Key.Scope && r.Key.ID != ""
-}
-
-// Count implements [semel.Counter]. It scans all names like List and reads each
+// Count implements [semel.Inspector]. It scans all names like List and reads each
 // record, so do not call it every minute. MemoryBytes is an estimate from a
 // sample. DiskBytes is the size of all names and values, written once. Oldest
 // ignores keys in the compact form.

@@ -17,7 +17,7 @@ type readier interface {
 func TestReadySaysThatTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, nil)
-	ready, ok := semel.Ability[readier](semel.Join(o.store, 0))
+	ready, ok := semel.As[readier](semel.Join(o.store, 0))
 	if !ok {
 		t.Fatal("a joined store does not say whether it is ready")
 	}

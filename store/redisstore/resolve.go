@@ -13,23 +13,16 @@ import (
 
 // Resolve implements [semel.Resolver]. It blocks for one round trip.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	if as != semel.Absent && as != semel.Done {
-		return fmt.Errorf("redisstore: resolve as %s: %w", as, semel.ErrInvalidRequest)
-	}
-	req := semel.CompleteRequest{Key: key, Result: result, Window: window}
-	if as == semel.Absent {
-		req.Result, req.Window = semel.Result{}, 1
-	}
-	if err := req.Validate(s.opts.MaxResult); err != nil {
+	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
 		return err
 	}
 	b := []byte{stateDone}
 	if as == semel.Absent {
-		b[0] = 0
+		b[0], result, window = 0, semel.Result{}, 1
 	}
-	b = binary.LittleEndian.AppendUint64(b, windowMillis(req.Window))
-	b = append(b, byte(req.Result.Kind))
-	answer, err := s.one(ctx, s.scripts.resolve, key, string(append(b, req.Result.Data...)))
+	b = binary.LittleEndian.AppendUint64(b, windowMillis(window))
+	b = append(b, byte(result.Kind))
+	answer, err := s.one(ctx, s.scripts.resolve, key, string(append(b, result.Data...)))
 	switch {
 	case err != nil:
 		return err

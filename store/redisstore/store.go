@@ -128,11 +128,9 @@ type Store struct {
 }
 
 var (
-	_ semel.Store    = (*Store)(nil)
-	_ semel.Looker   = (*Store)(nil)
-	_ semel.Lister   = (*Store)(nil)
-	_ semel.Resolver = (*Store)(nil)
-	_ semel.Counter  = (*Store)(nil)
+	_ semel.Store     = (*Store)(nil)
+	_ semel.Inspector = (*Store)(nil)
+	_ semel.Resolver  = (*Store)(nil)
 )
 
 // Connect connects to the servers that a URL names and opens the store of a
@@ -361,6 +359,10 @@ func (o *Options) traits() semel.Traits {
 		Exact:     o.Compact == nil,
 		Results:   true,
 		MaxResult: o.MaxResult,
+		// While the server works on one call, the client packs and reads others. With
+		// fewer requests the overhead of each call counts. With many more the server
+		// idles while the client packs them.
+		Batching: semel.Batching{Calls: 4, Least: 32, Most: 256},
 	}
 	if c := o.Compact; c != nil {
 		// The agreement of the prefix has the same window and slices.
@@ -368,16 +370,6 @@ func (o *Options) traits() semel.Traits {
 	}
 	return t
 }
-
-// JoinLanes returns how many calls with joined requests should run
-// concurrently. While the server works on one, the client packs and reads
-// others.
-func (s *Store) JoinLanes() int { return 4 }
-
-// JoinSizes returns how many requests a joined call should have. With fewer
-// requests the overhead of each call counts. With many more the server idles
-// while the client packs them.
-func (s *Store) JoinSizes() (least, most int) { return 32, 256 }
 
 // enter starts a call.
 func (s *Store) enter(ctx context.Context, verb string, requests, answers int) error {

@@ -7,15 +7,15 @@ import (
 )
 
 var abilityCases = []testCase{
-	{"look shows each state and changes none", lookShows},
-	{"list yields what is there, by state and scope", listYields},
+	{"look shows each state and changes no record", lookShows},
+	{"list yields the records of a state or scope", listYields},
 	{"count counts by state", countCounts},
 }
 
-// look looks up one key. It returns false if the store is not a Looker.
+// look looks up one key. It returns false if the store is not an Inspector.
 func (e *env) look(key semel.Key) (semel.Record, bool) {
 	e.Helper()
-	l, ok := e.inner.(semel.Looker)
+	l, ok := e.inner.(semel.Inspector)
 	if !ok {
 		return semel.Record{}, false
 	}
@@ -72,7 +72,7 @@ func lookShows(e *env) {
 	// Many keys in one call; each record must be at its key's index.
 	absent := e.key()
 	records := make([]semel.Record, 4)
-	if err := e.inner.(semel.Looker).Look(e.Context(), []semel.Key{forever, absent, key, forever}, records); err != nil {
+	if err := e.inner.(semel.Inspector).Look(e.Context(), []semel.Key{forever, absent, key, forever}, records); err != nil {
 		e.Fatalf("look: %v", err)
 	}
 	for i, want := range []semel.State{semel.Done, semel.Absent, semel.Done, semel.Done} {
@@ -83,7 +83,7 @@ func lookShows(e *env) {
 	if records[0].Digest != records[3].Digest || records[0].Digest == records[2].Digest && records[0].Digest != (semel.Digest{}) {
 		e.Errorf("look shows digests %v", records)
 	}
-	e.wantInvalid("look with too few records", e.inner.(semel.Looker).Look(e.Context(), []semel.Key{key, absent}, records[:1]))
+	e.wantInvalid("look with too few records", e.inner.(semel.Inspector).Look(e.Context(), []semel.Key{key, absent}, records[:1]))
 	e.fresh(e.request(absent))
 	if e.movable() {
 		e.advance(e.window + e.traits.Tick)
@@ -112,7 +112,7 @@ func (e *env) lookAtLostLeases() {
 }
 
 func listYields(e *env) {
-	l, ok := e.inner.(semel.Lister)
+	l, ok := e.inner.(semel.Inspector)
 	if !ok {
 		return
 	}
@@ -205,7 +205,7 @@ func (e *env) releasable() (semel.Key, semel.Token) {
 }
 
 func countCounts(e *env) {
-	counter, ok := e.inner.(semel.Counter)
+	counter, ok := e.inner.(semel.Inspector)
 	if !ok {
 		return
 	}

@@ -10,13 +10,13 @@ import (
 
 var batchCases = []testCase{
 	{"keys that occur twice in a claim are decided in order", batchDecidesInOrder},
-	{"a claim repeated inside a batch recognises itself", batchRecognisesItself},
-	{"a batch with all decisions answers each key for itself", batchOfAllDecisions},
-	{"a batch repeated after a lost reply recognises itself", batchIsRepeated},
+	{"a claim repeated in a batch is the same claim", batchRecognisesItself},
+	{"a batch with every decision answers each key separately", batchOfAllDecisions},
+	{"a batch repeated after a lost reply gets the same claims", batchIsRepeated},
 	{"completions, releases and extensions are decided in order", verbsDecideInOrder},
-	{"large batches keep their answers apart", largeBatches},
+	{"answers in large batches do not mix", largeBatches},
 	{"an empty batch is answered", emptyBatch},
-	{"answers of another length are refused", lengthsMustAgree},
+	{"slices of different lengths are refused", lengthsMustAgree},
 }
 
 // claims makes many claims in one call.
@@ -98,7 +98,7 @@ func batchOfAllDecisions(e *env) {
 	if !errors.Is(answers[1].Err, semel.ErrInvalidKey) {
 		e.Errorf("the empty id is answered %v, want ErrInvalidKey", answers[1].Err)
 	}
-	e.wantDecisions(answers[:1], semel.InDoubt)
+	e.wantDecisions(answers[:1], semel.OutcomeUnknown)
 	e.wantDecisions(answers[2:], semel.Late, semel.Duplicate, semel.Fresh, semel.Mismatch, semel.InFlight, semel.InFlight)
 	if !e.sameResult(answers[3].Result, text("result of duplicate")) {
 		e.Errorf("the duplicate has the result %s", describe(answers[3].Result))

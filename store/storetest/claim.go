@@ -9,17 +9,17 @@ import (
 )
 
 var claimCases = []testCase{
-	{"of many racers one wins", oneRacerWins},
-	{"of many racers for an ended lease one takes over", oneRacerTakesOver},
+	{"one of many concurrent claims wins", oneRacerWins},
+	{"one of many concurrent claims takes over an ended lease", oneRacerTakesOver},
 	{"a first claim is granted", firstClaimIsGranted},
-	{"while a lease runs the key is in flight", runningLeaseIsInFlight},
-	{"a claim repeated after a lost reply recognises itself", repeatedClaimRecognisesItself},
+	{"a key is in flight while its lease runs", runningLeaseIsInFlight},
+	{"a claim repeated after a lost reply is the same claim", repeatedClaimRecognisesItself},
 	{"a repeated claim has the later of both lease ends", repeatedClaimAndLease},
 	{"a claim repeated after completion is a duplicate", repeatedClaimAfterCompletion},
 	{"a claim repeated after take-over is in flight", repeatedClaimAfterTakeOver},
-	{"owners of one name are told apart", ownersOfOneName},
-	{"a claim without an owner is nobody's again", claimWithoutOwner},
-	{"an old message without record is late", oldMessageIsLate},
+	{"owners with the same name are different owners", ownersOfOneName},
+	{"a claim without an owner matches no other claim", claimWithoutOwner},
+	{"an old message without a record is late", oldMessageIsLate},
 	{"an old message with a record is decided by the record", oldMessageWithRecord},
 }
 
@@ -61,7 +61,7 @@ func (e *env) race(key semel.Key, racers int) (won semel.Claim) {
 	}
 	for _, a := range answers {
 		if a.Decision == semel.InFlight && a.Claim.Token != won.Token {
-			e.Errorf("a racer for %s was told of token %d, but %d won", key, a.Claim.Token, won.Token)
+			e.Errorf("a concurrent claim of %s got token %d, but %d won", key, a.Claim.Token, won.Token)
 		}
 	}
 	return won

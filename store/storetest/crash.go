@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -69,15 +69,15 @@ type crashCase struct {
 }
 
 var crashCases = []crashCase{
-	{"the workload itself is answered", crashNowhere},
+	{"a workload without faults is answered", crashNowhere},
 	{"a crash at any operation loses nothing acknowledged", crashAnywhere},
-	{"a crash while recovering from one loses nothing either", crashTwice},
+	{"a crash during recovery loses nothing acknowledged", crashTwice},
 	{"a full disk is refused cleanly at any operation", diskFull},
-	{"a disk that fills up in the middle of a write", diskFillsUp},
-	{"an operation that fails loses nothing acknowledged", operationFails},
-	{"a failed sync stops the store for good", syncFails},
-	{"a flipped bit is never a duplicate and never a silent loss", bitFlips},
-	{"what a closed store had cannot vanish from its end", endsVanish},
+	{"a disk that fills up during a write loses nothing acknowledged", diskFillsUp},
+	{"a failed operation loses nothing acknowledged", operationFails},
+	{"a failed sync stops the store until it is reopened", syncFails},
+	{"a flipped bit causes no false duplicate and no silent loss", bitFlips},
+	{"records at the end of a closed store do not vanish silently", endsVanish},
 }
 
 // crashEnv is the environment of a case of RunCrash.

@@ -55,13 +55,13 @@ func TestCrashSuiteCatchesBrokenStores(t *testing.T) {
 		syncsNoDirectory:     "a crash at any operation loses nothing acknowledged",
 		answersBeforeWriting: "a full disk is refused cleanly at any operation",
 		writesFirst:          "a crash at any operation loses nothing acknowledged",
-		ignoresChecksums:     "a flipped bit is never a duplicate and never a silent loss",
-		cutsAnything:         "a flipped bit is never a duplicate and never a silent loss",
+		ignoresChecksums:     "a flipped bit causes no false duplicate and no silent loss",
+		cutsAnything:         "a flipped bit causes no false duplicate and no silent loss",
 		refusesTornTail:      "a crash at any operation loses nothing acknowledged",
-		retriesSync:          "a failed sync stops the store for good",
-		ignoresSyncErrors:    "a failed sync stops the store for good",
-		goesOnAfterErrors:    "a failed sync stops the store for good",
-		forgetsItsEnd:        "what a closed store had cannot vanish from its end",
+		retriesSync:          "a failed sync stops the store until it is reopened",
+		ignoresSyncErrors:    "a failed sync stops the store until it is reopened",
+		goesOnAfterErrors:    "a failed sync stops the store until it is reopened",
+		forgetsItsEnd:        "records at the end of a closed store do not vanish silently",
 	} {
 		t.Run(strings.ReplaceAll(string(bug), " ", "-"), func(t *testing.T) {
 			t.Parallel()

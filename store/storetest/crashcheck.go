@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 // verify opens the store on the surviving data and compares it with the run's
@@ -63,7 +63,7 @@ func (e *crashEnv) verify(r *crashRun, left *faultfs.FS, strong bool) {
 // does so for all of them, however they became done.
 func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
 	e.Helper()
-	lister, ok := store.(semel.Lister)
+	lister, ok := store.(semel.Inspector)
 	if !ok {
 		return
 	}
@@ -76,7 +76,7 @@ func (e *crashEnv) wantAlikeReadable(r *crashRun, store semel.Store) {
 		case rec.Key == (semel.Key{}):
 			unreadable++
 		case r.fates[rec.Key] == nil:
-			e.Errorf("%s: list shows %s, which nobody completed", r.where, rec.Key)
+			e.Errorf("%s: list shows %s, which no caller completed", r.where, rec.Key)
 		default:
 			readable++
 		}
@@ -109,7 +109,7 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 			}
 		}
 		if len(f.asked) == 0 {
-			return "nobody completed it"
+			return "no caller completed it"
 		}
 		return fmt.Sprintf("it was completed with %s", describe(f.asked[len(f.asked)-1]))
 	case semel.Fresh:
@@ -122,7 +122,7 @@ func (f *fate) judge(a semel.ClaimAnswer, traits semel.Traits, strong bool) stri
 			return fmt.Sprintf("token %d was granted before, and %d is now", f.token, a.Claim.Token)
 		}
 		return ""
-	case semel.InDoubt:
+	case semel.OutcomeUnknown:
 		if f.doubt && (f.acked == nil || !strong) {
 			return ""
 		}
@@ -171,7 +171,7 @@ func syncFails(e *crashEnv) {
 			// error.
 			e.wantFailed(r)
 		default:
-			e.Errorf("%s: neither a call nor close was told", r.where)
+			e.Errorf("%s: no call and no close returned the error", r.where)
 		}
 		if again > 0 {
 			e.Errorf("%s: the file was synced %d times after that", r.where, again)

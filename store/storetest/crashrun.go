@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/internal/faultfs"
+	"github.com/semel-dev/semel/test/faultfs"
 )
 
 // crashRun is one run of the workload. It records all requested and all

@@ -8,9 +8,9 @@ import (
 
 var doneCases = []testCase{
 	{"a done claim completes in one step", doneClaim},
-	{"a done claim repeated after a lost reply recognises itself", repeatedDoneClaim},
-	{"a done claim of another owner does not pass for a repetition", doneClaimOfAnother},
-	{"many done claims repeated after a lost reply recognise themselves", repeatedDoneClaims},
+	{"a done claim repeated after a lost reply is fresh again", repeatedDoneClaim},
+	{"a done claim of another owner is a duplicate", doneClaimOfAnother},
+	{"many done claims repeated after a lost reply are fresh again", repeatedDoneClaims},
 	{"a done claim respects a holder and takes over an ended lease", doneClaimAndLease},
 }
 

@@ -156,7 +156,7 @@ func (e *env) after(d time.Duration, what string, cond func() bool) {
 func (e *env) claimAfter(d time.Duration, req semel.ClaimRequest, waiting semel.Decision) semel.ClaimAnswer {
 	e.Helper()
 	var a semel.ClaimAnswer
-	e.after(d, fmt.Sprintf("the answer is not %s any more", waiting), func() bool {
+	e.after(d, fmt.Sprintf("the answer is no longer %s", waiting), func() bool {
 		a = e.claim(req)
 		return a.Decision != waiting
 	})

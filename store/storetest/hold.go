@@ -10,13 +10,13 @@ import (
 var holdCases = []testCase{
 	{"a held key becomes unknown when its lease ends", holdBecomesUnknown},
 	{"a held key that is completed in time is done", holdCompletedInTime},
-	{"unknown does not end by itself", unknownStays},
+	{"an unknown key does not become fresh by itself", unknownStays},
 	{"the late holder completes an unknown key", lateHolderCompletes},
-	{"a release as unknown makes the key unknown at once", releaseAsUnknown},
+	{"a release as unknown makes the key unknown immediately", releaseAsUnknown},
 	{"a held key that is released is fresh", holdReleased},
 	{"an unknown key is not extended", unknownIsNotExtended},
 	{"the late holder releases an unknown key", lateHolderReleases},
-	{"a claim repeated when its key is unknown is in doubt", repeatedClaimOfUnknown},
+	{"a repeated claim of an unknown key is in doubt", repeatedClaimOfUnknown},
 	{"resolve settles an unknown key both ways", resolveSettles},
 	{"resolve refuses a key that is not unknown", resolveRefuses},
 	{"remove forgets a key in any state", removeForgets},
@@ -38,7 +38,7 @@ func (e *env) unknown(key semel.Key) semel.Claim {
 	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token, Unknown: true}); err != nil {
 		e.Fatalf("release %s as unknown: %v", key, err)
 	}
-	e.want(semel.InDoubt, e.request(key))
+	e.want(semel.OutcomeUnknown, e.request(key))
 	return c
 }
 
@@ -51,21 +51,21 @@ func holdBecomesUnknown(e *env) {
 		e.want(semel.InFlight, e.request(key))
 	}
 	a := e.claimAfter(e.short, e.request(key), semel.InFlight)
-	if a.Decision != semel.InDoubt {
+	if a.Decision != semel.OutcomeUnknown {
 		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
 	}
 	if a.Claim.Token != c.Token || a.Claim.Attempt != c.Attempt || a.Holder != "the lost one" {
 		e.Errorf("unknown shows %+v of %q, want %+v of %q", a.Claim, a.Holder, c, "the lost one")
 	}
 	// Neither a claim with Hold nor one with Done bypasses it.
-	e.want(semel.InDoubt, e.held(key))
+	e.want(semel.OutcomeUnknown, e.held(key))
 	done := e.request(key)
 	done.Done = true
-	e.want(semel.InDoubt, done)
+	e.want(semel.OutcomeUnknown, done)
 	e.wantStale("complete", key, c.Token+1, e.complete(key, c.Token+1, text("no"), e.window))
 	e.wantStale("release", key, c.Token+1, e.release(semel.ReleaseRequest{Key: key, Token: c.Token + 1}))
 	e.wantStale("extend", key, c.Token+1, e.extend(key, c.Token+1, e.lease).Err)
-	e.want(semel.InDoubt, e.request(key))
+	e.want(semel.OutcomeUnknown, e.request(key))
 }
 
 func holdCompletedInTime(e *env) {
@@ -82,15 +82,15 @@ func unknownStays(e *env) {
 	lost, released := e.key(), e.key()
 	c := e.fresh(e.held(lost))
 	e.unknown(released)
-	if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.InDoubt {
+	if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.OutcomeUnknown {
 		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
 	}
 	if e.movable() {
 		e.advance(1000 * e.window)
 	}
 	e.purge()
-	e.want(semel.InDoubt, e.request(lost))
-	e.want(semel.InDoubt, e.request(released))
+	e.want(semel.OutcomeUnknown, e.request(lost))
+	e.want(semel.OutcomeUnknown, e.request(released))
 	e.mustComplete(lost, c.Token, text("after all"))
 }
 
@@ -123,7 +123,7 @@ func (e *env) eachUnknown(f func(how string, req semel.ClaimRequest, held semel.
 	e.Helper()
 	req := e.held(e.key())
 	c := e.fresh(req)
-	if a := e.claimAfter(e.short, e.request(req.Key), semel.InFlight); a.Decision != semel.InDoubt {
+	if a := e.claimAfter(e.short, e.request(req.Key), semel.InFlight); a.Decision != semel.OutcomeUnknown {
 		e.Fatalf("after the lease a held key is %s, want unknown", a.Decision)
 	}
 	f("by the end of its lease", req, c)
@@ -145,7 +145,7 @@ func unknownIsNotExtended(e *env) {
 			if errors.As(err, &stale) && (stale.State != semel.Unknown || stale.Current != held.Token) {
 				e.Errorf("of a key that is unknown %s the error shows %s under %d, want unknown under %d", how, stale.State, stale.Current, held.Token)
 			}
-			e.want(semel.InDoubt, e.request(req.Key))
+			e.want(semel.OutcomeUnknown, e.request(req.Key))
 		}
 		e.mustComplete(req.Key, held.Token, text("after all"))
 		e.wantResult(req.Key, text("after all"))
@@ -157,7 +157,7 @@ func lateHolderReleases(e *env) {
 		if err := e.release(semel.ReleaseRequest{Key: req.Key, Token: held.Token, Unknown: true}); err != nil {
 			e.Errorf("release an unknown key as unknown: %v", err)
 		}
-		e.want(semel.InDoubt, e.request(req.Key))
+		e.want(semel.OutcomeUnknown, e.request(req.Key))
 		e.mustRelease(req.Key, held.Token)
 		if c := e.fresh(e.request(req.Key)); c.Attempt != 1 {
 			e.Errorf("after the late holder's release the attempt is %d, want 1", c.Attempt)
@@ -167,7 +167,7 @@ func lateHolderReleases(e *env) {
 
 func repeatedClaimOfUnknown(e *env) {
 	e.eachUnknown(func(how string, req semel.ClaimRequest, held semel.Claim) {
-		if a := e.want(semel.InDoubt, req); a.Claim.Token != held.Token {
+		if a := e.want(semel.OutcomeUnknown, req); a.Claim.Token != held.Token {
 			e.Errorf("the claim that is repeated when its key is unknown %s is shown token %d, want %d", how, a.Claim.Token, held.Token)
 		}
 	})
@@ -180,7 +180,7 @@ func releaseAsUnknown(e *env) {
 	if err := e.release(semel.ReleaseRequest{Key: key, Token: c.Token, Unknown: true}); err != nil {
 		e.Fatalf("release as unknown: %v", err)
 	}
-	a := e.want(semel.InDoubt, e.request(key))
+	a := e.want(semel.OutcomeUnknown, e.request(key))
 	if a.Claim.Token != c.Token {
 		e.Errorf("unknown shows token %d, want %d", a.Claim.Token, c.Token)
 	}
@@ -294,7 +294,7 @@ func resolveRefuses(e *env) {
 	if err := r.Resolve(e.Context(), semel.Key{Scope: "s"}, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrInvalidKey) {
 		e.Errorf("resolve of an empty key is answered %v, want ErrInvalidKey", err)
 	}
-	e.want(semel.InDoubt, e.request(key))
+	e.want(semel.OutcomeUnknown, e.request(key))
 }
 
 func removeForgets(e *env) {

@@ -10,10 +10,10 @@ import (
 
 var keyCases = []testCase{
 	{"keys hold any bytes", keysOfAnyBytes},
-	{"scope and id do not run into each other", keysDoNotConcatenate},
-	{"keys out of bounds are refused, and no other", keysOutOfBounds},
-	{"another payload under a known key is a mismatch in each state", mismatchInEachState},
-	{"no fingerprint matches all", noFingerprint},
+	{"scope and id are separate parts of a key", keysDoNotConcatenate},
+	{"only keys out of bounds are refused", keysOutOfBounds},
+	{"another payload under a known key is a mismatch in every state", mismatchInEachState},
+	{"a missing fingerprint matches every payload", noFingerprint},
 	{"a store may keep half a fingerprint", halfFingerprint},
 }
 
@@ -153,7 +153,7 @@ func mismatchInEachState(e *env) {
 		e.Fatalf("release as unknown: %v", err)
 	}
 	e.want(semel.Mismatch, e.with(unknown, print('2')))
-	e.want(semel.InDoubt, e.with(unknown, print('1')))
+	e.want(semel.OutcomeUnknown, e.with(unknown, print('1')))
 
 	oneStep := e.key()
 	req := e.with(oneStep, print('1'))

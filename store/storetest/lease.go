@@ -7,13 +7,13 @@ import (
 )
 
 var leaseCases = []testCase{
-	{"an ended lease is taken over with attempt and token grown", leaseIsTakenOver},
-	{"a lease ends when it says", leaseEdge},
+	{"a takeover of an ended lease increases attempt and token", leaseIsTakenOver},
+	{"a lease ends at its stated time", leaseEdge},
 	{"extend moves the end of a lease", extendMovesLease},
 	{"a lease that ended and was not taken over is extended and completed", endedLeaseStillHolds},
 	{"release makes the key fresh with a higher token", releaseMakesFresh},
 	{"lease and window are independent", leaseAndWindow},
-	{"a clock that steps back neither ends nor prolongs", clockStepsBack},
+	{"a clock that steps back neither shortens nor extends a lease or window", clockStepsBack},
 	{"requests without lease or window are refused", boundsAreChecked},
 }
 
@@ -199,7 +199,7 @@ func boundsAreChecked(e *env) {
 		}
 		e.wantInvalid("claim with "+c.what, answers[0].Err)
 		if answers[1].Decision != semel.Fresh {
-			e.Errorf("beside a claim with %s another is answered %s, want fresh", c.what, answers[1].Decision)
+			e.Errorf("next to a claim with %s, another claim is answered %s, want fresh", c.what, answers[1].Decision)
 		}
 		e.fresh(e.request(bad.Key)) // nothing was recorded
 	}

@@ -144,7 +144,7 @@ func (l *ledger) check(req semel.ClaimRequest, a semel.ClaimAnswer, highest seme
 				return
 			}
 		}
-		l.tb.Errorf("claim of %s: the error of one key is none of those allowed: %v", req.Key, a.Err)
+		l.tb.Errorf("claim of %s: the error of one key is not allowed: %v", req.Key, a.Err)
 		return
 	}
 	switch a.Decision {
@@ -152,7 +152,7 @@ func (l *ledger) check(req semel.ClaimRequest, a semel.ClaimAnswer, highest seme
 		l.checkFresh(req, a, h, highest)
 	case semel.Duplicate:
 		l.checkDuplicate(req, a, h)
-	case semel.InFlight, semel.InDoubt:
+	case semel.InFlight, semel.OutcomeUnknown:
 		l.checkHolder(req, a, h)
 	case semel.Mismatch, semel.Late:
 	default:
@@ -187,7 +187,7 @@ func (l *ledger) checkFresh(req semel.ClaimRequest, a semel.ClaimAnswer, h *hist
 func (l *ledger) checkDuplicate(req semel.ClaimRequest, a semel.ClaimAnswer, h *history) {
 	l.tb.Helper()
 	if len(h.completions) == 0 {
-		l.tb.Errorf("claim of %s is answered duplicate, but nobody completed it: the message is lost", req.Key)
+		l.tb.Errorf("claim of %s is answered duplicate, but no caller completed it: the message is lost", req.Key)
 		return
 	}
 	if !l.traits.Results {
@@ -198,7 +198,7 @@ func (l *ledger) checkDuplicate(req semel.ClaimRequest, a semel.ClaimAnswer, h *
 			return
 		}
 	}
-	l.tb.Errorf("claim of %s replays the result %s, which nobody gave this key", req.Key, describe(a.Result))
+	l.tb.Errorf("claim of %s replays the result %s, which no caller gave this key", req.Key, describe(a.Result))
 }
 
 func (l *ledger) checkHolder(req semel.ClaimRequest, a semel.ClaimAnswer, h *history) {

@@ -15,9 +15,9 @@ import (
 var lifeCases = []testCase{
 	{"a call with a cancelled context leaves a legal state", cancelledBefore},
 	{"calls cancelled in the middle leave a legal state", cancelledDuring},
-	{"a claim that was cancelled does not stay for ever", cancelledClaimEnds},
-	{"closing during calls answers or refuses each", closeDuringCalls},
-	{"a closed store refuses each verb", closedRefuses},
+	{"a cancelled claim does not last forever", cancelledClaimEnds},
+	{"calls during close are answered or refused", closeDuringCalls},
+	{"a closed store refuses every call", closedRefuses},
 }
 
 // wantCancelled checks for an error that a cancelled call may return.

@@ -125,7 +125,7 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 		m.forget(x)
 	case a.Decision == semel.Late && x.state == semel.Claimed && x.void:
 		m.forget(x)
-	case a.Decision == semel.InDoubt && x.orphan:
+	case a.Decision == semel.OutcomeUnknown && x.orphan:
 		x.state = semel.Unknown
 	}
 	if x.state != semel.Absent && mismatch && !x.vague {
@@ -143,7 +143,7 @@ func (m *model) claimed(req semel.ClaimRequest, a semel.ClaimAnswer) string {
 	case semel.Claimed:
 		return m.claimedAgain(x, req, a)
 	case semel.Unknown:
-		return sameAs(a, semel.InDoubt, x)
+		return sameAs(a, semel.OutcomeUnknown, x)
 	}
 	if x.inOne && req.Done && x.owner == req.Owner {
 		if a.Claim != (semel.Claim{}) {

@@ -9,7 +9,7 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// Look implements semel.Looker.
+// Look implements semel.Inspector.
 func (r *reference) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -22,7 +22,7 @@ func (r *reference) Look(ctx context.Context, keys []semel.Key, records []semel.
 	return nil
 }
 
-// List implements semel.Lister.
+// List implements semel.Inspector.
 func (r *reference) List(ctx context.Context, filter semel.ListOptions) iter.Seq2[semel.Record, error] {
 	return func(yield func(semel.Record, error) bool) {
 		r.mu.Lock()
@@ -101,7 +101,7 @@ func (r *reference) Purge(ctx context.Context) (int64, error) {
 	return int64(before - len(r.records)), nil
 }
 
-// Count implements semel.Counter.
+// Count implements semel.Inspector.
 func (r *reference) Count(ctx context.Context) (semel.Counts, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

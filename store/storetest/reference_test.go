@@ -44,12 +44,10 @@ type reference struct {
 }
 
 var (
-	_ semel.Store    = (*reference)(nil)
-	_ semel.Looker   = (*reference)(nil)
-	_ semel.Lister   = (*reference)(nil)
-	_ semel.Resolver = (*reference)(nil)
-	_ semel.Purger   = (*reference)(nil)
-	_ semel.Counter  = (*reference)(nil)
+	_ semel.Store     = (*reference)(nil)
+	_ semel.Inspector = (*reference)(nil)
+	_ semel.Resolver  = (*reference)(nil)
+	_ semel.Purger    = (*reference)(nil)
 )
 
 // harnessOf returns the harness of a reference store with these traits.
@@ -211,7 +209,7 @@ func (p *place) claim(req semel.ClaimRequest) semel.ClaimAnswer {
 	case rec.State == semel.Done:
 		return semel.ClaimAnswer{Decision: semel.Duplicate, Result: p.replay(req.Key, rec.Result)}
 	case rec.State == semel.Unknown:
-		held.Decision = semel.InDoubt
+		held.Decision = semel.OutcomeUnknown
 		return held
 	case rec.owner == req.Owner && !req.Done && p.bug != forgetsOwner && (req.Owner != semel.Owner{} || p.bug == ownsNobodys):
 		if end := p.now.Add(req.Lease); end.After(rec.LeaseEnd) && p.bug != keepsFirstLease {

@@ -9,8 +9,8 @@ import (
 
 var resultCases = []testCase{
 	{"results are replayed byte for byte", resultsAreReplayed},
-	{"results of many keys are kept apart", resultsAreApart},
-	{"a result belongs to the store once it is handed over", resultIsCopied},
+	{"results of different keys do not mix", resultsAreApart},
+	{"a store copies the results that it is given", resultIsCopied},
 	{"a result above the limit is refused and the claim stays", resultLimit},
 }
 

@@ -13,7 +13,7 @@ var tokenCases = []testCase{
 	{"a token of an absent key is stale", staleWhereAbsent},
 	{"a token of another key is stale", staleFromOtherKey},
 	{"a repeated completion succeeds and changes nothing", repeatedCompletion},
-	{"a release that is repeated disturbs nobody", repeatedRelease},
+	{"a repeated release changes nothing", repeatedRelease},
 }
 
 // wantInvalid checks for the error of an invalid request.

@@ -12,12 +12,12 @@ import (
 var traitCases = []testCase{
 	{"traits are consistent and constant", traitsAreConsistent},
 	{"completions survive if and only if durable", durable},
-	{"windows go on over a reopen", windowOverReopen},
+	{"windows continue after a reopen", windowOverReopen},
 	{"holds survive if and only if durable", holdsSurvive},
 	{"tokens grow if and only if fenced", fenced},
-	{"a second opener shares if and only if shared", shared},
+	{"a second open store has the same records if and only if shared", shared},
 	{"transactions are atomic if and only if transactional", transactional},
-	{"keys are told apart if and only if exact", exact},
+	{"keys are distinguished if and only if exact", exact},
 }
 
 func traitsAreConsistent(e *env) {
@@ -141,10 +141,10 @@ func holdsSurvive(e *env) {
 		return
 	}
 	for range 2 {
-		if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.InDoubt {
+		if a := e.claimAfter(e.short, e.request(lost), semel.InFlight); a.Decision != semel.OutcomeUnknown {
 			e.Errorf("a held key is %s after a reopen and its lease, want unknown", a.Decision)
 		}
-		e.want(semel.InDoubt, e.request(unknown))
+		e.want(semel.OutcomeUnknown, e.request(unknown))
 		e.wantResult(done, text("in time"))
 		e.reopen()
 	}

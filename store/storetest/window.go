@@ -9,9 +9,9 @@ import (
 
 var windowCases = []testCase{
 	{"a key is remembered for its window and forgotten a tick later", windowEdges},
-	{"a key that is kept forever is kept", foreverStays},
+	{"a key kept forever does not expire", foreverStays},
 	{"windows of one store are independent", windowsAreIndependent},
-	{"a forgotten key begins anew", forgottenBeginsAnew},
+	{"a forgotten key starts again", forgottenBeginsAnew},
 	{"purge under load forgets no live key", purgeUnderLoad},
 }
 

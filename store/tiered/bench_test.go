@@ -141,9 +141,9 @@ func BenchmarkGuards(b *testing.B) {
 					b.Fatal(err)
 				}
 				if above.layers == nil {
-					store, _ = semel.Ability[interface {
+					store, _ = semel.As[interface {
 						semel.Store
-						semel.Looker
+						semel.Inspector
 					}](store.(interface{ Unwrap() semel.Store }).Unwrap())
 				}
 				guard, err := semel.NewGuard(store, nil)

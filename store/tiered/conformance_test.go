@@ -92,7 +92,7 @@ func stacked(b place, layers []func(testing.TB, func() time.Time) func() (tiered
 		}
 		return func() (semel.Store, error) {
 			o := opts
-			o.Clock, o.SoleWriter = now, true
+			o.Clock = now
 			for _, open := range open {
 				l, err := open()
 				if err != nil {
@@ -137,7 +137,7 @@ func TestConformance(t *testing.T) {
 
 // transactOnDisk claims keys one by one in a transaction of the durable store.
 func transactOnDisk(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
-	s, _ := semel.Ability[*logstore.Store](store)
+	s, _ := semel.As[*logstore.Store](store)
 	tx, err := s.Begin(ctx)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@
 // A filter answers only one question: whether a key is certainly new. That
 // saves the reads of the caches below the filter and nothing else: the durable
 // claim is never skipped. It is effective only if the filter has seen the keys
-// of every writer; see [Options].SoleWriter. The layers below check each "maybe
+// of every writer; see [Layer]. The layers below check each "maybe
 // seen".
 //
 // # Outages

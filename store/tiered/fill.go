@@ -46,7 +46,7 @@ func (s *Store) lookBelow(ctx context.Context, r *reading) {
 		defer s.looking.Unlock()
 		timed, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 		defer cancel()
-		if s.looker.Look(timed, r.keys, r.records) != nil {
+		if s.inspector.Look(timed, r.keys, r.records) != nil {
 			clear(r.records)
 		}
 	}

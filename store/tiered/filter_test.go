@@ -31,7 +31,7 @@ func TestWhatAFilterTakesForKnownWithoutARecordIsCounted(t *testing.T) {
 		}
 		b := &bundle{TB: t, durable: newFaulty(newMemory(t, nil)), events: new([]tiered.Event)}
 		b.Store, err = tiered.New(b.durable, &tiered.Options{
-			SoleWriter: true, OnOutage: tiered.Pass, Layers: []tiered.Layer{{Filter: doubtful{}}, {Filter: exact}, {Cache: newMemory(t, nil)}},
+			OnOutage: tiered.Pass, Layers: []tiered.Layer{{Filter: doubtful{}}, {Filter: exact}, {Cache: newMemory(t, nil)}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestWhatAFilterTakesForKnownWithoutARecordIsCounted(t *testing.T) {
 		}
 
 		b.Store, err = tiered.New(b.durable, &tiered.Options{
-			SoleWriter: true, OnOutage: tiered.Pass, Layers: []tiered.Layer{{Filter: doubtful{}}, {Cache: newMemory(t, nil)}},
+			OnOutage: tiered.Pass, Layers: []tiered.Layer{{Filter: doubtful{}}, {Cache: newMemory(t, nil)}},
 		})
 		if err != nil {
 			t.Fatal(err)

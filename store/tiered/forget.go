@@ -65,7 +65,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 func (s *Store) Purge(ctx context.Context) (int64, error) {
 	var forgotten int64
 	var err error
-	if p, ok := semel.Ability[semel.Purger](s.below); ok {
+	if p, ok := semel.As[semel.Purger](s.below); ok {
 		forgotten, err = p.Purge(ctx)
 	}
 	for _, l := range s.layers {

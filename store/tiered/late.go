@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,15 +21,22 @@ type OpenFunc[T any] func(ctx context.Context) (layer T, closing func() error, e
 // layer. It has those abilities of a cache that a stack uses. It is safe for
 // concurrent use.
 type LateCache struct {
-	late[semel.Store]
+	late[cacheStore]
 	traits semel.Traits
 }
 
+// cacheStore is a store with what a stack needs of a cache.
+type cacheStore struct {
+	semel.Store
+	semel.Inspector
+	semel.Resolver
+}
+
 var (
-	_ semel.Store    = (*LateCache)(nil)
-	_ semel.Looker   = (*LateCache)(nil)
-	_ semel.Resolver = (*LateCache)(nil)
-	_ semel.Purger   = (*LateCache)(nil)
+	_ semel.Store     = (*LateCache)(nil)
+	_ semel.Inspector = (*LateCache)(nil)
+	_ semel.Resolver  = (*LateCache)(nil)
+	_ semel.Purger    = (*LateCache)(nil)
 )
 
 // OpenCache opens a cache whose traits are known. It blocks for one try.
@@ -41,15 +49,21 @@ var (
 // The caller closes the cache.
 func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Store]) (*LateCache, error) {
 	c := &LateCache{traits: traits}
-	err := c.begin(ctx, func(ctx context.Context) (semel.Store, func() error, error) {
+	err := c.begin(ctx, func(ctx context.Context) (cacheStore, func() error, error) {
 		cache, closing, err := open(ctx)
 		if err != nil {
-			return nil, nil, err
+			return cacheStore{}, nil, err
 		}
-		if err := c.check(cache); err != nil {
-			return nil, nil, errors.Join(err, closing())
+		inspector, resolver, err := abilities(cache)
+		switch {
+		case err != nil:
+			err = fmt.Errorf("tiered: the cache: %w: %w", err, semel.ErrInvalidRequest)
+		case cache.Traits() != traits:
+			err = fmt.Errorf("tiered: the cache %T has the traits %+v, want %+v: %w", cache, cache.Traits(), traits, semel.ErrInvalidRequest)
+		default:
+			return cacheStore{cache, inspector, resolver}, closing, nil
 		}
-		return cache, closing, nil
+		return cacheStore{}, nil, errors.Join(err, closing())
 	})
 	if err != nil {
 		return nil, err
@@ -57,63 +71,61 @@ func OpenCache(ctx context.Context, traits semel.Traits, open OpenFunc[semel.Sto
 	return c, nil
 }
 
-// check compares a cache with the traits that were given to OpenCache.
-func (c *LateCache) check(cache semel.Store) error {
-	_, looks := semel.Ability[semel.Looker](cache)
-	_, resolves := semel.Ability[semel.Resolver](cache)
-	switch {
-	case !looks || !resolves:
-		return fmt.Errorf("tiered: the cache %T implements Looker: %t, Resolver: %t; it must implement both: %w", cache, looks, resolves, semel.ErrInvalidRequest)
-	case cache.Traits() != c.traits:
-		return fmt.Errorf("tiered: the cache %T has the traits %+v, want %+v: %w", cache, cache.Traits(), c.traits, semel.ErrInvalidRequest)
-	}
-	return nil
-}
-
 // Traits implements semel.Store.
 func (c *LateCache) Traits() semel.Traits { return c.traits }
 
 // Claim implements semel.Store.
 func (c *LateCache) Claim(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
-	return c.call(func(s semel.Store) error { return s.Claim(ctx, reqs, answers) })
+	return c.call(func(s cacheStore) error { return s.Claim(ctx, reqs, answers) })
 }
 
 // Complete implements semel.Store.
 func (c *LateCache) Complete(ctx context.Context, reqs []semel.CompleteRequest, answers []error) error {
-	return c.call(func(s semel.Store) error { return s.Complete(ctx, reqs, answers) })
+	return c.call(func(s cacheStore) error { return s.Complete(ctx, reqs, answers) })
 }
 
 // Release implements semel.Store.
 func (c *LateCache) Release(ctx context.Context, reqs []semel.ReleaseRequest, answers []error) error {
-	return c.call(func(s semel.Store) error { return s.Release(ctx, reqs, answers) })
+	return c.call(func(s cacheStore) error { return s.Release(ctx, reqs, answers) })
 }
 
 // Extend implements semel.Store.
 func (c *LateCache) Extend(ctx context.Context, reqs []semel.ExtendRequest, answers []semel.ExtendAnswer) error {
-	return c.call(func(s semel.Store) error { return s.Extend(ctx, reqs, answers) })
+	return c.call(func(s cacheStore) error { return s.Extend(ctx, reqs, answers) })
 }
 
-// Look implements semel.Looker.
+// Look implements semel.Inspector.
 func (c *LateCache) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
-	return c.call(func(s semel.Store) error {
-		looker, _ := semel.Ability[semel.Looker](s) // check made sure that it exists
-		return looker.Look(ctx, keys, records)
+	return c.call(func(s cacheStore) error { return s.Look(ctx, keys, records) })
+}
+
+// List implements semel.Inspector.
+func (c *LateCache) List(ctx context.Context, opts semel.ListOptions) iter.Seq2[semel.Record, error] {
+	return func(yield func(semel.Record, error) bool) {
+		if err := c.call(func(s cacheStore) error { s.List(ctx, opts)(yield); return nil }); err != nil {
+			yield(semel.Record{}, err)
+		}
+	}
+}
+
+// Count implements semel.Inspector.
+func (c *LateCache) Count(ctx context.Context) (counts semel.Counts, err error) {
+	err = c.call(func(s cacheStore) error {
+		counts, err = s.Count(ctx)
+		return err
 	})
+	return counts, err
 }
 
 // Resolve implements semel.Resolver.
 func (c *LateCache) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	return c.call(func(s semel.Store) error {
-		resolver, _ := semel.Ability[semel.Resolver](s) // check made sure that it exists
-		return resolver.Resolve(ctx, key, as, result, window)
-	})
+	return c.call(func(s cacheStore) error { return s.Resolve(ctx, key, as, result, window) })
 }
 
 // Remove implements semel.Resolver.
 func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err error) {
-	err = c.call(func(s semel.Store) error {
-		resolver, _ := semel.Ability[semel.Resolver](s) // check made sure that it exists
-		was, err = resolver.Remove(ctx, key)
+	err = c.call(func(s cacheStore) error {
+		was, err = s.Remove(ctx, key)
 		return err
 	})
 	return was, err
@@ -122,8 +134,8 @@ func (c *LateCache) Remove(ctx context.Context, key semel.Key) (was bool, err er
 // Purge implements semel.Purger. It does nothing for a cache that expires
 // records by itself.
 func (c *LateCache) Purge(ctx context.Context) (n int64, err error) {
-	err = c.call(func(s semel.Store) error {
-		if purger, ok := semel.Ability[semel.Purger](s); ok {
+	err = c.call(func(s cacheStore) error {
+		if purger, ok := semel.As[semel.Purger](s.Store); ok {
 			n, err = purger.Purge(ctx)
 		}
 		return err

@@ -16,12 +16,12 @@ import (
 // layer is the runtime state of one layer above the durable store.
 type layer struct {
 	circuit
-	filter   semel.KeyFilter
-	cache    semel.Store
-	looker   semel.Looker
-	resolver semel.Resolver
-	purger   semel.Purger // nil if the cache is not a Purger
-	traits   semel.Traits
+	filter    semel.KeyFilter
+	cache     semel.Store
+	inspector semel.Inspector
+	resolver  semel.Resolver
+	purger    semel.Purger // nil if the cache is not a Purger
+	traits    semel.Traits
 	// local is set for a layer in this process, whose calls need no timeout.
 	local bool
 	owner string // owner of the claims in the cache; nonce numbers them
@@ -46,13 +46,11 @@ func newLayer(i int, opts Layer, o *Options) (*layer, error) {
 			name = "filter " + strconv.Itoa(i+1)
 		}
 	default:
-		var looks, resolves bool
-		l.looker, looks = semel.Ability[semel.Looker](l.cache)
-		l.resolver, resolves = semel.Ability[semel.Resolver](l.cache)
-		if !looks || !resolves {
-			return nil, fmt.Errorf("the cache %T implements Looker: %t, Resolver: %t; it must implement both", l.cache, looks, resolves)
+		var err error
+		if l.inspector, l.resolver, err = abilities(l.cache); err != nil {
+			return nil, fmt.Errorf("the cache: %w", err)
 		}
-		l.purger, _ = semel.Ability[semel.Purger](l.cache) // nil if the cache expires records by itself
+		l.purger, _ = semel.As[semel.Purger](l.cache) // nil if the cache expires records by itself
 		l.traits = l.cache.Traits()
 		l.local = !l.traits.Shared
 		if name == "" {

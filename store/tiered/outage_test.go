@@ -96,7 +96,7 @@ func TestFilterThatFailsIsLeftOut(t *testing.T) {
 		filter := &faultyFilter{memory, newFaulty(nil)}
 		b := &bundle{TB: t, cache: newFaulty(newMemory(t, nil)), durable: newFaulty(newMemory(t, nil)), events: new([]tiered.Event)}
 		b.Store, err = tiered.New(b.durable, &tiered.Options{
-			SoleWriter: true, Layers: []tiered.Layer{{Name: "bloom", Filter: filter}, {Cache: b.cache}},
+			Layers:  []tiered.Layer{{Name: "bloom", Filter: filter}, {Cache: b.cache}},
 			Observe: func(e tiered.Event) { *b.events = append(*b.events, e) },
 		})
 		if err != nil {

@@ -78,7 +78,7 @@ type world struct {
 func newWorld(t *testing.T, s, round uint64) *world {
 	w := &world{T: t, random: rand.New(rand.NewPCG(s, round))}
 	w.opts = tiered.Options{
-		MaxAge: worldMaxAge, SoleWriter: true, Timeout: 50 * time.Millisecond, Retry: 500 * time.Millisecond,
+		MaxAge: worldMaxAge, Timeout: 50 * time.Millisecond, Retry: 500 * time.Millisecond,
 		OnOutage: tiered.OutagePolicy(round % 3),
 	}
 	layer := func() *faulty {
@@ -227,7 +227,7 @@ func (k *worker) deliver(ctx context.Context, key semel.Key, at int) {
 		k.check(key, at, a, before, k.truth(key))
 	case err != nil && a.Decision != semel.Undecided:
 		k.Errorf("the claim of %s is answered %s and %v", key, a.Decision, err)
-	case a.Decision == semel.Mismatch, a.Decision == semel.InDoubt, a.Decision == semel.Late, a.Err != nil:
+	case a.Decision == semel.Mismatch, a.Decision == semel.OutcomeUnknown, a.Decision == semel.Late, a.Err != nil:
 		k.Errorf("the claim of %s is answered %s, %v", key, a.Decision, a.Err)
 	case a.Decision != semel.Fresh:
 		return

@@ -11,7 +11,7 @@ import (
 // tell; and under Pass not even that. It blocks at most until ctx ends and may be
 // called at any time.
 func (s *Store) Ready(ctx context.Context) error {
-	ready, ok := semel.Ability[semel.Readier](s.below)
+	ready, ok := semel.As[semel.Readier](s.below)
 	if !ok || s.opts.OnOutage == Pass {
 		return nil
 	}

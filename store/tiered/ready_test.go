@@ -14,7 +14,7 @@ func TestAStackIsReadyIfItsDurableStoreIs(t *testing.T) {
 	s := newSite(t, tiered.Options{})
 	passing, err := tiered.New(s.durable, &tiered.Options{OnOutage: tiered.Pass})
 	s.must(err)
-	ready, ok := semel.Ability[interface {
+	ready, ok := semel.As[interface {
 		Ready(ctx context.Context) error
 	}](semel.Join(s.stack, 0))
 	if !ok {

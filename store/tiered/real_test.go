@@ -118,7 +118,7 @@ func TestConformanceOfServers(t *testing.T) {
 // PostgreSQL store below a stack.
 func transactIn(pool *pgxpool.Pool) func(context.Context, semel.Store, []semel.ClaimRequest, []semel.ClaimAnswer, bool) error {
 	return func(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer, commit bool) error {
-		durable, _ := semel.Ability[*pgstore.Store](store)
+		durable, _ := semel.As[*pgstore.Store](store)
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return err

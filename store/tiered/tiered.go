@@ -3,6 +3,7 @@ package tiered
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,12 +42,6 @@ type Options struct {
 	// Layers are the layers above the durable store, in the order in which a
 	// claim reaches them. Defaults to none.
 	Layers []Layer
-	// SoleWriter means that every key that becomes done in the durable store is
-	// added to the filters among the layers. That holds if all writers share
-	// the filters, or if this process is the only writer. Filters require it.
-	// If it is set wrongly, the stack skips cache reads for keys that the
-	// caches have. Nothing worse happens. Defaults to false.
-	SoleWriter bool
 	// MaxAge is how long a cache may answer before the durable store is asked
 	// again. If another process removes a record, this stack may report it as
 	// done for at most that time. It may be [semel.Forever]. Defaults to 10
@@ -75,9 +70,12 @@ type Layer struct {
 	// Name names the layer in events and errors. Defaults to "filter" or
 	// "cache" with its position among the layers, from 1.
 	Name string
-	// Filter tells keys that are certainly new.
+	// Filter tells keys that are certainly new. Every key that becomes done in the
+	// durable store must be added to it: all writers share the filter, or this
+	// process is the only writer. Otherwise the stack skips cache reads for keys
+	// that the caches have. Nothing worse happens.
 	Filter semel.KeyFilter
-	// Cache keeps copies of done keys. It must be a [semel.Looker] and a
+	// Cache keeps copies of done keys. It must be a [semel.Inspector] and a
 	// [semel.Resolver], and nobody but stacks above the same durable store may
 	// claim in it.
 	Cache semel.Store
@@ -87,23 +85,23 @@ type Layer struct {
 // goroutines and has nothing to close: who opened its layers closes them, after
 // the last call of the stack.
 //
-// Look answers from the durable store. Unwrap gives access to abilities of the
-// durable store that the stack does not implement. Their reads are correct. A
+// Look answers from the durable store. Unwrap gives access to optional
+// interfaces of the durable store that the stack does not implement. Their reads are correct. A
 // transaction of the durable store may claim and complete keys without the
 // layers above; a later claim copies those keys. Removals must go through the
 // stack.
 type Store struct {
-	below    semel.Store // the durable store as given
-	claims   semel.Store // the same, with single claims joined
-	durable  semel.Store // the same, with all single calls joined
-	looker   semel.Looker
-	resolver semel.Resolver
-	opts     Options
-	layers   []*layer
-	traits   semel.Traits
-	clock    *clock.Clock
-	outage   circuit // of the durable store
-	passed   atomic.Int64
+	below     semel.Store     // the durable store as given
+	claims    semel.Store     // the same, with single claims joined
+	durable   semel.Store     // the same, with all single calls joined
+	inspector semel.Inspector // of the durable store
+	resolver  semel.Resolver
+	opts      Options
+	layers    []*layer
+	traits    semel.Traits
+	clock     *clock.Clock
+	outage    circuit // of the durable store
+	passed    atomic.Int64
 	// ahead is how far the durable store's clock is ahead of this one, in
 	// nanoseconds, as computed from its leases.
 	ahead   atomic.Int64
@@ -113,13 +111,13 @@ type Store struct {
 }
 
 var (
-	_ semel.Store    = (*Store)(nil)
-	_ semel.Looker   = (*Store)(nil)
-	_ semel.Resolver = (*Store)(nil)
-	_ semel.Purger   = (*Store)(nil)
+	_ semel.Store     = (*Store)(nil)
+	_ semel.Inspector = (*Store)(nil)
+	_ semel.Resolver  = (*Store)(nil)
+	_ semel.Purger    = (*Store)(nil)
 )
 
-// New stacks layers above a durable store, which must implement [semel.Looker]
+// New stacks layers above a durable store, which must implement [semel.Inspector]
 // and [semel.Resolver]. Nil opts select the defaults, which have no layers. One
 // error names all invalid options. It wraps ErrInvalidRequest.
 func New(durable semel.Store, opts *Options) (*Store, error) {
@@ -183,27 +181,32 @@ func (s *Store) stack() error {
 	} else {
 		s.claims, s.durable = join(s.below)
 		s.traits = s.below.Traits()
-		var looks, resolves bool
-		s.looker, looks = semel.Ability[semel.Looker](s.below)
-		s.resolver, resolves = semel.Ability[semel.Resolver](s.below)
-		if !looks || !resolves {
-			wrong.Add("the durable store %T looks keys up: %t, and removes them: %t; a stack needs both", s.below, looks, resolves)
+		var err error
+		if s.inspector, s.resolver, err = abilities(s.below); err != nil {
+			wrong.Add("the durable store: %w", err)
 		}
+		s.traits.Batching = semel.Batching{Off: true} // an answer from a cache must not wait for the durable store
 	}
 	for i, opts := range o.Layers {
 		l, err := newLayer(i, opts, o)
-		switch {
-		case err != nil:
+		if err != nil {
 			wrong.Add("Options.Layers[%d]: %w", i, err)
 			continue
-		case l.filter != nil && !o.SoleWriter:
-			wrong.Add("Options.Layers[%d]: a filter that does not see every writer is of no use; if it does, set SoleWriter", i)
-		case l.cache != nil:
-			s.traits.Exact = s.traits.Exact && l.traits.Exact
 		}
+		s.traits.Exact = s.traits.Exact && (l.cache == nil || l.traits.Exact)
 		s.layers = append(s.layers, l)
 	}
 	return wrong.Err()
+}
+
+// abilities returns the optional interfaces that a stack needs of a store.
+func abilities(store semel.Store) (semel.Inspector, semel.Resolver, error) {
+	inspector, inspects := semel.As[semel.Inspector](store)
+	resolver, resolves := semel.As[semel.Resolver](store)
+	if !inspects || !resolves {
+		return nil, nil, fmt.Errorf("%T implements Inspector: %t, Resolver: %t; it must implement both", store, inspects, resolves)
+	}
+	return inspector, resolver, nil
 }
 
 // join joins the single calls to a durable store, unless that store joins calls
@@ -212,7 +215,7 @@ func join(below semel.Store) (claims, all semel.Store) {
 	if j, ok := below.(*semel.Joined); ok {
 		below = j.Unwrap()
 	}
-	if _, ok := below.(interface{ JoinsCalls() }); ok {
+	if below.Traits().Batching.Off {
 		return below, below
 	}
 	return semel.Join(lasting{below}, 0), semel.Join(below, 0)
@@ -234,14 +237,20 @@ func (s *Store) Traits() semel.Traits { return s.traits }
 // change.
 func (s *Store) Unwrap() semel.Store { return s.below }
 
-// JoinsCalls tells [semel.Join] to pass calls on unchanged: an answer from a
-// cache must not wait for the durable store. The stack itself joins the single
-// calls to the durable store.
-func (s *Store) JoinsCalls() {}
-
-// Look implements semel.Looker. It asks the durable store.
+// Look implements [semel.Inspector]. It asks the durable store.
 func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Record) error {
-	return wrap("look", s.looker.Look(ctx, keys, records))
+	return wrap("look", s.inspector.Look(ctx, keys, records))
+}
+
+// List implements [semel.Inspector]. It lists the durable store.
+func (s *Store) List(ctx context.Context, opts semel.ListOptions) iter.Seq2[semel.Record, error] {
+	return s.inspector.List(ctx, opts)
+}
+
+// Count implements [semel.Inspector]. It counts the durable store.
+func (s *Store) Count(ctx context.Context) (semel.Counts, error) {
+	counts, err := s.inspector.Count(ctx)
+	return counts, wrap("count", err)
 }
 
 // lengthError rejects a call with different numbers of requests and answers.

@@ -315,7 +315,7 @@ func TestFilterSparesReadsAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &bundle{TB: t, cache: cache, durable: durable, events: new([]tiered.Event)}
-		b.Store, err = tiered.New(durable, &tiered.Options{SoleWriter: true, Layers: []tiered.Layer{{Filter: filter}, {Cache: cache}}})
+		b.Store, err = tiered.New(durable, &tiered.Options{Layers: []tiered.Layer{{Filter: filter}, {Cache: cache}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,16 +341,16 @@ func TestFilterSparesReadsAndNothingElse(t *testing.T) {
 
 func TestAbilitiesAreThoseOfTheDurableStore(t *testing.T) {
 	b := setup(t, tiered.Options{})
-	if _, ok := semel.Ability[semel.Lister](b.Store); !ok {
+	if _, ok := semel.As[semel.Inspector](b.Store); !ok {
 		t.Error("the durable store lists and the stack does not")
 	}
-	if r, _ := semel.Ability[semel.Resolver](b.Store); r != semel.Resolver(b.Store) {
+	if r, _ := semel.As[semel.Resolver](b.Store); r != semel.Resolver(b.Store) {
 		t.Error("the resolver of the stack is not the stack")
 	}
-	if _, ok := semel.Ability[semel.Doctor](b.Store); ok {
+	if _, ok := semel.As[semel.Doctor](b.Store); ok {
 		t.Error("the durable store has no doctor and the stack has one")
 	}
-	if got, _ := semel.Ability[*faulty](b.Store); got != b.durable {
+	if got, _ := semel.As[*faulty](b.Store); got != b.durable {
 		t.Error("the durable store itself is not found by its type")
 	}
 	joined, err := tiered.Dual(semel.Join(b.cache, 0), semel.Join(b.durable, 0), nil)
@@ -380,7 +380,7 @@ func TestOptionsThatCannotWorkAreRefusedTogether(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Options.MaxAge", "Options.Timeout", "Options.Retry", "Options.OnOutage", "durable store",
-		"Layers[0]", "Layers[1]", "Layers[2]", "Layers[3]", "SoleWriter",
+		"Layers[0]", "Layers[1]", "Layers[3]",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("the error does not name %s: %v", want, err)

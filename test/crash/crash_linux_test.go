@@ -143,8 +143,8 @@ func (b *bench) command(ctx context.Context, dir string, threads int) *exec.Cmd 
 	return cmd
 }
 
-// verify compares the files of a directory with the expected ones, byte for
-// byte, and counts what is lost and what is repeated if they differ.
+// verify compares the files of a directory with the expected ones, byte for byte. If they
+// differ, it counts the lost and the repeated lines.
 // It returns 1 if the last run was a resumption.
 func (b *bench) verify(dir string) (resumed int) {
 	b.Helper()
@@ -348,14 +348,14 @@ func TestInterruptedRunsDrainAndGoOn(t *testing.T) {
 			if end.status == 0 {
 				break
 			}
-			// A signal before the program listens for it ends it at once.
+			// A signal that comes before the program handles it ends it immediately.
 			if end.status != 130 && end.status != -1 {
 				t.Fatalf("status %d after %v: %s", end.status, sig, end.output)
 			}
 			if end.status == 130 {
 				interrupted++
-				if !strings.Contains(end.output, "run the same command again to go on") {
-					t.Fatalf("the message does not say how to go on: %s", end.output)
+				if !strings.Contains(end.output, "run the same command again to resume") {
+					t.Fatalf("the message does not say how to resume: %s", end.output)
 				}
 			}
 		}

@@ -33,7 +33,7 @@ type entry struct {
 	Point    string `json:",omitempty"`
 }
 
-// order says by what the effects of one key must grow.
+// order says which number must grow with each effect of a key.
 type order uint8
 
 const (
@@ -62,9 +62,9 @@ type report struct {
 	Unmarked []string
 	// Wrong are keys of which a duplicate got a result that no effect made: I6.
 	Wrong []string
-	// Unexpected are keys that are no inputs.
+	// Unexpected are keys that are not inputs.
 	Unexpected []string
-	// Parked are inputs that somebody was told are unknown.
+	// Parked are inputs that were reported as unknown.
 	Parked []string
 	// Late are effects under a lower token than one that had happened before:
 	// a holder that slept through its lease, which a target that compares
@@ -190,13 +190,13 @@ func (r *report) wrongs() []string {
 		keys []string
 		what string
 	}{
-		{r.Lost, "lost: no effect, and not parked"},
+		{r.Lost, "lost: without an effect, and not parked"},
 		{r.Open, "still open: neither settled nor parked"},
 		{r.False, "called done without an effect"},
 		{r.Forgotten, "done again after they were acknowledged"},
 		{r.Unmarked, "repeated without saying so"},
 		{r.Wrong, "replayed with a result that no effect made"},
-		{r.Unexpected, "no inputs"},
+		{r.Unexpected, "not inputs"},
 	} {
 		if len(w.keys) > 0 {
 			list = append(list, fmt.Sprintf("%d keys are %s: %v", len(w.keys), w.what, w.keys[:min(len(w.keys), 10)]))

@@ -99,7 +99,7 @@ func postgresPair(t *testing.T) *pair {
 		detach: func() {
 			execute(t, standby.URL(), `ALTER SYSTEM SET primary_conninfo = ''`)
 			execute(t, standby.URL(), `SELECT pg_reload_conf()`)
-			eventually(t, "nobody sends to the standby", func() bool {
+			eventually(t, "the primary has stopped sending to the standby", func() bool {
 				return ask(primary, `SELECT count(*)::text FROM pg_stat_replication`) == "0"
 			})
 		},
@@ -159,8 +159,8 @@ func TestFailoverToALaggingReplicaLosesWhatItMissed(t *testing.T) {
 func (p *pair) wantLoss(m mode, r *report, missed []string) {
 	p.t.Helper()
 	if m == sameTx {
-		// The effects were lost with their keys, and are there once now: who
-		// was told of them before has heard of rows that are no more.
+		// The effects were lost together with their keys. The workers have repeated
+		// them, so each is there once, but not under its first acknowledgement.
 		if len(r.Repeated) > 0 || !slices.Equal(r.Wrong, missed) {
 			p.t.Errorf("%s: %d effects are there twice, and %d are not those that were acknowledged; want none, and the %d that the replica missed",
 				m, len(r.Repeated), len(r.Wrong), len(missed))
@@ -234,8 +234,7 @@ func inputsOf(m mode, list []string) []string {
 	return part
 }
 
-// TestFailoverToASynchronousStandbyLosesNothing has work go on while the
-// primary dies.
+// TestFailoverToASynchronousStandbyLosesNothing kills the primary while workers run.
 func TestFailoverToASynchronousStandbyLosesNothing(t *testing.T) {
 	t.Parallel()
 	p := postgresPair(t)

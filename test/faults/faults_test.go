@@ -85,7 +85,7 @@ func (s *target) identity() string {
 	return id
 }
 
-// last lets a fault go on.
+// last lets a fault last.
 func (s *target) last(d time.Duration) {
 	s.t.Helper()
 	if err := pause(s.t.Context(), d); err != nil {
@@ -118,7 +118,7 @@ var faultsOfAll = []fault{
 	}},
 	{name: "replies come late", happen: (*target).delay, silent: true},
 	{name: "connections are refused", happen: (*target).refuse},
-	{name: "the server stops and goes on", happen: (*target).stopAndGoOn},
+	{name: "the server stops and continues", happen: (*target).stopAndGoOn},
 	{name: "the server is killed and starts again", happen: (*target).killAndStart},
 }
 
@@ -249,8 +249,8 @@ func hurts(what string, at *target, faults ...fault) []hurt {
 	return list
 }
 
-// TestHurtServersBreakNoPromise hurts servers, one fault after the other in a
-// random order, while work goes on, and waits after each until it is quiet.
+// TestHurtServersBreakNoPromise injects faults in random order, one after the other, while
+// workers run. After each fault it waits until no work is left from the time of the fault.
 func TestHurtServersBreakNoPromise(t *testing.T) {
 	for _, s := range []struct {
 		name, kind string

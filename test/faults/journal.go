@@ -154,7 +154,7 @@ func (r *recorder) conn() (net.Conn, error) {
 	return net.Dial("tcp", r.addr)
 }
 
-// close closes the connections that nobody uses.
+// close closes the idle connections.
 func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

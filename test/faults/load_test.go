@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The work that goes on while servers are hurt.
+// The load during the faults.
 const (
 	loadWorkers = 2
 	loadLanes   = 4
@@ -120,18 +120,18 @@ func (l *load) start() (stop func()) {
 		})
 	}
 	l.t.Cleanup(func() {
-		cancel() // only where the test has failed, work still goes on
+		cancel() // workers still run here only if the test has failed
 		wg.Wait()
 	})
 	return stop
 }
 
-// quiet waits until what was in progress, and one whole wave after it, are at
-// their end: nothing is left in progress.
+// quiet waits until the work in progress, and one whole wave after it, has ended. No
+// earlier work is then left.
 func (l *load) quiet() {
 	l.t.Helper()
 	began, enough := time.Now(), l.waves.Load()+2
-	within(l.t, loadLease+grace, "work goes on after the faults", func() bool { return l.waves.Load() >= enough })
+	within(l.t, loadLease+grace, "work continues after the faults", func() bool { return l.waves.Load() >= enough })
 	l.t.Logf("quiet after %v", time.Since(began).Round(time.Millisecond))
 }
 

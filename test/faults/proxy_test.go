@@ -117,9 +117,9 @@ func (p *proxy) harm(t toxic) *harm {
 // swallowed is how many bytes came to the toxic and did not leave it.
 func (h *harm) swallowed() int64 { return h.came.bytes.Load() - h.wentOut.bytes.Load() }
 
-// end ends the harm, and with it all connections: it starts another proxy in the
-// place of this one, which would wait for ever for a toxic to be removed that
-// has something to send on and is cut off.
+// end ends the harm and all connections. It starts another proxy instead of this one. To
+// remove a toxic, this one would wait for ever if the toxic is cut off and has bytes left
+// to send.
 func (h *harm) end() {
 	h.p.t.Helper()
 	h.p.inner.Stop()

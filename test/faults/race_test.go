@@ -333,7 +333,7 @@ func wantAllDone(t *testing.T, s setting, began time.Time, n int) {
 // What keepCleaning makes of a clean-up that fails.
 const (
 	strict   = false
-	tolerant = true // servers are hurt meanwhile
+	tolerant = true // servers have faults at the same time
 )
 
 // keepCleaning purges a store in PostgreSQL all along, until the function that it
@@ -358,15 +358,15 @@ func keepCleaning(t *testing.T, s setting, mayFail bool) (stop func()) {
 				passes++
 			case ctx.Err() != nil:
 			case !mayFail:
-				t.Errorf("clean-up beside the work: %v", err)
+				t.Errorf("clean-up during the work: %v", err)
 				return
 			default:
 				failed++
 			}
 		}
-		t.Logf("%d clean-ups beside the work, and %d that failed", passes, failed)
+		t.Logf("%d clean-ups during the work, and %d that failed", passes, failed)
 		if passes == 0 {
-			t.Error("nothing was cleaned up beside the work")
+			t.Error("no clean-up ran during the work")
 		}
 	})
 	return func() {

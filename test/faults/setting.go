@@ -162,7 +162,7 @@ func (m markFirst) Extend(_ context.Context, reqs []semel.ExtendRequest, answers
 
 // states looks up what became of keys, a batch at a time.
 func (o *opened) states(ctx context.Context, keys []semel.Key) ([]semel.Record, error) {
-	looker, ok := semel.Ability[semel.Looker](o.Store)
+	looker, ok := semel.As[semel.Inspector](o.Store)
 	if !ok {
 		return nil, errors.New("the store cannot look keys up")
 	}

@@ -157,7 +157,7 @@ func (w *worker) took(d time.Duration) {
 	}
 }
 
-// processAll processes inputs in a random order, some at once, until each is
+// processAll processes inputs in a random order, several concurrently, until each is
 // settled or parked.
 func (w *worker) processAll(ctx context.Context, todo []string, lanes int) error {
 	rand.New(rand.NewPCG(w.seed, 0)).Shuffle(len(todo), func(a, b int) { todo[a], todo[b] = todo[b], todo[a] })
@@ -202,7 +202,7 @@ func (l *lane) deliver(ctx context.Context, input string) error {
 			e.Kind, e.Decision, e.Result = settled, out.Decision.String(), string(out.Result.Data)
 			l.journal.record(e)
 			return nil
-		case out.Decision == semel.InDoubt:
+		case out.Decision == semel.OutcomeUnknown:
 			e.Kind = parked
 			l.journal.record(e)
 			return nil

@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // TestABrokerCutsAChangelogOff lets a window pass by event time, restores from what
@@ -30,9 +29,9 @@ func TestABrokerCutsAChangelogOff(t *testing.T) {
 	rule, err := key.ParseRule("record-key")
 	must(t, err)
 	begin := func() (stop func()) {
-		tr, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
+		tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
 			Client: []kgo.Opt{kgo.SeedBrokers(server.Addr())}, Group: group, Inputs: []string{"in"}, Output: "out", Key: rule,
-			OnMissing: pipeline.MissingStop, OnLate: pipeline.Stop, EventTime: true, Window: time.Minute, Sessions: 1, Interval: 20 * time.Millisecond,
+			OnMissing: pipeline.MissingStop, EventTime: &kafkatxn.EventTime{OnLate: pipeline.Stop}, Window: time.Minute, Member: kafkatxn.Member{Sessions: 1}, Limits: kafkatxn.Limits{Interval: 20 * time.Millisecond},
 		})
 		must(t, err)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -21,7 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
@@ -147,7 +147,7 @@ func newStalling(t *testing.T, program, addr, name string, copies bool) *stallin
 	must(t, errors.Join(err, answer.Error()))
 	stage := ""
 	if copies {
-		stage = ", repartition: {}"
+		stage = ", repartition: true"
 	}
 	s.daemon = newDaemon(t, program, fmt.Sprintf(`
 pipelines:
@@ -156,7 +156,7 @@ pipelines:
     key: { id: record-key }
     window: 1h
     sink: { kafka: { brokers: [%q], topic: %s } }
-    transaction: { sessions: 1 }
+    parallel: 1
 `, name, addr, s.in, name, stage, addr, s.out))
 	s.daemon.admin = "127.0.0.1:0"
 	return s
@@ -283,15 +283,15 @@ func (s *stalling) stalls() {
 // `semel kafka txn abort` does.
 func endHanging(t *testing.T, addr string) {
 	t.Helper()
-	admin, err := kafkaio.OpenAdmin(t.Context(), []kgo.Opt{kgo.SeedBrokers(addr)})
+	admin, err := kafka.OpenAdmin(t.Context(), []kgo.Opt{kgo.SeedBrokers(addr)})
 	must(t, err)
 	defer func() { must(t, admin.Close()) }()
-	list, err := admin.Open(t.Context(), kafkaio.Places{Topics: []string{"in", "out", changelog}, Groups: []string{group}})
+	list, err := admin.Open(t.Context(), kafka.Places{Topics: []string{"in", "out", changelog}, Groups: []string{group}})
 	must(t, err)
 	for _, o := range list {
 		if o.Hanging {
 			t.Logf("a transaction of %s hangs in %s/%d since offset %d", o.ID, o.Topic, o.Partition, o.Start)
-			if err := admin.AbortHanging(t.Context(), o.Topic, o.Partition, o.Start); err != nil && !errors.Is(err, kafkaio.ErrNoTransaction) {
+			if err := admin.AbortHanging(t.Context(), o.Topic, o.Partition, o.Start); err != nil && !errors.Is(err, kafka.ErrNoTransaction) {
 				t.Error(err)
 			}
 		}

@@ -169,7 +169,7 @@ func wantExplained(t *testing.T, d *daemon) {
 	must(t, json.Unmarshal(said, &promise))
 	reasons := []string{
 		"dies, or loses the store for longer than the lease, between the effect and the completion", "its answer does not come",
-		"a process that stalls, or does not reach the store",
+		"a process that hangs, or cannot reach the store",
 	}
 	same := promise.Answer.Holds == "unless" && len(promise.Answer.Because) == len(reasons)
 	for i, reason := range reasons {
@@ -207,7 +207,7 @@ pipelines:
     store: both
     parallel: %d
     sink: { webhook: { url: %q, allow_private: true } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    on_failure: { attempts: 1000, backoff: 500ms }
 `, cache.URL(), database.URL(), broker.Addr(), callsInFlight, receiver.URL))
 	wantExplained(t, d)
 	d.do(t, "migrate", "up", "--config", d.config, "--store-name", "db")

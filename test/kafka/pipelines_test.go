@@ -291,7 +291,7 @@ pipelines:
     store: db
     parallel: 4
     sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    on_failure: { attempts: 1000, backoff: 500ms }
 `, database.URL(), broker.Addr(), i, source))
 		if i == 0 {
 			programs[0].do(t, "migrate", "up", "--config", programs[0].config, "--store-name", "db")

@@ -43,7 +43,8 @@ pipelines:
     key: { id: record-key }
     window: 1h
     sink: { kafka: { brokers: [%q], topic: out } }
-    transaction: { max_records: 750, sessions: 1 }
+    in_flight: { max: 750 }
+    parallel: 1
 `, addr, group, i, addr))
 }
 

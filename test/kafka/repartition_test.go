@@ -61,7 +61,8 @@ pipelines:
     key: { id: .id }
     window: 1h
     sink: { kafka: { brokers: [%q], topic: %s } }
-    transaction: { max_records: 750, sessions: 1 }
+    in_flight: { max: 750 }
+    parallel: 1
 `, broker.Addr(), group, i, stage, broker.Addr(), out)
 	}
 	share := total / (len(events) + 1)
@@ -78,7 +79,7 @@ pipelines:
 		out, err := exec.CommandContext(ctx, semel, "run", without.config, "--admin", "off").CombinedOutput()
 		slow := ctx.Err() != nil
 		cancel()
-		if err != nil && strings.Contains(string(out), "have one id") && strings.Contains(string(out), "repartition: {}") {
+		if err != nil && strings.Contains(string(out), "have one id") && strings.Contains(string(out), "repartition: true") {
 			break
 		}
 		if !slow || try == 5 {
@@ -90,7 +91,7 @@ pipelines:
 	defer during.close()
 	var programs [2]*daemon
 	for i := range programs {
-		programs[i] = newDaemon(t, semel, config(i, group, ", repartition: {}", "out"))
+		programs[i] = newDaemon(t, semel, config(i, group, ", repartition: true", "out"))
 		programs[i].start(t)
 	}
 	for _, event := range events {

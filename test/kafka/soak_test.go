@@ -59,7 +59,7 @@ pipelines:
     window: ` + soakWindow + `
     store: db
     sink: { postgres: { store: db, statement: "INSERT INTO rows VALUES ($1, $2)", args: [.id, .amount] } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    on_failure: { attempts: 1000, backoff: 500ms }
     parked: { store: db }
   calls:
     source: { kafka: { brokers: [%[3]q], topics: [in], group: calls, instance: calls-%[5]d, session_timeout: 3s } }
@@ -69,7 +69,7 @@ pipelines:
     store: both
     parallel: %[7]d
     sink: { webhook: { url: %[4]q, allow_private: true } }
-    on_failure: { attempts: 1000, backoff: { from: 20ms, to: 500ms } }
+    on_failure: { attempts: 1000, backoff: 500ms }
     parked: { store: db }
 `
 

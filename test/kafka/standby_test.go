@@ -10,14 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // patientSession is longer than a program stands still that is not killed. Else its
@@ -88,10 +87,10 @@ func survive(t *testing.T, addr string, observer pipeline.Observer) (stop func()
 	t.Helper()
 	rule, err := key.ParseRule("record-key")
 	must(t, err)
-	tr, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Instance: "survivor", Inputs: []string{"in"}, Output: "out",
-		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: t.TempDir(), Sessions: 1, Standby: true,
-		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: patientSession, Observer: observer,
+	tr, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(addr)}, Group: group, Member: kafkatxn.Member{Instance: "survivor", Sessions: 1}, Inputs: []string{"in"}, Output: "out",
+		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, Local: kafkatxn.Local{Dir: t.TempDir(), Standby: true},
+		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: patientSession}, Observer: observer,
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -22,15 +21,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 var (
@@ -74,10 +72,10 @@ func program(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	t, err := kafkaio.NewTransactor(&kafkaio.TransactorOptions{
-		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Instance: s.Instance, Inputs: []string{"in"}, Output: "out",
-		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, StateDir: s.StateDir, Sessions: 1,
-		MaxRecords: 750, TransactionTimeout: 5 * time.Second, SessionTimeout: s.Session, Observer: logged{},
+	t, err := kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
+		Client: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Group: group, Member: kafkatxn.Member{Instance: s.Instance, Sessions: 1}, Inputs: []string{"in"}, Output: "out",
+		Key: rule, OnMissing: pipeline.MissingStop, Window: time.Hour, Local: kafkatxn.Local{Dir: s.StateDir},
+		Limits: kafkatxn.Limits{Records: 750}, Timeouts: kafkatxn.Timeouts{Transaction: 5 * time.Second, Session: s.Session}, Observer: logged{},
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -67,7 +67,7 @@ func hold(ctx context.Context, dir string, names []string, stdout io.Writer) (er
 	return nil
 }
 
-// identity names a process for good.
+// identity returns a name for a process that no later process has.
 func identity(pid int) (string, error) {
 	start, err := services.ProcessStart(pid)
 	return fmt.Sprintf("%d started at %s", pid, start), err
@@ -141,8 +141,8 @@ func ours(dir string, pid int) bool {
 	return err == nil && holder == pid
 }
 
-// holderOf returns the process that holds the servers. It is an error if that
-// has ended, whoever has its id now.
+// holderOf returns the process that holds the servers. It returns an error if that process
+// has ended, even if another process has its id now.
 func holderOf(dir string) (int, error) {
 	content, err := os.ReadFile(filepath.Join(dir, holderFile))
 	if err != nil {

@@ -86,7 +86,7 @@ func TestStopEndsItsOwnServersOnly(t *testing.T) {
 		t.Error("a stopped server answers")
 	}
 	if !answers(t, otherAddr) || !answers(t, private.Addr()) {
-		t.Error("stop ended a server of somebody else")
+		t.Error("stop ended a server that it did not start")
 	}
 	if _, stderr, err := command(t, "stop", "-state", one); err == nil || !strings.Contains(stderr, "nothing was started") {
 		t.Errorf("a second stop: %v, %s", err, stderr)

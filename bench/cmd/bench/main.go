@@ -1,14 +1,13 @@
-// Command bench runs benchmarks beside their peers and writes their results.
+// Command bench measures Semel and its peers, and writes the results.
 //
 //	bench all            run every benchmark, about 90 minutes
-//	bench NAME...        run some; 'kafka-*' stands for all that begin so
+//	bench NAME...        run some; a pattern such as 'kafka-*' selects several
 //	bench list           list the names
 //	bench -quick -rounds 1 all
-//	                     prove that everything works; measures nothing
+//	                     check that everything works; the figures mean nothing
 //
-// It runs in the folder of its module: go run -C bench ./cmd/bench all. A
-// benchmark that fails does not keep the others from running; the exit status
-// is then 1.
+// Run it in the directory of its module: go run -C bench ./cmd/bench all. If a benchmark
+// fails, the others still run, and the exit status is 1.
 package main
 
 import (
@@ -81,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(failed...)
 }
 
-// choose finds benchmarks by name, or by a pattern as of path.Match.
+// choose finds benchmarks by name, or by a pattern for path.Match.
 func choose(table []suite.Benchmark, names []string) ([]*suite.Benchmark, error) {
 	var chosen []*suite.Benchmark
 	for _, name := range names {

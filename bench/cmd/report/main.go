@@ -1,6 +1,6 @@
-// Command report makes docs/performance.md from bench/results.
+// Command report writes docs/performance.md from bench/results.
 //
-// It runs in the folder of its module: go run -C bench ./cmd/report.
+// Run it in the directory of its module: go run -C bench ./cmd/report.
 package main
 
 import (

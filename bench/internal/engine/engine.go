@@ -1,6 +1,6 @@
-// Package engine remembers keys in storage engines that people use for it
-// today, each as its own documentation would have it done well: one durable
-// commit for a batch of keys.
+// Package engine stores keys in the storage engines that people use for this purpose.
+// Each follows the advice of the engine's documentation: one durable commit for a batch
+// of keys.
 package engine
 
 import (
@@ -10,9 +10,9 @@ import (
 
 // Engine is a durable set of keys.
 type Engine interface {
-	// Claim sets fresh[i] to whether keys[i] was unknown, to the store and
-	// earlier in keys. On return all keys are durable. The keys may be
-	// overwritten afterwards. Not safe for concurrent use.
+	// Claim sets fresh[i] if keys[i] is neither in the engine nor earlier in keys.
+	// When it returns, all keys are durable, and the caller may overwrite them. It is
+	// not safe for concurrent use.
 	Claim(keys [][]byte, fresh []bool) error
 	Close() error
 }
@@ -45,8 +45,8 @@ func Open(name, dir string) (Engine, error) {
 	return e, nil
 }
 
-// Group lets many callers share an engine's commits: whatever arrives while
-// one commit runs makes up the next one. No timer holds anyone back.
+// Group lets many callers share an engine's commits. The keys that arrive while one
+// commit runs are the next commit. There is no timer.
 type Group struct {
 	calls chan *call
 	ended chan struct{}
@@ -60,15 +60,15 @@ type call struct {
 	done  chan struct{}
 }
 
-// NewGroup returns a Group whose commits take up to most keys. The engine
-// belongs to it until Close has returned.
+// NewGroup returns a Group whose commits have at most this many keys. The engine belongs
+// to the Group until Close has returned.
 func NewGroup(e Engine, most int) *Group {
 	g := &Group{calls: make(chan *call, most), ended: make(chan struct{})}
 	go g.commit(e, most)
 	return g
 }
 
-// Claim is Engine.Claim for one key. Safe for concurrent use.
+// Claim is Engine.Claim for one key. It is safe for concurrent use.
 func (g *Group) Claim(key []byte) (fresh bool, err error) {
 	c := &call{key: key, done: make(chan struct{})}
 	g.calls <- c
@@ -76,7 +76,7 @@ func (g *Group) Claim(key []byte) (fresh bool, err error) {
 	return c.fresh, c.err
 }
 
-// Close waits for running commits. No Claim may run or follow.
+// Close waits for running commits. The caller must not call Claim during Close or later.
 func (g *Group) Close() {
 	g.once.Do(func() { close(g.calls) })
 	<-g.ended

@@ -7,9 +7,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
-// pebbleEngine asks with Get and commits the new keys with one synced batch.
-// An indexed batch would find repetitions within the batch too, but slower
-// than this map does.
+// pebbleEngine looks keys up with Get and commits the new ones with one synced batch. It
+// finds duplicates within a batch with a map, which is faster than an indexed batch.
 type pebbleEngine struct {
 	db     *pebble.DB
 	inside map[string]struct{}
@@ -63,7 +62,7 @@ func (e *pebbleEngine) Claim(keys [][]byte, fresh []bool) error {
 // Close implements Engine.
 func (e *pebbleEngine) Close() error { return e.db.Close() }
 
-// quiet keeps Pebble's notes off the benchmark's output.
+// quiet keeps Pebble's log lines out of the benchmark's output.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)              {}

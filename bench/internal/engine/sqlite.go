@@ -31,7 +31,7 @@ func openSQLite(dir string) (Engine, error) {
 	return &sqliteEngine{db, insert}, nil
 }
 
-// Claim implements Engine. The unique key decides, within the batch as well.
+// Claim implements Engine. The unique key also finds duplicates within the batch.
 func (e *sqliteEngine) Claim(keys [][]byte, fresh []bool) (err error) {
 	tx, err := e.db.Begin()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package lines makes the input of the file benchmarks: JSON lines of about
-// 200 bytes whose member event_id is a UUID, one line in five a duplicate.
+// Package lines generates the input of the file benchmarks: JSON lines of about 200
+// bytes. Their member event_id is a UUID, and one line in five is a duplicate.
 //
-// All of it follows from a seed. Half of the duplicates repeat a line among the
-// last [Near], the other half any earlier one. Half of them are the same bytes;
-// the others differ in white space, in the order of members or in a timestamp,
-// a third each, so that comparing whole lines finds too few.
+// The input depends only on a seed. Half of the duplicates repeat one of the last [Near]
+// lines, the other half any earlier line. Half of the duplicates have the same bytes.
+// The others differ in white space, in the order of members or in a timestamp, a third
+// each. A comparison of whole lines does not find those.
 package lines
 
 import (
@@ -20,11 +20,11 @@ import (
 	"time"
 )
 
-// Near is how many lines back a near duplicate reaches.
+// Near is the largest distance of a near duplicate, in lines.
 const Near = 1000
 
-// Summary tells what was generated, and what a right answer is: the first line
-// of each id, byte for byte, in input order.
+// Summary describes the generated input and the right answer. The right answer is the
+// first line of each id, byte for byte, in input order.
 type Summary struct {
 	Seed  uint64
 	Lines int
@@ -67,8 +67,8 @@ func Generate(w io.Writer, seed uint64, count int) (Summary, error) {
 	return s, nil
 }
 
-// File makes sure that path holds count lines of this seed and returns their
-// summary, which it keeps beside the file.
+// File creates path with count lines of this seed, unless it exists. It returns their
+// summary, which it stores next to path.
 func File(path string, seed uint64, count int) (Summary, error) {
 	var s Summary
 	if data, err := os.ReadFile(path + ".summary"); err == nil && json.Unmarshal(data, &s) == nil {
@@ -101,9 +101,8 @@ func File(path string, seed uint64, count int) (Summary, error) {
 	return s, nil
 }
 
-// EventID finds the id by searching bytes, which is right for generated lines
-// and wrong for many others: it returns what stands between quotes after
-// "event_id":.
+// EventID finds the id by a search of bytes: it returns the text between quotes behind
+// "event_id":. This is right for generated lines and wrong for many others.
 func EventID(line []byte) (id []byte, ok bool) {
 	_, rest, ok := bytes.Cut(line, []byte(`"event_id":`))
 	if !ok {
@@ -117,7 +116,7 @@ func EventID(line []byte) (id []byte, ok bool) {
 	return id, ok
 }
 
-// variant is how a duplicate differs from the first line of its id.
+// variant says how a duplicate differs from the first line of its id.
 type variant uint8
 
 const (
@@ -126,8 +125,8 @@ const (
 	retimed
 )
 
-// orders are the orders of members, each that of a third of the ids: event_id
-// is first, in the middle, last.
+// orders are the orders of members. Each is used for a third of the ids: event_id is the
+// first member, one in the middle, or the last.
 var orders = [...][7]string{
 	{"event_id", "type", "user", "cents", "address", "note", "time"},
 	{"time", "type", "user", "event_id", "cents", "address", "note"},
@@ -195,8 +194,8 @@ func appendUUID(dst []byte, hi, lo uint64) []byte {
 	return append(dst, '"')
 }
 
-// random is SplitMix64 (Steele, Lea and Flood, 2014): unlike math/rand's
-// generators it is cheap to start anew for every line.
+// random is SplitMix64 (Steele, Lea and Flood, 2014). Unlike the generators of math/rand,
+// it is cheap to seed for every line.
 type random struct{ state uint64 }
 
 func (r *random) next() uint64 {

@@ -1,5 +1,5 @@
-// Package records makes the input of the Kafka benchmarks, writes it to a topic
-// and checks what came out of one.
+// Package records generates the input of the Kafka benchmarks, writes it to a topic, and
+// checks an output topic.
 package records
 
 import (
@@ -11,27 +11,27 @@ import (
 const (
 	// ValueBytes is the length of each value.
 	ValueBytes = 200
-	// every tenth record repeats an id.
+	// every: one record in this many repeats an id.
 	every = 10
-	// near is how far back the repeated id may lie, in records.
+	// near is the largest distance of a repeated id, in records.
 	near = 100_000
 )
 
-// Input is a sequence of records that follows from its seed. Every tenth has
-// the key of one of the 100,000 before it, and another value.
+// Input is a sequence of records that depends only on its seed. Every tenth record has
+// the key of one of the 100,000 records before it, and another value.
 type Input struct {
 	Seed uint64
-	// Records is how many there are.
+	// Records is the number of records.
 	Records int
 }
 
 // Fresh reports whether record i is the first of its key.
 func (Input) Fresh(i int) bool { return i%every != every-1 }
 
-// FreshRecords is how many keys there are.
+// FreshRecords is the number of distinct keys.
 func (in Input) FreshRecords() int { return in.Records - in.Records/every }
 
-// Append appends key and value of record i, a UUID and a JSON object.
+// Append appends the key of record i, a UUID, and its value, a JSON object.
 func (in Input) Append(key, value []byte, i int) ([]byte, []byte) {
 	source := i
 	random := rand.NewPCG(in.Seed, uint64(i))

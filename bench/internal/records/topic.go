@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Fill writes records from up to before to into a topic, without compression.
-// All of one key go to one partition, in order.
+// Fill writes the records with the numbers from and above, and below to, to a topic. It
+// does not compress them. Records with equal keys go to one partition, in order.
 func (in Input) Fill(ctx context.Context, addrs []string, topic string, from, to int) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.DefaultProduceTopic(topic),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.MaxBufferedRecords(50_000))
@@ -38,13 +38,13 @@ func (in Input) Fill(ctx context.Context, addrs []string, topic string, from, to
 	return nil
 }
 
-// Verify reads the committed records of a topic to its end and returns an error
-// unless each of the input is there once, byte for byte: of those that are the
-// first of their key if distinct, otherwise of all.
+// Verify reads the committed records of a topic to its end. It returns an error unless
+// each record of the input is there once, byte for byte. With distinct, only the first
+// record of each key must be there.
 func (in Input) Verify(ctx context.Context, addrs []string, topic string, distinct bool) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords()) // the last one of a partition may be such
+		kgo.KeepControlRecords()) // the last record of a partition may be one
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package report makes the performance page from result files and nothing else.
+// Package report writes the performance page from the result files alone.
 package report
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// section is a part of the page: the results whose names begin with its word.
+// section is a part of the page. It has the results whose names start with its word.
 type section struct{ word, title string }
 
-// sections are those that have a title, in their order. Others follow under
-// their word.
+// sections are the sections with a title, in order. Other results follow under the first
+// word of their name.
 var sections = [...]section{
 	{"dedup", "semel dedup"},
 	{"pipeline", "semel run from file to file"},
@@ -47,7 +47,7 @@ type filled struct {
 	results []result.Result
 }
 
-// split puts results under their sections, in the order of the names.
+// split assigns results to sections, in the order of their names.
 func split(results []result.Result) []filled {
 	var parts []filled
 	for _, s := range sections {
@@ -76,7 +76,7 @@ func (p *page) print(format string, args ...any) {
 	}
 }
 
-// machines says where and when it was measured.
+// machines names the machines and dates of the measurements.
 func (p *page) machines(results []result.Result) {
 	dates := map[string][]string{}
 	var machines []string
@@ -120,7 +120,7 @@ func (p *page) section(s section, results []result.Result) {
 	}
 }
 
-// sentence begins with a capital letter, unless it begins with a command.
+// sentence returns a text with a capital first letter, unless it starts with a command.
 func sentence(text string) string {
 	if strings.HasPrefix(text, "semel ") || text == "" {
 		return text
@@ -128,10 +128,10 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// cell keeps a text inside its cell of a table.
+// cell escapes a text for a cell of a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 
-// number has three digits that count, and k or M for what is large.
+// number formats a value with three significant digits, and k or M for large values.
 func number(v float64) string {
 	switch {
 	case v >= 1e6:

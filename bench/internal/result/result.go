@@ -1,5 +1,5 @@
-// Package result is the form in which a benchmark's outcome is kept: one file
-// a figure, from which alone the performance page is made.
+// Package result stores the results of benchmarks: one file for each figure. The
+// performance page is made from these files alone.
 package result
 
 import (
@@ -14,24 +14,23 @@ import (
 	"slices"
 )
 
-// Result is one figure beside its peer's.
+// Result is one figure of Semel and the peer's figure.
 type Result struct {
-	// Name is also the file's name, without ".json".
+	// Name is the file's name without ".json".
 	Name string `json:"name"`
-	// Work says what both sides did.
+	// Work describes the work of both sides.
 	Work string `json:"work"`
 	Unit string `json:"unit"`
 	// Ours and Peer are the medians of Rounds.
 	Ours float64 `json:"ours"`
 	Peer float64 `json:"peer"`
-	// PeerVersion names the peer and its version, or the limit that stands in
-	// its place.
+	// PeerVersion names the peer and its version, or the limit that replaces a peer.
 	PeerVersion string `json:"peer_version"`
 	// Rounds are the raw pairs [ours, peer] in the order of measurement.
 	Rounds [][2]float64 `json:"rounds"`
-	// Ratio is above 1 where ours is better, also where less is better.
+	// Ratio is above 1 if ours is better, even for figures where less is better.
 	Ratio float64 `json:"ratio"`
-	// Target is the least Ratio that is asked for; 0 asks for none.
+	// Target is the least acceptable Ratio; 0 is no target.
 	Target  float64 `json:"target"`
 	Command string  `json:"command"`
 	// Date is RFC 3339, in UTC.
@@ -51,8 +50,8 @@ func (r *Result) Settle(lessIsBetter bool) {
 // Met reports whether the figure reaches its target.
 func (r *Result) Met() bool { return r.Ratio >= r.Target }
 
-// Check returns an error if the members contradict each other: a file whose
-// medians are not those of its rounds was not written by a benchmark.
+// Check returns an error if the fields contradict each other, such as medians that are
+// not those of the rounds.
 func (r *Result) Check() error {
 	if r.Name == "" || r.Unit == "" || r.Command == "" || len(r.Rounds) == 0 {
 		return errors.New("name, unit, command and rounds are required")
@@ -110,7 +109,7 @@ func (r *Result) Save(dir string) error {
 	return nil
 }
 
-// LoadAll reads every result in dir, in the order of their names.
+// LoadAll reads all results in dir, in the order of their names.
 func LoadAll(dir string) ([]Result, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {

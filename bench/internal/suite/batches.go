@@ -10,8 +10,8 @@ import (
 	"github.com/semel-dev/semel"
 )
 
-// sharedBatches claims ids, done in one step, in batches by several workers at
-// once, and returns how long it took.
+// sharedBatches claims ids in batches by several concurrent workers, with claims that
+// complete in one step. It returns the time that this took.
 func sharedBatches(ctx context.Context, store semel.Store, ids *ids, batch, workers int) (time.Duration, error) {
 	start := time.Now()
 	batches := (ids.count + batch - 1) / batch
@@ -45,8 +45,8 @@ type claims struct {
 	answers []semel.ClaimAnswer
 }
 
-// inParallel calls do for 0 to n-1, by several workers at once, and returns
-// the first error of each.
+// inParallel calls do for 0 to n-1 by several concurrent workers. It returns the first
+// error of each worker.
 func inParallel(workers, n int, do func(i int) error) error {
 	var next atomic.Int64
 	var wg sync.WaitGroup

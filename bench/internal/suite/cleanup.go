@@ -14,8 +14,8 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// cleanup lists the benchmarks of clean-up in PostgreSQL while keys are
-// claimed, one for each form.
+// cleanup lists the benchmarks of clean-up in PostgreSQL during claims: one for each form
+// of clean-up.
 func cleanup(e Env) []Benchmark {
 	span := time.Duration(e.size(6_000, 1_500)) * time.Millisecond
 	dead := e.size(500_000, 20_000)
@@ -24,11 +24,11 @@ func cleanup(e Env) []Benchmark {
 		name, work string
 		opts       pgstore.Options
 		migrate    pgstore.MigrateOptions
-		old        string // makes the rows of so many old keys
+		old        string // the statement that creates this many old keys
 	}{
-		{"delete", fmt.Sprintf("the rows of %s keys whose window is over are deleted meanwhile, with the default share of the time", count(dead)),
+		{"delete", fmt.Sprintf("at the same time the store deletes the rows of %s keys whose window has ended, with the default share of the time", count(dead)),
 			prepared, pgstore.MigrateOptions{Cleanup: pgstore.CleanupDelete, Partitions: 8}, fmt.Sprintf(oldRows, "gen_random_uuid()")},
-		{"message-time", fmt.Sprintf("by the time of messages, of which those of %s old keys are too old: their partition is looked through and truncated meanwhile", count(dead)),
+		{"message-time", fmt.Sprintf("windows follow the time of messages, and those of %s old keys are too old; at the same time the store checks and truncates their partition", count(dead)),
 			ofNow(), pgstore.MigrateOptions{Cleanup: pgstore.CleanupMessageTime, Partitions: slots, MessageAge: messageAge}, fmt.Sprintf(oldRows, tooOldKey)},
 	} {
 		name := "postgres-cleanup-" + form.name
@@ -53,27 +53,27 @@ func cleanup(e Env) []Benchmark {
 	return list
 }
 
-// oldRows makes rows that have ended, with keys by an expression.
+// oldRows creates expired rows. An expression makes their keys.
 const oldRows = "INSERT INTO semel_keys (key, until, seen) SELECT %s, now() - interval '1 day', now() - interval '2 days' FROM generate_series(1, $1)"
 
-// Messages may be 8 hours old; the 8 partitions, of which 4 are spare, are of 2
-// hours each.
+// Messages may be 8 hours old. There are 8 partitions of 2 hours each, and 4 of them are
+// spare.
 const (
 	slots      = 8
 	messageAge = 8 * time.Hour
-	// tooOldKey is a key in the partition of messages that are just too old,
-	// which its first byte says.
+	// tooOldKey is a key in the partition of messages that are just too old. The first
+	// byte of a key selects the partition.
 	tooOldKey = "encode(set_byte(uuid_send(gen_random_uuid()), 0, (floor(extract(epoch FROM now() - interval '10 hours') / 7200)::bigint % 8)::integer), 'hex')::uuid"
 )
 
-// ofNow are the options of a store all of whose messages are of now.
+// ofNow are the options of a store whose messages are all new.
 func ofNow() pgstore.Options {
 	now := time.Now()
 	return pgstore.Options{Prepare: true, MessageTime: func(semel.Key) (time.Time, bool) { return now, true }}
 }
 
-// claimsWhileCleaning returns the claims per second and the 99th percentile of
-// a batch in milliseconds.
+// claimsWhileCleaning returns the claims per second, and the 99th percentile of the time
+// of a batch in milliseconds.
 func claimsWhileCleaning(ctx context.Context, span time.Duration, opts *pgstore.Options, migrate *pgstore.MigrateOptions, clean bool, old string, dead int) (rate, p99 float64, err error) {
 	err = onStore(ctx, 4, "", opts, migrate, func(pool *pgxpool.Pool, store *pgstore.Store) error {
 		if _, err := pool.Exec(ctx, old, dead); err != nil {
@@ -85,7 +85,7 @@ func claimsWhileCleaning(ctx context.Context, span time.Duration, opts *pgstore.
 		cleaning, stop := context.WithCancel(ctx)
 		var cleaner sync.WaitGroup
 		if clean {
-			cleaner.Go(func() { _ = store.Maintain(cleaning, &pgstore.MaintainOptions{Every: time.Second}) }) // it ends by stop
+			cleaner.Go(func() { _ = store.Maintain(cleaning, &pgstore.MaintainOptions{Every: time.Second}) }) // stop ends it
 		}
 		defer func() { stop(); cleaner.Wait() }()
 		rate, p99, err = timedBatches(ctx, store, span)
@@ -94,7 +94,7 @@ func claimsWhileCleaning(ctx context.Context, span time.Duration, opts *pgstore.
 	return rate, p99, err
 }
 
-// timedBatches claims batches of 100 by two workers.
+// timedBatches claims batches of 100 ids by two workers.
 func timedBatches(ctx context.Context, store semel.Store, span time.Duration) (rate, p99 float64, err error) {
 	const batch, workers = 100, 2
 	var mu sync.Mutex // guards took and errs

@@ -27,7 +27,7 @@ const (
 	inputText    = "JSON lines of about 200 bytes, 20 % duplicates of event_id; the output is the first line of each id, byte for byte, in input order"
 )
 
-// dedup lists the benchmarks of files.
+// dedup lists the benchmarks of semel dedup.
 func dedup(e Env) []Benchmark {
 	full, fewer, some := e.size(5e6, 20_000), e.size(1e6, 20_000), e.size(500_000, 20_000)
 	var list []Benchmark
@@ -95,7 +95,7 @@ func dedup(e Env) []Benchmark {
 	)
 }
 
-// dedupSynced compares with a program that keeps its ids in a storage engine.
+// dedupSynced compares semel dedup with a program that stores ids in a storage engine.
 func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
 	name := "dedup-store-" + engine
 	return Benchmark{
@@ -116,7 +116,7 @@ func (e *Env) dedupSynced(engine, module string, n int) Benchmark {
 	}
 }
 
-// bento runs Bento on the input of that many lines.
+// bento runs Bento on an input of this many lines.
 func (e *Env) bento(ctx context.Context, name string, n int) (map[string]float64, error) {
 	out := e.work("out-peer.jsonl")
 	cmd := exec.CommandContext(ctx, e.work("bin", "bento"), "-c", e.peer("bento", "dedupe.yaml"))
@@ -124,7 +124,7 @@ func (e *Env) bento(ctx context.Context, name string, n int) (map[string]float64
 	return e.filter(cmd, name, n, out)
 }
 
-// semel runs the program on the input of that many lines.
+// semel runs Semel on an input of this many lines.
 func (e *Env) semel(ctx context.Context, name string, n int, store bool) (map[string]float64, error) {
 	out := e.work("out-ours.jsonl")
 	args := []string{"dedup", "--quiet", "--key", ".event_id", "--output", out}
@@ -138,8 +138,8 @@ func (e *Env) semel(ctx context.Context, name string, n int, store bool) (map[st
 	return e.filter(exec.CommandContext(ctx, e.work("bin", "semel"), append(args, e.input(n))...), name, n, out)
 }
 
-// filter runs a command that writes out from the input of that many lines,
-// measures its wall time and peak memory, and checks what it wrote.
+// filter runs a command that writes out from an input of this many lines. It measures
+// wall time and peak memory, and checks the output.
 func (e *Env) filter(cmd *exec.Cmd, name string, n int, out string) (map[string]float64, error) {
 	want, err := lines.File(e.input(n), inputSeed, n)
 	if err != nil {
@@ -150,7 +150,7 @@ func (e *Env) filter(cmd *exec.Cmd, name string, n int, out string) (map[string]
 	}
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
-	unix.Sync() // what the run before left unwritten is not this one's
+	unix.Sync() // writes of the previous run must not slow this one
 	start := time.Now()
 	err = cmd.Run()
 	took := time.Since(start)

@@ -18,14 +18,14 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// atRest lists the benchmarks of an embedded store that was filled before.
+// atRest lists the benchmarks of an embedded store that has keys.
 func atRest(e Env) []Benchmark {
 	keys := e.size(1e7, 1e5)
 	prepare := func(ctx context.Context) error { return e.fillStore(ctx, keys) }
 	return []Benchmark{
 		{
 			Name:        "logstore-reopen",
-			Work:        fmt.Sprintf("open a store of %s ids of 16 bytes whose files are not in the operating system's cache; then the live heap that it keeps, and the blocks that its files take after it was closed, for each id", count(keys)),
+			Work:        fmt.Sprintf("open a store of %s ids of 16 bytes whose files are not in the operating system's cache. Then, for each id, its live heap, and the disk blocks of its files after it was closed", count(keys)),
 			peerVersion: limit("3 s, 14 B and 24 B"),
 			prepare:     prepare,
 			ours:        func(ctx context.Context) (map[string]float64, error) { return e.reopen(ctx, keys) },
@@ -37,7 +37,7 @@ func atRest(e Env) []Benchmark {
 		},
 		{
 			Name:        "logstore-reopen-bound",
-			Work:        fmt.Sprintf("open a store of %s ids as in logstore-reopen (peer: read the same files, equally cold, and take the CRC-32C of all bytes, which is a part of opening that cannot be left out)", count(keys)),
+			Work:        fmt.Sprintf("open a store of %s ids as in logstore-reopen (peer: read the same files, equally cold, and compute the CRC-32C of all bytes, which opening cannot do without)", count(keys)),
 			peerVersion: standard("read and hash/crc32"),
 			prepare:     prepare,
 			ours: func(ctx context.Context) (map[string]float64, error) {
@@ -66,7 +66,7 @@ func (e *Env) fillStore(ctx context.Context, keys int) (err error) {
 	return errors.Join(err, s.Close())
 }
 
-// reopen measures opening, and what the open and the closed store take.
+// reopen measures the time to open a store, its memory, and its disk space when closed.
 func (e *Env) reopen(ctx context.Context, keys int) (map[string]float64, error) {
 	dir := e.work("reopen")
 	if err := evict(dir); err != nil {
@@ -92,7 +92,7 @@ func (e *Env) reopen(ctx context.Context, keys int) (map[string]float64, error) 
 	}, err
 }
 
-// knows checks that the store has the ids that fillStore gave it.
+// knows checks that the store has the ids of fillStore.
 func knows(ctx context.Context, s *logstore.Store, count int) error {
 	ids := newIDs(count, 16)
 	keys := make([]semel.Key, 0, claimBatch)
@@ -138,14 +138,14 @@ func (e *Env) readStore() (time.Duration, error) {
 // evict drops the files of dir from the operating system's cache.
 func evict(dir string) error {
 	return eachFile(dir, func(f *os.File, _ fs.FileInfo) error {
-		if err := f.Sync(); err != nil { // only clean pages can be dropped
+		if err := f.Sync(); err != nil { // the system drops only clean pages
 			return err
 		}
 		return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	})
 }
 
-// blocks returns the bytes of disk that the files of dir take.
+// blocks returns the disk space of the files of dir in bytes.
 func blocks(dir string) (total int64, err error) {
 	err = eachFile(dir, func(_ *os.File, info fs.FileInfo) error {
 		total += info.Sys().(*syscall.Stat_t).Blocks * 512

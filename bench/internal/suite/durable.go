@@ -13,12 +13,12 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// durable lists the benchmarks of the embedded store while it takes claims.
+// durable lists the benchmarks of claims in the embedded store.
 func durable(e Env) []Benchmark {
 	span := time.Duration(e.size(3000, 200)) * time.Millisecond
 	list := []Benchmark{{
 		Name:        "logstore-one-caller",
-		Work:        fmt.Sprintf("one caller claims new ids of 16 bytes one after the other for %v, each durable before the next (peer: as many bytes a time, written and synced in a file that is preallocated in the same way)", span),
+		Work:        fmt.Sprintf("one caller claims new ids of 16 bytes one after the other for %v, each durable before the next (peer: write and sync as many bytes each time, in a file that is preallocated in the same way)", span),
 		peerVersion: standard("pwrite and fdatasync"),
 		ours: func(ctx context.Context) (map[string]float64, error) {
 			rate, err := e.storeCallers(ctx, 1, span)
@@ -57,7 +57,7 @@ func durable(e Env) []Benchmark {
 	}{
 		{"pebble", 1_024_000, 12},
 		{"badger", 1_024_000, 0},
-		// These grow slower with every key: more would measure their size.
+		// These engines become slower with every key. More keys would measure that.
 		{"bbolt", 307_200, 0},
 		{"sqlite", 307_200, 0},
 	} {
@@ -80,7 +80,7 @@ func durable(e Env) []Benchmark {
 	return list
 }
 
-// claimBatch is how many ids a batch claims, durable in one step.
+// claimBatch is the number of ids in a batch that becomes durable in one step.
 const claimBatch = 1024
 
 func (e *Env) storeBatches(ctx context.Context, keys int) (rate float64, err error) {
@@ -157,8 +157,8 @@ func (e *Env) pebbleCallers(callers int, span time.Duration) (rate float64, err 
 	return load(callers, span, func(id []byte) error { return wantFresh(g.Claim(id)) })
 }
 
-// load lets callers claim ids of 16 bytes, one at a time each, and returns the
-// claims per second.
+// load has callers claim ids of 16 bytes, one at a time each. It returns the claims per
+// second.
 func load(callers int, span time.Duration, claim func(id []byte) error) (rate float64, err error) {
 	var claims atomic.Int64
 	var wg sync.WaitGroup

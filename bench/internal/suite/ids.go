@@ -8,12 +8,12 @@ import (
 	"runtime"
 )
 
-// random makes ids that are the same in every run.
+// random generates the same ids in every run.
 type random struct{ *rand.ChaCha8 }
 
 func newRandom() random { return random{rand.NewChaCha8([32]byte{'s', 'e', 'm', 'e', 'l'})} }
 
-// fill makes an id of 16 random bytes, or of 36 characters as a UUID has.
+// fill generates an id of 16 random bytes, or of the 36 characters of a UUID.
 func (r random) fill(id []byte) {
 	if len(id) == 16 {
 		r.Read(id)
@@ -29,15 +29,15 @@ func (r random) fill(id []byte) {
 	id[8], id[13], id[18], id[23] = '-', '-', '-', '-'
 }
 
-// uuid returns an id of 36 characters in a string of its own.
+// uuid returns an id of 36 characters. Its string shares no memory.
 func (r random) uuid() string {
 	var id [36]byte
 	r.fill(id[:])
 	return string(id[:])
 }
 
-// ids are many ids of one size in one string, so that they cost the garbage
-// collector nothing while others are measured.
+// ids are many ids of one size in one string, which costs the garbage collector nothing
+// during measurements.
 type ids struct {
 	count, size int
 	text        string
@@ -64,8 +64,8 @@ func wantFresh(fresh bool, err error) error {
 	return err
 }
 
-// liveBytes is what is reachable on the heap. The second collection frees what
-// the first one finalised.
+// liveBytes returns the size of the reachable heap. The second collection frees the
+// objects that the first one finalised.
 func liveBytes() float64 {
 	runtime.GC()
 	runtime.GC()
@@ -74,7 +74,7 @@ func liveBytes() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// count writes a number as people do: 5M, 100k, 64.
+// count formats a number for people: 5M, 100k, 64.
 func count(n int) string {
 	switch {
 	case n >= 1e6 && n%1e5 == 0:

@@ -16,8 +16,7 @@ import (
 
 const (
 	streamsVersion = "Kafka Streams 4.3.1"
-	// ownSession is the time-out of the group's session in the benchmark of
-	// restarts.
+	// ownSession is the session timeout of the group in the benchmark of restarts.
 	ownSession = 6 * time.Second
 )
 
@@ -26,7 +25,7 @@ func kafka(e Env) []Benchmark {
 	in := records.Input{Seed: inputSeed, Records: e.size(2_000_000, 20_000)}
 	work := fmt.Sprintf("from Kafka to Kafka, %s records of %d bytes and a key of 36, in %d partitions, every tenth a duplicate of one of the 100,000 before it; keys are remembered for 1 h. Records a second from the first one written until all are committed, processor time in that span, and peak memory of the program. ",
 		count(in.Records), records.ValueBytes, kafkaPartitions)
-	// move is ours beside some peers; all of them measure the same three values.
+	// move compares ours with several peers by the same three figures.
 	move := func(name, how string, nodes int, ours semelKafka, rivals ...rival) Benchmark {
 		return Benchmark{
 			Name:    name,
@@ -79,8 +78,8 @@ func kafka(e Env) []Benchmark {
 		e.kafkaRestart(), kafkaPostgres(e))
 }
 
-// kafkaFigures are rate, processor time and memory of a move beside a peer,
-// with the least ratio of each.
+// kafkaFigures are the rate, the processor time and the memory of a move, compared with a
+// peer, and the least ratio of each.
 func kafkaFigures(name, peer string, rate, processor, memory float64) []figure {
 	return []figure{
 		{name: name + peer, value: name, unit: "records/s", target: rate},
@@ -91,7 +90,7 @@ func kafkaFigures(name, peer string, rate, processor, memory float64) []figure {
 
 func (e *Env) kafkaRestart() Benchmark {
 	const name, further = "kafka-restart", 1000
-	// Nine in ten records have a key of their own, which makes a million.
+	// Nine in ten records have a key of their own. That makes a million keys.
 	in := records.Input{Seed: inputSeed, Records: e.size(1_111_111, 20_000) + further}
 	before := records.Input{Records: in.Records - further}
 	side := func(program kafkaProgram) side {
@@ -101,7 +100,7 @@ func (e *Env) kafkaRestart() Benchmark {
 	}
 	return Benchmark{
 		Name: name,
-		Work: fmt.Sprintf("in transactions from Kafka to Kafka, a commit every 100 ms: time from SIGKILL until %d further records are committed by the program that is started again at once, after %s records with %s keys. The only member of its group, with a static id and a session of %v. Peer: Kafka Streams with a persistent key-value store",
+		Work: fmt.Sprintf("in transactions from Kafka to Kafka, a commit every 100 ms: after %[2]s records with %[3]s keys, the program gets SIGKILL and is started again immediately. Time from SIGKILL until it has committed %[1]d further records. It is the only member of its group, with a static id and a session timeout of %[4]v. Peer: Kafka Streams with a persistent key-value store",
 			further, count(before.Records), count(before.FreshRecords()), ownSession),
 		peerVersion: func() (string, error) { return streamsVersion, nil },
 		prepare:     e.prepareKafka(e.buildSemel, e.buildStreams),
@@ -111,7 +110,7 @@ func (e *Env) kafkaRestart() Benchmark {
 	}
 }
 
-// prepareKafka returns a step that installs Kafka and takes others.
+// prepareKafka returns a step that installs Kafka and runs other steps.
 func (e *Env) prepareKafka(steps ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, name := range []string{services.Kafka43, services.Maven} {
@@ -135,18 +134,18 @@ func (e *Env) moves(name string, nodes int, in records.Input, distinct bool, pro
 	}
 }
 
-// semelKafka is how our side runs.
+// semelKafka describes a run of our side.
 type semelKafka struct {
-	// eos asks for transactions; without it the embedded store remembers, and
-	// offsets are committed every second.
+	// eos: use transactions. Without it, the embedded store has the keys, and offsets
+	// are committed every second.
 	eos    bool
-	commit time.Duration // of transactions
+	commit time.Duration // the interval of transactions
 	static bool          // a static member with a short session
 }
 
-// semelKafka runs the program above with a pipeline from Kafka to Kafka, by
-// kafkaIn, kafkaOut, kafkaGroup and what it is given here. It is the one place
-// that says how. Like its peers it compresses nothing and adds no headers.
+// semelKafka runs semel run with a pipeline from kafkaIn to kafkaOut in kafkaGroup. All
+// benchmarks use this configuration. Like its peers, it does not compress, and adds no
+// headers.
 func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
 		brokers := `"` + strings.Join(addrs, `", "`) + `"`
@@ -156,9 +155,9 @@ func (e *Env) semelKafka(s semelKafka) kafkaProgram {
 		}
 		bounds := ""
 		if s.commit >= time.Second {
-			bounds = ", max_records: 1000000, max_bytes: 256MiB" // the defaults would end it earlier
+			bounds = "\n    in_flight: { max: 1000000, bytes: 256MiB }" // the defaults would end the transaction earlier
 		}
-		commit := fmt.Sprintf("transaction: { interval: %v%s, state: %s }", s.commit, bounds, filepath.Join(dir, "state"))
+		commit := fmt.Sprintf("transaction: { interval: %v, state: %s }%s", s.commit, filepath.Join(dir, "state"), bounds)
 		stores := ""
 		if !s.eos {
 			stores = fmt.Sprintf("stores: { keys: { embedded: { path: %s } } }\n", filepath.Join(dir, "keys"))
@@ -179,7 +178,7 @@ func (e *Env) semelRun(ctx context.Context, file string) *exec.Cmd {
 	return exec.CommandContext(ctx, e.work("bin", "semel"), "run", file, "--admin", "off", "--log-level", "warn")
 }
 
-// kafkaCopy is how the copy by franz-go runs: peers/kafkacopy.
+// kafkaCopy describes a run of peers/kafkacopy, the copy with franz-go.
 type kafkaCopy struct {
 	eos, changelog bool
 	commit         time.Duration
@@ -198,9 +197,9 @@ func (e *Env) kafkaCopy(c kafkaCopy) kafkaProgram {
 	}
 }
 
-// streams is how Kafka Streams runs: peers/streams.
+// streams describes a run of peers/streams, which uses Kafka Streams.
 type streams struct {
-	store  string // "window", if empty, or "kv"
+	store  string // "window" or "kv"; empty is "window"
 	tuned  bool
 	commit time.Duration
 	static bool // a static member with a short session

@@ -12,8 +12,8 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-// TestMoveMeasuresAndChecks tries the harness with the copy by franz-go, which
-// leaves the duplicates in.
+// TestMoveMeasuresAndChecks runs the harness with the franz-go copy, which keeps the
+// duplicates.
 func TestMoveMeasuresAndChecks(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -46,6 +46,6 @@ func TestMoveMeasuresAndChecks(t *testing.T) {
 	if _, err := e.move(t.Context(), "copy", 1, in, true, func(ctx context.Context, _ []string, _ string) (*exec.Cmd, error) {
 		return exec.CommandContext(ctx, "false"), nil
 	}); err == nil {
-		t.Error("a program that ended at once was measured")
+		t.Error("a program that ended immediately was measured")
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/semel-dev/semel/bench/internal/records"
 )
 
-// rowPartitions is how many partitions the input of a table has.
+// rowPartitions is the number of partitions of the input.
 const rowPartitions = 16
 
-// rowTable has no constraint that a duplicate would violate: the peer writes
-// them all.
+// rowTable has no constraint that a duplicate violates, because the peer writes the
+// duplicates too.
 const rowTable = "CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id uuid NOT NULL, seq bigint NOT NULL, type text NOT NULL, customer bigint NOT NULL)"
 
 // kafkaPostgres is the benchmark from Kafka to a table.
@@ -42,7 +42,7 @@ func kafkaPostgres(e Env) Benchmark {
 	}
 }
 
-// semelRows runs the program above with a pipeline from Kafka to the table.
+// semelRows runs semel run with a pipeline from Kafka to the table.
 func (e *Env) semelRows(dsn string) kafkaProgram {
 	return func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error) {
 		config := fmt.Sprintf(`stores: { keys: { postgres: { dsn: %q, prepare: true } } }
@@ -75,8 +75,8 @@ func (e *Env) plainRows(dsn string) kafkaProgram {
 	}
 }
 
-// moveRows measures a program from Kafka to a table on the whole input, and
-// compares the table with it.
+// moveRows measures a program from Kafka to a table on the whole input. It compares the
+// table with the input.
 func (e *Env) moveRows(ctx context.Context, name string, in records.Input, distinct bool, program func(dsn string) kafkaProgram) (_ map[string]float64, err error) {
 	dir, err := e.fresh("kafka")
 	if err != nil {
@@ -113,8 +113,8 @@ func (e *Env) moveRows(ctx context.Context, name string, in records.Input, disti
 	return map[string]float64{name: values[name]}, checkRows(ctx, conn, in, distinct)
 }
 
-// checkRows returns an error unless each record of the input has its row once:
-// those that are the first of their key if distinct, otherwise all.
+// checkRows returns an error unless each record of the input has its row once. With
+// distinct, only the first record of each key must have one.
 func checkRows(ctx context.Context, conn *pgx.Conn, in records.Input, distinct bool) error {
 	rows, err := conn.Query(ctx, "SELECT seq, event_id::text FROM events")
 	if err != nil {
@@ -135,7 +135,7 @@ func checkRows(ctx context.Context, conn *pgx.Conn, in records.Input, distinct b
 	return errors.Join(rows.Err(), check.end())
 }
 
-// rowChecker compares rows with their input.
+// rowChecker compares rows with the input.
 type rowChecker struct {
 	in         records.Input
 	distinct   bool
@@ -162,7 +162,7 @@ func (c *rowChecker) row(i int, id string) error {
 	return nil
 }
 
-// end says whether all rows were there.
+// end returns an error if rows are missing.
 func (c *rowChecker) end() error {
 	want := c.in.Records
 	if c.distinct {

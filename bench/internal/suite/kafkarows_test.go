@@ -23,7 +23,7 @@ func TestRowCheckerRefusesATableThatIsNotTheAnswer(t *testing.T) {
 				continue
 			}
 			if whole.end() == nil {
-				t.Errorf("distinct %t: rows are missing from %d on, and nobody noticed", distinct, i)
+				t.Errorf("distinct %t: rows are missing from %d on, and checkRows found no error", distinct, i)
 			}
 			if err := whole.row(i, id(i)); err != nil {
 				t.Fatal(err)

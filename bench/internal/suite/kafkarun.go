@@ -26,17 +26,17 @@ const (
 	kafkaOut        = "out"
 	kafkaChangelog  = "changelog"
 	kafkaGroup      = "copy"
-	// kafkaPoll is the pause between two looks at what is committed.
+	// kafkaPoll is the pause between two reads of the committed offsets.
 	kafkaPoll = 40 * time.Millisecond
-	// tick is the unit in which Linux counts processor time.
+	// tick is the unit of processor time in Linux.
 	tick = 10 * time.Millisecond
-	// kafkaLimit is the most that a program may take for its input.
+	// kafkaLimit limits the time that a program may take.
 	kafkaLimit = 10 * time.Minute
 )
 
-// kafkaProgram returns the command of a program that moves records from topic
-// "in" to topic "out" as a member of group "copy", until SIGTERM. What it keeps
-// is in dir, and there again when it is started a second time.
+// kafkaProgram returns the command of a program that moves records from topic "in" to
+// topic "out" as a member of group "copy", until SIGTERM. It stores its files in dir,
+// and finds them there after a restart.
 type kafkaProgram func(ctx context.Context, addrs []string, dir string) (*exec.Cmd, error)
 
 // kafkaCluster is a new Kafka with the topics of a benchmark.
@@ -46,7 +46,7 @@ type kafkaCluster struct {
 	servers []*services.Server
 }
 
-// startKafka starts one node or three, with empty topics of so many partitions.
+// startKafka starts one or three nodes, with empty topics of this many partitions.
 func startKafka(ctx context.Context, nodes, partitions int) (_ *kafkaCluster, err error) {
 	c := &kafkaCluster{}
 	defer func() {
@@ -80,8 +80,8 @@ func startKafka(ctx context.Context, nodes, partitions int) (_ *kafkaCluster, er
 	return c, c.settle(ctx)
 }
 
-// settle has Kafka make its own topics, for groups and transactions: the first
-// program to name one would wait for it.
+// settle has Kafka create its internal topics for groups and transactions. Otherwise the
+// first program that uses one waits for it.
 func (c *kafkaCluster) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -111,11 +111,11 @@ func (c *kafkaCluster) close() error {
 	return errors.Join(failed...)
 }
 
-// running is a program that was started.
+// running is a running program.
 type running struct {
 	cmd        *exec.Cmd
 	complaints *os.File
-	ended      chan struct{} // closed after err was set
+	ended      chan struct{} // closed after err is set
 	err        error
 }
 
@@ -142,7 +142,7 @@ func startProgram(ctx context.Context, c *kafkaCluster, program kafkaProgram, di
 	return r, nil
 }
 
-// stop ends the program in order.
+// stop ends the program with SIGTERM.
 func (r *running) stop() error {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("%w: %s", err, r.said())
@@ -151,7 +151,7 @@ func (r *running) stop() error {
 	defer timer.Stop()
 	select {
 	case <-r.ended:
-		// Java ends with the number of the signal though it ended in order.
+		// After an orderly end, Java exits with the number of the signal.
 		if r.err != nil && r.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) {
 			return fmt.Errorf("%s: %w: %s", r.cmd.Path, r.err, r.said())
 		}
@@ -178,8 +178,7 @@ func (r *running) said() string {
 	return string(text[max(0, len(text)-4<<10):])
 }
 
-// until asks again and again until something has happened, or the program has
-// ended.
+// until polls until a condition holds, or until the program has ended.
 func (r *running) until(ctx context.Context, what string, happened func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, kafkaLimit)
 	defer cancel()
@@ -207,8 +206,8 @@ func (c *kafkaCluster) written(ctx context.Context) (bool, error) {
 	return some, err
 }
 
-// done reports whether the group has committed all of the input. That was not
-// written in transactions, so that its end counts records.
+// done reports whether the group has committed the whole input. The input has no
+// transactions, so its end offsets count records.
 func (c *kafkaCluster) done(group string) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		ends, err := c.client.ListEndOffsets(ctx, kafkaIn)
@@ -228,9 +227,10 @@ func (c *kafkaCluster) done(group string) func(context.Context) (bool, error) {
 	}
 }
 
-// move measures a program on the whole input: records a second from the first
-// that it has written until all are committed, its processor time in that span
-// and the peak of its memory. What it wrote is compared with the input.
+// move measures a program on the whole input. The span starts with the first record that
+// the program writes, and ends when all records are committed. The figures are records
+// per second and processor time in that span, and peak memory. move compares the output
+// with the input.
 func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input, distinct bool, program kafkaProgram) (_ map[string]float64, err error) {
 	dir, err := e.fresh("kafka")
 	if err != nil {
@@ -251,8 +251,8 @@ func (e *Env) move(ctx context.Context, name string, nodes int, in records.Input
 	return values, in.Verify(ctx, c.addrs, kafkaOut, distinct)
 }
 
-// measure runs a program on the whole input, which began when it has had its
-// first effect, and ends it in order.
+// measure runs a program on the whole input and stops it. The span starts with the first
+// effect.
 func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program kafkaProgram, dir string, began func(context.Context) (bool, error)) (_ map[string]float64, err error) {
 	r, err := startProgram(ctx, c, program, dir)
 	if err != nil {
@@ -286,9 +286,8 @@ func (c *kafkaCluster) measure(ctx context.Context, name string, n int, program 
 	}, r.stop()
 }
 
-// comeBack measures how long a program that is killed takes, from the kill,
-// until it has committed further records that came meanwhile. It is started
-// again at once.
+// comeBack kills a program, writes further records, and starts the program again
+// immediately. It measures the time from the kill until these records are committed.
 func (e *Env) comeBack(ctx context.Context, name string, in records.Input, further int, program kafkaProgram) (_ map[string]float64, err error) {
 	dir, err := e.fresh("kafka")
 	if err != nil {
@@ -332,13 +331,13 @@ func (e *Env) comeBack(ctx context.Context, name string, in records.Input, furth
 	return map[string]float64{name: took.Seconds()}, in.Verify(ctx, c.addrs, kafkaOut, true)
 }
 
-// processorTime returns what a process that runs has used.
+// processorTime returns the processor time of a running process.
 func processorTime(pid int) (time.Duration, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// User and system time, in ticks, behind the name.
+	// The user and system time in ticks are behind the name.
 	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("the state of process %d is %q", pid, content)
@@ -348,7 +347,7 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * tick, errors.Join(err, also)
 }
 
-// peakMiB returns the most memory that a process that runs has had.
+// peakMiB returns the peak memory of a running process.
 func peakMiB(pid int) (float64, error) {
 	text, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/semel-dev/semel/key"
 )
 
-// keys lists the benchmarks of finding the key in a line.
+// keys lists the benchmarks that find the key in a line.
 func keys(e Env) []Benchmark {
 	const name = "github.com/tidwall/gjson"
 	span := time.Duration(e.size(2000, 100)) * time.Millisecond
@@ -42,9 +42,9 @@ func keys(e Env) []Benchmark {
 		target      float64
 		find        finder
 	}{
-		{"key-json", "encoding/json: Unmarshal into a struct with that one field, which checks the line and takes the last of equal names", standard("encoding/json"), 5, findByDecoding},
-		{"key-gjson", "gjson: ValidBytes, then GetBytes, which takes the first of equal names", linked(name), 1.3, findByGJSON},
-		{"key-gjson-unchecked", "gjson: GetBytes alone, which checks nothing and stops where it finds the name", linked(name), 1.3, findByGJSONUnchecked},
+		{"key-json", "encoding/json: Unmarshal into a struct with this field. It checks the line and uses the last of equal names", standard("encoding/json"), 5, findByDecoding},
+		{"key-gjson", "gjson: ValidBytes, then GetBytes, which uses the first of equal names", linked(name), 1.3, findByGJSON},
+		{"key-gjson-unchecked", "gjson: GetBytes alone. It checks nothing and stops at the name", linked(name), 1.3, findByGJSONUnchecked},
 	} {
 		list = append(list, Benchmark{
 			Name:        p.name,
@@ -68,8 +68,8 @@ func keys(e Env) []Benchmark {
 // finder finds the id in a line.
 type finder func(line []byte) (found, error)
 
-// found is an id in the form in which its finder has it, so that none pays for
-// the conversion to another's.
+// found is an id in the form that its finder returns, so that no finder pays for a
+// conversion.
 type found struct {
 	text  string
 	bytes []byte
@@ -94,7 +94,7 @@ func findByGJSONUnchecked(line []byte) (found, error) {
 	return found{text: gjson.GetBytes(line, "event_id").Str}, nil
 }
 
-// extract finds the ids of some thousand lines, over and over.
+// extract finds the ids of some thousand lines repeatedly.
 func extract(name string, span time.Duration, find finder) (map[string]float64, error) {
 	var input bytes.Buffer
 	if _, err := lines.Generate(&input, inputSeed, 5000); err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine describes this machine in a line.
+// machine describes this machine in one line.
 func machine() (string, error) {
 	cpu, err := field("/proc/cpuinfo", "model name")
 	if err != nil {
@@ -85,7 +85,7 @@ func standard(what string) func() (string, error) {
 	return func() (string, error) { return what + ", " + runtime.Version(), nil }
 }
 
-// limit names what stands in place of a peer.
+// limit names a limit that replaces a peer.
 func limit(what string) func() (string, error) {
 	return func() (string, error) { return "the limit: " + what, nil }
 }

@@ -26,7 +26,7 @@ func memory(e Env) []Benchmark {
 	return []Benchmark{
 		{
 			Name:        "memstore-claim",
-			Work:        fmt.Sprintf("claim %s new ids of 36 bytes one by one, on one core (memstore: Claim of one key as done, Expect set to the number of ids; Watermill: IsDuplicate of NewMapExpiringKeyRepository, which cannot be told; window 1 h)", count(million)),
+			Work:        fmt.Sprintf("claim %s new ids of 36 bytes one by one, on one core (memstore: Claim of one key as done, Expect set to the number of ids; Watermill: IsDuplicate of NewMapExpiringKeyRepository, which has no such option; window 1 h)", count(million)),
 			peerVersion: linked(watermill),
 			procs:       1,
 			ours: func(ctx context.Context) (map[string]float64, error) {
@@ -57,7 +57,7 @@ func memory(e Env) []Benchmark {
 		},
 		{
 			Name:        "memstore-memory-per-id",
-			Work:        fmt.Sprintf("memory that %s claimed ids of 36 bytes keep, each a string of its own (live heap after collection; memstore has Expect set to the number of ids)", count(million)),
+			Work:        fmt.Sprintf("memory of %s claimed ids of 36 bytes, each a separate string (live heap after collection; memstore has Expect set to the number of ids)", count(million)),
 			peerVersion: linked(watermill),
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				before := liveBytes()
@@ -152,7 +152,7 @@ func memory(e Env) []Benchmark {
 	}
 }
 
-// claimAll claims every id as done, some at a time.
+// claimAll claims all ids as done, in batches.
 func claimAll(ctx context.Context, s semel.Store, ids *ids, batch int) (time.Duration, error) {
 	reqs := make([]semel.ClaimRequest, batch)
 	for i := range reqs {
@@ -187,7 +187,7 @@ func claimOne(ctx context.Context, s semel.Store, id string) error {
 	return wantFresh(answers[0].Decision == semel.Fresh, answers[0].Err)
 }
 
-// claimInMap does what people do who need no more than a set.
+// claimInMap adds ids to a map.
 func claimInMap(ids *ids) error {
 	var mu sync.Mutex
 	seen := map[[16]byte]uint32{}
@@ -224,8 +224,8 @@ func (w worst) run(claim func(id string) (fresh bool, err error)) (time.Duration
 		if before > w.length {
 			return longest, nil
 		}
-		// Behind the rate, claims follow without a pause; ahead of it, spin: a
-		// sleep would wake late and be measured as nothing.
+		// If the loop is late, claims follow without a pause. If it is early, it spins,
+		// because a sleep could end late and hide a long claim.
 		for due := time.Duration(float64(i) / float64(w.rate) * 1e9); before < due; before = time.Since(start) {
 			runtime.Gosched()
 		}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// pipelines lists the benchmarks of semel run from file to file.
+// pipelines lists the benchmarks of semel run from a file to a file.
 func pipelines(e Env) []Benchmark {
 	full, some := e.size(2e6, 20_000), e.size(500_000, 20_000)
 	return []Benchmark{
@@ -38,8 +38,7 @@ func pipelines(e Env) []Benchmark {
 	}
 }
 
-// semelFiles runs a pipeline with that store and window on the input of that
-// many lines.
+// semelFiles runs a pipeline with this store and window on an input of this many lines.
 func (e *Env) semelFiles(ctx context.Context, name string, n int, store, window string) (map[string]float64, error) {
 	dir, err := e.fresh("pipeline")
 	if err != nil {

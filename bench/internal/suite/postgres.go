@@ -16,7 +16,7 @@ import (
 
 const pgxModule = "github.com/jackc/pgx/v5"
 
-// plainTable is what a dedup table of the peers looks like: the narrowest one.
+// plainTable is the table of the peers, the narrowest that deduplicates.
 const plainTable = "CREATE TABLE plain (key uuid PRIMARY KEY, until timestamptz NOT NULL)"
 
 // postgres lists the benchmarks of the store in PostgreSQL.
@@ -56,7 +56,7 @@ func postgres(e Env) []Benchmark {
 	}
 }
 
-// comparison is a benchmark of two rates.
+// comparison returns a benchmark that compares two rates.
 func comparison(name, work string, target float64, ours, peer func(context.Context) (float64, error)) Benchmark {
 	one := func(measure func(context.Context) (float64, error)) side {
 		return func(ctx context.Context) (map[string]float64, error) {
@@ -71,8 +71,8 @@ func comparison(name, work string, target float64, ours, peer func(context.Conte
 	}
 }
 
-// onPostgres starts a server for one side of one round, with a pool of as many
-// connections, and makes the tables.
+// onPostgres starts a server for one side of one round. It creates the tables, and a pool
+// of this many connections.
 func onPostgres(ctx context.Context, connections int, tables string, measure func(*pgxpool.Pool) error) (err error) {
 	server, err := startPostgres(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func onStore(ctx context.Context, connections int, tables string, opts *pgstore.
 	})
 }
 
-// prepared are the options of a store that is reached without a pooler between.
+// prepared are the options of a store without a pooler in front of the server.
 var prepared = pgstore.Options{Prepare: true}
 
 func storeBatches1000(ctx context.Context, keys int) (rate float64, err error) {
@@ -174,8 +174,8 @@ const (
 	clients        = 16
 )
 
-// businessRows inserts rows alone, so many a statement, each statement a
-// transaction, and returns the rows per second.
+// businessRows inserts rows without keys, this many in a statement. Each statement is a
+// transaction. It returns the rows per second.
 func businessRows(ctx context.Context, span time.Duration, each int) (rate float64, err error) {
 	err = onPostgres(ctx, clients, businessTable, func(pool *pgxpool.Pool) error {
 		rate, err = load(clients, span, func(id []byte) error {
@@ -191,7 +191,7 @@ func businessRows(ctx context.Context, span time.Duration, each int) (rate float
 	return rate * float64(each), err
 }
 
-// many derives ids from one.
+// many derives several ids from one.
 func many(id [16]byte, n int) [][16]byte {
 	ids := make([][16]byte, n)
 	for i := range ids {
@@ -253,7 +253,7 @@ func hundredPerTransaction(ctx context.Context, span time.Duration) (rate float6
 	return rate * each, err
 }
 
-// sizeOnDisk asks how much tables and their indexes take.
+// sizeOnDisk reads the disk space of tables and their indexes.
 const sizeOnDisk = "SELECT sum(pg_total_relation_size(oid))::float8 FROM pg_class WHERE relkind = 'r' AND relname LIKE $1"
 
 func storeDisk(ctx context.Context, keys int) (bytes float64, err error) {

@@ -13,11 +13,11 @@ import (
 	"github.com/semel-dev/semel/store/logstore"
 )
 
-// rawSegment is the size of the preallocated file, like a segment of the store.
+// rawSegment is the size of the preallocated file, the same as a segment of the store.
 const rawSegment = 32 << 20
 
-// rawSyncs returns how many writes a second can be made durable one after the
-// other, each as long as the store's write for one claim.
+// rawSyncs writes and syncs again and again, each time as many bytes as the store writes
+// for one claim. It returns the number of durable writes per second.
 func (e *Env) rawSyncs(ctx context.Context, span time.Duration) (rate float64, err error) {
 	size, err := e.claimBytes(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (e *Env) rawSyncs(ctx context.Context, span time.Duration) (rate float64, e
 	return float64(writes) / time.Since(start).Seconds(), nil
 }
 
-// claimBytes measures how many bytes the store writes for one claim.
+// claimBytes measures the bytes that the store writes for one claim.
 func (e *Env) claimBytes(ctx context.Context) (size int, err error) {
 	dir, err := e.fresh("logstore")
 	if err != nil {
@@ -85,7 +85,7 @@ func (e *Env) claimBytes(ctx context.Context) (size int, err error) {
 	return size, nil
 }
 
-// written returns how many bytes this process has handed to write calls.
+// written returns the bytes that this process has passed to write calls.
 func written() (int64, error) {
 	text, err := field("/proc/self/io", "wchar")
 	if err != nil {

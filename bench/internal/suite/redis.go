@@ -61,7 +61,7 @@ func redis(e Env) []Benchmark {
 	return append(list,
 		Benchmark{
 			Name:        "redis-batch",
-			Work:        fmt.Sprintf("claim %s new ids of 16 bytes in batches of 64, done in one step, by 50 goroutines, each with one batch under way. Peer: redis-benchmark -c 50 -P 64 SET __rand_int__ 1 NX EX 3600, as many", count(batches)),
+			Work:        fmt.Sprintf("claim %s new ids of 16 bytes in batches of 64, done in one step, by 50 goroutines, each with one batch in progress. Peer: redis-benchmark -c 50 -P 64 SET __rand_int__ 1 NX EX 3600, as many", count(batches)),
 			peerVersion: redisBenchmarkVersion,
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				rate, err := redisBatches(ctx, batches)
@@ -75,7 +75,7 @@ func redis(e Env) []Benchmark {
 		},
 		Benchmark{
 			Name:        "redis-memory-per-id",
-			Work:        fmt.Sprintf("what the memory of the server grows by when %s ids of 36 characters become done, in the compact form, after its grace. Peer: SET NX EX of the id with an empty value", count(ids)),
+			Work:        fmt.Sprintf("growth of the server's memory when %s ids of 36 characters become done in the compact form, after the grace period. Peer: SET NX EX of the id with an empty value", count(ids)),
 			peerVersion: linked("github.com/redis/rueidis"),
 			ours: func(ctx context.Context) (map[string]float64, error) {
 				bytes, err := redisMemory(ctx, ids, compactDone)
@@ -95,8 +95,7 @@ func startRedis(ctx context.Context) (*services.Server, error) {
 	return services.StartRedis(ctx, &services.RedisOptions{Args: []string{"--appendfsync", "everysec"}})
 }
 
-// redisCallers measures callers that claim through what open made for the
-// server's address.
+// redisCallers measures callers that claim through the client that open returns.
 func redisCallers(ctx context.Context, callers int, span time.Duration, open func(context.Context, string) (func(id string) (bool, error), func() error, error)) (rate float64, err error) {
 	server, err := startRedis(ctx)
 	if err != nil {
@@ -161,7 +160,7 @@ func rueidisClaims(ctx context.Context, addr string) (func(string) (bool, error)
 	return claim, func() error { client.Close(); return nil }, nil
 }
 
-// redisBatch and redisBatchers are what redis-benchmark is told as well.
+// redisBatch and redisBatchers are also the options of redis-benchmark.
 const (
 	redisBatch    = 64
 	redisBatchers = 50
@@ -200,7 +199,8 @@ func redisBenchmark(ctx context.Context, ids int) (rate float64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("suite: redis-benchmark: %w: %s", err, &complaint)
 	}
-	// A line of titles, and one of the command, its rate and its latencies.
+	// The output is a line of titles, and a line with the command, its rate and its
+	// latencies.
 	for line := range strings.Lines(string(out)) {
 		if cells := strings.Split(strings.ReplaceAll(line, `"`, ""), ","); len(cells) > 1 && strings.HasPrefix(cells[0], "SET") {
 			return strconv.ParseFloat(cells[1], 64)
@@ -214,8 +214,8 @@ func redisBenchmarkVersion() (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// redisMemory returns by how many bytes of memory the server grows for each of
-// the ids that fill makes done. It measures when fill has returned.
+// redisMemory returns the growth of the server's memory in bytes for each id that fill
+// marks done. It measures after fill has returned.
 func redisMemory(ctx context.Context, ids int, fill func(ctx context.Context, addr string, ids *ids) error) (bytesEach float64, err error) {
 	server, err := startRedis(ctx)
 	if err != nil {
@@ -233,7 +233,7 @@ func redisMemory(ctx context.Context, ids int, fill func(ctx context.Context, ad
 	return (after - before) / float64(ids), err
 }
 
-// usedMemory is what the server says it has allocated.
+// usedMemory returns the memory that the server reports as allocated.
 func usedMemory(ctx context.Context, addr string) (float64, error) {
 	reply, err := services.RedisDo(ctx, addr, "INFO", "memory")
 	if err != nil {
@@ -248,9 +248,9 @@ func usedMemory(ctx context.Context, addr string) (float64, error) {
 	return 0, fmt.Errorf("suite: the server does not tell its memory: %q", text)
 }
 
-// compactDone makes ids done in the compact form and waits until its grace is
-// over. All of them fall into one slice of the window, so the store is told to
-// expect as many in each.
+// compactDone marks ids done in the compact form and waits until their grace period has
+// ended. All of them are in one slice of the window, so the store's option expects that
+// many in each slice.
 func compactDone(ctx context.Context, addr string, ids *ids) error {
 	store, end, err := openRedis(ctx, addr, &redisstore.Options{
 		Compact: &redisstore.Compact{Window: remembered, Expect: redisstore.DefaultSlices * int64(ids.count), Grace: time.Second},
@@ -262,8 +262,7 @@ func compactDone(ctx context.Context, addr string, ids *ids) error {
 	if _, err := sharedBatches(ctx, store, ids, 256, 8); err != nil {
 		return err
 	}
-	// What has a time to live is the sets alone when the records beside them
-	// have ended.
+	// When the records have expired, only the sets still have a time to live.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for last := -1.0; ; {

@@ -1,8 +1,7 @@
-// Package suite is the table of the benchmarks and what runs them.
+// Package suite has the table of benchmarks, and runs them.
 //
-// Every side of every round is a process of its own, so that neither heap, page
-// tables nor garbage collector of one measurement meet another: the runner
-// starts this program again with -child.
+// Each side of each round is a process of its own, so that measurements share no heap,
+// page tables or garbage collector. The runner starts this program again with -child.
 package suite
 
 import (
@@ -21,43 +20,40 @@ import (
 	"github.com/semel-dev/semel/bench/internal/result"
 )
 
-// Rounds is how often the sides of a benchmark run, in turn.
+// Rounds is the number of rounds of a benchmark. In each round, the sides run in turn.
 const Rounds = 5
 
-// Benchmark compares two sides in one or more figures, or ours with several
-// peers.
+// Benchmark compares Semel with one or more peers, by one or more figures.
 type Benchmark struct {
-	// Name is what selects the benchmark on the command line.
+	// Name selects the benchmark on the command line.
 	Name string
-	// Work says what both sides do.
+	// Work describes the work of both sides.
 	Work string
-	// peerVersion names the peer and its version; it may need what prepare
-	// made.
+	// peerVersion names the peer and its version. It runs after prepare.
 	peerVersion func() (string, error)
-	// procs is the number of cores that both sides may use; 0 is all. Programs
-	// of others that the sides start see it as GOMAXPROCS at most.
+	// procs is the number of cores that both sides may use; 0 is all. Other programs
+	// get it only as GOMAXPROCS.
 	procs int
-	// prepare makes what is not measured: builds, inputs. It runs once.
+	// prepare runs once and is not measured. It builds programs and generates inputs.
 	prepare func(context.Context) error
-	// ours and peer each measure once. A nil peer stands for the figures'
-	// limits.
+	// ours and peer measure once each. If peer is nil, the figures have limits.
 	ours, peer side
 	figures    []figure
-	// rivals take the place of peerVersion, peer and figures where there are
-	// several peers. Ours then runs once in a round for all of them.
+	// rivals replace peerVersion, peer and figures if there are several peers. Ours
+	// runs once in a round for all of them.
 	rivals []rival
 }
 
-// rival is one of several peers, with the figures that compare with it.
+// rival is one of several peers, with its figures.
 type rival struct {
-	// work is added to the benchmark's.
+	// work is added to the benchmark's Work.
 	work        string
 	peerVersion func() (string, error)
 	peer        side
 	figures     []figure
 }
 
-// against returns the peers: that of the benchmark, or its rivals.
+// against returns the peers of the benchmark: its one peer or its rivals.
 func (b *Benchmark) against() []rival {
 	if len(b.rivals) > 0 {
 		return b.rivals
@@ -65,28 +61,28 @@ func (b *Benchmark) against() []rival {
 	return []rival{{peerVersion: b.peerVersion, peer: b.peer, figures: b.figures}}
 }
 
-// side measures once and returns a value for the name of each figure.
+// side measures once and returns the value of each figure by its name.
 type side func(context.Context) (map[string]float64, error)
 
 // figure is one of the values that a benchmark measures.
 type figure struct {
 	// name is the result's name.
 	name string
-	// value is what the sides call it, if not by that name.
+	// value is the name that the sides use, if it is another.
 	value        string
 	unit         string
 	lessIsBetter bool
-	// target is the least ratio; 0 asks for none.
+	// target is the least acceptable ratio; 0 is no target.
 	target float64
-	// limit takes the place of the peer's value where there is no peer.
+	// limit replaces the peer's value if there is no peer.
 	limit float64
 }
 
 // Runner runs benchmarks.
 type Runner struct {
-	// Env is where and how large.
+	// Env has the places and sizes.
 	Env Env
-	// Log takes progress.
+	// Log receives progress messages.
 	Log io.Writer
 }
 
@@ -108,7 +104,7 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 			return err
 		}
 	}
-	rounds := map[string][][2]float64{} // by figure
+	rounds := map[string][][2]float64{} // for each figure
 	for n := range r.Env.rounds() {
 		values, took, err := r.round(ctx, b, rivals)
 		if err != nil {
@@ -138,7 +134,7 @@ func (r *Runner) Run(ctx context.Context, b *Benchmark) error {
 	return nil
 }
 
-// save settles a result, keeps it and says whether it meets its target.
+// save writes a result and logs whether it meets its target.
 func (r *Runner) save(res *result.Result, lessIsBetter bool) error {
 	res.Settle(lessIsBetter)
 	if err := res.Save(r.Env.results()); err != nil {
@@ -155,8 +151,8 @@ func (r *Runner) save(res *result.Result, lessIsBetter bool) error {
 	return nil
 }
 
-// round measures each side once and returns a pair for each figure, and how
-// many seconds each side took.
+// round measures each side once. It returns a pair for each figure, and the seconds that
+// each side took.
 func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival) (values map[string][2]float64, took []float64, err error) {
 	child := func(role string) (map[string]float64, error) {
 		start := time.Now()
@@ -186,7 +182,7 @@ func (r *Runner) round(ctx context.Context, b *Benchmark, rivals []rival) (value
 	return values, took, nil
 }
 
-// peerRole is the role of one of the peers, from 0.
+// peerRole returns the role of a peer, counted from 0.
 func peerRole(i int) string {
 	if i == 0 {
 		return "peer"
@@ -218,7 +214,7 @@ func (r *Runner) child(ctx context.Context, b *Benchmark, role string) (map[stri
 	return values, nil
 }
 
-// Child does the work of a process that child started, and writes its answer.
+// Child runs a role in the process that child started, and writes the values.
 func (b *Benchmark) Child(ctx context.Context, role string, w io.Writer) error {
 	var values map[string]float64
 	var err error
@@ -244,21 +240,21 @@ func (b *Benchmark) Child(ctx context.Context, role string, w io.Writer) error {
 	return json.NewEncoder(w).Encode(values)
 }
 
-// Env is where and how large benchmarks run.
+// Env has the places and sizes of benchmarks.
 type Env struct {
-	// Root is the folder of this module.
+	// Root is the directory of this module.
 	Root string
-	// Quick asks for sizes that prove that a benchmark works and measure
-	// nothing; results then go to the work folder.
+	// Quick uses small sizes, which only show that a benchmark works. Results then go
+	// to the work directory.
 	Quick bool
-	// Rounds asks for another number of rounds than Rounds, to see how long one
-	// takes; results then go to the work folder.
+	// Rounds replaces the number of rounds, to find out how long one takes. Results
+	// then go to the work directory.
 	Rounds int
 }
 
 func (e *Env) rounds() int { return cmp.Or(e.Rounds, Rounds) }
 
-// size returns full, or quick in a quick run.
+// size returns full, or quick if Quick is set.
 func (e *Env) size(full, quick int) int {
 	if e.Quick {
 		return quick
@@ -266,12 +262,12 @@ func (e *Env) size(full, quick int) int {
 	return full
 }
 
-// work returns a path in the folder of working files, which git ignores.
+// work returns a path in the work directory, which git ignores.
 func (e *Env) work(name ...string) string {
 	return filepath.Join(append([]string{e.Root, "work"}, name...)...)
 }
 
-// fresh returns an empty folder of that name among the working files.
+// fresh returns an empty directory of this name in the work directory.
 func (e *Env) fresh(name string) (string, error) {
 	dir := e.work(name)
 	if err := os.RemoveAll(dir); err != nil {

@@ -41,8 +41,7 @@ func TestTableNamesAreUniqueAndComplete(t *testing.T) {
 	}
 }
 
-// The benchmarks of files build and install programs; bench -quick all tries
-// those.
+// The benchmarks of files build and install programs. bench -quick all runs those.
 func TestEachSideInProcessMeasuresEveryFigure(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -50,7 +49,7 @@ func TestEachSideInProcessMeasuresEveryFigure(t *testing.T) {
 	}
 	e := Env{Root: t.TempDir(), Quick: true}
 	for _, b := range slices.Concat(keys(e), memory(e), durable(e), atRest(e)) {
-		// Not in parallel: the sides share the folder of working files.
+		// Not in parallel, because the sides share the work directory.
 		t.Run(b.Name, func(t *testing.T) {
 			if b.prepare != nil {
 				if err := b.Child(t.Context(), "prepare", io.Discard); err != nil {

@@ -53,7 +53,7 @@ func mostlyDuplicates(ctx context.Context, span time.Duration, seen int, stacked
 		}
 		joined := semel.Join(store, 0)
 		rate, err = load(64, span, func(id []byte) error {
-			// Ids of load are new; nine in ten give way to a known one.
+			// The ids of load are new. Nine in ten are replaced with a known one.
 			text, isNew := string(id), rand.IntN(10) == 0
 			if !isNew {
 				text = known.at(rand.IntN(seen))

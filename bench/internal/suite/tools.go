@@ -14,7 +14,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/lines"
 )
 
-// prepare returns a step that makes the input of n lines and takes others.
+// prepare returns a step that generates the input of n lines and runs other steps.
 func (e *Env) prepare(n int, steps ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := os.MkdirAll(e.work(), 0o755); err != nil {
@@ -32,7 +32,7 @@ func (e *Env) prepare(n int, steps ...func(context.Context) error) func(context.
 	}
 }
 
-// buildSemel builds the program in the module above.
+// buildSemel builds cmd/semel of the main module.
 func (e *Env) buildSemel(ctx context.Context) error {
 	return e.run(ctx, filepath.Dir(e.Root), "go", "build", "-o", e.work("bin", "semel"), "./cmd/semel")
 }
@@ -44,8 +44,8 @@ func (e *Env) build(name string) func(context.Context) error {
 	}
 }
 
-// installPython makes the environment of the Python peers if its list of
-// packages has changed.
+// installPython creates the environment of the Python peers if their list of packages has
+// changed.
 func (e *Env) installPython(ctx context.Context) error {
 	list := e.peer("python", "requirements.txt")
 	want, err := os.ReadFile(list)
@@ -87,7 +87,7 @@ func (e *Env) pinned(name string) (string, error) {
 	return "", fmt.Errorf("requirements.txt has no %s", name)
 }
 
-// run runs a command of the preparation.
+// run runs a command before the measurements.
 func (e *Env) run(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

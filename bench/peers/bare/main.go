@@ -1,8 +1,8 @@
-// Command bare is the loop that one writes when nothing can go wrong: scan
-// lines, search the bytes for the id, look it up in a table of 16-byte
-// fingerprints, write. It checks nothing: neither that a line is JSON, nor that
-// "event_id" is a member of the outer object, nor that it occurs once. What it
-// reads per second is the yardstick for a program that does check.
+// Command bare is the shortest loop that deduplicates a correct input. It searches the
+// bytes of each line for the id, looks the id up in a table of 16-byte fingerprints, and
+// writes the line. It does not check that a line is JSON, that "event_id" is a member of
+// the outer object, or that it occurs once. Its rate is the yardstick for a program that
+// checks these.
 //
 //	bare IN OUT
 package main
@@ -70,8 +70,8 @@ func run(inName, outName string) error {
 	return out.Close()
 }
 
-// table is a set of fingerprints with open addressing. The zero fingerprint is
-// an empty slot; it would be a 2^-128 chance.
+// table is a set of fingerprints with open addressing. The zero fingerprint marks an
+// empty slot. An id has it with a probability of 2^-128.
 type table struct {
 	slots []xxh3.Uint128
 	used  int
@@ -79,7 +79,7 @@ type table struct {
 
 func newTable(size int) *table { return &table{slots: make([]xxh3.Uint128, size)} }
 
-// add reports whether f was not there.
+// add adds f and reports whether it was new.
 func (t *table) add(f xxh3.Uint128) bool {
 	if t.used >= len(t.slots)/4*3 {
 		old := t.slots

@@ -1,5 +1,4 @@
-// Command bento is Bento with the components that the benchmark's pipeline
-// names and no others.
+// Command bento is Bento with only the components of the benchmark's pipeline.
 package main
 
 import (

@@ -1,12 +1,12 @@
-// Command kafkacopy copies a topic to another with franz-go, one session after
-// the other, and remembers nothing: the yardstick for a program that does.
+// Command kafkacopy copies a topic to another with franz-go, one commit after the other.
+// It stores no keys. It is the yardstick for a program that does.
 //
 //	kafkacopy -bootstrap HOST:PORT,… -in TOPIC -out TOPIC -group NAME [-eos] [-commit 100ms] [-changelog TOPIC]
 //
-// With -eos outputs and offsets are committed in one transaction; without it
-// offsets are committed after the outputs are acknowledged. With -changelog
-// each record adds one to that topic as well, as a program must that keeps its
-// keys there. It ends in order at SIGTERM.
+// With -eos, outputs and offsets are committed in one transaction. Without it, offsets are
+// committed after the outputs are acknowledged. With -changelog, it also writes a record to
+// that topic for each input record, like a program that stores its keys there. It ends
+// at SIGTERM.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// maxPoll is the most records of one poll.
+// maxPoll limits the records of one poll.
 const maxPoll = 10_000
 
 func (c *config) run(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (c *config) inTransactions(ctx context.Context, opts []kgo.Opt) error {
 			return err
 		}
 		copied := c.copyFor(ctx, session.PollRecords, session.Produce)
-		// A commit must not be cut short: its outcome would be unknown.
+		// A commit must not be interrupted, because its outcome would be unknown.
 		if _, err := session.End(context.WithoutCancel(ctx), kgo.TransactionEndTry(copied == nil)); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (c *config) atLeastOnce(ctx context.Context, opts []kgo.Opt) error {
 	return nil
 }
 
-// copyFor copies what comes until the next commit is due.
+// copyFor copies records until the next commit is due.
 func (c *config) copyFor(
 	ctx context.Context,
 	poll func(context.Context, int) kgo.Fetches,
@@ -148,5 +148,5 @@ func (c *config) copyFor(
 	return nil
 }
 
-// mark is a value as a changelog has it: a time.
+// mark returns the value of a changelog record: a time.
 var mark = make([]byte, 8)

@@ -1,11 +1,11 @@
-// Command pginsert writes the records of a topic to a table of PostgreSQL with
-// the runner, the source and the statements of semel run, and remembers no keys:
-// the yardstick for keys in the transaction of the rows.
+// Command pginsert writes the records of a topic to a PostgreSQL table, with the runner,
+// the source and the statements of semel run. It stores no keys. It is the yardstick for
+// keys in the transaction of the rows.
 //
 //	pginsert -bootstrap HOST:PORT,… -in TOPIC -group NAME -dsn ADDRESS -table NAME
 //
-// The table gets event_id, seq, type and customer of each record, duplicates
-// too. It ends in order at SIGTERM.
+// It writes event_id, seq, type and customer of each record, including duplicates. It ends
+// at SIGTERM.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -45,7 +45,7 @@ func main() {
 }
 
 func (c *config) run(ctx context.Context) error {
-	// As a store with prepare: true has its statements.
+	// A store with prepare: true uses the same mode.
 	dsn := c.dsn + "?default_query_exec_mode=cache_statement"
 	if strings.Contains(c.dsn, "?") {
 		dsn = c.dsn + "&default_query_exec_mode=cache_statement"
@@ -56,9 +56,9 @@ func (c *config) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source, err := kafkaio.OpenSource(ctx, &kafkaio.SourceOptions{
+	source, err := kafka.OpenSource(ctx, &kafka.SourceOptions{
 		Client: []kgo.Opt{kgo.SeedBrokers(strings.Split(c.bootstrap, ",")...)},
-		Group:  c.group, Topics: []string{c.in}, Instance: c.group + "-1", MaxPoll: 1000,
+		Group:  c.group, Topics: []string{c.in}, Instance: c.group + "-1",
 	})
 	if err != nil {
 		return err

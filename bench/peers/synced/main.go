@@ -1,10 +1,10 @@
-// Command synced is the program that one writes to remember ids across runs
-// with a storage engine: read a batch of lines, find the ids by searching the
-// bytes, claim them with one synced commit, write the lines that were new.
+// Command synced keeps ids across runs in a storage engine. It reads a batch of lines,
+// searches their bytes for the ids, claims the ids with one synced commit, and writes the
+// new lines.
 //
-// The output is not synced. Killed between commit and write it loses lines,
-// and killed within a write it leaves a torn one: mending that costs more time
-// than is measured here.
+// It does not sync the output. A crash between commit and write loses lines, and a crash
+// within a write leaves a torn line. To prevent that would take more time than is measured
+// here.
 //
 //	synced ENGINE DIR IN OUT
 package main
@@ -20,7 +20,7 @@ import (
 	"github.com/semel-dev/semel/bench/internal/lines"
 )
 
-// batchLines is how many lines one commit takes.
+// batchLines is the number of lines of a commit.
 const batchLines = 1024
 
 func main() {
@@ -72,7 +72,7 @@ func run(name, dir, inName, outName string) (err error) {
 	return w.Flush()
 }
 
-// batch is some lines and their ids.
+// batch has lines and their ids.
 type batch struct {
 	buffers    [batchLines][]byte
 	lines, ids [][]byte
@@ -88,7 +88,7 @@ func (b *batch) read(r *bufio.Reader) (more bool, err error) {
 			return false, err
 		}
 		if len(line) > 0 {
-			// The reader's buffer moves under the lines of a batch.
+			// The reader reuses its buffer before the batch is written.
 			b.buffers[i] = append(b.buffers[i][:0], line...)
 			id, ok := lines.EventID(b.buffers[i])
 			if !ok {

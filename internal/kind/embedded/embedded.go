@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/file"
@@ -21,10 +20,8 @@ type Store struct {
 	config.StoreBase
 	Path string
 	// Fsync is always, interval or never.
-	Fsync         string
-	FsyncInterval time.Duration // 0 is the store's default
-	KeepIDs       bool
-	MaxResult     int64 // 0 is the store's default
+	Fsync   string
+	KeepIDs bool
 }
 
 // NewStore returns an empty Store.
@@ -39,19 +36,12 @@ func (*Store) Kind() string { return "embedded" }
 // Fields implements config.Kind.
 func (s *Store) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Keys in a directory, durable, for one process at a time.",
+		Doc: "Durable keys in a directory, for one process at a time.",
 		Fields: []schema.Field{
-			schema.PathField("path", &s.Path, "Directory of the store. It is made if it is not there.").Need(),
-			schema.ChoiceField("fsync", &s.Fsync, "When what was answered is on the disk: before the answer, every `fsync_interval`, or when the system pleases. Only `always` survives loss of power whole.",
+			schema.PathField("path", &s.Path, "Directory of the store. Semel creates it if it is missing.").Need(),
+			schema.ChoiceField("fsync", &s.Fsync, "When answers are durable on the disk: `always` syncs before the answer, `interval` every 100ms, and `never` leaves it to the system. Only `always` survives a power loss without gaps.",
 				"always", "interval", "never").Or("always"),
-			schema.DurationField("fsync_interval", &s.FsyncInterval, "How often to sync with `fsync: interval`.").Means("100ms"),
 			config.KeepIDsField(&s.KeepIDs),
-			config.MaxResultField(&s.MaxResult).Means("1MiB"),
-		},
-		Check: func(_ schema.Value, there schema.Members) {
-			if interval, ok := there["fsync_interval"]; ok && s.Fsync != "interval" {
-				interval.Wrong("it means nothing with fsync: %s: write fsync: interval, or leave it out", s.Fsync)
-			}
 		},
 	}
 }
@@ -60,7 +50,7 @@ func (s *Store) Fields() schema.Mapping {
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Directory: s.Path, Place: s.Path, PlaceName: "directory", ClaimsEnd: true,
-		Exceptions: []string{"loss of the disk forgets the keys"},
+		Exceptions: []string{"a loss of the disk loses the keys"},
 	}
 }
 
@@ -71,10 +61,10 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	}
 	path := l.At("store")
 	if s.Fsync != "always" {
-		l.Add(semel.Warning, config.Repeat, path, of.Name+" has fsync: "+s.Fsync, "loss of power forgets keys since the last sync: what comes again has its effect again", "fsync: always")
+		l.Add(semel.Warning, config.Repeat, path, of.Name+" has fsync: "+s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
 	}
 	if _, shared := l.Pipeline.Source.(config.Topics); shared {
-		l.Notice(path, of.Name+" is embedded", "it is open in one process: a second member of the group would have keys of its own, and not know those of a partition it takes over", "none for one process; redis or postgres for several")
+		l.Notice(path, of.Name+" is embedded", "only one process can open it: a second member of the group would have its own keys, and not know those of a partition that it takes over", "nothing for one process; use redis or postgres for several")
 	}
 }
 
@@ -84,9 +74,7 @@ func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{
-		Fsync: fsync, FsyncInterval: s.FsyncInterval, KeepIDs: s.KeepIDs, MaxResult: s.MaxResult,
-	})
+	store, err := logstore.Open(s.Path, &logstore.Options{Fsync: fsync, KeepIDs: s.KeepIDs})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +89,7 @@ func (s *Store) Examine(_ context.Context, x *config.Examination) {
 	case "always":
 		x.Note(semel.Fine, "fsync", s.Fsync, "", "")
 	default:
-		x.Note(semel.Warning, "fsync", s.Fsync, "loss of power forgets what was answered since the last sync: those messages take effect again", "fsync: always")
+		x.Note(semel.Warning, "fsync", s.Fsync, "a power loss forgets the keys since the last sync, and repeated messages have their effect again", "write fsync: always")
 	}
 	x.Fail("", s.examine(x))
 }
@@ -115,18 +103,18 @@ func (s *Store) examine(x *config.Examination) error {
 		if err := logstore.CheckNew(s.Path); err != nil {
 			return err
 		}
-		x.Note(semel.Notice, "directory", s.Path+" holds no store yet", "", "none: the first run makes it")
+		x.Note(semel.Notice, "directory", s.Path+" holds no store yet", "", "nothing: the first run creates it")
 		return nil
 	}
-	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs, MaxResult: s.MaxResult})
+	store, err := logstore.Open(s.Path, &logstore.Options{KeepIDs: s.KeepIDs})
 	if holder, ok := Holder(err); ok {
-		x.Note(semel.Notice, "directory", "in use by "+holder, "", "none: it was not opened for this")
+		x.Note(semel.Notice, "directory", "in use by "+holder, "", "nothing: doctor did not open it")
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	x.Note(semel.Fine, "directory", s.Path+" was read, every record of it", "", "")
+	x.Note(semel.Fine, "directory", "every record of "+s.Path+" was read", "", "")
 	return store.Close()
 }
 

@@ -28,7 +28,7 @@ func (*Sink) Kind() string { return "file" }
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc:    "Lines of a file: body and line end. With an `embedded` store, keys and lines become durable together.",
+		Doc:    "Lines of a file: the body and a line end. With an `embedded` store, keys and lines become durable together.",
 		Fields: []schema.Field{schema.PathField("path", &s.Path, "File that lines are appended to.").Need()},
 	}
 }
@@ -43,7 +43,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	opts := &file.SinkOptions{}
 	if env.Keys != nil {
 		// The same pipeline may write checkpoints when it is not in observe mode.
-		if keys, ok := semel.Ability[*logstore.Store](env.Keys); ok {
+		if keys, ok := semel.As[*logstore.Store](env.Keys); ok {
 			opts.Beside = keys
 		}
 	}

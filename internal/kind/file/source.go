@@ -50,17 +50,17 @@ func (s *Source) Fields() schema.Mapping {
 				var path string
 				element.FilePath(&path)
 				if _, err := filepath.Match(path, "x"); err != nil {
-					element.Wrong("it is no pattern: a [ has no ]")
+					element.Wrong("not a pattern: a [ has no ]")
 				} else if path != "" {
 					s.Paths = append(s.Paths, path)
 				}
 			})
-		}, "Names of files, with `*`, `?` and `[…]` as in a shell.").Need(),
-		schema.TruthField("follow", &s.Follow, "Go on with what is added, over rotation. Without it the pipeline ends at the end of the files.").Or("false"),
-		schema.ChoiceField("format", &s.Format, "`jsonl` skips blank lines, `text` takes them for messages.", "jsonl", "text").Or("jsonl"),
-		schema.ChoiceField("from", &s.From, "Where a file that is met first is read from.", "beginning", "end").Or("beginning"),
-		schema.PathField("state", &s.State, "Directory in which positions are kept, for each pipeline its own.").Or("semel-state"),
-		schema.SizeField("max_line", &s.MaxLine, "Longest line.").Or("16MiB"),
+		}, "File names, with `*`, `?` and `[…]` as in a shell.").Need(),
+		schema.TruthField("follow", &s.Follow, "Keep reading lines that are appended, also after rotation. Without it, the pipeline ends at the end of the files.").Or("false"),
+		schema.ChoiceField("format", &s.Format, "`jsonl` skips blank lines. `text` treats them as messages.", "jsonl", "text").Or("jsonl"),
+		schema.ChoiceField("from", &s.From, "Where reading a new file starts.", "beginning", "end").Or("beginning"),
+		schema.PathField("state", &s.State, "Directory of the pipeline's read positions.").Or("semel-state"),
+		schema.SizeField("max_line", &s.MaxLine, "The maximum length of a line.").Or("16MiB"),
 	}}
 }
 
@@ -72,7 +72,7 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		AfterAck: config.ReadAgain(), Behind: "no position behind it is kept",
 	}
 	if s.Follow {
-		about.Exceptions = []string{"lines of a file that is truncated or deleted before they are read"}
+		about.Exceptions = []string{"lines of a file that is truncated or deleted before it is read"}
 	}
 	return about
 }
@@ -80,13 +80,13 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
 	if s.From == "end" {
-		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "what a file holds when it is met first is never read", "from: beginning")
+		l.Add(semel.Warning, config.Loss, l.At("source.file.from"), "end", "the lines that a new file already has are never read", "write from: beginning")
 	}
 	if sink, ok := l.Pipeline.Sink.(*Sink); ok && slices.ContainsFunc(s.Paths, func(glob string) bool {
 		matched, err := filepath.Match(filepath.Clean(glob), filepath.Clean(sink.Path))
 		return matched && err == nil
 	}) {
-		l.Add(semel.Broken, config.NoRisk, l.At("sink.file.path"), sink.Path+" is one of the source's files", "the pipeline reads what it writes", "a path that no pattern of the source matches")
+		l.Add(semel.Broken, config.NoRisk, l.At("sink.file.path"), sink.Path+" is one of the source's files", "the pipeline reads what it writes", "use a path that no pattern of the source matches")
 	}
 }
 
@@ -153,16 +153,16 @@ func (s *Source) filesToRead(x *config.Examination) {
 			file, err := os.Open(name)
 			if err != nil {
 				unread++
-				x.Note(semel.Broken, "source.file.paths", err.Error(), "its lines are not read", "let the program read it")
+				x.Note(semel.Broken, "source.file.paths", err.Error(), "its lines are not read", "give the program read access")
 				continue
 			}
 			_ = file.Close() // nothing was read or written
 		}
 		switch {
 		case len(names) == 0 && s.Follow:
-			x.Note(semel.Notice, "source.file.paths", pattern+" matches no file yet", "", "none if one is to come")
+			x.Note(semel.Notice, "source.file.paths", pattern+" matches no file yet", "", "nothing if a file will appear")
 		case len(names) == 0:
-			x.Note(semel.Broken, "source.file.paths", pattern+" matches no file", "the pipeline does not start", "the right path, or follow: true")
+			x.Note(semel.Broken, "source.file.paths", pattern+" matches no file", "the pipeline does not start", "correct the path, or write follow: true")
 		case unread == 0:
 			x.Note(semel.Fine, "source.file.paths", fmt.Sprintf("%s: %d to read", pattern, len(names)), "", "")
 		}

@@ -35,10 +35,10 @@ func (*Store) Kind() string { return "filter" }
 
 // Fields implements config.Kind.
 func (s *Store) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Keys in a few bits each, with a stated error: as a layer above an exact store, or alone under a pipeline with `lossy: true`.", Fields: []schema.Field{
-		schema.StoreField("redis", &s.Redis, "Store of the kind `redis` on whose server it is.").Means("in memory"),
-		schema.RateField("rate", &s.Rate, "How many of the new keys it takes for known, above 0 and below 1.").Need(),
-		schema.CountField("expect", &s.Expect, "How many keys a window has.").Need(),
+	return schema.Mapping{Doc: "A few bits for each key, with a stated error rate. It is a layer above an exact store, or the only store of a pipeline with `lossy: true`.", Fields: []schema.Field{
+		schema.StoreField("redis", &s.Redis, "Store of the kind `redis`, whose server holds the filter.").Means("in memory"),
+		schema.RateField("rate", &s.Rate, "The share of new keys that it takes for known, above 0 and below 1.").Need(),
+		schema.CountField("expect", &s.Expect, "The expected number of keys in a window.").Need(),
 		schema.DurationField("window", &s.Window, "How long keys are remembered.").Need(),
 	}}
 }
@@ -46,12 +46,12 @@ func (s *Store) Fields() schema.Mapping {
 // About implements config.Spec.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
-		Upper: true, NotLast: "a filter takes some new messages for old: put an exact store behind it",
+		Upper: true, NotLast: "a filter drops some new messages: put an exact store below it",
 		Filter:    &config.FilterAbout{Rate: s.Rate, Expect: s.Expect},
 		NoRecords: "is a filter, which keeps no records: there is nothing to look into",
 		Server:    s.Redis,
 		Shared:    s.Redis.Name != "",
-		Gaps:      []string{fmt.Sprintf("more than %d keys come within the window: those beyond are delivered and not remembered, so that no more of the new ones are dropped", s.Expect)},
+		Gaps:      []string{fmt.Sprintf("more than %d keys come within the window: further keys are delivered and not remembered, so that the drop rate does not rise", s.Expect)},
 	}
 }
 
@@ -66,7 +66,7 @@ func (s *Store) Check(c *config.Checker, of *config.Store) {
 		return
 	}
 	if _, ok := server.Spec.(*redis.Store); !ok && server.Spec.Kind() != "" {
-		c.Report(s.Redis.At, path, "%s is %s: name a store of the kind redis, on whose server the filter is to be", s.Redis.Name, server.Spec.Kind())
+		c.Report(s.Redis.At, path, "%s is %s: name a store of the kind redis, whose server holds the filter", s.Redis.Name, server.Spec.Kind())
 	}
 }
 
@@ -83,30 +83,30 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 		if l.Mode == config.Lossy {
 			risk, severity, cost = config.Repeat, semel.Warning, "the filter forgets a key earlier, and its message has its effect again"
 		}
-		l.Add(severity, risk, l.At("window"), fmt.Sprintf("%s, and that of %s is %s", schema.Duration(window), of.Name, schema.Duration(s.Window)), cost, "the same window in both")
+		l.Add(severity, risk, l.At("window"), fmt.Sprintf("%s, and that of %s is %s", schema.Duration(window), of.Name, schema.Duration(s.Window)), cost, "use the same window in both")
 	}
 }
 
 // lintAlone checks a filter that decides alone.
 func (s *Store) lintAlone(l *config.Linter, of *config.Store) {
 	severity, found := semel.Warning, fmt.Sprintf("%s is a filter with rate %g", of.Name, s.Rate)
-	remedy := "an exact store; or nothing, where some loss is borne"
+	remedy := "use an exact store, unless you accept this loss"
 	if !l.Pipeline.Lossy {
 		severity, found = semel.Broken, found+", and lossy is not set"
-		remedy = "an exact store; or lossy: true, where some loss is borne"
+		remedy = "use an exact store, or write lossy: true if you accept this loss"
 	}
 	l.Deciding(severity, config.Loss, l.At("store"), found, fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
 	if l.Pipeline.OnLeaseExpired == "hold" {
-		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "an exact store")
+		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in a filter", "a filter keeps no claims", "use an exact store")
 	}
 	if s.Redis.Name == "" {
-		l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is in memory", "the end of the process forgets every key", "redis: the name of a store on whose server it is")
+		l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is in memory", "every key is lost when the process ends", "set redis to a store, whose server then holds the filter")
 	}
 }
 
 // Open implements config.Spec.
 func (s *Store) Open(_ context.Context, env *config.StoreEnv) (semel.Store, error) {
-	return nil, fmt.Errorf("%s is a filter, which keeps no records: it stands above an exact store, in a tiered one: %w", env.Name, semel.ErrInvalidRequest)
+	return nil, fmt.Errorf("%s is a filter, which keeps no records: use it above an exact store in a tiered store: %w", env.Name, semel.ErrInvalidRequest)
 }
 
 // OpenLayer opens the filter as a layer of a stack. If its server does not
@@ -173,7 +173,7 @@ func (s *Store) server(f *config.File) (*redis.Store, error) {
 	}
 	server, ok := of.Spec.(*redis.Store)
 	if !ok {
-		return nil, fmt.Errorf("%s is no store of the kind redis: %w", s.Redis.Name, semel.ErrInvalidRequest)
+		return nil, fmt.Errorf("%s is not a store of the kind redis: %w", s.Redis.Name, semel.ErrInvalidRequest)
 	}
 	return server, nil
 }
@@ -199,9 +199,9 @@ func (s *Store) Examine(ctx context.Context, x *config.Examination) {
 		if p.Store.Name != x.Store.Name {
 			continue
 		}
-		severity, remedy := semel.Warning, "an exact store; or nothing, where that loss is borne"
+		severity, remedy := semel.Warning, "use an exact store, unless you accept this loss"
 		if !p.Lossy {
-			severity, remedy = semel.Broken, "an exact store; or lossy: true, where some loss is borne"
+			severity, remedy = semel.Broken, "use an exact store, or write lossy: true if you accept this loss"
 		}
 		x.Note(severity, "pipelines."+p.Name, "the filter decides alone", fmt.Sprintf("about %g of the new messages are dropped", s.Rate), remedy)
 	}

@@ -38,19 +38,19 @@ func (*Source) Kind() string { return "http" }
 
 // Fields implements config.Kind.
 func (s *Source) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Bodies of requests, each answered when its fate is durable.", Fields: []schema.Field{
+	return schema.Mapping{Doc: "Bodies of requests. A request is answered when the outcome of its message is durable.", Fields: []schema.Field{
 		{Name: "listen", Doc: "Address to listen on.", Form: schema.Form{Scalar: schema.ScalarText}, Required: true, Read: func(v schema.Value) {
 			v.Text(&s.Listen)
 			v.CheckListen(s.Listen)
 		}},
-		{Name: "path", Doc: "Path that takes messages; others are not found.", Form: schema.Form{Scalar: schema.ScalarText}, Initial: "/", Read: func(v schema.Value) {
+		{Name: "path", Doc: "Path that takes messages. Other paths get a 404.", Form: schema.Form{Scalar: schema.ScalarText}, Initial: "/", Read: func(v schema.Value) {
 			if v.Text(&s.Path); s.Path != "" && !strings.HasPrefix(s.Path, "/") {
-				v.Wrong("it must begin with /")
+				v.Wrong("it must start with /")
 			}
 		}},
-		schema.SizeField("max_body", &s.MaxBody, "Longest body.").Or("1MiB"),
-		schema.SecretField("token", &s.Token, "Bearer token that requests must show.").Means("none"),
-		schema.DurationField("wait", &s.Wait, "How long a request waits for its message's fate. After that it is answered with 503 and may come again.").Or("30s"),
+		schema.SizeField("max_body", &s.MaxBody, "The maximum length of a body.").Or("1MiB"),
+		schema.SecretField("token", &s.Token, "Bearer token that requests must send.").Means("none"),
+		schema.DurationField("wait", &s.Wait, "How long a request waits for the outcome of its message. It then gets a 503 and can be sent again.").Or("30s"),
 		config.ServerTLSField(&s.TLS),
 	}}
 }
@@ -62,22 +62,22 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Again:      "the request gets no answer, and its sender sends it again",
 		AfterAck:   config.AfterAck{Unsure: "the answer may not have arrived", Again: "a request that is sent again", Gets: "gets the same answer"},
 		Shared:     true,
-		TakesBack:  "after %s its sender is told to come again",
-		Exceptions: []string{"a request that got no answer with success may have been taken or not: its sender sends it again, under the same key"},
+		TakesBack:  "after %s its sender gets a 503 and can send it again",
+		Exceptions: []string{"a request without a successful answer may or may not have been accepted: its sender sends it again, under the same key"},
 	}
 }
 
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
 	if s.Token.IsZero() && (s.TLS == nil || s.TLS.ClientCA == "") && !config.IsLoopback(config.HostOf(s.Listen)) {
-		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which others can reach, without token", "whoever reaches it can send messages", "token, or tls with client_ca; or a loopback address")
+		l.Add(semel.Warning, config.NoRisk, l.At("source.http.listen"), s.Listen+", which other machines can reach, without token", "anyone who can connect can send messages", "set token, or tls with client_ca; or listen on a loopback address")
 	}
 	if s.TLS == nil && !s.Token.IsZero() && !config.IsLoopback(config.HostOf(s.Listen)) {
-		l.Add(semel.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it passes readable", "tls: { certificate, key }, or a proxy that has it")
+		l.Add(semel.Warning, config.NoRisk, l.At("source.http.token"), "a token without tls", "it is sent in clear text", "set tls: { certificate, key }, or use a proxy with TLS")
 	}
 	if answer := l.Pipeline.Sink.About().Answer; s.Wait < answer {
-		l.Notice(l.At("source.http.wait"), schema.Duration(s.Wait)+", and one request of the sink may take "+schema.Duration(answer),
-			"who sent the message is told to come again while it is under way", "wait: "+schema.Duration(answer)+" or more")
+		l.Notice(l.At("source.http.wait"), schema.Duration(s.Wait)+", but one request of the sink may take "+schema.Duration(answer),
+			"the sender gets a 503 while its message is in progress", "write wait: "+schema.Duration(answer)+" or more")
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *Source) Open(context.Context, *config.Env) (pipeline.Source, error) {
 func (s *Source) Examine(_ context.Context, x *config.Examination) {
 	listener, err := net.Listen("tcp", s.Listen)
 	if err != nil {
-		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "none if the pipeline runs; else another address")
+		x.Note(semel.Notice, "source.http.listen", err.Error(), "", "nothing if the pipeline is running; otherwise use another address")
 		return
 	}
 	_ = listener.Close() // no client has connected

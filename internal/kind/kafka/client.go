@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -26,7 +25,7 @@ type Client struct {
 
 // SASL configures client authentication.
 type SASL struct {
-	// Mechanism is plain, scram-sha-256 or scram-sha-512.
+	// Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
 	Mechanism string
 	Username  string
 	Password  schema.Secret
@@ -40,11 +39,11 @@ func (c *Client) fields() []schema.Field {
 		schema.PartField("sasl", func() schema.Mapping {
 			c.SASL = &SASL{}
 			return schema.Mapping{Fields: []schema.Field{
-				schema.ChoiceField("mechanism", &c.SASL.Mechanism, "How.", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512").Need(),
+				schema.ChoiceField("mechanism", &c.SASL.Mechanism, "The SASL mechanism.", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512").Need(),
 				schema.TextField("username", &c.SASL.Username, "User name.").Need(),
 				schema.SecretField("password", &c.SASL.Password, "Password.").Need(),
 			}}
-		}, "Prove to the brokers who this is.").Means("off").Titled("SASL"),
+		}, "Authentication to the brokers.").Means("off").Titled("SASL"),
 	}
 }
 
@@ -59,40 +58,38 @@ func (c *Client) options() ([]kgo.Opt, error) {
 		opts = append(opts, kgo.DialTLSConfig(secured))
 	}
 	if s := c.SASL; s != nil {
-		switch strings.ToLower(s.Mechanism) {
-		case "plain":
-			opts = append(opts, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsMechanism()))
-		case "scram-sha-256":
-			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha256Mechanism()))
-		case "scram-sha-512":
-			opts = append(opts, kgo.SASL(scram.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsSha512Mechanism()))
-		default:
-			return nil, fmt.Errorf("sasl mechanism %q is not plain, scram-sha-256 or scram-sha-512: %w", s.Mechanism, semel.ErrInvalidRequest)
+		auth := scram.Auth{User: s.Username, Pass: s.Password.Reveal()}
+		switch s.Mechanism {
+		case "SCRAM-SHA-256":
+			opts = append(opts, kgo.SASL(auth.AsSha256Mechanism()))
+		case "SCRAM-SHA-512":
+			opts = append(opts, kgo.SASL(auth.AsSha512Mechanism()))
+		case "PLAIN":
+			opts = append(opts, kgo.SASL(plain.Auth{User: auth.User, Pass: auth.Pass}.AsMechanism()))
 		}
 	}
 	return opts, nil
 }
 
 func compression(name string) kgo.CompressionCodec {
-	codec := kgo.NoCompression()
 	switch name {
 	case "gzip":
-		codec = kgo.GzipCompression()
+		return kgo.GzipCompression()
 	case "snappy":
-		codec = kgo.SnappyCompression()
+		return kgo.SnappyCompression()
 	case "lz4":
-		codec = kgo.Lz4Compression()
+		return kgo.Lz4Compression()
 	case "zstd":
-		codec = kgo.ZstdCompression()
+		return kgo.ZstdCompression()
 	}
-	return codec
+	return kgo.NoCompression()
 }
 
-func reset(start string) kafkaio.Reset {
+func reset(start string) kafka.Reset {
 	if start == "latest" {
-		return kafkaio.ResetEnd
+		return kafka.ResetEnd
 	}
-	return kafkaio.ResetStart
+	return kafka.ResetStart
 }
 
 // lint checks client authentication. path is the path of the source or sink.
@@ -101,7 +98,7 @@ func (c *Client) lint(l *config.Linter, path string) {
 		l.Unverified(l.At(path + ".tls.insecure_skip_verify"))
 	}
 	if c.SASL != nil && c.TLS == nil && c.SASL.Mechanism == "PLAIN" {
-		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password passes readable", "tls: {}, or SCRAM-SHA-512")
+		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password is sent in clear text", "set tls: {}, or use SCRAM-SHA-512")
 	}
 }
 
@@ -127,7 +124,7 @@ func Uses(p *config.Pipeline) bool { return endOf(p) != nil }
 
 // fenced adds a remedy to the error of a member that another process replaced.
 func fenced(err error) error {
-	if errors.Is(err, kafkaio.ErrFenced) {
+	if errors.Is(err, kafka.ErrFenced) {
 		err = fmt.Errorf("%w: give each process a name of its own with source.kafka.instance", err)
 	}
 	return err

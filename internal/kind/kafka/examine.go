@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 )
 
@@ -14,7 +15,7 @@ import (
 // with it.
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 	p := x.Pipeline
-	opts := &kafkaio.ExamineOptions{
+	opts := &kafka.ExamineOptions{
 		Group: s.Group, Inputs: s.Topics, Latest: s.Start == "latest",
 		Parked: p.Parked.Topic, Window: p.Window, Transactional: x.File.Mode(p) == config.SourceIsSink,
 	}
@@ -38,22 +39,22 @@ func (s *Sink) with(p *config.Pipeline) bool {
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	if !s.with(x.Pipeline) {
-		s.examine(ctx, x, &kafkaio.ExamineOptions{Output: s.Topic, Parked: x.Pipeline.Parked.Topic})
+		s.examine(ctx, x, &kafka.ExamineOptions{Output: s.Topic, Parked: x.Pipeline.Parked.Topic})
 	}
 }
 
-func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafkaio.ExamineOptions) {
+func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka.ExamineOptions) {
 	if c.TLS != nil {
 		x.TLS(c.TLS)
 	}
 	reach, err := c.options()
 	if err == nil {
 		var findings []semel.Finding
-		findings, err = kafkaio.Examine(ctx, reach, opts)
+		findings, err = kafka.Examine(ctx, reach, opts)
 		x.Add(findings)
 	}
 	if semel.Classify(err) == semel.ClassPermanent {
-		x.Note(semel.Broken, "brokers", x.File.Redact(err.Error()), "nothing is read or written", "what it says")
+		x.Note(semel.Broken, "brokers", x.File.Redact(err.Error()), "nothing is read or written", "fix what the error says")
 		err = nil
 	}
 	x.Fail("", err)
@@ -62,12 +63,12 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 // OpenAdmin connects to the Kafka cluster of a pipeline, to inspect its
 // transactions. It also returns the topics that the pipeline reads and writes,
 // and its consumer groups.
-func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkaio.Admin, kafkaio.Places, error) {
+func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafka.Admin, kafka.Places, error) {
 	end := endOf(p)
 	if end == nil {
-		return nil, kafkaio.Places{}, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
+		return nil, kafka.Places{}, fmt.Errorf("pipeline %s neither reads from Kafka nor writes to it: %w", p.Name, semel.ErrInvalidRequest)
 	}
-	var in kafkaio.Places
+	var in kafka.Places
 	add := func(list ...string) {
 		for _, topic := range list {
 			if topic != "" && !slices.Contains(in.Topics, topic) {
@@ -82,8 +83,8 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkai
 		if f.Mode(p) == config.SourceIsSink {
 			add(append(source.Changelogs(p), source.RepartitionTopic())...)
 		}
-		if source.Repartition != nil {
-			in.Groups = append(in.Groups, kafkaio.RepartitionGroup(source.Group))
+		if source.Repartition {
+			in.Groups = append(in.Groups, kafkatxn.RepartitionGroup(source.Group))
 		}
 	}
 	if writes {
@@ -92,17 +93,17 @@ func OpenAdmin(ctx context.Context, f *config.File, p *config.Pipeline) (*kafkai
 	add(p.Parked.Topic)
 	client, err := end.options()
 	if err != nil {
-		return nil, kafkaio.Places{}, f.RedactError(err)
+		return nil, kafka.Places{}, f.RedactError(err)
 	}
-	admin, err := kafkaio.OpenAdmin(ctx, client)
+	admin, err := kafka.OpenAdmin(ctx, client)
 	return admin, in, f.RedactError(err)
 }
 
 // OpenBrokers connects to brokers without a configuration.
-func OpenBrokers(ctx context.Context, brokers []string) (*kafkaio.Admin, error) {
+func OpenBrokers(ctx context.Context, brokers []string) (*kafka.Admin, error) {
 	client, err := (&Client{Brokers: brokers}).options()
 	if err != nil {
 		return nil, err
 	}
-	return kafkaio.OpenAdmin(ctx, client)
+	return kafka.OpenAdmin(ctx, client)
 }

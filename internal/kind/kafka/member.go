@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/vfs"
 )
 
@@ -36,7 +36,7 @@ func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err 
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", nil, fmt.Errorf("no name for this member, write instance: %w: %w", semel.ErrInvalidRequest, err)
+		return "", nil, fmt.Errorf("this member has no name because the host name is unknown; set instance: %w: %w", semel.ErrInvalidRequest, err)
 	}
 	for n := 1; n <= mostMembers; n++ {
 		name = pipeline + "." + host + "." + strconv.Itoa(n)
@@ -45,7 +45,7 @@ func (s *Source) member(pipeline, dir string) (name string, lock io.Closer, err 
 			return name, lock, err
 		}
 	}
-	return "", nil, fmt.Errorf("%d processes of this machine are members of group %s already: write instance: %w", mostMembers, s.Group, semel.ErrInvalidRequest)
+	return "", nil, fmt.Errorf("%d processes on this machine are already members of group %s; set instance: %w", mostMembers, s.Group, semel.ErrInvalidRequest)
 }
 
 // lockMember locks a member name. If no directory is writable, there is no lock,
@@ -90,7 +90,7 @@ func holderOf(err error) (string, bool) {
 
 // lockedSource is a source that holds a member name while it is open.
 type lockedSource struct {
-	*kafkaio.Source
+	*kafka.Source
 	lock io.Closer
 }
 

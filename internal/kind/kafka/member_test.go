@@ -107,7 +107,7 @@ func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer lock.Close()
-		id := spec.transactionalID(&config.Transaction{}, name)
+		id := spec.transactionalID(name)
 		if other, there := ids[id]; there {
 			t.Errorf("groups %s and %s both have %s", other, of[0], id)
 		}
@@ -119,7 +119,7 @@ func TestGroupsDoNotShareTransactionalIDs(t *testing.T) {
 func TestWhatIsReadOfATransactionIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, transaction := range []string{
-		"{}", "{ interval: 4999ms }", "{ grace: 0s }", "{ time: event, grace: 1h }", "{ changelog: c, sessions: 64, standby: true }",
+		"{}", "{ interval: 4999ms }", "{ grace: 0s }", "{ time: event, grace: 1h }", "{ changelog: c, standby: true }, parallel: 64",
 	} {
 		text := strings.Replace(`
 pipelines:

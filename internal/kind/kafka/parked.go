@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -16,7 +16,7 @@ func (c *Client) OpenParker(ctx context.Context, p *config.Pipeline) (config.Clo
 	if err != nil {
 		return nil, err
 	}
-	parker, err := kafkaio.OpenParker(ctx, opts, p.Parked.Topic)
+	parker, err := kafka.OpenParker(ctx, opts, p.Parked.Topic)
 	if err != nil {
 		return nil, err // not parker: a nil *Parker becomes a non-nil interface
 	}
@@ -30,20 +30,20 @@ func (c *Client) OpenParked(ctx context.Context, f *config.File, p *config.Pipel
 		return nil, err
 	}
 	policy := f.Options(p, nil)
-	opts := &kafkaio.DeadLetterTopicOptions{
+	opts := &kafka.DeadLetterTopicOptions{
 		Client: client, Topic: p.Parked.Topic, Name: p.Name, Key: policy.Key, Scope: policy.Scope, OnMissing: policy.OnMissing,
 		Transactional: f.Mode(p) == config.SourceIsSink,
 	}
 	if source, ok := p.Source.(*Source); ok {
 		opts.Group, opts.Inputs = source.Group, source.Topics
-		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition != nil
+		opts.Reset, opts.Repartition = reset(source.Start), source.Repartition
 		if opts.Source, err = source.options(); err != nil {
 			return nil, err
 		}
 	}
-	letters, err := kafkaio.OpenDeadLetterTopic(ctx, opts)
+	letters, err := kafka.OpenDeadLetterTopic(ctx, opts)
 	switch {
-	case errors.Is(err, kafkaio.ErrNoTopic):
+	case errors.Is(err, kafka.ErrNoTopic):
 		return nil, fmt.Errorf("%w: %w", config.ErrNoTopic, err)
 	case err != nil:
 		return nil, err // not dead-letter store: a nil *DeadLetterTopic becomes a non-nil interface

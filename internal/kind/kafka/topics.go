@@ -41,7 +41,7 @@ func checkUses(c *config.Checker, p *config.Pipeline) {
 			}
 			topic, field := second.topics[twice], path+"."+second.field
 			if at, written := c.Places[field]; written {
-				c.Report(at, field, "%s, %s already: %s: name another topic", topic, first.what, second.mixed)
+				c.Report(at, field, "%s is already the topic %s, so %s: write another topic", topic, first.what, second.mixed)
 				break
 			}
 			field = path + "." + first.field
@@ -49,7 +49,7 @@ func checkUses(c *config.Checker, p *config.Pipeline) {
 			if !written {
 				at = p.At
 			}
-			c.Report(at, field, "%s, %s too unless %s names another topic: %s: name another topic in one of the two", topic, second.what, second.field, second.mixed)
+			c.Report(at, field, "%s is also the topic %s unless %s names another, so %s: write another topic in one of the two", topic, second.what, second.field, second.mixed)
 			break
 		}
 	}
@@ -63,18 +63,18 @@ func topicUses(f *config.File, p *config.Pipeline) []topicUse {
 	var uses []topicUse
 	var end []string // brokers of the cluster in which messages are parked
 	if fromKafka {
-		uses = append(uses, topicUse{source.Brokers, source.Topics, "source.kafka.topics", "which the pipeline reads", ""})
+		uses = append(uses, topicUse{source.Brokers, source.Topics, "source.kafka.topics", "that the pipeline reads", ""})
 		end = source.Brokers
 	}
 	if toKafka {
-		uses = append(uses, topicUse{sink.Brokers, []string{sink.Topic}, "sink.kafka.topic", "which the sink writes", "the pipeline would read what it wrote"})
+		uses = append(uses, topicUse{sink.Brokers, []string{sink.Topic}, "sink.kafka.topic", "that the sink writes", "the pipeline would read its own output"})
 		end = sink.Brokers
 	}
 	if p.Parked.Topic != "" {
-		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, "parked.topic", "where messages are parked", "what is parked would come back, or pass for delivered"})
+		uses = append(uses, topicUse{end, []string{p.Parked.Topic}, "parked.topic", "for parked messages", "parked messages would be read again, or look delivered"})
 	}
 	if f.Mode(p) == config.SourceIsSink && fromKafka && toKafka {
-		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "which holds the keys", "keys would pass for messages"})
+		uses = append(uses, topicUse{sink.Brokers, source.Changelogs(p), "transaction.changelog", "that holds the keys", "keys would look like messages"})
 	}
 	return uses
 }
@@ -102,7 +102,7 @@ func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
 		if named, written := c.Places[path+".transaction.changelog"]; written {
 			at, path = named, path+".transaction.changelog"
 		}
-		c.Report(at, path, "the keys are in the topic of those of %s, %s (line %d): what one has delivered would pass for a duplicate in the other, and be lost: give it a group, or a transaction.changelog, of its own",
+		c.Report(at, path, "its keys are in the topic of pipeline %s, %s (line %d), so each would drop messages that the other delivered: use another group or transaction.changelog",
 			other.Name, s.Changelogs(p)[twice], other.At.Line)
 		return
 	}
@@ -112,9 +112,9 @@ func (s *Source) checkChangelogs(c *config.Checker, p *config.Pipeline) {
 func (s *Source) Joins(sink config.Sink) (why string) {
 	switch to, ok := sink.(*Sink); {
 	case !ok:
-		return "name the store that remembers the keys"
+		return "write store: NAME, the store of the keys"
 	case !sameBrokers(s.Brokers, to.Brokers):
-		return "source and sink are two Kafka clusters, which have no transaction in common: name the store that remembers the keys"
+		return "source and sink are two Kafka clusters, which have no transaction in common: write store: NAME, the store of the keys"
 	}
 	return ""
 }
@@ -130,7 +130,7 @@ func (s *Source) ParkedTopic() string {
 // Changelogs implements config.TransactionalSource.
 func (s *Source) Changelogs(p *config.Pipeline) []string {
 	name := cmp.Or(p.Transaction.Changelog, s.Group+"-keys")
-	if len(s.Topics) == 1 || s.Repartition != nil {
+	if len(s.Topics) == 1 || s.Repartition {
 		return []string{name}
 	}
 	var list []string

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/broker/kafkaio"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -29,9 +28,9 @@ func (s *Source) OpenTransaction(env *config.Env) (config.Runnable, error) {
 }
 
 // Look returns the records of keys of a pipeline whose keys live in Kafka,
-// whether or not a process runs the pipeline; see kafkaio.Transactor.Look. It
+// whether or not a process runs the pipeline; see kafka.Transactor.Look. It
 // writes nothing. It gives up if no broker answers within ten seconds.
-func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkaio.KnownKey, error) {
+func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.Key) ([]kafkatxn.KnownKey, error) {
 	source, ok := p.Source.(*Source)
 	if !ok {
 		return nil, fmt.Errorf("pipeline %s has no keys in Kafka: %w", p.Name, semel.ErrInvalidRequest)
@@ -48,10 +47,10 @@ func Look(ctx context.Context, f *config.File, p *config.Pipeline, keys []semel.
 // partition, regardless of record keys.
 func OnePartition(p *config.Pipeline) bool {
 	source, ok := p.Source.(*Source)
-	return ok && source.Repartition != nil
+	return ok && source.Repartition
 }
 
-func (s *Source) newTransactor(env *config.Env, instance string) (*kafkaio.Transactor, error) {
+func (s *Source) newTransactor(env *config.Env, instance string) (*kafkatxn.Transactor, error) {
 	p := env.Pipeline
 	sink, ok := p.Sink.(*Sink)
 	if !ok {
@@ -62,25 +61,32 @@ func (s *Source) newTransactor(env *config.Env, instance string) (*kafkaio.Trans
 		return nil, err
 	}
 	t, o := &p.Transaction, env.Options()
-	var between *kafkaio.Repartition
-	if s.Repartition != nil {
-		between = &kafkaio.Repartition{Topic: s.RepartitionTopic(), Partitions: s.Repartition.Partitions}
+	var between *kafkatxn.Repartition
+	if s.Repartition {
+		between = &kafkatxn.Repartition{Topic: s.RepartitionTopic()}
 	}
-	return kafkaio.NewTransactor(&kafkaio.TransactorOptions{
-		Name: p.Name, Client: client, Compression: compression(sink.Compression), Group: s.Group, Instance: instance,
-		TransactionalID: s.transactionalID(t, instance), Inputs: s.Topics, Repartition: between, Output: sink.Topic, SamePartition: sink.Partition == "same",
-		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: o.Scope, KeyHeaders: sink.KeyHeaders,
-		Window: o.Window, EventTime: t.Time == "event", Grace: t.Grace, OnLate: o.OnLate, DeliverLate: p.OnLate == "run", OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
-		Interval: t.Interval, MaxRecords: int(t.MaxRecords), MaxBytes: t.MaxBytes, SessionTimeout: s.SessionTimeout,
-		Sessions: t.Sessions, Standby: t.Standby, Reset: reset(s.Start), StateDir: stateDir(t.State, p.Name), Shutdown: o.Shutdown, Observer: o.Observer,
+	var eventTime *kafkatxn.EventTime
+	if t.Time == "event" {
+		eventTime = &kafkatxn.EventTime{Grace: t.Grace, OnLate: o.OnLate, DeliverLate: p.OnLate == "run"}
+	}
+	return kafkatxn.NewTransactor(&kafkatxn.TransactorOptions{
+		Name: p.Name, Client: client, Group: s.Group,
+		Member: kafkatxn.Member{Instance: instance, TransactionalID: s.transactionalID(instance), Sessions: p.Parallel},
+		Inputs: s.Topics, Repartition: between, Output: sink.Topic,
+		Format:    kafkatxn.Format{Compression: compression(sink.Compression), SamePartition: sink.Partition == "same", KeyHeaders: sink.KeyHeaders},
+		Changelog: t.Changelog, Parked: p.Parked.Topic, Key: o.Key, Scope: o.Scope,
+		Window: o.Window, EventTime: eventTime, OnMissing: o.OnMissing, Failure: pipeline.Failure{Then: o.Failure.Then},
+		Limits:   kafkatxn.Limits{Interval: t.Interval, Records: int(p.InFlight.Max), Bytes: p.InFlight.Bytes},
+		Timeouts: kafkatxn.Timeouts{Session: s.SessionTimeout, Shutdown: o.Shutdown},
+		Reset:    reset(s.Start), Local: kafkatxn.Local{Dir: stateDir(t.State, p.Name), Standby: t.Standby}, Observer: o.Observer,
 	})
 }
 
 // transactionalID returns the prefix of the transactional ids of a process. A
 // slash separates its parts. Host and pipeline names contain no slash, so two
 // groups never share a prefix.
-func (s *Source) transactionalID(t *config.Transaction, instance string) string {
-	return cmp.Or(t.ID, s.Group) + "/" + instance
+func (s *Source) transactionalID(instance string) string {
+	return s.Group + "/" + instance
 }
 
 func stateDir(dir, name string) string {
@@ -92,7 +98,7 @@ func stateDir(dir, name string) string {
 
 // lockedTransactor releases its member name after it has run.
 type lockedTransactor struct {
-	*kafkaio.Transactor
+	*kafkatxn.Transactor
 	lock io.Closer
 }
 

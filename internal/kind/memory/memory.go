@@ -15,11 +15,6 @@ type Store struct {
 	config.StoreBase
 	// MaxKeys is the maximum number of keys. 0 means no limit.
 	MaxKeys int64
-	// KeepIDs keeps scope and id readable.
-	KeepIDs bool
-	// MaxResult is the maximum size of a result in bytes. 0 means the store's
-	// default.
-	MaxResult int64
 }
 
 // NewStore returns an empty Store.
@@ -30,17 +25,15 @@ func (*Store) Kind() string { return "memory" }
 
 // Fields implements config.Kind.
 func (s *Store) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "Keys in the memory of the process, which forgets them at its end.", Fields: []schema.Field{
-		schema.CountField("max_keys", &s.MaxKeys, "The most keys it holds; a store that is full refuses, and forgets nothing for it.").Means("no limit"),
-		config.KeepIDsField(&s.KeepIDs),
-		config.MaxResultField(&s.MaxResult).Means("16MiB"),
+	return schema.Mapping{Doc: "Keys in the memory of the process. They are lost when it ends.", Fields: []schema.Field{
+		schema.CountField("max_keys", &s.MaxKeys, "The maximum number of keys. A full store refuses new keys and forgets none.").Means("no limit"),
 	}}
 }
 
 // About implements config.Spec.
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
-		Upper: true, NotLast: "memory forgets everything at its end: put a store that lasts behind it",
+		Upper: true, NotLast: "memory loses all keys when the process ends: put a durable store below it",
 		NoRecords: "lives in the memory of the process that uses it: there is nothing to look into from here", ClaimsEnd: true,
 	}
 }
@@ -50,15 +43,15 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if !l.Decides(of) {
 		return
 	}
-	l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is memory", "the end of the process forgets every key: what comes again has its effect again", "a store that lasts: embedded, redis or postgres")
+	l.Add(semel.Warning, config.Repeat, l.At("store"), of.Name+" is memory", "every key is lost when the process ends, and repeated messages have their effect again", "use a durable store: embedded, redis or postgres")
 	if l.Holds() {
-		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in memory", "a crash forgets the key that is to be held", "a store that lasts: embedded or postgres")
+		l.Add(semel.Broken, config.Repeat, l.At("on_lease_expired"), "hold, in memory", "a crash forgets the held key", "use a durable store: embedded or postgres")
 	}
 }
 
 // Open implements config.Spec.
 func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
-	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys, KeepIDs: s.KeepIDs, MaxResult: s.MaxResult})
+	store, err := memstore.New(&memstore.Options{MaxKeys: s.MaxKeys})
 	if err != nil {
 		return nil, err // not store: a nil *Store becomes a non-nil interface
 	}
@@ -67,5 +60,5 @@ func (s *Store) Open(context.Context, *config.StoreEnv) (semel.Store, error) {
 
 // Examine implements config.Kind.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
-	x.Note(semel.Notice, "memory", "keys live in this process", "its end forgets every key", "name a store that lasts, unless that is what you want")
+	x.Note(semel.Notice, "memory", "the keys live in this process", "every key is lost when it ends", "use a durable store, unless you want that")
 }

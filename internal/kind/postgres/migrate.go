@@ -82,7 +82,7 @@ func (s *Schema) connected(ctx context.Context, use func(pgstore.Beginner) error
 	err = use(impatient{pool, s.Patience})
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == lockNotAvailable {
-		err = fmt.Errorf("waited %v for a lock that another migration, or a transaction that uses these tables, has; the view pg_locks shows which: %w", s.Patience, err)
+		err = fmt.Errorf("waited %v for a lock of another migration, or of a transaction that uses these tables; the view pg_locks shows which: %w", s.Patience, err)
 	}
 	return s.file.RedactError(err)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/semel-dev/semel/store/pgstore"
 )
 
-// Sink writes rows. Exactly one of Statement, Table and Upsert is set.
+// Sink writes rows. Exactly one of Statement and Table is set.
 type Sink struct {
 	config.SinkBase
 	// Store is a postgres store whose database is used. DSN is the address of
@@ -29,10 +29,12 @@ type Sink struct {
 	// Statement is executed with Args for each message.
 	Statement string
 	Args      []string
-	// Table gets a row of Columns for each message.
+	// Table gets a row of Columns for each message. With Key, it keeps one row for
+	// each value of these columns; see postgres.Options.
 	Table   string
 	Columns []postgres.Column
-	Upsert  *postgres.Upsert
+	Key     []string
+	Version string
 }
 
 // NewSink returns an empty Sink.
@@ -45,63 +47,57 @@ func (*Sink) Kind() string { return "postgres" }
 func (s *Sink) Fields() schema.Mapping {
 	args := schema.Form{Scalar: schema.ScalarValue}
 	return schema.Mapping{
-		Doc: "Rows: one of `statement`, `table` and `upsert`. In the database of the pipeline's store, keys and rows are one transaction.",
+		Doc: "Rows of a table, or a statement for each message. In the database of the pipeline's store, keys and rows are one transaction.",
 		Fields: []schema.Field{
-			schema.StoreField("store", &s.Store, "Store of the kind `postgres` in whose database the rows go. If it is the pipeline's, keys and rows are one transaction."),
+			schema.StoreField("store", &s.Store, "Store of the kind `postgres`, whose database gets the rows. If it is the pipeline's store, keys and rows are one transaction."),
 			dsnField(&s.DSN),
-			schema.TextField("statement", &s.Statement, "Statement to execute for each message, where `$1`, `$2`… stand for `args`."),
+			schema.TextField("statement", &s.Statement, "Statement that runs for each message. `$1`, `$2`… are the `args`."),
 			schema.ListField("args", args, func(v schema.Value) {
 				v.List(func(element schema.Value) {
 					var from string
 					columnSource(element, &from)
 					s.Args = append(s.Args, from)
 				})
-			}, "What `$1`, `$2`… stand for."),
-			tableField(&s.Table, "Table that gets a row for each message."),
-			columnsField(&s.Columns, "Its columns, with `table`, and where their values come from."),
-			schema.PartField("upsert", func() schema.Mapping { s.Upsert = &postgres.Upsert{}; return upsertMapping(s.Upsert) }, "Keep one row for each value of some columns."),
-		},
-		OneOf: [][]string{{"store", "dsn"}, {"statement", "table", "upsert"}},
-		Check: func(v schema.Value, there schema.Members) {
-			args, hasArgs := there["args"]
-			columns, hasColumns := there["columns"]
-			_, hasTable := there["table"]
-			switch {
-			case hasArgs && s.Statement == "":
-				args.Wrong("it is for a statement")
-			case hasColumns && !hasTable:
-				columns.Wrong("it is for a table; an upsert has its own")
-			case hasTable && !hasColumns:
-				v.Wrong("columns is missing")
-			}
-		},
-	}
-}
-
-func upsertMapping(u *postgres.Upsert) schema.Mapping {
-	return schema.Mapping{
-		Fields: []schema.Field{
-			tableField(&u.Table, "Table.").Need(),
-			columnsField(&u.Columns, "Columns, and where their values come from.").Need(),
+			}, "The values of `$1`, `$2` and so on."),
+			tableField(&s.Table),
+			columnsField(&s.Columns),
 			schema.ListField("key", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) {
 				v.List(func(element schema.Value) {
 					var name string
 					if element.Identifier(&name, 63); name != "" {
-						u.Key = append(u.Key, name)
+						s.Key = append(s.Key, name)
 					}
 				})
-			}, "Columns that are unique together.").Need(),
-			schema.IdentifierField("version", &u.Version, 63, "Column that must grow for a row to be replaced: what is older changes nothing.").Means("none: the last delivery wins"),
+			}, "Columns that are unique together. The table keeps one row for each of their values: a message replaces the row that is there.").Means("none: each message adds a row"),
+			schema.IdentifierField("version", &s.Version, 63, "Column that must grow for a row to be replaced. An older message changes nothing.").Means("none: the last delivery wins"),
 		},
+		OneOf: [][]string{{"store", "dsn"}, {"statement", "table"}},
 		Check: func(v schema.Value, there schema.Members) {
-			names := columnNames(u.Columns)
-			for _, name := range u.Key {
+			args, hasArgs := there["args"]
+			columns, hasColumns := there["columns"]
+			_, hasTable := there["table"]
+			keys, hasKey := there["key"]
+			version, hasVersion := there["version"]
+			switch {
+			case hasArgs && s.Statement == "":
+				args.Wrong("it is for a statement: leave it out")
+			case hasColumns && !hasTable:
+				columns.Wrong("it is for a table: leave it out")
+			case hasKey && !hasTable:
+				keys.Wrong("it is for a table: leave it out")
+			case hasTable && !hasColumns:
+				v.Wrong("columns is missing")
+			case hasVersion && !hasKey:
+				version.Wrong("it needs a key: write the columns that are unique together, as in key: [id]")
+			}
+			names := columnNames(s.Columns)
+			for _, name := range s.Key {
 				if !slices.Contains(names, name) && names != nil {
-					there["key"].Wrong("%s is not among the columns: %s", name, schema.OneOf(name, names))
+					keys.Wrong("%s is not among the columns: %s", name, schema.OneOf(name, names))
 				}
 			}
-			if u.Version != "" && !slices.Contains(names, u.Version) && names != nil {
-				there["version"].Wrong("%s is not among the columns: %s", u.Version, schema.OneOf(u.Version, names))
+			if s.Version != "" && !slices.Contains(names, s.Version) && names != nil {
+				version.Wrong("%s is not among the columns: %s", s.Version, schema.OneOf(s.Version, names))
 			}
 		},
 	}
@@ -116,8 +112,8 @@ func columnNames(columns []postgres.Column) []string {
 }
 
 // tableField is a table name, with or without a schema.
-func tableField(target *string, doc string) schema.Field {
-	return schema.Field{Name: "table", Doc: doc, Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
+func tableField(target *string) schema.Field {
+	return schema.Field{Name: "table", Doc: "Table that gets a row for each message, `payments` or `app.payments`.", Form: schema.Form{Scalar: schema.ScalarText}, Read: func(v schema.Value) {
 		var whole string
 		if v.Text(&whole); whole == "" {
 			return
@@ -127,7 +123,7 @@ func tableField(target *string, doc string) schema.Field {
 			table = namespace
 		}
 		if !schema.IsIdentifier(namespace, 63) || !schema.IsIdentifier(table, 63) {
-			v.Wrong("it is no name of a table: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
+			v.Wrong("not a table name: write lower-case letters, digits and _, a letter first, as in payments or app.payments")
 			return
 		}
 		*target = whole
@@ -135,15 +131,15 @@ func tableField(target *string, doc string) schema.Field {
 }
 
 // columnsField says where the column values come from.
-func columnsField(target *[]postgres.Column, doc string) schema.Field {
-	return schema.Field{Name: "columns", Doc: doc, Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
+func columnsField(target *[]postgres.Column) schema.Field {
+	return schema.Field{Name: "columns", Doc: "Columns of the table, and where their values come from.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarValue}}, Read: func(v schema.Value) {
 		entries, ok := v.Entries()
 		if ok && len(entries) == 0 {
-			v.Wrong("it names no column: write { column: .member }")
+			v.Wrong("it has no column: write { column: .member }")
 		}
 		for _, e := range entries {
 			if !schema.IsIdentifier(e.Name, 63) {
-				v.WrongAt(e.At, "%s: this is no name of a column: write lower-case letters, digits and _, a letter first", v.Path)
+				v.WrongAt(e.At, "%s: this is not a column name: write lower-case letters, digits and _, a letter first", v.Path)
 				continue
 			}
 			c := postgres.Column{Name: e.Name}
@@ -174,8 +170,8 @@ func columnSource(v schema.Value, target *string) {
 func (s *Sink) About() config.SinkAbout {
 	name := "postgres statement"
 	switch {
-	case s.Upsert != nil:
-		name = "postgres upsert into " + s.Upsert.Table
+	case s.Key != nil:
+		name = "postgres upsert into " + s.Table
 	case s.Table != "":
 		name = "postgres table " + s.Table
 	}
@@ -193,12 +189,12 @@ func (s *Sink) Lint(l *config.Linter) {
 	if !ok {
 		return
 	}
-	const cost = "keys and rows are two transactions: a crash between them repeats the row"
+	const cost = "keys and rows are two transactions, and a crash between them repeats the row"
 	switch {
 	case s.Store.Name == decider.Name:
-		l.Add(semel.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "store: "+decider.Name+", so that keys and rows are one transaction")
+		l.Add(semel.Warning, config.Repeat, l.At("store"), p.Store.Name+", a stack above "+decider.Name, cost, "write store: "+decider.Name+", so that keys and rows are one transaction")
 	case s.DSN.Reveal() != "" && s.DSN.Reveal() == spec.DSN.Reveal():
-		l.Add(semel.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "store: "+decider.Name+" in place of dsn, so that keys and rows are one transaction")
+		l.Add(semel.Warning, config.Repeat, l.At("sink.postgres.dsn"), "the database of store "+decider.Name, cost, "write store: "+decider.Name+" instead of dsn, so that keys and rows are one transaction")
 	}
 }
 
@@ -259,7 +255,7 @@ func (s *Sink) OpenSession(_ context.Context, env *config.Env) (pipeline.Session
 }
 
 func (s *Sink) options() *postgres.Options {
-	return &postgres.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Upsert: s.Upsert}
+	return &postgres.Options{Statement: s.Statement, Args: s.Args, Table: s.Table, Columns: s.Columns, Key: s.Key, Version: s.Version}
 }
 
 // Examine implements config.Kind.
@@ -285,20 +281,17 @@ func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 	case s.Statement != "":
 		subject = "sink.postgres.statement"
 		_, err = conn.Prepare(ctx, "", s.Statement)
-	case s.Upsert != nil:
-		subject = "sink.postgres.upsert"
-		_, err = conn.Exec(ctx, planOf(s.Upsert.Table, s.Upsert.Columns, s.Upsert.Key), pgx.QueryExecModeExec)
 	default:
-		_, err = conn.Exec(ctx, planOf(s.Table, s.Columns, nil), pgx.QueryExecModeExec)
+		_, err = conn.Exec(ctx, planOf(s.Table, s.Columns, s.Key), pgx.QueryExecModeExec)
 	}
 	if err != nil && conn.IsClosed() {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}
 	if err != nil {
-		x.Note(semel.Broken, subject, x.File.Redact(err.Error()), "no row is written", "what it says")
+		x.Note(semel.Broken, subject, x.File.Redact(err.Error()), "no row is written", "fix what the error says")
 		return nil
 	}
-	x.Note(semel.Fine, subject, "the server plans what is written", "", "")
+	x.Note(semel.Fine, subject, "the server can plan the statement", "", "")
 	return nil
 }
 

@@ -27,17 +27,13 @@ type Store struct {
 	// CleanupRate is the maximum number of rows a clean-up deletes per second. 0
 	// means the store's default.
 	CleanupRate int
-	// CleanupHours are the hours in which keys are cleaned up. The zero value means
-	// all day.
-	CleanupHours schema.Hours
 	// MessageAge is the maximum age of a message by the time inside its id. 0 means
 	// the store's default.
 	MessageAge time.Duration
 	Partitions int // 0 is the store's default
 	// Prepare uses named prepared statements.
-	Prepare   bool
-	KeepIDs   bool
-	MaxResult int64 // 0 is the store's default
+	Prepare bool
+	KeepIDs bool
 }
 
 // NewStore returns an empty Store.
@@ -49,24 +45,22 @@ func (*Store) Kind() string { return "postgres" }
 // Fields implements config.Kind.
 func (s *Store) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc: "Keys in PostgreSQL, shared by processes, and in one transaction with the effects of a `postgres` sink where that is wanted.",
+		Doc: "Keys in PostgreSQL, shared by processes. A `postgres` sink in the same database writes rows and keys in one transaction.",
 		Fields: []schema.Field{
 			dsnField(&s.DSN).Need(),
 			schema.IdentifierField("schema", &s.Schema, 63, "Schema of its tables.").Means("public"),
-			schema.IdentifierField("prefix", &s.Prefix, 40, "What the names of its tables begin with.").Means("semel_"),
-			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys go. It counts when the tables are made, and cannot be changed later.",
-				"delete", "message-time").Means("what the tables were made for; `delete` when they are made"),
-			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The most rows a second that a clean-up deletes.").Means("no limit but that it works a fifth of the time"),
-			schema.HoursField("cleanup_hours", &s.CleanupHours, "Hours of the day, by UTC, in which keys are cleaned up, such as those of little load.").Means("all day"),
-			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It counts when the tables are made.").Means("7d"),
-			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Into how many parts the table is divided. It counts when the tables are made.").Means("none with `delete`, 32 with `message-time`"),
-			schema.TruthField("prepare", &s.Prepare, "Have statements prepared by name, which not every pooler bears.").Means("false"),
+			schema.IdentifierField("prefix", &s.Prefix, 40, "Prefix of its table names.").Means("semel_"),
+			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys are deleted. It applies when the tables are created and cannot be changed later.",
+				"delete", "message-time").Means("the form of the existing tables, `delete` for new ones"),
+			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The maximum number of rows that a clean-up deletes per second.").Means("no limit; a clean-up works at most a fifth of the time"),
+			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It applies when the tables are created.").Means("7d"),
+			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. It applies when the tables are created.").Means("none with `delete`, 32 with `message-time`"),
+			schema.TruthField("prepare", &s.Prepare, "Prepare statements by name. Not every connection pooler supports this.").Means("false"),
 			config.KeepIDsField(&s.KeepIDs),
-			config.MaxResultField(&s.MaxResult).Means("1MiB"),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if age, ok := there["message_age"]; ok && s.Cleanup != "message-time" {
-				age.Wrong("it is for cleanup: message-time: write that too, or leave it out")
+				age.Wrong("it needs cleanup: message-time: write that too, or leave it out")
 			}
 		},
 	}
@@ -75,7 +69,7 @@ func (s *Store) Fields() schema.Mapping {
 // dsnField is the address of a PostgreSQL database.
 func dsnField(target *schema.Secret) schema.Field {
 	return schema.Field{
-		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. In it `pool_max_conns` is the most connections.",
+		Name: "dsn", Doc: "Address of the database, as a URL or as `host=… dbname=…`. Its `pool_max_conns` limits the connections.",
 		Form: schema.Form{Scalar: schema.ScalarAddress}, Read: func(v schema.Value) { postgresDSN(v, target) },
 	}
 }
@@ -86,9 +80,9 @@ func postgresDSN(v schema.Value, target *schema.Secret) {
 	switch {
 	case text == "":
 	case strings.HasPrefix(target.String(), schema.HiddenText), twoAts(text):
-		v.Wrong("it cannot be understood: in the password of a URL write %%2F for /, %%3F for ?, %%23 for # and %%40 for @; elsewhere put a value with blanks in single quotes")
+		v.Wrong("the address cannot be parsed: in the password of a URL write %%2F for /, %%3F for ?, %%23 for # and %%40 for @; elsewhere put a value with blanks in single quotes")
 	case strings.Contains(text, "://") && !schema.HasScheme(text, "postgres", "postgresql"):
-		v.Wrong("it is no address of a PostgreSQL server: write postgres://user:password@host:5432/database")
+		v.Wrong("not an address of a PostgreSQL server: write postgres://user:password@host:5432/database")
 	}
 }
 
@@ -121,8 +115,7 @@ func (s *Store) CheckAddress(bool) (field string, err error) {
 // Open implements config.Spec.
 func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, error) {
 	store, err := pgstore.Connect(ctx, s.DSN.Reveal(), &pgstore.Options{
-		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup),
-		KeepIDs: s.KeepIDs, MaxResult: s.MaxResult, Prepare: s.Prepare,
+		Names: s.names(), Cleanup: pgstore.Cleanup(s.Cleanup), KeepIDs: s.KeepIDs, Prepare: s.Prepare,
 	})
 	if err != nil {
 		return nil, err
@@ -142,19 +135,16 @@ func (s *Store) OpenDeadLetters(ctx context.Context) (pipeline.DeadLetterStore, 
 	return letters, nil
 }
 
-// maintainer is a store that deletes expired keys only if a process cleans up.
-type maintainer interface {
-	Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
-}
-
 // Clean implements config.Cleaner.
 func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gone int64, err error)) error {
-	of, ok := semel.Ability[maintainer](store)
+	of, ok := semel.As[interface {
+		Maintain(ctx context.Context, opts *pgstore.MaintainOptions) error
+	}](store)
 	if !ok {
 		return nil
 	}
 	return func(ctx context.Context, pass func(gone int64, err error)) error {
-		return of.Maintain(ctx, &pgstore.MaintainOptions{Rate: s.CleanupRate, Hours: pgstore.Hours(s.CleanupHours), OnPass: pass})
+		return of.Maintain(ctx, &pgstore.MaintainOptions{Rate: s.CleanupRate, OnPass: pass})
 	}
 }
 

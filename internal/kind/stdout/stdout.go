@@ -31,7 +31,7 @@ func (*Sink) About() config.SinkAbout {
 
 // Lint implements config.Sink.
 func (*Sink) Lint(l *config.Linter) {
-	l.Notice(l.At("sink.stdout"), "standard output", "a line counts as delivered when it is written to the pipe, whatever its reader does with it", "none for trying out; else a sink that keeps it")
+	l.Notice(l.At("sink.stdout"), "standard output", "a line counts as delivered when it is written to the pipe, even if its reader loses it", "nothing for a trial; otherwise use a durable sink")
 }
 
 // Open implements config.Sink.

@@ -41,13 +41,13 @@ func (*Store) Kind() string { return "tiered" }
 // Fields implements config.Kind.
 func (s *Store) Fields() schema.Mapping {
 	m := schema.Mapping{Fields: []schema.Field{
-		schema.ListField("layers", schema.Form{Scalar: schema.ScalarStoreName}, func(v schema.Value) { v.References(&s.Layers) }, "The names, from the top; the last one decides.").Need(),
-		schema.ChoiceField("on_store_error", &s.OnStoreError, "While the last layer does not answer: refuse, ask again, or let every message through unremembered.", "stop", "wait", "pass").Or("stop"),
-		schema.WindowField("max_age", &s.MaxAge, "How long a copy in a layer answers without the store below.").Means("10m"),
-		schema.DurationField("layer_timeout", &s.LayerTimeout, "How long one call of an upper layer may take.").Means("250ms"),
-		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "No other process writes to the last layer, or all who do share the filter. A `filter` layer needs it.").Means("false"),
+		schema.ListField("layers", schema.Form{Scalar: schema.ScalarStoreName}, func(v schema.Value) { v.References(&s.Layers) }, "The names of the stores, from the top. The last one decides.").Need(),
+		schema.ChoiceField("on_store_error", &s.OnStoreError, "While the last layer does not answer: `stop` refuses, `wait` asks again, `pass` lets every message through and remembers none.", "stop", "wait", "pass").Or("stop"),
+		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer without the store below.").Means("10m"),
+		schema.DurationField("layer_timeout", &s.LayerTimeout, "The timeout of one call of an upper layer.").Means("250ms"),
+		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter. A `filter` layer needs it.").Means("false"),
 	}}
-	m.Doc = "Layers above one durable store: a list of names from the top, the one that decides last, or fields. Above the last layer stand `memory`, `redis` and `filter`."
+	m.Doc = "Layers above one durable store: a list of store names from the top, or fields. The last store decides. `memory`, `redis` and `filter` can be upper layers."
 	m.Short = &schema.Shorthand{
 		Form: schema.Form{Element: &schema.Form{Scalar: schema.ScalarStoreName}},
 		Read: func(v schema.Value) {
@@ -75,7 +75,7 @@ func (s *Store) Check(c *config.Checker, of *config.Store) {
 		}
 	}
 	if last := names[len(names)-1]; filters > 0 {
-		c.Report(s.Layers[0].At, "stores."+of.Name+".tiered", "a filter saves nothing where others write to %s past it: write { layers: [%s], sees_every_writer: true } if nobody does, or leave the filter out", last, strings.Join(names, ", "))
+		c.Report(s.Layers[0].At, "stores."+of.Name+".tiered", "a filter saves no work if other processes write to %s without it: write { layers: [%s], sees_every_writer: true } if none does, or leave the filter out", last, strings.Join(names, ", "))
 	}
 }
 
@@ -87,14 +87,14 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	path := l.At("store")
 	if above, ok := l.File.Above(l.Pipeline.Store.Name); ok && above == of { // the pipeline bypasses the stack
 		if s.SeesEveryWriter {
-			l.Add(semel.Broken, config.Repeat, path, fmt.Sprintf("%s, on which %s stands with sees_every_writer", l.Pipeline.Store.Name, of.Name),
-				"its filter does not hear of keys that this pipeline writes", "store: "+of.Name+", or no sees_every_writer there")
+			l.Add(semel.Broken, config.Repeat, path, fmt.Sprintf("%s, which is below %s with sees_every_writer", l.Pipeline.Store.Name, of.Name),
+				"its filter does not see the keys that this pipeline writes", "write store: "+of.Name+", or remove sees_every_writer there")
 		}
 		return
 	}
 	if s.OnStoreError == "pass" {
 		decider := l.File.Decider(l.Pipeline.Store.Name)
-		l.Add(semel.Warning, config.Repeat, path, of.Name+" has on_store_error: pass", "while "+decider.Name+" does not answer, effects happen and are not remembered", "on_store_error: stop, or wait")
+		l.Add(semel.Warning, config.Repeat, path, of.Name+" has on_store_error: pass", "while "+decider.Name+" does not answer, effects happen but are not remembered", "write on_store_error: stop, or wait")
 	}
 }
 
@@ -112,9 +112,12 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 	if err != nil {
 		return nil, layerError(s.Layers[last].Name, err)
 	}
-	opts := &tiered.Options{SoleWriter: s.SeesEveryWriter, MaxAge: s.MaxAge, Timeout: s.LayerTimeout}
-	if opts.OnOutage, err = outagePolicy(s.OnStoreError); err != nil {
-		return nil, err
+	opts := &tiered.Options{MaxAge: s.MaxAge, Timeout: s.LayerTimeout}
+	switch s.OnStoreError {
+	case "wait":
+		opts.OnOutage = tiered.Wait
+	case "pass":
+		opts.OnOutage = tiered.Pass
 	}
 	if env.OnLayer != nil {
 		opts.Observe = func(e tiered.Event) {
@@ -154,24 +157,12 @@ func openLayer(ctx context.Context, env *config.StoreEnv, name string) (layer ti
 
 func layerError(name string, err error) error { return fmt.Errorf("its layer %s: %w", name, err) }
 
-func outagePolicy(name string) (tiered.OutagePolicy, error) {
-	switch name {
-	case "stop":
-		return tiered.Stop, nil
-	case "wait":
-		return tiered.Wait, nil
-	case "pass":
-		return tiered.Pass, nil
-	}
-	return 0, fmt.Errorf("on_store_error %q is not stop, wait or pass: %w", name, semel.ErrInvalidRequest)
-}
-
 // Examine implements config.Kind.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
 	decides := s.Layers[len(s.Layers)-1].Name
 	if s.OnStoreError == "pass" {
-		x.Note(semel.Warning, "on_store_error", s.OnStoreError, "while "+decides+" does not answer, effects happen and are not remembered: every repeat has its effect again",
-			"on_store_error: stop, or wait")
+		x.Note(semel.Warning, "on_store_error", s.OnStoreError, "while "+decides+" does not answer, effects happen but are not remembered: every repeat has its effect again",
+			"write on_store_error: stop, or wait")
 		return
 	}
 	x.Note(semel.Fine, "on_store_error", s.OnStoreError, "", "")

@@ -23,15 +23,15 @@ func (s *Sink) Lint(l *config.Linter) {
 	p, timeout := l.Pipeline, l.At("sink.webhook.timeout")
 	if p.Lease < s.Timeout {
 		l.Add(semel.Warning, config.Repeat, l.At("lease"),
-			fmt.Sprintf("%s, and one request may take %s", schema.Duration(p.Lease), schema.Duration(s.Timeout)),
-			"a process that stalls, or does not reach the store, loses the key while its request is under way, and another sends it again",
-			fmt.Sprintf("lease: %s or more, or a shorter timeout", schema.Duration(2*s.Timeout)))
+			fmt.Sprintf("%s, but one request may take %s", schema.Duration(p.Lease), schema.Duration(s.Timeout)),
+			"a process that hangs, or cannot reach the store, loses the key during its request, and another process sends it again",
+			fmt.Sprintf("write lease: %s or more, or a shorter timeout", schema.Duration(2*s.Timeout)))
 	}
 	if l.File.Shutdown < s.Timeout {
 		l.Add(semel.Warning, config.Repeat, timeout,
-			fmt.Sprintf("%s, and shutdown is %s", schema.Duration(s.Timeout), schema.Duration(l.File.Shutdown)),
-			"a request that is under way at the end of a drain is cut off: its outcome is unknown",
-			fmt.Sprintf("shutdown: %s or more, or a shorter timeout", schema.Duration(s.Timeout+5*time.Second)))
+			fmt.Sprintf("%s, but shutdown is %s", schema.Duration(s.Timeout), schema.Duration(l.File.Shutdown)),
+			"a request that still runs at the end of a drain is cut off, and its outcome is unknown",
+			fmt.Sprintf("write shutdown: %s or more, or a shorter timeout", schema.Duration(s.Timeout+5*time.Second)))
 	}
 }
 
@@ -44,7 +44,7 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	path := l.At("sink.webhook.url")
 	host := u.Hostname()
 	if u.Scheme == "http" && !config.IsLoopback(host) {
-		l.Add(semel.Warning, config.NoRisk, path, "http://", "whoever stands between can read and change messages, and answer for the target", "https://")
+		l.Add(semel.Warning, config.NoRisk, path, "http://", "an attacker on the way can read and change messages, and answer for the target", "use https://")
 	}
 	if s.TLS != nil && s.TLS.InsecureSkipVerify {
 		l.Unverified(l.At("sink.webhook.tls.insecure_skip_verify"))
@@ -56,9 +56,9 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	address = address.Unmap().WithZone("") // in the form that the sink compares
 	switch {
 	case err == nil && !isPublic(address) && !slices.ContainsFunc(s.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(address) }):
-		l.Add(semel.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, so that no message can reach inner services", "allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
+		l.Add(semel.Broken, config.NoRisk, path, host+" is a private address", "the sink refuses to connect there, because messages must not reach internal services", "write allow_private: ["+netip.PrefixFrom(address, address.BitLen()).String()+"]")
 	case err != nil && len(s.AllowPrivate) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc([]string{".internal", ".local", ".lan", ".home.arpa", ".svc"}, func(end string) bool { return strings.HasSuffix(host, end) })):
-		l.Notice(path, host+" is the name of an inner service", "if it has a private address, the sink refuses to connect there", "allow_private: the network, such as [10.0.0.0/8]")
+		l.Notice(path, host+" is the name of an internal service", "if it has a private address, the sink refuses to connect there", "set allow_private to the network, such as [10.0.0.0/8]")
 	}
 }
 
@@ -74,7 +74,7 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	err := s.reach(ctx)
 	x.Fail("sink", err)
 	if err == nil {
-		x.Note(semel.Fine, "sink.webhook.url", "the target takes connections", "", "")
+		x.Note(semel.Fine, "sink.webhook.url", "the target accepts connections", "", "")
 	}
 }
 

@@ -30,8 +30,6 @@ type Sink struct {
 	// AllowPrivate are the networks of private addresses that may be reached.
 	AllowPrivate []netip.Prefix
 	TLS          *config.TLS
-	// MaxResponse is the maximum number of response bytes that are kept.
-	MaxResponse int64
 	// Success and Retry are additional statuses. Success means that the effect
 	// happened; Retry means that another attempt may succeed.
 	Success, Retry []int
@@ -53,18 +51,17 @@ func (*Sink) Kind() string { return "webhook" }
 
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
-	return schema.Mapping{Doc: "A request for each message, with the headers `Idempotency-Key`, `Semel-Attempt`, `Semel-Token`, `Semel-Scope` and `Semel-Redrive`. The response is kept as the key's result.", Check: func(_ schema.Value, there schema.Members) { s.checkStatuses(there) }, Fields: []schema.Field{
+	return schema.Mapping{Doc: "A request for each message, with the headers `Idempotency-Key`, `Semel-Attempt`, `Semel-Token`, `Semel-Scope` and `Semel-Redrive`. A response of at most 64KiB is kept as the key's result.", Check: func(_ schema.Value, there schema.Members) { s.checkStatuses(there) }, Fields: []schema.Field{
 		{Name: "url", Doc: "Address of the target, `https://…`.", Form: schema.Form{Scalar: schema.ScalarAddress}, Required: true, Read: func(v schema.Value) { webhookURL(v, &s.URL) }},
 		schema.ChoiceField("method", &s.Method, "Method of the request.", "POST", "PUT", "PATCH").Or("POST"),
 		{Name: "headers", Doc: "Headers to add. Their values are treated as secrets.", Form: schema.Form{Named: &schema.Form{Scalar: schema.ScalarSecret}}, Read: func(v schema.Value) { readHeaders(v, &s.Headers) }},
-		schema.DurationField("timeout", &s.Timeout, "How long one request may take, with its answer.").Or("10s"),
-		{Name: "allow_private", Doc: "Let it reach addresses that are not public: all with `true`, or those of networks such as `10.0.0.0/8`.", Initial: "false",
+		schema.DurationField("timeout", &s.Timeout, "The timeout of one request, including its answer.").Or("10s"),
+		{Name: "allow_private", Doc: "Allow addresses that are not public: all of them (`true`), or those of networks such as `10.0.0.0/8`.", Initial: "false",
 			Form: schema.Form{Either: []schema.Form{{Scalar: schema.ScalarTruth}, {Element: &schema.Form{Scalar: schema.ScalarText}}}}, Read: func(v schema.Value) { networks(v, &s.AllowPrivate) }},
 		config.TLSField(&s.TLS),
-		schema.SizeField("max_response", &s.MaxResponse, "Longest response that is kept; of a longer one only that the effect is there.").Or("64KiB"),
-		statusesField("success", &s.Success, "Further statuses that mean that the effect is there, beside 2xx."),
-		statusesField("retry", &s.Retry, "Further statuses after which another attempt may succeed, beside 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline waits for the target, and no attempt is spent, unless the target goes on to take others and not this message. All others give the message up."),
-		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Headers of the message that are sent on."),
+		statusesField("success", &s.Success, "Statuses that mean success, in addition to 2xx."),
+		statusesField("retry", &s.Retry, "Statuses that are retried, in addition to 403, 408, 409, 425, 429 and 5xx. After 401, 407, 503, and 429 with `Retry-After`, the pipeline pauses and the attempt does not count, unless the target still accepts other messages. After any other status, Semel gives up."),
+		schema.ListField("forward", schema.Form{Scalar: schema.ScalarText}, func(v schema.Value) { v.List(func(element schema.Value) { forwarded(element, &s.Forward) }) }, "Names of message headers to forward."),
 	}}
 }
 
@@ -73,7 +70,7 @@ func (s *Sink) About() config.SinkAbout {
 	return config.SinkAbout{
 		Name: "webhook " + s.Method + " " + s.URL.String(), Answer: s.Timeout,
 		Handed:     ", which the target gets as Idempotency-Key, Semel-Attempt and Semel-Token and can refuse by",
-		Exceptions: []string{"a target that has the effect and answers 5xx or another status of those that are tried again gets the request again, with the same key"},
+		Exceptions: []string{"a target that has the effect but answers with a retried status, such as 5xx, gets the request again, with the same key"},
 	}
 }
 
@@ -81,7 +78,7 @@ func (s *Sink) About() config.SinkAbout {
 func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	opts := &webhook.Options{
 		URL: s.URL.Reveal(), Method: s.Method, Headers: http.Header{}, Timeout: s.Timeout,
-		Allowed: s.AllowPrivate, MaxResponse: s.MaxResponse, Parallel: env.Pipeline.Parallel, Pipeline: env.Pipeline.Name,
+		Allowed: s.AllowPrivate, Parallel: env.Pipeline.Parallel, Pipeline: env.Pipeline.Name,
 		Success: s.Success, Retry: s.Retry, Forward: s.Forward,
 	}
 	for _, h := range s.Headers {
@@ -106,7 +103,7 @@ func webhookURL(v schema.Value, target *schema.Secret) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || strings.HasPrefix(target.String(), schema.HiddenText) {
-		v.Wrong("it is no address of a target: write https://host/path")
+		v.Wrong("not an address of a target: write https://host/path")
 		*target = schema.Secret{}
 	}
 }
@@ -122,7 +119,7 @@ func readHeaders(v schema.Value, target *[]Header) {
 		h := Header{Name: e.Name}
 		v.Value(e.Value, schema.Within(v.Path, e.Name)).Secret(&h.Value)
 		if strings.ContainsAny(h.Value.Reveal(), "\r\n\x00") {
-			v.WrongAt(e.At, "%s: a value of a header is one line", schema.Within(v.Path, e.Name))
+			v.WrongAt(e.At, "%s: a header value must be one line", schema.Within(v.Path, e.Name))
 		}
 		*target = append(*target, h)
 	}
@@ -151,7 +148,7 @@ func ofHeaderName(name string) string {
 		return name + " is written by the sink itself: leave it out"
 	}
 	if !isHeaderName(name) {
-		return "this is no name of a header"
+		return "this is not a header name"
 	}
 	return ""
 }
@@ -160,7 +157,7 @@ func ofHeaderName(name string) string {
 func (s *Sink) checkStatuses(there schema.Members) {
 	for _, status := range s.Retry {
 		if status < 300 || slices.Contains(s.Success, status) {
-			there["retry"].Wrong("%d means that the effect is there: leave it out", status)
+			there["retry"].Wrong("%d means success: leave it out", status)
 			return
 		}
 	}

@@ -1,0 +1,94 @@
+package brokertest
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// env is what the cases for sources and the cases for sinks have in common.
+type env struct {
+	testing.TB
+	patience time.Duration
+	messages int
+	random   *rand.Rand
+	ledger   *ledger
+	script   *script
+	store    semel.Store
+	next     []int // of each partition, the place of the next message
+	idle     int   // goroutines before a source or sink was opened
+}
+
+func newEnv(tb testing.TB, most time.Duration, messages, partitions int) env {
+	tb.Helper()
+	store, err := memstore.New(nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	e := env{TB: tb, patience: cmp.Or(most, patience), messages: cmp.Or(messages, 600), random: newRandom(tb), ledger: newLedger(tb), store: store, next: make([]int, partitions)}
+	e.script = newScript(rand.New(rand.NewPCG(e.random.Uint64(), 1)))
+	e.idle = runtime.NumGoroutine()
+	return e
+}
+
+// context returns a context that ends when the suite loses patience.
+func (e *env) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(e.Context(), e.patience)
+}
+
+// complete sets the options that all pipelines of the suite have.
+func (e *env) complete(opts *pipeline.Options) {
+	e.Helper()
+	rule, err := key.ParseRule(".id")
+	if err != nil {
+		e.Fatal(err)
+	}
+	opts.Key, opts.Failure, opts.DeadLetters = rule, failure(), parker{e.ledger}
+	opts.Scope, opts.Shutdown = "ledger", e.patience
+}
+
+// restarting has a server restarted three times while messages are produced and
+// under way. The function that it returns waits for the end.
+func (e *env) restarting(ctx context.Context, list []Numbered, restart func(context.Context) error, produce func([]Numbered) (wait func())) (wait func()) {
+	const times = 3
+	part := len(list) / (times + 1)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for n := range times {
+			goal := e.ledger.acknowledged() + 1
+			wait := produce(list[n*part : (n+1)*part])
+			e.ledger.reach(ctx, goal)
+			// The other messages are not produced yet, so the pipeline has not ended.
+			if err := restart(ctx); err != nil {
+				e.Errorf("restart %d: %v", n+1, err)
+			}
+			wait()
+		}
+		produce(list[times*part:])()
+	})
+	return running.Wait
+}
+
+// allEnded waits until as many goroutines run as at the beginning.
+func (e *env) allEnded() {
+	e.Helper()
+	// Goroutines of Produce and of parallel tests come and go.
+	const stray = 3
+	for deadline := time.Now().Add(min(e.patience, time.Minute)); runtime.NumGoroutine() > e.idle+stray; {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<16)
+			e.Errorf("%d goroutines run, at the beginning %d:\n%s", runtime.NumGoroutine(), e.idle, stacks[:runtime.Stack(stacks, true)])
+			return
+		}
+		_ = pause(e.Context(), 10*time.Millisecond)
+	}
+}

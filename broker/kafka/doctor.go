@@ -1,0 +1,481 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+)
+
+// ExamineOptions name the topics and groups of a pipeline.
+type ExamineOptions struct {
+	// Group reads Inputs. Without them, the pipeline does not read from Kafka.
+	Group  string
+	Inputs []string
+	// Output and Parked are written; "" means no such topic.
+	Output, Parked string
+	// Changelogs hold the keys, in the order of Inputs. They may not exist yet.
+	Changelogs []string
+	// Repartition is the topic between the stages of a pipeline with two stages, or "".
+	// It may not exist yet.
+	Repartition string
+	// Transactional says that outputs, keys and offsets are one transaction.
+	Transactional bool
+	// Window is how long keys are remembered; 0 is forever.
+	Window time.Duration
+	// Latest says that the group starts at the end of partitions without a committed
+	// offset.
+	Latest bool
+}
+
+// examination is one call of Examine.
+type examination struct {
+	*kadm.Client
+	client   *kgo.Client
+	opts     ExamineOptions
+	findings []semel.Finding
+	meta     kadm.Metadata
+	configs  map[string]map[string]string
+	divides  bool // the brokers assign partitions (KIP-848)
+	shows    bool // the brokers show transactions (KIP-664)
+}
+
+// Examine reports which settings of the brokers and topics support the promise of a
+// pipeline, and which do not. It changes nothing, and blocks until the brokers have
+// answered.
+func Examine(ctx context.Context, client []kgo.Opt, opts *ExamineOptions) ([]semel.Finding, error) {
+	c, err := cluster.Dial(ctx, client...)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	e := &examination{Client: kadm.NewClient(c), client: c, opts: *opts, configs: map[string]map[string]string{}}
+	for _, look := range []func(context.Context) error{e.versions, e.read, e.topics, e.retention, e.sizes, e.partitions, e.groups, e.positions, e.hanging} {
+		if err := look(ctx); err != nil {
+			return e.findings, fmt.Errorf("kafka: %w", err)
+		}
+	}
+	return e.findings, nil
+}
+
+func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// versions checks the brokers' versions and features.
+func (e *examination) versions(ctx context.Context) error {
+	all, err := e.ApiVersions(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	transactions, proven, fences := "not set", false, true
+	for _, v := range all.Sorted() {
+		if v.Err != nil {
+			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "what it leads cannot be read or written", "look at that broker")
+			continue
+		}
+		if _, ok := v.KeyMaxVersion(int16(kmsg.ConsumerGroupDescribe)); ok {
+			e.divides = true
+		}
+		if name := v.VersionGuess(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		if _, ok := v.KeyMaxVersion(int16(kmsg.DescribeProducers)); ok {
+			e.shows = true
+		}
+		commits, _ := v.KeyMaxVersion(int16(kmsg.TxnOffsetCommit))
+		fences = fences && commits >= cluster.FencesFrom
+		transactions, proven = cluster.TransactionVersion(v.Raw().FinalizedFeatures)
+	}
+	e.note(semel.Fine, "brokers", fmt.Sprintf("%d, %s", len(all), strings.Join(names, ", ")), "", "")
+	if !e.opts.Transactional {
+		return nil
+	}
+	if !fences {
+		e.note(semel.Broken, "TxnOffsetCommit", fmt.Sprintf("below version %d", cluster.FencesFrom), "a member that was replaced can still commit", "Kafka 2.5 or later")
+	}
+	if proven {
+		e.note(semel.Fine, "transaction.version", transactions, "", "")
+	} else {
+		e.note(semel.Warning, "transaction.version", transactions, cluster.LateWrites, "brokers of version 4.0 or later, and kafka-features.sh upgrade --feature transaction.version=2")
+	}
+	return nil
+}
+
+// written returns the topics that must not lose records.
+func (e *examination) written() []string {
+	list := slices.Clone(e.opts.Inputs)
+	for _, topic := range append([]string{e.opts.Output, e.opts.Parked, e.opts.Repartition}, e.opts.Changelogs...) {
+		if topic != "" && !slices.Contains(list, topic) {
+			list = append(list, topic)
+		}
+	}
+	if len(e.opts.Inputs) > 0 {
+		list = append(list, "__consumer_offsets")
+	}
+	if e.opts.Transactional {
+		list = append(list, "__transaction_state")
+	}
+	return list
+}
+
+// read reads the topics' metadata and settings.
+func (e *examination) read(ctx context.Context) error {
+	var err error
+	if e.meta, err = e.Metadata(ctx, e.written()...); err != nil {
+		return err
+	}
+	var there []string
+	for _, topic := range e.written() {
+		if t, ok := e.meta.Topics[topic]; ok && t.Err == nil {
+			there = append(there, topic)
+		}
+	}
+	list, err := e.DescribeTopicConfigs(ctx, there...)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		e.configs[r.Name] = map[string]string{}
+		for _, c := range r.Configs {
+			e.configs[r.Name][c.Key] = c.MaybeValue()
+		}
+	}
+	return nil
+}
+
+// isMade reports whether a missing topic is created when it is needed.
+func (e *examination) isMade(topic string) bool {
+	return strings.HasPrefix(topic, "__") || slices.Contains(e.opts.Changelogs, topic) || topic == e.opts.Repartition || e.opts.Transactional && topic == e.opts.Parked
+}
+
+// topics checks how safe the topics are.
+func (e *examination) topics(context.Context) error {
+	for _, topic := range e.written() {
+		t := e.meta.Topics[topic]
+		switch {
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && e.isMade(topic):
+			e.note(semel.Notice, topic, "is not there yet", "", "none: it is made when it is needed")
+		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+			e.note(semel.Broken, topic, "is not there", "nothing is read from it or written to it", "kafka-topics.sh --create --topic "+topic)
+		case t.Err != nil:
+			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "what it says")
+		default:
+			e.topic(topic, &t)
+		}
+	}
+	return nil
+}
+
+func (e *examination) topic(topic string, t *kadm.TopicDetail) {
+	replicas, leaderless, behind := 1<<30, 0, 0
+	for _, p := range t.Partitions {
+		replicas = min(replicas, len(p.Replicas))
+		if p.Leader < 0 {
+			leaderless++
+		}
+		if len(p.ISR) < len(p.Replicas) {
+			behind++
+		}
+	}
+	least, _ := strconv.Atoi(e.configs[topic]["min.insync.replicas"])
+	found := fmt.Sprintf("%d partitions, %d replicas, min.insync.replicas %d", len(t.Partitions), replicas, least)
+	switch {
+	case leaderless > 0:
+		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "bring their brokers back")
+	case least > replicas:
+		e.note(semel.Broken, topic, found, "every write is refused", "min.insync.replicas below the number of replicas")
+	case replicas == 1:
+		e.note(semel.Warning, topic, found, "what was acknowledged is lost with one disk", "three replicas with min.insync.replicas 2")
+	case least < 2:
+		e.note(semel.Warning, topic, found, "acks=all is content with one replica, whose loss loses what was acknowledged", "min.insync.replicas 2")
+	case least == replicas:
+		e.note(semel.Warning, topic, found, "one broker that is away stops all writes", "one replica more than min.insync.replicas")
+	default:
+		e.note(semel.Fine, topic, found, "", "")
+	}
+	if behind > 0 {
+		e.note(semel.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "less may fail than it seems", "wait, or look at the brokers that are away")
+	}
+	if e.configs[topic]["unclean.leader.election.enable"] == "true" {
+		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may lead: what was acknowledged is lost", "unclean.leader.election.enable=false")
+	}
+}
+
+// kept returns how long a topic keeps a record; 0 is forever.
+func (e *examination) kept(topic string) (time.Duration, bool) {
+	c := e.configs[topic]
+	if c == nil {
+		return 0, false
+	}
+	ms, err := strconv.ParseInt(c["retention.ms"], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	if ms < 0 || !strings.Contains(c["cleanup.policy"], "delete") {
+		return 0, true
+	}
+	return time.Duration(min(ms, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond, true
+}
+
+// retention compares the retention of records with the window of keys.
+func (e *examination) retention(context.Context) error {
+	for _, topic := range e.opts.Inputs {
+		kept, ok := e.kept(topic)
+		switch {
+		case !ok:
+		case e.opts.Window == 0 || kept > 0 && kept <= e.opts.Window:
+			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+		default:
+			e.note(semel.Warning, topic+" retention.ms", forever(kept), "records outlive their keys, which are remembered for "+forever(e.opts.Window)+": read again, they take effect again",
+				"a window of "+forever(kept)+", or a shorter retention")
+		}
+	}
+	for _, topic := range e.opts.Changelogs {
+		if kept, ok := e.kept(topic); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
+			e.note(semel.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "retention.ms above the window")
+		}
+	}
+	return nil
+}
+
+func forever(d time.Duration) string {
+	if d == 0 {
+		return "for ever"
+	}
+	return d.String()
+}
+
+// headroom is how much longer the headers make a parked record.
+const headroom = 4 << 10
+
+// sizes checks whether records that can be read can be written and parked.
+func (e *examination) sizes(context.Context) error {
+	limit := func(topic string) int {
+		n, _ := strconv.Atoi(e.configs[topic]["max.message.bytes"])
+		return n
+	}
+	most, out := limit(e.opts.Parked), limit(e.opts.Output)
+	for _, topic := range e.opts.Inputs {
+		if n := limit(topic); out > 0 && n > 0 && out < n {
+			e.note(semel.Notice, e.opts.Output+" max.message.bytes", strconv.Itoa(out),
+				fmt.Sprintf("a message of %s, which takes %d bytes, may be too large for it: it fails permanently, and on_failure is its policy", topic, n), fmt.Sprintf("max.message.bytes=%d", n))
+		}
+		if n := limit(topic); most > 0 && n > 0 && most < n+headroom {
+			e.note(semel.Warning, e.opts.Parked+" max.message.bytes", strconv.Itoa(most),
+				fmt.Sprintf("a message of %s that has nearly its %d bytes cannot be parked, and stops its pipeline", topic, n), fmt.Sprintf("max.message.bytes=%d", n+headroom))
+		}
+	}
+	return nil
+}
+
+// partitions compares the partitions of each topic with those of its changelog, and
+// checks the topic between two stages.
+func (e *examination) partitions(context.Context) error {
+	decided, remedy := e.opts.Inputs, "use a new changelog, or a new input with the old number of partitions"
+	if e.opts.Repartition != "" {
+		decided, remedy = []string{e.opts.Repartition}, "use a new group, repartition topic and changelog"
+	}
+	for i, changelog := range e.opts.Changelogs {
+		if i >= len(decided) || !e.there(decided[i]) {
+			continue
+		}
+		topic := decided[i]
+		subject, n := "partitions of "+topic, len(e.meta.Topics[topic].Partitions)
+		keys := len(e.meta.Topics[changelog].Partitions)
+		found := fmt.Sprintf("%d, and %d of %s", n, keys, changelog)
+		switch {
+		case keys == 0:
+			e.note(semel.Fine, subject, fmt.Sprintf("%d; %s will be made", n, changelog), "", "")
+		case keys != n:
+			e.note(semel.Broken, subject, found, "keys would not be found, and duplicates would pass", remedy)
+		default:
+			e.note(semel.Fine, subject, found, "", "")
+		}
+	}
+	if topic := e.opts.Repartition; e.there(topic) {
+		if policy := e.configs[topic]["cleanup.policy"]; strings.Contains(policy, "compact") {
+			e.note(semel.Broken, topic+" cleanup.policy", policy, "of the records of one id all but the last would be lost", "cleanup.policy=delete")
+		}
+		switch kept, ok := e.kept(topic); {
+		case !ok: // the user may not see it
+		case kept > 0:
+			e.note(semel.Warning, topic+" retention.ms", forever(kept), "what is copied and not decided within that time is lost", "retention.ms=-1: what was decided is deleted without it")
+		default:
+			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
+		}
+	}
+	return nil
+}
+
+// there reports whether a topic exists.
+func (e *examination) there(topic string) bool {
+	t, ok := e.meta.Topics[topic]
+	return ok && t.Err == nil
+}
+
+// readers returns the topics of each group.
+func (e *examination) readers() map[string][]string {
+	switch {
+	case e.opts.Group == "":
+		return nil
+	case e.opts.Repartition != "":
+		return map[string][]string{e.opts.Group + cluster.RepartitionSuffix: e.opts.Inputs, e.opts.Group: {e.opts.Repartition}}
+	}
+	return map[string][]string{e.opts.Group: e.opts.Inputs}
+}
+
+// groups checks the groups' members.
+func (e *examination) groups(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(e.readers())) {
+		if err := e.group(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *examination) group(ctx context.Context, name string) error {
+	state, instances, err := e.members(ctx, name)
+	if err != nil {
+		return err
+	}
+	anonymous := 0
+	for _, instance := range instances {
+		if instance == nil {
+			anonymous++
+		}
+	}
+	subject := "group " + name
+	switch {
+	case len(instances) == 0:
+		e.note(semel.Notice, subject, "nobody reads", "", "none, unless the pipeline is to run")
+	case state != "Stable":
+		e.note(semel.Notice, subject, state, "members come or go: for as long little is read", "wait; if it stays so, look for members that restart")
+	case anonymous > 0:
+		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart takes their partitions from them and gives them back", "an instance for each process")
+	default:
+		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", state, len(instances)), "", "")
+	}
+	return nil
+}
+
+// members returns the state of a group and the instance name of each member. Groups of
+// the two protocols (KIP-848) are only visible to their own kind of request.
+func (e *examination) members(ctx context.Context, name string) (state string, instances []*string, err error) {
+	groups, err := e.DescribeGroups(ctx, name)
+	g := groups[name]
+	if err = errors.Join(err, g.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !e.untouched(err) {
+		return "", nil, err
+	}
+	for _, m := range g.Members {
+		instances = append(instances, m.InstanceID)
+	}
+	if len(instances) > 0 || !e.divides || e.untouched(err) {
+		return g.State, instances, nil
+	}
+	divided, err := e.DescribeConsumerGroups(ctx, name)
+	c := divided[name]
+	if err = errors.Join(err, c.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !errors.Is(err, kerr.UnsupportedVersion) {
+		return "", nil, err
+	}
+	for _, m := range c.Members {
+		instances = append(instances, m.InstanceID)
+	}
+	return c.State, instances, nil
+}
+
+// untouched reports whether an error means that the brokers never had a group.
+func (e *examination) untouched(err error) bool {
+	return errors.Is(err, kerr.CoordinatorNotAvailable) && e.meta.Topics["__consumer_offsets"].Err != nil
+}
+
+// positions checks whether the committed offsets still exist.
+func (e *examination) positions(ctx context.Context) error {
+	readers := e.readers()
+	for _, group := range slices.Sorted(maps.Keys(readers)) {
+		topics := readers[group]
+		if len(topics) == 0 || topics[0] == e.opts.Repartition && !e.there(topics[0]) {
+			continue
+		}
+		if err := e.positionsOf(ctx, group, topics); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *examination) positionsOf(ctx context.Context, group string, topics []string) error {
+	committed, err := e.FetchOffsets(ctx, group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) && !e.untouched(err) {
+		return err
+	}
+	starts, err := e.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return err
+	}
+	none := 0
+	starts.Each(func(o kadm.ListedOffset) {
+		at, ok := committed.Lookup(o.Topic, o.Partition)
+		switch {
+		case o.Err != nil:
+		case !ok || at.At < 0:
+			none++
+		case at.At < o.Offset:
+			e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("offset %d is committed, the oldest record is %d", at.At, o.Offset),
+				fmt.Sprintf("%d records were deleted before they were read", o.Offset-at.At), "a longer retention; they are lost here")
+		}
+	})
+	if none > 0 && e.opts.Latest && topics[0] != e.opts.Repartition {
+		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "what is in them is never read", "start: earliest")
+	}
+	return nil
+}
+
+// hanging looks for transactions that block readers, in all topics of the pipeline and
+// in the offsets of its groups.
+func (e *examination) hanging(ctx context.Context) error {
+	if len(e.opts.Inputs) == 0 {
+		return nil
+	}
+	if !e.shows {
+		e.note(semel.Notice, "transactions", "not checked: the brokers are older than Kafka 3.0", "one that hangs would not be seen", "newer brokers")
+		return nil
+	}
+	a, in := &Admin{client: e.client, adm: e.Client}, Places{Groups: slices.Sorted(maps.Keys(e.readers()))}
+	for _, topic := range e.written() {
+		if e.there(topic) && !strings.HasPrefix(topic, "__") {
+			in.Topics = append(in.Topics, topic)
+		}
+	}
+	list, err := a.Open(ctx, in)
+	for _, o := range list {
+		if !o.Hanging {
+			continue
+		}
+		cost := "what was written behind it is never read"
+		if o.Topic == offsetsTopic {
+			cost = fmt.Sprintf("a member of %s that starts waits for the offsets without end", strings.Join(in.Groups, " or "))
+		}
+		e.note(semel.Broken, fmt.Sprintf("%s/%d", o.Topic, o.Partition), fmt.Sprintf("a transaction of producer %d is open since offset %d, and no coordinator will end it", o.ProducerID, o.Start),
+			cost, o.abortCommand(reachFlags(e.client)))
+	}
+	if isHidden(err) {
+		e.note(semel.Notice, "transactions", "not checked: "+err.Error(), "one that hangs would not be seen", "allow Describe and Read on the topic")
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+)
+
+// Dial returns a client when a broker has answered. The errors are those of Reach, and
+// semel.ErrInvalidRequest for invalid options.
+func Dial(ctx context.Context, opts ...kgo.Opt) (*kgo.Client, error) {
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	if err := Reach(ctx, client); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// Reach waits until a broker has answered. A refusal wraps semel.ErrInvalidRequest,
+// because retrying does not help. Other errors wrap semel.ErrStoreUnavailable.
+func Reach(ctx context.Context, client *kgo.Client) error {
+	switch err := client.Ping(ctx); {
+	case err == nil:
+		return nil
+	case Refused(err):
+		return fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
+	default:
+		return fmt.Errorf("kafka: no broker answers: %w: %w", semel.ErrStoreUnavailable, err)
+	}
+}
+
+// Refused reports whether brokers refused a request in a way that retrying does not
+// change.
+func Refused(err error) bool {
+	return IsAny(err,
+		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed,
+		kerr.ClusterAuthorizationFailed, kerr.InvalidGroupID, kerr.InconsistentGroupProtocol, kerr.InvalidSessionTimeout, kerr.UnsupportedAssignor)
+}
+
+// IsAny reports whether an error is one of several.
+func IsAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// Partition identifies a partition of a topic.
+type Partition struct {
+	Topic  string
+	Number int32
+}
+
+// LimitsWithin is how long a broker may not know a new topic, its settings or its
+// offsets.
+const LimitsWithin = 3 * time.Second
+
+// AsksAgain waits after an error and reports whether to retry the request.
+func AsksAgain(ctx context.Context, began time.Time, tries int, err error) bool {
+	refused, ok := errors.AsType[*kerr.Error](err)
+	return ok && refused.Retriable && time.Since(began) < LimitsWithin && Pause(ctx, min(500*time.Millisecond, 25*time.Millisecond<<min(tries, 5)))
+}
+
+// Pause waits, and reports false if ctx ended first.
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// FencesFrom is the version of TxnOffsetCommit from which brokers refuse a replaced
+// member.
+const FencesFrom = 3
+
+// LateWrites is what may happen with a transaction.version below 2 (KIP-890).
+const LateWrites = "a write of an earlier transaction that comes late may become part of a later one, or leave one open for readers to wait at"
+
+// TransactionVersion returns the level of the feature, and whether it excludes late
+// writes.
+func TransactionVersion(features []kmsg.ApiVersionsResponseFinalizedFeature) (level string, ok bool) {
+	for _, f := range features {
+		if f.Name == "transaction.version" {
+			return strconv.Itoa(int(f.MaxVersionLevel)), f.MaxVersionLevel >= 2
+		}
+	}
+	return "not set", false
+}

@@ -1,0 +1,124 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+)
+
+// EndQuiet is how long partitions that have not reached their ends may be silent. If
+// their last offsets belong to aborted transactions, while another one has been open
+// since, no record shows that the end is reached.
+const EndQuiet = 30 * time.Second
+
+// Extent is the offset after the last committed record, by partition.
+type Extent map[Partition]int64
+
+// CommittedOffsets returns where the committed records of topics start and end. It
+// retries while brokers may not know new topics.
+func CommittedOffsets(ctx context.Context, adm *kadm.Client, topics ...string) (first, last kadm.ListedOffsets, err error) {
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		first, err = adm.ListStartOffsets(ctx, topics...)
+		var err2 error
+		last, err2 = adm.ListCommittedOffsets(ctx, topics...)
+		if err = errors.Join(err, err2, first.Error(), last.Error()); err == nil || !AsksAgain(ctx, began, tries, err) {
+			return first, last, err
+		}
+	}
+}
+
+func ReadOptions() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.KeepControlRecords(),
+		kgo.FetchMaxBytes(16 << 20), kgo.FetchMaxPartitionBytes(4 << 20),
+	}
+}
+
+// Add adds a partition that is read from an offset to its end.
+func (e Extent) Add(from map[string]map[int32]kgo.Offset, end kadm.ListedOffset, at int64) {
+	if from[end.Topic] == nil {
+		from[end.Topic] = map[int32]kgo.Offset{}
+	}
+	from[end.Topic][end.Partition] = kgo.NewOffset().At(at)
+	e[Partition{end.Topic, end.Partition}] = end.Offset
+}
+
+// Read passes records to fn until all ends are reached, or fn returns false or an
+// error.
+func (e Extent) Read(ctx context.Context, client *kgo.Client, fn func(*kgo.Record) (bool, error)) error {
+	for len(e) > 0 {
+		patient, cancel := context.WithTimeout(ctx, EndQuiet)
+		fetches := client.PollFetches(patient)
+		quiet := patient.Err() != nil
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if quiet && fetches.NumRecords() == 0 {
+			return e.reachable(ctx, client)
+		}
+		for _, failed := range fetches.Errors() {
+			if !errors.Is(failed.Err, context.DeadlineExceeded) && !errors.Is(failed.Err, context.Canceled) {
+				return fmt.Errorf("kafka: read %s/%d: %w", failed.Topic, failed.Partition, failed.Err)
+			}
+		}
+		for records := fetches.RecordIter(); !records.Done(); {
+			r := records.Next()
+			id := Partition{r.Topic, r.Partition}
+			end, ok := e[id]
+			switch {
+			case !ok: // it was written after the call
+				continue
+			case r.Offset >= end-1:
+				delete(e, id)
+				client.PauseFetchPartitions(map[string][]int32{r.Topic: {r.Partition}}) // its records say nothing about the other partitions
+			}
+			if r.Attrs.IsControl() || r.Offset >= end {
+				continue
+			}
+			if more, err := fn(r); err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reachable returns an error if a partition that was not read to its end has no leader
+// that answers.
+func (e Extent) reachable(ctx context.Context, client *kgo.Client) error {
+	var topics []string
+	for id := range e {
+		topics = append(topics, id.Topic)
+	}
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	ends, err := kadm.NewClient(client).ListCommittedOffsets(ctx, topics...)
+	if err := errors.Join(err, ends.Error()); err != nil {
+		return fmt.Errorf("kafka: nothing came from %s for %v: %w", strings.Join(topics, ", "), EndQuiet, err)
+	}
+	return nil
+}
+
+// ReadFrom passes the committed records between offsets and ends to fn.
+func (e Extent) ReadFrom(ctx context.Context, opts []kgo.Opt, from map[string]map[int32]kgo.Offset, fn func(*kgo.Record)) error {
+	c, err := kgo.NewClient(append(opts[:len(opts):len(opts)], ReadOptions()...)...)
+	if err != nil {
+		return fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	defer c.Close()
+	c.AddConsumePartitions(from)
+	return e.Read(ctx, c, func(r *kgo.Record) (bool, error) {
+		fn(r)
+		return true, nil
+	})
+}

@@ -1,0 +1,287 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// copier is one member of the first stage's group. It has no state: after an unknown
+// result it restarts from the brokers' offsets. One goroutine runs it.
+type copier struct {
+	t    *Transactor
+	name string
+	to   string // the topic between the stages
+
+	client *kgo.GroupTransactSession
+	cut    context.CancelFunc
+	limits cluster.Limits // of the client
+	tooBig int            // consecutive transactions that brokers refused for a size
+	// lost says that a partition is gone, so the open transaction cannot commit.
+	lost atomic.Bool
+
+	reader    *key.Reader
+	message   semel.Message
+	id        []byte
+	partition kgo.TopicPartitioner
+	records   int
+	bytes     int64
+	asides    asides // of records that are too large to copy
+	// askedLimits says that the open transaction has asked for the topics' limits
+	// again.
+	askedLimits bool
+	promise     func(*kgo.Record, error)
+	failed      atomic.Pointer[error]
+}
+
+func newCopier(t *Transactor, number int) *copier {
+	c := &copier{t: t, name: cluster.RepartitionSuffix[1:] + "-" + strconv.Itoa(number), to: t.opts.Repartition.Topic}
+	c.reader = t.opts.Key.Reader(nil)
+	c.partition = kgo.StickyKeyPartitioner(nil).ForTopic(c.to)
+	c.promise = func(r *kgo.Record, err error) {
+		if err != nil {
+			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
+			c.failed.CompareAndSwap(nil, &err)
+		}
+	}
+	return c
+}
+
+// run works until ctx ends or it cannot continue.
+func (c *copier) run(ctx context.Context) error { return c.t.persist(ctx, c.name, c.live) }
+
+// live runs one client from its start to its end.
+func (c *copier) live(ctx context.Context) (err error) {
+	last, cancel := lasting(ctx, c.t.opts.Timeouts.Shutdown)
+	defer cancel()
+	c.lost.Store(false)
+	defer c.releaseAll()
+	given := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) { c.hold(partitionsOf(topics)) }
+	gone := func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
+		if taken := partitionsOf(topics); len(taken) > 0 { // a cooperative rebalance starts with an empty assignment
+			c.release(taken)
+			c.lost.Store(true)
+		}
+	}
+	c.limits = *c.t.limits.Load()
+	more := append(c.t.opts.Reset.Options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
+		kgo.OnPartitionsAssigned(given), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone))
+	c.client, c.cut, err = c.t.join(ctx, c.t.opts.copyGroup(), c.name, more)
+	if c.client != nil {
+		defer closeWithin(leaveTime, c.client, c.cut)
+	}
+	if err == nil {
+		err = c.loop(ctx, last)
+	}
+	if c.t.replaced(ctx, c.client, c.t.opts.copyGroup(), c.name, err) {
+		return fmt.Errorf("kafka: %w: %w", kafka.ErrFenced, err)
+	}
+	return err
+}
+
+// hold adds partitions to those that this member copies.
+func (c *copier) hold(list []cluster.Partition) {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	for _, id := range list {
+		c.t.copying[id] = c
+	}
+}
+
+// release is the reverse of hold.
+func (c *copier) release(list []cluster.Partition) {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	maps.DeleteFunc(c.t.copying, func(id cluster.Partition, by *copier) bool { return by == c && slices.Contains(list, id) })
+}
+
+func (c *copier) releaseAll() {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	maps.DeleteFunc(c.t.copying, func(_ cluster.Partition, by *copier) bool { return by == c })
+}
+
+// loop copies until ctx ends or the client is unusable.
+func (c *copier) loop(ctx, last context.Context) error {
+	for ctx.Err() == nil {
+		fetches := c.poll(ctx, time.Second)
+		if c.lost.Load() {
+			if err := c.rewind(last); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := fetchError(fetches); err != nil {
+			return err
+		}
+		if fetches.NumRecords() == 0 {
+			if joined(c.client) {
+				c.t.health.works(c.name)
+			}
+			continue
+		}
+		if err := c.transact(ctx, last, fetches); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return c.client.PollRecords(ctx, max(min(10_000, c.t.opts.Limits.Records-c.records), 1))
+}
+
+// rewind aborts the open transaction and returns to the committed offsets.
+func (c *copier) rewind(last context.Context) error {
+	c.lost.Store(false)
+	if _, err := c.client.End(last, kgo.TryAbort); err != nil {
+		return fmt.Errorf("kafka: rewind: %w", err)
+	}
+	c.records = 0
+	return nil
+}
+
+// transact copies records until the transaction is due. After an error the result is
+// unknown, or nothing was copied.
+func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error {
+	o := &c.t.opts
+	c.records, c.bytes, c.askedLimits = 0, 0, false
+	c.asides.reset()
+	c.failed.Store(nil)
+	began := time.Now()
+	if err := c.client.Begin(); err != nil {
+		return fmt.Errorf("kafka: begin: %w", err)
+	}
+	for {
+		if err := c.copy(last, fetches); err != nil {
+			c.rewind(last)
+			return err
+		}
+		left := o.Limits.Interval - time.Since(began)
+		if left <= 0 || c.records >= o.Limits.Records || c.bytes >= o.Limits.Bytes || ctx.Err() != nil || c.failed.Load() != nil {
+			break
+		}
+		fetches = c.poll(ctx, left)
+		if c.lost.Load() {
+			return c.rewind(last)
+		}
+		if err := fetchError(fetches); err != nil {
+			c.rewind(last)
+			return err
+		}
+	}
+	if err := c.client.Client().Flush(last); err != nil {
+		return fmt.Errorf("kafka: flush: %w", err)
+	}
+	if failed := c.failed.Load(); failed != nil {
+		c.rewind(last)
+		if err := c.t.refusedSize(last, c.limits, &c.tooBig, *failed); err != nil {
+			return err
+		}
+		return fmt.Errorf("kafka: copy: %w", *failed)
+	}
+	if c.lost.Load() {
+		return c.rewind(last)
+	}
+	committed, err := c.client.End(last, kgo.TryCommit)
+	if err == nil && !committed {
+		err = errAgain // it may have committed, even if the client reports otherwise
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: commit copies: %w", err)
+	}
+	c.records, c.tooBig = 0, 0
+	c.t.health.works(c.name)
+	c.asides.report(c.t)
+	return nil
+}
+
+// copy writes copies of records. A record that is too large for a copy is treated as
+// too large for the output.
+func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
+	now := time.UnixMilli(c.t.now())
+	for r := range fetches.RecordsAll() {
+		c.records++
+		c.bytes += int64(len(r.Key) + len(r.Value))
+		id := c.identify(r)
+		from := *r
+		wrap(r, c.to, c.place(r, id), id, now)
+		out, err := r, c.t.raised(ctx, c.limits, &c.askedLimits, c.limits.Check(c.to, r))
+		if errors.Is(err, errAgain) {
+			return err
+		}
+		if err != nil {
+			if out, err = c.instead(&from, id, err); err != nil {
+				return err
+			}
+		}
+		if out != nil {
+			c.client.Produce(ctx, out, c.promise)
+		}
+	}
+	return nil
+}
+
+// instead returns a record to write instead of a copy, or nil.
+func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, error) {
+	var k semel.Key
+	if id != nil {
+		k = semel.Key{Scope: c.t.opts.Scope, ID: string(id)}
+	}
+	switch c.t.opts.Failure.Then {
+	case pipeline.Stop:
+		return nil, toldToStop(r, pipeline.ReasonPermanent, cause)
+	case pipeline.Drop:
+		c.asides.add(pipeline.EventDropped, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+		return nil, nil
+	}
+	out, err := c.t.opts.parked(r, c.limits, pipeline.ReasonPermanent, 1, cause)
+	if err == nil {
+		c.asides.add(pipeline.EventParked, pipeline.ReasonPermanent, itemOf(r, k, 1, cause))
+	}
+	return out, err
+}
+
+// place returns the partition for a record. It uses the number of partitions at the
+// start, because new partitions would separate copies of a key.
+func (c *copier) place(r *kgo.Record, id []byte) int32 {
+	by := kgo.Record{Key: id}
+	if id == nil {
+		by.Key = r.Key // it is decided later, in this order
+	}
+	if by.Key == nil {
+		return r.Partition % c.t.copyPartitions
+	}
+	return int32(c.partition.Partition(&by, int(c.t.copyPartitions)))
+}
+
+// identify returns the id by which a record will be decided, or nil.
+func (c *copier) identify(r *kgo.Record) []byte {
+	record.Fill(&c.message, r)
+	var err error
+	c.id, err = c.reader.AppendID(c.id[:0], &c.message)
+	if err == nil && len(c.id) > 0 && len(c.id) <= semel.MaxKeyBytes {
+		return c.id
+	}
+	if c.t.opts.OnMissing == pipeline.MissingHash {
+		return record.ContentID(c.id[:0], r.Value)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package kafkatxn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+var _ semel.Readier = (*Transactor)(nil)
+
+// Ready implements semel.Readier. It returns nil or the reason why the Transactor does
+// not work: Run has not started, a topic is missing, a member restarts after an error
+// and has not worked since, no broker answers, or a transaction that does not end holds
+// up a partition. It blocks until ctx ends at most and may be called at any time.
+func (t *Transactor) Ready(ctx context.Context) error {
+	client, looked, err := t.health.look()
+	if err != nil {
+		return err
+	}
+	if client == nil {
+		return errors.New("kafka: Run has not started")
+	}
+	if err := client.Ping(ctx); err != nil {
+		return fmt.Errorf("kafka: no broker answers: %w", err)
+	}
+	if !looked {
+		return errors.New("kafka: it is checking brokers and topics")
+	}
+	return nil
+}
+
+// health is what keeps a Transactor from working. It reports a pause when the brokers
+// do not answer or a member fails twice in a row, and the end of the pause when all
+// members work again. A partition that is held up is a pause of its own.
+type health struct {
+	observe func(pipeline.Event)
+
+	mu      sync.Mutex       // guards the fields below
+	client  *kgo.Client      // for requests to brokers; nil before Run
+	looked  bool             // everything that is needed was found
+	lacking error            // why not everything was found
+	failing map[string]error // why members restart, by name
+	stalled error            // why a partition is held up
+	since   time.Time        // when that was reported
+	paused  time.Time        // start of a reported pause, or zero
+}
+
+// begin sets the client for requests to brokers.
+func (h *health) begin(client *kgo.Client) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.client = client
+}
+
+func (h *health) look() (client *kgo.Client, looked bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(h.failing)) {
+		return h.client, h.looked, h.failing[name] // one reason is enough
+	}
+	return h.client, h.looked, cmp.Or(h.lacking, h.stalled)
+}
+
+// missing notes why not everything that is needed was found.
+func (h *health) missing(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lacking = err
+	if silent(err) {
+		h.pause(err)
+	} else {
+		h.resume()
+	}
+}
+
+// prepared notes that everything that is needed was found, or why it never will be.
+func (h *health) prepared(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looked, h.lacking = err == nil, err
+	if !silent(err) {
+		h.resume()
+	}
+}
+
+// failed notes that a member restarts, and why.
+func (h *health) failed(name string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failing == nil {
+		h.failing = map[string]error{}
+	}
+	if h.failing[name] != nil || silent(err) {
+		h.pause(err)
+	}
+	h.failing[name] = err
+}
+
+// works notes that a member has committed or is idle.
+func (h *health) works(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if delete(h.failing, name); len(h.failing) == 0 {
+		h.resume()
+	}
+}
+
+// stalls notes why a partition is held up, or nil. It reports the first reason.
+func (h *health) stalls(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil && h.stalled == nil:
+		h.since = time.Now()
+		h.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "source", Err: err})
+	case err == nil && h.stalled != nil:
+		h.observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "source", Elapsed: time.Since(h.since)})
+	}
+	h.stalled = err
+}
+
+func (h *health) pause(err error) {
+	if h.paused.IsZero() {
+		h.paused = time.Now()
+		h.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: err})
+	}
+}
+
+func (h *health) resume() {
+	if !h.paused.IsZero() {
+		h.observe(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink", Elapsed: time.Since(h.paused)})
+		h.paused = time.Time{}
+	}
+}
+
+// silent reports whether an error means that no broker answered.
+func silent(err error) bool {
+	_, answered := errors.AsType[*kerr.Error](err)
+	return err != nil && !answered && !errors.Is(err, semel.ErrInvalidRequest) && !errors.Is(err, errAgain)
+}
+
+// joined reports whether a client is in its group.
+func joined(client *kgo.GroupTransactSession) bool {
+	member, _ := client.Client().GroupMetadata()
+	return member != ""
+}

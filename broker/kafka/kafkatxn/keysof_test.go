@@ -1,0 +1,165 @@
+package kafkatxn
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// to writes the keys 0 to 9 to a topic.
+func (b *bubble) to(topic string) {
+	b.Helper()
+	records := kafkatest.Numbered(0, 10, 2)
+	for _, r := range records {
+		r.Topic = topic
+	}
+	b.Write(records...)
+}
+
+// handle runs a Transactor until it is done with ten records.
+func (b *bubble) handle(opts TransactorOptions) {
+	b.Helper()
+	p := b.start(opts)
+	p.Wait(10, kafkatest.Settled)
+	p.Stop()
+}
+
+// TestKeysOfAnotherInputAreRefused has records of another topic whose keys are in
+// the changelog. They would pass for duplicates and be lost.
+func TestKeysOfAnotherInputAreRefused(t *testing.T) {
+	t.Parallel()
+	denied := func(b *bubble) {
+		id := b.Cluster.TopicInfo("in").TopicID
+		b.Cluster.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			req := r.(*kmsg.MetadataRequest)
+			if len(req.Topics) != 1 || req.Topics[0].TopicID != id {
+				return nil, nil, false
+			}
+			answer := req.ResponseKind().(*kmsg.MetadataResponse)
+			topic := kmsg.NewMetadataResponseTopic()
+			topic.TopicID, topic.ErrorCode = id, kerr.TopicAuthorizationFailed.Code
+			answer.Topics = append(answer.Topics, topic)
+			return answer, nil, true
+		})
+	}
+	for name, c := range map[string]struct {
+		setUp func(b *bubble, opts *TransactorOptions)
+		want  string
+		fake  []kfake.Opt
+	}{
+		"from the changelog":             {func(*bubble, *TransactorOptions) {}, "changelog g-keys holds keys of topic in:", nil},
+		"from older brokers":             {func(*bubble, *TransactorOptions) {}, "changelog g-keys holds keys of topic in:", []kfake.Opt{kfake.MaxVersions(kversion.V3_0_0())}},
+		"of a topic that it may not see": {func(b *bubble, _ *TransactorOptions) { denied(b) }, "changelog g-keys holds keys of a topic that may not be seen:", nil},
+		"from the local copy": {func(_ *bubble, opts *TransactorOptions) {
+			opts.Local.Dir = t.TempDir()
+		}, "changelog g-keys holds keys of topic in:", nil},
+		"with a standby": {func(_ *bubble, opts *TransactorOptions) { opts.Local.Standby = true }, "changelog g-keys holds keys of topic in:", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				kafkatest.Must(t, b.Cluster.CreateTopic("in2", 2, nil))
+				opts := b.options()
+				c.setUp(b, &opts)
+				b.to("in")
+				b.handle(opts)
+				opts.Inputs = []string{"in2"}
+				b.to("in2")
+				b.refused(opts, c.want)
+				offsets, err := kadm.NewClient(b.Client).FetchOffsets(b.Context(), "g")
+				kafkatest.Must(t, err)
+				if len(offsets["in2"]) > 0 {
+					t.Errorf("in2 counts as read up to %v", offsets["in2"])
+				}
+				// The way out that the error names.
+				opts.Group, opts.Member.Instance, opts.Changelog = "g2", "g2-0", ""
+				b.handle(opts)
+				if n := len(b.Read("out")); n != 20 {
+					t.Errorf("there are %d outputs, want 20", n)
+				}
+			}, c.fake...)
+		})
+	}
+}
+
+// TestKeysOfAnInputThatIsMadeAnewStay has the topic deleted and made again.
+func TestKeysOfAnInputThatIsMadeAnewStay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(b *bubble) {
+		opts := b.options()
+		b.to("in")
+		b.handle(opts)
+		kafkatest.Must(t, b.Cluster.DeleteTopic("in"))
+		kafkatest.Must(t, b.Cluster.CreateTopic("in", 2, nil))
+		p := b.start(opts)
+		b.Client.PurgeTopicsFromClient("in")
+		b.Write(kafkatest.Numbered(0, 20, 2)...)
+		p.Wait(10, kafkatest.Settled)
+		p.Stop()
+		b.Exactly(20)
+	})
+}
+
+// TestKeysOnARealBrokerAreThoseOfTheirInput has what a fake may see otherwise:
+// topics that are asked for by id, deleted, and made again.
+func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartKafka(t, nil)
+	reach := append(kafkatest.Quick(server.Addr()), kgo.UnknownTopicRetries(-1))
+	client := kafkatest.LargeClient(t, reach)
+	kafkatest.Takes(t, client, kafkatest.Megabyte, "in", "in2", "out")
+	rule, err := key.ParseRule("record-key")
+	kafkatest.Must(t, err)
+	// run has a Transactor read an input until a number of messages are settled, or
+	// it ends.
+	run := func(input string, n int) error {
+		events := &kafkatest.Events{}
+		tr, err := NewTransactor(&TransactorOptions{
+			Client: reach, Group: "g", Inputs: []string{input}, Output: "out", OnMissing: pipeline.MissingHash, Key: rule, Window: time.Hour, skipSample: true, Observer: events,
+		})
+		kafkatest.Must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- tr.Run(ctx) }()
+		if !kafkatest.Within(time.Minute, func() bool { return kafkatest.Settled(events) >= n || len(ended) > 0 }) {
+			t.Errorf("%d messages of %s are settled, want %d", kafkatest.Settled(events), input, n)
+		}
+		stop()
+		return <-ended
+	}
+	write := func(topic string) {
+		r := kafkatest.Record(0, "k", "v")
+		r.Topic = topic
+		kafkatest.Must(t, client.ProduceSync(t.Context(), r).FirstErr())
+	}
+	write("in")
+	write("in2")
+	kafkatest.Must(t, run("in", 1))
+	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "changelog g-keys holds keys of topic in:") {
+		t.Errorf("it ended with %v", err)
+	}
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "in")
+	kafkatest.Must(t, err)
+	kafkatest.Must(t, run("in2", 1)) // whose keys nobody can tell from its own before
+	_, err = kadm.NewClient(client).DeleteTopics(t.Context(), "g-keys")
+	kafkatest.Must(t, err)
+	write("in2")
+	if err := run("in2", 1); err == nil || !strings.Contains(err.Error(), "group g has read in2, and changelog g-keys, which holds its keys, does not exist") {
+		t.Errorf("it ended with %v", err)
+	}
+}

@@ -1,0 +1,293 @@
+package kafkatxn
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// Transform returns the output records of a fresh message, or none. A record without a
+// topic goes to TransactorOptions.Output. One goroutine of each session calls it. The
+// message is only valid during the call, but its bytes (RecordKey, Body and header
+// values) may be used in the output records. Side effects outside of the output records
+// can happen more than once.
+//
+// An error from [semel.Permanent] is not retried. The context ends when half of
+// Timeouts.Shutdown has passed since the context of Run ended. The next run repeats what
+// fails then.
+type Transform func(ctx context.Context, m pipeline.Delivery) ([]*kgo.Record, error)
+
+// TransactorOptions are the options of NewTransactor. Client, Group, Inputs,
+// Output and Key are required.
+type TransactorOptions struct {
+	// Name is the pipeline's name, for people and metrics. Defaults to Group.
+	Name string
+	// Client configures how to reach the brokers: seed brokers, TLS, SASL. The
+	// Transactor creates several clients with it. It cannot change the settings that
+	// transactions need.
+	Client []kgo.Opt
+	// Group is the consumer group.
+	Group string
+	// Member names this process in the group.
+	Member Member
+	// Inputs are the topics to read. A key belongs to one topic: the same key in two
+	// topics has an effect in each.
+	Inputs []string
+	// Repartition adds a stage that brings all copies of a key into one partition
+	// before they are decided. It is for inputs in which copies of a key may be in
+	// several partitions. A key then belongs to all inputs together. Defaults to none.
+	Repartition *Repartition
+	// Output is the topic to write to.
+	Output string
+	// Format configures how output records are written.
+	Format Format
+	// Changelog is the topic that holds the keys. With several Inputs, each input has a
+	// changelog of its own, named Changelog, a dash and the input. A missing changelog is
+	// created if the group has read nothing yet. It has as many partitions as the input,
+	// or as the topic of Repartition. A changelog with keys of another topic is refused,
+	// so two inputs cannot share one. Defaults to Group and "-keys".
+	Changelog string
+	// Parked is the dead-letter topic. It is created if it is missing. Required if any
+	// policy parks messages.
+	Parked string
+	// Key finds the id of a message. The id is unique within Scope.
+	Key   *key.Rule
+	Scope string
+	// Window is how long a key is remembered after its first record. Duplicates do not
+	// prolong it. Must be above 0; semel.Forever is allowed. Defaults to 24 hours.
+	Window time.Duration
+	// EventTime makes windows count by the times of records instead of the clock.
+	// Defaults to nil: the clock counts.
+	EventTime *EventTime
+	// OnMissing is the policy for records without a key. Defaults to
+	// pipeline.MissingPark.
+	OnMissing pipeline.Missing
+	// Transform makes the output records. Defaults to passing records on.
+	Transform Transform
+	// Failure is the policy for messages whose Transform failed, or whose output is too
+	// large for its topic or has a topic that does not exist or may not be written. Its
+	// pauses pass inside the transaction, so they are short: Attempts defaults to 3, From
+	// and To to 10 ms and 100 ms. A message that cannot be parked, because there is no
+	// Parked or it is too large for it, stops the Transactor: nothing is lost.
+	Failure pipeline.Failure
+	// Limits end a transaction, whichever is reached first.
+	Limits Limits
+	// Timeouts are those of transactions, group sessions and the shutdown.
+	Timeouts Timeouts
+	// Reset is where to start in partitions without a committed offset. Defaults to
+	// kafka.ResetStart.
+	Reset kafka.Reset
+	// Local configures local copies of the keys.
+	Local Local
+	// Observer receives events about the pipeline, with counts. Defaults to none.
+	Observer pipeline.Observer
+
+	files      vfs.FS           // of the tests
+	clock      func() time.Time // of the tests
+	hold       chan struct{}    // of the tests: sessions start when it is closed
+	skipSample bool             // of the tests: the inputs are not sampled
+}
+
+// Member names a process in its group.
+type Member struct {
+	// Instance is unique among the processes of the group, and stays the same after a
+	// restart: the broker then returns the partitions immediately, and ends the
+	// transactions that the previous process left open. Defaults to Group and "-0".
+	Instance string
+	// TransactionalID is the prefix of the names of the transactional producers.
+	// Defaults to Instance.
+	TransactionalID string
+	// Sessions is how many members of the group run in this process. Each has a share of
+	// the partitions and a transaction of its own, so some work while others commit.
+	// Defaults to 2.
+	Sessions int
+}
+
+// Format is how output records are written.
+type Format struct {
+	// Compression is the codec of all records that are written. Defaults to none.
+	Compression kgo.CompressionCodec
+	// SamePartition writes to the partition with the number of the partition that was
+	// read. Otherwise the hash of the record key chooses, as in Kafka's own client.
+	// Defaults to false.
+	SamePartition bool
+	// KeyHeaders adds headers that name the key, also to the records that Transform
+	// returns. Defaults to false: a record is passed on unchanged, except for headers
+	// that say why it was parked before.
+	KeyHeaders bool
+}
+
+// EventTime makes windows count by the times of records. The present is the greatest
+// time that a partition had. A record from the future counts as of now.
+type EventTime struct {
+	// Grace is how much older than the newest record a record may be before it is late.
+	// Defaults to 0.
+	Grace time.Duration
+	// OnLate is the policy for late records whose keys are no longer remembered.
+	// Defaults to pipeline.Park.
+	OnLate pipeline.Then
+	// DeliverLate delivers such records, instead of OnLate. They are remembered from
+	// their own time on: a copy that is older than the newest record by more than Window
+	// and Grace is delivered again. Defaults to false.
+	DeliverLate bool
+}
+
+// Limits are the limits of one transaction. With a Transform, a transaction ends after
+// the record that passes Interval, or the few that were read with it.
+type Limits struct {
+	// Interval is how long a transaction is open. Defaults to 100 ms.
+	Interval time.Duration
+	// Records is how many records it takes. Defaults to 100,000.
+	Records int
+	// Bytes is how many bytes of keys and values it takes. Defaults to 64 MiB.
+	Bytes int64
+}
+
+// Timeouts are the timeouts of a Transactor.
+type Timeouts struct {
+	// Transaction is when the broker aborts a transaction of a silent producer. Readers
+	// of the output wait that long for a process that never returns. Must be longer than
+	// twice Limits.Interval. Defaults to 10 s.
+	Transaction time.Duration
+	// Session is when the group gives the partitions of a silent member to others.
+	// Defaults to 10 s.
+	Session time.Duration
+	// Shutdown is how long Run may take after its context ended. Defaults to 25 s.
+	Shutdown time.Duration
+}
+
+// Local are the local copies of the keys.
+type Local struct {
+	// Dir is a directory for a copy of the state. A restart reads only what the copy
+	// lacks. One process uses it. Defaults to none.
+	Dir string
+	// Standby keeps the keys of all partitions in this process, also of those that
+	// other members work on, and follows what they commit. A partition that comes to
+	// this process starts after the end of the changelog is read, instead of all of it.
+	// It costs the memory, and with Dir the disk, of all partitions. Defaults to false.
+	Standby bool
+}
+
+func (o *TransactorOptions) defaults() {
+	set(&o.Name, o.Group)
+	set(&o.Member.Instance, o.Group+"-0")
+	set(&o.Member.TransactionalID, o.Member.Instance)
+	set(&o.Changelog, o.Group+"-keys")
+	set(&o.Window, 24*time.Hour)
+	set(&o.Failure.Attempts, 3)
+	set(&o.Failure.From, 10*time.Millisecond)
+	set(&o.Failure.To, max(100*time.Millisecond, o.Failure.From))
+	set(&o.Limits.Interval, 100*time.Millisecond)
+	set(&o.Limits.Records, 100_000)
+	set(&o.Limits.Bytes, 64<<20)
+	set(&o.Timeouts.Transaction, 10*time.Second)
+	set(&o.Timeouts.Session, 10*time.Second)
+	set(&o.Member.Sessions, 2)
+	set(&o.Timeouts.Shutdown, 25*time.Second)
+	if o.Repartition != nil {
+		o.Repartition = o.Repartition.withDefaults(o.Group)
+	}
+	if o.files == nil {
+		o.files = vfs.OS{}
+	}
+}
+
+// set gives a field its default.
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (o *TransactorOptions) validate() error {
+	wrong := invalid.In("kafka: TransactorOptions.")
+	for name, missing := range map[string]bool{
+		"Client": len(o.Client) == 0, "Group": o.Group == "", "Inputs": len(o.Inputs) == 0, "Output": o.Output == "", "Key": o.Key == nil,
+	} {
+		if missing {
+			wrong.Add("%s is missing", name)
+		}
+	}
+	for name, n := range map[string]int64{
+		"Window": int64(o.Window), "Limits.Interval": int64(o.Limits.Interval), "Limits.Records": int64(o.Limits.Records), "Limits.Bytes": o.Limits.Bytes,
+		"Timeouts.Session": int64(o.Timeouts.Session), "Timeouts.Shutdown": int64(o.Timeouts.Shutdown), "Member.Sessions": int64(o.Member.Sessions),
+		"Failure.Attempts": int64(o.Failure.Attempts), "Failure.From": int64(o.Failure.From),
+	} {
+		if n < 1 {
+			wrong.Add("%s: %d is below 1", name, n)
+		}
+	}
+	if o.Timeouts.Transaction <= 2*o.Limits.Interval {
+		wrong.Add("Timeouts.Transaction: %v is not longer than twice the Limits.Interval of %v", o.Timeouts.Transaction, o.Limits.Interval)
+	}
+	if o.Failure.To < o.Failure.From || time.Duration(o.Failure.Attempts)*o.Failure.To > o.Timeouts.Transaction/4 {
+		wrong.Add("Failure: %d pauses of up to %v do not fit into a quarter of the Timeouts.Transaction of %v", o.Failure.Attempts, o.Failure.To, o.Timeouts.Transaction)
+	}
+	if o.Failure.Then > pipeline.Stop {
+		wrong.Add("Failure.Then: %d is not Park, Drop or Stop", o.Failure.Then)
+	}
+	if e := o.EventTime; e != nil {
+		if e.Grace < 0 {
+			wrong.Add("EventTime.Grace: %v is negative", e.Grace)
+		}
+		if e.OnLate > pipeline.Stop {
+			wrong.Add("EventTime.OnLate: %d is not Park, Drop or Stop", e.OnLate)
+		}
+		if e.DeliverLate && e.OnLate != pipeline.Park {
+			wrong.Add("EventTime.DeliverLate: it contradicts OnLate: %s", e.OnLate)
+		}
+	}
+	if o.OnMissing > pipeline.MissingHash {
+		wrong.Add("OnMissing: %d is no such policy", o.OnMissing)
+	}
+	if o.Reset > kafka.ResetFail {
+		wrong.Add("Reset: %d is no such policy", o.Reset)
+	}
+	if o.Parked == "" && (o.OnMissing == pipeline.MissingPark || o.EventTime != nil && o.EventTime.OnLate == pipeline.Park && !o.EventTime.DeliverLate || o.Transform != nil && o.Failure.Then == pipeline.Park) {
+		wrong.Add("Parked is missing, and a policy parks messages")
+	}
+	if o.Repartition != nil {
+		o.Repartition.validate(o, wrong)
+	}
+	if slices.Contains(o.Inputs, o.Output) || slices.Contains(o.Inputs, o.Parked) || o.Output == o.Parked {
+		wrong.Add("Inputs, Output, Parked: one topic cannot be two of them")
+	}
+	for _, topic := range o.reads() {
+		if name := o.changelogOf(topic); slices.Contains(append([]string{o.Output, o.Parked}, o.Inputs...), name) {
+			wrong.Add("Changelog: %s is another topic of the pipeline; it needs one of its own", name)
+		}
+	}
+	return wrong.Err()
+}
+
+// changelogOf returns the changelog topic of a topic that is decided.
+func (o *TransactorOptions) changelogOf(topic string) string {
+	if len(o.reads()) == 1 {
+		return o.Changelog
+	}
+	return o.Changelog + "-" + topic
+}
+
+// written returns the topics that are written.
+func (o *TransactorOptions) written() []string {
+	list := []string{o.Output}
+	if o.Parked != "" {
+		list = append(list, o.Parked)
+	}
+	for _, topic := range o.reads() {
+		list = append(list, o.changelogOf(topic))
+	}
+	if o.Repartition != nil {
+		list = append(list, o.Repartition.Topic)
+	}
+	return list
+}

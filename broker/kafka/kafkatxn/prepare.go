@@ -1,0 +1,498 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// prepare checks the brokers and topics until everything that is needed is there. It
+// returns errors that waiting does not fix.
+func (t *Transactor) prepare(ctx context.Context) error {
+	began := time.Now()
+	for tries := 1; ; tries++ {
+		err := t.check(ctx)
+		// A broker that has just started does not know all topics yet.
+		early := errors.Is(err, errNoTopic) && time.Since(began) < noTopicAfter
+		if err == nil || !transient(err) && !early {
+			t.health.prepared(err)
+			return err
+		}
+		t.health.missing(err)
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})
+		if !cluster.Pause(ctx, min(time.Second, 50*time.Millisecond<<min(tries, 5))) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// noTopicAfter is how long a topic must be missing until it counts as non-existent.
+const noTopicAfter = 10 * time.Second
+
+var errNoTopic = fmt.Errorf("does not exist: %w", semel.ErrInvalidRequest)
+
+// transient reports whether waiting may fix an error: a connection error, or one that
+// brokers call retriable.
+func transient(err error) bool {
+	if errors.Is(err, semel.ErrInvalidRequest) {
+		return false
+	}
+	if refused, ok := errors.AsType[*kerr.Error](err); ok {
+		return refused.Retriable
+	}
+	return true
+}
+
+func (t *Transactor) check(ctx context.Context) error {
+	if err := t.checkBrokers(ctx); err != nil {
+		return err
+	}
+	adm := t.adm()
+	names := append([]string{t.opts.Output}, t.opts.Inputs...)
+	topics, err := adm.ListTopics(ctx, names...)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	for _, name := range names {
+		if err := topics[name].Err; errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return fmt.Errorf("kafka: topic %s %w; create it: kafka-topics.sh --create --topic %s", name, errNoTopic, name)
+		} else if err != nil {
+			return fmt.Errorf("kafka: topic %s: %w", name, err)
+		}
+	}
+	if err := t.checkParked(ctx, adm, len(topics[t.opts.Inputs[0]].Partitions)); err != nil {
+		return err
+	}
+	if t.opts.Format.SamePartition {
+		for _, input := range t.opts.Inputs {
+			if have, need := len(topics[t.opts.Output].Partitions), len(topics[input].Partitions); have < need {
+				return fmt.Errorf("kafka: %s has %d partitions and %s %d, and records keep the number of their partition (partition: same): the output needs as many: %w", input, need, t.opts.Output, have, semel.ErrInvalidRequest)
+			}
+		}
+	}
+	if err := t.checkRepartition(ctx, adm, topics); err != nil {
+		return err
+	}
+	if err := t.sample(ctx); err != nil { // before a topic is created whose partitions cannot be changed
+		return err
+	}
+	t.topics, t.sizes, t.changelog = map[string]topicID{}, map[string]int32{}, map[string]topicID{}
+	for _, topic := range t.opts.reads() {
+		partitions := len(topics[topic].Partitions)
+		t.topics[topic], t.sizes[topic] = topics[topic].ID, int32(partitions)
+		id, err := t.checkChangelog(ctx, adm, topic, partitions)
+		if err != nil {
+			return err
+		}
+		t.changelog[topic] = id
+	}
+	return t.readLimits(ctx, adm)
+}
+
+// readLimits reads the limits of the topics that are written.
+func (t *Transactor) readLimits(ctx context.Context, adm *kadm.Client) error {
+	l, err := cluster.ReadLimits(ctx, adm, t.opts.written()...)
+	if err == nil {
+		t.limits.Store(&l)
+	}
+	return err
+}
+
+// raised returns the error of a check against a client's limits. The first such error
+// of a transaction makes it read the limits again. If they have changed, the error
+// restarts the client, so that a raised limit counts without a restart of the process.
+func (t *Transactor) raised(ctx context.Context, had cluster.Limits, asked *bool, tooLarge error) error {
+	if tooLarge == nil || *asked {
+		return tooLarge
+	}
+	*asked = true
+	if err := t.readLimits(ctx, t.adm()); err != nil {
+		return fmt.Errorf("kafka: %w: %w", errAgain, err)
+	}
+	if !maps.Equal(had, *t.limits.Load()) {
+		return fmt.Errorf("kafka: %w with the topics' new max.message.bytes", errAgain)
+	}
+	return tooLarge
+}
+
+// mostRefusals is how many consecutive times brokers may refuse, for its size, a record
+// that fits the visible limits.
+const mostRefusals = 5
+
+// refusedSize classifies an error of a producer that had these limits. It returns nil
+// if the error is not about a size. The client restarts with the present limits. If
+// they have not changed after several refusals, a restart would change nothing.
+func (t *Transactor) refusedSize(ctx context.Context, had cluster.Limits, times *int, cause error) error {
+	if !cluster.IsTooLarge(cause) {
+		return nil
+	}
+	*times++
+	if err := t.readLimits(ctx, t.adm()); err != nil {
+		return err
+	}
+	if *times < mostRefusals || !maps.Equal(had, *t.limits.Load()) {
+		return fmt.Errorf("kafka: %w: %w", errAgain, cause)
+	}
+	return fmt.Errorf("kafka: %w: %w: the brokers take less than max.message.bytes of that topic says, or it may not be seen: allow DescribeConfigs on the topic, or raise it", pipeline.ErrStopped, cause)
+}
+
+// checkParked creates the dead-letter topic if it is missing. Its records do not
+// expire.
+func (t *Transactor) checkParked(ctx context.Context, adm *kadm.Client, partitions int) error {
+	if t.opts.Parked == "" {
+		return nil
+	}
+	topics, err := adm.ListTopics(ctx, t.opts.Parked)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	switch err := topics[t.opts.Parked].Err; {
+	case err == nil:
+		return nil
+	case !errors.Is(err, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("kafka: topic %s: %w", t.opts.Parked, err)
+	}
+	forever := map[string]*string{"retention.ms": kadm.StringPtr("-1"), "retention.bytes": kadm.StringPtr("-1")}
+	_, err = adm.CreateTopic(ctx, int32(partitions), -1, forever, t.opts.Parked)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("kafka: create dead-letter topic %s: %w", t.opts.Parked, err)
+	}
+	return kerr.LeaderNotAvailable // check again
+}
+
+// checkBrokers refuses brokers that do not fence a replaced member.
+func (t *Transactor) checkBrokers(ctx context.Context) error {
+	answer, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, t.admin)
+	if err != nil {
+		return fmt.Errorf("kafka: ask for versions: %w", err)
+	}
+	fences := false
+	for _, k := range answer.ApiKeys {
+		t.byID = t.byID || k.ApiKey == int16(kmsg.Metadata) && k.MaxVersion >= metadataByID
+		fences = fences || k.ApiKey == int16(kmsg.TxnOffsetCommit) && k.MaxVersion >= cluster.FencesFrom
+	}
+	if !fences {
+		return fmt.Errorf("kafka: the brokers are older than Kafka 2.5: they do not stop a member that was replaced from committing: %w", semel.ErrInvalidRequest)
+	}
+	if found, ok := cluster.TransactionVersion(answer.FinalizedFeatures); !ok {
+		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "transaction.version is " + found + ": " + cluster.LateWrites})
+	}
+	return nil
+}
+
+// checkChangelog creates the changelog of an input if it is missing, refuses an
+// unsuitable one, and returns its id.
+func (t *Transactor) checkChangelog(ctx context.Context, adm *kadm.Client, input string, partitions int) (topicID, error) {
+	name := t.opts.changelogOf(input)
+	topics, err := adm.ListTopics(ctx, name)
+	if err != nil {
+		return topicID{}, fmt.Errorf("kafka: list topics: %w", err)
+	}
+	topic := topics[name]
+	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+		settings := map[string]*string{
+			"cleanup.policy": kadm.StringPtr("delete"), "retention.bytes": kadm.StringPtr("-1"),
+			"retention.ms": kadm.StringPtr(strconv.FormatInt(t.changelogRetention(), 10)),
+		}
+		if err := t.checkUnread(ctx, adm, input, partitions, settings); err != nil {
+			return topicID{}, err
+		}
+		_, err := adm.CreateTopic(ctx, int32(partitions), -1, settings, name)
+		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			return topicID{}, fmt.Errorf("kafka: create changelog %s: %w", name, err)
+		}
+		return topicID{}, kerr.LeaderNotAvailable // check again
+	}
+	if topic.Err != nil {
+		return topicID{}, fmt.Errorf("kafka: changelog %s: %w", name, topic.Err)
+	}
+	if len(topic.Partitions) != partitions {
+		return topicID{}, changelogDiffers(input, partitions, name, len(topic.Partitions))
+	}
+	return topic.ID, t.checkSettings(ctx, adm, name)
+}
+
+// grown returns the error for a topic that has gained partitions since the start.
+func (t *Transactor) grown(ctx context.Context, topic string) error {
+	topics, err := t.adm().ListTopics(ctx, topic)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	partitions, had := len(topics[topic].Partitions), int(t.sizes[topic])
+	if partitions <= had {
+		return fmt.Errorf("kafka: brokers do not agree on the partitions of %s: %w", topic, errAgain)
+	}
+	if t.opts.Repartition != nil {
+		return stageDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+	}
+	return changelogDiffers(topic, partitions, t.opts.changelogOf(topic), had)
+}
+
+// changelogDiffers is the error of an input whose changelog has another number of
+// partitions.
+func changelogDiffers(input string, partitions int, changelog string, keys int) error {
+	return fmt.Errorf("kafka: %s has %d partitions and its changelog %s %d: keys would not be found, and duplicates would pass. Use a new changelog, or a new input with the old number of partitions: %w",
+		input, partitions, changelog, keys, semel.ErrInvalidRequest)
+}
+
+// checkUnread refuses to create the changelog of an input that the group has read: its
+// keys were there, or are in another topic.
+func (t *Transactor) checkUnread(ctx context.Context, adm *kadm.Client, input string, partitions int, settings map[string]*string) error {
+	read, err := t.hasRead(ctx, adm, t.opts.Group, input)
+	if err != nil || read == "" {
+		return err
+	}
+	name, one, several := t.opts.changelogOf(input), t.opts.Changelog, t.opts.Changelog+"-"+input
+	other := several
+	if name == several {
+		other = one
+	}
+	topics, err := adm.ListTopics(ctx, other)
+	if err != nil {
+		return fmt.Errorf("kafka: list topics: %w", err)
+	}
+	hint := ""
+	switch {
+	case topics[other].Err != nil: // missing or hidden
+	case other == one:
+		hint = fmt.Sprintf("with one input its keys were in %s: give the new inputs a pipeline of their own, in another group. ", one)
+	default:
+		hint = fmt.Sprintf("with several inputs its keys were in %s: name that one (transaction.changelog: %s). ", several, several)
+	}
+	create := fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", name, partitions)
+	for _, setting := range slices.Sorted(maps.Keys(settings)) {
+		create += " --config " + setting + "=" + *settings[setting]
+	}
+	return fmt.Errorf("kafka: group %s has read %s, and changelog %s, which holds its keys, %w: repeated records would take effect again. %sIf there were no keys, because the offsets are another consumer's or were set by hand, or to start without them, create it: %s",
+		t.opts.Group, input, name, errNoTopic, hint, create)
+}
+
+// changelogRetention returns the retention of the changelog in milliseconds, or -1.
+func (t *Transactor) changelogRetention() int64 {
+	keep := t.windows.retention()
+	if t.windows.eventTime || keep >= semel.Forever/2 {
+		return -1 // the times of its records do not show when they expire
+	}
+	return (keep + max(keep/4, time.Hour)).Milliseconds()
+}
+
+// checkSettings refuses a changelog that loses keys. Hidden settings are trusted.
+func (t *Transactor) checkSettings(ctx context.Context, adm *kadm.Client, name string) error {
+	configs, err := cluster.TopicSettings(ctx, adm, name)
+	if err != nil {
+		return err
+	}
+	has := cluster.Settings(configs, name)
+	if policy := has["cleanup.policy"]; strings.Contains(policy, "compact") {
+		return fmt.Errorf("kafka: changelog %s has cleanup.policy %s: its records have no key, only \"delete\" keeps them: %w", name, policy, semel.ErrInvalidRequest)
+	}
+	keeps, err := strconv.ParseInt(has["retention.ms"], 10, 64)
+	need := t.changelogRetention()
+	if err == nil && keeps >= 0 && (need < 0 || keeps < t.windows.retention().Milliseconds()) {
+		return fmt.Errorf("kafka: changelog %s has retention.ms %d, shorter than what the window needs (%d): keys would be forgotten early: %w", name, keeps, need, semel.ErrInvalidRequest)
+	}
+	return nil
+}
+
+// partitioner leaves the partition of records for some topics to the caller. For others
+// the key's hash decides, as in Kafka's own client.
+type partitioner struct{ manual map[string]bool }
+
+func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	if p.manual[topic] {
+		return kgo.ManualPartitioner().ForTopic(topic)
+	}
+	return kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+}
+
+// metadataByID is the first version of metadata requests by topic id.
+const metadataByID = 12
+
+// checkKeysOf refuses a changelog with keys of another existing topic. A record with
+// one of these keys would be dropped as a duplicate, without an effect. Keys of a topic
+// that no longer exists belong to the input before it was recreated.
+func (t *Transactor) checkKeysOf(ctx context.Context, input string, theirs topicID) error {
+	if theirs == (topicID{}) { // written when brokers had no ids
+		return nil
+	}
+	t.mu.Lock()
+	gone := t.gone[theirs]
+	t.mu.Unlock()
+	if gone {
+		return nil
+	}
+	other, err := t.topicOf(ctx, theirs)
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		other = "a topic that may not be seen"
+	case err != nil:
+		return fmt.Errorf("kafka: topic of the keys in %s: %w", t.opts.changelogOf(input), err)
+	case other == "", other == input: // a broker may know an earlier id for a while
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.gone == nil {
+			t.gone = map[topicID]bool{}
+		}
+		t.gone[theirs] = true
+		return nil
+	default:
+		other = "topic " + other
+	}
+	return fmt.Errorf("kafka: changelog %s holds keys of %s: records of %s with one of them would be dropped as duplicates, and be lost. Give this pipeline a new group, or a changelog of its own (transaction.changelog): %w",
+		t.opts.changelogOf(input), other, input, semel.ErrInvalidRequest)
+}
+
+// topicOf returns the name of the topic with an id, or "".
+func (t *Transactor) topicOf(ctx context.Context, id topicID) (string, error) {
+	if !t.byID {
+		topics, err := t.adm().ListTopics(ctx)
+		if err != nil {
+			return "", err
+		}
+		for name, topic := range topics {
+			if topic.ID == kadm.TopicID(id) {
+				return name, nil
+			}
+		}
+		return "", nil
+	}
+	// A request by id also finds a topic that the user may not see.
+	req := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.TopicID = id
+	req.Topics = append(req.Topics, topic)
+	answer, err := req.RequestWith(ctx, t.admin)
+	if err != nil {
+		return "", err
+	}
+	for i := range answer.Topics {
+		found := &answer.Topics[i]
+		switch err := kerr.ErrorForCode(found.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
+			return "", nil
+		case errors.Is(err, kerr.TopicAuthorizationFailed):
+			return "", err
+		case found.Topic != nil && *found.Topic != "":
+			return *found.Topic, nil
+		case err != nil:
+			return "", err
+		}
+	}
+	return "", errors.New("no broker says whether it exists")
+}
+
+const (
+	// samplePartition is how many of a partition's newest records are sampled,
+	// sampleTime how long that may take.
+	samplePartition = 1000
+	sampleTime      = 5 * time.Second
+)
+
+// sample refuses an input with copies of one id in several partitions: each partition
+// remembers its own keys, so the copies would not meet. It reads the newest records, so
+// it may miss copies. With a repartition stage copies meet anyway.
+func (t *Transactor) sample(ctx context.Context) error {
+	if t.opts.Repartition != nil || t.opts.skipSample || t.opts.Key.Form() == key.FormRecordKey {
+		return nil
+	}
+	for _, input := range t.opts.Inputs {
+		if err := t.sampleTopic(ctx, input); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place is where an id was first seen.
+type place struct {
+	partition int32
+	offset    int64
+	recordKey semel.Digest
+}
+
+func (t *Transactor) sampleTopic(ctx context.Context, topic string) error {
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	from, left, err := t.newest(ctx, topic)
+	if err != nil || len(left) < 2 {
+		return err
+	}
+	client, err := kgo.NewClient(t.clientOptions(
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(), // the last offset may be a marker
+	)...)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	defer client.Close()
+	reader, hasher := t.opts.Key.Reader(nil), digest.New(digest.NewSecret()).Scope("")
+	seen := map[semel.Digest]place{}
+	var m semel.Message
+	var id []byte
+	for len(left) > 0 && ctx.Err() == nil {
+		for r := range client.PollFetches(ctx).RecordsAll() {
+			if end, ok := left[r.Partition]; ok && r.Offset+1 >= end {
+				delete(left, r.Partition)
+			}
+			if r.Attrs.IsControl() {
+				continue
+			}
+			record.Fill(&m, r)
+			if id, err = reader.AppendID(id[:0], &m); err != nil || len(id) == 0 {
+				continue
+			}
+			here := place{r.Partition, r.Offset, hasher.Bytes(r.Key)}
+			first, ok := seen[hasher.Bytes(id)]
+			switch {
+			case !ok:
+				seen[hasher.Bytes(id)] = here
+			case first.partition != here.partition:
+				return fmt.Errorf("kafka: the records of %s in partition %d at %d and in %d at %d have one id: copies in several partitions never meet, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
+					topic, first.partition, first.offset, here.partition, here.offset, semel.ErrInvalidRequest)
+			case first.recordKey != here.recordKey:
+				return fmt.Errorf("kafka: the records of %s in partition %d at %d and %d have one id and two record keys: other copies may be in other partitions, and each would have its effect; have them meet with a repartition stage (repartition: true of the source), or write the topic with the id as record key: %w",
+					topic, first.partition, first.offset, here.offset, semel.ErrInvalidRequest)
+			}
+		}
+	}
+	return nil
+}
+
+// newest returns the range of the newest records of each partition with records.
+func (t *Transactor) newest(ctx context.Context, topic string) (map[int32]kgo.Offset, map[int32]int64, error) {
+	adm := t.adm()
+	starts, err := adm.ListStartOffsets(ctx, topic)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kafka: %w", err)
+	}
+	ends, err := adm.ListCommittedOffsets(ctx, topic)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kafka: %w", err)
+	}
+	from, left := map[int32]kgo.Offset{}, map[int32]int64{}
+	ends.Each(func(end kadm.ListedOffset) {
+		start, ok := starts.Lookup(topic, end.Partition)
+		if ok && end.Err == nil && start.Err == nil && end.Offset > start.Offset {
+			from[end.Partition] = kgo.NewOffset().At(max(start.Offset, end.Offset-samplePartition))
+			left[end.Partition] = end.Offset
+		}
+	})
+	return from, left, nil
+}

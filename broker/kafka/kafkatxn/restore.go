@@ -1,0 +1,329 @@
+package kafkatxn
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// restoring brings the states of some partitions up to date while the session works on
+// others.
+type restoring struct {
+	parts  []*part
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+// restore resumes partitions that are up to date, and starts to bring the others up to
+// date. It does not block.
+func (s *session) restore(ctx context.Context) error {
+	if r := s.restoring; r != nil {
+		select {
+		case <-r.done:
+		default:
+			return nil
+		}
+		s.restoring = nil
+		if r.err != nil {
+			return r.err
+		}
+		ready := map[string][]int32{}
+		for _, p := range r.parts {
+			p.ready = true
+			ready[p.id.Topic] = append(ready[p.id.Topic], p.id.Number)
+		}
+		s.client.Client().ResumeFetchPartitions(ready)
+	}
+	var behind []*part
+	for _, p := range s.parts {
+		if p.given && !p.ready {
+			size, known := s.t.sizes[p.id.Topic]
+			switch {
+			case !known: // a predecessor read it: the group will revoke it
+			case p.id.Number >= size:
+				return s.t.grown(ctx, p.id.Topic)
+			default:
+				behind = append(behind, p)
+			}
+		}
+	}
+	if len(behind) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &restoring{parts: behind, cancel: cancel, done: make(chan struct{})}
+	s.restoring = r
+	go func() {
+		r.err = s.t.bringUpToDate(ctx, s, r.parts)
+		close(r.done)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.wakeUp()
+	}()
+	return nil
+}
+
+// stopRestoring waits for the goroutine of restore. Its parts stay behind and continue
+// later.
+func (s *session) stopRestoring() {
+	if s.restoring != nil {
+		s.restoring.cancel()
+		<-s.restoring.done
+		s.restoring = nil
+	}
+}
+
+// bringUpToDate reads the part of each changelog that the local copy lacks, up to a
+// barrier that it writes first. All commits of an earlier owner are before the barrier:
+// the owner wrote its changelog before it committed, and it cannot commit any longer
+// since the group assigned the partition to this process. Reading only committed
+// records waits for open transactions before the barrier.
+func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*part) error {
+	began := time.Now()
+	for _, p := range parts {
+		at, err := t.take(ctx, p.id, s)
+		if err != nil {
+			return err
+		}
+		p.slot = at
+		if at.state == nil {
+			if at.state, err = t.load(ctx, p.id); err != nil {
+				return err
+			}
+		}
+	}
+	from, err := t.positions(ctx, parts)
+	if err != nil {
+		return err
+	}
+	var nonce digest.Secret
+	rand.Read(nonce[:])
+	if err := t.writeBarriers(ctx, parts, nonce); err != nil {
+		return err
+	}
+	keys, err := t.readChangelog(ctx, parts, from, nonce)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if st := p.slot.state; !st.secured {
+			st.secure(digest.NewSecret(), t.opts.Scope)
+		}
+	}
+	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
+		Reason: fmt.Sprintf("%d partitions are up to date, %d keys were read", len(parts), keys)})
+	return nil
+}
+
+// load returns the state of a partition from the local copy.
+func (t *Transactor) load(ctx context.Context, id cluster.Partition) (*state, error) {
+	st := newState(id, t.topics[id.Topic], &t.windows)
+	if t.opts.Local.Dir == "" {
+		return st, nil
+	}
+	now := t.now()
+	dir := filepath.Join(t.opts.Local.Dir, t.opts.changelogOf(id.Topic)+"-"+strconv.Itoa(int(id.Number)))
+	var err error
+	st.log, err = openStateLog(t.opts.files, dir, t.changelog[id.Topic], st.expect, func(value []byte, position int64) error {
+		return t.apply(ctx, st, value, position, now)
+	})
+	return st, err
+}
+
+// apply adds a record of the changelog to a state.
+func (t *Transactor) apply(ctx context.Context, st *state, value []byte, position, now int64) error {
+	c, err := parseChangelog(value)
+	if err != nil || c.kind == kindBarrier {
+		return err
+	}
+	if c.topic != st.topic {
+		if err := t.checkKeysOf(ctx, st.id.Topic, c.topic); err != nil {
+			return err
+		}
+	}
+	if !st.secured {
+		st.secure(c.secret, t.opts.Scope)
+	} else if st.secret != c.secret {
+		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.id.Topic, st.id.Number, errChangelog)
+	}
+	st.apply(&c, now)
+	st.passed(value, position)
+	return nil
+}
+
+// positions returns where to read each part's changelog from. If the changelog has lost
+// records, the state is dropped.
+func (t *Transactor) positions(ctx context.Context, parts []*part) (map[string]map[int32]kgo.Offset, error) {
+	adm := t.adm()
+	var names []string
+	for _, topic := range t.opts.reads() {
+		names = append(names, t.opts.changelogOf(topic))
+	}
+	first, err := adm.ListStartOffsets(ctx, names...)
+	last, err2 := adm.ListEndOffsets(ctx, names...)
+	if err := errors.Join(err, err2, first.Error(), last.Error()); err != nil {
+		return nil, fmt.Errorf("kafka: changelog: %w", err)
+	}
+	live, err := t.live(ctx, adm, t.now(), names)
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]map[int32]kgo.Offset{}
+	for _, p := range parts {
+		st, name := p.slot.state, t.opts.changelogOf(p.id.Topic)
+		start, _ := first.Lookup(name, p.id.Number)
+		end, _ := last.Lookup(name, p.id.Number)
+		if st.position > end.Offset { // the changelog has lost records
+			if err := t.forget(p); err != nil {
+				return nil, err
+			}
+			st = p.slot.state
+		}
+		// The last applied record is read again, to check that it still exists.
+		at := max(st.position-1, start.Offset)
+		p.verify = at == st.position-1
+		if alive, ok := live.Lookup(name, p.id.Number); ok && alive.Offset >= 0 {
+			if alive := min(alive.Offset, end.Offset); alive > at {
+				at, p.verify = alive, false
+			}
+		}
+		if from[name] == nil {
+			from[name] = map[int32]kgo.Offset{}
+		}
+		from[name][p.id.Number] = kgo.NewOffset().At(at)
+	}
+	return from, nil
+}
+
+// live returns the offsets of the first changelog records that may count at a time in
+// milliseconds. It returns nothing if the times of records do not show that.
+func (t *Transactor) live(ctx context.Context, adm *kadm.Client, now int64, changelogs []string) (kadm.ListedOffsets, error) {
+	keep := t.windows.retention()
+	if t.windows.eventTime || keep == semel.Forever {
+		return nil, nil
+	}
+	live, err := adm.ListOffsetsAfterMilli(ctx, now-keep.Milliseconds()-1, changelogs...)
+	if err := errors.Join(err, live.Error()); err != nil {
+		return nil, fmt.Errorf("kafka: changelog: %w", err)
+	}
+	return live, nil
+}
+
+// forget replaces a part's state by an empty one.
+func (t *Transactor) forget(p *part) error {
+	old := p.slot.state
+	st := newState(p.id, old.topic, &t.windows)
+	if st.log = old.log; st.log != nil {
+		if err := st.log.clear(); err != nil {
+			return err
+		}
+	}
+	p.slot.state = st
+	p.slot.cut.Store(0)
+	return nil
+}
+
+func (t *Transactor) writeBarriers(ctx context.Context, parts []*part, nonce digest.Secret) error {
+	var records []*kgo.Record
+	for _, p := range parts {
+		value := withoutEntries(&changelogHeader{kind: kindBarrier, secret: nonce, topic: p.slot.state.topic})
+		records = append(records, &kgo.Record{Topic: t.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value})
+	}
+	if err := t.admin.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: changelog: write a barrier: %w", err)
+	}
+	return nil
+}
+
+// readChangelog applies committed records up to the barriers, and returns the number of
+// keys.
+func (t *Transactor) readChangelog(ctx context.Context, parts []*part, from map[string]map[int32]kgo.Offset, nonce digest.Secret) (keys int, err error) {
+	client, err := kgo.NewClient(t.clientOptions(
+		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20),
+	)...)
+	if err != nil {
+		return 0, fmt.Errorf("kafka: changelog: %w", err)
+	}
+	defer client.Close()
+	behind := map[cluster.Partition]*part{} // by the changelog's topic
+	for _, p := range parts {
+		behind[cluster.Partition{Topic: t.opts.changelogOf(p.id.Topic), Number: p.id.Number}] = p
+	}
+	now := t.now()
+	for len(behind) > 0 {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return keys, context.Cause(ctx)
+		}
+		if err := fetches.Err(); err != nil {
+			return keys, fmt.Errorf("kafka: read changelog: %w", err)
+		}
+		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+			id := cluster.Partition{Topic: f.Topic, Number: f.Partition}
+			if p := behind[id]; p != nil && err == nil {
+				var reached bool
+				var n int
+				n, reached, err = t.applyAll(ctx, p, f.Records, nonce, now)
+				keys += n
+				if reached {
+					delete(behind, id)
+				}
+			}
+		})
+		if err != nil {
+			return keys, err
+		}
+	}
+	return keys, nil
+}
+
+// applyAll applies records of the changelog up to the barrier, and reports whether it
+// was reached. It drops a state that the changelog contradicts, because brokers may
+// lose acknowledged records.
+func (t *Transactor) applyAll(ctx context.Context, p *part, records []*kgo.Record, nonce digest.Secret, now int64) (keys int, reached bool, err error) {
+	st := p.slot.state
+	for _, r := range records {
+		if p.verify && (r.Offset != st.position-1 || st.last != crc32.Checksum(r.Value, castagnoli)) {
+			return keys, false, errors.Join(fmt.Errorf("kafka: %s/%d at %d is another record than before: %w", r.Topic, r.Partition, r.Offset, errAgain), t.forget(p))
+		}
+		p.verify = false
+		if r.Offset < st.position {
+			continue
+		}
+		c, err := parseChangelog(r.Value)
+		if err != nil {
+			return keys, false, fmt.Errorf("kafka: %s/%d at %d: %w", r.Topic, r.Partition, r.Offset, err)
+		}
+		if c.kind == kindBarrier {
+			if c.secret == nonce {
+				reached = true
+				break
+			}
+			continue
+		}
+		if err := t.apply(ctx, st, r.Value, r.Offset+1, now); err != nil {
+			return keys, false, err
+		}
+		keys += c.len()
+		if st.log != nil {
+			st.log.add(r.Value, &c, st.position)
+		}
+	}
+	t.writeLog(st)
+	return keys, reached, nil
+}

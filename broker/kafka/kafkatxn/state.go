@@ -1,0 +1,350 @@
+package kafkatxn
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"sort"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/digest"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// windowing is how long keys are remembered, and by which time.
+type windowing struct {
+	window, grace time.Duration
+	eventTime     bool
+	scale         table.Scale
+}
+
+// newWindowing returns a windowing by the clock if e is nil.
+func newWindowing(window time.Duration, e *EventTime) (windowing, error) {
+	w := windowing{window: window, eventTime: e != nil}
+	if e != nil {
+		w.grace = e.Grace
+	}
+	var err error
+	w.scale, err = table.NewScale(0, w.retention())
+	return w, err
+}
+
+// retention is how long an entry is kept.
+func (w *windowing) retention() time.Duration {
+	if w.window >= semel.Forever-w.grace {
+		return semel.Forever
+	}
+	return w.window + w.grace
+}
+
+// expiry returns when an entry of a time, in milliseconds, expires.
+func (w *windowing) expiry(time int64) table.Tick {
+	return w.scale.Expiry(nanos(time), w.retention())
+}
+
+func (w *windowing) tick(time int64) table.Tick { return w.scale.Tick(nanos(time)) }
+
+func nanos(milliseconds int64) int64 {
+	return milliseconds * int64(time.Millisecond)
+}
+
+// verdict is the decision about a record.
+type verdict uint8
+
+const (
+	// fresh: the key is new, and becomes part of the open transaction.
+	fresh verdict = iota
+	// duplicate: an earlier record of this key was delivered.
+	duplicate
+	// late: the record is too old for a decision.
+	late
+	// again: the key's entry belongs to this record. It is read again because the
+	// group's offsets were set back; its output was committed with the entry.
+	again
+)
+
+// state holds the keys of one partition. Committed keys are in the table, those of the
+// open transaction in the overlay. One goroutine uses it at a time.
+type state struct {
+	id      cluster.Partition
+	windows *windowing
+	topic   topicID
+	secret  digest.Secret
+	secured bool // the secret is set
+	scoped  digest.Scoped
+
+	committed *table.Table[uint64]
+	overlay   overlay
+	most      int // entries in a changelog record
+	// streamTime is the greatest time of a record in the partition, in milliseconds.
+	// Without event time it is the last time of the clock.
+	streamTime, committedTime int64
+	// position is the changelog offset up to which all records are applied. The record
+	// before it has the checksum last.
+	position int64
+	last     uint32
+	// cuts are the positions up to which the changelog can be deleted.
+	cuts cuts
+	// log is the copy on disk; nil without a directory.
+	log *stateLog
+}
+
+func newState(id cluster.Partition, topic topicID, w *windowing) *state {
+	return &state{id: id, windows: w, topic: topic, committed: table.New[uint64](0), most: maxChangelogEntries, cuts: newCuts(w)}
+}
+
+// expect allocates memory for a number of keys. The state is empty.
+func (s *state) expect(keys int64) { s.committed = table.New[uint64](keys) }
+
+// secure sets the secret of the digests, and the scope of the keys.
+func (s *state) secure(secret digest.Secret, scope string) {
+	s.secret, s.secured = secret, true
+	s.scoped = digest.New(secret).Scope(scope)
+}
+
+// mark is the table's value for a digest: the lower 48 bits of the record's offset and
+// 16 bits of its topic id.
+func mark(topic *topicID, offset int64) uint64 {
+	tag := binary.LittleEndian.Uint64(topic[:8]) ^ binary.LittleEndian.Uint64(topic[8:])
+	tag ^= tag >> 32
+	tag ^= tag >> 16
+	return uint64(offset)&(1<<48-1) | tag<<48
+}
+
+// decide decides the record at an offset by its key's digest and its time in
+// milliseconds. A fresh record must be learned when it is delivered.
+func (s *state) decide(d *semel.Digest, when, offset int64) verdict {
+	s.streamTime = max(s.streamTime, when)
+	now := s.windows.tick(s.streamTime)
+	if time, ok := s.overlay.find(d); ok {
+		if expiry := s.windows.expiry(time); now < expiry && s.within(when, expiry) {
+			return duplicate
+		}
+	} else if v, expiry, ok := s.committed.Find(d, now); ok && s.within(when, expiry) {
+		if v == mark(&s.topic, offset) {
+			return again
+		}
+		return duplicate
+	}
+	if s.windows.eventTime && when < s.streamTime-s.windows.grace.Milliseconds() {
+		return late
+	}
+	return fresh
+}
+
+// within reports whether a record's time is inside the window of an entry that expires
+// at expiry.
+func (s *state) within(when int64, expiry table.Tick) bool {
+	return expiry == table.Forever || nanos(when) < s.windows.scale.Time(expiry)-int64(s.windows.grace)
+}
+
+// learn adds a fresh record to the open transaction.
+func (s *state) learn(d *semel.Digest, when, offset int64) {
+	s.overlay.add(&entry{*d, when, offset}, s.most)
+}
+
+// records returns the changelog records of the open transaction. They are valid until
+// it ends.
+func (s *state) records() (values [][]byte) {
+	h := changelogHeader{kind: kindEntries, secret: s.secret, topic: s.topic, streamTime: s.streamTime}
+	for i := range s.overlay.records {
+		values = append(values, s.overlay.records[i].finish(&h))
+	}
+	if len(values) == 0 && s.windows.eventTime && s.streamTime > s.committedTime {
+		values = append(values, withoutEntries(&h))
+	}
+	return values
+}
+
+// drop discards the entries of the open transaction. It does not reuse their memory:
+// the client may still be writing the records of a failed transaction.
+func (s *state) drop() {
+	s.overlay = overlay{}
+	s.streamTime = s.committedTime
+}
+
+// commit adds the entries of the open transaction to the table.
+func (s *state) commit() {
+	now := s.windows.tick(s.streamTime)
+	h := changelogHeader{topic: s.topic}
+	for i := range s.overlay.records {
+		c := s.overlay.records[i].record(&h)
+		s.remember(&c, now)
+	}
+	s.overlay.reset()
+	s.committedTime = s.streamTime
+}
+
+// passed notes that a changelog record is applied, or will be with the open
+// transaction.
+func (s *state) passed(value []byte, position int64) {
+	s.cuts.note(position, s.streamTime)
+	s.position, s.last = position, crc32.Checksum(value, castagnoli)
+}
+
+// prefetchAhead is how many digests ahead a slot is prefetched.
+const prefetchAhead = 16
+
+// apply adds the committed entries of a changelog record. Entries that have expired at
+// time, in milliseconds, are left out.
+func (s *state) apply(c *changelogRecord, time int64) {
+	s.committedTime = max(s.committedTime, c.streamTime)
+	s.streamTime = s.committedTime
+	if s.windows.eventTime {
+		time = s.committedTime
+	}
+	s.remember(c, s.windows.tick(time))
+}
+
+// remember adds the entries of a record to the table.
+func (s *state) remember(c *changelogRecord, now table.Tick) {
+	var e entry
+	for i := range c.len() {
+		if i+prefetchAhead < c.len() {
+			s.committed.Prefetch(digestOf(c.entry(i + prefetchAhead)))
+		}
+		c.at(i, &e)
+		if expiry := s.windows.expiry(e.time); expiry > now {
+			s.committed.Set(&e.digest, mark(&c.topic, e.offset), now, expiry)
+		}
+	}
+}
+
+// overlay holds the entries that the open transaction adds to a partition's state. It
+// is dropped when the transaction aborts. The zero overlay is empty.
+//
+// The entries are stored as changelog records. They are written to the brokers, to the
+// log and to the table from there, without a second copy.
+type overlay struct {
+	records []overlayRecord
+	count   int // number of entries
+	// slots holds entry numbers plus one, in as many low bits as they need. The high
+	// bits hold bits of the digest, which distinguish nearly all entries without a look
+	// at them; 0 is an empty slot. The length is a power of two, and at most three
+	// quarters are used.
+	slots []uint32
+}
+
+type overlayRecord struct {
+	changelogDraft
+	first int // the number of its first entry
+	// origins is the value of headerOrigins for the entries, if they are copies.
+	origins []byte
+}
+
+const firstOverlaySlots = 1 << 10
+
+// find returns the time of the last entry of a digest.
+func (o *overlay) find(d *semel.Digest) (time int64, ok bool) {
+	if o.count == 0 {
+		return 0, false
+	}
+	if i := o.slot(d); o.slots[i] != 0 {
+		r, e := o.at(o.slots[i]&o.mask() - 1)
+		return r.time(e), true
+	}
+	return 0, false
+}
+
+// slot returns the slot of a digest, or the empty slot for it.
+func (o *overlay) slot(d *semel.Digest) uint32 {
+	mask, tag := o.mask(), tagOf(d)
+	for i := home(d) & mask; ; i = (i + 1) & mask {
+		s := o.slots[i]
+		if s == 0 {
+			return i
+		}
+		if (s^tag)&^mask != 0 {
+			continue
+		}
+		if _, e := o.at(s&mask - 1); *digestOf(e) == *d {
+			return i
+		}
+	}
+}
+
+func (o *overlay) mask() uint32 { return uint32(len(o.slots) - 1) }
+
+// at returns an entry by number, and its record.
+func (o *overlay) at(number uint32) (*overlayRecord, []byte) {
+	n := int(number)
+	after := sort.Search(len(o.records), func(i int) bool { return o.records[i].first > n })
+	r := &o.records[after-1]
+	return r, r.entry(n - r.first)
+}
+
+// add appends an entry, which replaces one with the same digest. A record gets at most
+// most entries.
+func (o *overlay) add(e *entry, most int) {
+	if 4*(o.count+1) > 3*len(o.slots) {
+		o.grow()
+	}
+	if n := len(o.records); n == 0 || o.records[n-1].len() >= most || !o.records[n-1].add(e) {
+		o.begin().add(e)
+	}
+	o.place(&e.digest, o.count)
+	o.count++
+}
+
+// begin starts a record. It expects the size of the previous one.
+func (o *overlay) begin() *overlayRecord {
+	n, room := len(o.records), 0
+	if n > 0 {
+		room = len(o.records[n-1].value)
+	}
+	if n < cap(o.records) {
+		o.records = o.records[:n+1] // with its memory
+	} else {
+		o.records = append(o.records, overlayRecord{})
+	}
+	r := &o.records[n]
+	r.first, r.origins = o.count, r.origins[:0]
+	r.begin(room)
+	return r
+}
+
+// from notes the origin of the last entry. Either each entry has one, or none has.
+func (o *overlay) from(input int, partition int32, offset int64) {
+	r := &o.records[len(o.records)-1]
+	r.origins = appendOrigin(r.origins, input, partition, offset)
+}
+
+// originsOf returns the value of headerOrigins for a record, or nothing.
+func (o *overlay) originsOf(record int) []byte {
+	if record >= len(o.records) {
+		return nil
+	}
+	return o.records[record].origins
+}
+
+// place makes an entry the last one of its digest.
+func (o *overlay) place(d *semel.Digest, number int) {
+	o.slots[o.slot(d)] = tagOf(d)&^o.mask() | uint32(number+1)
+}
+
+func (o *overlay) grow() {
+	o.slots = make([]uint32, max(firstOverlaySlots, 2*len(o.slots)))
+	for i := range o.records {
+		r := &o.records[i]
+		for j := range r.len() {
+			o.place(digestOf(r.entry(j)), r.first+j)
+		}
+	}
+}
+
+// reset empties the overlay. It keeps the memory, unless that is far more than was
+// used.
+func (o *overlay) reset() {
+	if len(o.slots) > firstOverlaySlots && o.count < len(o.slots)/32 {
+		*o = overlay{}
+		return
+	}
+	o.records, o.count = o.records[:0], 0
+	clear(o.slots)
+}
+
+// home and tagOf return bits of digests, which are uniform.
+func home(d *semel.Digest) uint32 { return binary.LittleEndian.Uint32(d[:4]) }
+
+func tagOf(d *semel.Digest) uint32 { return binary.LittleEndian.Uint32(d[4:8]) }

@@ -1,0 +1,360 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/kafka"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/internal/clock"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/vfs"
+)
+
+// Transactor moves records from topics to a topic so that each key takes effect once,
+// for readers of the output with read_committed. Outputs, changelog and offsets are one
+// transaction. The local state changes after the commit is known. If the result of a
+// commit is unknown, the Transactor reads everything again from the brokers.
+type Transactor struct {
+	opts    TransactorOptions
+	windows windowing
+	clock   *clock.Clock
+
+	admin     *kgo.Client // not transactional: metadata, offsets, barriers
+	topics    map[string]topicID
+	sizes     map[string]int32   // number of partitions by input topic
+	changelog map[string]topicID // by input topic
+
+	// copyPartitions is the number of partitions of the topic between the stages.
+	copyPartitions int32
+	byID           bool                           // brokers answer requests for a topic by its id
+	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
+	health         health
+
+	mu      sync.Mutex // guards the fields below
+	slots   map[cluster.Partition]*slot
+	copying map[cluster.Partition]*copier // partitions of the first stage
+	gone    map[topicID]bool              // topics that no longer exist
+}
+
+// NewTransactor returns a Transactor. It connects in Run. The error names all invalid
+// options and wraps semel.ErrInvalidRequest.
+func NewTransactor(opts *TransactorOptions) (*Transactor, error) {
+	t := &Transactor{slots: map[cluster.Partition]*slot{}, copying: map[cluster.Partition]*copier{}}
+	if opts != nil {
+		t.opts = *opts
+	}
+	t.health.observe = t.observe
+	t.opts.defaults()
+	if err := t.opts.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.windows, err = newWindowing(t.opts.Window, t.opts.EventTime); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return t, nil
+}
+
+var _ pipeline.Lagger = (*Transactor)(nil)
+
+// Run moves records until ctx ends. Then it finishes or aborts the open transactions
+// and returns nil. The group keeps its place for a while, so that a restart gets its
+// partitions back. Run blocks. An error means that it cannot continue: something that
+// it needs is missing or refused, another process took its place (kafka.ErrFenced), or
+// a policy stopped it at a message (pipeline.ErrStopped). Rebalances, lost connections
+// and restarts of brokers are not errors.
+//
+// Call it once.
+func (t *Transactor) Run(ctx context.Context) error {
+	t.clock = clock.New(t.opts.clock, time.Time{})
+	lock, err := t.lockState()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	// A barrier may be written twice, but its write must be cancellable.
+	t.admin, err = kgo.NewClient(t.clientOptions(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())...)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	defer t.admin.Close()
+	t.health.begin(t.admin)
+	if err := t.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	members := t.members()
+	errs := make([]error, len(members))
+	for i, m := range members {
+		running.Go(func() {
+			if t.opts.hold != nil {
+				select {
+				case <-t.opts.hold:
+				case <-ctx.Done():
+				}
+			}
+			if errs[i] = m.run(ctx); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	running.Go(func() { t.watchStalls(ctx) })
+	if t.opts.Local.Standby {
+		running.Go(func() { newStandby(t).run(ctx) })
+	}
+	if t.opts.EventTime != nil {
+		running.Go(func() { t.trim(ctx) })
+	}
+	if t.opts.Repartition != nil {
+		running.Go(func() { t.purge(ctx) })
+	}
+	running.Wait()
+	for _, s := range t.slots {
+		s.close()
+	}
+	return errors.Join(errs...)
+}
+
+// groupMember is a member of a group. It works until ctx ends or it cannot continue.
+type groupMember interface {
+	run(ctx context.Context) error
+}
+
+// members returns the members of this process.
+func (t *Transactor) members() (list []groupMember) {
+	for i := range t.opts.Member.Sessions {
+		list = append(list, newSession(t, i))
+		if t.opts.Repartition != nil {
+			list = append(list, newCopier(t, i))
+		}
+	}
+	return list
+}
+
+// clientOptions returns the caller's options, those of every client here, and more.
+func (t *Transactor) clientOptions(more ...kgo.Opt) []kgo.Opt {
+	opts := append([]kgo.Opt{}, t.opts.Client...)
+	// Each client needs its own option, because it changes the slice.
+	opts = append(opts, kgo.ProducerBatchCompression(t.opts.Format.Compression))
+	opts = append(opts, kgo.RetryBackoffFn(func(tries int) time.Duration {
+		return min(20*time.Millisecond<<min(tries, 6), time.Second)
+	}), kgo.MetadataMinAge(100*time.Millisecond))
+	return append(opts, more...)
+}
+
+func (t *Transactor) lockState() (io.Closer, error) {
+	if t.opts.Local.Dir == "" {
+		return io.NopCloser(nil), nil
+	}
+	if err := t.opts.files.MkdirAll(t.opts.Local.Dir); err != nil {
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.opts.Name, err)
+	}
+	lock, err := t.opts.files.Lock(filepath.Join(t.opts.Local.Dir, "LOCK"), "process "+strconv.Itoa(os.Getpid()))
+	if _, held := errors.AsType[*vfs.LockedError](err); held {
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w: end that process, or give this one a state directory of its own", t.opts.Name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: pipeline %s: state directory: %w", t.opts.Name, err)
+	}
+	return lock, nil
+}
+
+// now returns the time in milliseconds.
+func (t *Transactor) now() int64 { return t.clock.Nanos() / int64(time.Millisecond) }
+
+func (t *Transactor) observe(e pipeline.Event) {
+	if t.opts.Observer != nil && (e.Count > 0 || e.Kind >= pipeline.EventPaused) {
+		e.Pipeline = t.opts.Name
+		t.opts.Observer.ObservePipeline(e)
+	}
+}
+
+func (t *Transactor) adm() *kadm.Client { return kadm.NewClient(t.admin) }
+
+// slot is the place of one partition's state in this process. A session that is
+// assigned the partition takes the slot. It first asks another holder, a session or the
+// standby, to release it.
+type slot struct {
+	holder  holder
+	free    chan struct{} // closed when the holder releases it
+	waiting int           // sessions that wait for it
+	state   *state        // the holder's
+	// cut is an offset up to which the changelog may be deleted, or 0.
+	cut atomic.Int64
+}
+
+// holder is a session or the standby.
+type holder interface {
+	// ask says that a session needs the partition. It does not block.
+	ask(id cluster.Partition)
+}
+
+func (s *slot) close() {
+	if s.state != nil && s.state.log != nil {
+		s.state.log.Close() // the log is only a copy
+	}
+	s.state = nil
+}
+
+// take makes a session the holder of a partition's slot. It waits until another holder
+// releases it.
+func (t *Transactor) take(ctx context.Context, id cluster.Partition, s *session) (*slot, error) {
+	for {
+		t.mu.Lock()
+		at := t.slots[id]
+		if at == nil {
+			at = &slot{}
+			t.slots[id] = at
+		}
+		if at.holder == nil || at.holder == holder(s) {
+			if at.holder == nil {
+				at.holder, at.free = s, make(chan struct{})
+			}
+			t.mu.Unlock()
+			return at, nil
+		}
+		other, free := at.holder, at.free
+		at.waiting++
+		t.mu.Unlock()
+		other.ask(id)
+		var err error
+		select {
+		case <-free:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		t.mu.Lock()
+		at.waiting--
+		t.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// takeFree makes the standby the holder of a slot without a holder and waiting
+// sessions, or returns nil.
+func (t *Transactor) takeFree(id cluster.Partition, b *standby) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slots[id]
+	if at == nil {
+		at = &slot{}
+		t.slots[id] = at
+	}
+	if at.holder != nil || at.waiting > 0 {
+		return nil
+	}
+	at.holder, at.free = b, make(chan struct{})
+	return at
+}
+
+// free returns the partitions without a holder and waiting sessions.
+func (t *Transactor) free() (list []cluster.Partition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for topic, size := range t.sizes {
+		for number := range size {
+			id := cluster.Partition{Topic: topic, Number: number}
+			if at := t.slots[id]; at == nil || at.holder == nil && at.waiting == 0 {
+				list = append(list, id)
+			}
+		}
+	}
+	return list
+}
+
+// release gives up a partition. Without a standby its memory is freed.
+func (t *Transactor) release(id cluster.Partition, h holder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slots[id]
+	if at == nil || at.holder != h {
+		return
+	}
+	if t.opts.Local.Standby && at.state != nil {
+		at.state.drop() // the next holder can use the committed entries
+	} else {
+		at.close()
+	}
+	at.holder = nil
+	close(at.free)
+}
+
+// Lag implements pipeline.Lagger, as [kafka.Source.Lag] does. It may be called at any
+// time; before Run it returns nothing. With a repartition stage it includes both
+// stages.
+func (t *Transactor) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	held, copied := t.held()
+	if len(held)+len(copied) == 0 {
+		return nil, nil
+	}
+	fromEnd := t.opts.Reset == kafka.ResetEnd && t.opts.Repartition == nil // otherwise it is the first stage's
+	adm := t.adm()                                                         // a member with partitions has created the client before
+	list, err := cluster.Lag(ctx, adm, t.opts.Group, fromEnd, held)
+	if err != nil || len(copied) == 0 {
+		return list, err
+	}
+	more, err := cluster.Lag(ctx, adm, t.opts.copyGroup(), t.opts.Reset == kafka.ResetEnd, copied)
+	return append(list, more...), err
+}
+
+// watchStalls looks for partitions that are held up, until ctx ends.
+func (t *Transactor) watchStalls(ctx context.Context) {
+	w := kafka.NewStallWatch(t.admin, t.opts.Timeouts.Transaction)
+	every := min(t.opts.Timeouts.Transaction/4, 5*time.Second)
+	for cluster.Pause(ctx, every) {
+		patient, cancel := context.WithTimeout(ctx, every)
+		stalled, err := w.Look(patient, t.readings())
+		cancel()
+		if err == nil {
+			t.health.stalls(stalled)
+		}
+	}
+}
+
+// readings returns the partitions that the members of this process read.
+func (t *Transactor) readings() []kafka.Reading {
+	decided := kafka.Reading{Group: t.opts.Group, Partitions: map[string][]int32{}, Changelog: t.opts.changelogOf}
+	copied := kafka.Reading{Group: t.opts.copyGroup(), Partitions: map[string][]int32{}}
+	held, copying := t.held()
+	for _, id := range held {
+		decided.Partitions[id.Topic] = append(decided.Partitions[id.Topic], id.Number)
+	}
+	for _, id := range copying {
+		copied.Partitions[id.Topic] = append(copied.Partitions[id.Topic], id.Number)
+	}
+	return []kafka.Reading{decided, copied}
+}
+
+// held returns the partitions that sessions of this process have, and those of its
+// copiers.
+func (t *Transactor) held() (decided, copied []cluster.Partition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, at := range t.slots {
+		if _, own := at.holder.(*session); own {
+			decided = append(decided, id)
+		}
+	}
+	return decided, slices.Collect(maps.Keys(t.copying))
+}

@@ -1,0 +1,556 @@
+package kafkatxn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// worker decides records and writes the results. It belongs to one session. Only its
+// counts have a meaning beyond a transaction; the other fields keep memory.
+type worker struct {
+	s       *session
+	opts    *TransactorOptions
+	reader  *key.Reader
+	message semel.Message
+	id      []byte
+	digests []semel.Digest
+	states  []keyState
+	offsets []int64 // in the topic that was read
+	origins origins
+	inputs  []byte // the start of headerOrigins; nil without Repartition
+	touched []*part
+	counts  counts
+	asides  asides
+	began   time.Time // of the last transaction
+	records int
+	bytes   int64
+	pace    int // how many records one read returns with a Transform
+	// transformed is how many records of the open transaction were given to the
+	// Transform, and inTime how many of them within the interval.
+	transformed, inTime int
+	limit               int // of the records of a transaction, after one that took too long; or 0
+	// askedLimits says that the open transaction has asked for the topics' limits
+	// again.
+	askedLimits bool
+	// produce gives a record to the client, as part of the open transaction.
+	produce func(*kgo.Record)
+	// promise is called for each record that was written or failed.
+	promise func(*kgo.Record, error)
+	failed  atomic.Pointer[error]
+	// refusals are the topics to which a Transform cannot write.
+	refusals refusals
+}
+
+// counts are the results of a transaction.
+type counts struct {
+	fresh, duplicate, late, again, delivered int
+}
+
+// keyState is the state of a record's key before the decision.
+type keyState uint8
+
+const (
+	keyKnown keyState = iota
+	keyMissing
+	keyPass // delivered without being remembered
+)
+
+func (w *worker) init(s *session) {
+	w.s, w.opts = s, &s.t.opts
+	w.reader = w.opts.Key.Reader(nil)
+	w.pace = firstPace
+	if w.opts.Repartition != nil {
+		w.inputs = appendInputs(nil, w.opts.Inputs)
+	}
+	w.promise = func(r *kgo.Record, err error) {
+		if err != nil {
+			if w.opts.Transform != nil {
+				w.refusals.hear(r.Topic, err)
+			}
+			err = fmt.Errorf("write %s/%d: %w", r.Topic, r.Partition, err)
+			w.failed.CompareAndSwap(nil, &err)
+		}
+	}
+}
+
+// transact starts a transaction with the records that were read, reads more until it is
+// due, and ends it. It calls no Transform after calls has ended. After an error the
+// session restarts.
+func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches) error {
+	w := &s.work
+	w.reset()
+	w.began = time.Now()
+	if err := s.client.Begin(); err != nil {
+		return fmt.Errorf("kafka: begin: %w", err)
+	}
+	for {
+		if err := w.process(calls, fetches); errors.Is(err, errSlow) {
+			if err := s.abort(last); err != nil {
+				return err
+			}
+			s.retried(err)
+			return w.learn(last)
+		} else if err != nil {
+			s.abort(last)
+			return err
+		}
+		left := s.t.opts.Limits.Interval - time.Since(w.began)
+		if left <= 0 || w.records >= w.most() || w.bytes >= s.t.opts.Limits.Bytes || ctx.Err() != nil || w.failed.Load() != nil {
+			break
+		}
+		fetches = s.poll(ctx, left)
+		if s.interrupted() {
+			if err := s.abort(last); err != nil {
+				return err
+			}
+			return w.learn(last) // new errors of topics
+		}
+		if err := fetchError(fetches); err != nil {
+			s.abort(last)
+			return err
+		}
+		if fetches.NumRecords() == 0 && s.pending() {
+			break
+		}
+	}
+	return s.finish(last)
+}
+
+func (w *worker) reset() {
+	w.counts = counts{}
+	w.asides.reset()
+	w.askedLimits = false
+	w.records, w.bytes = 0, 0
+	w.transformed, w.inTime = 0, 0
+	w.failed.Store(nil)
+	for _, p := range w.touched {
+		p.touched = false
+		clear(p.changes)
+		p.changes = p.changes[:0]
+	}
+	w.touched = w.touched[:0]
+}
+
+// abort ends the open transaction without effect. Its records are read again.
+func (s *session) abort(last context.Context) error {
+	for _, p := range s.work.touched {
+		p.slot.state.drop()
+	}
+	s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: s.work.records})
+	return s.work.overdue(s.rewind(last))
+}
+
+// finish writes the changelog and commits. After an error the result is unknown, and
+// the session restarts.
+func (s *session) finish(last context.Context) error {
+	w := &s.work
+	w.writeChangelog()
+	if err := s.client.Client().Flush(last); err != nil {
+		return fmt.Errorf("kafka: flush: %w", err)
+	}
+	if failed := w.failed.Load(); failed != nil || s.interrupted() {
+		var cause error
+		if failed != nil {
+			cause = w.overdue(*failed)
+		}
+		if err := s.abort(last); err != nil {
+			return err
+		}
+		if failed != nil {
+			s.retried(cause)
+			if err := w.learn(last); err != nil {
+				return err
+			}
+			return s.t.refusedSize(last, s.limits, &s.tooBig, *failed)
+		}
+		return nil
+	}
+	committed, err := s.client.End(last, kgo.TryCommit)
+	if err != nil || !committed {
+		for _, p := range w.touched {
+			p.slot.state.drop()
+		}
+		s.t.observe(pipeline.Event{Kind: pipeline.EventReturned, Count: w.records})
+		if err == nil {
+			err = errAgain // it may have committed, even if the client reports otherwise
+		}
+		return fmt.Errorf("kafka: commit: %w", w.overdue(err))
+	}
+	s.tooBig, w.limit = 0, 0
+	s.works()
+	for _, p := range w.touched {
+		s.applied(p)
+	}
+	w.report()
+	return nil
+}
+
+// applied adds the committed entries to the state of a partition.
+func (s *session) applied(p *part) {
+	st := p.slot.state
+	for i, r := range p.changes {
+		if st.log != nil {
+			c, err := parseChangelog(r.Value)
+			if err != nil {
+				panic(err) // this process wrote it
+			}
+			st.log.add(r.Value, &c, r.Offset+1)
+		}
+		if i == len(p.changes)-1 {
+			st.passed(r.Value, r.Offset+1)
+		}
+	}
+	st.commit()
+	s.t.writeLog(st)
+	if at, ok := st.cuts.take(st.committedTime); ok {
+		p.slot.cut.Store(at)
+	}
+}
+
+// writeLog writes a state's log. A log that cannot be written stays behind the
+// changelog, which is harmless.
+func (t *Transactor) writeLog(st *state) {
+	if st.log == nil {
+		return
+	}
+	err := st.log.write()
+	if err == nil {
+		horizon, span := int64(-1), int64(0)
+		if keep := t.windows.retention(); keep != semel.Forever {
+			span = keep.Milliseconds()
+			horizon = st.committedTime - span
+		}
+		err = st.log.tidy(horizon, span)
+	}
+	if err != nil {
+		t.observe(pipeline.Event{Kind: pipeline.EventPaused, Reason: "state directory", Err: err})
+		st.log.Close()
+		st.log = nil
+	}
+}
+
+// writeChangelog writes the keys that the transaction learned.
+func (w *worker) writeChangelog() {
+	for _, p := range w.touched {
+		st := p.slot.state
+		for i, value := range st.records() {
+			r := &kgo.Record{Topic: w.opts.changelogOf(p.id.Topic), Partition: p.id.Number, Value: value}
+			if origins := st.overlay.originsOf(i); len(origins) > 0 {
+				r.Headers = []kgo.RecordHeader{{Key: headerOrigins, Value: slices.Concat(w.inputs, origins)}}
+			}
+			p.changes = append(p.changes, r)
+			w.produce(r)
+		}
+	}
+}
+
+// report reports the results of a transaction.
+func (w *worker) report() {
+	t, c := w.s.t, &w.counts
+	t.observe(pipeline.Event{Kind: pipeline.EventRead, Count: w.records, Bytes: w.bytes})
+	decided := func(n int, d semel.Decision, reason string) {
+		t.observe(pipeline.Event{Kind: pipeline.EventDecided, Count: n, Decision: d, Reason: reason})
+	}
+	decided(c.fresh, semel.Fresh, "no record")
+	decided(c.again, semel.Duplicate, "read again")
+	decided(c.duplicate, semel.Duplicate, "completed before")
+	decided(c.late, semel.Late, "older than the window")
+	t.observe(pipeline.Event{Kind: pipeline.EventDelivered, Count: c.delivered, Elapsed: time.Since(w.began)})
+	w.asides.report(t)
+	t.observe(pipeline.Event{Kind: pipeline.EventSettled, Count: w.records, Elapsed: time.Since(w.began)})
+}
+
+// process decides records. Those of a partition are in order.
+func (w *worker) process(ctx context.Context, fetches kgo.Fetches) error {
+	var failed error
+	start, before, transformed := time.Now(), w.records, w.transformed
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		if failed != nil || len(f.Records) == 0 {
+			return
+		}
+		p := w.s.parts[cluster.Partition{Topic: f.Topic, Number: f.Partition}]
+		if p == nil || !p.ready {
+			failed = fmt.Errorf("kafka: %s/%d was read before its state was there: %w", f.Topic, f.Partition, errAgain)
+			return
+		}
+		if !p.touched {
+			p.touched = true
+			p.slot.state.most = changelogEntries(w.s.limits.Of(w.opts.changelogOf(f.Topic)), w.inputs)
+			w.touched = append(w.touched, p)
+		}
+		w.records += len(f.Records)
+		failed = w.partition(ctx, p, f.Records)
+	})
+	decided := w.records - before
+	if errors.Is(failed, errSlow) {
+		decided = w.transformed - transformed
+	}
+	w.paced(decided, time.Since(start))
+	return failed
+}
+
+// ahead is how many records are digested before the first of them is decided.
+const ahead = 64
+
+func (w *worker) partition(ctx context.Context, p *part, records []*kgo.Record) error {
+	now := w.s.t.now()
+	for len(records) > 0 {
+		chunk := records[:min(ahead, len(records))]
+		records = records[len(chunk):]
+		if err := w.digest(p, chunk); err != nil {
+			return err
+		}
+		for i, r := range chunk {
+			if err := w.record(ctx, p, r, w.offsets[i], w.states[i], &w.digests[i], now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// record decides the record that was read at an offset, and writes the result.
+func (w *worker) record(ctx context.Context, p *part, r *kgo.Record, offset int64, known keyState, d *semel.Digest, now int64) error {
+	st := p.slot.state
+	switch known {
+	case keyMissing:
+		then := pipeline.Park
+		if w.opts.OnMissing == pipeline.MissingDrop {
+			then = pipeline.Drop
+		}
+		reason, err := w.unkeyed(r)
+		return w.park(ctx, r, then, reason, 0, err)
+	case keyPass:
+		w.counts.fresh++
+		_, err := w.deliver(ctx, r)
+		return err
+	}
+	when := now
+	if w.opts.EventTime != nil {
+		when = min(max(r.Timestamp.UnixMilli(), 0), now)
+	}
+	switch st.decide(d, when, offset) {
+	case duplicate:
+		w.counts.duplicate++
+		return nil
+	case late:
+		if w.isRedriven(r) {
+			// A redriven record is never late. It is remembered from now on, because
+			// its own time may be before the window.
+			w.counts.fresh++
+			when = st.streamTime
+			break
+		}
+		w.counts.late++
+		if !w.opts.EventTime.DeliverLate {
+			return w.park(ctx, r, w.opts.EventTime.OnLate, pipeline.ReasonLate, 0, semel.ErrLate)
+		}
+	case again:
+		w.counts.again++
+		return nil
+	default:
+		w.counts.fresh++
+	}
+	from := semel.Origin{Source: r.Topic, Partition: r.Partition, Offset: r.Offset} // the record becomes its output
+	delivered, err := w.deliver(ctx, r)
+	if delivered {
+		st.learn(d, when, offset)
+		if w.inputs != nil {
+			st.overlay.from(slices.Index(w.opts.Inputs, from.Source)+1, from.Partition, from.Offset)
+		}
+	}
+	return err
+}
+
+// isRedriven reports whether a record was redriven.
+func (w *worker) isRedriven(r *kgo.Record) bool {
+	if len(r.Headers) == 0 {
+		return false
+	}
+	record.Fill(&w.message, r)
+	return record.Redrives(&w.message) > 0
+}
+
+// deliver writes the outputs of a record and reports true, or parks the record if its
+// Transform failed.
+func (w *worker) deliver(ctx context.Context, r *kgo.Record) (bool, error) {
+	if w.opts.Transform != nil {
+		return w.transform(ctx, r)
+	}
+	headers := r.Headers
+	if w.isRedriven(r) {
+		r.Headers = record.AppendOwn(nil, r.Headers, pipeline.RedriveHeader)
+	}
+	if w.opts.Format.KeyHeaders {
+		record.Fill(&w.message, r)
+		if k, ok := w.keyOf(); ok {
+			r.Headers = record.AppendKeyHeaders(r.Headers, k, w.opts.Name)
+		}
+	}
+	if err := w.check(ctx, w.opts.Output, r); errors.Is(err, errAgain) {
+		return false, err
+	} else if err != nil {
+		r.Headers = headers
+		return false, w.fail(ctx, r, 1, err)
+	}
+	w.counts.delivered++
+	w.write(r, r.Partition)
+	return true, nil
+}
+
+// write writes an output. It may be the record that was read, with its key, value,
+// headers and time.
+func (w *worker) write(r *kgo.Record, partition int32) {
+	if r.Topic == "" || w.opts.Transform == nil {
+		r.Topic = w.opts.Output
+	}
+	if w.opts.Format.SamePartition {
+		r.Partition = partition
+	}
+	w.produce(r)
+}
+
+// transform calls the caller's function until it succeeds, its attempts are used up, or
+// the context ends. An error after that may come from the context.
+func (w *worker) transform(ctx context.Context, r *kgo.Record) (bool, error) {
+	f := &w.opts.Failure
+	if ctx.Err() != nil {
+		return false, errAgain // the transaction is aborted, and the session drains
+	}
+	if err := w.begins(); err != nil {
+		return false, err
+	}
+	for attempt := 1; ; attempt++ {
+		outputs, err := w.call(ctx, r, attempt)
+		if err == nil {
+			err = w.fit(ctx, outputs)
+		}
+		if err == nil {
+			for _, out := range outputs {
+				w.write(out, r.Partition)
+			}
+			w.counts.delivered++
+			return true, nil
+		}
+		if ctx.Err() != nil {
+			return false, errAgain
+		}
+		if errors.Is(err, errAgain) { // it is unknown whether the record fails
+			return false, err
+		}
+		if semel.Classify(err) == semel.ClassPermanent || attempt >= f.Attempts {
+			return false, w.fail(ctx, r, attempt, err)
+		}
+		if !cluster.Pause(ctx, f.Pause(attempt)) {
+			return false, errAgain
+		}
+	}
+}
+
+func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs []*kgo.Record, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the transform panicked: %v", p)
+		}
+	}()
+	record.Fill(&w.message, r)
+	k, ok := w.keyOf()
+	outputs, err = w.opts.Transform(ctx, pipeline.Delivery{Message: w.message, Key: k, Attempt: attempt, Redrive: record.Redrives(&w.message)})
+	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
+		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
+	}
+	if ok && w.opts.Format.KeyHeaders && err == nil {
+		for _, out := range outputs {
+			out.Headers = record.AppendKeyHeaders(out.Headers, k, w.opts.Name)
+		}
+	}
+	return outputs, err
+}
+
+// digest finds the keys of records.
+func (w *worker) digest(p *part, records []*kgo.Record) error {
+	st := p.slot.state
+	w.digests, w.states, w.offsets = w.digests[:0], w.states[:0], w.offsets[:0]
+	for _, r := range records {
+		w.offsets = append(w.offsets, r.Offset)
+		if w.opts.Repartition != nil {
+			w.origins.unwrap(r)
+		}
+		w.bytes += int64(len(r.Key) + len(r.Value))
+		record.Fill(&w.message, r)
+		var err error
+		w.id, err = w.reader.AppendID(w.id[:0], &w.message)
+		known := keyKnown
+		var d semel.Digest
+		if err != nil || len(w.id) == 0 || len(w.id) > semel.MaxKeyBytes {
+			if known, d, err = w.withoutKey(st, r, err); err != nil {
+				return err
+			}
+		} else {
+			d = st.scoped.Bytes(w.id)
+		}
+		st.committed.Prefetch(&d)
+		w.digests = append(w.digests, d)
+		w.states = append(w.states, known)
+	}
+	return nil
+}
+
+// withoutKey applies the policy to a record whose key is missing or cannot be read.
+func (w *worker) withoutKey(st *state, r *kgo.Record, cause error) (keyState, semel.Digest, error) {
+	switch w.opts.OnMissing {
+	case pipeline.MissingPass:
+		return keyPass, semel.Digest{}, nil
+	case pipeline.MissingHash:
+		if w.id = record.ContentID(w.id[:0], r.Value); len(w.id) == 0 {
+			return keyMissing, semel.Digest{}, nil
+		}
+		return keyKnown, st.scoped.Bytes(w.id), nil
+	case pipeline.MissingStop:
+		if cause == nil {
+			cause = key.ErrMissing
+		}
+		return 0, semel.Digest{}, toldToStop(r, pipeline.ReasonKeyMissing, cause)
+	default:
+		return keyMissing, semel.Digest{}, nil
+	}
+}
+
+// keyOf returns the key of the record in w.message. It reports false if there is none.
+func (w *worker) keyOf() (semel.Key, bool) {
+	id, err := w.reader.AppendID(w.id[:0], &w.message)
+	if (err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes) && w.opts.OnMissing == pipeline.MissingHash {
+		id, err = record.ContentID(w.id[:0], w.message.Body), nil
+	}
+	if err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes {
+		return semel.Key{}, false
+	}
+	return semel.Key{Scope: w.opts.Scope, ID: string(id)}, true
+}
+
+// unkeyed returns the reason why a record has no key.
+func (w *worker) unkeyed(r *kgo.Record) (reason pipeline.Reason, err error) {
+	record.Fill(&w.message, r)
+	id, err := w.reader.AppendID(w.id[:0], &w.message)
+	switch {
+	case errors.Is(err, key.ErrMissing):
+		return pipeline.ReasonKeyMissing, err
+	case err == nil && len(id) == 0:
+		return pipeline.ReasonKeyMissing, key.ErrMissing
+	case err == nil:
+		err = semel.Key{Scope: w.opts.Scope, ID: string(id)}.Validate()
+	}
+	return pipeline.ReasonKeyInvalid, err
+}

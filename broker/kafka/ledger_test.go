@@ -1,0 +1,170 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+// ledgerPartitions is how many partitions the topics of the suite have.
+const ledgerPartitions = 3
+
+// topicFor makes a topic for one test, and a client that produces to it.
+func topicFor(tb testing.TB, addrs ...string) (string, *kgo.Client) {
+	tb.Helper()
+	client, err := kgo.NewClient(append(kafkatest.Quick(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.UnknownTopicRetries(-1))...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(client.Close)
+	topic := servicestest.Topic()
+	if _, err := kadm.NewClient(client).CreateTopics(tb.Context(), ledgerPartitions, 1, nil, topic, topic+"-other"); err != nil {
+		tb.Fatal(err)
+	}
+	// Its connections are there from the beginning.
+	if err := client.ProduceSync(tb.Context(), &kgo.Record{Topic: topic + "-other"}).FirstErr(); err != nil {
+		tb.Fatal(err)
+	}
+	return topic, client
+}
+
+func fakeBroker(tb testing.TB) string {
+	tb.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(cluster.Close)
+	return cluster.ListenAddrs()[0]
+}
+
+type restartFunc = func(ctx context.Context) error
+
+// sourcePlace is a topic that a group reads.
+func sourcePlace(tb testing.TB, addr string, restart restartFunc, change func(o *SourceOptions)) brokertest.SourcePlace {
+	topic, client := topicFor(tb, addr)
+	return brokertest.SourcePlace{
+		Partitions: ledgerPartitions,
+		Produce: func(ctx context.Context, list []brokertest.Numbered) error {
+			records := make([]*kgo.Record, len(list))
+			for i, m := range list {
+				records[i] = &kgo.Record{Topic: topic, Partition: int32(m.Partition), Value: m.Body}
+			}
+			return client.ProduceSync(ctx, records...).FirstErr()
+		},
+		Open: func(ctx context.Context) (pipeline.Source, error) {
+			seen := &kafkatest.Events{}
+			tb.Cleanup(func() {
+				if tb.Failed() {
+					tb.Log("events:\n" + strings.Join(seen.Log, "\n"))
+				}
+			})
+			opts := &SourceOptions{
+				Client: kafkatest.Quick(addr), Group: topic, Topics: []string{topic}, CommitEvery: 20 * time.Millisecond,
+				SessionTimeout: 30 * time.Second, Observer: seen,
+			}
+			change(opts)
+			return OpenSource(ctx, opts)
+		},
+		Restart: restart,
+	}
+}
+
+// sinkTarget is a topic that a sink writes.
+func sinkTarget(tb testing.TB, addr string, restart restartFunc) brokertest.SinkTarget {
+	topic, client := topicFor(tb, addr)
+	return brokertest.SinkTarget{
+		Sink: func(ctx context.Context) (pipeline.Sink, error) {
+			return OpenSink(ctx, &SinkOptions{Name: "ledger", Client: kafkatest.Quick(addr), Topic: topic, SamePartition: true})
+		},
+		Effects: func(ctx context.Context) ([][]byte, error) { return bodiesOf(ctx, client, addr, topic) },
+		Restart: restart,
+	}
+}
+
+// bodiesOf reads all that is in a topic at the moment.
+func bodiesOf(ctx context.Context, client *kgo.Client, addr, topic string) ([][]byte, error) {
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	left := 0
+	ends.Each(func(o kadm.ListedOffset) { left += int(o.Offset) })
+	reader, err := kgo.NewClient(append(kafkatest.Quick(addr), kgo.ConsumeTopics(topic), kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()))...)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	var bodies [][]byte
+	for left > len(bodies) {
+		fetches := reader.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), fetches.Err())
+		}
+		for r := range fetches.RecordsAll() {
+			bodies = append(bodies, r.Value)
+		}
+	}
+	return bodies, nil
+}
+
+// The suite counts goroutines, so that these tests are not parallel.
+
+func TestSourcePassesTheSuite(t *testing.T) {
+	for name, change := range map[string]func(o *SourceOptions){
+		"a member that comes and goes":   func(*SourceOptions) {},
+		"a static member":                func(o *SourceOptions) { o.Instance = "one" },
+		"a member the broker gives work": func(o *SourceOptions) { o.ServerSide = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := fakeBroker(t)
+			brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+				return sourcePlace(tb, addr, nil, change)
+			}})
+		})
+	}
+}
+
+func TestSinkPassesTheSuite(t *testing.T) {
+	addr := fakeBroker(t)
+	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, Messages: 300, New: func(tb testing.TB) brokertest.SinkTarget {
+		return sinkTarget(tb, addr, nil)
+	}})
+}
+
+func TestSourceAndSinkPassTheSuiteOnARealBrokerThatIsKilled(t *testing.T) {
+	server := servicestest.StartKafka(t, nil)
+	kill := func(ctx context.Context) error { return errors.Join(server.Kill(), server.Restart(ctx)) }
+	members := 0
+	t.Run("source", func(t *testing.T) {
+		brokertest.RunSource(t, brokertest.SourceHarness{Messages: 300, New: func(tb testing.TB) brokertest.SourcePlace {
+			members++
+			instance := "member-" + strconv.Itoa(members)
+			return sourcePlace(tb, server.Addr(), kill, func(o *SourceOptions) {
+				// Who is away for longer loses what it has read and not committed: it
+				// comes again.
+				o.Instance, o.SessionTimeout = instance, 30*time.Second
+			})
+		}})
+	})
+	t.Run("sink", func(t *testing.T) {
+		brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, Messages: 300, New: func(tb testing.TB) brokertest.SinkTarget {
+			return sinkTarget(tb, server.Addr(), kill)
+		}})
+	})
+}

@@ -1,0 +1,300 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// owned is a partition from its assignment to its revocation. If its log is replaced by
+// a shorter one, later records belong to a new owned.
+type owned struct {
+	topic     string
+	partition int32
+	ordered   *pipeline.Partition
+	mark      pipeline.Watermark
+
+	mu sync.Mutex // guards the fields below; before that of earlier
+	// earlier is the previous assignment, if it was lost. Records that were in progress
+	// then are settled there.
+	earlier   *owned
+	committed int64   // -1 while unknown
+	next      int64   // the offset after the last record that was read; -1 while unknown
+	epochs    []epoch // of records that were read and are not committed
+}
+
+// epoch is the leader epoch of records from an offset on.
+type epoch struct {
+	from   int64
+	leader int32
+}
+
+func newOwned(topic string, partition int32) *owned {
+	return &owned{
+		topic: topic, partition: partition, committed: -1, next: -1,
+		ordered: pipeline.NewPartition(topic + "/" + strconv.Itoa(int(partition))),
+	}
+}
+
+// read notes records.
+func (p *owned) read(records []*kgo.Record, positions []int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = positions[len(positions)-1] + 1
+	p.mark.Read(positions, p.next)
+	for _, r := range records {
+		if n := len(p.epochs); n == 0 || p.epochs[n-1].leader != r.LeaderEpoch {
+			p.epochs = append(p.epochs, epoch{r.Offset, r.LeaderEpoch})
+		}
+	}
+}
+
+// due returns the offset to commit, if there is one.
+func (p *owned) due() (kgo.EpochOffset, bool) {
+	at := p.settled()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.earlier != nil && p.next >= 0 { // otherwise other members may have committed more
+		if before := p.earlier.settled(); before.Offset > at.Offset {
+			at = before
+		}
+	}
+	return at, at.Offset > p.committed
+}
+
+// caughtUp reports whether all records that were read are settled.
+func (p *owned) caughtUp() bool {
+	low, ok := p.mark.Low()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return ok && low == p.next
+}
+
+// settled returns the offset below which all records are settled, or -1 if none was
+// read.
+func (p *owned) settled() kgo.EpochOffset {
+	at := kgo.EpochOffset{Epoch: -1, Offset: -1}
+	low, ok := p.mark.Low()
+	if !ok {
+		return at
+	}
+	at.Offset = low
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.epochs) > 1 && p.epochs[1].from < low {
+		p.epochs = p.epochs[1:]
+	}
+	if len(p.epochs) > 0 && p.epochs[0].from < low {
+		at.Epoch = p.epochs[0].leader
+	}
+	return at
+}
+
+// furthest returns p or the assignment before it, whichever has settled more.
+func (p *owned) furthest() *owned {
+	p.mu.Lock()
+	before := p.earlier
+	p.earlier = nil
+	p.mu.Unlock()
+	if before != nil && before.settled().Offset > p.settled().Offset {
+		return before
+	}
+	return p
+}
+
+func (p *owned) isCommitted(offset int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.committed = max(p.committed, offset)
+}
+
+// assigned creates a pipeline.Partition for each partition, before the client fetches
+// from it.
+func (s *Source) assigned(_ context.Context, client *kgo.Client, of map[string][]int32) {
+	s.joined.Store(true)
+	s.mu.Lock()
+	n := 0
+	for topic, partitions := range of {
+		if s.parts[topic] == nil {
+			s.parts[topic] = map[int32]*owned{}
+		}
+		for _, p := range partitions {
+			id := cluster.Partition{Topic: topic, Number: p}
+			given := newOwned(topic, p)
+			given.earlier = s.earlier[id]
+			delete(s.earlier, id)
+			s.parts[topic][p] = given
+			n++
+		}
+	}
+	client.ResumeFetchPartitions(of) // they may have been paused when they were revoked
+	s.mu.Unlock()
+	if n > 0 {
+		s.tell(n, "partitions assigned", nil)
+	}
+}
+
+// fetched notes the committed offsets of assigned partitions.
+func (s *Source) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	note := func(topic string, partition int32, offset int64) {
+		if p := s.find(topic, partition); p != nil && offset >= 0 {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.next < 0 {
+				p.committed, p.next = offset, offset
+			}
+		}
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			note(t.Topic, p.Partition, p.Offset)
+		}
+	}
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				note(t.Topic, p.Partition, p.Offset)
+			}
+		}
+	}
+	return nil
+}
+
+// current returns the partition that records belong to, or nil if it was revoked. It
+// reports records that were deleted before they were read.
+func (s *Source) current(of *kgo.FetchTopicPartition) *owned {
+	s.mu.Lock()
+	p := s.parts[of.Topic][of.Partition]
+	if p == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	p.mu.Lock()
+	next := p.next
+	p.mu.Unlock()
+	first := of.Records[0].Offset
+	older := p
+	if next > first {
+		p = newOwned(of.Topic, of.Partition)
+		s.parts[of.Topic][of.Partition] = p
+		s.client.ResumeFetchPartitions(map[string][]int32{of.Topic: {of.Partition}})
+	}
+	s.mu.Unlock()
+	switch {
+	case p != older:
+		forget(older)
+		s.tell(1, fmt.Sprintf("%s/%d goes back from offset %d to %d", of.Topic, of.Partition, next, first), nil)
+	case next >= 0 && of.LogStartOffset > next:
+		s.tell(1, fmt.Sprintf("%s/%d: offsets %d to %d were deleted before they were read", of.Topic, of.Partition, next, of.LogStartOffset-1), nil)
+	}
+	return p
+}
+
+// revoked gives partitions up, after the records in progress are settled and committed.
+func (s *Source) revoked(ctx context.Context, _ *kgo.Client, of map[string][]int32) {
+	parts := s.take(of)
+	if len(parts) == 0 {
+		return
+	}
+	// The group waits about a minute. Records that are not settled by then are read
+	// again.
+	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, p := range parts {
+		closing.Go(func() { _ = p.ordered.Close(ctx) }) // an error means that some records are read again
+	}
+	closing.Wait()
+	_ = s.commitSurely(ctx, func() []*owned { return parts }) // it was reported
+	s.tell(len(parts), "partitions revoked", nil)
+}
+
+// lost forgets partitions that other members may already have. If they are assigned
+// again, the offsets settled until then are committed.
+func (s *Source) lost(_ context.Context, _ *kgo.Client, of map[string][]int32) {
+	parts := s.take(of)
+	for _, p := range parts {
+		forget(p)
+	}
+	s.mu.Lock()
+	for _, p := range parts {
+		s.earlier[cluster.Partition{Topic: p.topic, Number: p.partition}] = p.furthest()
+	}
+	s.mu.Unlock()
+	if len(parts) > 0 {
+		s.tell(len(parts), "partitions lost", nil)
+	}
+}
+
+// forget closes a partition without waiting for the records in progress.
+func forget(p *owned) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = p.ordered.Close(ctx)
+}
+
+// take removes partitions and returns them.
+func (s *Source) take(of map[string][]int32) []*owned {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var parts []*owned
+	for topic, partitions := range of {
+		for _, p := range partitions {
+			if at := s.parts[topic][p]; at != nil {
+				parts = append(parts, at)
+				delete(s.parts[topic], p)
+			}
+		}
+	}
+	return parts
+}
+
+func (s *Source) find(topic string, partition int32) *owned {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.parts[topic][partition]
+}
+
+func (s *Source) all() []*owned {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var parts []*owned
+	for _, partitions := range s.parts {
+		for _, p := range partitions {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// Traits implements pipeline.Source.
+func (s *Source) Traits() pipeline.SourceTraits { return pipeline.SourceTraits{Pause: s.Pause} }
+
+// Pause stops or resumes reading from a partition. It ignores a revoked partition,
+// because the member may have it again as another pipeline.Partition.
+func (s *Source) Pause(partition *pipeline.Partition, paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for topic, partitions := range s.parts {
+		for number, p := range partitions {
+			if p.ordered != partition {
+				continue
+			}
+			of := map[string][]int32{topic: {number}}
+			if paused {
+				s.client.PauseFetchPartitions(of)
+			} else {
+				s.client.ResumeFetchPartitions(of)
+			}
+			return
+		}
+	}
+}

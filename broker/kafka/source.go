@@ -1,0 +1,562 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// ErrFenced says that another process runs under the same instance name. The later
+// process works, and the earlier one must end.
+var ErrFenced = errors.New("another process runs under the same instance name")
+
+// SourceOptions are the options of OpenSource. Client, Group and Topics are
+// required.
+type SourceOptions struct {
+	// Name is the pipeline's name in events.
+	Name string
+	// Client configures how to reach the brokers: seed brokers, TLS, SASL. It cannot
+	// change the settings that reading needs.
+	Client []kgo.Opt
+	Group  string
+	Topics []string
+	// Instance makes this a static member: after a restart within SessionTimeout it
+	// gets its partitions back immediately. Each process needs its own name. Defaults
+	// to "": a member that leaves when it ends.
+	Instance string
+	// SessionTimeout is when the group gives the partitions of a silent member
+	// to others. Defaults to 10 s.
+	SessionTimeout time.Duration
+	// Reset is where to start in partitions without a committed offset. If a committed
+	// offset no longer exists, reading starts at the oldest record, except with
+	// ResetFail. Defaults to ResetStart.
+	Reset Reset
+	// ServerSide joins with the protocol of KIP-848, in which the broker assigns
+	// partitions. Brokers before 4.3 can refuse a commit in it, and the records are
+	// read again.
+	ServerSide bool
+	// CommitEvery is how often offsets are committed. A partition of which all records
+	// are settled is committed up to four times as often, so that its lag soon shows
+	// zero. Defaults to 1 s.
+	CommitEvery time.Duration
+	// Observer receives events about partitions that are assigned or revoked, and about
+	// lost offsets. Defaults to none.
+	Observer pipeline.Observer
+}
+
+// Source reads topics as a member of a group, always read_committed. Each Kafka
+// partition is a pipeline.Partition. The source commits offsets up to the first record
+// that is not settled. Before it gives up a partition, it waits for the records in
+// progress and commits them.
+type Source struct {
+	opts   SourceOptions
+	client *kgo.Client
+	cut    context.CancelFunc // ends all requests of the client, even those that it waits for
+	stop   context.CancelFunc // ends the periodic commits
+	give   context.CancelFunc // cancels the commit in flight
+	done   chan struct{}      // closed after the last commit
+	idle   chan struct{}      // has room for one signal that a partition has caught up
+
+	unknown map[string]time.Time // since when; owned by the reading goroutine
+	fenced  cluster.NameTaken    // owned by the reading goroutine
+	joined  atomic.Bool          // the group gave an assignment since the last poll
+	blocks  pipeline.Blocks
+	room    recordPool
+	read    []int64 // memory for offsets; owned by the reading goroutine
+
+	committing sync.Mutex // held while offsets are committed; before mu
+
+	mu      sync.Mutex // guards the fields below
+	parts   map[string]map[int32]*owned
+	earlier map[cluster.Partition]*owned // that were lost and not assigned again
+}
+
+var (
+	_ pipeline.Source = (*Source)(nil)
+	_ pipeline.Lagger = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
+)
+
+// OpenSource joins the group. It blocks until a broker has answered. One error names
+// all invalid options and wraps semel.ErrInvalidRequest.
+func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
+	s := &Source{parts: map[string]map[int32]*owned{}, earlier: map[cluster.Partition]*owned{}, unknown: map[string]time.Time{}}
+	if opts != nil {
+		s.opts = *opts
+	}
+	o := &s.opts
+	o.SessionTimeout = cmp.Or(o.SessionTimeout, 10*time.Second)
+	o.CommitEvery = cmp.Or(o.CommitEvery, time.Second)
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	living, cut := context.WithCancel(context.Background())
+	s.cut = cut
+	all := append([]kgo.Opt{kgo.FetchMaxWait(500 * time.Millisecond)}, o.Client...) // an added partition waits as long
+	all = append(all,
+		kgo.WithContext(living),
+		kgo.ConsumerGroup(o.Group), kgo.ConsumeTopics(o.Topics...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.WithPools(&s.room), kgo.DisableAutoCommit(), kgo.SessionTimeout(o.SessionTimeout), kgo.HeartbeatInterval(min(3*time.Second, o.SessionTimeout/3)),
+		kgo.OnPartitionsAssigned(s.assigned), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost), kgo.OnOffsetsFetched(s.fetched),
+		// The partitions of a poll must not change until its records are attributed to
+		// them.
+		kgo.BlockRebalanceOnPoll(),
+	)
+	all = append(all, o.Reset.Options()...)
+	if o.Instance != "" {
+		all = append(all, kgo.InstanceID(o.Instance))
+	}
+	if o.ServerSide {
+		all = append(all, kgo.ServerSideBalancer())
+	}
+	var err error
+	if s.client, err = kgo.NewClient(all...); err != nil {
+		cut()
+		return nil, fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
+	}
+	if err := cluster.Reach(ctx, s.client); err != nil {
+		s.close(ctx)
+		return nil, err
+	}
+	var sending, committing context.Context
+	sending, s.give = context.WithCancel(context.Background())
+	committing, s.stop = context.WithCancel(sending)
+	s.done, s.idle = make(chan struct{}), make(chan struct{}, 1)
+	go func() {
+		defer close(s.done)
+		s.commitNowAndThen(committing, sending)
+	}()
+	if o.Instance != "" && !o.ServerSide {
+		go cluster.KeepWhole(committing, s.client, o.Group)
+	}
+	return s, nil
+}
+
+func (o *SourceOptions) validate() error {
+	wrong := invalid.In("kafka: SourceOptions.")
+	for name, missing := range map[string]bool{"Client": len(o.Client) == 0, "Group": o.Group == "", "Topics": len(o.Topics) == 0} {
+		if missing {
+			wrong.Add("%s is missing", name)
+		}
+	}
+	if o.SessionTimeout < 0 || o.CommitEvery < 0 {
+		wrong.Add("SessionTimeout, CommitEvery: %v, %v: none may be negative", o.SessionTimeout, o.CommitEvery)
+	}
+	if o.Reset > ResetFail {
+		wrong.Add("Reset: %d is no such policy", o.Reset)
+	}
+	return wrong.Err()
+}
+
+// Ready implements semel.Readier.
+func (s *Source) Ready(ctx context.Context) error {
+	if err := s.client.Ping(ctx); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	return nil
+}
+
+// Read implements pipeline.Source.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	for tries := 0; ; tries++ {
+		items, err := s.poll(ctx)
+		if len(items) > 0 || err != nil {
+			return items, err
+		}
+		// The client retries after an error, or a partition was revoked.
+		cluster.Pause(ctx, min(10*time.Millisecond<<min(tries, 8), 2*time.Second))
+	}
+}
+
+// maxPoll is the most records that one Read returns.
+const maxPoll = 2000
+
+// poll waits for records. No partition is assigned or revoked between the poll and its
+// return.
+func (s *Source) poll(ctx context.Context) ([]*pipeline.Item, error) {
+	fetches := s.client.PollRecords(ctx, maxPoll)
+	defer s.client.AllowRebalance()
+	if err := s.errorOf(ctx, fetches); err != nil {
+		return nil, err
+	}
+	return s.items(fetches), nil
+}
+
+// errorOf returns an error that ends reading. The client retries after all others.
+func (s *Source) errorOf(ctx context.Context, fetches kgo.Fetches) error {
+	var fatal error
+	// The group accepted this member before or after the errors in fetches.
+	joined := s.joined.Swap(false)
+	if joined {
+		s.fenced = cluster.NameTaken{}
+	}
+	fetches.EachError(func(topic string, partition int32, err error) {
+		var lost *kgo.ErrDataLoss
+		var group *kgo.ErrGroupSession
+		switch {
+		case ctx.Err() != nil:
+			fatal = context.Cause(ctx)
+		case errors.As(err, &lost):
+			s.tell(1, "committed offsets no longer exist", err)
+		case errors.Is(err, kerr.FencedInstanceID):
+			if !joined && s.fenced.Lasts(time.Now(), s.opts.SessionTimeout) {
+				fatal = fmt.Errorf("%w: %s", ErrFenced, s.opts.Instance)
+			} else {
+				s.tell(1, "trying again", err)
+			}
+		case errors.Is(err, kerr.UnknownTopicID):
+			fatal = s.unknownTopic(topic, err)
+		case cluster.Refused(err) && errors.As(err, &group):
+			fatal = fmt.Errorf("kafka: group %s: %w", s.opts.Group, err)
+		case errors.As(err, &group), kerr.IsRetriable(err):
+			s.tell(1, "trying again", err)
+		default:
+			fatal = fmt.Errorf("kafka: %s/%d: %w", topic, partition, err)
+		}
+	})
+	return fatal
+}
+
+// unknownTopic returns an error if brokers have not known a topic for a while. A broker
+// that has just started may not know it yet.
+func (s *Source) unknownTopic(topic string, err error) error {
+	since, ok := s.unknown[topic]
+	if !ok {
+		s.unknown[topic] = time.Now()
+		s.tell(1, "trying again", err)
+	}
+	if !ok || time.Since(since) < 10*time.Second {
+		return nil
+	}
+	return fmt.Errorf("kafka: topic %s was deleted; if it was recreated, restart to read it: %w", topic, err)
+}
+
+// items makes items of records, in one allocation.
+func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
+	n := fetches.NumRecords()
+	if n == 0 {
+		return nil
+	}
+	slab := s.blocks.Items(n)
+	items := make([]*pipeline.Item, 0, n)
+	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
+		if len(of.Records) == 0 {
+			return
+		}
+		delete(s.unknown, of.Topic)
+		p := s.current(&of)
+		if p == nil {
+			return // revoked: its new owner reads them
+		}
+		positions := s.read[:0]
+		for _, r := range of.Records {
+			it := &slab[len(items)]
+			record.Fill(&it.Message, r)
+			it.Partition, it.Ref = p.ordered, p
+			if len(r.Headers) > 0 {
+				it.Redrive = record.Redrives(&it.Message)
+			}
+			positions = append(positions, r.Offset)
+			items = append(items, it)
+		}
+		p.read(of.Records, positions)
+		s.read = positions
+		for _, r := range of.Records {
+			r.Recycle() // items use its bytes, which do not belong to the pool
+		}
+	})
+	return items
+}
+
+// Ack implements pipeline.Source. Offsets are committed periodically.
+func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
+	var some [256]int64
+	positions, caughtUp := some[:0], false
+	for i, it := range items {
+		positions = append(positions, it.Message.Origin.Offset)
+		if len(positions) == len(some) || i+1 == len(items) || items[i+1].Ref != it.Ref {
+			p := it.Ref.(*owned)
+			p.mark.Settle(positions...)
+			positions, caughtUp = positions[:0], caughtUp || p.caughtUp()
+		}
+	}
+	if caughtUp {
+		select {
+		case s.idle <- struct{}{}:
+		default: // a signal is pending
+		}
+	}
+	return nil
+}
+
+// Return implements pipeline.Source. Records that are not settled are above the
+// committed offset.
+func (s *Source) Return(context.Context, []*pipeline.Item, time.Duration) error { return nil }
+
+// Close implements pipeline.Source. A static member keeps its place for a while;
+// another member leaves the group.
+func (s *Source) Close(ctx context.Context) error {
+	// A commit that is abandoned in flight may arrive after the next one.
+	s.stop()
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+	}
+	s.give()
+	<-s.done
+	err := s.commitSurely(ctx, s.all)
+	if forgotten(err) {
+		err = nil // it was reported, and other members read the rest again
+	}
+	if ctx.Err() == nil {
+		_ = s.client.LeaveGroupContext(ctx) // the group notices its end anyway
+	}
+	s.close(ctx)
+	return err
+}
+
+// close closes the client. When ctx ends, it cuts the connections, even if the client
+// waits for a broker to commit offsets of revoked partitions.
+func (s *Source) close(ctx context.Context) {
+	defer s.cut()
+	defer context.AfterFunc(ctx, s.cut)()
+	s.client.CloseAllowingRebalance()
+}
+
+func (s *Source) tell(count int, reason string, err error) {
+	if s.opts.Observer != nil {
+		s.opts.Observer.ObservePipeline(pipeline.Event{
+			Kind: pipeline.EventSourceChanged, Pipeline: s.opts.Name, Count: count, Reason: reason, Err: err,
+		})
+	}
+}
+
+// commitNowAndThen commits settled offsets until ctx ends. A commit in flight may
+// continue until sending ends.
+func (s *Source) commitNowAndThen(ctx, sending context.Context) {
+	ticker := time.NewTicker(s.opts.CommitEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.idle:
+		case <-ctx.Done():
+			return
+		}
+		_ = s.commit(sending, s.all) // it was reported, and the next commit repeats it
+		if !cluster.Pause(ctx, s.opts.CommitEvery/4) {
+			return
+		}
+	}
+}
+
+// commitSurely commits until it succeeds, other members have the partitions, or ctx
+// ends.
+func (s *Source) commitSurely(ctx context.Context, which func() []*owned) error {
+	for n := 0; ; n++ {
+		err := s.commit(ctx, which)
+		if err == nil || forgotten(err) || errors.Is(err, kerr.FencedInstanceID) || errors.Is(err, kgo.ErrClientClosed) || cluster.Refused(err) {
+			return err
+		}
+		if !cluster.Pause(ctx, min(50*time.Millisecond<<min(n, 5), time.Second)) {
+			return err
+		}
+	}
+}
+
+// forgotten reports whether the group has expelled the member: its partitions go to
+// others.
+func forgotten(err error) bool {
+	return errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.FencedMemberEpoch)
+}
+
+// commit commits the settled offsets of the partitions that which returns. It calls
+// which when no other commit runs, so that no commit of a revoked partition ends after
+// it. It reports an error to the observer; the next commit repeats the offsets.
+func (s *Source) commit(ctx context.Context, which func() []*owned) error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	var of []*owned
+	for _, p := range which() {
+		at, ok := p.due()
+		if !ok {
+			continue
+		}
+		if offsets[p.topic] == nil {
+			offsets[p.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[p.topic][p.partition] = at
+		of = append(of, p)
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	failed := s.send(ctx, offsets)
+	var errs []error
+	for _, p := range of {
+		if err := failed(p.topic, p.partition); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.isCommitted(offsets[p.topic][p.partition].Offset)
+	}
+	err := errors.Join(errs...)
+	if err != nil && ctx.Err() == nil {
+		s.tell(len(errs), "offsets not committed, trying again", err)
+	}
+	return err
+}
+
+// send commits offsets and returns the result of each partition.
+func (s *Source) send(ctx context.Context, offsets map[string]map[int32]kgo.EpochOffset) func(string, int32) error {
+	result := map[string]map[int32]error{}
+	var all error
+	s.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if all = err; err != nil {
+			return
+		}
+		for _, t := range resp.Topics {
+			result[t.Topic] = map[int32]error{}
+			for _, p := range t.Partitions {
+				result[t.Topic][p.Partition] = kerr.ErrorForCode(p.ErrorCode)
+			}
+		}
+	})
+	return func(topic string, partition int32) error {
+		if all != nil {
+			return fmt.Errorf("kafka: commit: %w", all)
+		}
+		err, answered := result[topic][partition]
+		switch {
+		case !answered:
+			return fmt.Errorf("kafka: commit %s/%d: no answer", topic, partition)
+		case err != nil:
+			return fmt.Errorf("kafka: commit %s/%d: %w", topic, partition, err)
+		}
+		return nil
+	}
+}
+
+// Lag implements pipeline.Lagger. For each partition of this member it returns the
+// distance from the committed offset to the end. Transaction markers and records of
+// open transactions count.
+func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	var held []cluster.Partition
+	for _, p := range s.all() {
+		held = append(held, cluster.Partition{Topic: p.topic, Number: p.partition})
+	}
+	return cluster.Lag(ctx, kadm.NewClient(s.client), s.opts.Group, s.opts.Reset == ResetEnd, held)
+}
+
+// ReadAll passes the committed records of topics to fn, until fn returns false or all
+// records that existed at the call are read. Records of a partition are in order.
+// ReadAll joins no group and commits no offset. It blocks until ctx ends at most.
+func ReadAll(ctx context.Context, client []kgo.Opt, topics []string, fn func(*kgo.Record) bool) error {
+	c, err := cluster.Dial(ctx, append(client[:len(client):len(client)], cluster.ReadOptions()...)...)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	adm := kadm.NewClient(c)
+	first, last, err := cluster.CommittedOffsets(ctx, adm, topics...)
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of %s: %w", strings.Join(topics, ", "), err)
+	}
+	ends, from := cluster.Extent{}, map[string]map[int32]kgo.Offset{}
+	last.Each(func(end kadm.ListedOffset) {
+		if start, _ := first.Lookup(end.Topic, end.Partition); start.Offset < end.Offset {
+			ends.Add(from, end, start.Offset)
+		}
+	})
+	c.AddConsumePartitions(from)
+	return ends.Read(ctx, c, func(r *kgo.Record) (bool, error) { return fn(r), nil })
+}
+
+// Reset is where to start in a partition if the group has committed no offset, or one
+// that no longer exists.
+type Reset uint8
+
+const (
+	// ResetStart reads from the oldest record.
+	ResetStart Reset = iota
+	// ResetEnd reads only new records. Existing records are skipped, and records that
+	// are written while no member reads are lost.
+	ResetEnd
+	// ResetFail stops with an error.
+	ResetFail
+)
+
+// Options returns the policy as client options.
+func (r Reset) Options() []kgo.Opt {
+	start := kgo.NewOffset().AtStart()
+	switch r {
+	case ResetEnd:
+		return []kgo.Opt{kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()), kgo.ConsumeResetOffset(start)}
+	case ResetFail:
+		return []kgo.Opt{kgo.ConsumeStartOffset(start.AtCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset())}
+	default:
+		return []kgo.Opt{kgo.ConsumeStartOffset(start), kgo.ConsumeResetOffset(start)}
+	}
+}
+
+// recordPool lends the client memory for the records of a batch until all of them are
+// recycled.
+type recordPool struct {
+	mu   sync.Mutex
+	idle [][]kgo.Record
+	room int // records that idle has memory for
+}
+
+// idleRecords bounds the idle memory, in records: about as many as a fetch returns.
+const idleRecords = 32 << 10
+
+var _ kgo.PoolRecords = (*recordPool)(nil)
+
+// GetRecords implements kgo.PoolRecords.
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.idle) - 1
+	for i := last; i >= max(last-8, 0); i-- { // most have the same size
+		if room := p.idle[i]; cap(room) >= n {
+			p.idle[i], p.idle[last] = p.idle[last], nil
+			p.idle = p.idle[:last]
+			p.room -= cap(room)
+			return room // the client extends it
+		}
+	}
+	return nil
+}
+
+// PutRecords implements kgo.PoolRecords.
+func (p *recordPool) PutRecords(room []kgo.Record) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) > 0 && p.room+cap(room) > idleRecords { // the last one may have a size that is never requested
+		last := len(p.idle) - 1
+		p.room -= cap(p.idle[last])
+		p.idle = p.idle[:last]
+	}
+	if p.room+cap(room) <= idleRecords {
+		p.idle = append(p.idle, room)
+		p.room += cap(room)
+	}
+}

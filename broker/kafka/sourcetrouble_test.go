@@ -1,0 +1,284 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
+	"github.com/semel-dev/semel/test/kafkatest"
+)
+
+func TestOffsetsThatAreGoneAreReportedAndNothingIsSkipped(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]Reset{"start": ResetStart, "end": ResetEnd} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 1, func(b *bubble) {
+				b.Write(kafkatest.Numbered(0, 3, 1)...)
+				m := b.join(nil)
+				m.ack(m.get(3)...)
+				m.leave()
+				b.Write(kafkatest.Numbered(3, 7, 1)...)
+				kafkatest.Must(t, b.Cluster.DeleteRecords("in", 0, 5))
+				m = b.join(func(o *SourceOptions) { o.Reset = reset })
+				items := m.get(5)
+				if got := bodies(items); len(got) != 5 || got[0] != "value 5" {
+					t.Errorf("%v came, want value 5 to 9", got)
+				}
+				if log := strings.Join(m.events.Log, "\n"); !strings.Contains(log, "in/0: offsets 3 to 4 were deleted before they were read") {
+					t.Errorf("the loss was not reported:\n%s", log)
+				}
+				m.ack(items...)
+				m.leave()
+				b.becomes(0, 10)
+			})
+		})
+	}
+	t.Run("fail", func(t *testing.T) {
+		t.Parallel()
+		for _, committed := range []bool{true, false} {
+			inBubble(t, 1, func(b *bubble) {
+				b.Write(kafkatest.Numbered(0, 10, 1)...)
+				if committed {
+					m := b.join(nil)
+					m.ack(m.get(10)[:2]...)
+					m.leave()
+					kafkatest.Must(t, b.Cluster.DeleteRecords("in", 0, 5))
+				}
+				m := b.join(func(o *SourceOptions) { o.Reset = ResetFail })
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				items, err := m.Read(ctx)
+				if err == nil || ctx.Err() != nil {
+					t.Errorf("committed %v: %d items came and the error %v, want one", committed, len(items), err)
+				}
+				m.leave()
+			})
+		}
+	})
+}
+
+// TestATopicThatIsMadeAnewIsReadFromItsBeginning deletes a topic while it is read.
+func TestATopicThatIsMadeAnewIsReadFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		b.Write(kafkatest.Numbered(0, 10, 1)...)
+		m := b.join(nil)
+		m.ack(m.get(10)...)
+		b.becomes(0, 10)
+		kafkatest.Must(t, b.Cluster.DeleteTopic("in"))
+		m.none(5 * time.Second)
+		if n := len(m.events.Log); n > 50 {
+			t.Errorf("%d events within 5 s of trying again", n)
+		}
+		kafkatest.Must(t, b.Cluster.CreateTopic("in", 1, nil))
+		fresh, err := kgo.NewClient(append(b.Reach(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+		kafkatest.Must(t, err)
+		defer fresh.Close()
+		kafkatest.Must(t, fresh.ProduceSync(b.Context(), kafkatest.Numbered(20, 4, 1)...).FirstErr())
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		defer cancel()
+		if _, err := m.Read(ctx); !errors.Is(err, kerr.UnknownTopicID) {
+			t.Errorf("the error is %v", err)
+		}
+		_ = m.Close(ctx)
+		m = b.join(nil)
+		again := m.get(4)
+		if got := bodies(again); got[0] != "value 20" {
+			t.Errorf("%v came", got)
+		}
+		m.ack(again[:2]...)
+		b.becomes(0, 2)
+		m.leave()
+	})
+}
+
+func TestOfTwoMembersWithOneNameTheEarlierEnds(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 1, func(b *bubble) {
+		b.Write(kafkatest.Numbered(0, 5, 1)...)
+		named := func(o *SourceOptions) { o.Instance = "one" }
+		first := b.join(named)
+		first.get(5)
+		second := b.join(named)
+		ended := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			var err error
+			for err == nil {
+				_, err = first.Read(ctx)
+			}
+			ended <- err
+		}()
+		items := second.get(5)
+		if err := <-ended; !errors.Is(err, ErrFenced) {
+			t.Errorf("the earlier one ended with %v", err)
+		}
+		second.ack(items...)
+		second.leave()
+		b.becomes(0, 5)
+		_ = first.Close(b.Context()) // it has nothing to say any more
+	})
+}
+
+// TestAMemberIsNotFencedByWhatItWas has a group know an earlier id of a member, as
+// after a broker was killed while it divided the group: for a session, or longer
+// where somebody answers to it.
+func TestAMemberIsNotFencedByWhatItWas(t *testing.T) {
+	t.Parallel()
+	named := func(o *SourceOptions) { o.Instance, o.SessionTimeout = "one", 10*time.Second }
+	fence := func(b *bubble, joins int) {
+		b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.FencedInstanceID, Count: joins})
+		b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownServerError, Count: 1})
+	}
+	for _, every := range []time.Duration{25 * time.Second, time.Minute} { // 25 s: brokers that start again in turn
+		inBubble(t, 1, func(b *bubble) {
+			m := b.join(named)
+			for n := range 4 {
+				b.Write(kafkatest.Numbered(5*n, 5, 1)...)
+				m.ack(m.get(5)...)
+				b.becomes(0, int64(5*n+5))
+				fence(b, 2)
+				m.none(every)
+			}
+			m.leave()
+		})
+	}
+	inBubble(t, 1, func(b *bubble) {
+		m := b.join(named)
+		b.Write(kafkatest.Numbered(0, 5, 1)...)
+		m.ack(m.get(5)...)
+		fence(b, 1000)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
+		defer cancel()
+		var err error
+		for err == nil {
+			_, err = m.Read(ctx)
+		}
+		if !errors.Is(err, ErrFenced) {
+			t.Errorf("a member whose name another has for good: %v", err)
+		}
+		_ = m.Close(b.Context())
+	})
+}
+
+func TestAMemberEndsWithoutBrokers(t *testing.T) {
+	t.Parallel()
+	inRealTime(t, 1, func(b *bubble) {
+		b.Write(kafkatest.Numbered(0, 5, 1)...)
+		m := b.join(patiently)
+		m.ack(m.get(5)...)
+		m.line.Sever(true)
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		_ = m.Close(ctx) // what was not committed comes again
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+func TestWhoIsRefusedIsToldSo(t *testing.T) {
+	t.Parallel()
+	t.Run("by the group", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 1, func(b *bubble) {
+			b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.GroupAuthorizationFailed, TopLevel: true, Count: -1})
+			m := b.join(nil)
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			if _, err := m.Read(ctx); !errors.Is(err, kerr.GroupAuthorizationFailed) {
+				t.Errorf("the error is %v", err)
+			}
+			m.leave()
+		})
+	})
+	t.Run("by the brokers", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, 1, func(b *bubble) {
+			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+			defer cancel()
+			b.Cluster.ControlKey(int16(kmsg.SASLHandshake), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				resp := req.ResponseKind().(*kmsg.SASLHandshakeResponse)
+				resp.ErrorCode = kerr.UnsupportedSaslMechanism.Code
+				return resp, nil, true
+			})
+			_, err := OpenSource(ctx, &SourceOptions{Client: append(b.Reach(), kgo.SASL(plain.Auth{User: "somebody", Pass: "else"}.AsMechanism())), Group: "g", Topics: []string{"in"}})
+			if !errors.Is(err, semel.ErrInvalidRequest) || errors.Is(err, semel.ErrStoreUnavailable) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	})
+}
+
+// TestCloseEndsWithItsContextWhileBrokersStandStill: nothing that was sent is
+// answered, as of a broker that was stopped, and what is settled cannot be
+// committed.
+func TestCloseEndsWithItsContextWhileBrokersStandStill(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []bool{false, true} {
+		inBubble(t, 2, func(b *bubble) {
+			b.Write(kafkatest.Numbered(0, 10, 2)...)
+			m := b.join(func(o *SourceOptions) { o.SessionTimeout = 30 * time.Second })
+			items := m.get(10)
+			if !busy {
+				m.ack(items...)
+				b.becomes(0, 5)
+				b.becomes(1, 5)
+			}
+			var still atomic.Bool
+			still.Store(true)
+			b.Cluster.ControlKey(-1, func(kmsg.Request) (kmsg.Response, error, bool) {
+				b.Cluster.KeepControl()
+				return nil, nil, still.Load()
+			})
+			if busy {
+				m.ack(items...)
+			}
+			ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
+			defer cancel()
+			begun := time.Now()
+			err := m.Close(ctx)
+			if took := time.Since(begun); took > 4*time.Second {
+				b.Errorf("busy %v: Close took %v with a context of 3 s", busy, took)
+			}
+			if busy && err == nil {
+				b.Error("Close told nothing of offsets that are not committed")
+			}
+			still.Store(false)
+		})
+	}
+}
+
+func TestASourceTakesUpWhatARebalanceLeftToNobody(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 4, func(b *bubble) {
+		b.LostHalf("g", "one", func() bool { return b.whole("g") })
+		m := b.join(func(o *SourceOptions) { o.Instance = "one" })
+		ctx, cancel := context.WithCancel(b.Context())
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			_, _ = m.Read(ctx) // until ctx ends: there is nothing
+		}()
+		if !kafkatest.Within(4*cluster.WholeEvery, func() bool { return b.whole("g") }) {
+			b.Error("a partition is nobody's")
+		}
+		cancel()
+		<-read
+		m.leave()
+	})
+}

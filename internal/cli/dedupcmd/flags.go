@@ -1,0 +1,61 @@
+package dedupcmd
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/key"
+)
+
+// likeRule reports whether a key looks like one of the rules that dedup supports.
+// If not, it lists them. Package key would also list rules that dedup does not
+// support.
+func likeRule(text string, p *term.Problems) bool {
+	var wrong *key.RuleError
+	_, err := key.ParseRule(text)
+	switch {
+	case text == "": // already reported
+		return false
+	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
+		return true
+	}
+	if near, ok := schema.Nearest(text, []string{"line", "hash(.)"}); ok {
+		p.Addf("--key %q: did you mean %s?", text, near)
+	} else if _, err := key.ParsePath("." + text); err == nil {
+		p.Addf("--key %q: did you mean .%s?", text, text)
+	} else {
+		p.Addf("--key %q: there is no such rule: use a path that starts with '.', line, hash(.) or hash(.a,.b)", text)
+	}
+	return false
+}
+
+// Limits of the filters of package filter.
+const (
+	leastRate, mostRate = 1e-9, 0.5
+	mostExpected        = 1 << 36
+)
+
+// parseExpect reads the number of keys for a filter.
+func parseExpect(text string) (int64, error) {
+	n, err := schema.ParseCount(text)
+	if err == nil && (n == 0 || n > mostExpected) {
+		err = errors.New("a filter can be made for 1 to 6.8e10 keys")
+	}
+	return n, err
+}
+
+// parseLossyRate reads a rate: 0.001, 1e-3 or 0.1%.
+func parseLossyRate(text string) (lossyRate, error) {
+	number, percent := strings.CutSuffix(text, "%")
+	rate, err := strconv.ParseFloat(number, 64)
+	if percent {
+		rate /= 100
+	}
+	if err != nil || !(rate >= leastRate && rate <= mostRate) {
+		return 0, errors.New("not a rate: write a number from 1e-9 to 0.5, as 0.001 or 0.1%")
+	}
+	return lossyRate(rate), nil
+}

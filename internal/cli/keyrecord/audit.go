@@ -1,0 +1,104 @@
+package keyrecord
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// auditLine is one line of the audit log. A change has two lines with the same
+// operation. The first states the intended change and is durable before the
+// change. The second states its outcome. If the second line is missing, the
+// operation was interrupted, and the key itself shows whether the change was
+// made.
+type auditLine struct {
+	Time      string `json:"time"`
+	Operation string `json:"operation"`
+	Actor     string `json:"actor,omitempty"`
+	Host      string `json:"host,omitempty"`
+	Verb      string `json:"verb,omitempty"`
+	Before    *Line  `json:"before,omitempty"` // names the key as well
+	After     string `json:"after,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+	Outcome   string `json:"outcome,omitempty"` // "done" or "failed"
+	Error     string `json:"error,omitempty"`
+}
+
+// Log is a store that keeps its audit log together with its keys, so that
+// every process that shares the keys finds it.
+type Log interface {
+	// Audit appends a line. It returns when the line is as durable as the store.
+	Audit(ctx context.Context, line []byte) error
+}
+
+// Audited makes a change to one key between two lines of the audit log.
+func Audited(ctx context.Context, log Log, verb, reason string, before *semel.Record, after semel.State, change func() error) error {
+	operation := rand.Text()
+	known := NewLine(before)
+	err := appendAudit(ctx, log, auditLine{
+		Time: term.JSONTime(time.Now()), Operation: operation,
+		Actor: Actor(), Host: hostname(), Verb: verb,
+		Before: &known, After: after.String(), Reason: reason,
+	})
+	if err != nil {
+		return fmt.Errorf("audit log: nothing was changed: %w", err)
+	}
+	changeErr := change()
+	outcome := auditLine{Time: term.JSONTime(time.Now()), Operation: operation, Outcome: "done"}
+	if changeErr != nil {
+		outcome.Outcome, outcome.Error = "failed", changeErr.Error()
+	}
+	if err := appendAudit(context.WithoutCancel(ctx), log, outcome); err != nil {
+		changeErr = errors.Join(changeErr, fmt.Errorf("audit log: the change was made, but its outcome could not be logged: %w", err))
+	}
+	return changeErr
+}
+
+func appendAudit(ctx context.Context, log Log, line auditLine) error {
+	var text bytes.Buffer
+	if err := term.WriteJSONLine(&text, line); err != nil {
+		return err
+	}
+	return log.Audit(ctx, bytes.TrimSuffix(text.Bytes(), []byte("\n")))
+}
+
+// Actor returns the name of the user who runs the program, as far as the system
+// knows.
+func Actor() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("uid %d", os.Getuid())
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+// AddReason adds --reason to a verb that changes keys or messages.
+func AddReason(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "`TEXT` that says why, for the audit log")
+	term.CompleteValues(cmd, "reason")
+}
+
+// CheckReason refuses an empty reason.
+func CheckReason(reason string, p *term.Problems) {
+	if strings.TrimSpace(reason) == "" {
+		p.Addf("--reason TEXT is missing: say why, for the audit log")
+	}
+}

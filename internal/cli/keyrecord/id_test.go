@@ -1,0 +1,62 @@
+package keyrecord
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// An id in JSON is read back as the same id, whatever its bytes, so that an
+// export never makes two ids equal.
+func FuzzJSONIDsReadBack(f *testing.F) {
+	for _, id := range []string{
+		"plain", "42", "\x00n42", "\x00s\x00", "\xff", "\x00t", "\x00c\x01a\x04\x00n-1", "\x00c\x03\x00c\x01\x01a",
+		"quote\"\\ \n\u202e\u2028", "\x00u\"\\ud800\"", "\x00", "\x00n1 ", "\x00u1", "\u007f\u0080😀", "\xed\xa0\x80",
+	} {
+		f.Add(id)
+	}
+	f.Fuzz(func(t *testing.T, id string) {
+		text, ok := FormatJSONID(id)
+		if !ok {
+			return
+		}
+		if !json.Valid(text) {
+			t.Fatalf("%q becomes %s, which is not JSON", id, text)
+		}
+		if again, err := NewIDParser().ID(text); err != nil || again != id {
+			t.Errorf("%q becomes %s and then %q, %v", id, text, again, err)
+		}
+	})
+}
+
+func TestDisplayedIDsFindTheirKey(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		"evt_1": "evt_1", "two words": "two words", " padded ": `" padded "`, "42": `"42"`, "\x00n42": "42", "\x00nx": `"\x00nx"`,
+		"true": `"true"`, "\x00t": "true", "\x00f": "false", "[1]": `"[1]"`, "[\"a\",1]": `"[\"a\",1]"`, "-": "-", "a\"b": `"a\"b"`,
+		"tab\there": `"tab\there"`, "\xff": `"\xff"`, "ß€😀": "ß€😀", "\x00c\x01a\x01b": `["a","b"]`, "\x00s\x00x": `"\u0000x"`,
+		"\x00h\x01\x02": "sha256:0102", "\x00": `"\x00"`, "\x00c\x09a": `"\x00c\ta"`,
+	} {
+		if got := DisplayID(id); got != want {
+			t.Errorf("DisplayID(%q) = %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestCompositesReadEachPartBothWays(t *testing.T) {
+	t.Parallel()
+	ids, err := IDReadings([]string{"a", "1"})
+	if err != nil || len(ids) != 2 || ids[0] != "\x00c\x01a\x011" || ids[1] != "\x00c\x01a\x03\x00n1" {
+		t.Errorf("readings of a 1: %q, %v", ids, err)
+	}
+	for word, want := range map[string]int{"1": 2, "-1.5e3": 2, "true": 2, "01": 1, "1x": 1, "nul": 1, "null": 1, "True": 1, "\x00n1": 1} {
+		if ids, err := IDReadings([]string{word}); err != nil || len(ids) != want {
+			t.Errorf("readings of %q: %q, %v; want %d", word, ids, err, want)
+		}
+	}
+	if _, err := IDReadings(make([]string, maxIDParts+1)); err == nil {
+		t.Error("too many parts are accepted")
+	}
+	if _, err := IDReadings([]string{""}); err == nil {
+		t.Error("an empty id is accepted")
+	}
+}

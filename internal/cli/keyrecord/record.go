@@ -1,0 +1,152 @@
+// Package keyrecord shows keys and their records as text and as JSON, reads ids as
+// people write them, and logs what people change by hand.
+package keyrecord
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Line is a record in JSON. Members that are unknown or do not apply are
+// omitted.
+type Line struct {
+	Scope       *string         `json:"scope,omitempty"`
+	ScopeBase64 []byte          `json:"scope_base64,omitempty"`
+	ID          json.RawMessage `json:"id,omitempty"`
+	IDBase64    []byte          `json:"id_base64,omitempty"`
+	Digest      string          `json:"digest,omitempty"`
+	State       string          `json:"state"`
+	FirstSeen   string          `json:"first_seen,omitempty"`
+	Attempts    int             `json:"attempts,omitempty"`
+	Holder      string          `json:"holder,omitempty"`
+	LeaseEnd    string          `json:"lease_end,omitempty"`
+	Expires     string          `json:"expires,omitempty"` // "forever" if it never expires
+	Fingerprint string          `json:"fingerprint,omitempty"`
+	Result      string          `json:"result,omitempty"`
+	ResultSize  *int            `json:"result_size,omitempty"`
+}
+
+// NewLine returns a record as a line of JSON.
+func NewLine(r *semel.Record) Line {
+	line := Line{
+		State:       r.State.String(),
+		FirstSeen:   term.JSONTime(r.FirstSeen),
+		Attempts:    r.Attempt,
+		Holder:      r.Holder,
+		LeaseEnd:    term.JSONTime(r.LeaseEnd),
+		Expires:     term.JSONTime(r.Expires),
+		Fingerprint: r.Fingerprint.String(),
+	}
+	if r.Digest != (semel.Digest{}) {
+		line.Digest = r.Digest.String()
+	}
+	if r.Key.ID != "" {
+		line.Scope, line.ScopeBase64 = JSONText(r.Key.Scope)
+		var ok bool
+		if line.ID, ok = FormatJSONID(r.Key.ID); !ok {
+			line.IDBase64 = []byte(r.Key.ID)
+		}
+	}
+	if r.State == semel.Done {
+		if r.Expires.IsZero() {
+			line.Expires = "forever"
+		}
+		if kind := ResultName(r.Result.Kind); kind != "" {
+			line.Result, line.ResultSize = kind, &r.ResultSize
+		}
+	}
+	return line
+}
+
+// ParkedLine is a parked message with the key.
+type ParkedLine struct {
+	ID       string `json:"id"`
+	Reason   string `json:"reason"`
+	Error    string `json:"error,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+	At       string `json:"at"`
+	Queued   bool   `json:"queued,omitempty"`
+}
+
+// NewParkedLine returns the line of a parked message. failure is its error as it is
+// shown.
+func NewParkedLine(m *pipeline.Parked, failure string) ParkedLine {
+	return ParkedLine{m.ID, string(m.Reason), failure, m.Attempts, term.JSONTime(m.At), m.Queued}
+}
+
+// ResultName returns the name of a result kind, or "" for no result.
+func ResultName(kind semel.ResultKind) string {
+	switch kind {
+	case semel.Value:
+		return "value"
+	case semel.Failed:
+		return "failed"
+	case semel.NotKept:
+		return "not_kept"
+	}
+	return ""
+}
+
+// Write prints one record for people, one fact per line.
+func Write(w io.Writer, r *semel.Record) error {
+	var text []byte
+	fact := func(name, value string) {
+		if value != "" {
+			text = fmt.Appendf(text, "%-12s %s\n", name, value)
+		}
+	}
+	fact("key", DisplayID(r.Key.ID))
+	fact("scope", DisplayScope(r.Key.Scope))
+	fact("state", r.State.String())
+	fact("first seen", term.DisplayTime(r.FirstSeen))
+	if r.Attempt > 0 {
+		fact("attempts", fmt.Sprint(r.Attempt))
+	}
+	fact("holder", term.DisplayText(r.Holder))
+	fact("lease end", term.DisplayTime(r.LeaseEnd))
+	if r.State == semel.Done {
+		fact("expires", DisplayExpiry(r.Expires))
+		fact("result", displayResult(r))
+	}
+	fact("fingerprint", r.Fingerprint.String())
+	if r.Digest != (semel.Digest{}) {
+		fact("digest", r.Digest.String())
+	}
+	_, err := w.Write(text)
+	return err
+}
+
+func displayResult(r *semel.Record) string {
+	size := term.FormatBytes(int64(r.ResultSize))
+	switch r.Result.Kind {
+	case semel.Value:
+		return size
+	case semel.Failed:
+		return "permanent error, " + size
+	case semel.NotKept:
+		return "not kept: it was too large"
+	}
+	return "none"
+}
+
+// DisplayScope shows a scope to people.
+func DisplayScope(scope string) string {
+	if scope == "" {
+		return `""`
+	}
+	return term.DisplayText(scope)
+}
+
+// DisplayExpiry shows the end of a window to people.
+func DisplayExpiry(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return term.DisplayTime(t)
+}

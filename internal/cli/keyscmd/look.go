@@ -1,0 +1,229 @@
+package keyscmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+func newKeysListCommand(k *keysFlags) *cobra.Command {
+	var choice filterFlags
+	cmd := &cobra.Command{
+		Use:   "ls --store DIR",
+		Short: "List keys",
+		Example: `semel keys ls --store ./seen
+semel keys ls --store ./ledger --state unknown --json`,
+		Long: "Lists the keys of a store, in no particular order. With --json each key is a line of JSON.",
+		Args: term.NoArguments,
+		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+			return k.list(choice.filter(cmd, wrong), "ls")
+		}),
+	}
+	choice.add(cmd)
+	return cmd
+}
+
+func newKeysExportCommand(k *keysFlags) *cobra.Command {
+	var choice filterFlags
+	cmd := &cobra.Command{
+		Use:   "export --store DIR",
+		Short: "Write keys as JSON lines",
+		Example: `semel keys export --store ./seen > keys.jsonl
+semel keys export --store ./ledger --scope payments --state done > payments.jsonl`,
+		Long: `Writes the keys of a store as JSON lines. keys import reads the lines that have
+an id. An id is a string, a number, true, false, or an array of these for a
+composite key. Any other id, such as one that is not valid UTF-8, is written as
+"id_base64". A key whose id the store does not keep has only a digest, which no
+other store can read. Results are not exported.`,
+		Args: term.NoArguments,
+		RunE: k.onStore(func(cmd *cobra.Command, _ []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+			return k.list(choice.filter(cmd, wrong), "export")
+		}),
+	}
+	choice.add(cmd)
+	return cmd
+}
+
+// list returns a function that prints the selected records. verb chooses the format.
+func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Context, semel.Store) error {
+	return func(ctx context.Context, store semel.Store) error {
+		asJSON := verb == "export" || k.JSON
+		lister, err := open.Able[semel.Inspector](&k.StoreFlags, store, "list keys")
+		if err != nil {
+			return err
+		}
+		out := bufio.NewWriterSize(k.Stdout, 64<<10)
+		if !asJSON {
+			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
+		}
+		listed, nameless := int64(0), int64(0)
+		for record, err := range lister.List(ctx, filter) {
+			if err != nil {
+				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.Shown(), err))
+			}
+			listed++
+			if record.Key.ID == "" {
+				nameless++
+			}
+			if err := k.writeListed(out, &record, asJSON); err != nil {
+				return err
+			}
+		}
+		if verb == "export" && nameless > 0 {
+			k.Note("%s keys have a digest but no id: this store does not keep ids, and no other store can import these keys", term.FormatCount(nameless))
+		}
+		if listed == 0 && filter.Scope != nil {
+			if err := k.hintScope(ctx, store, *filter.Scope); err != nil {
+				return err
+			}
+		}
+		return out.Flush()
+	}
+}
+
+// hintScope suggests why a listing may be empty although the store is not.
+func (k *keysFlags) hintScope(ctx context.Context, store semel.Store, scope string) error {
+	counter, ok := semel.As[semel.Inspector](store)
+	if !ok {
+		return nil
+	}
+	counts, err := counter.Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the keys of %s: %w", k.Shown(), err)
+	}
+	if n := counts.Claimed + counts.Done + counts.Unknown; n > 0 {
+		k.Note("no listed key has the scope %s. The store has %s keys, but a scope is readable only if the store keeps ids. List all keys without --scope, or find one with keys show",
+			keyrecord.DisplayScope(scope), term.FormatCount(n))
+	}
+	return nil
+}
+
+func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool) error {
+	if asJSON {
+		return term.WriteJSONLine(out, keyrecord.NewLine(r))
+	}
+	name := ""
+	if r.Key.ID != "" {
+		name = keyrecord.DisplayScope(r.Key.Scope) + "/" + keyrecord.DisplayID(r.Key.ID)
+	}
+	expires := ""
+	if r.State == semel.Done {
+		expires = keyrecord.DisplayExpiry(r.Expires)
+	}
+	digest := "-" // the compact form in Redis has only half of the digest
+	if r.Digest != (semel.Digest{}) {
+		digest = r.Digest.String()
+	}
+	_, err := fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n",
+		r.State, term.DisplayTime(r.FirstSeen), expires, digest, name)
+	return err
+}
+
+func newKeysShowCommand(k *keysFlags) *cobra.Command {
+	var choice keyrecord.KeyFlags
+	cmd := &cobra.Command{
+		Use:   "show ID... --store DIR",
+		Short: "Show the record of a key",
+		Example: `semel keys show evt_01HX7Z2M --store ./seen
+semel keys show evt_01HX7Z2M --store ./seen --json
+semel keys show --store ./seen --json-id '"evt_01HX7Z2M"'`,
+		Long: `Shows the record of a key: state, first seen, attempts, holder, end of the lease,
+expiry, fingerprint and size of the result, as far as the store keeps them.
+Several IDs are one composite key.
+
+The exit status is 0 if there is a record, and otherwise 1.`,
+		RunE: k.onStore(func(_ *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+			keys := choice.Keys(k.scope, words, wrong)
+			return func(ctx context.Context, store semel.Store) error { return k.show(ctx, store, keys) }
+		}),
+	}
+	k.addScope(cmd)
+	choice.Add(cmd)
+	return cmd
+}
+
+func (k *keysFlags) show(ctx context.Context, store semel.Store, keys []semel.Key) error {
+	found, err := k.LookUp(ctx, store, keys)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		if k.JSON {
+			if err := k.PrintJSON(keyrecord.NewLine(&semel.Record{Key: keys[0]})); err != nil {
+				return err
+			}
+		}
+		return absentError(k, keys[0])
+	}
+	for i := range found {
+		if k.JSON {
+			err = k.PrintJSON(keyrecord.NewLine(&found[i]))
+		} else {
+			if i > 0 {
+				fmt.Fprintln(k.Stdout)
+			}
+			err = keyrecord.Write(k.Stdout, &found[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func absentError(k *keysFlags, key semel.Key) error {
+	return fmt.Errorf("%s is absent: the store %s has no such key in scope %s", keyrecord.DisplayID(key.ID), k.Shown(), keyrecord.DisplayScope(key.Scope))
+}
+
+type statsReport struct {
+	Claimed       int64   `json:"claimed"`
+	Done          int64   `json:"done"`
+	Unknown       int64   `json:"unknown"`
+	MemoryBytes   int64   `json:"memory_bytes"`
+	DiskBytes     int64   `json:"disk_bytes"`
+	OldestSeconds float64 `json:"oldest_seconds"`
+}
+
+func newKeysStatsCommand(k *keysFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stats --store DIR",
+		Short: "Count the keys of a store",
+		Example: `semel keys stats --store ./seen
+semel keys stats --store ./seen --json`,
+		Long: `Counts the keys of a store and shows how much memory and disk they use. The done
+keys may include expired ones that the store has not removed yet. "oldest" is the
+age of the oldest key that still answers. That is the window that the store
+really has.`,
+		Args: term.NoArguments,
+		RunE: k.onStore(func(*cobra.Command, []string, *term.Problems) func(context.Context, semel.Store) error {
+			return k.stats
+		}),
+	}
+}
+
+func (k *keysFlags) stats(ctx context.Context, store semel.Store) error {
+	counter, err := open.Able[semel.Inspector](&k.StoreFlags, store, "count keys")
+	if err != nil {
+		return err
+	}
+	c, err := counter.Count(ctx)
+	if err != nil {
+		return fmt.Errorf("count the keys of %s: %w", k.Shown(), err)
+	}
+	if k.JSON {
+		return k.PrintJSON(statsReport{c.Claimed, c.Done, c.Unknown, c.MemoryBytes, c.DiskBytes, c.Oldest.Seconds()})
+	}
+	_, err = fmt.Fprintf(k.Stdout, "claimed  %s\ndone     %s\nunknown  %s\nmemory   %s\ndisk     %s\noldest   %s\n",
+		term.FormatCount(c.Claimed), term.FormatCount(c.Done), term.FormatCount(c.Unknown),
+		term.FormatBytes(c.MemoryBytes), term.FormatBytes(c.DiskBytes), term.FormatElapsed(c.Oldest.Round(100*time.Millisecond)))
+	return err
+}

@@ -1,0 +1,116 @@
+// Package open reads the configuration of a verb, and chooses and opens the
+// stores and pipelines in it.
+package open
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// load reads a configuration. If it comes from a pipe, the end of the
+// program also ends the wait for the writer. choose selects the needed part; see
+// config.ReadForStore.
+func load(a *term.App, name string, choose func(*config.File) (store string, only bool)) (*config.File, error) {
+	flags := os.O_RDONLY
+	if info, err := os.Stat(name); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		flags |= syscall.O_NONBLOCK // otherwise opening a pipe would block as well
+	}
+	file, err := os.OpenFile(name, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // the file was only read, so nothing can be lost
+	return a.Kinds.ReadForStore(name, a.Interruptible(file), a.Env, choose)
+}
+
+// ChooseStore returns the store with this name, or the only one.
+func ChooseStore(conf *config.File, name string, p *term.Problems) *config.Store {
+	all := conf.StoreNames()
+	if name == "" && len(all) == 1 {
+		name = all[0]
+	}
+	s, ok := conf.Store(name)
+	switch {
+	case ok:
+		return s
+	case name == "":
+		p.Addf("--store-name NAME is missing: %s names %s", conf.Name, strings.Join(all, ", "))
+	default:
+		p.Addf("--store-name %s: %s has no such store: %s", name, conf.Name, schema.OneOf(name, all))
+	}
+	return nil
+}
+
+// Config reads a configuration. It returns nil if the configuration is
+// invalid. From then on, its secrets are hidden in all output.
+func Config(a *term.App, name string, p *term.Problems) *config.File {
+	return ConfigFor(a, name, func(*config.File) (string, bool) { return "", false }, p)
+}
+
+// OnlyStore selects the store with this name, or the only one, as the only needed
+// part of a configuration.
+func OnlyStore(name string) func(*config.File) (string, bool) {
+	return func(conf *config.File) (string, bool) {
+		if all := conf.StoreNames(); name == "" && len(all) == 1 {
+			return all[0], true
+		}
+		return name, true
+	}
+}
+
+// ConfigFor is readConfig for the use of the store that choose names; see
+// config.ReadForStore.
+func ConfigFor(a *term.App, name string, choose func(*config.File) (store string, only bool), p *term.Problems) *config.File {
+	conf, err := load(a, name, choose)
+	var wrong *schema.Error
+	switch {
+	case errors.As(err, &wrong):
+		for _, problem := range wrong.Problems {
+			*p = append(*p, problem.String())
+		}
+		return nil
+	case err != nil:
+		a.Unread = err
+		p.Addf("%s: %s", name, strings.TrimPrefix(term.FileReason(err), name+": "))
+		return nil
+	}
+	a.Redact = conf.Redact
+	if problems := wiring.CheckAddresses(conf); len(problems) > 0 {
+		for _, problem := range problems {
+			*p = append(*p, problem.String())
+		}
+		return nil
+	}
+	return conf
+}
+
+// Pipelines reads a configuration and returns its pipelines with these names, or all
+// if there is no name. Empty names are ignored.
+func Pipelines(a *term.App, file string, names []string, p *term.Problems) (conf *config.File, chosen []*config.Pipeline) {
+	conf = Config(a, file, p)
+	switch {
+	case conf == nil:
+		return nil, nil
+	case len(conf.Pipelines) == 0:
+		p.Addf("%s: it names no pipeline", conf.Name)
+		return nil, nil
+	case strings.Join(names, "") == "":
+		return conf, conf.Pipelines
+	}
+	for _, name := range names {
+		if found, ok := conf.Pipeline(name); ok {
+			chosen = append(chosen, found)
+			continue
+		}
+		p.Addf("%s: %s has no such pipeline: %s", name, conf.Name, schema.OneOf(name, conf.PipelineNames()))
+	}
+	return conf, chosen
+}

@@ -1,0 +1,191 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/embedded"
+	"github.com/semel-dev/semel/internal/kind/tiered"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// StoreFlags select a store by its directory, or by its name in a configuration.
+type StoreFlags struct {
+	*term.App
+	dir, File, Name string
+
+	// Conf and found are the selected configuration and store, once checked.
+	Conf  *config.File
+	Found *config.Store
+}
+
+// AddStore adds --store, --config and --store-name.
+func (f *StoreFlags) AddStore(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&f.dir, "store", "", "`DIR` of an embedded store")
+	term.CompleteDirs(cmd, "store")
+	f.AddConfig(cmd)
+}
+
+// AddConfig adds --config and --store-name.
+func (f *StoreFlags) AddConfig(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.File, "config", "", "configuration `FILE` that names the store")
+	flags.StringVar(&f.Name, "store-name", "", "`NAME` of the store in the configuration (default the only one)")
+	term.CompleteValues(cmd, "store-name")
+}
+
+// Shown returns the name of the store for messages.
+func (f *StoreFlags) Shown() string {
+	if f.Found == nil {
+		return f.dir
+	}
+	return f.Found.Name
+}
+
+// Find reads the configuration, if one is named, and finds the store in it. It
+// reports whether there is one.
+func (f *StoreFlags) Find(p *term.Problems) bool {
+	said := slices.ContainsFunc(*p, func(text string) bool {
+		return strings.HasPrefix(text, "--store ") || strings.HasPrefix(text, "--config ")
+	})
+	switch {
+	case f.dir != "" && (f.File != "" || f.Name != ""):
+		p.Addf("--store and --config exclude each other: name the store one way")
+	case f.dir != "":
+		f.Found = &config.Store{Name: f.dir, Spec: embedded.At(f.dir)}
+		f.Conf = &config.File{Stores: []*config.Store{f.Found}}
+	case f.File != "":
+		if f.Conf = ConfigFor(f.App, f.File, OnlyStore(f.Name), p); f.Conf != nil {
+			f.Found = ChooseStore(f.Conf, f.Name, p)
+		}
+	case said:
+	case f.Name != "":
+		p.Addf("--config FILE is missing: name the configuration that has the store %s", f.Name)
+	default:
+		p.Addf("--store DIR is missing: name the directory of the store, or --config FILE and --store-name NAME")
+	}
+	return f.Found != nil
+}
+
+// Check validates the flags and checks that the store can be read. Reading must
+// not create a store.
+func (f *StoreFlags) Check(p *term.Problems) {
+	if !f.Find(p) {
+		return
+	}
+	if why := f.Found.Spec.About().NoRecords; why != "" {
+		p.Addf("%s %s", f.Shown(), why)
+	}
+	for _, s := range f.Conf.Stack(f.Found.Name) {
+		dir := s.Spec.About().Directory
+		if dir == "" {
+			continue
+		}
+		where := "--store " + dir
+		if f.File != "" {
+			where = "store " + s.Name + ": " + dir
+		}
+		switch exists, err := embedded.Exists(dir); {
+		case err != nil:
+			p.Addf("%s: %s", where, term.FileReason(err))
+		case !exists:
+			p.Addf("%s: there is no store in this directory", where)
+		}
+	}
+}
+
+// KeepIDs makes an embedded store keep readable ids.
+func (f *StoreFlags) KeepIDs() {
+	for _, s := range f.Conf.Stack(f.Found.Name) {
+		if spec, ok := s.Spec.(*embedded.Store); ok {
+			spec.KeepIDs = true
+		}
+	}
+}
+
+// WithStore opens the store, calls use and closes it.
+func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error) error {
+	store, opened, err := f.open(ctx)
+	if err != nil {
+		return Advise(ctx, f.Conf.Stack(f.Found.Name), err)
+	}
+	err = stalled(ctx, f.Conf.Stack(f.Found.Name), use(store))
+	if closeErr := opened.Close(); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.Shown(), term.InOneLine(closeErr)))
+	}
+	return err
+}
+
+func (f *StoreFlags) open(ctx context.Context) (semel.Store, *wiring.Stores, error) {
+	for _, s := range f.Conf.Stack(f.Found.Name) {
+		if spec, ok := s.Spec.(*tiered.Store); ok && spec.OnStoreError == "pass" {
+			// Under pass, messages are processed without a record while the store is
+			// down. A command that marks keys must get the error instead.
+			spec.OnStoreError = "stop"
+		}
+	}
+	patient, cancel := context.WithTimeout(ctx, f.Patience)
+	defer cancel()
+	store, opened, err := wiring.Open(patient, f.Conf, f.Found.Name, nil)
+	holder, held := embedded.Holder(err)
+	switch {
+	case err == nil:
+		return store, opened, nil
+	case held:
+		return nil, nil, fmt.Errorf("the store %s is in use by %s: run this command again when that process has ended", f.Shown(), holder)
+	case patient.Err() != nil && ctx.Err() == nil:
+		return nil, nil, fmt.Errorf("open the store %s: no answer in %s: %w", f.Shown(), term.FormatElapsed(f.Patience), term.InOneLine(err))
+	}
+	return nil, nil, fmt.Errorf("open the store %s: %w", f.Shown(), term.InOneLine(err))
+}
+
+// Able returns an optional interface of the store, or an error if the store lacks
+// it. what says in the user's terms what cannot be done.
+func Able[T any](f *StoreFlags, s semel.Store, what string) (T, error) {
+	ability, ok := semel.As[T](s)
+	if !ok {
+		return ability, fmt.Errorf("the store %s is of the kind %s, which cannot %s", f.Shown(), f.Found.Spec.Kind(), what)
+	}
+	return ability, nil
+}
+
+// LookUp returns the existing records of the keys, with the key in each.
+func (f *StoreFlags) LookUp(ctx context.Context, store semel.Store, keys []semel.Key) ([]semel.Record, error) {
+	looker, err := Able[semel.Inspector](f, store, "look keys up")
+	if err != nil {
+		return nil, err
+	}
+	records := make([]semel.Record, len(keys))
+	if err := looker.Look(ctx, keys, records); err != nil {
+		return nil, fmt.Errorf("look the key up: %w", err)
+	}
+	var found []semel.Record
+	for i, record := range records {
+		if record.State != semel.Absent {
+			record.Key = keys[i]
+			found = append(found, record)
+		}
+	}
+	return found, nil
+}
+
+// StoreOf returns the store of a pipeline's keys, or the reason why it cannot be
+// read.
+func StoreOf(a *term.App, file string, conf *config.File, p *config.Pipeline) (*StoreFlags, term.Problems) {
+	var reasons term.Problems
+	if p.Store.Name == "" {
+		reasons.Addf("the keys of %s are in Kafka, in the state of the running pipeline", p.Name)
+		return nil, reasons
+	}
+	s := &StoreFlags{App: a, File: file, Conf: conf, Name: p.Store.Name}
+	s.Check(&reasons)
+	return s, reasons
+}

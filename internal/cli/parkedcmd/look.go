@@ -1,0 +1,250 @@
+package parkedcmd
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Line is a parked message in JSON.
+type Line struct {
+	Pipeline string `json:"pipeline"`
+	keyrecord.ParkedLine
+	Redrives    int             `json:"redrives,omitempty"`
+	Scope       *string         `json:"scope,omitempty"`
+	ScopeBase64 []byte          `json:"scope_base64,omitempty"`
+	Key         json.RawMessage `json:"key,omitempty"`
+	KeyBytes    []byte          `json:"key_base64,omitempty"`
+	Source      string          `json:"source,omitempty"`
+	// Partition and Offset are the place in the source.
+	Partition int32        `json:"partition"`
+	Offset    int64        `json:"offset"`
+	Bytes     int          `json:"bytes"`
+	Message   *asideDetail `json:"message,omitempty"`
+}
+
+// asideDetail is the message itself. A value that is not UTF-8 is written as
+// base64 in its own member. Values that the message lacks are omitted.
+type asideDetail struct {
+	ID              string        `json:"id,omitempty"`
+	Time            string        `json:"time,omitempty"`
+	Delivery        int           `json:"delivery,omitempty"`
+	RecordKey       *string       `json:"record_key,omitempty"`
+	RecordKeyBase64 []byte        `json:"record_key_base64,omitempty"`
+	Headers         []asideHeader `json:"headers,omitempty"`
+	Body            *string       `json:"body,omitempty"`
+	BodyBase64      []byte        `json:"body_base64,omitempty"`
+}
+
+type asideHeader struct {
+	Name        string  `json:"name"`
+	Value       *string `json:"value,omitempty"`
+	ValueBase64 []byte  `json:"value_base64,omitempty"`
+}
+
+// failure formats the error with which a message was parked.
+func (f *parkedFlags) failure(text string) string {
+	return f.Redact(term.PlainText(term.JoinLines(text)))
+}
+
+func (f *parkedFlags) line(m *pipeline.Parked, whole bool) Line {
+	o := &m.Message.Origin
+	line := Line{
+		Pipeline: m.Pipeline, Redrives: m.Redrives, Source: o.Source, Partition: o.Partition, Offset: o.Offset, Bytes: len(m.Message.Body),
+		ParkedLine: keyrecord.NewParkedLine(m, f.failure(m.Error)),
+	}
+	if !isMissing(m) {
+		line.Scope, line.ScopeBase64 = keyrecord.JSONText(m.Key.Scope)
+		var ok bool
+		if line.Key, ok = keyrecord.FormatJSONID(m.Key.ID); !ok {
+			line.KeyBytes = []byte(m.Key.ID)
+		}
+	}
+	if !whole {
+		return line
+	}
+	d := &asideDetail{ID: m.Message.ID, Time: term.JSONTime(m.Message.Time), Delivery: o.Delivery}
+	d.RecordKey, d.RecordKeyBase64 = jsonBytes(m.Message.RecordKey)
+	d.Body, d.BodyBase64 = jsonBytes(m.Message.Body)
+	for _, h := range m.Message.Headers {
+		header := asideHeader{Name: h.Name}
+		header.Value, header.ValueBase64 = jsonBytes(h.Value)
+		d.Headers = append(d.Headers, header)
+	}
+	line.Message = d
+	return line
+}
+
+func jsonBytes(b []byte) (text *string, encoded []byte) {
+	if b == nil {
+		return nil, nil
+	}
+	return keyrecord.JSONText(string(b))
+}
+
+func newParkedListCommand(f *parkedFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ls --config FILE",
+		Short: "List parked messages",
+		Example: `semel parked ls --config pipelines.yaml
+semel parked ls --config pipelines.yaml --reason permanent --older 1h --json`,
+		Long: `Lists the parked messages, for each pipeline the oldest first. With --json each
+message is a line of JSON.`,
+		Args: term.NoArguments,
+		RunE: f.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
+			f.check(nil, false, &wrong)
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error { return f.list(cmd, stores) })
+		}),
+	}
+	f.addFilters(cmd, "reason")
+	return cmd
+}
+
+func (f *parkedFlags) list(cmd *cobra.Command, stores []deadLetters) error {
+	out := bufio.NewWriterSize(f.Stdout, 64<<10)
+	if !f.JSON {
+		fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8s  %s\n", "ID", "SINCE", "PIPELINE", "REASON", "ATTEMPTS", "KEY: ERROR")
+	}
+	now, count := time.Now(), int64(0)
+	for _, s := range stores {
+		var writing error
+		err := f.parkedOn(cmd.Context(), s, func(m *pipeline.Parked) bool {
+			if f.chooses(m, now) {
+				count++
+				writing = f.writeListed(out, m)
+			}
+			return writing == nil && cmd.Context().Err() == nil
+		})
+		if err := errors.Join(err, writing, cmd.Context().Err()); err != nil {
+			return errors.Join(out.Flush(), err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	f.Note("%s parked", term.Plural(int(count), "message"))
+	f.noteStrangers(cmd.Context(), stores)
+	return nil
+}
+
+func (f *parkedFlags) writeListed(out *bufio.Writer, m *pipeline.Parked) error {
+	if f.JSON {
+		return term.WriteJSONLine(out, f.line(m, false))
+	}
+	why := displayKey(m)
+	if m.Error != "" {
+		why += ": " + term.OneLine(f.failure(m.Error))
+	}
+	if m.Queued {
+		why += " (to be redriven)"
+	}
+	_, err := fmt.Fprintf(out, "%-24s  %-23s  %-12s  %-11s  %8d  %s\n", m.ID, term.DisplayTime(m.At), m.Pipeline, string(m.Reason), m.Attempts, why)
+	return err
+}
+
+func newParkedShowCommand(f *parkedFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show ID... --config FILE",
+		Short: "Show parked messages with their bodies",
+		Example: `semel parked show 9f2c41d07be35a1186c0de42 --config pipelines.yaml
+semel parked show 9f2c41d07be35a1186c0de42 --config pipelines.yaml --json`,
+		Long: `Shows parked messages: reason, error, attempts, origin, headers and body. Bytes
+that are not text are shown as base64.`,
+		Args:              term.Arguments(1, -1, "ID is missing: semel parked ls lists the parked messages", ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: f.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			f.check(args, false, &wrong)
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			return f.withDeadLetters(cmd.Context(), func(stores []deadLetters) error {
+				list, missing := f.chosenOn(cmd.Context(), stores, args)
+				printed := 0
+				for _, of := range list {
+					for _, m := range of {
+						if err := f.show(m, printed > 0); err != nil {
+							return err
+						}
+						printed++
+					}
+				}
+				return missing
+			})
+		}),
+	}
+	return cmd
+}
+
+func (f *parkedFlags) show(m *pipeline.Parked, further bool) error {
+	if f.JSON {
+		return f.PrintJSON(f.line(m, true))
+	}
+	var text strings.Builder
+	fact := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&text, "%-12s %s\n", name, term.DisplayText(value))
+		}
+	}
+	if further {
+		text.WriteString("\n")
+	}
+	fact("id", m.ID)
+	fact("pipeline", m.Pipeline)
+	fact("key", displayKey(m))
+	if !isMissing(m) {
+		fact("scope", keyrecord.DisplayScope(m.Key.Scope))
+	}
+	fact("reason", string(m.Reason))
+	fact("error", f.failure(m.Error))
+	fact("attempts", fmt.Sprint(m.Attempts))
+	if m.Redrives > 0 {
+		fact("redrives", fmt.Sprint(m.Redrives))
+	}
+	fact("since", term.DisplayTime(m.At))
+	if m.Queued {
+		fact("queued", "to be redriven")
+	}
+	o := &m.Message.Origin
+	fact("from", fmt.Sprintf("%s, partition %d, offset %d", o.Source, o.Partition, o.Offset))
+	fact("message id", m.Message.ID)
+	fact("time", term.DisplayTime(m.Message.Time))
+	if m.Message.RecordKey != nil {
+		fact("record key", displayBytes(m.Message.RecordKey))
+	}
+	for _, h := range m.Message.Headers {
+		fact("header", h.Name+": "+displayBytes(h.Value))
+	}
+	if m.Message.Body == nil {
+		fact("body", "none")
+	} else {
+		fmt.Fprintf(&text, "body         %s\n%s\n", term.FormatBytes(int64(len(m.Message.Body))), displayBytes(m.Message.Body))
+	}
+	_, err := f.Stdout.Write([]byte(text.String()))
+	return err
+}
+
+// displayBytes shows foreign bytes to people. Text is shown as it is, even with
+// several lines. Anything that may control a terminal is shown as base64.
+func displayBytes(b []byte) string {
+	text := string(b)
+	odd := strings.ContainsFunc(strings.ReplaceAll(text, "\r\n", "\n"), func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' })
+	if odd || !utf8.ValidString(text) {
+		return "base64:" + base64.StdEncoding.EncodeToString(b)
+	}
+	return text
+}

@@ -1,0 +1,139 @@
+package pipelinecmd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/key"
+)
+
+// decider decides messages as a pipeline would, but claims nothing.
+type decider struct {
+	*dryRun
+	looker     semel.Inspector // nil if there is no store to read
+	reader     *key.Reader
+	partitions bool // each partition has its own keys
+	now        time.Time
+	seen       map[seenKey]seenMessage
+	batch      []dryMessage
+}
+
+// seenKey is a key seen in this reading, with its partition if each has its own
+// keys.
+type seenKey struct{ id, partition string }
+
+type seenMessage struct {
+	at          placed
+	fingerprint semel.Fingerprint
+}
+
+// dryMessage is a message whose key was extracted.
+type dryMessage struct {
+	at          placed
+	key         semel.Key
+	fingerprint semel.Fingerprint
+	late        bool // applies only to a key that the store does not know
+}
+
+func newDecider(d *dryRun, looker semel.Inspector) *decider {
+	return &decider{
+		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{},
+		partitions: d.conf.Mode(d.spec) == config.SourceIsSink,
+		reader:     d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.OnMismatch != "ignore"}),
+	}
+}
+
+// add adds a message. The next call of decide decides it.
+func (j *decider) add(m *semel.Message) {
+	at := placed{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
+	id, err := j.reader.AppendID(nil, m)
+	if err != nil {
+		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
+		lacks := errors.Is(err, key.ErrMissing) || errors.Is(err, key.ErrSyntax) || errors.Is(err, key.ErrNotScalar)
+		if !lacks || j.spec.Key.OnMissing != "hash" {
+			return
+		}
+		if id, err = key.AppendContent(nil, m.Body); err != nil {
+			id = key.AppendBytes(nil, m.Body)
+		}
+	}
+	d := dryMessage{at: at, key: semel.Key{Scope: j.spec.Key.Scope, ID: string(id)}}
+	if err := d.key.Validate(); err != nil {
+		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
+		return
+	}
+	if j.spec.OnMismatch != "ignore" {
+		binary.LittleEndian.PutUint64(d.fingerprint[:8], j.reader.Print())
+	}
+	if j.spec.OnLate != "run" && !m.Time.IsZero() {
+		claim := semel.ClaimRequest{Time: m.Time, Window: j.spec.Window}
+		d.late = claim.Late(j.now)
+	}
+	j.batch = append(j.batch, d)
+}
+
+func (j *decider) note(kind string, s drySample) {
+	j.count[kind]++
+	if kind != dryFresh && len(j.shown[kind]) < j.samples {
+		j.shown[kind] = append(j.shown[kind], s)
+	}
+}
+
+// decide decides the added messages.
+func (j *decider) decide(ctx context.Context) error {
+	records := make([]semel.Record, len(j.batch))
+	if j.looker != nil && len(j.batch) > 0 {
+		keys := make([]semel.Key, len(j.batch))
+		for i := range j.batch {
+			keys[i] = j.batch[i].key
+		}
+		if err := j.looker.Look(ctx, keys, records); err != nil {
+			return fmt.Errorf("look keys up: %w", err)
+		}
+	}
+	for i := range j.batch {
+		d := &j.batch[i]
+		kind, sample := j.one(d, &records[i])
+		j.note(kind, sample)
+	}
+	j.batch = j.batch[:0]
+	return nil
+}
+
+func (j *decider) one(d *dryMessage, r *semel.Record) (kind string, sample drySample) {
+	sample = drySample{placed: d.at, Key: keyrecord.DisplayID(d.key.ID)}
+	in := seenKey{id: d.key.ID}
+	if j.partitions {
+		in.partition = fmt.Sprintf("%s/%d", d.at.Source, d.at.Partition)
+	}
+	if first, ok := j.seen[in]; ok {
+		sample.First = &first.at
+		if !first.fingerprint.Matches(d.fingerprint) {
+			return dryMismatch, sample
+		}
+		return dryDuplicate, sample
+	}
+	sample.FirstSeen = term.JSONTime(r.FirstSeen)
+	if r.State != semel.Absent && !r.Fingerprint.Matches(d.fingerprint) {
+		return dryMismatch, sample
+	}
+	switch {
+	case r.State == semel.Done:
+		return dryDuplicate, sample
+	case r.State == semel.Unknown:
+		return dryUnknown, sample
+	case r.State == semel.Claimed && r.LeaseEnd.After(j.now):
+		return dryInFlight, sample
+	case r.State == semel.Absent && d.late && j.spec.OnLate != "run":
+		return dryLate, sample
+	}
+	j.seen[in] = seenMessage{d.at, d.fingerprint}
+	return dryFresh, sample
+}

@@ -1,0 +1,259 @@
+package pipelinecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// NewDryRun returns the verb dry-run.
+func NewDryRun(a *term.App) *cobra.Command {
+	var limit, samples int64
+	var period time.Duration
+	cmd := &cobra.Command{
+		Use:   "dry-run FILE [PIPELINE]",
+		Short: "Show what a pipeline would drop, without writing",
+		Example: `semel dry-run backfill.yaml
+semel dry-run backfill.yaml lines --limit 1e6 --json`,
+		Long: `Reads the source of a pipeline from the beginning and says what would happen to
+the messages: how many are new, how many would be dropped, with examples, and how
+many have no key. It compares them with each other and with the keys in the
+pipeline's store, if that store can be read.
+
+Nothing is claimed, written or acknowledged. No position moves, and no consumer
+group is joined. A source that receives messages, such as http, cannot be read in
+advance: use "observe: true" in the pipeline instead.
+
+The exit status is 3 if a message would be dropped or parked.`,
+		Args: term.Arguments(1, 2, term.MissingFile, "FILE and PIPELINE"),
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			var conf *config.File
+			var chosen []*config.Pipeline
+			if len(args) > 0 {
+				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
+			}
+			if limit == 0 {
+				wrong.Addf("--limit 0: read at least one message")
+			}
+			if period <= 0 {
+				wrong.Addf("--for %s: read for at least a moment, such as 10s", period)
+			}
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			var failures []error
+			found := false
+			for i, p := range chosen {
+				d := &dryRun{App: a, conf: conf, spec: p, limit: limit, samples: int(samples), period: period}
+				if err := d.do(cmd.Context(), args[0]); err != nil {
+					failures = append(failures, fmt.Errorf("%s: %w", p.Name, term.InOneLine(err)))
+					continue
+				}
+				if err := d.print(i > 0); err != nil {
+					return err
+				}
+				found = found || d.found()
+			}
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
+			}
+			if err := errors.Join(failures...); err != nil || !found {
+				return err
+			}
+			return term.ErrFound
+		}),
+	}
+	term.CountVar(cmd.Flags(), &limit, "limit", "10000", "maximum number of messages to read from a pipeline")
+	term.CountVar(cmd.Flags(), &samples, "samples", "5", "maximum number of messages to show of each kind")
+	term.AddParsed(cmd.Flags(), &period, "for", "10s", "DUR", "maximum time to read", schema.ParseDuration)
+	return cmd
+}
+
+// dryRun is the forecast for the messages of one pipeline.
+type dryRun struct {
+	*term.App
+	conf    *config.File
+	spec    *config.Pipeline
+	limit   int64
+	samples int
+	period  time.Duration
+
+	read   int64
+	count  map[string]int64
+	shown  map[string][]drySample
+	ended  string // why reading ended
+	unseen string // why the store was not read
+}
+
+// drySample is a message that would be dropped or parked.
+type drySample struct {
+	placed
+	Key string `json:"key,omitempty"`
+	// FirstSeen is when the store first saw its key. First is the message in this
+	// reading that has the same key.
+	FirstSeen string  `json:"first_seen,omitempty"`
+	First     *placed `json:"first,omitempty"`
+	Error     string  `json:"error,omitempty"`
+}
+
+// placed is the place of a message.
+type placed struct {
+	Source    string `json:"source"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+}
+
+func (p placed) String() string { return fmt.Sprintf("%s %d/%d", p.Source, p.Partition, p.Offset) }
+
+// Possible outcomes of a message.
+const (
+	dryFresh     = "fresh"
+	dryDuplicate = "duplicate"
+	dryMismatch  = "mismatch"
+	dryLate      = "late"
+	dryInFlight  = "in_flight"
+	dryUnknown   = "unknown"
+	dryMissing   = "missing"
+)
+
+func dryKinds() []string {
+	return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryInFlight, dryUnknown, dryMissing}
+}
+
+// do reads and decides messages.
+func (d *dryRun) do(ctx context.Context, file string) error {
+	d.count, d.shown = map[string]int64{}, map[string][]drySample{}
+	f, reasons := open.StoreOf(d.App, file, d.conf, d.spec)
+	if len(reasons) > 0 {
+		d.unseen = strings.Join(reasons, "; ")
+		return d.decideAll(ctx, nil)
+	}
+	return f.WithStore(ctx, func(store semel.Store) error {
+		looker, err := open.Able[semel.Inspector](f, store, "look keys up")
+		if err != nil {
+			return err
+		}
+		return d.decideAll(ctx, looker)
+	})
+}
+
+func (d *dryRun) decideAll(ctx context.Context, looker semel.Inspector) error {
+	j := newDecider(d, looker)
+	limited, cancel := context.WithTimeout(ctx, d.period)
+	defer cancel()
+	d.ended = "all there is"
+	var failed error
+	err := wiring.Sample(limited, d.conf, d.spec, func(m *semel.Message) bool {
+		d.read++
+		if j.add(m); len(j.batch) >= 500 {
+			failed = j.decide(ctx)
+		}
+		if d.read >= d.limit {
+			d.ended = "--limit"
+		}
+		return failed == nil && d.read < d.limit
+	})
+	if err == nil && failed == nil {
+		failed = j.decide(ctx)
+	}
+	if limited.Err() != nil && d.ended != "--limit" {
+		d.ended = "--for"
+	}
+	return errors.Join(err, failed)
+}
+
+// found reports whether a message would be dropped or parked.
+func (d *dryRun) found() bool {
+	for kind, n := range d.count {
+		switch {
+		case n == 0, kind == dryFresh, kind == dryInFlight:
+		case kind == dryMissing && (d.spec.Key.OnMissing == "pass" || d.spec.Key.OnMissing == "hash"):
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// fate says what the pipeline does with a message of this kind.
+func (d *dryRun) fate(kind string) string {
+	fates := map[string]string{"park": "parked", "drop": "dropped", "stop": "the pipeline would end", "fail": "the pipeline would end", "pass": "processed, with its place as its key", "hash": "processed, with its content as its key"}
+	switch kind {
+	case dryDuplicate:
+		if d.spec.Observe {
+			return "processed: observe is true"
+		}
+		return "dropped"
+	case dryMismatch:
+		return fates[d.spec.OnMismatch]
+	case dryLate:
+		return fates[d.spec.OnLate]
+	case dryInFlight:
+		return "wait for the process that holds the key"
+	case dryUnknown:
+		return "parked"
+	case dryMissing:
+		return fates[d.spec.Key.OnMissing]
+	}
+	return "processed"
+}
+
+// DryLine is a report in JSON.
+type DryLine struct {
+	Pipeline string                 `json:"pipeline"`
+	Read     int64                  `json:"read"`
+	Ended    string                 `json:"ended"`
+	Count    map[string]int64       `json:"count"`
+	Samples  map[string][]drySample `json:"samples"`
+	Unseen   string                 `json:"unseen,omitempty"`
+}
+
+func (d *dryRun) print(further bool) error {
+	for _, kind := range dryKinds() {
+		d.count[kind] += 0 // report each kind, also with 0
+	}
+	if d.JSON {
+		return d.PrintJSON(DryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen})
+	}
+	var text strings.Builder
+	if further {
+		text.WriteString("\n")
+	}
+	fmt.Fprintf(&text, "%s: read %s, until %s\n", d.spec.Name, term.FormatCount(d.read), d.ended)
+	if d.unseen != "" {
+		fmt.Fprintf(&text, "  compared only with each other: %s\n", term.DisplayText(d.Redact(d.unseen)))
+	}
+	for _, kind := range dryKinds() {
+		if n := d.count[kind]; n > 0 || kind == dryFresh || kind == dryDuplicate {
+			fmt.Fprintf(&text, "  %-10s %12s  %s\n", strings.ReplaceAll(kind, "_", " "), term.FormatCount(n), d.fate(kind))
+		}
+		for _, s := range d.shown[kind] {
+			line := "    " + s.String()
+			if s.Key != "" {
+				line += "  " + s.Key
+			}
+			switch {
+			case s.First != nil:
+				line += ": as " + s.First.String()
+			case s.FirstSeen != "":
+				line += ": first seen " + s.FirstSeen
+			case s.Error != "":
+				line += ": " + s.Error
+			}
+			text.WriteString(term.OneLine(line) + "\n")
+		}
+	}
+	_, err := d.Stdout.Write([]byte(text.String()))
+	return err
+}

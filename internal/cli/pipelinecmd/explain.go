@@ -1,0 +1,72 @@
+package pipelinecmd
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/explain"
+)
+
+// NewExplain returns the verb explain.
+func NewExplain(a *term.App) *cobra.Command {
+	q := &keyQuestion{App: a}
+	cmd := &cobra.Command{
+		Use:   "explain FILE [PIPELINE] | explain --config FILE --key ID",
+		Short: "Show what a pipeline promises, or why a message was dropped or passed",
+		Example: `semel explain pipelines.yaml
+semel explain pipelines.yaml lines --json
+semel explain --config pipelines.yaml --key order-41 --scope default --store-name ledger`,
+		Long: `With FILE: prints the promise of each pipeline, or of the named one. It shows how
+the pipeline commits, when a message can be lost or an effect can repeat, and the
+outcome of a message at each moment at which the process can die. It works
+offline.
+
+With --config and --key: shows the record of a key and what its next delivery
+gets. It reads the store of each pipeline, under the pipeline's scope, or the store
+of --store-name, and the parked messages. Several --key are the parts of one
+composite key.`,
+		Args: term.Arguments(0, 2, "", "FILE and PIPELINE"),
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			if q.asked(cmd) {
+				return q.answer(cmd, args, wrong)
+			}
+			return explainPipelines(a, args, wrong)
+		}),
+	}
+	q.add(cmd)
+	return cmd
+}
+
+// explainPipelines prints the promises of pipelines.
+func explainPipelines(a *term.App, args []string, wrong term.Problems) error {
+	if len(args) == 0 {
+		if len(wrong) == 0 {
+			wrong.Addf("FILE is missing: name the configuration, or --config FILE --key ID")
+		}
+		return wrong.Err()
+	}
+	conf, chosen := open.Pipelines(a, args[0], args[1:], &wrong)
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	for i, p := range chosen {
+		promise := explain.Explain(conf, p)
+		if a.JSON {
+			if err := a.PrintJSON(promise); err != nil {
+				return err
+			}
+			continue
+		}
+		text := a.Redact(promise.Text())
+		if i > 0 {
+			text = "\n" + text
+		}
+		if _, err := io.WriteString(a.Stdout, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

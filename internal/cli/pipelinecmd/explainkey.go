@@ -1,0 +1,282 @@
+package pipelinecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// keyQuestion asks why a message with some key was dropped or passed.
+type keyQuestion struct {
+	*term.App
+	file, storeName, scope string
+	ids                    []string
+	choice                 keyrecord.KeyFlags
+}
+
+func (q *keyQuestion) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&q.file, "config", "", "configuration `FILE` with the stores")
+	flags.StringArrayVar(&q.ids, "key", nil, "`ID` of the message; repeat it for a composite key")
+	flags.StringVar(&q.scope, "scope", "", "`SCOPE` of the key (default that of each pipeline; default with --store-name)")
+	flags.StringVar(&q.storeName, "store-name", "", "read only the store `NAME`")
+	q.choice.Add(cmd)
+	term.CompleteValues(cmd, "store-name")
+}
+
+func (q *keyQuestion) asked(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id"}, cmd.Flags().Changed)
+}
+
+// keyPlace is a place that may have a record of the key.
+type keyPlace struct {
+	pipeline *config.Pipeline // nil if a store was named
+	store    string
+	scope    string
+}
+
+// KeyAnswer is the information about a key in one place.
+type KeyAnswer struct {
+	Pipeline string          `json:"pipeline,omitempty"`
+	Store    string          `json:"store,omitempty"`
+	Record   *keyrecord.Line `json:"record,omitempty"`
+	// Origin is the first Kafka record of the key, if the keys live in Kafka.
+	Origin *originLine            `json:"origin,omitempty"`
+	Next   string                 `json:"next,omitempty"`
+	Parked []keyrecord.ParkedLine `json:"parked,omitempty"`
+	// Unseen says why nothing can be known.
+	Unseen string `json:"unseen,omitempty"`
+
+	record semel.Record
+}
+
+// originLine is the origin of a message.
+type originLine struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+}
+
+// answer checks all places and prints the results. If one place cannot be read,
+// it continues with the others.
+func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Problems) error {
+	if len(args) > 0 {
+		wrong.Addf("unexpected argument %q: with --key this verb takes flags only", args[0])
+	}
+	var keys []semel.Key
+	if len(q.ids) == 0 {
+		wrong.Addf("--key ID is missing: name the key")
+	} else {
+		keys = q.choice.Keys("", q.ids, &wrong)
+	}
+	var conf *config.File
+	var places []keyPlace
+	if q.file == "" {
+		wrong.Addf("--config FILE is missing: name the configuration")
+	} else if q.storeName != "" { // only the part of the configuration that this store needs
+		conf = open.ConfigFor(q.App, q.file, open.OnlyStore(q.storeName), &wrong)
+	} else {
+		conf = open.Config(q.App, q.file, &wrong)
+	}
+	if conf != nil {
+		places = q.places(cmd, conf, &wrong)
+	}
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	var failures []error
+	printed := 0
+	for _, place := range places {
+		if cmd.Context().Err() != nil {
+			return context.Cause(cmd.Context())
+		}
+		answers, err := q.look(cmd.Context(), conf, place, keys)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		for _, answer := range answers {
+			if err := q.print(&answer, printed > 0); err != nil {
+				return err
+			}
+			printed++
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// places returns the stores to read.
+func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *term.Problems) []keyPlace {
+	if q.storeName != "" || len(conf.Pipelines) == 0 {
+		s := open.ChooseStore(conf, q.storeName, p)
+		if s == nil {
+			return nil
+		}
+		scope := q.scope
+		if !cmd.Flags().Changed("scope") {
+			scope = keyrecord.DefaultScope
+		}
+		return []keyPlace{{store: s.Name, scope: scope}}
+	}
+	var list []keyPlace
+	for _, p := range conf.Pipelines {
+		place := keyPlace{p, p.Store.Name, p.Key.Scope}
+		if cmd.Flags().Changed("scope") {
+			place.scope = q.scope
+		}
+		list = append(list, place)
+	}
+	return list
+}
+
+// look reads one place. It returns an answer for each key found there, or one
+// answer without a record.
+func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlace, keys []semel.Key) ([]KeyAnswer, error) {
+	inScope := make([]semel.Key, len(keys))
+	for i, key := range keys {
+		inScope[i] = semel.Key{Scope: place.scope, ID: key.ID}
+	}
+	first := KeyAnswer{Store: place.store}
+	var parked []keyrecord.ParkedLine
+	var failed error
+	if place.pipeline != nil {
+		first.Pipeline = place.pipeline.Name
+		if parked, failed = q.parked(ctx, conf, place.pipeline, inScope); failed != nil {
+			failed = fmt.Errorf("read the parked messages of pipeline %s: %w", place.pipeline.Name, term.InOneLine(failed))
+		}
+	}
+	first.Parked = parked
+	if place.store == "" {
+		answers, err := lookInKafka(ctx, conf, place.pipeline, inScope, first)
+		return answers, errors.Join(failed, err)
+	}
+	var reasons term.Problems
+	f := &open.StoreFlags{App: q.App, File: q.file, Conf: conf, Name: place.store}
+	f.Check(&reasons)
+	if len(reasons) > 0 {
+		first.Unseen = strings.Join(reasons, "; ")
+		return []KeyAnswer{first}, failed
+	}
+	var found []semel.Record
+	err := f.WithStore(ctx, func(store semel.Store) (err error) {
+		found, err = f.LookUp(ctx, store, inScope)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	if len(found) == 0 {
+		found = []semel.Record{{Key: inScope[0]}}
+	}
+	var answers []KeyAnswer
+	for _, record := range found {
+		answers = append(answers, first.with(record, place.pipeline))
+		first.Parked = nil
+	}
+	return answers, failed
+}
+
+// with returns the answer for a record.
+func (a KeyAnswer) with(record semel.Record, p *config.Pipeline) KeyAnswer {
+	line := keyrecord.NewLine(&record)
+	a.record, a.Record, a.Next = record, &line, keyrecord.NextDelivery(&record, p, time.Now())
+	return a
+}
+
+// lookInKafka returns the changelog's records of the keys. The first answer starts
+// with the fields of first.
+func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key, first KeyAnswer) ([]KeyAnswer, error) {
+	known, err := kafkakind.Look(ctx, conf, p, keys)
+	switch {
+	case errors.Is(err, kafkatxn.ErrNoChangelog):
+		first.Unseen = p.Name + " has never run: " + err.Error()
+		return []KeyAnswer{first}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the changelog of %s: %w", p.Name, err)
+	case len(known) == 0:
+		known = []kafkatxn.KnownKey{{Key: keys[0]}}
+	}
+	var answers []KeyAnswer
+	for _, k := range known {
+		record := semel.Record{Key: k.Key}
+		first.Origin = nil
+		if k.Topic != "" {
+			record = semel.Record{Key: k.Key, Digest: k.Digest, State: semel.Done, FirstSeen: k.FirstSeen, Expires: k.Expires}
+			first.Origin = &originLine{k.Topic, k.Partition, k.Offset}
+		}
+		answers = append(answers, first.with(record, p))
+		first.Parked = nil
+	}
+	return answers, nil
+}
+
+// parked lists the parked messages of a pipeline that have one of the keys. A
+// missing directory counts as empty and is not created.
+func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key) (list []keyrecord.ParkedLine, err error) {
+	letters, ok, err := wiring.ExistingDeadLetters(ctx, conf, p)
+	if err != nil || !ok {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, letters.Close()) }()
+	err = letters.List(ctx, p.Name, func(m *pipeline.Parked) bool {
+		if slices.Contains(keys, m.Key) {
+			list = append(list, keyrecord.NewParkedLine(m, q.Redact(m.Error)))
+		}
+		return true
+	})
+	return list, err
+}
+
+// print writes an answer.
+func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
+	if q.JSON {
+		return q.PrintJSON(answer)
+	}
+	var text strings.Builder
+	fact := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&text, "%-12s %s\n", name, term.DisplayText(q.Redact(value)))
+		}
+	}
+	if further {
+		text.WriteString("\n")
+	}
+	fact("pipeline", answer.Pipeline)
+	fact("store", answer.Store)
+	fact("not seen", answer.Unseen)
+	if answer.Record != nil {
+		if err := keyrecord.Write(&text, &answer.record); err != nil {
+			return err
+		}
+	}
+	if o := answer.Origin; o != nil {
+		fact("first in", fmt.Sprintf("%s, partition %d, offset %d", o.Topic, o.Partition, o.Offset))
+	}
+	for _, m := range answer.Parked {
+		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, term.Plural(m.Attempts, "attempt"), string(m.Reason))
+		if m.Error != "" {
+			said += ": " + term.JoinLines(m.Error)
+		}
+		if m.Queued {
+			said += " (to be redriven)"
+		}
+		fact("parked", said)
+	}
+	fact("next time", answer.Next)
+	_, err := q.Stdout.Write([]byte(text.String()))
+	return err
+}

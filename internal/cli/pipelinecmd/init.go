@@ -1,0 +1,101 @@
+package pipelinecmd
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+//go:embed scenarios/*.yaml
+var scenarioFiles embed.FS
+
+// Scenarios returns the names and purposes of the available configurations.
+func Scenarios() [][2]string {
+	return [][2]string{
+		{"quickstart", "lines of files, without any server"},
+		{"kafka-to-kafka", "outputs, keys and offsets in one transaction"},
+		{"kafka-to-postgres", "a row and its key in one transaction"},
+		{"kafka-to-api", "an HTTP service, keys in Redis above PostgreSQL"},
+		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
+		{"http-to-api", "requests to an HTTP service, refused ones parked"},
+		{"analytics", "many small events into files"},
+		{"financial", "amounts, with fingerprints and versions"},
+		{"streams", "keys by the events' own time, in a transaction of Kafka"},
+	}
+}
+
+// NewInit returns the verb init.
+func NewInit(a *term.App) *cobra.Command {
+	var scenario, output string
+	var names []string
+	var list strings.Builder
+	for _, s := range Scenarios() {
+		names = append(names, s[0])
+		fmt.Fprintf(&list, "\n  %-18s %s", s[0], s[1])
+	}
+	cmd := &cobra.Command{
+		Use:   "init --scenario NAME",
+		Short: "Print a configuration to start with",
+		Example: `semel init --scenario quickstart
+semel init --scenario kafka-to-postgres --output orders.yaml`,
+		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
+come from the environment where they are set (KAFKA_BROKERS, DATABASE_URL, REDIS_URL,
+API_URL), and else are those of servers on this machine. The scenarios:
+` + list.String(),
+		Args: term.NoArguments,
+		RunE: a.Checked(func(_ *cobra.Command, _ []string, wrong term.Problems) error {
+			var text []byte
+			if scenario == "" {
+				if !strings.Contains(strings.Join(wrong, "\n"), "--scenario") {
+					wrong.Addf("--scenario NAME is missing: name one of %s", strings.Join(names, ", "))
+				}
+			} else {
+				var err error
+				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
+				if err != nil {
+					wrong.Addf("--scenario %s: %s", scenario, schema.OneOf(scenario, names))
+				}
+			}
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			if output == "" || output == "-" {
+				_, err := a.Stdout.Write(text)
+				return err
+			}
+			return writeNew(a, output, text)
+		}),
+	}
+	cmd.Flags().StringVar(&scenario, "scenario", "", "`NAME` of the configuration")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "new `FILE` for the configuration (default stdout)")
+	term.CompleteValues(cmd, "scenario", names...)
+	return cmd
+}
+
+// writeNew writes a file that must not exist yet.
+func writeNew(a *term.App, name string, text []byte) (err error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return term.Usagef("--output %s: the file exists: name another file, or remove it", name)
+	case err != nil:
+		return term.Usagef("--output %s: %s", name, term.FileReason(err))
+	}
+	_, err = file.Write(text)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, errors.Join(err, os.Remove(name)))
+	}
+	a.Note("wrote %s: semel lint %s checks it, semel run %s runs it", name, name, name)
+	return nil
+}

@@ -1,0 +1,104 @@
+package pipelinecmd
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// LintLine is one finding in JSON.
+type LintLine struct {
+	File     string `json:"file"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
+	Severity string `json:"severity"`
+	Pipeline string `json:"pipeline,omitempty"`
+	Subject  string `json:"subject"`
+	Found    string `json:"found"`
+	Risk     string `json:"risk,omitempty"`
+	Cost     string `json:"cost"`
+	Remedy   string `json:"remedy"`
+}
+
+// NewLint returns the verb lint.
+func NewLint(a *term.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Find errors in a configuration, and settings that weaken its promise",
+		Example: `semel lint pipelines.yaml
+semel lint pipelines.yaml --json`,
+		Long: `Checks configurations without connecting to anything. It prints errors, and
+settings that weaken the promise of the pipelines: a window shorter than the time
+in which messages can be delivered again, a store that cannot do what the pipeline
+needs, unstable keys, settings that lose messages.
+
+Each finding is a line with its position: a notice (worth knowing), a warning (the
+promise holds, with the stated exception) or broken (the promise does not hold, and
+the pipeline does not run). The exit status is 3 if there is a warning or a broken
+finding, and 2 if a file is not a valid configuration.`,
+		Args: term.Arguments(1, -1, term.MissingFile, ""),
+		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
+			count := map[semel.Severity]int{}
+			for _, name := range args {
+				conf := open.Config(a, name, &wrong)
+				if conf == nil {
+					continue
+				}
+				for _, finding := range conf.Lint() {
+					count[finding.Severity]++
+					if err := printFinding(a, &finding); err != nil {
+						return err
+					}
+				}
+			}
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			a.Note("%s: %d to note, %d with a warning, %d broken", term.Plural(len(args), "file"), count[semel.Notice], count[semel.Warning], count[semel.Broken])
+			if count[semel.Warning]+count[semel.Broken] > 0 {
+				return term.ErrFound
+			}
+			return nil
+		}),
+	}
+}
+
+func printFinding(a *term.App, f *config.Finding) error {
+	if a.JSON {
+		return a.PrintJSON(LintLine{
+			f.Place.File, f.Place.Line, f.Place.Column, f.Severity.String(), f.Pipeline, f.Subject,
+			a.Redact(f.Found), f.Risk.String(), a.Redact(f.Cost), a.Redact(f.Remedy),
+		})
+	}
+	line := fmt.Sprintf("%s: %s: %s: %s: %s: %s", f.Place, f.Severity, f.Subject, f.Found, f.Cost, f.Remedy)
+	_, err := fmt.Fprintln(a.Stdout, term.OneLine(a.Redact(line)))
+	return err
+}
+
+// NewSchema returns the verb schema.
+func NewSchema(a *term.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of configurations, for editors",
+		Example: `semel schema > semel.schema.json
+semel schema | grep -c description`,
+		Long: `Prints the JSON Schema (draft 2020-12) of a configuration. An editor uses it to
+complete and check a file that starts with
+
+  # yaml-language-server: $schema=./semel.schema.json`,
+		Args: term.NoArguments,
+		RunE: a.Plain(func(*cobra.Command, []string) error {
+			schema, err := a.Kinds.JSONSchema()
+			if err != nil {
+				return err
+			}
+			_, err = a.Stdout.Write(append(schema, '\n'))
+			return err
+		}),
+	}
+}

@@ -1,0 +1,127 @@
+// Package pipelinecmd has the verbs that run, check, explain and make the pipelines
+// of a configuration.
+package pipelinecmd
+
+import (
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/daemon"
+)
+
+// daemonFlags are the flags of every verb that runs until it is stopped.
+type daemonFlags struct {
+	admin, logFormat, logLevel string
+	insecure                   bool
+}
+
+func (f *daemonFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.admin, "admin", "", "`ADDRESS` of probes and metrics, or off (default the one in the file, or "+daemon.DefaultAdmin+")")
+	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "allow an admin address that other machines reach without auth")
+	flags.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text, json, or auto: text on a terminal (default the one in the file, or auto)")
+	flags.StringVar(&f.logLevel, "log-level", "", "lowest `LEVEL` in the log: debug, info, warn, error (default the one in the file, or info)")
+	term.CompleteValues(cmd, "log-format", "auto", "text", "json")
+	term.CompleteValues(cmd, "log-level", "debug", "info", "warn", "error")
+	term.CompleteValues(cmd, "admin", daemon.Off)
+}
+
+// logger returns the logger of a daemon. It hides secrets.
+func (f *daemonFlags) logger(a *term.App, conf *config.File, p *term.Problems) *slog.Logger {
+	format, level := conf.Log.Format, conf.Log.Level
+	if f.logFormat != "" {
+		format = f.logFormat
+	}
+	if f.logLevel != "" {
+		level = f.logLevel
+	}
+	var least slog.Level
+	if level != "" && least.UnmarshalText([]byte(level)) != nil {
+		p.Addf("--log-level %s: write debug, info, warn or error", level)
+	}
+	if a.Quiet {
+		least = slog.LevelError
+	}
+	opts := &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		switch value := attr.Value.Any().(type) {
+		case error:
+			attr.Value = slog.StringValue(term.OneLine(a.Redact(value.Error())))
+		case string:
+			attr.Value = slog.StringValue(a.Redact(value))
+		}
+		return attr
+	}}
+	switch {
+	case format == "json", (format == "" || format == "auto") && a.Columns == 0:
+		return slog.New(slog.NewJSONHandler(a.Stderr, opts))
+	case format == "text", format == "auto", format == "":
+		return slog.New(slog.NewTextHandler(a.Stderr, opts))
+	}
+	p.Addf("--log-format %s: write auto, text or json", format)
+	return nil
+}
+
+// runGC is the GC percentage when keys live in Kafka transactions, unless GOGC is
+// set. Most memory is then a table without pointers. Collecting more often costs
+// less than a tenth of the processor time.
+const runGC = 60
+
+// NewRun returns the verb run.
+func NewRun(a *term.App) *cobra.Command {
+	f := &daemonFlags{}
+	cmd := &cobra.Command{
+		Use:   "run FILE [PIPELINE...]",
+		Short: "Run pipelines",
+		Example: `semel run pipelines.yaml
+semel run pipelines.yaml lines --admin off --log-level warn`,
+		Long: `Runs the pipelines of a configuration, or the named ones, until their sources end
+or the process gets a signal. SIGTERM and SIGINT drain: the pipelines stop reading,
+and messages in progress finish or return to the source, within the file's
+shutdown time. A second signal ends the program immediately; messages in progress
+are then delivered again.
+
+The log goes to stderr. --admin serves probes and metrics: /livez, /readyz and
+/metrics.`,
+		Args: term.Arguments(1, -1, term.MissingFile, ""),
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			var conf *config.File
+			var log *slog.Logger
+			var chosen []*config.Pipeline
+			if len(args) > 0 {
+				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
+			}
+			if conf != nil {
+				log = f.logger(a, conf, &wrong)
+				for _, p := range chosen {
+					for _, problem := range conf.Refused(p.Name) {
+						wrong.Addf("%s", problem)
+					}
+				}
+			}
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			inKafka := func(p *config.Pipeline) bool { return conf.Mode(p) == config.SourceIsSink }
+			if a.Env("GOGC") == "" && slices.ContainsFunc(chosen, inKafka) {
+				defer debug.SetGCPercent(debug.SetGCPercent(runGC))
+			}
+			err := daemon.Run(cmd.Context(), conf, &daemon.Options{
+				Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout,
+			})
+			if errors.Is(err, semel.ErrInvalidRequest) {
+				return term.Usagef("%s", err)
+			}
+			return err
+		}),
+	}
+	f.add(cmd)
+	return cmd
+}

@@ -1,0 +1,163 @@
+package servercmd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+// migrateFlags are the flags that all migrate verbs share.
+type migrateFlags struct {
+	open.StoreFlags
+}
+
+// NewMigrate returns the verb migrate.
+func NewMigrate(a *term.App) *cobra.Command {
+	m := &migrateFlags{open.StoreFlags{App: a}}
+	cmd := term.Group(a, &cobra.Command{
+		Use:   "migrate VERB --config FILE --store-name NAME",
+		Short: "Create the tables of a PostgreSQL store",
+		Example: `semel migrate up --config semel.yaml --store-name db
+semel migrate status --config semel.yaml --store-name db
+semel migrate sql --config semel.yaml --store-name db > schema.sql`,
+		Long: `Creates the tables of a PostgreSQL store in numbered steps, and lists the steps.
+Programs that use the store need no right to create tables.`,
+	})
+	m.AddConfig(cmd)
+	cmd.AddCommand(
+		m.verb(&cobra.Command{
+			Use:   "up",
+			Short: "Apply the missing steps",
+			Example: `semel migrate up --config semel.yaml --store-name db
+semel migrate up --config semel.yaml --store-name db --json`,
+			Long: `Applies the missing steps in order, each in its own transaction. It is safe to run
+it concurrently, and to kill it and run it again. It fails if the server does not
+answer, or a lock is not free, within 30 seconds.`,
+		}, m.up),
+		m.verb(&cobra.Command{
+			Use:   "status",
+			Short: "List the steps, and when each was applied",
+			Example: `semel migrate status --config semel.yaml --store-name db
+semel migrate status --config semel.yaml --store-name db --json`,
+			Long: `Lists the steps that this program knows, and when each was applied. The exit status
+is 3 if a step is missing.`,
+		}, m.status),
+		m.verb(&cobra.Command{
+			Use:   "sql",
+			Short: "Print the steps as SQL",
+			Example: `semel migrate sql --config semel.yaml --store-name db
+semel migrate sql --config semel.yaml --store-name db > schema.sql`,
+			Long: `Prints all steps as a script for psql or another tool, without connecting. A step
+that was applied before fails as a whole and changes nothing.`,
+		}, m.sql),
+	)
+	return cmd
+}
+
+// verb completes a verb that works on the schema of the named store.
+func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgres.Schema) error) *cobra.Command {
+	cmd.Args = term.NoArguments
+	cmd.RunE = m.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
+		var schema *postgres.Schema
+		switch {
+		case m.File == "" && m.Name == "" && len(wrong) == 0:
+			wrong.Addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
+		case m.Find(&wrong):
+			var err error
+			if schema, err = postgres.NewSchema(m.Conf, m.Found.Name); err != nil {
+				wrong.Addf("--store-name %v", err)
+			} else {
+				schema.Patience = m.Patience
+			}
+		}
+		if err := wrong.Err(); err != nil {
+			return err
+		}
+		return run(cmd, schema)
+	})
+	return cmd
+}
+
+// stepLine is one step in JSON.
+type stepLine struct {
+	Version int    `json:"version"`
+	Name    string `json:"name"`
+	Applied string `json:"applied,omitempty"`
+}
+
+func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
+	applied, err := schema.Migrate(cmd.Context())
+	for _, step := range applied {
+		if m.JSON {
+			if err := m.PrintJSON(newStepLine(step)); err != nil {
+				return err
+			}
+			continue
+		}
+		m.Note("applied %d: %s", step.Version, step.Name)
+	}
+	switch {
+	case err != nil:
+		return m.failed(cmd.Context(), "migrate %s: the applied steps stay; run the same command again to resume: %w", err)
+	case len(applied) == 0:
+		m.Note("nothing to apply: %s is up to date", m.Shown())
+	}
+	return nil
+}
+
+// failed adds the store, the error and a remedy to a message.
+func (m *migrateFlags) failed(ctx context.Context, format string, err error) error {
+	return open.Advise(ctx, m.Conf.Stack(m.Found.Name), fmt.Errorf(format, m.Shown(), term.InOneLine(err)))
+}
+
+func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error {
+	steps, err := schema.Status(cmd.Context())
+	if err != nil {
+		return m.failed(cmd.Context(), "status of %s: %w", err)
+	}
+	missing := 0
+	for _, step := range steps {
+		if step.Applied.IsZero() {
+			missing++
+		}
+		if err := m.printStep(step); err != nil {
+			return err
+		}
+	}
+	if missing > 0 {
+		m.Note("%s to apply: semel migrate up", term.Plural(missing, "step"))
+		return term.ErrFound
+	}
+	return nil
+}
+
+func (m *migrateFlags) printStep(step pgstore.Migration) error {
+	if m.JSON {
+		return m.PrintJSON(newStepLine(step))
+	}
+	when := "missing"
+	if !step.Applied.IsZero() {
+		when = term.DisplayTime(step.Applied)
+	}
+	_, err := fmt.Fprintf(m.Stdout, "%4d  %-24s  %s\n", step.Version, when, step.Name)
+	return err
+}
+
+func newStepLine(step pgstore.Migration) stepLine {
+	return stepLine{step.Version, step.Name, term.JSONTime(step.Applied)}
+}
+
+func (m *migrateFlags) sql(_ *cobra.Command, schema *postgres.Schema) error {
+	script, err := schema.SQL()
+	if err != nil {
+		return err
+	}
+	_, err = m.Stdout.Write([]byte(script))
+	return err
+}

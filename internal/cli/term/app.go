@@ -1,0 +1,165 @@
+// Package term is the terminal of the verbs: the streams and global flags of one
+// run, exit statuses, usage errors, flag values, help, and text for people.
+package term
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/semel-dev/semel/internal/config"
+)
+
+// Exit statuses. Scripts rely on them.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitFound       = 3
+	ExitInterrupted = 130
+)
+
+// App is one run of the program: its streams and its global flags.
+type App struct {
+	Kinds          *config.Kinds
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Env            func(name string) string
+	Args           []string
+	Columns        int // of the terminal that stderr is connected to, or 0
+
+	JSON, Quiet, NoColor, NoProgress bool
+
+	// Patience is the maximum wait for the first answer of a store's servers.
+	Patience time.Duration
+	// Redact hides the secrets of the configuration.
+	Redact func(text string) string
+
+	// Interruptible returns a reader whose reads end when the program must end.
+	Interruptible func(io.Reader) io.Reader
+	// Unread is the error of reading the configuration, or nil.
+	Unread error
+	// wrong holds the flag errors of the parser. The verb reports them with its
+	// own.
+	wrong Problems
+	// HelpErr is the error of printing the help for --help.
+	HelpErr error
+}
+
+// Report prints an error and returns its exit status.
+func (a *App) Report(ctx context.Context, path string, err error) int {
+	var usage *UsageError
+	switch {
+	case err == nil, errors.Is(err, ErrReaderGone):
+		return ExitDone
+	case ctx.Err() != nil && errors.Is(a.Unread, context.Cause(ctx)):
+		return a.interrupted(path)
+	case errors.As(err, &usage):
+		a.Complain(path, usage.Problems...)
+		return ExitUsage
+	case errors.Is(err, ErrFound):
+		return ExitFound
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
+		return a.interrupted(path)
+	}
+	a.Complain(path, strings.Split(err.Error(), "\n")...)
+	return ExitFailed
+}
+
+func (a *App) interrupted(path string) int {
+	a.Complain(path, "interrupted: run the same command again to resume")
+	return ExitInterrupted
+}
+
+// Complain writes problems to stderr, one per line.
+func (a *App) Complain(path string, problems ...string) {
+	name := path + ":"
+	if a.colored() {
+		name = "\x1b[1;31m" + name + "\x1b[0m"
+	}
+	for _, problem := range problems {
+		fmt.Fprintf(a.Stderr, "%s %s\n", name, OneLine(a.Redact(PlainText(problem))))
+	}
+}
+
+// Note writes a message to stderr, unless --quiet is set. On a terminal it
+// replaces the progress line, which is then written again.
+func (a *App) Note(format string, args ...any) {
+	if a.Quiet {
+		return
+	}
+	start := ""
+	if a.Columns > 0 {
+		start = "\r\x1b[K"
+	}
+	fmt.Fprintf(a.Stderr, "%s%s\n", start, OneLine(a.Redact(fmt.Sprintf(format, args...))))
+}
+
+// PrintJSON writes one value as a line of JSON to stdout.
+func (a *App) PrintJSON(value any) error { return WriteJSONLine(a.Stdout, value) }
+
+// WriteJSONLine writes a value in one call, without the escapes that only HTML
+// needs.
+func WriteJSONLine(w io.Writer, value any) error {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := w.Write(line.Bytes())
+	return err
+}
+
+func (a *App) colored() bool {
+	return a.Columns > 0 && !a.NoColor && a.Env("NO_COLOR") == "" && a.Env("TERM") != "dumb"
+}
+
+// TerminalColumns returns the width of the terminal that w writes to, or 0.
+func TerminalColumns(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return columns
+}
+
+// ErrFound means that a check found something. The findings are already printed.
+var ErrFound = errors.New("something was found")
+
+// ErrReaderGone means that the reader of stdout has closed it, as head does when
+// it has enough. The program then ends silently with status 0.
+var ErrReaderGone error = readerGone{}
+
+type readerGone struct{}
+
+// Error implements error.
+func (readerGone) Error() string { return "standard output was closed by its reader" }
+
+// Unwrap returns EPIPE for the writers that check for it.
+func (readerGone) Unwrap() error { return syscall.EPIPE }
+
+// PipeWriter is stdout. It distinguishes a broken pipe on stdout from others.
+type PipeWriter struct{ io.Writer }
+
+// Write implements io.Writer.
+func (p PipeWriter) Write(data []byte) (int, error) {
+	n, err := p.Writer.Write(data)
+	if errors.Is(err, syscall.EPIPE) {
+		err = ErrReaderGone
+	}
+	return n, err
+}

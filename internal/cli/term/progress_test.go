@@ -1,0 +1,67 @@
+package term
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel/internal/kind"
+)
+
+func TestProgressIsALineEveryTenSecondsOffTerminals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var stderr bytes.Buffer
+		a := &App{Kinds: kind.All(), Stderr: &stderr}
+		begin := time.Now()
+		stop := a.StartProgress(func() Progress {
+			seconds := int64(time.Since(begin) / time.Second)
+			return Progress{Done: 1000 * seconds, Unit: "lines", Share: float64(seconds) / 40}
+		})
+		time.Sleep(25 * time.Second)
+		stop()
+		stop()
+		want := "10,000 lines  1.0 k lines/s  25 %  30.0 s left\n20,000 lines  1.0 k lines/s  50 %  20.0 s left\n"
+		if stderr.String() != want {
+			t.Errorf("got %q, want %q", &stderr, want)
+		}
+	})
+}
+
+func TestProgressOverwritesItsLineOnTerminals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var stderr bytes.Buffer
+		a := &App{Kinds: kind.All(), Stderr: &stderr, Columns: 20}
+		stop := a.StartProgress(func() Progress { return Progress{Done: 123456, Unit: "lines", Share: -1} })
+		time.Sleep(time.Second + time.Millisecond)
+		stop()
+		lines := strings.Split(stderr.String(), "\r")[1:]
+		if len(lines) != 11 || lines[10] != "\x1b[K" {
+			t.Fatalf("a second should show 10 lines and clear the last: %q", lines)
+		}
+		for _, line := range lines {
+			if strings.Contains(line, "\n") || len(strings.TrimSuffix(line, "\x1b[K")) >= 20 {
+				t.Errorf("the line wraps: %q", line)
+			}
+		}
+	})
+}
+
+func TestProgressIsSilentWhenAsked(t *testing.T) {
+	t.Parallel()
+	for _, a := range []*App{{Quiet: true}, {NoProgress: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			var stderr bytes.Buffer
+			a.Stderr = &stderr
+			stop := a.StartProgress(func() Progress { return Progress{Unit: "lines"} })
+			time.Sleep(time.Minute)
+			stop()
+			if stderr.Len() > 0 {
+				t.Errorf("got %q", &stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// session returns a TwoPhase whose sink calls try for each item.
+func session(t *testing.T, store semel.Store, opts *pipeline.TwoPhaseOptions, try func(*pipeline.Item) error) *pipeline.TwoPhase {
+	s, err := pipeline.NewTwoPhase(store, &tryingSink{try}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func itemOf(group uint64, id string) *pipeline.Item {
+	return &pipeline.Item{Group: group, Call: semel.Call{Key: semel.Key{ID: id}}}
+}
+
+// TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease refuses the key of the first
+// item of a group. The second waits, and its claim lasts.
+func TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &flaky{Store: newStore(t)}
+		store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+			err := store.Store.Claim(ctx, reqs, answers)
+			for i, r := range reqs {
+				if r.Key.ID == "refused" {
+					answers[i] = semel.ClaimAnswer{Err: semel.ErrInvalidKey}
+				}
+			}
+			return err
+		}
+		s := session(t, store, nil, func(it *pipeline.Item) error {
+			t.Errorf("%s is delivered", it.Call.Key.ID)
+			return nil
+		})
+		first, second := itemOf(1, "refused"), itemOf(1, "second")
+		s.Process(t.Context(), []*pipeline.Item{first, second})
+		if !errors.Is(first.Err, semel.ErrInvalidKey) || !errors.Is(second.Err, pipeline.ErrBehind) {
+			t.Errorf("%v, %v", first.Err, second.Err)
+		}
+		time.Sleep(5 * time.Minute) // ten leases
+		other := []semel.ClaimAnswer{{}}
+		err := store.Store.Claim(t.Context(), []semel.ClaimRequest{{Key: second.Call.Key, Owner: semel.Owner{Nonce: 1}, Lease: time.Second, Window: time.Hour}}, other)
+		if err != nil || other[0].Decision != semel.InFlight {
+			t.Errorf("another holder gets %v, %v", other[0].Decision, err)
+		}
+		s.Abandon(t.Context(), []*pipeline.Item{second})
+	})
+}
+
+// TestACompletionThatFailsIsAnErrorOfTheStore completes the key later, and does not
+// deliver the message again.
+func TestACompletionThatFailsIsAnErrorOfTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &flaky{Store: newStore(t)}
+		store.complete = func(context.Context, []semel.CompleteRequest, []error) error { return semel.ErrStoreFailed }
+		delivered := 0
+		s := session(t, store, nil, func(*pipeline.Item) error { delivered++; return nil })
+		it := itemOf(1, "a")
+		s.Process(t.Context(), []*pipeline.Item{it})
+		if _, ok := errors.AsType[*pipeline.StoreError](it.Err); !ok || it.Held == nil {
+			t.Fatalf("%v, held %t", it.Err, it.Held != nil)
+		}
+		time.Sleep(5 * time.Minute) // ten leases
+		store.heal()
+		s.Process(t.Context(), []*pipeline.Item{it})
+		if it.Err != nil || it.Held != nil || delivered != 1 {
+			t.Errorf("%v, held %t, delivered %d times", it.Err, it.Held != nil, delivered)
+		}
+	})
+}
+
+// TestACopyHasTheOutcomeOfItsFirst processes two items of one key and group.
+func TestACopyHasTheOutcomeOfItsFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var failure error
+		s := session(t, newStore(t), nil, func(it *pipeline.Item) error {
+			it.Result = semel.Result{Kind: semel.Value, Data: []byte("done")}
+			return failure
+		})
+		first, second := itemOf(1, "a"), itemOf(1, "a")
+		s.Process(t.Context(), []*pipeline.Item{first, second})
+		if first.Decision != semel.Fresh || second.Err != nil || second.Decision != semel.Duplicate || string(second.Result.Data) != "done" {
+			t.Errorf("%v; %v, %v, %q", first.Decision, second.Decision, second.Err, second.Result.Data)
+		}
+		failure = errors.New("later")
+		first, second = itemOf(1, "b"), itemOf(1, "b")
+		s.Process(t.Context(), []*pipeline.Item{first, second})
+		if !errors.Is(first.Err, failure) || !errors.Is(second.Err, pipeline.ErrBehind) || second.Decision != semel.Undecided {
+			t.Errorf("%v; %v, %v", first.Err, second.Decision, second.Err)
+		}
+		s.Abandon(t.Context(), []*pipeline.Item{first})
+	})
+}
+
+// TestAnItemThatIsUsedAgainForgetsWhatWasObserved reuses the memory of an item, as
+// sources do.
+func TestAnItemThatIsUsedAgainForgetsWhatWasObserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := session(t, newStore(t), &pipeline.TwoPhaseOptions{Observe: true}, func(*pipeline.Item) error { return nil })
+		s.Process(t.Context(), []*pipeline.Item{itemOf(1, "a")})
+		it := itemOf(1, "a")
+		s.Process(t.Context(), []*pipeline.Item{it})
+		if it.Decision != semel.Duplicate || !it.Delivered {
+			t.Errorf("a duplicate that is observed: %v, delivered %t", it.Decision, it.Delivered)
+		}
+		it.Call.Key.ID = "b"
+		s.Process(t.Context(), []*pipeline.Item{it})
+		if it.Decision != semel.Fresh || it.Delivered {
+			t.Errorf("a new message in the same item: %v, delivered %t", it.Decision, it.Delivered)
+		}
+	})
+}
+
+// TestNothingIsReportedAsPassedWhileTheStoreAnswers: an alert counts such events.
+func TestNothingIsReportedAsPassedWhileTheStoreAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen passed
+		s := session(t, newStore(t), &pipeline.TwoPhaseOptions{Pass: true, Observer: &seen}, func(*pipeline.Item) error { return nil })
+		s.Process(t.Context(), []*pipeline.Item{itemOf(1, "a")})
+		if seen != 0 {
+			t.Errorf("%d events", seen)
+		}
+	})
+}
+
+// passed counts the events of a pipeline.
+type passed int
+
+func (p *passed) Observe(semel.Event)            {}
+func (p *passed) ObservePipeline(pipeline.Event) { *p++ }
