@@ -15,10 +15,10 @@ func TestRefusalAfterALostAnswerIsUnknown(t *testing.T) {
 		call, key error
 		want      semel.Class
 	}{
-		"the call is refused":         {call: semel.ErrStoreUnavailable, want: semel.ClassUnknown},
-		"the store is closed":         {call: semel.ErrClosed, want: semel.ClassUnknown},
-		"the key is refused":          {key: semel.ErrStoreFull, want: semel.ClassUnknown},
-		"the key is refused for good": {key: semel.ErrInvalidKey, want: semel.ClassPermanent},
+		"the call is refused":            {call: semel.ErrStoreUnavailable, want: semel.ClassUnknown},
+		"the store is closed":            {call: semel.ErrClosed, want: semel.ClassUnknown},
+		"the key is refused":             {key: semel.ErrStoreFull, want: semel.ClassUnknown},
+		"the key is refused permanently": {key: semel.ErrInvalidKey, want: semel.ClassPermanent},
 	} {
 		for how, do := range map[string]func(*testing.T, *semel.Guard) error{
 			"single": func(t *testing.T, g *semel.Guard) error {

@@ -74,10 +74,11 @@ func (g *Guard) NewBatch() *Batch { return &Batch{guard: g} }
 func (t *Task) Held() bool { return t.granted }
 
 // Lost reports whether the answer to the task's claim was lost. Claim asks for the
-// same claim again. Complete and GiveBack do so before they do their work.
+// same claim again. So do GiveBack, before it gives tasks back, and Complete, for
+// a short time, after it has completed the tasks that are not lost.
 func (t *Task) Lost() bool { return t.lost }
 
-// Refused reports whether the store refused this key for good.
+// Refused reports whether the store refused this key permanently.
 func (t *Task) Refused() bool { return t.refused }
 
 // Delivered reports whether the effect happened and its completion is not yet
@@ -170,7 +171,7 @@ func (t *Task) grant(claim Claim, validUntil time.Time) {
 }
 
 // undecided sets the error of a claim that was not decided. key is the answer for
-// the task's key, call the error of the whole call. Only key can refuse for good.
+// the task's key, call the error of the whole call. Only key can refuse permanently.
 // inDoubt: the same claim was asked for before, and may have been granted then.
 func (t *Task) undecided(ctx context.Context, key, call error, inDoubt bool) {
 	key = impersonal(ctx, key)

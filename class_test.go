@@ -103,10 +103,10 @@ func classCases() []classCase {
 		{name: "the effect fails",
 			fn:   func(*classScene, context.Context) ([]byte, error) { return nil, errOwn },
 			want: errOwn, class: semel.ClassUnknown},
-		{name: "the effect fails for good",
+		{name: "the effect fails permanently",
 			fn:   func(*classScene, context.Context) ([]byte, error) { return nil, semel.Permanent(errOwn) },
 			want: errOwn, class: semel.ClassPermanent},
-		{name: "the effect failed for good before",
+		{name: "the effect failed permanently before",
 			before: func(s *classScene) {
 				s.done(semel.Result{Kind: semel.Failed, Data: []byte("no account")}, semel.Fingerprint{})
 			},
@@ -220,7 +220,7 @@ func classCases() []classCase {
 				return []byte("done"), nil
 			},
 			want: semel.ErrLeaseLost, class: semel.ClassUnknown},
-		{name: "the key is removed during an effect that fails for good",
+		{name: "the key is removed during an effect that fails permanently",
 			fn: func(s *classScene, _ context.Context) ([]byte, error) {
 				s.remove()
 				return nil, semel.Permanent(errOwn)

@@ -25,7 +25,7 @@ func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
 	broken := errors.New("broken")
 	calls := []semel.Call{
 		{Key: key("seen")}, {Key: key("new")}, {Key: key("elsewhere")}, {Key: semel.Key{}},
-		{Key: key("fails")}, {Key: key("fails for good")}, {Key: key("new")}, {Key: key("fails")},
+		{Key: key("fails")}, {Key: key("fails permanently")}, {Key: key("new")}, {Key: key("fails")},
 	}
 	var rounds [][]int
 	got := g.DoBatch(t.Context(), calls, func(_ context.Context, fresh []*semel.BatchItem) error {
@@ -35,7 +35,7 @@ func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
 			switch item.Call.Key.ID {
 			case "fails":
 				item.Err = broken
-			case "fails for good":
+			case "fails permanently":
 				item.Err = semel.Permanent(broken)
 			default:
 				item.Data = []byte("done " + item.Call.Key.ID)
@@ -67,7 +67,7 @@ func TestBatchDecidesEachCallOfItsOwn(t *testing.T) {
 			t.Errorf("call %d (%s): got %v %q %v, want %v %q %v", i, calls[i].Key.ID, g.Decision, g.Result.Data, g.Err, w.decision, w.data, w.err)
 		}
 	}
-	for id, state := range map[string]semel.State{"new": semel.Done, "fails": semel.Absent, "fails for good": semel.Done, "elsewhere": semel.Claimed} {
+	for id, state := range map[string]semel.State{"new": semel.Done, "fails": semel.Absent, "fails permanently": semel.Done, "elsewhere": semel.Claimed} {
 		if got := look(t, store, key(id)).State; got != state {
 			t.Errorf("%s is %v, want %v", id, got, state)
 		}

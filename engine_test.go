@@ -130,7 +130,7 @@ var engineCases = []engineCase{
 		class: all(semel.ClassUnknown), runs: all(0), state: all(semel.Claimed), next: semel.InFlight,
 	},
 	{
-		name: "the repeated claim of the key is refused for good",
+		name: "the repeated claim of the key is refused permanently",
 		claim: lostFirst(func(answers []semel.ClaimAnswer) error {
 			answers[0].Err = semel.ErrInvalidKey
 			return nil

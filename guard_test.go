@@ -474,4 +474,24 @@ func TestBadOptionsAreNamedAllAtOnce(t *testing.T) {
 	if _, err := semel.NewGuard(nil, nil); !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Errorf("nil store: %v", err)
 	}
+	// The limits themselves.
+	for _, c := range []struct {
+		opts semel.GuardOptions
+		ok   bool
+	}{
+		{semel.GuardOptions{Lease: time.Millisecond}, true},
+		{semel.GuardOptions{Lease: time.Millisecond - 1}, false},
+		{semel.GuardOptions{Lease: time.Second, Heartbeat: time.Second - 1}, true},
+		{semel.GuardOptions{Lease: time.Second, Heartbeat: time.Second}, false},
+		{semel.GuardOptions{Lease: time.Second, Heartbeat: -1}, false},
+		{semel.GuardOptions{OnLeaseExpired: semel.Hold}, true},
+		{semel.GuardOptions{OnLeaseExpired: semel.Hold + 1}, false},
+		{semel.GuardOptions{MaxResult: 4}, true},
+		{semel.GuardOptions{MaxResult: 5}, false}, // the store keeps 4 bytes
+		{semel.GuardOptions{MaxResult: -1}, false},
+	} {
+		if _, err := semel.NewGuard(newStore(t, &memstore.Options{MaxResult: 4}), &c.opts); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.opts, err)
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/memstore"
@@ -38,6 +40,25 @@ func TestGuardLooksUpAndResolvesKeys(t *testing.T) {
 	}
 }
 
+// TestAGuardReportsItsWindowAndTheAgeOfTheOldestRecord: an alert compares the two.
+func TestAGuardReportsItsWindowAndTheAgeOfTheOldestRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen semel.Event
+		guard := newGuard(t, newStore(t, nil), semel.GuardOptions{Window: 3 * time.Hour, Observer: (*last)(&seen)})
+		if _, err := guard.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if err := guard.MeasureWindow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if seen.Kind != semel.EventWindowMeasured || seen.Window != 3*time.Hour || seen.Elapsed < 59*time.Minute || seen.Elapsed > time.Hour+time.Minute {
+			t.Errorf("%+v", seen)
+		}
+	})
+}
+
 // bare is a store without optional interfaces.
 type bare struct{ semel.Store }
 
@@ -59,3 +80,8 @@ func TestGuardSaysWhatItsStoreCannotDo(t *testing.T) {
 		t.Errorf("resolve: %v", err)
 	}
 }
+
+// last is an observer that keeps the newest event.
+type last semel.Event
+
+func (l *last) Observe(e semel.Event) { *l = last(e) }

@@ -90,7 +90,7 @@ func (t *Task) leaveRenewer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t.renewer.Load() == nil {
-		return // the renewer was stopped meanwhile
+		return // the renewer was stopped in between
 	}
 	last := len(r.tasks) - 1
 	r.tasks[t.at] = r.tasks[last]

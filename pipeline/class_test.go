@@ -71,7 +71,7 @@ func TestEachErrorOfATwoPhaseSessionHasItsClass(t *testing.T) {
 		"the sink fails": {
 			deliver: func(*rig, context.Context) error { return failed },
 			want:    failed, class: semel.ClassUnknown},
-		"the sink fails for good": {
+		"the sink fails permanently": {
 			deliver: func(*rig, context.Context) error { return semel.Permanent(failed) },
 			want:    failed, class: semel.ClassPermanent},
 		"the key is removed during the delivery": {

@@ -148,3 +148,51 @@ type passed int
 
 func (p *passed) Observe(semel.Event)            {}
 func (p *passed) ObservePipeline(pipeline.Event) { *p++ }
+
+// TestAPassedMessageIsSettledThoughItsCompletionFails loses the claim's answers
+// until the message passed. Then the store answers again, and refuses completions.
+func TestAPassedMessageIsSettledThoughItsCompletionFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &flaky{Store: newStore(t)}
+		delivered := false
+		store.claim = func(ctx context.Context, reqs []semel.ClaimRequest, answers []semel.ClaimAnswer) error {
+			if delivered {
+				return store.Store.Claim(ctx, reqs, answers)
+			}
+			_ = store.Store.Claim(ctx, reqs, make([]semel.ClaimAnswer, len(reqs))) // the answer is lost
+			return semel.ErrOutcomeUnknown
+		}
+		completions := 0
+		store.complete = func(context.Context, []semel.CompleteRequest, []error) error {
+			completions++
+			return semel.ErrStoreFailed
+		}
+		s := session(t, store, &pipeline.TwoPhaseOptions{Pass: true}, func(*pipeline.Item) error { delivered = true; return nil })
+		it := itemOf(1, "a")
+		s.Process(t.Context(), []*pipeline.Item{it})
+		if completions == 0 || it.Decision != semel.Fresh || it.Err != nil || it.Held != nil {
+			t.Errorf("after %d completions: %v, %v, held %t", completions, it.Decision, it.Err, it.Held != nil)
+		}
+	})
+}
+
+// TestAnUnreadyStoreMattersOnlyIfMessagesWaitForIt asks sessions whether they are
+// ready.
+func TestAnUnreadyStoreMattersOnlyIfMessagesWaitForIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		opts  pipeline.TwoPhaseOptions
+		ready bool
+	}{{}, {opts: pipeline.TwoPhaseOptions{Pass: true}, ready: true}, {opts: pipeline.TwoPhaseOptions{Observe: true}, ready: true}} {
+		s := session(t, unready{newStore(t)}, &c.opts, nil)
+		if err := s.Ready(t.Context()); (err == nil) != c.ready {
+			t.Errorf("pass %t, observe %t: %v", c.opts.Pass, c.opts.Observe, err)
+		}
+	}
+}
+
+// unready is a store that cannot work now.
+type unready struct{ semel.Store }
+
+func (unready) Ready(context.Context) error { return semel.ErrStoreUnavailable }

@@ -353,6 +353,6 @@ func (e deadLetterEnv) shares() {
 	}
 	all.Wait()
 	if list := e.listed(e.letters(), "p"); len(list) < each/2 {
-		e.Errorf("%d messages are left, want those that nobody took out at least: %d", len(list), each/2)
+		e.Errorf("%d messages are left, want at least those that were not taken out: %d", len(list), each/2)
 	}
 }

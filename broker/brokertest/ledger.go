@@ -80,7 +80,7 @@ func (l *ledger) accept(m Numbered) {
 	l.order[m.Partition] = append(l.order[m.Partition], m.Place)
 }
 
-// park notes that a message was put aside.
+// park notes that a message was parked.
 func (l *ledger) park(m Numbered, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

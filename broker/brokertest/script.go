@@ -122,7 +122,7 @@ func failure() pipeline.Failure {
 	return pipeline.Failure{Attempts: 4, From: time.Millisecond, To: 4 * time.Millisecond}
 }
 
-// parker notes in the ledger what is put aside.
+// parker notes in the ledger what is parked.
 type parker struct{ *ledger }
 
 // Park implements pipeline.Parker.

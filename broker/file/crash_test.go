@@ -257,7 +257,7 @@ func whenGrown(path string, bytes int64) <-chan time.Time {
 }
 
 // TestSessionSurvivesLossOfPower loses power at many operations of the file layer,
-// and again while the pipeline runs anew. What the disk has kept must be enough.
+// and again while the pipeline runs again. What the disk has kept must be enough.
 func TestSessionSurvivesLossOfPower(t *testing.T) {
 	t.Parallel()
 	random := newRandom(t)

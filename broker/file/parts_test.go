@@ -31,7 +31,7 @@ func TestSessionDoesNotWaitForWhoWaitsForAnother(t *testing.T) {
 	select {
 	case <-landed:
 	case <-time.After(time.Minute):
-		t.Error("the second batch waits for somebody to wait for the first")
+		t.Error("the second batch waits until a caller waits for the first")
 	}
 	first.Wait()
 	<-landed

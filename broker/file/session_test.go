@@ -232,7 +232,7 @@ func TestSessionRemembersThePositionsOfItsSource(t *testing.T) {
 	source, session := open()
 	items := read(source)
 	process(t, session, items[:1])
-	if err := source.Ack(t.Context(), items[1:2]); err != nil { // it was put aside
+	if err := source.Ack(t.Context(), items[1:2]); err != nil { // it was parked
 		t.Fatal(err)
 	}
 	if err := source.Close(t.Context()); err != nil {

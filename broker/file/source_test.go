@@ -192,9 +192,9 @@ func TestFollowedFileBeginsAnewWhenItIsTruncated(t *testing.T) {
 		b.write("a.log", "a line that is longer than all before\n") // longer: its size tells nothing
 		b.wants("a line that is longer than all before")
 		b.close()
-		b.write("a.log", "while nobody read, another longer line has come\n")
+		b.write("a.log", "while no process read, another longer line has come\n")
 		b.open("a.log")
-		b.wants("while nobody read, another longer line has come")
+		b.wants("while no process read, another longer line has come")
 		b.close()
 	})
 }

@@ -317,7 +317,7 @@ func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
 func answerOf(it *pipeline.Item) answer {
 	switch {
 	case it.Parked != "":
-		return answer{status: http.StatusAccepted, decision: "parked", text: "put aside: " + string(it.Parked)}
+		return answer{status: http.StatusAccepted, decision: "parked", text: "parked: " + string(it.Parked)}
 	case it.Err != nil:
 		return answer{status: http.StatusUnprocessableEntity, decision: "dropped", text: "given up"}
 	case it.Result.Kind == semel.Failed: // permanently, and recorded as the outcome of its key

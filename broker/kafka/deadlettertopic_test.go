@@ -53,7 +53,7 @@ func (b *bubble) start(opts kafkatxn.TransactorOptions) *kafkatest.Program {
 	})
 }
 
-// topicLot opens what the pipeline of options put aside.
+// topicLot opens what the pipeline of options parked.
 func (b *bubble) topicLot(opts kafkatxn.TransactorOptions, change func(o *kafka.DeadLetterTopicOptions)) *kafka.DeadLetterTopic {
 	b.Helper()
 	o := &kafka.DeadLetterTopicOptions{
@@ -104,7 +104,7 @@ func (b *bubble) settlements() string {
 	return strings.Join(said, "\n")
 }
 
-// failing puts aside what has the key bad.
+// failing parks what has the key bad.
 func failing(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
 	if string(m.RecordKey) == "bad" {
 		return nil, semel.Permanent(errors.New("refused"))
@@ -413,7 +413,7 @@ func TestWhatAnotherProcessSettledFirstIsKnown(t *testing.T) {
 	})
 }
 
-// TestWhatIsRedrivenIsNeverLate has a record put aside, which comes back when it is
+// TestWhatIsRedrivenIsNeverLate has a record parked, which comes back when it is
 // older than the newest by more than the window.
 func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
 	t.Parallel()
@@ -453,7 +453,7 @@ func TestWhatIsRedrivenIsNeverLate(t *testing.T) {
 					t.Errorf("%d late and %d duplicates, want none and the second copy", late, twice)
 				}
 				if left := b.listed(letters); len(left) != 0 {
-					t.Errorf("%d are put aside", len(left))
+					t.Errorf("%d are parked", len(left))
 				}
 			})
 		})

@@ -139,7 +139,7 @@ func TestReadingSaysThatAPartitionDoesNotAnswer(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		b.Write(kafkatest.Record(0, "a", ""), kafkatest.Record(0, "b", ""))
 		gone := b.NewLine()
-		gone.On(func(kind kmsg.Key) bool { return kind == kmsg.Fetch }, nil) // which cuts it for good
+		gone.On(func(kind kmsg.Key) bool { return kind == kmsg.Fetch }, nil) // which cuts it permanently
 		b.Dial = gone.Dial
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
 		defer cancel()

@@ -168,7 +168,7 @@ func TestAMemberIsNotFencedByWhatItWas(t *testing.T) {
 			_, err = m.Read(ctx)
 		}
 		if !errors.Is(err, ErrFenced) {
-			t.Errorf("a member whose name another has for good: %v", err)
+			t.Errorf("a member whose name another has permanently: %v", err)
 		}
 		_ = m.Close(b.Context())
 	})

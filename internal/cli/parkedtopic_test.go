@@ -136,7 +136,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		}
 		return len(list)
 	}
-	k.becomes("three messages are put aside", func() bool { return listed() == 3 })
+	k.becomes("three messages are parked", func() bool { return listed() == 3 })
 	stop().check(t, term.ExitDone, `"ended"`)
 	var huge []string
 	none, partition := "", int32(0)
@@ -189,7 +189,7 @@ func testParkedInATopic(k *kafkaTopics) {
 		t.Errorf("%+v", got)
 	}
 	// Without a key it is parked again, under another id.
-	k.becomes("it is put aside again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
+	k.becomes("it is parked again", func() bool { return listed() == 1 && list[0].ID != none && list[0].Redrives == 1 })
 	if err := produceTo(t, k.addr, &kgo.Record{Topic: "orders", Partition: partition, Key: []byte("last")}); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ pipelines:
 	}
 	k := &kafkaTopics{T: t, addr: addr}
 	stop := background(t, "run", file)
-	k.becomes("two messages are put aside", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
+	k.becomes("two messages are parked", func() bool { return len(asides(t, file)) == 2 && w.seen() == "m2" })
 	stop().check(t, term.ExitDone, `"ended"`)
 	list := asides(t, file)
 	if m := list["m1"]; m.Source != "events" || m.Reason != "permanent" || m.Scope == nil || *m.Scope != "hooks" {

@@ -295,7 +295,7 @@ func TestRemovalReachesCopiesOfWhatWasRemovedPastThem(t *testing.T) {
 		}
 	}
 	inRedis("done")
-	keys("both", "rm", "copied", "--reason", "for good").check(t, term.ExitFailed, "the layers above have no copy", "copied is absent")
+	keys("both", "rm", "copied", "--reason", "permanently").check(t, term.ExitFailed, "the layers above have no copy", "copied is absent")
 	inRedis("claimed") // so that a delayed copy cannot come back
 	keys("both", "import").check(t, term.ExitDone, "imported 1")
 	keys("both", "resolve", "none", "--as", "done", "--reason", "x").check(t, term.ExitFailed, "none is absent")

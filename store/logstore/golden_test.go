@@ -12,7 +12,7 @@ import (
 	"github.com/semel-dev/semel/internal/digest"
 )
 
-var update = flag.Bool("update", false, "write testdata/golden anew, after a change of the format")
+var update = flag.Bool("update", false, "write testdata/golden again, after a change of the format")
 
 const (
 	goldenDir  = "testdata/golden"

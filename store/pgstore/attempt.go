@@ -142,7 +142,7 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	fresh := make([]*semel.BatchItem, 0, len(todo))
 	for n, i := range todo {
 		if answers[n].Decision == semel.Fresh {
-			_, _ = b.g.Settle(ctx, &b.calls[i], &answers[n], elapsed)
+			_, _ = b.g.Settle(ctx, &b.calls[i], &answers[n], elapsed) // a fresh answer has no error
 			items[n] = semel.BatchItem{Index: i, Call: &b.calls[i], Claim: answers[n].Claim}
 			fresh = append(fresh, &items[n])
 		}
@@ -333,7 +333,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	}
 	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}
 	for _, item := range fresh {
-		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked))
+		_, _ = b.g.Settle(ctx, item.Call, &answer, time.Since(asked)) // a fresh answer has no error
 	}
 	b.committed(fresh, withoutResults(fresh), asked)
 	return nil, true

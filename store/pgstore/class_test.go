@@ -143,7 +143,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 				settled(t, call, semel.Fingerprint{}, semel.Result{Kind: semel.NotKept})
 			},
 			want: semel.ErrResultNotKept, class: semel.ClassPermanent},
-		{name: "the effect failed for good before",
+		{name: "the effect failed permanently before",
 			before: func(t *testing.T, call *semel.Call) { settled(t, call, semel.Fingerprint{}, failedResult(own)) },
 			says:   "out of stock", class: semel.ClassPermanent},
 		{name: "the key is unknown",
@@ -156,7 +156,7 @@ func TestEachErrorOfATransactionHasItsClass(t *testing.T) {
 			},
 			want: semel.ErrOutcomeUnknown, class: semel.ClassUnknown},
 		{name: "the effect fails", fn: func(context.Context, pgx.Tx, func()) error { return own }, want: own, class: semel.ClassUnknown},
-		{name: "the effect fails for good", fn: func(context.Context, pgx.Tx, func()) error { return semel.Permanent(own) }, want: own, class: semel.ClassPermanent},
+		{name: "the effect fails permanently", fn: func(context.Context, pgx.Tx, func()) error { return semel.Permanent(own) }, want: own, class: semel.ClassPermanent},
 		{name: "the effect commits", fn: func(ctx context.Context, tx pgx.Tx, _ func()) error { return tx.Commit(ctx) }, want: ErrNotYours, class: semel.ClassUnknown},
 		{name: "the effect goes on after an error", fn: swallow("SELECT 1/0"), want: semel.ErrInvalidRequest, class: semel.ClassPermanent},
 		{name: "the effect ends its transaction", fn: exec("ROLLBACK"), want: semel.ErrOutcomeUnknown, class: semel.ClassUnknown},

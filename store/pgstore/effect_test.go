@@ -88,7 +88,7 @@ var (
 	errRefused = errors.New("refused")
 	errPoison  = errors.New("poisoned")
 	errPanic   = errors.New("panic")
-	errForGood = semel.Permanent(errors.New("for good"))
+	errForGood = semel.Permanent(errors.New("permanently"))
 )
 
 // failing says which ids fail, and how.
@@ -138,7 +138,7 @@ func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
 						t.Errorf("poison: %v", out.Err)
 					}
 				case 31:
-					want(t, out.Outcome, out.Err, semel.Fresh, "for good", errForGood)
+					want(t, out.Outcome, out.Err, semel.Fresh, "permanently", errForGood)
 				case 20:
 					want(t, out.Outcome, out.Err, semel.Duplicate, "result of "+id(20), nil)
 				case 70:
@@ -155,7 +155,7 @@ func TestAFailingMessageOfABatchLeavesTheOthers(t *testing.T) {
 				case 31:
 					var permanent *semel.PermanentError
 					if !errors.As(out.Err, &permanent) || !permanent.Replayed {
-						t.Errorf("failed for good: %v", out.Err)
+						t.Errorf("failed permanently: %v", out.Err)
 					}
 					d.wantEffects(t, id(i), 0)
 					continue

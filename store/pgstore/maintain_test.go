@@ -102,7 +102,7 @@ func TestPurgeDoesNotWaitForClaims(t *testing.T) {
 	answers := make([]semel.ClaimAnswer, 1)
 	on := session{Store: b.Store, q: tx, lockWait: "1s"}
 	if err := on.claim(t.Context(), []semel.ClaimRequest{request(keyOf(1))}, answers); err != nil || answers[0].Decision != semel.Fresh {
-		t.Fatalf("claim anew in a transaction: %v, %+v", err, answers[0])
+		t.Fatalf("claim again in a transaction: %v, %+v", err, answers[0])
 	}
 	if n := b.purged(); n != 1 {
 		t.Errorf("%d rows are purged beside a claim, want the other one", n)

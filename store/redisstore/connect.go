@@ -93,10 +93,14 @@ func (o *ClientOptions) client(hosts []string, dialing context.Context) rueidis.
 		ClusterOption: rueidis.ClusterOption{MaxMovedRedirections: maxRedirections},
 		Dialer:        net.Dialer{Timeout: o.ConnectTimeout},
 		DialCtxFn: func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
+			limited, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
 			defer cancel()
 			defer context.AfterFunc(dialing, cancel)()
-			return dial(ctx, addr, d, config)
+			conn, err := dial(limited, addr, d, config)
+			if err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", errAbandoned, err)
+			}
+			return conn, err
 		},
 		// The library closes connections that do not answer. Each call has the
 		// client's time-out in addition.
@@ -118,6 +122,10 @@ const (
 	// a slot moves, two redirections are usual.
 	maxRedirections = 8
 )
+
+// errAbandoned marks a dial that ended because its caller gave up. All calls
+// that waited for the same connection get this error too.
+var errAbandoned = errors.New("the caller gave up")
 
 // dial connects. If dial fails, nothing was sent.
 func dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
@@ -159,8 +167,11 @@ func (c *Client) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	}
 	limited, cancel := c.limit(ctx)
 	defer cancel()
-	result := [1]rueidis.RedisResult{c.Client.Do(limited, cmd)}
-	c.leave(ctx, pass, result[:])
+	result := []rueidis.RedisResult{c.Client.Do(limited, cmd)}
+	for abandoned(limited, result) {
+		result[0] = c.Client.Do(limited, cmd)
+	}
+	c.leave(ctx, pass, result)
 	return result[0]
 }
 
@@ -174,8 +185,22 @@ func (c *Client) DoMulti(ctx context.Context, multi ...rueidis.Completed) []ruei
 	limited, cancel := c.limit(ctx)
 	defer cancel()
 	results := c.Client.DoMulti(limited, multi...)
+	for abandoned(limited, results) {
+		results = c.Client.DoMulti(limited, multi...)
+	}
 	c.leave(ctx, pass, results)
 	return results
+}
+
+// abandoned reports whether a call sent nothing because another caller, who had
+// begun to dial for both, gave up. The call may then be made again.
+func abandoned(ctx context.Context, results []rueidis.RedisResult) bool {
+	for i := range results {
+		if !errors.Is(results[i].NonRedisError(), errAbandoned) {
+			return false
+		}
+	}
+	return len(results) > 0 && ctx.Err() == nil
 }
 
 // Close waits for running calls and closes the connections. Later calls fail

@@ -146,6 +146,9 @@ func judge(err error, waited time.Duration) (counts, opens bool) {
 	switch {
 	case err == nil, errors.Is(err, rueidis.ErrClosing), errors.Is(err, rueidis.ErrNoSlot):
 		return false, false
+	case errors.Is(err, errAbandoned):
+		late := waited >= firstPause
+		return late, late
 	case errors.Is(err, semel.ErrStoreUnavailable), errors.Is(err, semel.ErrOutcomeUnknown):
 		return true, true // dial or leave set this error
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):

@@ -3,12 +3,18 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/services/servicestest"
@@ -146,6 +152,65 @@ func connect(t testing.TB, url string, opts *ClientOptions) *Client {
 
 func ping(ctx context.Context, c *Client) error {
 	return c.Do(ctx, c.B().Ping().Build()).Error()
+}
+
+func TestCallerThatGivesUpWhileDialingHarmsNoOther(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRedis(t, nil)
+	opts, target, err := unhurried(nil).resolve(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The client dials a further connection for some of the keys. The first of
+	// these dials waits until its caller gives up.
+	option := opts.client(target.hosts, t.Context())
+	dial, began := option.DialCtxFn, make(chan struct{})
+	var dials atomic.Int32
+	option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+		if dials.Add(1) == 2 {
+			close(began)
+			<-ctx.Done()
+			for range 10_000 { // until the others wait for this dial, as a rule
+				runtime.Gosched()
+			}
+		}
+		return dial(ctx, addr, d, config)
+	}
+	inner, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &Client{Client: inner, timeout: opts.Timeout}
+	t.Cleanup(client.Close)
+	exists := func(ctx context.Context, keys string) error {
+		for _, key := range keys {
+			if err := client.Do(ctx, client.B().Exists().Key(string(key)).Build()).Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	const keys = "abcdefghijklmnop"
+	impatient, giveUp := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := exists(impatient, keys); !errors.Is(err, context.Canceled) {
+			t.Errorf("the caller that gave up got %v", err)
+		}
+	})
+	<-began
+	for range 8 {
+		wg.Go(func() {
+			if err := exists(t.Context(), keys); err != nil {
+				t.Errorf("another caller got %v", err)
+			}
+		})
+	}
+	giveUp()
+	wg.Wait()
+	if s := client.Status(); s.Open {
+		t.Errorf("the circuit is open: %+v", s)
+	}
 }
 
 func TestConnectionHasItsNameAndTheDatabaseOfTheURL(t *testing.T) {

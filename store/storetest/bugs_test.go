@@ -34,7 +34,7 @@ const (
 	retriesHold             bug = "treats hold as retry"
 	unknownExpires          bug = "forgets unknown keys"
 	checksThenInserts       bug = "checks first and inserts later"
-	reusesTokens            bug = "begins tokens anew after release"
+	reusesTokens            bug = "restarts tokens after release"
 	extendsUnknown          bug = "extends the lease of an unknown key"
 	keepsFirstLease         bug = "answers a repeated claim with its first lease"
 	neverLate               bug = "is never late"

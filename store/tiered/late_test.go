@@ -137,7 +137,7 @@ func TestLateLayerIsClosedWhileItIsTried(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if err := filter.Close(); err != nil || closed != 1 {
-			t.Errorf("what was opened meanwhile was closed %d times: %v", closed, err)
+			t.Errorf("what was opened since then was closed %d times: %v", closed, err)
 		}
 
 		cache, err := tiered.OpenCache(t.Context(), server.cache.Traits(), server.open)

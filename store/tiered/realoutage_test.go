@@ -265,7 +265,7 @@ func TestCacheServerIsPausedUnderLoad(t *testing.T) {
 	s.must(s.redis.Continue())
 	s.eventually("the cache is up", func() bool { return !s.stack.Status().Layers[1].Down })
 	if d := claim(); d != semel.Fresh {
-		t.Errorf("when the cache is back, a key that was removed meanwhile is answered %s", d)
+		t.Errorf("when the cache is back, a key that was removed in between is answered %s", d)
 	}
 	s.progress(500)
 	end()

@@ -87,7 +87,7 @@ func (j *journal) keys() int {
 	return len(j.accepted)
 }
 
-// refusedID begins the ids of messages that a receiver refuses for good.
+// refusedID begins the ids of messages that a receiver refuses permanently.
 const refusedID = "p"
 
 // repeats returns how often an effect was repeated, and how many of these are not

@@ -262,7 +262,7 @@ func TestRowsAndKeysOfPostgreSQLAreOneTransaction(t *testing.T) {
 	for _, d := range programs {
 		d.end(t, syscall.SIGTERM)
 		if parked, _ := filepath.Glob(filepath.Join(filepath.Dir(d.config), "semel-parked", "*")); len(parked) > 1 {
-			t.Errorf("messages were put aside: %v", parked)
+			t.Errorf("messages were parked: %v", parked)
 		}
 	}
 	wantRows(t, database, feed)

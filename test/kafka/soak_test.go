@@ -87,7 +87,7 @@ type soak struct {
 	feed     *feeding
 	writing  sync.Mutex // held by who writes, and by who wants quiet
 	missing  int        // messages without an id that were written
-	refused  int        // messages that sinks refuse for good
+	refused  int        // messages that sinks refuse permanently
 	once     *once
 	calls    *journal
 	receiver string  // the address of calls
@@ -118,7 +118,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal("the run took more than twice its time")
 		}
 		s.round()
-		t.Logf("%v: %d keys, %d put aside, %v", time.Since(began).Round(time.Second), len(s.feed.amounts), s.missing+s.refused, s.samples[len(s.samples)-1])
+		t.Logf("%v: %d keys, %d parked, %v", time.Since(began).Round(time.Second), len(s.feed.amounts), s.missing+s.refused, s.samples[len(s.samples)-1])
 	}
 	s.end()
 }
@@ -301,7 +301,7 @@ func (s *soak) end() {
 	wantFlat(t, s.longestLife())
 }
 
-// wantParked asks the program what the pipelines put aside. The one within Kafka has
+// wantParked asks the program what the pipelines parked. The one within Kafka has
 // no sink that refuses.
 func (s *soak) wantParked() {
 	s.t.Helper()
@@ -315,7 +315,7 @@ func (s *soak) wantParked() {
 			Partition, Offset int64
 		}
 		must(s.t, json.Unmarshal(lines.Bytes(), &line))
-		// A crash between putting aside and acknowledging may do it again.
+		// A crash between parking and acknowledging may do it again.
 		if place := fmt.Sprint(line.Pipeline, line.Partition, "/", line.Offset); !places[place] {
 			places[place] = true
 			got[line.Pipeline+" "+line.Reason]++
@@ -326,6 +326,6 @@ func (s *soak) wantParked() {
 		"rows permanent": s.refused, "calls permanent": s.refused,
 	}
 	if !maps.Equal(got, want) {
-		s.t.Errorf("put aside were %v; want %v", got, want)
+		s.t.Errorf("parked were %v; want %v", got, want)
 	}
 }

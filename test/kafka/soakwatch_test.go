@@ -172,7 +172,7 @@ func median(values []float64) float64 {
 }
 
 // What a value may grow by between two thirds of a run: by a fifth, and by this,
-// which is what the runtime and a client that connects anew come and go with.
+// which is what the runtime and a client that reconnects come and go with.
 const (
 	residentSlack  = 16 << 20
 	heapSlack      = 8 << 20

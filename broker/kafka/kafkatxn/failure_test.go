@@ -27,7 +27,7 @@ func to(topics map[string]string) Transform {
 	}
 }
 
-// parkedWhy returns why records were put aside, by key.
+// parkedWhy returns why records were parked, by key.
 func (b *bubble) parkedWhy() map[string]string {
 	why := map[string]string{}
 	for _, r := range b.Read("aside") {
@@ -76,11 +76,11 @@ func TestAnOutputForATopicThatIsMissingFailsItsMessageAlone(t *testing.T) {
 			why := b.parkedWhy()
 			for id := range strings.FieldsSeq(want) {
 				if err := why[id]; !strings.Contains(err, "does not host") || !strings.Contains(err, "create it, or fix the Transform") {
-					t.Errorf("%s was put aside for %q", id, err)
+					t.Errorf("%s was parked for %q", id, err)
 				}
 			}
 			if n := len(strings.Fields(want)); len(why) != n || len(b.Read("out")) != 100*(i+1)-n {
-				t.Errorf("%d were put aside and %d written, want %s put aside", len(why), len(b.Read("out")), want)
+				t.Errorf("%d were parked and %d written, want %s parked", len(why), len(b.Read("out")), want)
 			}
 		}
 		kafkatest.Must(t, b.Cluster.CreateTopic("later", 1, nil))
@@ -91,7 +91,7 @@ func TestAnOutputForATopicThatIsMissingFailsItsMessageAlone(t *testing.T) {
 		p.becomesReady()
 		p.Stop()
 		if got := len(b.Read("later")); got != 1 || len(b.parkedWhy()) != 4 {
-			t.Errorf("%d were written to the topic when it was there, and %d put aside", got, len(b.parkedWhy()))
+			t.Errorf("%d were written to the topic when it was there, and %d parked", got, len(b.parkedWhy()))
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestATopicThatIsJustMadeIsNotRefused(t *testing.T) {
 		p.Wait(10, kafkatest.Settled)
 		p.Stop()
 		if got, aside := len(b.Read("soon")), b.parkedWhy(); got != 1 || len(aside) != 0 {
-			t.Errorf("%d were written and %v put aside", got, aside)
+			t.Errorf("%d were written and %v parked", got, aside)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestAnOutputForATopicThatBrokersRefuseFailsItsMessageAlone(t *testing.T) {
 					t.Errorf("%d were written, want 99", got)
 				}
 				if err := b.parkedWhy()["7"]; !strings.Contains(err, strconv.Quote(name)) || !strings.Contains(err, why.Message) {
-					t.Errorf("it was put aside for %q", err)
+					t.Errorf("it was parked for %q", err)
 				}
 			})
 		})
@@ -160,7 +160,7 @@ func TestAnOutputForATopicThatMayOnlyBeSeenFailsItsMessageAlone(t *testing.T) {
 			t.Errorf("%d were written to the output and %d to the topic that may be written, want 97 and 2", out, open)
 		}
 		if why := b.parkedWhy(); len(why) != 1 || !strings.Contains(why["7"], "allow Write on it") {
-			t.Errorf("put aside: %v", why)
+			t.Errorf("parked: %v", why)
 		}
 	}, kfake.MaxVersions(kversion.V3_9_0()))
 }
@@ -226,7 +226,7 @@ func TestAnOutputThatIsNilFailsItsMessage(t *testing.T) {
 					t.Errorf("%d were written, want 9", got)
 				}
 				if err := b.parkedWhy()["7"]; !strings.Contains(err, "output 1 of the Transform is nil") {
-					t.Errorf("it was put aside for %q", err)
+					t.Errorf("it was parked for %q", err)
 				}
 			})
 		})

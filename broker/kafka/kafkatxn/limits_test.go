@@ -77,7 +77,7 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 					}
 					aside := b.Read("put-aside")
 					if got := strings.Join(kafkatest.KeysOf(aside), " "); got != want {
-						t.Errorf("put aside %s, want %s", got, want)
+						t.Errorf("parked %s, want %s", got, want)
 					}
 					for _, r := range aside {
 						var m semel.Message
@@ -159,7 +159,7 @@ func TestALimitThatFallsWhileItRunsIsNoticed(t *testing.T) {
 				kafkatest.SetTakes(t, client, 10_000, falls)
 				b.Write(kafkatest.Record(0, "b", "v"), kafkatest.Record(0, "c", strings.Repeat("c", 20_000)), kafkatest.Record(0, "d", "v"))
 				if !kafkatest.Within(time.Minute, func() bool { return len(b.Read("aside")) == 1 }) {
-					t.Error("nothing was put aside")
+					t.Error("nothing was parked")
 				}
 				b.Write(kafkatest.Record(0, "e", "v"))
 				if !kafkatest.Within(time.Minute, func() bool { return len(b.Read("out")) == 4 }) {
@@ -229,7 +229,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 			stop()
 			kafkatest.Must(t, <-ended)
 			if got := []int{events.Count(pipeline.EventDelivered), events.Count(pipeline.EventParked)}; !slices.Equal(got, want) {
-				t.Errorf("delivered and put aside %v, want %v", got, want)
+				t.Errorf("delivered and parked %v, want %v", got, want)
 			}
 		})
 	}
@@ -259,7 +259,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		go func() { ended <- tr.Run(ctx) }()
 		parked := func() int { return events.Count(pipeline.EventParked) }
 		if !kafkatest.Within(3*time.Minute, func() bool { return kafkatest.Settled(events) >= 14 }) || parked() != 4 {
-			t.Errorf("%d messages are settled, want 14, and %d put aside, want 4", kafkatest.Settled(events), parked())
+			t.Errorf("%d messages are settled, want 14, and %d parked, want 4", kafkatest.Settled(events), parked())
 		}
 		it := kafkatest.Item("k", strings.Repeat("x", 2*kafkatest.Megabyte))
 		deliver := func(refused bool) {
@@ -275,7 +275,7 @@ func TestLargeRecordsOnARealBroker(t *testing.T) {
 		kafkatest.Must(t, sink.Close(t.Context()))
 		kafkatest.Must(t, client.ProduceSync(t.Context(), kafkatest.Large("later")...).FirstErr())
 		if !kafkatest.Within(3*time.Minute, func() bool { return kafkatest.Settled(events) >= 28 }) || parked() != 4 {
-			t.Errorf("%d messages are settled, want 28, and %d put aside, want 4", kafkatest.Settled(events), parked())
+			t.Errorf("%d messages are settled, want 28, and %d parked, want 4", kafkatest.Settled(events), parked())
 		}
 		stop()
 		kafkatest.Must(t, <-ended)
@@ -347,7 +347,7 @@ func TestARefusalThatNoSettingExplainsStopsIt(t *testing.T) {
 }
 
 // TestALimitThatRisesWhileItRunsIsNoticed has topics take what they did not take at the
-// start: what was put aside passes when it comes again, and so does what is new.
+// start: what was parked passes when it comes again, and so does what is new.
 func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
 	t.Parallel()
 	pass := func(_ context.Context, m pipeline.Delivery) ([]*kgo.Record, error) {
@@ -373,13 +373,13 @@ func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
 				body := strings.Repeat("b", 20_000)
 				b.Write(kafkatest.Record(0, "a", "v"), kafkatest.Record(0, "b", body))
 				if !kafkatest.Within(time.Minute, func() bool { return len(b.Read("aside")) == 1 }) {
-					t.Error("nothing was put aside")
+					t.Error("nothing was parked")
 				}
 				again := kafkatest.Record(0, "b", body)
 				again.Headers = []kgo.RecordHeader{{Key: pipeline.RedriveHeader, Value: []byte("1")}}
 				b.Write(again) // too early
 				if !kafkatest.Within(time.Minute, func() bool { return len(b.Read("aside")) == 2 }) {
-					t.Error("it was not put aside again")
+					t.Error("it was not parked again")
 				}
 				kafkatest.SetTakes(t, client, kafkatest.Megabyte, rises)
 				b.Write(again, kafkatest.Record(0, "c", body))
@@ -387,7 +387,7 @@ func TestALimitThatRisesWhileItRunsIsNoticed(t *testing.T) {
 					t.Error("it does not pass")
 				}
 				if n := len(b.Read("aside")); n != 2 {
-					t.Errorf("%d were put aside, want 2", n)
+					t.Errorf("%d were parked, want 2", n)
 				}
 				p.becomesReady()
 				p.Stop()
@@ -422,7 +422,7 @@ func TestTheLimitsOfTopicsAreAskedOnceATransaction(t *testing.T) {
 		p.Wait(1, func(e *kafkatest.Events) int { return e.Count(pipeline.EventSettled) })
 		p.Stop()
 		if n := p.Events.Count(pipeline.EventParked); n != 200 {
-			b.Errorf("%d were put aside, want 200", n)
+			b.Errorf("%d were parked, want 200", n)
 		}
 		if n := asked.Load(); n > 20 {
 			b.Errorf("topics were asked %d times", n)

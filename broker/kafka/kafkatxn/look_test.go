@@ -77,7 +77,7 @@ func looksForTheFirst(t *testing.T, repartition *Repartition) {
 				b.Errorf("%+v at %v", k, began)
 			}
 		}
-		// The program goes on as if nobody had looked.
+		// The program goes on as if there had been no look.
 		b.Write(kafkatest.Numbered(0, 12, 2)...)
 		p.Wait(32, kafkatest.Settled)
 		b.Exactly(12)

@@ -153,7 +153,7 @@ func TestATransformThatFailsForAllPutsThemAside(t *testing.T) {
 		p.Wait(2000, kafkatest.Settled)
 		p.Stop()
 		if got := len(b.Read("aside")); got != 2000 {
-			t.Errorf("%d were put aside, want 2000", got)
+			t.Errorf("%d were parked, want 2000", got)
 		}
 	})
 }
@@ -183,7 +183,7 @@ func TestATransformIsNotCalledLongAfterTheEnd(t *testing.T) {
 					t.Error("nothing was done")
 				}
 				if got := b.Read("aside"); len(got) > 0 {
-					t.Errorf("%d were put aside, for the end alone", len(got))
+					t.Errorf("%d were parked, for the end alone", len(got))
 				}
 				if took := time.Since(began); took > time.Second {
 					t.Errorf("readers waited %v for a transaction that was left open", took)

@@ -183,7 +183,7 @@ func TestWindowsEndByTheTimesOfRecords(t *testing.T) {
 		check(11, "a100 a161 b152 e100000 f100001")
 		p.Stop()
 		if got := len(b.Read("aside")); got != 2 {
-			t.Errorf("%d records were put aside, want 2", got)
+			t.Errorf("%d records were parked, want 2", got)
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestMessagesWithoutAKey(t *testing.T) {
 				p.Wait(7, kafkatest.Settled)
 				p.Stop()
 				if got := [3]int{len(b.Read("out")), len(b.Read("aside")), p.Events.Count(pipeline.EventDropped)}; got != want {
-					t.Errorf("outputs, put aside, dropped: %v, want %v", got, want)
+					t.Errorf("outputs, parked, dropped: %v, want %v", got, want)
 				}
 			})
 		})
@@ -276,7 +276,7 @@ func TestATransformMakesOutputsAndItsFailuresArePutAside(t *testing.T) {
 		}
 		aside := b.Read("aside")
 		if got, want := strings.Join(kafkatest.KeysOf(aside), " "), "again never panic permanent"; got != want {
-			t.Errorf("put aside %s, want %s", got, want)
+			t.Errorf("parked %s, want %s", got, want)
 		}
 		for _, r := range aside {
 			var m semel.Message

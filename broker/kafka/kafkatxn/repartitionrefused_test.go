@@ -127,7 +127,7 @@ func TestAfterARefusalTheStageMayHaveAnyNumberOfPartitions(t *testing.T) {
 }
 
 // TestUnreadCopiesThatAreGoneEndTheProgram deletes records between the stages
-// that nobody has read.
+// that no group has read.
 func TestUnreadCopiesThatAreGoneEndTheProgram(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(b *bubble) {
@@ -136,7 +136,7 @@ func TestUnreadCopiesThatAreGoneEndTheProgram(t *testing.T) {
 		b.Write(scattered(0, 5, 1)...)
 		p.Wait(10, kafkatest.Settled)
 		p.Stop()
-		// Copies that come while nobody decides, as it were.
+		// Copies that come while no member decides, as it were.
 		end := b.Cluster.PartitionInfos("g-repartition")[0].HighWatermark
 		for _, r := range scattered(5, 1, 1) {
 			r.Topic = "g-repartition"

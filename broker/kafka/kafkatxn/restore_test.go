@@ -89,7 +89,7 @@ func eachFile(t *testing.T, dir string, fn func(name string, data []byte)) {
 }
 
 // TestACrashAtAnyRequestLosesNothingAndRepeatsNothing cuts the line before or
-// after the nth request of each kind that matters, and starts anew.
+// after the nth request of each kind that matters, and starts again.
 func TestACrashAtAnyRequestLosesNothingAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []kmsg.Key{kmsg.Produce, kmsg.TxnOffsetCommit, kmsg.EndTxn, kmsg.Heartbeat, kmsg.Fetch, kmsg.InitProducerID, kmsg.JoinGroup, kmsg.OffsetFetch} {

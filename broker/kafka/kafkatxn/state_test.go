@@ -229,7 +229,7 @@ func TestRecordsOfTheChangelogTakeWhatFits(t *testing.T) {
 		}
 		unknown := testDigest(-1)
 		if _, ok := o.find(&unknown); ok {
-			t.Errorf("%s: it has what nobody added", c.name)
+			t.Errorf("%s: it has an extra key", c.name)
 		}
 		o.reset()
 		if _, ok := o.find(&many[0].digest); ok {

@@ -19,7 +19,7 @@ import (
 )
 
 // TestAfterACutTheStateIsTheSame commits records whose times run forward and
-// backward, cuts the changelog off where it can be, builds the state anew from
+// backward, cuts the changelog off where it can be, builds the state again from
 // what is left at random moments, and compares all answers with those of a model
 // that forgets nothing early.
 func TestAfterACutTheStateIsTheSame(t *testing.T) {

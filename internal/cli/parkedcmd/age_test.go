@@ -24,13 +24,13 @@ func TestRetryLeavesWhatIsOlderThanKeysByTheirOwnTimes(t *testing.T) {
 		aside, message time.Duration // ages; 0 means none
 		want           string        // "" means that it is redriven
 	}{
-		"event, of long ago":             {"event", time.Hour, 8 * day, "older"},
-		"event, of today":                {"event", time.Hour, 2 * time.Hour, ""},
-		"event, put aside long ago":      {"event", 8 * day, 7 * time.Hour, "parked longer ago"},
-		"event, without a time":          {"event", time.Hour, 0, ""},
-		"event, not known when":          {"event", 0, 8 * day, "older"},
-		"processing, of long ago":        {"processing", time.Hour, 8 * day, ""},
-		"processing, put aside long ago": {"processing", 8 * day, 9 * day, "parked longer ago"},
+		"event, of long ago":          {"event", time.Hour, 8 * day, "older"},
+		"event, of today":             {"event", time.Hour, 2 * time.Hour, ""},
+		"event, parked long ago":      {"event", 8 * day, 7 * time.Hour, "parked longer ago"},
+		"event, without a time":       {"event", time.Hour, 0, ""},
+		"event, not known when":       {"event", 0, 8 * day, "older"},
+		"processing, of long ago":     {"processing", time.Hour, 8 * day, ""},
+		"processing, parked long ago": {"processing", 8 * day, 9 * day, "parked longer ago"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
