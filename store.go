@@ -239,6 +239,15 @@ type Purger interface {
 	Purge(ctx context.Context) (int64, error)
 }
 
+// ScopeBinder remembers which rule finds the ids of a scope. Use it through
+// [BindScope].
+type ScopeBinder interface {
+	// BindScope binds a scope to a rule, unless the scope is bound already. It
+	// returns the rule to which the scope is bound. It blocks for one round trip or
+	// durable write. If calls are made concurrently, all return the same rule.
+	BindScope(ctx context.Context, scope, rule string) (bound string, err error)
+}
+
 // Counts is how much a store holds. Done may include expired records that are not
 // yet deleted.
 type Counts struct {

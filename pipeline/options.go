@@ -41,9 +41,13 @@ const (
 type Options struct {
 	// Name is the pipeline's name in messages and metrics. Defaults to "pipeline".
 	Name string
-	// Key finds the id in a message. Ids are unique within Scope.
-	Key   *key.Rule
-	Scope string
+	// Key finds the id in a message. Ids are unique within Scope. The session's store
+	// binds Scope to Key: see semel.BindScope. If another rule filled the scope, Run
+	// returns a *semel.ScopeError, unless SameScope says that both rules find the
+	// same ids.
+	Key       *key.Rule
+	Scope     string
+	SameScope bool
 	// Fingerprint detects a key that is used for two different bodies.
 	Fingerprint bool
 	// Window replaces the session's window if it is above 0.

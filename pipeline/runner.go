@@ -101,6 +101,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer context.AfterFunc(ctx, r.drain)()
 
+	if err := r.bindScope(reading); err != nil && reading.Err() == nil {
+		r.fail(err)
+	}
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("read the parked messages: %w", err))
 	}
@@ -122,6 +125,37 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.drain()
 	shutdown.Stop()
 	return r.finish(ctx)
+}
+
+// bindScope binds the scope to the key rule. It waits while the store does not
+// answer.
+func (r *Runner) bindScope(ctx context.Context) error {
+	b, ok := r.session.(ScopeBinder)
+	if !ok {
+		return nil
+	}
+	for {
+		err := b.BindScope(ctx, r.opts.Scope, r.opts.Key.String())
+		if _, bound := errors.AsType[*semel.ScopeError](err); bound && r.opts.SameScope {
+			err = nil
+		}
+		switch c := semel.Classify(err); {
+		case err == nil:
+			r.pauseOrResume(&outcomes{storeWorks: true})
+			return nil
+		case c == semel.ClassPermanent || errors.Is(err, semel.ErrStoreFailed):
+			return err
+		}
+		r.pauseOrResume(&outcomes{storeErr: err})
+		r.mu.Lock()
+		until := r.storeDown.until
+		r.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(until)):
+		}
+	}
 }
 
 // fail drains the pipeline. Run returns the first error.

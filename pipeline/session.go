@@ -44,6 +44,13 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// ScopeBinder is a Session with a store that remembers the rule of each scope. Run
+// binds its scope before it reads the first message.
+type ScopeBinder interface {
+	// BindScope calls semel.BindScope for the session's store.
+	BindScope(ctx context.Context, scope, rule string) error
+}
+
 // PipelinedSession is a Session that decides a batch before the previous batch is
 // durable. If its traits have Ordered, the runner calls Begin instead of Process.
 type PipelinedSession interface {

@@ -104,6 +104,16 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 	return nil
 }
 
+// BindScope implements ScopeBinder. If messages pass without the store, it does not
+// wait for the store either.
+func (t *TwoPhase) BindScope(ctx context.Context, scope, rule string) error {
+	err := semel.BindScope(ctx, t.guard.Store(), scope, rule)
+	if (t.opts.Pass || t.opts.Observe) && semel.Classify(err) != semel.ClassPermanent {
+		return nil
+	}
+	return err
+}
+
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	r := t.rooms.take(t.guard)

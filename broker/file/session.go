@@ -403,6 +403,11 @@ func (s *Session) arrived(u *unit, err error) {
 // Abandon implements pipeline.Session. The session holds nothing.
 func (s *Session) Abandon(context.Context, []*pipeline.Item) {}
 
+// BindScope implements pipeline.ScopeBinder.
+func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
+	return semel.BindScope(ctx, s.store, scope, rule)
+}
+
 // Ready implements semel.Readier.
 func (s *Session) Ready(context.Context) error {
 	s.mu.Lock()

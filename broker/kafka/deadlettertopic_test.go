@@ -41,7 +41,7 @@ func inBubble(t *testing.T, partitions int32, fn func(b *bubble), opts ...kfake.
 func (b *bubble) options() kafkatxn.TransactorOptions {
 	return kafkatxn.TransactorOptions{
 		Group: "g", Inputs: []string{"in"}, Output: "out", Parked: "aside",
-		Key: kafkatest.RecordKey(b), Scope: "s", Member: kafkatxn.Member{Sessions: 1}, Window: time.Hour,
+		Key: kafkatest.RecordKey(b), Scope: kafkatxn.Scope{Name: "s"}, Member: kafkatxn.Member{Sessions: 1}, Window: time.Hour,
 	}
 }
 
@@ -58,7 +58,7 @@ func (b *bubble) topicLot(opts kafkatxn.TransactorOptions, change func(o *kafka.
 	b.Helper()
 	o := &kafka.DeadLetterTopicOptions{
 		Client: b.Reach(), Topic: "aside", Name: "p", Group: opts.Group, Source: b.Reach(), Inputs: opts.Inputs,
-		Key: opts.Key, Scope: opts.Scope, OnMissing: opts.OnMissing, Transactional: true,
+		Key: opts.Key, Scope: opts.Scope.Name, OnMissing: opts.OnMissing, Transactional: true,
 	}
 	if change != nil {
 		change(o)

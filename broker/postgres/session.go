@@ -74,6 +74,11 @@ func (s *Session) Ready(ctx context.Context) error {
 	return nil
 }
 
+// BindScope implements pipeline.ScopeBinder.
+func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
+	return semel.BindScope(ctx, s.guard.Store(), scope, rule)
+}
+
 // Close implements pipeline.Session. It does not close the store.
 func (s *Session) Close(context.Context) error { return nil }
 

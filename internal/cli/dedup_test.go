@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -71,6 +72,39 @@ func TestDedupRemembersAcrossRuns(t *testing.T) {
 	o := run(t, "{\"id\":1}\n", "dedup", "-k", ".id", "--store", store, "--scope", "other")
 	o.check(t, term.ExitDone, "fresh 1")
 	run(t, "", "keys", "show", "--store", store, "1").check(t, term.ExitDone)
+}
+
+// TestAScopeOfAStoreBelongsToOneKeyRule: order 1 and customer 1 are two messages.
+func TestAScopeOfAStoreBelongsToOneKeyRule(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	orders := writeFile(t, filepath.Join(dir, "o.jsonl"), "{\"order_id\":1}\n{\"order_id\":2}\n")
+	customers := writeFile(t, filepath.Join(dir, "c.jsonl"), "{\"customer_id\":1}\n{\"customer_id\":3}\n")
+	store, out := filepath.Join(dir, "keys"), filepath.Join(dir, "c.out")
+	run(t, "", "dedup", "--key", ".order_id", "--store", store, "-o", filepath.Join(dir, "o.out"), orders).check(t, term.ExitDone, "fresh 2")
+	refused := run(t, "", "dedup", "--key", ".customer_id", "--store", store, "-o", out, customers)
+	refused.check(t, term.ExitUsage, "scope default of "+store+" was filled with the key rule .order_id", ".customer_id", "--scope and another name", "--same-scope")
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused run touched its output: %v", err)
+	}
+	run(t, "", "dedup", "--key", ".customer_id", "--key", ".order_id", "--store", store, customers).check(t, term.ExitUsage, "all of .customer_id, .order_id")
+	run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--scope", "customers", "-o", out, customers).check(t, term.ExitDone, "fresh 2")
+	run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--scope", "customers", customers).check(t, term.ExitDone, "fresh 0")
+	run(t, "", "dedup", "--key", ".customer_id", "--store", store, "--same-scope", customers).check(t, term.ExitDone, "fresh 1")
+	run(t, "", "dedup", "--key", ".order_id", "--store", store, orders).check(t, term.ExitDone, "fresh 0")
+
+	// A pipeline on the same store is refused in the same way.
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [c.jsonl] } }, key: { id: .customer_id, scope: default }, store: keys, sink: { file: { path: piped } } }
+`)
+	run(t, "", "run", file).check(t, term.ExitUsage, "pipeline copy: ", `scope "default"`, ".order_id", "key.scope", "key.same_scope: true")
+	writeFile(t, file, strings.Replace(readFile(t, file), "scope: default", "scope: default, same_scope: true", 1))
+	run(t, "", "run", file).check(t, term.ExitDone, "")
+	if got := readFile(t, filepath.Join(dir, "piped")); got != "" {
+		t.Errorf("the pipeline wrote %q, want nothing: both ids are in the scope", got)
+	}
 }
 
 func TestDedupReportHasItsFields(t *testing.T) {

@@ -33,7 +33,7 @@ func (p *Pipeline) Guard(observer semel.Observer) semel.GuardOptions {
 // Options returns the options of a pipeline of the file. The observer may be nil.
 func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Options {
 	o := &pipeline.Options{
-		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, Fingerprint: p.OnMismatch != "ignore",
+		Name: p.Name, Key: p.Key.Rule, Scope: p.Key.Scope, SameScope: p.Key.SameScope, Fingerprint: p.OnMismatch != "ignore",
 		Window: p.Window, EventTime: p.OnLate != "run",
 		OnLate: then(p.OnLate), OnMismatch: then(p.OnMismatch),
 		Failure: pipeline.Failure{

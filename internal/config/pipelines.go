@@ -58,6 +58,8 @@ type Key struct {
 	// Scope is the scope in which the id is unique. Defaults to the pipeline's
 	// name.
 	Scope string
+	// SameScope: another rule filled the scope, and both find the same ids.
+	SameScope bool
 	// OnMissing is fail, park, pass, hash or drop.
 	OnMissing string
 	// Unstable allows a rule whose ids are not stable.

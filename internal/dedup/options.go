@@ -75,6 +75,9 @@ type Options struct {
 	Store string
 	// Scope is the key space in the store. Defaults to "default".
 	Scope string
+	// SameScope: another rule filled the scope, and both rules find the same ids.
+	// Defaults to false, which refuses such a scope.
+	SameScope bool
 	// Window is how long a key is remembered. Must be above 0. Defaults to
 	// semel.Forever.
 	Window time.Duration

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/digest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/store/logstore"
@@ -162,9 +163,32 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	if err := r.plan(ctx, j, r.store.Value); err != nil {
 		return err
 	}
+	if err := r.bindScope(ctx); err != nil {
+		return err
+	}
 	r.extract.digester, r.extract.seed = r.store.Digester(r.opts.Scope), r.store.Seed()
 	r.committer.set, r.committer.journal = j, j
 	return nil
+}
+
+// bindScope refuses a scope that was filled with another key rule. Ids of two rules
+// may be equal by chance.
+func (r *Run) bindScope(ctx context.Context) error {
+	rule, err := key.All(r.extract.rules...)
+	if err != nil {
+		return err
+	}
+	err = semel.BindScope(ctx, r.store, r.opts.Scope, rule.String())
+	other, bound := errors.AsType[*semel.ScopeError](err)
+	switch {
+	case bound && r.opts.SameScope, err == nil:
+		return nil
+	case bound:
+		return &RefusedError{Problems: []string{fmt.Sprintf(
+			"--key: scope %s of %s was filled with the key rule %s, and ids found by %s could be equal to those by chance: write --scope and another name, or --same-scope if both rules find the same ids",
+			other.Scope, r.opts.Store, other.Bound, other.Rule)}}
+	}
+	return &storeError{r.opts.Store, err}
 }
 
 // seekable reports whether the run can return to a position in all inputs and

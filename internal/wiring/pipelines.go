@@ -54,6 +54,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	if stopped, ok := errors.AsType[*pipeline.StoppedError](err); ok {
 		err = fmt.Errorf("%w, or write %s", err, parkInstead(stopped.Reason))
 	}
+	if _, ok := errors.AsType[*semel.ScopeError](err); ok {
+		err = fmt.Errorf("%w with key.scope; or, if both rules find the same ids, write key.same_scope: true", err)
+	}
 	return p.file.RedactError(err)
 }
 

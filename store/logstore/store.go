@@ -56,6 +56,8 @@ type Store struct {
 	// prepare is held while a segment is created or lengthened. Lock it before
 	// mu.
 	prepare sync.Mutex
+	// binding is held while a scope is bound. Lock it before mu.
+	binding sync.Mutex
 	// maintaining is held while segments are deleted. Lock it before prepare
 	// and mu.
 	maintaining sync.Mutex
@@ -71,6 +73,8 @@ var (
 	_ semel.Inspector = (*Store)(nil)
 	_ semel.Resolver  = (*Store)(nil)
 	_ semel.Purger    = (*Store)(nil)
+
+	_ semel.ScopeBinder = (*Store)(nil)
 )
 
 // Open opens the store in a directory. If the directory is empty or missing,

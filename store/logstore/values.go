@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"context"
 	"strings"
 
 	"github.com/semel-dev/semel"
@@ -75,4 +76,31 @@ func (s *Store) publish(named []namedValue) {
 			s.values[n.name] = value{n.data, n.pos}
 		}
 	}
+}
+
+// scopeRule is the prefix of the values that hold the rules of scopes.
+const scopeRule = "scope/"
+
+// BindScope implements [semel.ScopeBinder]. The first call for a scope waits for
+// the disk as a completion does.
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	s.binding.Lock() // a value is visible only when it is durable
+	defer s.binding.Unlock()
+	s.mu.Lock()
+	bound, ok := s.values[scopeRule+scope]
+	err := s.usable()
+	s.mu.Unlock()
+	if ok || err != nil {
+		return string(bound.data), err
+	}
+	tx, err := s.Begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Abort()
+	tx.Set(scopeRule+scope, []byte(rule))
+	if err := tx.Commit(ctx); err != nil {
+		return "", err
+	}
+	return rule, nil
 }

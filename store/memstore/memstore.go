@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -109,6 +110,7 @@ type Store struct {
 	scopes scopeCache
 	seed   maphash.Seed // of owners
 	closed atomic.Bool
+	rules  sync.Map // the rule of each bound scope
 	// token is the last granted token.
 	token atomic.Uint64
 	// count is the number of keys. It is kept only if MaxKeys limits it. room
@@ -126,6 +128,8 @@ var (
 	_ semel.Inspector = (*Store)(nil)
 	_ semel.Resolver  = (*Store)(nil)
 	_ semel.Purger    = (*Store)(nil)
+
+	_ semel.ScopeBinder = (*Store)(nil)
 )
 
 // New returns an empty store. Nil options are the zero options. One error names
@@ -268,4 +272,13 @@ func instant(nanos int64) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, nanos)
+}
+
+// BindScope implements [semel.ScopeBinder]. It does not block.
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	if err := s.enter(ctx, "bind scope", 0, 0); err != nil {
+		return "", err
+	}
+	bound, _ := s.rules.LoadOrStore(scope, rule)
+	return bound.(string), nil
 }

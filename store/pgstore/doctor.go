@@ -252,7 +252,7 @@ func (s *Store) needs(partitions []string) (needs []need) {
 			needs = append(needs, need{relation, p})
 		}
 	}
-	add(s.opts.quoted("meta"), "SELECT", "UPDATE")
+	add(s.opts.quoted("meta"), "SELECT", "INSERT", "UPDATE")
 	add(s.opts.quoted("migrations"), "SELECT")
 	add(s.opts.quoted("tokens"), "USAGE")
 	if s.hasher.times != nil {

@@ -3,6 +3,9 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -214,4 +217,30 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 		return fmt.Errorf("pgstore: audit: %w", failure(err))
 	}
 	return nil
+}
+
+// BindScope implements [semel.ScopeBinder]. It blocks for one statement, or for
+// three when it binds the scope.
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	if err := s.enter("bind scope", 0, 0); err != nil {
+		return "", err
+	}
+	defer s.leave()
+	digest := sha256.Sum256([]byte(scope)) // a scope may be longer than an index permits
+	name, bound := "scope "+hex.EncodeToString(digest[:]), []byte(nil)
+	read := func() error {
+		return s.queryRow(ctx, s.pool, "SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = $1", name).Scan(&bound)
+	}
+	err := read()
+	if errors.Is(err, pgx.ErrNoRows) {
+		var inserted int
+		err = s.queryRow(ctx, s.pool, "WITH bound AS (INSERT INTO "+s.opts.quoted("meta")+" (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING 1) SELECT count(*) FROM bound", name, []byte(rule)).Scan(&inserted)
+		if err == nil {
+			err = read()
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("pgstore: bind scope: %w", failure(err))
+	}
+	return string(bound), nil
 }

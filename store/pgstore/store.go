@@ -47,6 +47,8 @@ var (
 	_ semel.Inspector = (*Store)(nil)
 	_ semel.Resolver  = (*Store)(nil)
 	_ semel.Purger    = (*Store)(nil)
+
+	_ semel.ScopeBinder = (*Store)(nil)
 )
 
 // Connect opens a connection pool and a store on it. [Store.Close] closes both.

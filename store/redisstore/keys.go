@@ -13,6 +13,7 @@ import (
 // names of one key are in one slot of a cluster:
 //
 //	semel:meta                 the agreement of the stores of this prefix
+//	semel:scope:<scope>        the rule that finds the ids of a scope
 //	semel:{1f}<digest>         the record of a key; 16 bytes
 //	semel:{1f}token            the token counter
 //	semel:{1f}<sub>.<place>    a set of the compact form

@@ -72,3 +72,19 @@ func (s *Store) Audit(ctx context.Context, line []byte) error {
 	command := s.client.B().Rpush().Key(s.opts.Prefix + AuditName).Element(rueidis.BinaryString(line)).Build()
 	return storeError("audit", s.client.Do(ctx, command).Error())
 }
+
+// BindScope implements [semel.ScopeBinder]. It blocks for one round trip.
+func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	if err := s.enter(ctx, "bind scope", 0, 0); err != nil {
+		return "", err
+	}
+	name := s.opts.Prefix + "scope:" + scope
+	// A server with read-only replicas or a full memory refuses the first command.
+	// The second still finds an earlier rule.
+	results := s.client.DoMulti(ctx, s.client.B().Set().Key(name).Value(rule).Nx().Build(), s.client.B().Get().Key(name).Build())
+	bound, err := results[1].ToString()
+	if refused := results[0].Error(); rueidis.IsRedisNil(err) && refused != nil {
+		err = refused
+	}
+	return bound, storeError("bind scope", err)
+}

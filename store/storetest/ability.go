@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"maps"
+	"strconv"
+	"strings"
 
 	"github.com/semel-dev/semel"
 )
@@ -10,6 +12,7 @@ var abilityCases = []testCase{
 	{"look shows each state and changes no record", lookShows},
 	{"list yields the records of a state or scope", listYields},
 	{"count counts by state", countCounts},
+	{"a scope keeps the first rule", scopeKeepsRule},
 }
 
 // look looks up one key. It returns false if the store is not an Inspector.
@@ -243,4 +246,55 @@ func countCounts(e *env) {
 	if e.traits.Durable && c.DiskBytes == 0 || !e.traits.Durable && c.MemoryBytes == 0 {
 		e.Errorf("count says the records take %d bytes of memory and %d of disk", c.MemoryBytes, c.DiskBytes)
 	}
+}
+
+func scopeKeepsRule(e *env) {
+	b, ok := semel.As[semel.ScopeBinder](e.inner)
+	if !ok {
+		return
+	}
+	bind := func(scope, rule string) string {
+		bound, err := b.BindScope(e.Context(), scope, rule)
+		if err != nil {
+			e.Errorf("bind %q to %s: %v", scope, rule, err)
+		}
+		return bound
+	}
+	want := func(scope, rule, bound string) {
+		e.Helper()
+		if got := bind(scope, rule); got != bound {
+			e.Errorf("scope %q is bound to %s, want %s", scope, got, bound)
+		}
+	}
+	// Scopes are bytes, like ids. Each has its own rule.
+	scopes := []string{"", "a", "a\x00", "A", "é", "\xff", " ", strings.Repeat("s", 1024)}
+	for i, scope := range scopes {
+		rule := ".id" + strconv.Itoa(i)
+		want(scope, rule, rule)
+		want(scope, rule, rule)
+		want(scope, ".other", rule)
+	}
+	// A scope that is bound still has the keys that it had, and no new one.
+	key := semel.Key{Scope: "used", ID: "x"}
+	e.mustComplete(key, e.fresh(e.request(key)).Token, semel.Result{})
+	want("used", ".first", ".first")
+	if a := e.claim(e.request(key)); a.Decision != semel.Duplicate {
+		e.Errorf("after its scope was bound a done key is %s", a.Decision)
+	}
+	// Concurrent calls agree.
+	bound := make([]string, 8)
+	inParallel(len(bound), func(i int) { bound[i] = bind("contested", strconv.Itoa(i)) })
+	for _, rule := range bound {
+		if rule != bound[0] {
+			e.Errorf("concurrent calls bound a scope to different rules: %q", bound)
+			break
+		}
+	}
+	if !e.traits.Durable {
+		return
+	}
+	e.reopen()
+	b, _ = semel.As[semel.ScopeBinder](e.inner)
+	want("contested", ".late", bound[0])
+	want("used", ".late", ".first")
 }

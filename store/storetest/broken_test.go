@@ -52,6 +52,7 @@ func brokenCases() map[bug]struct {
 		purgesClaims:            {volatile, "purge under load forgets no live key"},
 		commitsAlways:           {full, "transactions are atomic if and only if transactional"},
 		hidesTransacted:         {full, "list yields the records of a state or scope"},
+		bindsAgain:              {full, "a scope keeps the first rule"},
 		refusesWithoutClass:     {alone, "a second open store has the same records if and only if shared"},
 	}
 }

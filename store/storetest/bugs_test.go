@@ -44,6 +44,7 @@ const (
 	purgesClaims            bug = "purges claims"
 	commitsAlways           bug = "commits what is rolled back"
 	hidesTransacted         bug = "lists a key of a transaction without its id"
+	bindsAgain              bug = "binds a scope to the newest rule"
 	refusesWithoutClass     bug = "refuses a second opener with an error without a class"
 )
 

@@ -125,3 +125,16 @@ func (r *reference) Count(ctx context.Context) (semel.Counts, error) {
 	}
 	return c, nil
 }
+
+// BindScope implements semel.ScopeBinder.
+func (r *reference) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.enter(ctx, 0, 0); err != nil {
+		return "", err
+	}
+	if _, bound := r.rules[scope]; !bound || r.bug == bindsAgain {
+		r.rules[scope] = rule
+	}
+	return r.rules[scope], nil
+}

@@ -22,6 +22,7 @@ type place struct {
 
 	mu      sync.Mutex // guards all fields below
 	records map[semel.Key]record
+	rules   map[string]string // of scopes
 	last    semel.Token
 	opened  int
 	now     time.Time // the store's time, and the wall clock at the last check
@@ -53,7 +54,7 @@ var (
 // harnessOf returns the harness of a reference store with these traits.
 func harnessOf(traits semel.Traits, b bug) Harness {
 	h := Harness{New: func(tb testing.TB, now func() time.Time) func() (semel.Store, error) {
-		p := &place{traits: traits, bug: b, wall: now, records: make(map[semel.Key]record), now: now(), seen: now()}
+		p := &place{traits: traits, bug: b, wall: now, records: make(map[semel.Key]record), rules: make(map[string]string), now: now(), seen: now()}
 		return p.open
 	}}
 	if traits.Transactional {
@@ -72,7 +73,7 @@ func (p *place) open() (semel.Store, error) {
 	defer p.mu.Unlock()
 	switch {
 	case !p.keeps():
-		p = &place{traits: p.traits, bug: p.bug, wall: p.wall, records: make(map[semel.Key]record), now: p.wall(), seen: p.wall(), last: p.firstToken()}
+		p = &place{traits: p.traits, bug: p.bug, wall: p.wall, records: make(map[semel.Key]record), rules: make(map[string]string), now: p.wall(), seen: p.wall(), last: p.firstToken()}
 	case p.opened > 0 && !p.traits.Shared && p.bug == refusesWithoutClass:
 		return nil, errors.New("open elsewhere")
 	case p.opened > 0 && !p.traits.Shared:

@@ -3,6 +3,7 @@ package kafkatxn
 import (
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math"
 	"slices"
 
@@ -14,12 +15,14 @@ import (
 // A record of the changelog says which keys one partition of the input learned
 // in one transaction. All its numbers are little-endian:
 //
-//	version (1), kind (1), 0 (2), count (4)
+//	version (1), kind (1), checksum of the key rule (2), count (2), checksum of the scope (2)
 //	secret (16): of the partition's digests
 //	topic (16): the id of the input topic
 //	stream time, base time (8 each): milliseconds since the Unix epoch
 //	base offset (8)
 //	count times: digest (16), time - base time (4), offset - base offset (4)
+//
+// Checksums are 0 in records that were written without them.
 //
 // A barrier has the kind 2, no entries, and 16 bytes at the place of the secret
 // that no other barrier has. Whoever has read up to its own barrier has read
@@ -132,9 +135,23 @@ func parseOrigins(value []byte, entries int) ([]semel.Origin, error) {
 // changelogHeader holds the common fields of a record's entries.
 type changelogHeader struct {
 	kind       byte
+	made       keyMaker
 	secret     digest.Secret // or the nonce of a barrier
 	topic      topicID
 	streamTime int64
+}
+
+// keyMaker identifies how keys were made, by checksums of the key rule and the scope.
+type keyMaker struct{ rule, scope uint16 }
+
+func (o *TransactorOptions) keyMaker() keyMaker {
+	check := func(text string) uint16 { return max(uint16(crc32.ChecksumIEEE([]byte(text))), 1) }
+	return keyMaker{check(o.Key.String()), check(o.Scope.Name)}
+}
+
+// conflicts reports whether both made keys in one scope by different rules.
+func (m keyMaker) conflicts(other keyMaker) bool {
+	return m.scope == other.scope && m.rule != other.rule && m.rule != 0 && other.rule != 0
 }
 
 // changelogDraft is a changelog record in progress. The next one reuses its memory.
@@ -195,7 +212,9 @@ func (d *changelogDraft) record(h *changelogHeader) changelogRecord {
 func (d *changelogDraft) finish(h *changelogHeader) []byte {
 	head := d.value[:changelogHeaderSize]
 	head[0], head[1] = changelogVersion, h.kind
-	binary.LittleEndian.PutUint32(head[4:], uint32(d.len()))
+	binary.LittleEndian.PutUint16(head[2:], h.made.rule)
+	binary.LittleEndian.PutUint16(head[4:], uint16(d.len()))
+	binary.LittleEndian.PutUint16(head[6:], h.made.scope)
 	copy(head[8:], h.secret[:])
 	copy(head[24:], h.topic[:])
 	binary.LittleEndian.PutUint64(head[40:], uint64(h.streamTime))
@@ -229,7 +248,8 @@ func parseChangelog(value []byte) (c changelogRecord, err error) {
 	c.baseTime = int64(binary.LittleEndian.Uint64(value[48:]))
 	c.baseOffset = int64(binary.LittleEndian.Uint64(value[56:]))
 	c.entries = value[changelogHeaderSize:]
-	if int64(len(c.entries)) != int64(binary.LittleEndian.Uint32(value[4:]))*changelogEntrySize {
+	c.made = keyMaker{binary.LittleEndian.Uint16(value[2:]), binary.LittleEndian.Uint16(value[6:])}
+	if len(c.entries) != int(binary.LittleEndian.Uint16(value[4:]))*changelogEntrySize {
 		return c, errChangelog
 	}
 	return c, nil

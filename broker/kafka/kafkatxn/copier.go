@@ -243,7 +243,7 @@ func (c *copier) copy(ctx context.Context, fetches kgo.Fetches) error {
 func (c *copier) instead(r *kgo.Record, id []byte, cause error) (*kgo.Record, error) {
 	var k semel.Key
 	if id != nil {
-		k = semel.Key{Scope: c.t.opts.Scope, ID: string(id)}
+		k = semel.Key{Scope: c.t.opts.Scope.Name, ID: string(id)}
 	}
 	switch c.t.opts.Failure.Then {
 	case pipeline.Stop:

@@ -163,3 +163,37 @@ func TestKeysOnARealBrokerAreThoseOfTheirInput(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 }
+
+// TestAScopeOfAChangelogBelongsToOneKeyRule: order 7 and customer 7 are two messages.
+func TestAScopeOfAChangelogBelongsToOneKeyRule(t *testing.T) {
+	t.Parallel()
+	for name, setUp := range map[string]func(opts *TransactorOptions){
+		"from the changelog":  func(*TransactorOptions) {},
+		"from the local copy": func(opts *TransactorOptions) { opts.Local.Dir = t.TempDir() },
+		"with a standby":      func(opts *TransactorOptions) { opts.Local.Standby = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 2, func(b *bubble) {
+				opts := b.options()
+				setUp(&opts)
+				b.to("in")
+				b.handle(opts)
+				first := opts.Key
+				other, err := key.ParseRule("hash(.)")
+				kafkatest.Must(t, err)
+				opts.Key, opts.OnMissing = other, pipeline.MissingHash
+				b.to("in")
+				b.refused(opts, `scope "s" has ids found by another rule, and ids found by `+other.String())
+				// The ways out, and that the scope still knows its own keys.
+				opts.Scope.Same = true
+				b.handle(opts)
+				opts.Scope, opts.Key = Scope{Name: "t"}, first
+				b.to("in")
+				b.handle(opts)
+				opts.Scope.Name = "s"
+				b.refused(opts, `scope "s" has ids found by another rule`)
+			})
+		})
+	}
+}

@@ -60,7 +60,7 @@ type TransactorOptions struct {
 	Parked string
 	// Key finds the id of a message. The id is unique within Scope.
 	Key   *key.Rule
-	Scope string
+	Scope Scope
 	// Window is how long a key is remembered after its first record. Duplicates do not
 	// prolong it. Must be above 0; semel.Forever is allowed. Defaults to 24 hours.
 	Window time.Duration
@@ -94,6 +94,15 @@ type TransactorOptions struct {
 	clock      func() time.Time // of the tests
 	hold       chan struct{}    // of the tests: sessions start when it is closed
 	skipSample bool             // of the tests: the inputs are not sampled
+}
+
+// Scope is where the ids of messages are unique.
+type Scope struct {
+	Name string
+	// Same says that the scope has keys that another rule found, and that both rules
+	// find the same ids. Without it, Run returns a *semel.ScopeError for such a
+	// changelog. Changes of the rule are noticed by a checksum of 16 bits.
+	Same bool
 }
 
 // Member names a process in its group.

@@ -121,7 +121,7 @@ func (t *Transactor) bringUpToDate(ctx context.Context, s *session, parts []*par
 	}
 	for _, p := range parts {
 		if st := p.slot.state; !st.secured {
-			st.secure(digest.NewSecret(), t.opts.Scope)
+			st.secure(digest.NewSecret(), t.opts.Scope.Name, t.opts.keyMaker())
 		}
 	}
 	t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Count: len(parts), Elapsed: time.Since(began),
@@ -155,8 +155,11 @@ func (t *Transactor) apply(ctx context.Context, st *state, value []byte, positio
 			return err
 		}
 	}
+	if made := t.opts.keyMaker(); c.made.conflicts(made) && !t.opts.Scope.Same {
+		return fmt.Errorf("kafka: changelog %s: %w", t.opts.changelogOf(st.id.Topic), &semel.ScopeError{Scope: t.opts.Scope.Name, Rule: t.opts.Key.String()})
+	}
 	if !st.secured {
-		st.secure(c.secret, t.opts.Scope)
+		st.secure(c.secret, t.opts.Scope.Name, t.opts.keyMaker())
 	} else if st.secret != c.secret {
 		return fmt.Errorf("kafka: the changelog of %s/%d was written with two secrets: %w", st.id.Topic, st.id.Number, errChangelog)
 	}

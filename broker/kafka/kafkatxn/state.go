@@ -71,6 +71,7 @@ type state struct {
 	windows *windowing
 	topic   topicID
 	secret  digest.Secret
+	made    keyMaker
 	secured bool // the secret is set
 	scoped  digest.Scoped
 
@@ -97,9 +98,9 @@ func newState(id cluster.Partition, topic topicID, w *windowing) *state {
 // expect allocates memory for a number of keys. The state is empty.
 func (s *state) expect(keys int64) { s.committed = table.New[uint64](keys) }
 
-// secure sets the secret of the digests, and the scope of the keys.
-func (s *state) secure(secret digest.Secret, scope string) {
-	s.secret, s.secured = secret, true
+// secure sets the secret of the digests, the scope of the keys, and how they are made.
+func (s *state) secure(secret digest.Secret, scope string, made keyMaker) {
+	s.secret, s.secured, s.made = secret, true, made
 	s.scoped = digest.New(secret).Scope(scope)
 }
 
@@ -147,7 +148,7 @@ func (s *state) learn(d *semel.Digest, when, offset int64) {
 // records returns the changelog records of the open transaction. They are valid until
 // it ends.
 func (s *state) records() (values [][]byte) {
-	h := changelogHeader{kind: kindEntries, secret: s.secret, topic: s.topic, streamTime: s.streamTime}
+	h := changelogHeader{kind: kindEntries, made: s.made, secret: s.secret, topic: s.topic, streamTime: s.streamTime}
 	for i := range s.overlay.records {
 		values = append(values, s.overlay.records[i].finish(&h))
 	}

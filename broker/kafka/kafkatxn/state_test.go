@@ -76,7 +76,7 @@ func TestAStateIsItsModel(t *testing.T) {
 			now := int64(1_000_000)
 			load := func() *state {
 				st := newState(cluster.Partition{Topic: "in", Number: 0}, topicID{7}, w)
-				st.secure(digest.Secret{1}, "")
+				st.secure(digest.Secret{1}, "", keyMaker{})
 				apply := func(value []byte, position int64) error {
 					c, err := parseChangelog(value)
 					kafkatest.Must(t, err)

@@ -537,7 +537,7 @@ func (w *worker) keyOf() (semel.Key, bool) {
 	if err != nil || len(id) == 0 || len(id) > semel.MaxKeyBytes {
 		return semel.Key{}, false
 	}
-	return semel.Key{Scope: w.opts.Scope, ID: string(id)}, true
+	return semel.Key{Scope: w.opts.Scope.Name, ID: string(id)}, true
 }
 
 // unkeyed returns the reason why a record has no key.
@@ -550,7 +550,7 @@ func (w *worker) unkeyed(r *kgo.Record) (reason pipeline.Reason, err error) {
 	case err == nil && len(id) == 0:
 		return pipeline.ReasonKeyMissing, key.ErrMissing
 	case err == nil:
-		err = semel.Key{Scope: w.opts.Scope, ID: string(id)}.Validate()
+		err = semel.Key{Scope: w.opts.Scope.Name, ID: string(id)}.Validate()
 	}
 	return pipeline.ReasonKeyInvalid, err
 }

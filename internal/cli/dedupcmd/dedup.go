@@ -60,6 +60,7 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, text, csv or tsv")
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
+	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
 	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever")
 	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output")
 	flags.BoolVar(&opts.Append, "append", false, "append to an output with content that the store did not write")

@@ -1,0 +1,117 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// bindingStore is a flaky store that binds scopes.
+type bindingStore struct {
+	*flaky
+	bind func(ctx context.Context, scope, rule string) (string, error)
+}
+
+func (s bindingStore) BindScope(ctx context.Context, scope, rule string) (string, error) {
+	return s.bind(ctx, scope, rule)
+}
+
+// runOne runs a pipeline over one message with an id.
+func runOne(t *testing.T, store semel.Store, opts pipeline.Options, phases *pipeline.TwoPhaseOptions) (delivered int, err error) {
+	t.Helper()
+	r := newRig(t)
+	r.add(1, "7", "")
+	session, err := pipeline.NewTwoPhase(store, &tryingSink{func(*pipeline.Item) error { delivered++; return nil }}, phases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.DeadLetters = r.letters
+	runner, err := pipeline.New(r.source, session, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = runner.Run(t.Context())
+	return delivered, err
+}
+
+// TestAScopeBelongsToOneRule: order 7 and customer 7 are two messages.
+func TestAScopeBelongsToOneRule(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		orders, err := key.ParseRule(".id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		customers, err := key.All(orders, orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := runOne(t, store, pipeline.Options{Key: orders, Scope: "s"}, nil); n != 1 || err != nil {
+			t.Fatalf("the first rule: %d delivered, %v", n, err)
+		}
+		n, err := runOne(t, store, pipeline.Options{Key: customers, Scope: "s"}, nil)
+		if bound, ok := errors.AsType[*semel.ScopeError](err); !ok || bound.Bound != ".id" || bound.Rule != customers.String() || !errors.Is(err, semel.ErrInvalidRequest) || n != 0 {
+			t.Errorf("another rule: %d delivered, %v", n, err)
+		}
+		for _, opts := range []pipeline.Options{{Key: customers, Scope: "s", SameScope: true}, {Key: customers, Scope: "t"}} {
+			if n, err := runOne(t, store, opts, nil); n != 1 || err != nil {
+				t.Errorf("scope %s, same %t: %d delivered, %v", opts.Scope, opts.SameScope, n, err)
+			}
+		}
+	})
+}
+
+// TestAPipelineWaitsForTheStoreThatKnowsItsScope: without the answer it could drop
+// new messages.
+func TestAPipelineWaitsForTheStoreThatKnowsItsScope(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		phases pipeline.TwoPhaseOptions
+		waits  bool
+	}{{waits: true}, {phases: pipeline.TwoPhaseOptions{Pass: true}}, {phases: pipeline.TwoPhaseOptions{Observe: true}}} {
+		synctest.Test(t, func(t *testing.T) {
+			calls, begin := 0, time.Now()
+			store := bindingStore{&flaky{Store: newStore(t)}, func(_ context.Context, _, rule string) (string, error) {
+				if calls++; calls < 4 {
+					return "", semel.ErrStoreUnavailable
+				}
+				return rule, nil
+			}}
+			n, err := runOne(t, store, pipeline.Options{Key: rule(t)}, &c.phases)
+			if n != 1 || err != nil || (calls == 4) != c.waits || (time.Since(begin) > 0) != c.waits {
+				t.Errorf("%d delivered after %d calls and %v: %v", n, calls, time.Since(begin), err)
+			}
+		})
+	}
+}
+
+// TestAPipelineThatWaitsForItsScopeCanBeStopped ends the context.
+func TestAPipelineThatWaitsForItsScopeCanBeStopped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		ctx, stop := context.WithCancel(t.Context())
+		store := bindingStore{r.store, func(context.Context, string, string) (string, error) {
+			stop()
+			return "", semel.ErrStoreUnavailable
+		}}
+		session, err := pipeline.NewTwoPhase(store, &tryingSink{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runner, err := pipeline.New(r.source, session, &r.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := runner.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
