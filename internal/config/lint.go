@@ -187,7 +187,11 @@ func (l *Linter) between() {
 		l.Pipeline = p
 		if p.Store.Name != "" {
 			in := space{p.Store.Name, p.Key.Scope}
-			if other, ok := spaces[in]; ok {
+			switch other, ok := spaces[in]; {
+			case ok && !p.Lossy && !other.Lossy && !p.Key.SameScope && !other.Key.SameScope && p.Key.Rule.String() != other.Key.Rule.String():
+				l.Add(semel.Broken, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s, whose key rule is %s", in.scope, in.store, other.Name, other.Key.Rule),
+					"ids of the two rules may be equal by chance, so only the pipeline that was first in the scope starts", "use another scope, or same_scope: true if both rules find the same ids")
+			case ok:
 				l.Add(semel.Warning, Loss, l.At("key.scope"), fmt.Sprintf("%s in store %s, as in pipeline %s", in.scope, in.store, other.Name),
 					"a message that one of them processed is a duplicate for the other", "use another scope, unless they should share their keys")
 			}

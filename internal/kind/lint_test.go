@@ -145,6 +145,8 @@ pipelines:
 		{between("true") + id + strings.Replace(out, "topic: out", "topic: g-repartition", 1), "broken  pipelines.p.source.kafka.repartition: g-repartition, which the pipeline also uses for something else"},
 		{between("true") + id + out + "    transaction: { changelog: g-repartition }\n", "broken  pipelines.p.source.kafka.repartition: g-repartition, which the pipeline also uses for something else"},
 		{between("true") + id + out + "    transaction: { time: event, grace: 5m }\n", "24:40 warning  pipelines.p.transaction.grace: 5m, with a repartition stage"},
+		{file + "    key: { scope: s, id: .a }\n" + keys + webhook + "  q:\n" + file + "    key: { scope: s, id: .b }\n" + keys + webhook, "27:19 broken loss pipelines.q.key.scope: s in store keys, as in pipeline p, whose key rule is .a"},
+		{file + "    key: { scope: s, id: .a }\n" + keys + webhook + "  q:\n" + file + "    key: { scope: s, same_scope: true, id: .b }\n" + keys + webhook, "27:19 warning loss pipelines.q.key.scope: s in store keys, as in pipeline p"},
 		{between("true") + id + out + "  q:\n" + strings.Replace(between("true"), "topics: [in]", "topics: [more]", 1) + id + out + "    transaction: { changelog: other }\n", "broken repeat pipelines.q.source.kafka.repartition: g-repartition, as in pipeline p"},
 		{kafka + id + keys + webhook + "  q:\n" + kafka + id + keys + webhook, "26:63 warning loss pipelines.q.source.kafka.group: g, which reads in in pipeline p too"},
 	} {
