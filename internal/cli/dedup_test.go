@@ -21,7 +21,7 @@ import (
 )
 
 // summaryLine is the last line on stderr, as scripts read it.
-var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+  in [0-9]+\.[0-9] s \([0-9.]+ ([kMG] )?lines/s\)$`)
+var summaryLine = regexp.MustCompile(`^read [0-9,]+  fresh [0-9,]+  duplicates [0-9,]+  mismatched [0-9,]+  rejected [0-9,]+(  missing [0-9,]+)?  in [0-9]+\.[0-9] s \([0-9.]+ ([kMG] )?lines/s\)$`)
 
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -83,6 +83,15 @@ func (c *committer) note(at stage) error {
 		if err := j.set(runValue+j.id, run); err != nil {
 			return err
 		}
+		for _, o := range c.others {
+			if !c.found.Command.covers(o.run.Command) {
+				continue
+			}
+			o.at.Covered = true
+			if err := j.set(positionValue+o.id, o.at); err != nil {
+				return err
+			}
+		}
 	}
 	return j.set(positionValue+j.id, positionState{
 		position: c.pos, CRC: c.crc, Counts: c.counts, Finished: at == finished, Failed: at == failed, Replay: c.replay,

@@ -35,6 +35,7 @@ type committer struct {
 	found runState // the state of the inputs when the run started, or when they were read
 	// foundMore is set if found has changed since it was last recorded.
 	foundMore bool
+	others    []otherRun // of other commands, unfinished when the run started
 	pos       position
 	crc       uint32 // of the input before pos, if the run can be resumed
 	counts    Counts

@@ -186,7 +186,11 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 	case !known:
 		p.addf("%s %s holds %d bytes that this run did not write: add --append to continue after them, or --force to overwrite the file", o.flag, o.name, size)
 	default:
-		p.addf("%s %s was changed since it was written (it had %d bytes, now %d): add --append to continue after its content, or --force to overwrite the file", o.flag, o.name, was.Length, size)
+		change := fmt.Sprintf("it had %d bytes, now %d", was.Length, size)
+		if size == was.Length {
+			change = fmt.Sprintf("it still has %d bytes, but other content", size)
+		}
+		p.addf("%s %s was changed since it was written (%s): add --append to continue after its content, or --force to overwrite the file", o.flag, o.name, change)
 	}
 	return nil
 }

@@ -145,8 +145,9 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 // prepareStore keeps keys in a store, and looks the run up in it.
 func (r *Run) prepareStore(ctx context.Context) error {
 	j := &journal{window: r.opts.Window, mode: piped, failAt: r.opts.failAt, begun: r.begun}
+	own := r.command()
 	if r.seekable() {
-		j.mode, j.id = checkpointed, r.identity()
+		j.mode, j.id = checkpointed, own.identity()
 	}
 	if !isStore(r.opts.Store) {
 		// A refused run must not create a store.
@@ -166,6 +167,8 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	if err := r.bindScope(ctx); err != nil {
 		return err
 	}
+	r.committer.others = findOthers(r.store.Values(positionValue), r.store.Value, j.id)
+	r.noteOthers(&own)
 	r.extract.digester, r.extract.seed = r.store.Digester(r.opts.Scope), r.store.Seed()
 	r.committer.set, r.committer.journal = j, j
 	return nil
@@ -388,6 +391,7 @@ func (r *Run) announce(ctx context.Context) error {
 		return err
 	}
 	if j.id != "" {
+		r.committer.found.Command = r.command().named(r.outputs)
 		if err := j.set(runValue+j.id, r.committer.found); err != nil {
 			return err
 		}

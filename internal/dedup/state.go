@@ -48,6 +48,8 @@ const (
 // runState describes the inputs of a run as they were when the run started.
 type runState struct {
 	Inputs []inputState `json:"inputs"`
+	// Command is set while the run is unfinished.
+	Command *command `json:"command,omitempty"`
 }
 
 // inputState identifies a file.
@@ -80,6 +82,9 @@ type positionState struct {
 	Failed bool `json:"failed,omitempty"`
 	// Replay is [committer.replay].
 	Replay bool `json:"replay,omitempty"`
+	// Covered is set if another command has since decided all lines of an
+	// unfinished run.
+	Covered bool `json:"covered,omitempty"`
 }
 
 // values looks up named values.
@@ -97,27 +102,8 @@ func (v values) read(name string, into any) (bool, error) {
 	return true, nil
 }
 
-// identity names a command by its inputs, by the rules for equal lines and by
-// its outputs. Options about speed and reports do not count.
-func (r *Run) identity() string {
-	o := &r.opts
-	type command struct {
-		Inputs, Keys, Outputs                        []string
-		Format, Scope, OnMissing, OnMismatch, Window string
-	}
-	c := command{
-		Format: string(r.extract.format), Scope: o.Scope,
-		OnMissing: string(o.OnMissing), OnMismatch: string(o.OnMismatch), Window: o.Window.String(),
-	}
-	for _, in := range r.inputs {
-		c.Inputs = append(c.Inputs, in.path)
-	}
-	for _, rule := range r.extract.rules {
-		c.Keys = append(c.Keys, rule.String())
-	}
-	for _, out := range r.outputs {
-		c.Outputs = append(c.Outputs, out.flag, out.path)
-	}
+// identity names a command in the store.
+func (c command) identity() string {
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // strings always encode

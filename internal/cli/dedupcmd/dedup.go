@@ -121,7 +121,9 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 	switch {
 	case err == nil, ctx.Err() != nil && !errors.Is(err, term.ErrReaderGone):
 		summary := dedupSummary(report)
-		if a.JSON { // stderr as well, because stdout has the lines
+		if !a.JSON {
+			noteDiffering(a, opts, report)
+		} else { // stderr as well, because stdout has the lines
 			line, jsonErr := json.Marshal(report)
 			if err = errors.Join(err, jsonErr); jsonErr == nil {
 				summary = string(line)
@@ -155,7 +157,29 @@ func dedupSummary(r dedup.Report) string {
 	if r.ElapsedSeconds > 0 {
 		rate = float64(r.Read) / r.ElapsedSeconds
 	}
-	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s  in %.1f s (%s lines/s)",
+	missing := ""
+	if r.Missing > 0 {
+		missing = "  missing " + term.FormatCount(r.Missing)
+	}
+	return fmt.Sprintf("read %s  fresh %s  duplicates %s  mismatched %s  rejected %s%s  in %.1f s (%s lines/s)",
 		term.FormatCount(r.Read), term.FormatCount(r.Fresh), term.FormatCount(r.Duplicate), term.FormatCount(r.Mismatch),
-		term.FormatCount(r.Rejected), r.ElapsedSeconds, term.FormatRate(rate))
+		term.FormatCount(r.Rejected), missing, r.ElapsedSeconds, term.FormatRate(rate))
+}
+
+// noteDiffering says that lines were dropped although they differ from the
+// lines that were kept.
+func noteDiffering(a *term.App, opts *dedup.Options, r dedup.Report) {
+	if r.Mismatch == 0 || opts.OnMismatch != dedup.MismatchDrop {
+		return
+	}
+	differ := term.FormatCount(r.Mismatch) + " duplicates differ in content from the line that was kept"
+	if r.Mismatch == 1 {
+		differ = "1 duplicate differs in content from the line that was kept"
+	}
+	const reject = "--on-mismatch reject --rejected FILE"
+	if opts.Duplicates != "" {
+		a.Note("semel dedup: %s: %s has them among all duplicates, and %s keeps them apart", differ, opts.Duplicates, reject)
+		return
+	}
+	a.Note("semel dedup: %s: %s keeps them", differ, reject)
 }
