@@ -72,7 +72,7 @@ var packageMap = map[string][]string{
 	"vfs":              {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
-		"internal/clock", "internal/digest", "internal/table",
+		"internal/clock", "internal/digest", "internal/schema", "internal/table",
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},

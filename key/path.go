@@ -73,6 +73,17 @@ func (p Path) Name() (name string, ok bool) {
 	return p.steps[0].name, true
 }
 
+// Split returns the path of the object that has the member to which the path
+// leads, and the name of that member. The name is "" if the path is the whole
+// document or leads to an element of an array.
+func (p Path) Split() (parent Path, name string) {
+	last := len(p.steps) - 1
+	if last < 0 {
+		return Path{}, ""
+	}
+	return Path{p.steps[:last:last]}, p.steps[last].name
+}
+
 const quoteHint = `other names are written .["name"]`
 
 func (p *parser) path() (Path, error) {

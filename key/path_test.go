@@ -6,6 +6,21 @@ import (
 	"testing"
 )
 
+func TestPathSplitsIntoObjectAndMember(t *testing.T) {
+	t.Parallel()
+	for _, test := range [][3]string{
+		{".", ".", ""}, {".a", ".", "a"}, {".a.b", ".a", "b"}, {`.list[0]["odd.name"]`, ".list[0]", "odd.name"}, {".list[1]", ".list", ""},
+	} {
+		path, err := ParsePath(test[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parent, name := path.Split(); parent.String() != test[1] || name != test[2] {
+			t.Errorf("%s: %s and %q, not %s and %q", test[0], parent, name, test[1], test[2])
+		}
+	}
+}
+
 func TestPathsParseAndPrintInOneNotation(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

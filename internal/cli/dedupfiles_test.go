@@ -112,3 +112,81 @@ func TestDedupSaysHowAChangedOutputOfEqualLengthDiffers(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "out"), "{\"id\":2}\n")
 	run(t, "", args...).check(t, term.ExitUsage, "it still has 9 bytes, but other content")
 }
+
+// The first record says most about a wrong command.
+func TestDedupNamesTheLikelyCauseAtTheFirstRecord(t *testing.T) {
+	t.Parallel()
+	const events = `{"event_id":1,"user":{"id":2,"name":3},"odd.name":4}` + "\n"
+	const array = "looks like one JSON array: pass it through jq -c '.[]'"
+	for _, test := range []struct {
+		input  string
+		args   []string
+		status int
+		want   string
+	}{
+		{events, []string{"-k", ".evnt_id"}, term.ExitFailed, "standard input:1: .evnt_id is missing: it has event_id, user, odd.name: did you mean .event_id?\n"},
+		{events, []string{"-k", ".event_id", "-k", ".user.idd"}, term.ExitFailed, ".user.idd is missing: .user has id, name: did you mean .user.id?\n"},
+		{events, []string{"-k", ".usr.id"}, term.ExitFailed, ".usr.id is missing: it has event_id, user, odd.name: did you mean .user?\n"},
+		{`{"list":[{"a b":1}]}`, []string{"-k", ".list[0].ab"}, term.ExitFailed, `.list[0] has a b: did you mean .list[0]["a b"]?` + "\n"},
+		{events, []string{"-k", ".oddname"}, term.ExitFailed, `did you mean .["odd.name"]?` + "\n"},
+		{events, []string{"-k", ".customer"}, term.ExitFailed, ".customer is missing: it has event_id, user, odd.name: fix the line, or choose --on-missing"},
+		{events, []string{"-k", ".event_id.x"}, term.ExitFailed, ".event_id.x is missing: .event_id is not an object: fix the line"},
+		{"{" + strings.Repeat(`"x":1,`, 12) + `"y":1}`, []string{"-k", ".customer"}, term.ExitFailed, "it has x, x, x, x, x, x, x, x, x, x, and 3 more: fix"},
+		{"{\"id\":1}\n{\"idd\":1}\n", []string{"-k", ".id"}, term.ExitFailed, "standard input:2: .id is missing: fix the line, or choose"},
+		{"[{\"id\":1},\n{\"id\":2}]\n", []string{"-k", ".id"}, term.ExitFailed, array},
+		{"[{\"id\":1},{\"id\":2}]", []string{"-k", ".id"}, term.ExitFailed, array},
+		{"{\n  \"id\": 1\n}\n", []string{"-k", ".id"}, term.ExitFailed, "looks like JSON that spans lines: pass it through jq -c ., which"},
+		{events, []string{"-k", "$.event_id"}, term.ExitUsage, `--key "$.event_id": write .event_id` + "\n"},
+		{"id;v\n1;2\n", []string{"--format", "csv", "-k", ".id"}, term.ExitUsage, "the header is one column, id;v: if ';' separates the fields, add --delimiter ';'"},
+		{"id;v\n1;2\n", []string{"--delimiter", ";", "-k", ".idd"}, term.ExitUsage, "the header has id, v: did you mean .id?"},
+		{"1;2\n", []string{"--format", "csv", "--no-header", "-k", ".2"}, term.ExitFailed, "the record has one column, .1: if ';' separates"},
+		{"1,2\n", []string{"--format", "csv", "--no-header", "-k", ".3"}, term.ExitFailed, "the record has the columns .1 to .2: fix the line"},
+		{"1,2\n", []string{"--format", "csv", "--no-header", "-k", ".id"}, term.ExitUsage, "without a header the columns are .1, .2 and so on"},
+		{"", []string{"--no-header", "-k", ".id"}, term.ExitUsage, "--no-header is for CSV and TSV"},
+		{"", []string{"--format", "tsv", "--delimiter", ";", "-k", ".id"}, term.ExitUsage, "--delimiter is for CSV, and the format is tsv"},
+		{"", []string{"--delimiter", ";;"}, term.ExitUsage, "not a delimiter: write one ASCII character"},
+		{"", []string{"--delimiter", "\""}, term.ExitUsage, "cannot separate fields"},
+	} {
+		o := run(t, test.input, append([]string{"dedup"}, test.args...)...)
+		if o.check(t, test.status, test.want); strings.Count(o.stderr, "\n") != 1 {
+			t.Errorf("%q: %+v", test.args, o)
+		}
+	}
+}
+
+func TestDedupReadsCSVAsItIs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	semicolons := writeFile(t, filepath.Join(dir, "a.csv"), "id;v\n1;x\n\"1\";x\n2;y\n")
+	bare := writeFile(t, filepath.Join(dir, "b.tsv"), "1\tx\n2\tx\n1\tx\n")
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"id;v\n1;x\n2;y\n", []string{"--delimiter", ";", "-k", ".id", semicolons}},
+		{"id;v\n1;x\n\"1\";x\n2;y\n", []string{"--delimiter", ";", "--no-header", "-k", "line", semicolons}},
+		{"1\tx\n2\tx\n", []string{"--no-header", "-k", ".1", bare}},
+		{"1\tx\n2\tx\n", []string{"--no-header", "-k", ".1", "--delimiter", "tab", bare}},
+		{"1\tx\n", []string{"--no-header", "-k", ".2", "--delimiter", `\t`, "--format", "csv", bare}},
+	} {
+		o := run(t, "", append([]string{"dedup", "--quiet"}, test.args...)...)
+		if o.check(t, term.ExitDone); o.stdout != test.want {
+			t.Errorf("%q: got %q, want %q", test.args, o.stdout, test.want)
+		}
+	}
+}
+
+// The delimiter and the header belong to the command that resumes a run.
+func TestDedupContinuesCSVWithoutAHeader(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in"), "1;x\n\n;x\n")
+	args := []string{"dedup", "--delimiter", ";", "--no-header", "--key", ".1", "--store", filepath.Join(dir, "store"), "--output", filepath.Join(dir, "out"), in}
+	run(t, "", args...).check(t, term.ExitFailed, in+":3: .1 is empty")
+	run(t, "", append(args, "--on-missing", "hash")...).check(t, term.ExitDone, "run: semel dedup --key .1 --format csv --delimiter ';' --no-header --store ")
+	writeFile(t, in, "1;x\n\n2;x\n1;x\n")
+	run(t, "", args...).check(t, term.ExitDone, "continuing at "+in+":3", "read 3  fresh 2  duplicates 1  ")
+	if got := readFile(t, filepath.Join(dir, "out")); got != "1;x\n;x\n2;x\n" {
+		t.Errorf("output %q", got)
+	}
+}

@@ -23,6 +23,7 @@ const (
 type committer struct {
 	opts     *Options
 	inputs   []*input
+	extract  *extraction
 	comma    byte
 	set      keySet
 	journal  *journal // nil without a store; otherwise journal is the set
@@ -149,7 +150,11 @@ func (c *committer) settle(b *block) error {
 	c.countOut()
 	c.tell(b)
 	if stop != nil {
-		return c.lineError(&missingError{stop})
+		missing := &missingError{err: stop}
+		if c.pos.Offset == c.inputs[c.pos.Input].start {
+			missing.hint, missing.sure = c.extract.hint(trimEnd(b.data[b.start(lines):b.ends[lines]]), stop)
+		}
+		return c.lineError(missing)
 	}
 	return nil
 }

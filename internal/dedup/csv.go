@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/dchest/siphash"
 
@@ -113,8 +114,9 @@ type column struct {
 	absent, empty *key.MissingError
 }
 
-// findColumns returns, for each rule, the columns that it names.
-func findColumns(names []string, rules []*key.Rule, p *problems) [][]column {
+// findColumns returns, for each rule, the columns that it names. Without a
+// header, names is nil.
+func findColumns(names []string, rules []*key.Rule, comma byte, p *problems) [][]column {
 	all := make([][]column, len(rules))
 	for i, r := range rules {
 		for _, path := range r.Paths() {
@@ -126,7 +128,7 @@ func findColumns(names []string, rules []*key.Rule, p *problems) [][]column {
 				p.addf("--key %s: a CSV column is .name or .[\"odd name\"]", r)
 				continue
 			}
-			at, err := findColumn(names, name)
+			at, err := findColumn(names, name, comma)
 			if err != nil {
 				p.addf("--key %s: %v", r, err)
 			}
@@ -140,7 +142,14 @@ func findColumns(names []string, rules []*key.Rule, p *problems) [][]column {
 	return all
 }
 
-func findColumn(names []string, name string) (int, error) {
+func findColumn(names []string, name string, comma byte) (int, error) {
+	if names == nil {
+		number, err := strconv.Atoi(name)
+		if err != nil || number < 1 || strconv.Itoa(number) != name {
+			return 0, errors.New("without a header the columns are .1, .2 and so on")
+		}
+		return number - 1, nil
+	}
 	at := -1
 	for i, n := range names {
 		switch {
@@ -152,7 +161,11 @@ func findColumn(names []string, name string) (int, error) {
 		}
 	}
 	if at < 0 {
-		return 0, fmt.Errorf("there is no column %q: the columns are %q", name, names)
+		text, _ := fieldHint("the header", names, name, pathOf)
+		if other := otherComma([]byte(names[0]), comma); len(names) == 1 && other != "" {
+			text = "the header is one column, " + names[0] + other
+		}
+		return 0, fmt.Errorf("there is no column %q: %s", name, text)
 	}
 	return at, nil
 }

@@ -108,6 +108,12 @@ func TestOddLines(t *testing.T) {
 			[]string{"", "a,b\n1,2\n"}, "a,b\n1,2\n", Counts{Fresh: 1}},
 		{"TSV", Options{Format: TSV, Keys: []string{".b"}},
 			[]string{"a\tb\n1,1\tx\n2\tx\n"}, "a\tb\n1,1\tx\n", Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"CSV with another delimiter", Options{Format: CSV, Delimiter: ';', Keys: []string{".b"}},
+			[]string{"a;b\n1,1;x\n\"2;\";x\n"}, "a;b\n1,1;x\n", Counts{Fresh: 1, Duplicate: 1, Mismatch: 1}},
+		{"CSV without a header", Options{Format: CSV, NoHeader: true, Keys: []string{".2"}, OnMissing: MissingPass},
+			[]string{bom + "id,v\n1,v\n2\n", "3,\"v\"\n"}, bom + "id,v\n2\n", Counts{Fresh: 2, Duplicate: 2, Mismatch: 2, Missing: 1}},
+		{"TSV without a header, empty at first", Options{Format: TSV, NoHeader: true, Keys: []string{".1", ".2"}},
+			[]string{"", "a\tb\n", "a\tb\tc\nb\ta"}, "a\tb\nb\ta\n", Counts{Fresh: 2, Duplicate: 1, Mismatch: 1}},
 		{"nothing at all", jsonl(Options{}), []string{""}, "", Counts{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -236,7 +242,7 @@ func TestWhatCannotBeDoneIsRefusedAllAtOnce(t *testing.T) {
 		{Options{Inputs: []string{in}, Expect: 5}, []string{"--lossy"}},
 		{Options{Inputs: []string{in, table}}, []string{"looks like jsonl", "like csv"}},
 		{Options{Inputs: []string{table, other}, Keys: []string{".a"}}, []string{"have different headers"}},
-		{Options{Inputs: []string{table}, Keys: []string{".z"}}, []string{`there is no column "z": the columns are ["a" "b"]`}},
+		{Options{Inputs: []string{table}, Keys: []string{".z"}}, []string{`there is no column "z": the header has a, b`}},
 		{Options{Inputs: []string{table}, Keys: []string{".a.b"}}, []string{"a CSV column is"}},
 		{Options{Inputs: []string{twice}, Keys: []string{".a"}}, []string{"two columns"}},
 		{Options{Inputs: []string{in}, Format: Text, Keys: []string{".id"}}, []string{"--format jsonl"}},

@@ -24,12 +24,25 @@ func (e *LineError) Error() string { return fmt.Sprintf("%s:%d: %v", e.Input, e.
 // Unwrap returns the cause.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// missingError says why a line has no key and how to handle such lines.
-type missingError struct{ err error }
+// missingError says why a line has no key and how to handle such lines. A hint
+// says what may be wrong with the command or the input. If it is sure, the line
+// needs no handling.
+type missingError struct {
+	err  error
+	hint string
+	sure bool
+}
 
 // Error implements error.
 func (e *missingError) Error() string {
-	return describe(e.err) + ": fix the line, or choose --on-missing reject, pass or hash"
+	text := describe(e.err)
+	if e.hint != "" {
+		text += ": " + e.hint
+	}
+	if e.sure {
+		return text
+	}
+	return text + ": fix the line, or choose --on-missing reject, pass or hash"
 }
 
 // Unwrap returns the cause.

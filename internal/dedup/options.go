@@ -67,6 +67,13 @@ type Options struct {
 	Inputs []string
 	// Format is the format of all inputs. Defaults to Auto.
 	Format Format
+	// Delimiter separates the fields of CSV. It must be an ASCII character other
+	// than a quote, a line end and NUL. Defaults to 0, which is that of the
+	// Format.
+	Delimiter byte
+	// NoHeader means that CSV and TSV have no header. The columns are then .1,
+	// .2 and so on. Defaults to false.
+	NoHeader bool
 	// Keys are the key rules. Several rules make one composite key. Defaults to
 	// "line".
 	Keys []string
@@ -147,6 +154,9 @@ func (o Options) withDefaults() Options {
 	if len(o.Inputs) == 0 {
 		o.Inputs = []string{Stdio}
 	}
+	if o.Delimiter != 0 && o.Format == Auto {
+		o.Format = CSV
+	}
 	setDefault(&o.Format, Auto)
 	if len(o.Keys) == 0 {
 		o.Keys = []string{"line"}
@@ -187,6 +197,12 @@ func (o *Options) check(p *problems) {
 	p.oneOf("--format", o.Format, Auto, JSONL, Text, CSV, TSV)
 	p.oneOf("--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
 	p.oneOf("--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
+	if o.Delimiter != 0 && o.Format != CSV {
+		p.addf("--delimiter is for CSV, and the format is %s: leave out --delimiter or --format", o.Format)
+	}
+	if strings.IndexByte("\"\r\n", o.Delimiter) >= 0 || o.Delimiter > 0x7f {
+		p.addf("--delimiter %q cannot separate fields: write an ASCII character other than a quote or a line end, such as ';' or tab", o.Delimiter)
+	}
 	if o.Rejected == "" && (o.OnMissing == MissingReject || o.OnMismatch == MismatchReject) {
 		p.addf("lines can be rejected, but there is no file for them: add --rejected FILE")
 	}

@@ -16,6 +16,8 @@ import (
 type command struct {
 	Inputs, Keys, Outputs                        []string
 	Format, Scope, OnMissing, OnMismatch, Window string
+	Delimiter                                    string `json:",omitempty"`
+	NoHeader                                     bool   `json:",omitempty"`
 }
 
 // command returns the command of a run.
@@ -24,6 +26,10 @@ func (r *Run) command() command {
 	c := command{
 		Format: string(r.extract.format), Scope: o.Scope,
 		OnMissing: string(o.OnMissing), OnMismatch: string(o.OnMismatch), Window: o.Window.String(),
+		NoHeader: o.NoHeader,
+	}
+	if o.Delimiter != 0 && o.Delimiter != ',' {
+		c.Delimiter = string(rune(o.Delimiter))
 	}
 	for _, in := range r.inputs {
 		c.Inputs = append(c.Inputs, in.path)
@@ -63,6 +69,10 @@ func (c *command) line(store string) string {
 	auto := slices.ContainsFunc(c.Inputs, func(name string) bool { return string(formatOfName(name)) != c.Format })
 	if auto {
 		flag("--format", c.Format, "")
+	}
+	flag("--delimiter", c.Delimiter, "")
+	if c.NoHeader {
+		words = append(words, "--no-header")
 	}
 	flag("--store", store, "")
 	flag("--scope", c.Scope, "default")

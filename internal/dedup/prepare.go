@@ -60,12 +60,14 @@ func oneFormat(inputs []*input, rules []*key.Rule, p *problems) Format {
 // records reports whether the format has records and a header.
 func (f Format) records() bool { return f == CSV || f == TSV }
 
-// comma returns the separator of fields, or 0.
-func (f Format) comma() byte {
-	switch f {
-	case CSV:
+// comma returns the separator of fields in a format, or 0.
+func (o *Options) comma(f Format) byte {
+	switch {
+	case f == CSV && o.Delimiter != 0:
+		return o.Delimiter
+	case f == CSV:
 		return ','
-	case TSV:
+	case f == TSV:
 		return '\t'
 	}
 	return 0

@@ -60,16 +60,22 @@ func (r *Run) prepare(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	checkRules(rules, format, &p)
+	if o.NoHeader && !format.records() {
+		p.addf("--no-header is for CSV and TSV, and the format is %s: leave it out, or add --format csv", format)
+	}
 	r.extract = &extraction{
-		format: format, comma: format.comma(), rules: rules,
+		format: format, comma: o.comma(format), noHeader: o.NoHeader, rules: rules,
 		prints:      o.Lossy == 0 && !isContent(rules),
 		hashMissing: o.OnMissing == MissingHash,
 	}
-	if format.records() {
+	switch {
+	case format.records() && o.NoHeader:
+		r.extract.columns = findColumns(nil, rules, r.extract.comma, &p)
+	case format.records():
 		var names []string
-		names, r.header = readHeaders(ctx, r.inputs, format.comma(), &p)
+		names, r.header = readHeaders(ctx, r.inputs, r.extract.comma, &p)
 		if len(names) > 0 {
-			r.extract.columns = findColumns(names, rules, &p)
+			r.extract.columns = findColumns(names, rules, r.extract.comma, &p)
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -79,7 +85,7 @@ func (r *Run) prepare(ctx context.Context) error {
 		return p.err()
 	}
 	r.committer = &committer{
-		opts: o, inputs: r.inputs, comma: r.extract.comma,
+		opts: o, inputs: r.inputs, extract: r.extract, comma: r.extract.comma,
 		outputs: r.outputs, progress: &r.progress,
 	}
 	for _, out := range r.outputs {
@@ -91,7 +97,7 @@ func (r *Run) prepare(ctx context.Context) error {
 		case "--rejected":
 			r.committer.rejected = out
 		}
-		if !format.records() && len(r.inputs) > 0 {
+		if r.header == nil && len(r.inputs) > 0 {
 			out.mark = r.inputs[0].mark
 		}
 	}

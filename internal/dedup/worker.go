@@ -13,6 +13,7 @@ import (
 type extraction struct {
 	format   Format
 	comma    byte
+	noHeader bool
 	rules    []*key.Rule
 	columns  [][]column // for each rule, in CSV
 	prints   bool       // the key does not determine the content of a line

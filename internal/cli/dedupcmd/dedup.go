@@ -28,7 +28,7 @@ zcat logs/*.gz | semel dedup --key .user.id --key .order_id --window 24h --store
 semel dedup --key 'hash(.)' --store ./seen --output clean.jsonl --duplicates dups.jsonl day-*.jsonl`,
 		Long: `Reads lines from files or standard input and writes the first line of each key,
 in input order, byte for byte. It detects gzip and zstd by content. CSV and TSV
-have a header line, which is written once.
+have a header line, which is written once, unless --no-header is set.
 
 A key is a path into a JSON line (.a.b, .items[0].id, .["odd.name"]), a CSV
 column (.name), the whole line (line), or the content regardless of its spelling
@@ -58,6 +58,8 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	flags.SortFlags = false
 	flags.StringArrayVarP(&opts.Keys, "key", "k", nil, "`RULE` for the key of a line; repeat it for a composite key (default line)")
 	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, text, csv or tsv")
+	term.AddParsed(flags, &opts.Delimiter, "delimiter", "", "CHAR", "separator of CSV fields, such as ';' or tab (default a comma)", parseDelimiter)
+	flags.BoolVar(&opts.NoHeader, "no-header", false, "CSV and TSV have no header line; their columns are .1, .2 and so on")
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
@@ -75,6 +77,7 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	term.CountVar(flags, &threads, "threads", "", "number of workers (default one for each CPU)")
 	term.CompleteValues(cmd, "key", "line", "hash(.)")
 	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
+	term.CompleteValues(cmd, "delimiter", ";", "tab", "|")
 	term.CompleteDirs(cmd, "store")
 	term.CompleteValues(cmd, "window", "forever")
 	term.CompleteValues(cmd, "on-missing", names(dedup.MissingFail, dedup.MissingReject, dedup.MissingPass, dedup.MissingHash)...)

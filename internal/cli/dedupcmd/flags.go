@@ -22,7 +22,9 @@ func likeRule(text string, p *term.Problems) bool {
 	case !errors.As(err, &wrong), text[0] == '.', strings.HasPrefix(text, "hash("):
 		return true
 	}
-	if near, ok := schema.Nearest(text, []string{"line", "hash(.)"}); ok {
+	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
+		p.Addf("--key %q: write %s", text, path)
+	} else if near, ok := schema.Nearest(text, []string{"line", "hash(.)"}); ok {
 		p.Addf("--key %q: did you mean %s?", text, near)
 	} else if _, err := key.ParsePath("." + text); err == nil {
 		p.Addf("--key %q: did you mean .%s?", text, text)
@@ -45,6 +47,17 @@ func parseExpect(text string) (int64, error) {
 		err = errors.New("a filter can be made for 1 to 6.8e10 keys")
 	}
 	return n, err
+}
+
+// parseDelimiter reads the separator of CSV fields.
+func parseDelimiter(text string) (byte, error) {
+	switch {
+	case text == "tab" || text == `\t`:
+		return '\t', nil
+	case len(text) != 1:
+		return 0, errors.New("not a delimiter: write one ASCII character, such as ';', or tab")
+	}
+	return text[0], nil
 }
 
 // parseLossyRate reads a rate: 0.001, 1e-3 or 0.1%.
