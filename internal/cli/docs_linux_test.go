@@ -38,6 +38,7 @@ var docsPages = []struct{ name, servers string }{
 	{"pipelines.md", ""},
 	{"postgres.md", ""},
 	{"observability.md", ""},
+	{"runbook.md", "postgres"},
 	{"guides/kafka-to-postgres.md", "kafka postgres"},
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},

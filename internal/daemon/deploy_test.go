@@ -118,6 +118,32 @@ func TestEveryAlertIsTestedAndDescribed(t *testing.T) {
 	}
 }
 
+// An alert leads to a section of the runbook that exists, and the table at the
+// top of the runbook leads to the same one.
+func TestEveryAlertHasItsRunbook(t *testing.T) {
+	t.Parallel()
+	page := readFile(t, "../../docs/runbook.md")
+	module := regexp.MustCompile(`(?m)^module (\S+)$`).FindStringSubmatch(readFile(t, "../../go.mod"))[1]
+	sections := map[string]bool{}
+	for _, found := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(page, -1) {
+		sections[strings.ReplaceAll(strings.ToLower(found[1]), " ", "-")] = true
+	}
+	for _, rule := range strings.Split(readFile(t, deployed+"alerts.yaml"), "- alert: ")[1:] {
+		name, _, _ := strings.Cut(rule, "\n")
+		found := regexp.MustCompile(`(?m)^\s+runbook_url: (\S+)#(\S+)$`).FindStringSubmatch(rule)
+		if found == nil {
+			t.Errorf("%s has no runbook_url", name)
+			continue
+		}
+		if want := "https://" + module + "/blob/main/docs/runbook.md"; found[1] != want || !sections[found[2]] {
+			t.Errorf("the runbook_url of %s is %s#%s; the page is %s, with the sections %v", name, found[1], found[2], want, sections)
+		}
+		if row := regexp.MustCompile("(?m)^\\|.*`" + name + "`.*\\| .*\\(#" + found[2] + "\\) \\|$"); !row.MatchString(page) {
+			t.Errorf("docs/runbook.md has no row that leads from %s to #%s", name, found[2])
+		}
+	}
+}
+
 // The table on the page matches the table in the code.
 func TestPageHasEveryMetric(t *testing.T) {
 	t.Parallel()
