@@ -30,7 +30,7 @@ var packageMap = map[string][]string{
 	"key":              {"."},
 	"filter":           {".", "github.com/dchest/siphash", "internal/invalid"},
 	"store/memstore":   {".", "internal/clock", "internal/digest", "internal/table", "internal/invalid"},
-	"store/logstore":   {".", "internal/clock", "internal/digest", "vfs", "golang.org/x/sys/unix"},
+	"store/logstore":   {".", "internal/auditlog", "internal/clock", "internal/digest", "vfs", "golang.org/x/sys/unix"},
 	"store/storetest":  {".", "vfs", "test/faultfs", "github.com/anishathalye/porcupine"},
 	"store/redisstore": {".", "internal/digest", "github.com/redis/rueidis", "internal/invalid"},
 	"store/pgstore": {
@@ -40,7 +40,7 @@ var packageMap = map[string][]string{
 	},
 	"store/pgstore/internal/pgschema": {".", "github.com/jackc/pgx/v5"},
 	"store/tiered":                    {".", "filter", "internal/clock", "internal/invalid"},
-	"pipeline":                        {".", "key", "internal/invalid", "vfs"},
+	"pipeline":                        {".", "key", "internal/auditlog", "internal/invalid", "vfs"},
 	"broker/kafka": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/invalid",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
@@ -65,11 +65,12 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "store/pgstore",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
-	"internal/clock":   {},
-	"internal/digest":  {".", "github.com/dchest/siphash"},
-	"internal/invalid": {"."},
-	"internal/table":   {"."},
-	"vfs":              {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
+	"internal/auditlog": {".", "vfs"},
+	"internal/clock":    {},
+	"internal/digest":   {".", "github.com/dchest/siphash"},
+	"internal/invalid":  {"."},
+	"internal/table":    {"."},
+	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
 		"internal/clock", "internal/digest", "internal/schema", "internal/table",
@@ -118,9 +119,10 @@ var packageMap = map[string][]string{
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},
 	"internal/cli": {
-		"internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
+	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
 	"internal/cli/dedupcmd": {"internal/cli/term", "internal/dedup", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
 		".", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",

@@ -16,13 +16,15 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/auditlog"
 	"github.com/semel-dev/semel/vfs"
 )
 
 // DeadLetterDir is a DeadLetterStore in a directory. It has a directory for each
 // pipeline, with a JSON file for each message. A file of the same name that ends in
 // .redrive marks a queued message. The file audit.jsonl records how messages were
-// settled. Processes of one machine may share the directory.
+// settled; audit.lock is locked while a process appends to it. Processes of one
+// machine may share the directory.
 type DeadLetterDir struct{ dir string }
 
 var _ DeadLetterStore = (*DeadLetterDir)(nil)
@@ -324,17 +326,17 @@ func (l *DeadLetterDir) Queued(ctx context.Context, pipeline string, max int) ([
 
 // Settle implements DeadLetters. The audit log has the entry before the message is
 // removed.
-func (l *DeadLetterDir) Settle(_ context.Context, p *Parked, how Settlement) error {
+func (l *DeadLetterDir) Settle(ctx context.Context, p *Parked, how Settlement) error {
 	name, kept, err := l.read(p.ID)
 	if errors.Is(err, ErrNotParked) && how.Delivered {
-		if failed := l.audit(p, how); failed != nil {
+		if failed := l.audit(ctx, p, how); failed != nil {
 			return failed
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := l.audit(kept, how); err != nil {
+	if err := l.audit(ctx, kept, how); err != nil {
 		return err
 	}
 	for _, file := range []string{name, markOf(name)} {
@@ -346,40 +348,43 @@ func (l *DeadLetterDir) Settle(_ context.Context, p *Parked, how Settlement) err
 }
 
 // audit appends an entry to the audit log. It blocks until the entry is durable.
-func (l *DeadLetterDir) audit(p *Parked, how Settlement) (err error) {
+func (l *DeadLetterDir) audit(ctx context.Context, p *Parked, how Settlement) (err error) {
 	defer func() { err = wrap("write the audit log", err) }()
 	line, err := AuditLine(p, how)
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(filepath.Join(l.dir, AuditName), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	lock, err := l.lockAudit(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	torn, err := endsTorn(file)
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	name := filepath.Join(l.dir, AuditName)
+	file, err := vfs.OS{}.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = vfs.OS{}.Create(name)
+	}
 	if err != nil {
 		return err
 	}
-	if torn {
-		line = append([]byte{'\n'}, line...)
-	}
-	if _, err := file.Write(append(line, '\n')); err != nil {
-		return err
-	}
-	return file.Sync()
+	return errors.Join(auditlog.Append(file, line), file.Close())
 }
 
-// endsTorn reports whether the last line of a file has no line end, because a
-// process died while it wrote the line.
-func endsTorn(file *os.File) (bool, error) {
-	info, err := file.Stat()
-	if err != nil || info.Size() == 0 {
-		return false, err
+// lockAudit waits until no other process appends to the audit log. A line is chained
+// to the line before, so two processes must not append at the same time.
+func (l *DeadLetterDir) lockAudit(ctx context.Context) (io.Closer, error) {
+	for {
+		lock, err := vfs.OS{}.Lock(filepath.Join(l.dir, "audit.lock"), fmt.Sprintf("process %d", os.Getpid()))
+		var held *vfs.LockedError
+		if !errors.As(err, &held) {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		case <-time.After(time.Millisecond):
+		}
 	}
-	last := make([]byte, 1)
-	_, err = file.ReadAt(last, info.Size()-1)
-	return last[0] != '\n', err
 }
 
 // AuditEnd implements DeadLetterStore.

@@ -140,6 +140,15 @@ func addParked(t *testing.T, dir string) {
 	}
 }
 
+// addAudit makes changes by hand, for the audit examples.
+func addAudit(t *testing.T, dir string) {
+	t.Helper()
+	run(t, "", "keys", "rm", "order-41", "--store", filepath.Join(dir, "ledger"), "--reason", "sent twice", "-q").check(t, term.ExitDone)
+	file := filepath.Join(dir, "audited.yaml")
+	writeFile(t, file, pipelinesExample)
+	run(t, "", "parked", "skip", "77e0b5c2f14d4a9c83d6fb10", "--reason", "test data", "--config", file, "-q").check(t, term.ExitDone)
+}
+
 // This must not run in parallel with other tests. A child that was forked and has
 // not yet become sh holds every file of this process, and with it the locks of
 // their stores.
@@ -170,6 +179,11 @@ func checkExamples(t *testing.T, path, examples string) {
 		}
 		if strings.Contains(line, "semel parked ") {
 			addParked(t, dir)
+		}
+		if strings.Contains(line, "semel audit ") {
+			addStores(t, dir)
+			addParked(t, dir)
+			addAudit(t, dir)
 		}
 		database := ""
 		if strings.Contains(line, "semel migrate ") && !strings.Contains(line, "semel migrate sql ") {

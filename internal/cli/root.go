@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/cli/auditcmd"
 	"github.com/semel-dev/semel/internal/cli/dedupcmd"
 	"github.com/semel-dev/semel/internal/cli/keyscmd"
 	"github.com/semel-dev/semel/internal/cli/parkedcmd"
@@ -38,6 +39,7 @@ semel dedup --help`,
 		parkedcmd.New(a),
 		pipelinecmd.NewDryRun(a),
 		keyscmd.New(a),
+		auditcmd.New(a),
 		servercmd.NewKafka(a),
 		pipelinecmd.NewInit(a),
 		pipelinecmd.NewLint(a),

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/semel-dev/semel"
-	"github.com/semel-dev/semel/vfs"
+	"github.com/semel-dev/semel/internal/auditlog"
 )
 
 // Resolve implements semel.Resolver. It blocks for one durable write.
@@ -87,9 +86,10 @@ func (s *Store) settleByHand(ctx context.Context, key semel.Key, room int, chang
 // who changed a key by hand, and why. The store only appends to it.
 const AuditName = "audit.jsonl"
 
-// Audit durably appends a line to the audit log. The line must not contain a
-// line end. Write it before the change that it describes, so that every change
-// has its line.
+// Audit durably appends a line to the audit log. The line is a JSON object with
+// members, without a line end. Audit adds members that chain it to the line before,
+// so that `semel audit verify` finds changed lines. Write the line before the change
+// that it describes, so that every change has its line.
 func (s *Store) Audit(_ context.Context, line []byte) error {
 	s.prepare.Lock()
 	defer s.prepare.Unlock()
@@ -99,7 +99,7 @@ func (s *Store) Audit(_ context.Context, line []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.appendAudit(append(slices.Clip(line), '\n')); err != nil {
+	if err := s.appendAudit(line); err != nil {
 		return fmt.Errorf("logstore: write audit log: %w", err)
 	}
 	return nil
@@ -115,29 +115,8 @@ func (s *Store) appendAudit(line []byte) error {
 	if err != nil {
 		return err
 	}
-	if err = errors.Join(appendTo(f, line), f.Close()); err == nil && created {
+	if err = errors.Join(auditlog.Append(f, line), f.Close()); err == nil && created {
 		err = s.fs.SyncDir(s.dir)
 	}
 	return err
-}
-
-func appendTo(f vfs.File, line []byte) error {
-	size, err := f.Size()
-	if err != nil {
-		return err
-	}
-	if size > 0 {
-		// A line that a crash cut short must not corrupt this one.
-		var end [1]byte
-		if _, err := f.ReadAt(end[:], size-1); err != nil {
-			return err
-		}
-		if end[0] != '\n' {
-			line = append([]byte{'\n'}, line...)
-		}
-	}
-	if _, err := f.WriteAt(line, size); err != nil {
-		return err
-	}
-	return f.Sync()
 }

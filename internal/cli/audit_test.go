@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
+	t.Parallel()
+	dir := mixedStore(t)
+	name := filepath.Join(dir, logstore.AuditName)
+	run(t, "", "audit", "verify", dir).check(t, term.ExitUsage, name+": there is no audit log")
+	run(t, "", "audit", "verify").check(t, term.ExitUsage, "FILE is missing")
+	run(t, "", "audit", "verify", dir, "--contains", "abc").check(t, term.ExitUsage, "--contains abc: expected a hash of 64 hexadecimal digits")
+
+	const old = `{"time":"2026-01-01T00:00:00Z","operation":"A","verb":"rm","reason":"before hashes"}` + "\n"
+	writeFile(t, name, old)
+	run(t, "", "keys", "rm", "order-1", "--store", dir, "--reason", "sent twice", "-q").check(t, term.ExitDone)
+	got := run(t, "", "audit", "verify", dir)
+	got.check(t, term.ExitDone)
+	const intact = ": intact: 3 lines, 2 with a hash, 1 older lines without, last hash "
+	_, hash, found := strings.Cut(strings.TrimSpace(got.stdout), intact)
+	if !found {
+		t.Fatalf("%s", got.stdout)
+	}
+	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir, "-q").check(t, term.ExitDone)
+	run(t, "", "audit", "verify", name, "--contains", hash).check(t, term.ExitDone)
+
+	log := readFile(t, name)
+	lines := strings.SplitAfter(strings.TrimSuffix(log, "\n"), "\n")
+	for what, c := range map[string]struct{ log, found string }{
+		"changed":  {strings.Replace(log, "sent twice", "sent once", 1), ":2: its content does not match its hash: it was changed\n"},
+		"removed":  {strings.Replace(log, lines[2], "", 1), ":3: it does not continue the line before: lines were removed or inserted before it\n"},
+		"inserted": {strings.Replace(log, lines[3], old+lines[3], 1), ":4: it has no hash: it was inserted or changed"},
+		"older":    {strings.Replace(log, "before hashes", "after hashes", 1), ":2: it does not continue the lines before, of which the last have no hash"},
+	} {
+		writeFile(t, name, c.log)
+		got := run(t, "", "audit", "verify", name)
+		got.check(t, term.ExitFound)
+		if !strings.HasPrefix(got.stdout, name+c.found) {
+			t.Errorf("%s: %s", what, got.stdout)
+		}
+	}
+	if got := run(t, "", "audit", "verify", name, "--json"); !strings.Contains(got.stdout, `"intact":false,"line":2,"found":"it does not continue`) {
+		t.Errorf("%s", got.stdout)
+	}
+
+	writeFile(t, name, old) // the end is gone: only the known hash shows it
+	run(t, "", "audit", "verify", name).check(t, term.ExitDone)
+	got = run(t, "", "audit", "verify", name, "--contains", hash)
+	got.check(t, term.ExitFound)
+	if !strings.Contains(got.stdout, "lines were removed from the end") {
+		t.Errorf("%s", got.stdout)
+	}
+}
+
+// Several processes settle the messages of one directory at the same time.
+func TestAuditLogOfParkedMessagesIsOneChain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "semel.yaml")
+	writeFile(t, file, strings.NewReplacer("./ledger", dir+"/ledger", "in.jsonl", dir+"/in.jsonl", "out.jsonl", dir+"/out.jsonl").Replace(pipelinesExample))
+	addParked(t, dir)
+	ids := []string{"9f2c41d07be35a1186c0de42", "0c51aa7e9d3b4f62a8d17e05", "77e0b5c2f14d4a9c83d6fb10"}
+	done := make(chan outcome)
+	for _, id := range ids {
+		go func() { done <- run(t, "", "parked", "skip", id, "--reason", "test data", "--config", file, "-q") }()
+	}
+	for range ids {
+		(<-done).check(t, term.ExitDone)
+	}
+	got := run(t, "", "audit", "verify", filepath.Join(dir, "semel-parked"))
+	got.check(t, term.ExitDone)
+	if !strings.Contains(got.stdout, "intact: 3 lines, 3 with a hash, last hash ") {
+		t.Errorf("%s", got.stdout)
+	}
+}
