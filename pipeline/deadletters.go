@@ -30,6 +30,10 @@ const (
 	// ReasonKeyInvalid: the message's key cannot be read, or is refused.
 	ReasonKeyInvalid Reason = "key-invalid"
 
+	// ReasonExpired: the message was parked for longer than Options.ParkedMaxAge, and is
+	// dropped. No message is parked for this reason.
+	ReasonExpired Reason = "expired"
+
 	// alreadyParked is the reason of a message that came again after it was parked. It
 	// is settled.
 	alreadyParked Reason = "parked before"
@@ -121,7 +125,7 @@ type DeadLetterStore interface {
 type Settlement struct {
 	// ID is the message's ID. The dead-letter store sets it.
 	ID string `json:"id"`
-	// How is HowRedriven, HowSkipped or HowDone.
+	// How is HowRedriven, HowSkipped, HowDone or HowExpired.
 	How string `json:"how"`
 	// Delivered: the redrive delivered the message. If it did not, the message was a
 	// duplicate.
@@ -139,6 +143,8 @@ const (
 	HowSkipped = "skipped"
 	// HowDone: an operator marked the key as done.
 	HowDone = "done"
+	// HowExpired: the message was parked for longer than Options.ParkedMaxAge.
+	HowExpired = "expired"
 )
 
 // auditLine is a stored entry of the audit log.

@@ -86,6 +86,10 @@ type Options struct {
 	// DeadLetters parks messages. It is required if any policy parks. From a
 	// DeadLetterStore, the runner also redrives queued messages.
 	DeadLetters Parker
+	// ParkedMaxAge is how long a message stays parked in a DeadLetterStore. Run
+	// settles older ones as HowExpired, unless they are queued for a redrive, and
+	// reports each as an EventDropped with ReasonExpired. Defaults to 0, for ever.
+	ParkedMaxAge time.Duration
 	// Observer receives the events of the pipeline. Defaults to none.
 	Observer Observer
 }
@@ -139,6 +143,9 @@ func (o *Options) validate() error {
 	}
 	if o.Window < 0 {
 		wrong.Add("Window: %v is negative", o.Window)
+	}
+	if o.ParkedMaxAge < 0 {
+		wrong.Add("ParkedMaxAge: %v is negative", o.ParkedMaxAge)
 	}
 	if o.OnMissing > MissingHash {
 		wrong.Add("OnMissing: %d is not a policy", o.OnMissing)

@@ -25,6 +25,7 @@ type Redriven struct {
 	actor     string // names this process in the audit log
 	once      bool   // Read ends when no message is queued
 	partition *Partition
+	expiry    *expiry // nil if messages stay parked for ever
 
 	mu  sync.Mutex          // guards out
 	out map[string]struct{} // the messages that were read and are not settled
@@ -51,6 +52,7 @@ func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven 
 // does not answer.
 func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 	for {
+		s.expiry.run(ctx, s)
 		list, err := s.letters.Queued(ctx, s.pipeline, 100)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

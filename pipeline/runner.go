@@ -72,6 +72,9 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	r.letters, _ = r.opts.DeadLetters.(DeadLetterStore)
 	if r.letters != nil && !redrives {
 		redriven := newRedriven(r.letters, r.opts.Name, false)
+		if r.opts.ParkedMaxAge > 0 {
+			redriven.expiry = &expiry{age: r.opts.ParkedMaxAge, observe: r.observe}
+		}
 		r.feeds = append(r.feeds, &feed{redriven, redriven.Traits(), true})
 	}
 	return r, nil

@@ -332,3 +332,54 @@ func TestDoctorLooksAtTheEndsOfPipelines(t *testing.T) {
 	run(t, "", "doctor", file).check(t, term.ExitFound, "1 store and 1 pipeline: ", "1 broken")
 	run(t, "", "doctor", file, "cpoy").check(t, term.ExitUsage, "did you mean copy?")
 }
+
+func TestAdminServerAnswersItsOwnHostsOnly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		admin, authorization string
+		want                 map[string]int // by method and Host
+	}{
+		{"public_url: 'https://Semel.example.com:8443/x'", "", map[string]int{
+			"GET ": 200, "GET localhost": 200, "GET LOCALHOST:80": 200, "GET localhost.": 200, "GET 127.0.0.9:1": 200, "GET [::1]:4195": 200, "GET semel.example.com": 200,
+			"GET rebound.example.net": 421, "GET semel.example.com.example.net": 421, "GET 10.1.2.3:4195": 421, "GET 127.0.0.1.example.net": 421, "GET localhost.example.net:4195": 421,
+			"POST localhost": 403, "DELETE localhost": 403, "POST rebound.example.net": 421,
+		}},
+		{"auth: { token: secret-1c0a }", "Bearer secret-1c0a", map[string]int{"GET localhost": 200, "POST localhost": 405, "GET rebound.example.net": 421}},
+		{"auth: { token: secret-1c0a }", "", map[string]int{"GET localhost": 401, "POST localhost": 401}},
+	} {
+		file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+		writeFile(t, file, readFile(t, file)+"admin: { listen: \""+address+"\", "+c.admin+" }\n")
+		stop := background(t, "run", file)
+		for request, want := range c.want {
+			method, host, _ := strings.Cut(request, " ")
+			for _, path := range []string{"/readyz", "/metrics"} {
+				connection, err := net.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				head := method + " " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n"
+				if host == "" {
+					head = method + " " + path + " HTTP/1.0\r\n"
+				}
+				if c.authorization != "" {
+					head += "Authorization: " + c.authorization + "\r\n"
+				}
+				if _, err := io.WriteString(connection, head+"\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(connection)
+				if err != nil {
+					t.Fatal(err)
+				}
+				connection.Close()
+				if _, status, _ := strings.Cut(string(text), " "); !strings.HasPrefix(status, fmt.Sprint(want)) {
+					t.Errorf("%s %s %s: %.200s, want %d", c.admin, request, path, text, want)
+				}
+			}
+		}
+		stop().check(t, term.ExitDone, "running")
+	}
+	file := copyConfig(t, "", "")
+	writeFile(t, file, readFile(t, file)+"admin: { public_url: semel.example.com }\n")
+	run(t, "", "lint", file).check(t, term.ExitUsage, "admin.public_url: not the URL of a server: write it like https://semel.example.com")
+}

@@ -229,10 +229,13 @@ func (l *Linter) policies() {
 	}
 }
 
-// parked checks that instances which share a source and the keys also share the
-// parked messages.
+// parked checks whether parked messages expire, and that instances which share a
+// source and the keys also share the parked messages.
 func (l *Linter) parked() {
 	p := l.Pipeline
+	if age := p.Parked.MaxAge; age > 0 {
+		l.Add(semel.Warning, Loss, l.At("parked.max_age"), schema.Duration(age), "a parked message that an operator does not settle within "+schema.Duration(age)+" is lost", "leave max_age out, or make sure that SemelParkedWaiting reaches an operator")
+	}
 	decider := l.File.Decider(p.Store.Name)
 	if p.Parked.Path == "" || decider == nil || !p.Source.About(p).Shared || !decider.Spec.About().Shared {
 		return

@@ -40,7 +40,7 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 			Attempts: p.OnFailure.Attempts, From: min(firstPause, p.OnFailure.Backoff), To: p.OnFailure.Backoff, Then: then(p.OnFailure.Then),
 		},
 		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
-		Wait: HeldWait, Shutdown: f.Shutdown, Observer: observer,
+		Wait: HeldWait, Shutdown: f.Shutdown, ParkedMaxAge: p.Parked.MaxAge, Observer: observer,
 	}
 	if p.Order == "partition" {
 		o.Order = pipeline.OrderPartition

@@ -79,7 +79,7 @@ type Failure struct {
 // Limit is a maximum number of messages and of their bytes.
 type Limit struct{ Max, Bytes int64 }
 
-// Parked is where a pipeline parks messages. Exactly one member is set.
+// Parked is where a pipeline parks messages. Exactly one place is set.
 type Parked struct {
 	// Path is a directory.
 	Path string
@@ -87,6 +87,9 @@ type Parked struct {
 	Store schema.Reference
 	// Topic is a topic of the Kafka cluster of the source or sink.
 	Topic string
+	// MaxAge is how long a message stays parked in a directory or store. The zero
+	// value means for ever.
+	MaxAge time.Duration
 }
 
 // Transaction configures how a Kafka-to-Kafka pipeline commits outputs, keys and
@@ -112,8 +115,10 @@ type Transaction struct {
 type Admin struct {
 	// Listen is an address, or off.
 	Listen string
-	Auth   *Auth
-	TLS    *ServerTLS
+	// PublicURL is the URL at which others reach the server. It may be "".
+	PublicURL string
+	Auth      *Auth
+	TLS       *ServerTLS
 }
 
 // Auth configures access to the admin server.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"net/url"
 	"time"
 
 	"github.com/semel-dev/semel/internal/schema"
@@ -82,8 +83,14 @@ func parkedMapping(p *Parked) schema.Mapping {
 			schema.PathField("path", &p.Path, "Directory."),
 			schema.StoreField("store", &p.Store, "Store of the kind `postgres`, for a table in its database."),
 			schema.TextField("topic", &p.Topic, "Kafka topic of the source's or the sink's cluster."),
+			schema.DurationField("max_age", &p.MaxAge, "How long a message stays parked in the directory or table. An older message is deleted while the pipeline runs, unless it is queued for a redrive. Its deletion is logged, counted, and written to the audit log. In a topic, the retention of the topic deletes.").Means("for ever"),
 		},
 		OneOf: [][]string{{"path", "store", "topic"}},
+		Check: func(_ schema.Value, there schema.Members) {
+			if age, ok := there["max_age"]; ok && p.Topic != "" {
+				age.Wrong("messages in a topic are deleted by its retention: leave max_age out, and set retention.ms of the topic")
+			}
+		},
 	}
 }
 
@@ -165,6 +172,12 @@ func adminMapping(a *Admin) schema.Mapping {
 		{Name: "listen", Doc: "Address for probes and metrics, or `off`.", Form: schema.Form{Scalar: schema.ScalarText}, Initial: "127.0.0.1:4195", Read: func(v schema.Value) {
 			if v.Text(&a.Listen); a.Listen != "off" {
 				v.CheckListen(a.Listen)
+			}
+		}},
+		{Name: "public_url", Doc: "URL at which browsers and programs reach the server, if it is not its address: behind a proxy, or by a service name. The server refuses requests for other hosts (421).", Form: schema.Form{Scalar: schema.ScalarText}, Shown: "none", Read: func(v schema.Value) {
+			v.Text(&a.PublicURL)
+			if u, err := url.Parse(a.PublicURL); a.PublicURL != "" && (err != nil || u.Host == "" || !schema.HasScheme(a.PublicURL, "http", "https")) {
+				v.Wrong("not the URL of a server: write it like https://semel.example.com")
 			}
 		}},
 		schema.PartField("auth", func() schema.Mapping {

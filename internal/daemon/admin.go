@@ -20,9 +20,14 @@ import (
 // Off is the admin address that disables the admin server.
 const Off = "off"
 
+// adminAddress is the address that the admin server listens on, or Off.
+func (d *daemon) adminAddress() string {
+	return cmp.Or(d.opts.Admin, d.file.Admin.Listen, DefaultAdmin)
+}
+
 // listenAdmin listens for the admin server. It returns nil if the server is off.
 func (d *daemon) listenAdmin() (net.Listener, error) {
-	address := cmp.Or(d.opts.Admin, d.file.Admin.Listen, DefaultAdmin)
+	address := d.adminAddress()
 	chosen := d.opts.Admin != "" || address != DefaultAdmin
 	if address == Off {
 		return nil, nil
@@ -67,10 +72,11 @@ func (d *daemon) adminServer() *http.Server {
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", d.readyz)
 	mux.Handle("GET /metrics", d.metrics.handler())
-	var handler http.Handler = mux
+	handler := identified(mux)
 	if auth := d.file.Admin.Auth; auth != nil {
 		handler = authorized(auth, mux)
 	}
+	handler = expected(d.adminAddress(), d.file.Admin.PublicURL, handler)
 	return &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
 }
 

@@ -100,6 +100,7 @@ pipelines:
 		{file + "    key: { id: .a, on_missing: drop }\n" + keys + webhook, "warning loss pipelines.p.key.on_missing: drop"},
 		{file + "    key: { id: .a, on_missing: pass }\n" + keys + webhook, "warning repeat pipelines.p.key.on_missing: pass"},
 		{file + "    key: { id: .a }\n    on_mismatch: drop\n" + keys + webhook, "warning loss pipelines.p.on_mismatch: drop"},
+		{file + id + keys + webhook + "    parked: { path: p, max_age: 90d }\n", "warning loss pipelines.p.parked.max_age: 90d"},
 		{file + id + keys + webhook + "    on_late: drop\n", "warning loss pipelines.p.on_late: drop"},
 		{file + id + keys + webhook + "    on_late: drop\n    observe: true\n", "warning  pipelines.p.on_late: drop"},
 		{file + id + keys + webhook + "    on_failure: { then: drop }\n", "warning loss pipelines.p.on_failure.then: drop"},

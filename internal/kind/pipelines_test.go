@@ -130,9 +130,9 @@ func TestEveryFieldOfAPipelineIsRead(t *testing.T) {
     parallel: 4
     batch: 10
     in_flight: { max: 100, bytes: 2MiB }
-    parked: { store: db }
+    parked: { store: db, max_age: 90d }
     lossy: true
-admin: { listen: "0.0.0.0:9000", auth: { username: a, password: b, token: c }, tls: { certificate: c.pem, key: k.pem } }
+admin: { listen: "0.0.0.0:9000", public_url: "https://semel.example.com", auth: { username: a, password: b, token: c }, tls: { certificate: c.pem, key: k.pem } }
 shutdown: 1m
 log: { format: json, level: debug }
 `)
@@ -155,7 +155,7 @@ log: { format: json, level: debug }
 	want := &config.Pipeline{
 		Name: "p", Window: 1<<63 - 1, Lease: time.Minute, OnLeaseExpired: "hold", OnLate: "park", OnMismatch: "drop", Store: schema.Reference{Name: "both"},
 		OnFailure: config.Failure{Attempts: 3, Backoff: 2 * time.Second, Then: "stop"}, OnStoreError: "pass", Observe: true, Order: "partition", Parallel: 4,
-		Batch: 10, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Parked: config.Parked{Store: schema.Reference{Name: "db"}}, Lossy: true,
+		Batch: 10, InFlight: config.Limit{Max: 100, Bytes: 2 << 20}, Parked: config.Parked{Store: schema.Reference{Name: "db"}, MaxAge: 90 * 24 * time.Hour}, Lossy: true,
 	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", p, want)
@@ -302,6 +302,8 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + file + ", store: keys, sink: { postgres: { store: db, table: t, columns: { id: .a, version: .v }, key: [idd], version: v } }", "pipelines.p.sink.postgres.key: idd is not among the columns: did you mean id?\nc.yaml:8:"},
 		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t, compression: most } }", `pipelines.p.sink.kafka.compression: "most": write one of none, gzip, snappy, lz4, zstd`},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { listen: nowhere", "admin.listen: not an address to listen on"},
+		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { public_url: semel.example.com", "admin.public_url: not the URL of a server: write it like https://semel.example.com"},
+		{id + "," + file + ", store: keys, sink: { kafka: { brokers: ['h:1'], topic: t } }, parked: { topic: p, max_age: 1d }", "pipelines.p.parked.max_age: messages in a topic are deleted by its retention: leave max_age out, and set retention.ms of the topic"},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: { username: a }", "admin.auth: username and password belong together: write both"},
 		{id + "," + file + "," + stdout + ", store: keys }\nadmin: { auth: {}", "admin.auth: it is empty: write username and password, or token"},
 		{id + "," + file + "," + stdout + ", store: keys }\nlog: { level: loud", `log.level: "loud": write one of debug, info, warn, error`},

@@ -200,7 +200,7 @@ func parkReasons() []string {
 	for _, reason := range pipeline.Reasons() {
 		names = append(names, string(reason))
 	}
-	return names
+	return append(names, string(pipeline.ReasonExpired))
 }
 
 func retryReasons() []string { return []string{"failed", "lease lost", pipeline.HeldReason} }
