@@ -22,20 +22,38 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		}
 	}
 	s.digestAll(o, len(keys), func(i int) (semel.Key, error) { return keys[i], nil })
+	err := s.look(ctx, o, records)
+	for i := range records {
+		if records[i].Key == (semel.Key{}) {
+			records[i].Key = keys[i]
+		}
+	}
+	return err
+}
+
+// LookDigest implements semel.DigestResolver. It waits as Look does.
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	o := s.newOp()
+	defer o.free()
+	o.digests = append(o.digests, d)
+	var record [1]semel.Record
+	err := s.look(ctx, o, record[:])
+	return record[0], err
+}
+
+// look fills the records of o.digests.
+func (s *Store) look(ctx context.Context, o *op, records []semel.Record) error {
 	var times []place
-	for i := 0; i < len(keys); {
+	for i := 0; i < len(records); {
 		if err := ctx.Err(); err != nil {
 			return interrupted(ctx)
 		}
 		s.mu.Lock()
 		err := s.usable()
-		for err == nil && i < len(keys) {
+		for err == nil && i < len(records) {
 			var at place
 			if at, err = s.lookOne(o, &o.digests[i], &records[i]); err != nil || len(o.reads) > 0 {
 				break
-			}
-			if records[i].Key == (semel.Key{}) {
-				records[i].Key = keys[i]
 			}
 			if at.segment != nil {
 				at.record = i

@@ -17,12 +17,38 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
 		return err
 	}
+	return s.resolve(ctx, s.digestOf(key), key, as, result, window)
+}
+
+// ResolveDigest implements semel.DigestResolver. It blocks for one durable write.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	r, err := s.LookDigest(ctx, d)
+	if err != nil {
+		return err
+	}
+	if r.State != semel.Unknown {
+		return fmt.Errorf("logstore: resolve %s: %w", shown(r.Key, d), semel.ErrNotUnknown)
+	}
+	if err := semel.ValidateResolve(semel.Key{ID: d.String()}, as, result, window, s.opts.MaxResult); err != nil {
+		return err
+	}
+	return s.resolve(ctx, d, r.Key, as, result, window)
+}
+
+// digestOf returns the digest of a valid key.
+func (s *Store) digestOf(key semel.Key) semel.Digest {
+	memo := digestMemo(s)
+	return memo.Key(key)
+}
+
+// resolve settles the unknown record of a digest. key is its key if that is known.
+func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
 	room := holderMost + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
-	return s.settleByHand(ctx, key, room, func(o *op, d *semel.Digest) error {
+	return s.settleByHand(ctx, d, room, func(o *op, d *semel.Digest) error {
 		now := o.now
 		c := s.claims.get(d)
 		if c == nil || c.state(now) != semel.Unknown {
-			return fmt.Errorf("logstore: resolve %s: %w", key, semel.ErrNotUnknown)
+			return fmt.Errorf("logstore: resolve %s: %w", shown(key, *d), semel.ErrNotUnknown)
 		}
 		if as == semel.Absent {
 			s.forgetClaim(o, d, c)
@@ -42,13 +68,26 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	})
 }
 
+// shown returns a key for a message, or its digest if the key is not known.
+func shown(key semel.Key, d semel.Digest) string {
+	if key.ID == "" {
+		return "the digest " + d.String()
+	}
+	return key.String()
+}
+
 // Remove implements semel.Resolver. It blocks for one durable write if there
 // was a durable record.
-func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err error) {
+func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := key.Validate(); err != nil {
 		return false, err
 	}
-	err = s.settleByHand(ctx, key, 0, func(o *op, d *semel.Digest) error {
+	return s.RemoveDigest(ctx, s.digestOf(key))
+}
+
+// RemoveDigest implements semel.DigestResolver. It blocks as Remove does.
+func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (found bool, err error) {
+	err = s.settleByHand(ctx, d, 0, func(o *op, d *semel.Digest) error {
 		if c := s.claims.get(d); c != nil {
 			found = true
 			s.forgetClaim(o, d, c)
@@ -67,11 +106,11 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (found bool, err erro
 	return found, err
 }
 
-// settleByHand makes one change of one key. It calls change again after reads.
-func (s *Store) settleByHand(ctx context.Context, key semel.Key, room int, change func(o *op, d *semel.Digest) error) (err error) {
+// settleByHand makes one change of one record. It calls change again after reads.
+func (s *Store) settleByHand(ctx context.Context, d semel.Digest, room int, change func(o *op, d *semel.Digest) error) (err error) {
 	o := s.newOp()
 	defer o.free()
-	s.digestAll(o, 1, func(int) (semel.Key, error) { return key, nil })
+	o.digests = append(o.digests, d)
 	failed := s.each(ctx, o, 1, func(int) int { return richLeast + room }, func(int) {}, func(int) bool {
 		err = change(o, &o.digests[0])
 		return len(o.reads) == 0

@@ -48,6 +48,22 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 	return nil
 }
 
+// LookDigest implements [semel.DigestResolver]. It blocks for one statement.
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	if err := s.enter("look", 0, 0); err != nil {
+		return semel.Record{}, err
+	}
+	defer s.leave()
+	rows, now, err := s.onPool().rows(ctx, pgtype.FlatArray[[16]byte]{d})
+	switch {
+	case err != nil:
+		return semel.Record{}, fmt.Errorf("pgstore: look: %w", err)
+	case len(rows) == 0:
+		return semel.Record{}, nil
+	}
+	return rows[0].record(now), nil
+}
+
 // listPage is the number of rows that a listing reads with one statement.
 const listPage = 1000
 
@@ -108,40 +124,62 @@ func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
 
 // Resolve implements [semel.Resolver]. It blocks for one statement.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	if err := cmp.Or(semel.ValidateResolve(key, as, result, window, s.opts.MaxResult), s.hasher.check(key)); err != nil {
+		return err
+	}
+	return s.resolve(ctx, s.hasher.Key(key), key.String(), as, result, window)
+}
+
+// ResolveDigest implements [semel.DigestResolver]. It blocks for one statement.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	if err := semel.ValidateResolve(semel.Key{ID: d.String()}, as, result, window, s.opts.MaxResult); err != nil {
+		return err
+	}
+	return s.resolve(ctx, d, "the digest "+d.String(), as, result, window)
+}
+
+// resolve settles the unknown record of a digest. name is its name in errors.
+func (s *Store) resolve(ctx context.Context, d semel.Digest, name string, as semel.State, result semel.Result, window time.Duration) error {
 	if err := s.enter("resolve", 0, 0); err != nil {
 		return err
 	}
 	defer s.leave()
-	if err := cmp.Or(semel.ValidateResolve(key, as, result, window, s.opts.MaxResult), s.hasher.check(key)); err != nil {
-		return err
-	}
 	if as == semel.Absent {
 		result, window = semel.Result{}, semel.Forever
 	}
-	digest := [16]byte(s.hasher.Key(key))
 	resolved, err := collect(ctx, s.onPool(), s.sql.resolve,
-		[]any{digest, microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
+		[]any{[16]byte(d), microseconds(window), encodeResult(result), as == semel.Done}, pgx.RowTo[bool])
 	if err == nil && len(resolved) == 0 {
 		err = semel.ErrNotUnknown
 	}
 	if err != nil {
-		return fmt.Errorf("pgstore: resolve %s: %w", key, err)
+		return fmt.Errorf("pgstore: resolve %s: %w", name, err)
 	}
 	return nil
 }
 
 // Remove implements [semel.Resolver]. It blocks for one statement.
 func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
+	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
+		return false, err
+	}
+	return s.remove(ctx, s.hasher.Key(key), key.String())
+}
+
+// RemoveDigest implements [semel.DigestResolver]. It blocks for one statement.
+func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
+	return s.remove(ctx, d, "the digest "+d.String())
+}
+
+// remove deletes the record of a digest. name is its name in errors.
+func (s *Store) remove(ctx context.Context, d semel.Digest, name string) (bool, error) {
 	if err := s.enter("remove", 0, 0); err != nil {
 		return false, err
 	}
 	defer s.leave()
-	if err := cmp.Or(key.Validate(), s.hasher.check(key)); err != nil {
-		return false, err
-	}
-	live, err := collect(ctx, s.onPool(), s.sql.remove, []any{[16]byte(s.hasher.Key(key))}, pgx.RowTo[bool])
+	live, err := collect(ctx, s.onPool(), s.sql.remove, []any{[16]byte(d)}, pgx.RowTo[bool])
 	if err != nil {
-		return false, fmt.Errorf("pgstore: remove %s: %w", key, err)
+		return false, fmt.Errorf("pgstore: remove %s: %w", name, err)
 	}
 	return slices.Contains(live, true), nil
 }

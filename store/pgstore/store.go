@@ -43,12 +43,12 @@ type Store struct {
 }
 
 var (
-	_ semel.Store     = (*Store)(nil)
-	_ semel.Inspector = (*Store)(nil)
-	_ semel.Resolver  = (*Store)(nil)
-	_ semel.Purger    = (*Store)(nil)
-
-	_ semel.ScopeBinder = (*Store)(nil)
+	_ semel.Store          = (*Store)(nil)
+	_ semel.Inspector      = (*Store)(nil)
+	_ semel.Resolver       = (*Store)(nil)
+	_ semel.DigestResolver = (*Store)(nil)
+	_ semel.Purger         = (*Store)(nil)
+	_ semel.ScopeBinder    = (*Store)(nil)
 )
 
 // Connect opens a connection pool and a store on it. [Store.Close] closes both.

@@ -22,6 +22,22 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		}
 		units[i] = unit{at: i, digest: memo.Key(key)}
 	}
+	return s.look(ctx, keys, units, records, func(at int) { records[at].Key = keys[at] })
+}
+
+// LookDigest implements [semel.DigestResolver]. It blocks for one round trip.
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	if err := s.enter(ctx, "look", 0, 0); err != nil {
+		return semel.Record{}, err
+	}
+	var record [1]semel.Record
+	err := s.look(ctx, []semel.Key{named(d)}, []unit{{digest: d}}, record[:], func(int) {})
+	return record[0], err
+}
+
+// look fills the records of units. keys are their names in errors. found is called
+// for each existing record.
+func (s *Store) look(ctx context.Context, keys []semel.Key, units []unit, records []semel.Record, found func(at int)) error {
 	return s.run(ctx, s.scripts.look, units, func(at int, answer string) error {
 		records[at] = semel.Record{}
 		if answer[0] == 'A' {
@@ -43,7 +59,8 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 			r.window = 0
 		}
 		records[at] = r.show(int64(uint64At(answer, 9)), int64(uint64At(answer, 1)))
-		records[at].Key, records[at].Digest = keys[at], units[at].digest
+		records[at].Digest = units[at].digest
+		found(at)
 		return nil
 	})
 }

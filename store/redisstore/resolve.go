@@ -13,6 +13,19 @@ import (
 
 // Resolve implements [semel.Resolver]. It blocks for one round trip.
 func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
+	return s.resolve(ctx, key, nil, as, result, window)
+}
+
+// ResolveDigest implements [semel.DigestResolver]. It blocks for one round trip.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	return s.resolve(ctx, named(d), &d, as, result, window)
+}
+
+// named returns a key that stands for a digest in messages.
+func named(d semel.Digest) semel.Key { return semel.Key{ID: "digest " + d.String()} }
+
+// resolve settles an unknown record: that of the digest, or else of the key.
+func (s *Store) resolve(ctx context.Context, key semel.Key, d *semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
 	if err := semel.ValidateResolve(key, as, result, window, s.opts.MaxResult); err != nil {
 		return err
 	}
@@ -22,7 +35,7 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	}
 	b = binary.LittleEndian.AppendUint64(b, windowMillis(window))
 	b = append(b, byte(result.Kind))
-	answer, err := s.one(ctx, s.scripts.resolve, key, string(append(b, result.Data...)))
+	answer, err := s.one(ctx, s.scripts.resolve, key, d, string(append(b, result.Data...)))
 	switch {
 	case err != nil:
 		return err
@@ -41,20 +54,27 @@ func (s *Store) Remove(ctx context.Context, key semel.Key) (bool, error) {
 	if err := key.Validate(); err != nil {
 		return false, err
 	}
-	answer, err := s.one(ctx, s.scripts.remove, key, "")
-	if err != nil {
-		return false, err
-	}
-	return answer == "K", nil
+	answer, err := s.one(ctx, s.scripts.remove, key, nil, "")
+	return answer == "K", err
 }
 
-// one runs a script for one key.
-func (s *Store) one(ctx context.Context, sc *script, key semel.Key, packed string) (answer string, err error) {
+// RemoveDigest implements [semel.DigestResolver]. It blocks for one round trip.
+func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
+	answer, err := s.one(ctx, s.scripts.remove, semel.Key{}, &d, "")
+	return answer == "K", err
+}
+
+// one runs a script for one digest, or without it for one key.
+func (s *Store) one(ctx context.Context, sc *script, key semel.Key, d *semel.Digest, packed string) (answer string, err error) {
 	if err := s.enter(ctx, sc.verb, 0, 0); err != nil {
 		return "", err
 	}
-	memo := s.digests()
-	err = s.run(ctx, sc, []unit{{0, memo.Key(key), packed}}, func(_ int, a string) error {
+	if d == nil {
+		memo := s.digests()
+		of := memo.Key(key)
+		d = &of
+	}
+	err = s.run(ctx, sc, []unit{{0, *d, packed}}, func(_ int, a string) error {
 		answer = a
 		return nil
 	})

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"maps"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ var abilityCases = []testCase{
 	{"list yields the records of a state or scope", listYields},
 	{"count counts by state", countCounts},
 	{"a scope keeps the first rule", scopeKeepsRule},
+	{"a digest finds and settles its record", digestSettles},
 }
 
 // look looks up one key. It returns false if the store is not an Inspector.
@@ -184,6 +186,63 @@ func listYields(e *env) {
 	}
 	for range l.List(e.Context(), semel.ListOptions{}) {
 		break // a caller may stop
+	}
+}
+
+func digestSettles(e *env) {
+	by, ok := e.inner.(semel.DigestResolver)
+	if !ok {
+		return
+	}
+	unknown := func() (semel.Key, semel.Claim, semel.Digest) {
+		key := e.key()
+		c := e.unknown(key)
+		r, _ := e.look(key)
+		found, err := by.LookDigest(e.Context(), r.Digest)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return key, c, r.Digest
+		}
+		if err != nil || found.State != semel.Unknown || found.Digest != r.Digest || found.Token != r.Token || found.Key.ID != "" && found.Key != key {
+			e.Fatalf("the digest of %s finds %+v, %v; want %+v", key, found, err, r)
+		}
+		return key, c, r.Digest
+	}
+	key, c, d := unknown()
+	e.store.resolving(key, text("by digest"))
+	err := by.ResolveDigest(e.Context(), d, semel.Done, text("by digest"), e.window)
+	if errors.Is(err, errors.ErrUnsupported) {
+		e.want(semel.OutcomeUnknown, e.request(key))
+		if _, err := by.RemoveDigest(e.Context(), d); !errors.Is(err, errors.ErrUnsupported) {
+			e.Errorf("a store that resolves no digest answers a removal with %v", err)
+		}
+		return
+	}
+	if err != nil {
+		e.Fatalf("resolve a digest as done: %v", err)
+	}
+	e.wantResult(key, text("by digest"))
+	e.wantStale("complete", key, c.Token, e.complete(key, c.Token, text("too late"), e.window))
+	if err := by.ResolveDigest(e.Context(), d, semel.Absent, semel.Result{}, 0); !errors.Is(err, semel.ErrNotUnknown) {
+		e.Errorf("resolve the digest of a done key: %v", err)
+	}
+	if was, err := by.RemoveDigest(e.Context(), d); err != nil || !was {
+		e.Errorf("remove a digest: %t, %v", was, err)
+	}
+	if r, err := by.LookDigest(e.Context(), d); err != nil || r.State != semel.Absent {
+		e.Errorf("a removed digest finds %+v, %v", r, err)
+	}
+	if was, err := by.RemoveDigest(e.Context(), d); err != nil || was {
+		e.Errorf("remove a digest twice: %t, %v", was, err)
+	}
+	e.fresh(e.request(key))
+
+	key, _, d = unknown()
+	if err := by.ResolveDigest(e.Context(), d, semel.Absent, semel.Result{}, 0); err != nil {
+		e.Fatalf("resolve a digest as absent: %v", err)
+	}
+	e.fresh(e.request(key))
+	if err := by.ResolveDigest(e.Context(), d, semel.Claimed, semel.Result{}, 0); err == nil {
+		e.Errorf("a digest is resolved as claimed")
 	}
 }
 

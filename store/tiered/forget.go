@@ -58,6 +58,47 @@ func (s *Store) Resolve(ctx context.Context, key semel.Key, as semel.State, resu
 	})
 }
 
+// LookDigest implements semel.DigestResolver. It asks the durable store.
+func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, error) {
+	below, ok := semel.As[semel.DigestResolver](s.below)
+	if !ok {
+		return semel.Record{}, fmt.Errorf("tiered: the durable store cannot find a record by its digest: %w", errors.ErrUnsupported)
+	}
+	r, err := below.LookDigest(ctx, d)
+	return r, wrap("look", err)
+}
+
+// ResolveDigest implements semel.DigestResolver. The layers have digests of their
+// own, so the durable store must keep readable keys.
+func (s *Store) ResolveDigest(ctx context.Context, d semel.Digest, as semel.State, result semel.Result, window time.Duration) error {
+	key, err := s.keyOf(ctx, d)
+	switch {
+	case err != nil:
+		return err
+	case key.ID == "":
+		return wrap("resolve", fmt.Errorf("the digest %s: %w", d, semel.ErrNotUnknown))
+	}
+	return s.Resolve(ctx, key, as, result, window)
+}
+
+// RemoveDigest implements semel.DigestResolver, for the stores of ResolveDigest.
+func (s *Store) RemoveDigest(ctx context.Context, d semel.Digest) (bool, error) {
+	key, err := s.keyOf(ctx, d)
+	if err != nil || key.ID == "" {
+		return false, err
+	}
+	return s.Remove(ctx, key)
+}
+
+// keyOf returns the readable key of a digest, or no key if there is no record.
+func (s *Store) keyOf(ctx context.Context, d semel.Digest) (semel.Key, error) {
+	r, err := s.LookDigest(ctx, d)
+	if err == nil && r.State != semel.Absent && r.Key.ID == "" {
+		err = fmt.Errorf("tiered: the layers above the durable store have digests of their own, and the durable store keeps no ids: %w", errors.ErrUnsupported)
+	}
+	return r.Key, err
+}
+
 // Purge implements semel.Purger. It purges the durable store and each layer
 // that does not expire records by itself. It returns the number of records that
 // the durable store removed. Expired records that a cache fails to purge remain
