@@ -31,6 +31,14 @@ func verdict(err error, committing bool) error {
 	return pipeline.Unavailable(fmt.Errorf("postgres: %w", err), 0)
 }
 
+// isRefused reports whether the server refused a statement itself: a table or a
+// column is missing, a privilege is, or the text is wrong. That is neither the
+// fault of a message nor an outage of the server.
+func isRefused(err error) bool {
+	var of *pgconn.PgError
+	return errors.As(err, &of) && (strings.HasPrefix(of.Code, "42") || strings.HasPrefix(of.Code, "3F"))
+}
+
 func isAway(err error) bool {
 	var away *pipeline.UnavailableError
 	return errors.As(err, &away)

@@ -134,6 +134,11 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 		return nil
 	}))
 	for i := range outcomes {
+		if isRefused(outcomes[i].Err) {
+			// Nothing was written. Sent apart from the claims, the statements show whether
+			// the server refused them or the store.
+			return s.carefully(ctx, items, calls, effects)
+		}
 		if outcomes[i].Err != nil && outcomes[i].Decision == semel.Undecided {
 			s.careful.Store(20)
 			break
@@ -165,6 +170,12 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 			return nil
 		}
 		said := verdict(err, false)
+		if isRefused(err) {
+			for _, f := range queued { // it would refuse each of them
+				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), said
+			}
+			return nil
+		}
 		if isAway(said) || n >= len(queued) {
 			return err
 		}

@@ -187,6 +187,53 @@ func TestAMissingTableIsNoMessagesFault(t *testing.T) {
 	}
 }
 
+// TestARefusedStatementIsAnErrorOfTheSink lets the server refuse the sink's
+// statement, and then the claim of the keys.
+func TestARefusedStatementIsAnErrorOfTheSink(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	session, err := postgres.NewSession(guard(t, pool), &row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, outTable)
+	ofSink := func(code string) {
+		t.Helper()
+		for range 2 { // the second time, each statement has a round trip
+			list := items("a", "b", "c")
+			session.Process(t.Context(), list)
+			var store *pipeline.StoreError
+			var away *pipeline.UnavailableError
+			var of *pgconn.PgError
+			for _, it := range list {
+				if errors.As(it.Err, &store) || !errors.As(it.Err, &away) || !errors.As(it.Err, &of) || of.Code != code || errors.Is(it.Err, pgstore.ErrSchema) {
+					t.Errorf("%s: %v", code, it.Err)
+				}
+			}
+		}
+	}
+	exec(t, pool, "ALTER TABLE out RENAME COLUMN body TO text")
+	ofSink("42703")
+	exec(t, pool, "ALTER TABLE out RENAME COLUMN text TO body; ALTER TABLE out RENAME TO moved")
+	ofSink("42P01")
+	exec(t, pool, "ALTER TABLE moved RENAME TO out")
+	list := items("a", "b", "c")
+	session.Process(t.Context(), list)
+	wantClasses(t, list, "delivered", "delivered", "delivered")
+
+	exec(t, pool, "ALTER TABLE semel_keys RENAME TO moved")
+	list = items("d", "e", "f")
+	list[0].Call.Key.ID, list[1].Call.Key.ID, list[2].Call.Key.ID = "d", "e", "f"
+	session.Process(t.Context(), list)
+	var store *pipeline.StoreError
+	for _, it := range list {
+		if !errors.As(it.Err, &store) || !errors.Is(it.Err, pgstore.ErrSchema) {
+			t.Errorf("without the store's table: %v", it.Err)
+		}
+	}
+}
+
 func TestAnUpsertKeepsTheNewestVersion(t *testing.T) {
 	t.Parallel()
 	address := servers.Database(t)

@@ -319,6 +319,9 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 			b.g.optimism.saw(false)
 			return nil, false
 		}
+		if misnamed(err) {
+			return nil, false // one by one, the server says which statement it is
+		}
 		s := b.unclaimed(todo, failure(err))
 		if errors.Is(s.err, semel.ErrOutcomeUnknown) {
 			s.stage = committing
@@ -326,6 +329,9 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		return s, true
 	}
 	if err := failure(br.Close()); err != nil {
+		if misnamed(err) {
+			return nil, false
+		}
 		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
 		return &attemptError{
 			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown, todo: todo,

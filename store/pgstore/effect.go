@@ -204,7 +204,7 @@ func (queue TxQueueFunc) batch() (effect, int) {
 			return nil // the transaction is repeated without them
 		}
 		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-			return fmt.Errorf("pgstore: statements: %w", rolledBack(err))
+			return fmt.Errorf("pgstore: statements: %w", rolledBack(ofEffect(err)))
 		}
 		return nil
 	}), maxStatement

@@ -51,6 +51,22 @@ func failure(err error) error {
 	return fmt.Errorf("%w: %w", semel.ErrOutcomeUnknown, err)
 }
 
+// misnamed reports whether a statement names a table or a column that is missing.
+// Nothing was changed.
+func misnamed(err error) bool {
+	code := stateOf(err)
+	return code == undefinedTable || code == undefinedColumn
+}
+
+// ofEffect is failure for a statement of the caller: the table that it lacks is
+// not one of the store.
+func ofEffect(err error) error {
+	if misnamed(err) && !classified(err) {
+		return fmt.Errorf("%w: %w", semel.ErrInvalidRequest, err)
+	}
+	return failure(err)
+}
+
 // classified reports whether an error already has a class.
 func classified(err error) bool {
 	for _, known := range []error{
