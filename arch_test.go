@@ -40,14 +40,14 @@ var packageMap = map[string][]string{
 	},
 	"store/pgstore/internal/pgschema": {".", "github.com/jackc/pgx/v5"},
 	"store/tiered":                    {".", "filter", "internal/clock", "internal/invalid"},
-	"pipeline":                        {".", "key", "internal/auditlog", "internal/invalid", "vfs"},
+	"pipeline":                        {".", "key", "internal/auditlog", "internal/health", "internal/invalid", "vfs"},
 	"broker/kafka": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/invalid",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"internal/clock", "internal/digest", "internal/table", "internal/invalid", "vfs",
+		"internal/clock", "internal/digest", "internal/health", "internal/table", "internal/invalid", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/internal/cluster": {
@@ -68,6 +68,7 @@ var packageMap = map[string][]string{
 	"internal/auditlog": {".", "vfs"},
 	"internal/clock":    {},
 	"internal/digest":   {".", "github.com/dchest/siphash"},
+	"internal/health":   {"."},
 	"internal/invalid":  {"."},
 	"internal/table":    {"."},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ type LogOptions struct {
 
 // Log writes events of guards and pipelines to a log: messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
-// lost leases, pauses, and changes of the source. At level debug it also writes
+// lost leases, pauses, pipelines that stand still, and changes of the source. At level debug it also writes
 // retries. Warnings contain the key of the message and other lines do not. No
 // line contains a body.
 //
@@ -139,6 +140,10 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 		}
 	case pipeline.EventStandby:
 		reason = ""
+	case pipeline.EventStalled:
+		level, reason = slog.LevelWarn, "" // each reason is different
+	case pipeline.EventMoves:
+		level = slog.LevelInfo
 	case pipeline.EventRetried:
 		if e.Reason == pipeline.HeldReason { // the holder of the key may hang
 			level = slog.LevelWarn
@@ -153,6 +158,17 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 // describe returns the attributes of a line besides its error.
 func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 	var attrs []slog.Attr
+	switch e.Kind {
+	case pipeline.EventStalled:
+		attrs = append(attrs, slog.String("for", seconds(e.Elapsed)), slog.Int("in_flight", e.Count))
+		if it := e.Item; it != nil && it.Message.Origin.Source != "" {
+			o := it.Message.Origin
+			attrs = append(attrs, slog.String("oldest", fmt.Sprintf("%s/%d/%d", short(o.Source), o.Partition, o.Offset)))
+		}
+		return append(attrs, slog.String("waiting_for", e.Reason))
+	case pipeline.EventMoves:
+		return append(attrs, slog.String("stalled_for", seconds(e.Elapsed)))
+	}
 	if e.Count > 0 {
 		attrs = append(attrs, slog.Int("count", e.Count))
 	}
@@ -172,6 +188,9 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 	}
 	return attrs
 }
+
+// seconds formats a long duration.
+func seconds(d time.Duration) string { return d.Round(time.Second).String() }
 
 // line writes a line, or counts it if there were many alike.
 func (l *Log) line(level slog.Level, what, reason string, count int, attrs func() []slog.Attr, err error) {

@@ -187,3 +187,26 @@ func TestAllTellsEachObserver(t *testing.T) {
 	one.Close()
 	two.Close()
 }
+
+func TestAStallIsTold(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, nil)
+	defer l.Close()
+	it := &pipeline.Item{Message: semel.Message{Origin: semel.Origin{Source: "orders", Partition: 2, Offset: 17}}}
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Count: 3000, Elapsed: 20*time.Second + 12, Reason: "delivery to the sink", Err: errors.New("refused"), Item: it})
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves, Elapsed: 61 * time.Second})
+	lines := w.lines(t)
+	if len(lines) != 2 {
+		t.Fatalf("%v", lines)
+	}
+	for i, want := range []map[string]any{
+		{"level": "WARN", "msg": "stalled", "for": "20s", "in_flight": 3000.0, "oldest": "orders/2/17", "waiting_for": "delivery to the sink", "error": "refused"},
+		{"level": "INFO", "msg": "moves_again", "stalled_for": "1m1s"},
+	} {
+		for name, value := range want {
+			if lines[i][name] != value {
+				t.Errorf("%s: %v, want %v", name, lines[i][name], value)
+			}
+		}
+	}
+}

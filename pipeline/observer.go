@@ -50,6 +50,14 @@ const (
 	// EventStandby: a standby copy of the state of other processes lacks Count records.
 	// Reason describes the copy.
 	EventStandby
+	// EventStalled: the pipeline has work and has settled nothing for Elapsed. Count
+	// messages are in progress, and Item has the origin of the oldest. Reason says what
+	// the pipeline waits for, without a part of a message. Err is the error that it
+	// waits to pass, or nil. The event comes after 10 s, and again after 1, 5, 15 and
+	// every further 15 minutes. EventMoves: after Elapsed it settles messages again,
+	// or has no more work.
+	EventStalled
+	EventMoves
 )
 
 // HeldReason is the reason of an EventRetried for a message that has waited longer than
@@ -59,7 +67,7 @@ const HeldReason = "in flight elsewhere"
 
 // String returns the kind's name in logs.
 func (k EventKind) String() string {
-	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby"}
+	names := [...]string{"", "read", "decided", "delivered", "settled", "retried", "parked", "dropped", "returned", "paused", "resumed", "failed_open", "source_changed", "standby", "stalled", "moves_again"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -77,7 +85,7 @@ type Event struct {
 	Reason   string
 	Elapsed  time.Duration
 	Err      error
-	// Item is the message of an EventParked, EventDropped or EventRetried. It is only
-	// valid during the call.
+	// Item is the message of an EventParked, EventDropped, EventRetried or EventStalled.
+	// It is only valid during the call.
 	Item *Item
 }

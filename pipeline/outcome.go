@@ -292,6 +292,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 		}
 		e.Parked = "" // until it is durable
 	}
+	defer in(&r.stages.parking)()
 	err := r.opts.DeadLetters.Park(r.hard, list)
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
@@ -315,6 +316,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 
 // giveBack returns items to their sources.
 func (r *Runner) giveBack(o *outcomes) {
+	defer in(&r.stages.returning)()
 	r.session.Abandon(r.hard, appendItems(nil, o.giveBack, nil))
 	for _, f := range r.feeds {
 		items := appendItems(nil, o.giveBack, f)
@@ -352,6 +354,7 @@ func appendItems(into []*Item, of []*entry, f *feed) []*Item {
 // acknowledge acknowledges the settled items. It repeats a failed call until the drain
 // ends. Items that were not acknowledged come again and are duplicates.
 func (r *Runner) acknowledge(o *outcomes) {
+	defer in(&r.stages.acknowledging)()
 	for _, f := range r.feeds {
 		o.items = appendItems(o.items[:0], o.settled, f)
 		if len(o.items) == 0 {
@@ -366,6 +369,7 @@ func (r *Runner) acknowledge(o *outcomes) {
 			err = f.source.Ack(r.hard, o.items)
 		}
 	}
+	r.settled.Add(uint64(len(o.settled)))
 	oldest := o.settled[0].read
 	for _, e := range o.settled {
 		e.done = true

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -30,7 +29,10 @@ type Runner struct {
 	seed       maphash.Seed
 	partitions atomic.Uint64 // the number of partitions seen
 	delivered  atomic.Uint64 // the number of messages delivered
+	settled    atomic.Uint64 // the number of messages acknowledged
 	ran        atomic.Bool
+	stages     stages
+	stall      health.Stall
 
 	hard  context.Context // for deliveries: ends when the time for the drain is over
 	kill  context.CancelFunc
@@ -110,6 +112,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("read the parked messages: %w", err))
 	}
+	defer r.watch(ctx)()
 	var readers, workers sync.WaitGroup
 	for i, f := range r.feeds {
 		readers.Go(func() {
@@ -269,6 +272,7 @@ func (w *worker) begin(b *pendingBatch) {
 	switch {
 	case len(b.items) == 0:
 	case r.pipelined == nil:
+		defer in(&r.stages.processing)()
 		r.session.Process(r.hard, b.items)
 	default:
 		var after Batch
@@ -292,7 +296,9 @@ func (w *worker) settle() {
 	for i := 0; i < n; i++ {
 		b := w.pending[i]
 		if b.begun != nil {
+			left := in(&r.stages.processing)
 			b.begun.Wait()
+			left()
 			b.begun = nil
 		}
 		if len(b.items) > 0 {
@@ -379,7 +385,8 @@ func wrap(what string, err error) error {
 // These messages were read and are not settled. UnderWay may be called at any time.
 func (r *Runner) UnderWay() (count int, bytes int64) { return r.sched.size() }
 
-// Ready returns nil if the pipeline works, or an error that says why not. It asks the
+// Ready returns nil if the pipeline works, or an error that says why not. A pipeline that
+// stands still does not work: see EventStalled. Ready asks the
 // source and the session if they implement semel.Readier. It blocks at most until ctx
 // ends, and may be called at any time. The text of the error contains no part of a
 // message and no key, so a probe may show it to any client.
@@ -387,6 +394,9 @@ func (r *Runner) Ready(ctx context.Context) error {
 	r.mu.Lock()
 	err := errors.Join(newNotReady("it ends with an error", r.failure), r.sinkDown.notReady("the sink"), r.storeDown.notReady("the store"))
 	r.mu.Unlock()
+	if err == nil {
+		err = r.stalled(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -455,21 +465,13 @@ func (t *trouble) notReady(what string) error {
 	return newNotReady(fmt.Sprintf("%s has not worked since %s", what, t.since.UTC().Format(time.RFC3339)), t.err)
 }
 
-// knownCause returns the part of an error whose text comes from this module, the network
-// or the operating system. It returns nil if there is no such part.
+// knownCause returns the part of an error that any client may see, or nil.
 func knownCause(err error) error {
-	if of, ok := errors.AsType[*net.OpError](err); ok {
-		return of
+	if cause := health.Cause(err); cause != nil {
+		return cause
 	}
-	if number, ok := errors.AsType[syscall.Errno](err); ok {
-		return number
-	}
-	for _, known := range []error{
-		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrCorrupt, semel.ErrClosed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown, ErrStopped,
-	} {
-		if errors.Is(err, known) {
-			return known
-		}
+	if errors.Is(err, ErrStopped) {
+		return ErrStopped
 	}
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -38,6 +40,9 @@ type TwoPhase struct {
 	rooms rooms // for a Process each
 
 	waiting *semel.Renewer // of claims that wait for their next try
+
+	// claiming, delivering and completing count the calls of Process in each stage.
+	claiming, delivering, completing atomic.Int32
 }
 
 // taskOf returns what the session holds for an item between two calls, or nil. It
@@ -114,6 +119,29 @@ func (t *TwoPhase) BindScope(ctx context.Context, scope, rule string) error {
 	return err
 }
 
+var _ Waiter = (*TwoPhase)(nil)
+
+// WaitsFor implements Waiter. It asks the store about claims and completions, and the
+// sink about deliveries, if they are Waiters.
+func (t *TwoPhase) WaitsFor(ctx context.Context) string {
+	var list []string
+	if t.claiming.Load() > 0 {
+		list = append(list, "claims in the store")
+	}
+	if t.completing.Load() > 0 {
+		list = append(list, "completions in the store")
+	}
+	if store, ok := semel.As[Waiter](t.guard.Store()); ok && len(list) > 0 {
+		if lock := store.WaitsFor(ctx); lock != "" {
+			list = append(list, lock)
+		}
+	}
+	if t.delivering.Load() > 0 {
+		list = append(list, waitsFor(ctx, t.sink, "delivery to the sink"))
+	}
+	return strings.Join(list, ", ")
+}
+
 // Process implements Session.
 func (t *TwoPhase) Process(ctx context.Context, items []*Item) {
 	r := t.rooms.take(t.guard)
@@ -146,7 +174,9 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room) {
 	}
 	effect := r.batch.Keep(ctx, r.tasks)
 	if len(r.todo) > 0 {
+		left := in(&t.delivering)
 		deliver(effect, t.sink, r.todo)
+		left()
 	}
 	for _, it := range r.todo {
 		if task := taskOf(it); task != nil {
@@ -244,7 +274,9 @@ func (t *TwoPhase) claim(ctx context.Context, r *room) {
 		}
 		r.tasks = append(r.tasks, task)
 	}
+	left := in(&t.claiming)
 	r.batch.Claim(ctx, r.tasks)
+	left()
 	passed, failure := 0, error(nil)
 	for i, it := range r.asked {
 		task := r.tasks[i]
@@ -312,7 +344,9 @@ func (t *TwoPhase) finish(ctx context.Context, r *room) {
 			t.waiting.Keep(task)
 		}
 	}
+	left := in(&t.completing)
 	r.batch.Complete(ctx, r.tasks)
+	left()
 	for i, it := range r.done {
 		t.completed(it, r.tasks[i])
 	}

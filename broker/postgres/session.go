@@ -29,6 +29,7 @@ type Session struct {
 
 var (
 	_ pipeline.Session = (*Session)(nil)
+	_ pipeline.Waiter  = (*Session)(nil)
 	_ semel.Readier    = (*Session)(nil)
 )
 
@@ -77,6 +78,17 @@ func (s *Session) Ready(ctx context.Context) error {
 // BindScope implements pipeline.ScopeBinder.
 func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
 	return semel.BindScope(ctx, s.guard.Store(), scope, rule)
+}
+
+// WaitsFor implements pipeline.Waiter. It asks the server for locks.
+func (s *Session) WaitsFor(ctx context.Context) string {
+	const what = "keys and rows in PostgreSQL"
+	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok {
+		if lock := store.WaitsFor(ctx); lock != "" {
+			return what + ", behind " + lock
+		}
+	}
+	return what
 }
 
 // Close implements pipeline.Session. It does not close the store.

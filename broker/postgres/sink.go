@@ -12,6 +12,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/pipeline"
+	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // Sink writes messages whose keys are in another store. Create it with Open.
@@ -21,8 +22,9 @@ type Sink struct {
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink   = (*Sink)(nil)
+	_ pipeline.Waiter = (*Sink)(nil)
+	_ semel.Readier   = (*Sink)(nil)
 )
 
 // Open connects to a database and returns a sink that closes the connections
@@ -62,6 +64,15 @@ func (s *Sink) Ready(ctx context.Context) error {
 		return fmt.Errorf("postgres: %w", err)
 	}
 	return nil
+}
+
+// WaitsFor implements pipeline.Waiter. It asks the server for locks.
+func (s *Sink) WaitsFor(ctx context.Context) string {
+	const what = "rows in PostgreSQL"
+	if lock, err := pgstore.BlockedBy(ctx, s.pool); err == nil && lock != "" {
+		return what + ", behind " + lock
+	}
+	return what
 }
 
 // Close implements pipeline.Sink.

@@ -142,7 +142,7 @@ type Pipeline struct {
 	delivered, retried, parked, dropped, pauses words
 	paused                                      [3]func(float64)
 	read, bytes, delivery, settled, settling,
-	returned, changes, standby func(float64)
+	returned, changes, standby, stalled func(float64)
 }
 
 // NewPipeline binds the instruments of a pipeline and of its guard.
@@ -162,11 +162,13 @@ func NewPipeline(b Backend, name, store string) *Pipeline {
 		returned:  b.Bind(MessagesReturned, name),
 		changes:   b.Bind(SourceChanges, name),
 		standby:   b.Bind(StandbyLag, name),
+		stalled:   b.Bind(Stalled, name),
 	}
 	for i, reason := range pausing() {
 		p.paused[i] = b.Bind(Paused, name, reason)
 		p.paused[i](0)
 	}
+	p.stalled(0)
 	b.Bind(Running, name)(0)
 	return p
 }
@@ -223,6 +225,8 @@ func (p *Pipeline) ObservePipeline(e pipeline.Event) {
 		p.changes(1)
 	case pipeline.EventStandby:
 		p.standby(n)
+	case pipeline.EventStalled, pipeline.EventMoves:
+		p.stalled(number(e.Kind == pipeline.EventStalled))
 	}
 }
 

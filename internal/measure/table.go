@@ -48,6 +48,7 @@ const (
 	Dropped
 	Pauses
 	Paused
+	Stalled
 	SourceChanges
 	InFlightMessages
 	InFlightBytes
@@ -157,6 +158,7 @@ func Table() []Instrument {
 		Dropped:           {"dedup.dropped", Counter, "{message}", with(pipe, "reason"), "Messages that were dropped because the configuration says so."},
 		Pauses:            {"dedup.pauses", Counter, "{pause}", with(pipe, "reason"), "How often the pipeline paused: the sink or the store did not answer, a partition could not be read, or a message could not be parked or acknowledged."},
 		Paused:            {"dedup.paused", Gauge, "1", with(pipe, "reason"), "1 while the pipeline is paused because the sink or the store does not answer, or a partition of the source cannot be read."},
+		Stalled:           {"dedup.stalled", Gauge, "1", pipe, "1 while the pipeline has work and has settled no message for ten seconds."},
 		SourceChanges:     {"dedup.source.changes", Counter, "{change}", pipe, "How often the source connected, lost its connection, or was assigned or lost partitions."},
 		InFlightMessages:  {"dedup.in_flight.messages", Gauge, "{message}", pipe, "Messages that were read and are not yet settled."},
 		InFlightBytes:     {"dedup.in_flight.bytes", Gauge, "By", pipe, "Approximate bytes of the messages that were read and are not yet settled."},

@@ -77,6 +77,8 @@ func (c *copier) live(ctx context.Context) (err error) {
 			c.lost.Store(true)
 		}
 	}
+	c.does("the assignment of partitions by the group", 0)
+	defer c.does("", 0)
 	c.limits = *c.t.limits.Load()
 	more := append(c.t.opts.Reset.Options(), kgo.ConsumeTopics(c.t.opts.Inputs...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytesFn(c.limits.Client),
@@ -132,6 +134,7 @@ func (c *copier) loop(ctx, last context.Context) error {
 		if fetches.NumRecords() == 0 {
 			if joined(c.client) {
 				c.t.health.works(c.name)
+				c.does("", 0)
 			}
 			continue
 		}
@@ -141,6 +144,9 @@ func (c *copier) loop(ctx, last context.Context) error {
 	}
 	return nil
 }
+
+// does notes what the copier does now; "" is nothing.
+func (c *copier) does(what string, records int) { c.t.health.does(c.name, what, records) }
 
 func (c *copier) poll(ctx context.Context, most time.Duration) kgo.Fetches {
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -170,6 +176,7 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
+		c.does("the brokers to write copies", c.records+fetches.NumRecords())
 		if err := c.copy(last, fetches); err != nil {
 			c.rewind(last)
 			return err
@@ -200,6 +207,7 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	if c.lost.Load() {
 		return c.rewind(last)
 	}
+	c.does("the commit of a Kafka transaction", c.records)
 	committed, err := c.client.End(last, kgo.TryCommit)
 	if err == nil && !committed {
 		err = errAgain // it may have committed, even if the client reports otherwise
@@ -207,6 +215,7 @@ func (c *copier) transact(ctx, last context.Context, fetches kgo.Fetches) error 
 	if err != nil {
 		return fmt.Errorf("kafka: commit copies: %w", err)
 	}
+	c.t.health.committed(c.records)
 	c.records, c.tooBig = 0, 0
 	c.t.health.works(c.name)
 	c.asides.report(c.t)

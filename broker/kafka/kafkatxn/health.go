@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -21,8 +23,9 @@ var _ semel.Readier = (*Transactor)(nil)
 
 // Ready implements semel.Readier. It returns nil or the reason why the Transactor does
 // not work: Run has not started, a topic is missing, a member restarts after an error
-// and has not worked since, no broker answers, or a transaction that does not end holds
-// up a partition. It blocks until ctx ends at most and may be called at any time.
+// and has not worked since, no broker answers, a transaction that does not end holds
+// up a partition, or the Transactor stands still (see pipeline.EventStalled). It blocks
+// until ctx ends at most and may be called at any time.
 func (t *Transactor) Ready(ctx context.Context) error {
 	client, looked, err := t.health.look()
 	if err != nil {
@@ -30,6 +33,10 @@ func (t *Transactor) Ready(ctx context.Context) error {
 	}
 	if client == nil {
 		return errors.New("kafka: Run has not started")
+	}
+	if still := t.stall.For(); still > 0 {
+		_, what, _ := t.health.work()
+		return fmt.Errorf("kafka: stalled for %v, waiting for %s", still.Round(time.Second), what)
 	}
 	if err := client.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: no broker answers: %w", err)
@@ -54,6 +61,83 @@ type health struct {
 	stalled error            // why a partition is held up
 	since   time.Time        // when that was reported
 	paused  time.Time        // start of a reported pause, or zero
+	quiet   error            // why the brokers did not answer the last look at partitions
+	doing   map[string]task  // what members do, by name; none for an idle one
+	settled uint64           // records that were committed
+}
+
+// task is what a member does, in words, and with how many records.
+type task struct {
+	what    string
+	records int
+}
+
+// does notes what a member does now. An idle one does "".
+func (h *health) does(name, what string, records int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if what == "" {
+		delete(h.doing, name)
+		return
+	}
+	if h.doing == nil {
+		h.doing = map[string]task{}
+	}
+	h.doing[name] = task{what, records}
+}
+
+// committed notes that a member has committed records.
+func (h *health) committed(records int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settled += uint64(records)
+}
+
+// answered notes whether the brokers answered a look at the partitions.
+func (h *health) answered(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.quiet = err
+}
+
+// progress returns how many records were committed, and whether there is work.
+func (h *health) progress() (settled uint64, busy bool) {
+	_, _, err := h.look()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.settled, err != nil || h.quiet != nil || len(h.doing) > 0
+}
+
+// work returns the records in progress, and what the members wait for. err is why that
+// fails, if this is known.
+func (h *health) work() (records int, what string, err error) {
+	_, _, err = h.look()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(h.doing)) {
+		records += h.doing[name].records
+		list = append(list, h.doing[name].what)
+	}
+	if err = cmp.Or(err, h.quiet); err != nil {
+		list = append(list, "Kafka")
+	}
+	slices.Sort(list)
+	return records, strings.Join(slices.Compact(list), ", "), err
+}
+
+// watch reports when the Transactor stands still and when it moves again, until stop is
+// called. A transaction may be open for an interval.
+func (t *Transactor) watch(ctx context.Context) (stop func()) {
+	t.stall.Slow = t.opts.Limits.Interval
+	return t.stall.Start(ctx, stall.Work{
+		Look: t.health.progress,
+		Stalled: func(_ context.Context, still time.Duration) {
+			records, what, err := t.health.work()
+			t.observe(pipeline.Event{Kind: pipeline.EventStalled, Count: records, Elapsed: still, Reason: what, Err: err})
+		},
+		Moves: func(still time.Duration) { t.observe(pipeline.Event{Kind: pipeline.EventMoves, Elapsed: still}) },
+	})
 }
 
 // begin sets the client for requests to brokers.

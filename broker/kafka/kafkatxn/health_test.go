@@ -145,3 +145,48 @@ func TestATransactorWhoseBrokersRefuseItIsNotReady(t *testing.T) {
 		p.Stop()
 	})
 }
+
+// stalled returns the sum of the records in all reports of stalls.
+func stalled(e *kafkatest.Events) int { return e.Count(pipeline.EventStalled) }
+
+// TestATransactorThatStandsStillSaysSo has brokers that answer all requests but the
+// end of a transaction.
+func TestATransactorThatStandsStillSaysSo(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(b *bubble) {
+		opts := b.options()
+		p := b.start(opts)
+		b.Write(kafkatest.Numbered(0, 10, 1)...)
+		p.Wait(10, kafkatest.Settled)
+		time.Sleep(time.Hour)
+		if n := stalled(p.Events); n != 0 {
+			t.Fatalf("it is idle, and %d records are stalled", n)
+		}
+		var refuse atomic.Bool
+		refuse.Store(true)
+		b.Cluster.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			b.Cluster.KeepControl()
+			if !refuse.Load() {
+				return nil, nil, false
+			}
+			answer := req.ResponseKind().(*kmsg.EndTxnResponse)
+			answer.ErrorCode = kerr.ConcurrentTransactions.Code // the client repeats the request
+			return answer, nil, true
+		})
+		b.Write(kafkatest.Numbered(10, 10, 1)...)
+		time.Sleep(9 * time.Second)
+		if n := stalled(p.Events); n != 0 {
+			t.Errorf("after 9 s %d records are stalled", n)
+		}
+		time.Sleep(4 * time.Second)
+		if n := stalled(p.Events); n != 10 {
+			t.Errorf("after 13 s %d records are stalled, want 10", n)
+		}
+		p.unready("stalled for ")
+		p.unready("waiting for the commit of a Kafka transaction")
+		refuse.Store(false)
+		p.Wait(20, kafkatest.Settled)
+		p.becomesReady()
+		p.Stop()
+	})
+}

@@ -169,6 +169,8 @@ func (s *session) live(ctx context.Context) error {
 	defer s.leave()
 	last, cancel := lasting(ctx, s.t.opts.Timeouts.Shutdown)
 	defer cancel()
+	s.does("the assignment of partitions by the group", 0)
+	defer s.does("", 0)
 	err := s.open(ctx)
 	if err == nil {
 		err = s.loop(ctx, last)
@@ -205,8 +207,12 @@ func (s *session) loop(ctx, last context.Context) error {
 			return err
 		}
 		if fetches.NumRecords() == 0 {
-			if s.restoring == nil && !s.pending() && joined(s.client) {
+			switch {
+			case s.restoring != nil:
+				s.does("the keys of new partitions, which it reads from their changelog", 0)
+			case !s.pending() && joined(s.client):
 				s.works()
+				s.does("", 0)
 			}
 			continue
 		}
@@ -215,6 +221,9 @@ func (s *session) loop(ctx, last context.Context) error {
 		}
 	}
 }
+
+// does notes what the session does now; "" is nothing.
+func (s *session) does(what string, records int) { s.t.health.does(s.name, what, records) }
 
 // replaced reports whether an error of a client means that another process took its
 // name. A fenced producer or an ended transaction can also mean that the transaction

@@ -20,6 +20,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/internal/clock"
+	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/vfs"
 )
@@ -43,6 +44,7 @@ type Transactor struct {
 	byID           bool                           // brokers answer requests for a topic by its id
 	limits         atomic.Pointer[cluster.Limits] // of the topics that it writes
 	health         health
+	stall          stall.Stall
 
 	mu      sync.Mutex // guards the fields below
 	slots   map[cluster.Partition]*slot
@@ -93,6 +95,7 @@ func (t *Transactor) Run(ctx context.Context) error {
 	}
 	defer t.admin.Close()
 	t.health.begin(t.admin)
+	defer t.watch(ctx)()
 	if err := t.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -328,6 +331,9 @@ func (t *Transactor) watchStalls(ctx context.Context) {
 		cancel()
 		if err == nil {
 			t.health.stalls(stalled)
+		}
+		if ctx.Err() == nil {
+			t.health.answered(err)
 		}
 	}
 }

@@ -96,6 +96,7 @@ func (s *session) transact(ctx, calls, last context.Context, fetches kgo.Fetches
 		return fmt.Errorf("kafka: begin: %w", err)
 	}
 	for {
+		s.does("the decision on records", w.records+fetches.NumRecords())
 		if err := w.process(calls, fetches); errors.Is(err, errSlow) {
 			if err := s.abort(last); err != nil {
 				return err
@@ -156,6 +157,7 @@ func (s *session) abort(last context.Context) error {
 // the session restarts.
 func (s *session) finish(last context.Context) error {
 	w := &s.work
+	s.does("the brokers to write outputs and changelog", w.records)
 	w.writeChangelog()
 	if err := s.client.Client().Flush(last); err != nil {
 		return fmt.Errorf("kafka: flush: %w", err)
@@ -177,6 +179,7 @@ func (s *session) finish(last context.Context) error {
 		}
 		return nil
 	}
+	s.does("the commit of a Kafka transaction", w.records)
 	committed, err := s.client.End(last, kgo.TryCommit)
 	if err != nil || !committed {
 		for _, p := range w.touched {
@@ -189,6 +192,7 @@ func (s *session) finish(last context.Context) error {
 		return fmt.Errorf("kafka: commit: %w", w.overdue(err))
 	}
 	s.tooBig, w.limit = 0, 0
+	s.t.health.committed(w.records)
 	s.works()
 	for _, p := range w.touched {
 		s.applied(p)

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// get returns what the admin server answers at a path.
+func get(t *testing.T, address, path string) (status int, text string) {
+	t.Helper()
+	answer, err := http.Get("http://" + address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// becomes waits until a page of the admin server says this.
+func becomes(t *testing.T, address, path string, most time.Duration, wanted int, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(most); ; {
+		status, got := get(t, address, path)
+		if status == wanted && strings.Contains(got, text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v, %s: %d %s, want %d %s", most, path, status, got, wanted, text)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// TestRunSaysWhatItWaitsFor runs a pipeline into a table that another session has
+// locked, and one to a webhook that does not answer.
+func TestRunSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	const secret = "canary-83b0"
+	database, dir, address := servers.Database(t), t.TempDir(), servicestest.FreeAddr(t)
+	answers := make(chan struct{})
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answers:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(target.Close)
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores:
+  db:   { postgres: { dsn: %q } }
+  keys: { embedded: { path: keys } }
+pipelines:
+  rows:  { source: { file: { paths: [in.jsonl], follow: true, state: rows } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, parked: { path: p } }
+  calls: { source: { file: { paths: [in.jsonl], follow: true, state: calls } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true, timeout: 10m } }, lease: 20m, parked: { path: p } }
+  idle:  { source: { file: { paths: [none.jsonl], follow: true, state: idle } }, key: { id: .id }, store: keys, sink: { webhook: { url: %[2]q, allow_private: true } }, parked: { path: p } }
+`, database, target.URL))
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
+	writeFile(t, filepath.Join(dir, "none.jsonl"), "")
+	if got := run(t, "", "migrate", "up", "--config", file, "--store-name", "db"); got.status != term.ExitDone {
+		t.Fatal(got.stderr)
+	}
+	other, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(t.Context())
+	for _, statement := range []string{"CREATE TABLE rows (id text)", "BEGIN", "LOCK TABLE rows"} {
+		if _, err := other.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock := fmt.Sprintf("keys and rows in PostgreSQL, behind a lock that PostgreSQL session %d holds (", other.PgConn().PID())
+	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
+	for _, name := range []string{"rows", "calls", "idle"} {
+		becomes(t, address, "/readyz", time.Minute, http.StatusOK, name+": ready")
+	}
+	began := time.Now()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n{\"id\":\"two\"}\n")
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "rows: not ready: stalled for 1")
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "calls: not ready: stalled for 1")
+	if took := time.Since(began); took < 9*time.Second || took > 20*time.Second {
+		t.Errorf("it was said after %v", took)
+	}
+	_, text := get(t, address, "/readyz")
+	if strings.Contains(text, secret) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for delivery to the sink") || !strings.Contains(text, "waiting for "+lock) {
+		t.Errorf("%s", text)
+	}
+	if _, metrics := get(t, address, "/metrics"); !strings.Contains(metrics, `dedup_stalled{pipeline="rows"} 1`) || !strings.Contains(metrics, `dedup_stalled{pipeline="idle"} 0`) {
+		t.Error("the metrics do not say so")
+	}
+	if _, err := other.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	close(answers)
+	becomes(t, address, "/readyz", time.Minute, http.StatusOK, "rows: ready\n")
+	becomes(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 0`)
+	var rows int
+	if err := other.QueryRow(t.Context(), "SELECT count(*) FROM rows").Scan(&rows); err != nil || rows != 2 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+	got := stop()
+	got.check(t, term.ExitDone, `"msg":"stalled"`, `"msg":"moves_again"`)
+	said := map[string]map[string]any{}
+	for line := range strings.Lines(got.stderr) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if entry["msg"] == "stalled" {
+			said[entry["pipeline"].(string)] = entry
+		}
+	}
+	for name, waiting := range map[string]string{"rows": lock, "calls": "delivery to the sink"} {
+		entry := said[name]
+		if entry["level"] != "WARN" || entry["in_flight"] != 2.0 || entry["oldest"] != filepath.Join(dir, "in.jsonl")+"/0/0" ||
+			!strings.HasPrefix(fmt.Sprint(entry["for"]), "1") || !strings.Contains(fmt.Sprint(entry["waiting_for"]), waiting) {
+			t.Errorf("%s: %v", name, entry)
+		}
+	}
+	if said["idle"] != nil {
+		t.Errorf("a pipeline without work: %v", said["idle"])
+	}
+}

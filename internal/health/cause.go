@@ -1,0 +1,33 @@
+package health
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"github.com/semel-dev/semel"
+)
+
+// Cause returns the part of an error whose text comes from this module, the network or
+// the operating system, or the code that a database gave. Such a text has no part of a
+// message, so any client may see it. Cause returns nil if there is no such part.
+func Cause(err error) error {
+	if of, ok := errors.AsType[*net.OpError](err); ok {
+		return of
+	}
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
+		return number
+	}
+	for _, known := range []error{
+		semel.ErrStoreFull, semel.ErrStoreFailed, semel.ErrCorrupt, semel.ErrClosed, semel.ErrStoreUnavailable, semel.ErrOutcomeUnknown,
+	} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	var coded interface{ SQLState() string }
+	if errors.As(err, &coded) {
+		return errors.New("SQLSTATE " + coded.SQLState())
+	}
+	return nil
+}

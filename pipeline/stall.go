@@ -1,0 +1,146 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/health"
+)
+
+// Waiter is a Session, a Sink or a semel.Store that knows what its running calls wait
+// for.
+type Waiter interface {
+	// WaitsFor says what the running calls wait for, such as "delivery to the sink". It
+	// returns "" if that is not known. Probes show the text, so it has no part of a
+	// message and no key. WaitsFor may ask a server, and blocks at most until ctx ends.
+	// It may be called at any time.
+	WaitsFor(ctx context.Context) string
+}
+
+// waitsFor asks a session or sink what its calls wait for.
+func waitsFor(ctx context.Context, of any, otherwise string) string {
+	if waiter, ok := of.(Waiter); ok {
+		if what := waiter.WaitsFor(ctx); what != "" {
+			return what
+		}
+	}
+	return otherwise
+}
+
+// stages counts the workers in each stage of a batch.
+type stages struct{ processing, parking, acknowledging, returning atomic.Int32 }
+
+// in counts a worker that enters a stage, until the returned function is called.
+func in(stage *atomic.Int32) (left func()) {
+	stage.Add(1)
+	return func() { stage.Add(-1) }
+}
+
+// watch reports when the pipeline stalls and when it moves again, until stop is called.
+func (r *Runner) watch(ctx context.Context) (stop func()) {
+	return r.stall.Start(ctx, health.Work{
+		Look: func() (uint64, bool) {
+			count, _ := r.sched.size()
+			return r.settled.Load(), count > 0
+		},
+		Stalled: func(ctx context.Context, still time.Duration) {
+			count, _ := r.sched.size()
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			oldest, what, err := r.waitsFor(ctx)
+			r.observe(Event{Kind: EventStalled, Count: count, Elapsed: still, Reason: what, Err: err, Item: oldest})
+		},
+		Moves: func(still time.Duration) { r.observe(Event{Kind: EventMoves, Elapsed: still}) },
+	})
+}
+
+// waitsFor returns the oldest message in progress, of which only the origin is set, and
+// what the pipeline waits for. err is the error that it waits to pass, or nil.
+func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err error) {
+	seen := r.sched.survey()
+	oldest = seen.oldest
+	r.mu.Lock()
+	store, sink := r.storeDown, r.sinkDown
+	r.mu.Unlock()
+	switch {
+	case store.err != nil:
+		return oldest, "the store, which has failed since " + store.since.UTC().Format(time.RFC3339), store.err
+	case sink.err != nil:
+		return oldest, "the sink, which has failed since " + sink.since.UTC().Format(time.RFC3339), sink.err
+	}
+	var list []string
+	add := func(stage *atomic.Int32, text func() string) {
+		if stage.Load() > 0 {
+			list = append(list, text())
+		}
+	}
+	add(&r.stages.processing, func() string { return waitsFor(ctx, r.session, "decision, delivery and commit") })
+	add(&r.stages.parking, func() string { return "the store of parked messages" })
+	add(&r.stages.acknowledging, func() string { return "the source to take acknowledgements" })
+	add(&r.stages.returning, func() string { return "the source to take messages back" })
+	switch held, late := errors.AsType[*semel.InFlightError](seen.err); {
+	case late:
+		list, err = append(list, "a key that another process holds until "+held.LeaseEnd.UTC().Format(time.RFC3339)), seen.err
+	case !seen.due.IsZero():
+		pause := max(time.Until(seen.due), 0).Round(100 * time.Millisecond)
+		list, err = append(list, fmt.Sprintf("the next attempt in %v", pause)), seen.err
+	}
+	if len(list) == 0 {
+		list = append(list, "a worker")
+	}
+	return oldest, strings.Join(list, ", "), err
+}
+
+// stalled returns an error that says why the pipeline stands still, or nil.
+func (r *Runner) stalled(ctx context.Context) error {
+	still := r.stall.For()
+	if still == 0 {
+		return nil
+	}
+	_, what, err := r.waitsFor(ctx)
+	return newStalled(still, what, err)
+}
+
+// newStalled returns the error of a probe for a pipeline that stands still.
+func newStalled(still time.Duration, what string, err error) error {
+	text := fmt.Sprintf("stalled for %v, waiting for %s", still.Round(time.Second), what)
+	if err != nil {
+		return newNotReady(text, err)
+	}
+	return errors.New(text)
+}
+
+// survey is what a scheduler has in progress.
+type survey struct {
+	oldest *Item     // with its origin alone; nil if there is none
+	due    time.Time // of the next try of a message that failed, or zero
+	err    error     // of that message
+}
+
+// survey looks at all messages in progress.
+func (s *scheduler) survey() survey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var seen survey
+	var read time.Time
+	for c := range s.groups.all() {
+		for e := c.head; e != nil; e = e.next {
+			if !e.busy && e.done { // in this order: the worker that has it sets done
+				continue
+			}
+			o := e.Message.Origin
+			if seen.oldest == nil || e.read.Before(read) || e.read.Equal(read) && e.Partition == seen.oldest.Partition && o.Offset < seen.oldest.Message.Origin.Offset {
+				seen.oldest, read = &Item{Message: semel.Message{Origin: o}, Partition: e.Partition}, e.read
+			}
+			if !e.busy && !e.due.IsZero() && (seen.due.IsZero() || e.due.Before(seen.due)) {
+				seen.due, seen.err = e.due, e.Err
+			}
+		}
+	}
+	return seen
+}
