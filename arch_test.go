@@ -115,7 +115,7 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/metric",
 	},
 	"internal/daemon": {
-		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/config", "internal/kind/embedded", "internal/wiring",
+		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/config", "internal/health", "internal/kind/embedded", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},

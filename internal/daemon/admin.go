@@ -97,8 +97,7 @@ func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 		s := &d.states[i]
 		if err := s.ready(ctx); err != nil {
 			status = http.StatusServiceUnavailable
-			line, _, _ := strings.Cut(d.file.Redact(err.Error()), "\n")
-			fmt.Fprintf(&text, "%s: not ready: %s\n", s.name, line)
+			fmt.Fprintf(&text, "%s: not ready: %s\n", s.name, d.why(err))
 		} else {
 			fmt.Fprintf(&text, "%s: ready\n", s.name)
 		}

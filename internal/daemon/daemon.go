@@ -35,6 +35,9 @@ type Options struct {
 	// InsecureNoAuth allows an admin address without auth that other machines can
 	// reach.
 	InsecureNoAuth bool
+	// Show shows a person what pipelines, which it may call at any time, returns, until
+	// stop is called. Defaults to a line in the log each minute.
+	Show func(pipelines func() []PipelineStatus) (stop func())
 }
 
 // DefaultAdmin is the default address of the admin server. If another program
@@ -82,6 +85,11 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	}
 	for i, p := range specs {
 		d.states[i].name = p.Name
+	}
+	if opts.Show != nil {
+		defer opts.Show(d.pipelines)()
+	}
+	for i, p := range specs {
 		running.Go(func() {
 			errs[i] = d.run(ctx, p, &d.states[i])
 			if errs[i] != nil {
@@ -111,7 +119,8 @@ type daemon struct {
 
 // state is the state of one pipeline.
 type state struct {
-	name string
+	name  string
+	tally tally
 
 	mu       sync.Mutex
 	pipeline config.Runnable // nil until it is open
@@ -156,7 +165,7 @@ func (d *daemon) lint(specs []*config.Pipeline) {
 // run opens and runs one pipeline.
 func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error {
 	log := d.log.With("pipeline", spec.Name)
-	observer, finish, err := d.observer(spec, log)
+	observer, finish, err := d.observer(spec, &s.tally, log)
 	if err != nil {
 		return err
 	}
@@ -170,18 +179,22 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	s.set(func(s *state) { s.pipeline = p })
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
-	defer d.look(own, spec.Name, p, log)()
+	defer d.look(own, s, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
 	}
 	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
+	if err == nil && own.Err() == nil {
+		s.tally.caughtUp() // the source has no more
+	}
+	now := s.status()
 	if err != nil {
-		log.Error("ended", "error", err)
+		log.Error("ended", append(now.attrs(), "error", err)...)
 		return err
 	}
-	log.Info("ended")
+	log.Info("ended", now.attrs()...)
 	return nil
 }
 

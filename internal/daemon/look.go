@@ -20,22 +20,25 @@ const (
 	lookFor = 10 * time.Second
 )
 
-// look updates the metrics for the lag of a pipeline's source and its parked
-// messages. For a filter that decides alone, it also shows the rate at which new
+// look updates the metrics and the status for the lag of a pipeline's source and its
+// parked messages. For a filter that decides alone, it also shows the rate at which new
 // messages are dropped. It runs until stop is called. Values that the pipeline
 // does not know are not shown.
-func (d *daemon) look(ctx context.Context, name string, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
+func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *slog.Logger) (stop func()) {
+	name := s.name
 	ctx, cancel := context.WithCancel(ctx)
 	asks := []*asking{
 		{what: "the lag of the source is not known", ask: func(ctx context.Context) error {
 			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
+			s.tally.setLags(lags)
 			return err
 		}},
 		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
 			n, err := p.Waiting(ctx)
 			if err == nil {
 				d.metrics.Waiting(name, n)
+				s.tally.set(func(c *tally) { c.counted.Waiting = &n })
 			}
 			return err
 		}},
@@ -50,6 +53,7 @@ func (d *daemon) look(ctx context.Context, name string, p *wiring.Pipeline, log 
 	for _, a := range asks {
 		looking.Go(func() { a.now(ctx, log) })
 	}
+	looking.Go(func() { d.count(ctx, s, log) })
 	return func() {
 		cancel()
 		looking.Wait()

@@ -126,6 +126,13 @@ func (h *health) work() (records int, what string, err error) {
 	return records, strings.Join(slices.Compact(list), ", "), err
 }
 
+// UnderWay returns the number of records in open transactions. Their size is not known,
+// and bytes is 0. UnderWay may be called at any time.
+func (t *Transactor) UnderWay() (count int, bytes int64) {
+	count, _, _ = t.health.work()
+	return count, 0
+}
+
 // watch reports when the Transactor stands still and when it moves again, until stop is
 // called. A transaction may be open for an interval.
 func (t *Transactor) watch(ctx context.Context) (stop func()) {

@@ -4,6 +4,8 @@ package pipelinecmd
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -34,8 +36,8 @@ func (f *daemonFlags) add(cmd *cobra.Command) {
 	term.CompleteValues(cmd, "admin", daemon.Off)
 }
 
-// logger returns the logger of a daemon. It hides secrets.
-func (f *daemonFlags) logger(a *term.App, conf *config.File, p *term.Problems) *slog.Logger {
+// logger returns the logger of a daemon, and whether it writes text. It hides secrets.
+func (f *daemonFlags) logger(a *term.App, conf *config.File, to io.Writer, p *term.Problems) (_ *slog.Logger, text bool) {
 	format, level := conf.Log.Format, conf.Log.Level
 	if f.logFormat != "" {
 		format = f.logFormat
@@ -61,12 +63,57 @@ func (f *daemonFlags) logger(a *term.App, conf *config.File, p *term.Problems) *
 	}}
 	switch {
 	case format == "json", (format == "" || format == "auto") && a.Columns == 0:
-		return slog.New(slog.NewJSONHandler(a.Stderr, opts))
+		return slog.New(slog.NewJSONHandler(to, opts)), false
 	case format == "text", format == "auto", format == "":
-		return slog.New(slog.NewTextHandler(a.Stderr, opts))
+		return slog.New(slog.NewTextHandler(to, opts)), true
 	}
 	p.Addf("--log-format %s: write auto, text or json", format)
-	return nil
+	return nil, false
+}
+
+// show returns how a person sees what the pipelines do, or nil: the log has a line
+// each minute. On a terminal there is a status line for each pipeline, unless the lines
+// of a sink go there too.
+func show(a *term.App, screen *term.Screen, text bool, chosen []*config.Pipeline) func(func() []daemon.PipelineStatus) func() {
+	toStdout := func(p *config.Pipeline) bool { return p.Sink.Kind() == "stdout" }
+	switch {
+	case a.NoProgress:
+		return func(func() []daemon.PipelineStatus) func() { return func() {} }
+	case !screen.Shows() || !text || slices.ContainsFunc(chosen, toStdout):
+		return nil
+	}
+	return func(pipelines func() []daemon.PipelineStatus) func() {
+		return screen.Show(func() []string { return statusLines(pipelines()) })
+	}
+}
+
+// statusLines returns a line for each pipeline:
+// orders  12.4 k/s  fresh 81 %  lag 3,120  parked 2  ready.
+func statusLines(pipelines []daemon.PipelineStatus) []string {
+	width := 0
+	for i := range pipelines {
+		width = max(width, len(pipelines[i].Name))
+	}
+	var lines []string
+	for i := range pipelines {
+		p := &pipelines[i]
+		line := fmt.Sprintf("%-*s  %s/s", width, p.Name, term.FormatRate(p.Rate))
+		if decided := p.Fresh + p.Duplicate; decided > 0 {
+			line += fmt.Sprintf("  fresh %.0f %%", 100*float64(p.Fresh)/float64(decided))
+		}
+		switch {
+		case p.Lag != nil:
+			line += "  lag " + term.FormatCount(*p.Lag)
+		case p.LagBytes != nil:
+			line += "  lag " + term.FormatBytes(*p.LagBytes)
+		}
+		parked := p.Parked
+		if p.Waiting != nil {
+			parked = *p.Waiting
+		}
+		lines = append(lines, line+"  parked "+term.FormatCount(parked)+"  "+string(p.State))
+	}
+	return lines
 }
 
 // runGC is the GC percentage when keys live in Kafka transactions, unless GOGC is
@@ -94,12 +141,14 @@ The log goes to stderr. --admin serves probes and metrics: /livez, /readyz and
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			var conf *config.File
 			var log *slog.Logger
+			var text bool
+			screen := a.NewScreen()
 			var chosen []*config.Pipeline
 			if len(args) > 0 {
 				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
 			}
 			if conf != nil {
-				log = f.logger(a, conf, &wrong)
+				log, text = f.logger(a, conf, screen, &wrong)
 				for _, p := range chosen {
 					for _, problem := range conf.Refused(p.Name) {
 						wrong.Addf("%s", problem)
@@ -114,7 +163,7 @@ The log goes to stderr. --admin serves probes and metrics: /livez, /readyz and
 				defer debug.SetGCPercent(debug.SetGCPercent(runGC))
 			}
 			err := daemon.Run(cmd.Context(), conf, &daemon.Options{
-				Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout,
+				Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen),
 			})
 			if errors.Is(err, semel.ErrInvalidRequest) {
 				return term.Usagef("%s", err)

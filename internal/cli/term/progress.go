@@ -36,21 +36,31 @@ func (a *App) StartProgress(read func() Progress) (stop func()) {
 		period = progressOnTerminal
 	}
 	begin := time.Now()
+	shown := false
+	return repeat(period, func() {
+		a.showProgress(read().line(time.Since(begin)))
+		shown = true
+	}, func() {
+		if shown && a.Columns > 0 {
+			fmt.Fprint(a.Stderr, "\r\x1b[K")
+		}
+	})
+}
+
+// repeat calls show periodically until the returned function is called, and then last.
+// That function waits for both. A second call does nothing.
+func repeat(period time.Duration, show, last func()) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer last()
 		ticker := time.NewTicker(period)
 		defer ticker.Stop()
-		shown := false
 		for {
 			select {
 			case <-ticker.C:
-				a.showProgress(read().line(time.Since(begin)))
-				shown = true
+				show()
 			case <-quit:
-				if shown && a.Columns > 0 {
-					fmt.Fprint(a.Stderr, "\r\x1b[K")
-				}
 				return
 			}
 		}
@@ -88,4 +98,77 @@ func (p Progress) line(elapsed time.Duration) string {
 		fmt.Fprintf(&text, "  %s left", FormatElapsed(left))
 	}
 	return text.String()
+}
+
+// Screen is stderr with lines at its end that are replaced all the time. Other text is
+// written above them. Its methods are safe for concurrent use.
+type Screen struct {
+	a *App
+
+	mu    sync.Mutex // guards the fields below
+	lines []string
+}
+
+// NewScreen returns a Screen without lines.
+func (a *App) NewScreen() *Screen { return &Screen{a: a} }
+
+// Shows reports whether lines can be shown: stderr is a terminal that can replace them,
+// and the flags permit progress.
+func (s *Screen) Shows() bool {
+	return s.a.Columns > 0 && s.a.Env("TERM") != "dumb" && !s.a.Quiet && !s.a.NoProgress
+}
+
+// screenEvery is how often the lines of a Screen are replaced.
+const screenEvery = time.Second
+
+// Show shows the lines that read returns until stop is called, which removes them. read
+// is called from another goroutine.
+func (s *Screen) Show(read func() []string) (stop func()) {
+	return repeat(screenEvery, func() { s.replace(read()) }, func() { s.replace(nil) })
+}
+
+// replace replaces the lines.
+func (s *Screen) replace(lines []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	above := s.clear()
+	s.lines = lines
+	fmt.Fprint(s.a.Stderr, above+s.drawn())
+}
+
+// Write implements io.Writer. The text ends with a line end.
+func (s *Screen) Write(text []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lines) == 0 {
+		return s.a.Stderr.Write(text)
+	}
+	if _, err := fmt.Fprint(s.a.Stderr, s.clear()+string(text)+s.drawn()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// clear returns the text that removes the lines. The cursor is at the end of the last.
+func (s *Screen) clear() string {
+	switch n := len(s.lines); n {
+	case 0:
+		return ""
+	case 1:
+		return "\r\x1b[J"
+	default:
+		return fmt.Sprintf("\r\x1b[%dA\x1b[J", n-1)
+	}
+}
+
+// drawn returns the lines. A line that wraps could not be removed.
+func (s *Screen) drawn() string {
+	short := make([]string, len(s.lines))
+	for i, line := range s.lines {
+		short[i] = line
+		if all := []rune(line); len(all) >= s.a.Columns {
+			short[i] = string(all[:s.a.Columns-1])
+		}
+	}
+	return strings.Join(short, "\n")
 }

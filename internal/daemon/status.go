@@ -1,0 +1,302 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/health"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// PipelineStatus is what a pipeline does now. A count that is not known is nil.
+type PipelineStatus struct {
+	Name  string `json:"pipeline"`
+	State State  `json:"state"`
+	// Reason says why the pipeline is not ready, without a part of a message.
+	Reason string `json:"reason,omitempty"`
+	// Rate is the number of messages that were settled per second in the last ten
+	// seconds.
+	Rate float64 `json:"rate"`
+	// The counts below are of messages since the program started.
+	Read      int64 `json:"read"`
+	Settled   int64 `json:"settled"`
+	Fresh     int64 `json:"fresh"`
+	Duplicate int64 `json:"duplicate"`
+	Parked    int64 `json:"parked"`
+	Dropped   int64 `json:"dropped"`
+	// InFlight messages were read and are not settled.
+	InFlight int `json:"in_flight"`
+	// Waiting is the number of parked messages that wait for an operator.
+	Waiting *int64 `json:"parked_waiting,omitempty"`
+	// Lag and LagBytes are the sums of Lags.
+	Lag      *int64         `json:"lag,omitempty"`
+	LagBytes *int64         `json:"lag_bytes,omitempty"`
+	Lags     []PartitionLag `json:"partitions,omitempty"`
+	// LastSettled is zero if nothing was settled yet, and LastError nil without an
+	// error.
+	LastSettled time.Time  `json:"last_settled,omitzero"`
+	LastError   *LastError `json:"last_error,omitempty"`
+}
+
+// State is the state of a pipeline in one word.
+type State string
+
+// These are the states of a pipeline.
+const (
+	StateOpening  State = "opening"
+	StateWaiting  State = "waiting" // for a server, before it can start
+	StateReady    State = "ready"
+	StatePaused   State = "paused"
+	StateStalled  State = "stalled"
+	StateNotReady State = "not ready"
+	StateEnded    State = "ended"
+)
+
+// PartitionLag is the lag of one partition. A count that is not known is nil.
+type PartitionLag struct {
+	Source    string `json:"source,omitempty"`
+	Partition int32  `json:"partition"`
+	Messages  *int64 `json:"messages,omitempty"`
+	Bytes     *int64 `json:"bytes,omitempty"`
+}
+
+// LastError says what failed last. Its text has no part of a message.
+type LastError struct {
+	At    time.Time `json:"at"`
+	Event string    `json:"event"`
+	Cause string    `json:"cause,omitempty"`
+}
+
+// tally counts the events of one pipeline for people. The zero value is ready to use.
+type tally struct {
+	mu      sync.Mutex // guards the fields below
+	counted PipelineStatus
+	stalled bool
+	paused  map[string]bool // by reason
+	lags    []pipeline.Lag
+	noMore  bool // the source has no more messages
+	samples []sample
+}
+
+// sample is how many messages were settled at a time.
+type sample struct {
+	at      time.Time
+	settled int64
+}
+
+// rateOver is the number of samples, one a second, over which a rate is computed.
+const rateOver = 10
+
+var _ pipeline.Observer = (*tally)(nil)
+
+// Observe implements semel.Observer.
+func (c *tally) Observe(e semel.Event) {
+	if e.Kind == semel.EventStoreError {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.failed(e.Kind.String(), e.Err)
+	}
+}
+
+// ObservePipeline implements pipeline.Observer.
+func (c *tally) ObservePipeline(e pipeline.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := int64(e.Count)
+	switch e.Kind {
+	case pipeline.EventRead:
+		c.counted.Read += n
+	case pipeline.EventDecided:
+		if e.Decision == semel.Duplicate {
+			c.counted.Duplicate += n
+		}
+	case pipeline.EventDelivered:
+		if e.Err == nil {
+			c.counted.Fresh += n
+		}
+	case pipeline.EventSettled:
+		c.counted.Settled += n
+		c.counted.LastSettled = time.Now()
+	case pipeline.EventParked:
+		c.counted.Parked += n
+	case pipeline.EventDropped:
+		c.counted.Dropped += n
+	case pipeline.EventPaused, pipeline.EventResumed:
+		if c.paused == nil {
+			c.paused = map[string]bool{}
+		}
+		switch e.Reason {
+		case "sink", "source", "store": // the others have no end
+			c.paused[e.Reason] = e.Kind == pipeline.EventPaused
+		}
+	case pipeline.EventStalled, pipeline.EventMoves:
+		c.stalled = e.Kind == pipeline.EventStalled
+	}
+	if e.Err != nil {
+		what := e.Kind.String()
+		if e.Kind != pipeline.EventSourceChanged && e.Reason != "" {
+			what += ": " + e.Reason
+		}
+		c.failed(what, e.Err)
+	}
+}
+
+// failed notes an error. The caller holds mu.
+func (c *tally) failed(what string, err error) {
+	last := &LastError{At: time.Now(), Event: what}
+	if cause := health.Cause(err); cause != nil {
+		last.Cause = cause.Error()
+	}
+	c.counted.LastError = last
+}
+
+// set changes the values that are asked for from time to time.
+func (c *tally) set(change func(c *tally)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(c)
+}
+
+// caughtUp notes that the source has no more messages.
+func (c *tally) caughtUp() {
+	c.setLags([]pipeline.Lag{{Bytes: pipeline.UnknownLag}})
+	c.set(func(c *tally) { c.noMore = true })
+}
+
+// setLags sets the lag of each partition.
+func (c *tally) setLags(lags []pipeline.Lag) {
+	c.set(func(c *tally) {
+		if !c.noMore {
+			c.lags = slices.Clone(lags)
+		}
+	})
+}
+
+// sample notes a sample for the rate.
+func (c *tally) sample() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.samples) > rateOver {
+		c.samples = append(c.samples[:0], c.samples[1:]...)
+	}
+	c.samples = append(c.samples, sample{time.Now(), c.counted.Settled})
+}
+
+// status returns the counts and the state of a pipeline that runs.
+func (c *tally) status() PipelineStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.counted
+	s.State = StateReady
+	for _, is := range c.paused {
+		if is {
+			s.State = StatePaused
+		}
+	}
+	if c.stalled {
+		s.State = StateStalled
+	}
+	if n := len(c.samples); n > 1 {
+		first, last := c.samples[0], c.samples[n-1]
+		s.Rate = float64(last.settled-first.settled) / last.at.Sub(first.at).Seconds()
+	}
+	sum := func(of *int64, n int64) (total, value *int64) {
+		if n < 0 {
+			return of, nil
+		}
+		sum := n
+		if of != nil {
+			sum += *of
+		}
+		return &sum, &n
+	}
+	for _, lag := range c.lags {
+		at := PartitionLag{Source: lag.Source, Partition: lag.Partition}
+		s.Lag, at.Messages = sum(s.Lag, lag.Messages)
+		s.LagBytes, at.Bytes = sum(s.LagBytes, lag.Bytes)
+		s.Lags = append(s.Lags, at)
+	}
+	return s
+}
+
+// attrs returns the counts for a line of the log.
+func (s *PipelineStatus) attrs() []any {
+	attrs := []any{
+		slog.Int64("read", s.Read), slog.Int64("fresh", s.Fresh), slog.Int64("duplicate", s.Duplicate), slog.Int64("parked", s.Parked),
+	}
+	if s.Dropped > 0 {
+		attrs = append(attrs, slog.Int64("dropped", s.Dropped))
+	}
+	switch {
+	case s.Lag != nil:
+		attrs = append(attrs, slog.Int64("lag", *s.Lag))
+	case s.LagBytes != nil:
+		attrs = append(attrs, slog.Int64("lag_bytes", *s.LagBytes))
+	}
+	return attrs
+}
+
+// status returns what the pipeline does now, without asking a server.
+func (s *state) status() PipelineStatus {
+	s.mu.Lock()
+	p, waiting, ended := s.pipeline, s.waiting, s.ended
+	s.mu.Unlock()
+	now := s.tally.status()
+	now.Name = s.name
+	switch {
+	case ended:
+		now.State = StateEnded
+	case p == nil && waiting != nil:
+		now.State = StateWaiting
+	case p == nil:
+		now.State = StateOpening
+	}
+	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
+		now.InFlight, _ = p.UnderWay()
+	}
+	return now
+}
+
+// pipelines returns what all pipelines do now.
+func (d *daemon) pipelines() []PipelineStatus {
+	list := make([]PipelineStatus, len(d.states))
+	for i := range d.states {
+		list[i] = d.states[i].status()
+	}
+	return list
+}
+
+// progressEvery is how often the log says what a pipeline does.
+const progressEvery = time.Minute
+
+// count takes samples for the rate until ctx ends. Unless a person is shown the status,
+// it also logs the progress.
+func (d *daemon) count(ctx context.Context, s *state, log *slog.Logger) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	s.tally.sample()
+	for logged := time.Now(); ; {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		s.tally.sample()
+		if d.opts.Show == nil && time.Since(logged) >= progressEvery {
+			logged = time.Now()
+			now := s.status()
+			log.Info("progress", append([]any{"state", string(now.State), "rate", float64(int64(10*now.Rate)) / 10, "in_flight", now.InFlight}, now.attrs()...)...)
+		}
+	}
+}
+
+// why returns the reason of a pipeline that is not ready, as probes show it.
+func (d *daemon) why(err error) string {
+	line, _, _ := strings.Cut(d.file.Redact(err.Error()), "\n")
+	return line
+}

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// runFor runs a pipeline from file to file for a while, and returns its log.
+func runFor(t *testing.T, d time.Duration, opts Options) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"in.jsonl": "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{}\n",
+		"c.yaml": fmt.Sprintf(`
+stores: { keys: { embedded: { path: %[1]s/keys } } }
+pipelines:
+  copy: { source: { file: { paths: [%[1]s/in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { file: { path: %[1]s/out.jsonl } }, parked: { path: %[1]s/parked } }
+`, dir),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := kind.All().Read(filepath.Join(dir, "c.yaml"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := &shown{}
+	opts.Log, opts.Admin = slog.New(slog.NewTextHandler(lines, nil)), Off
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := Run(ctx, file, &opts); err != nil {
+		t.Error(err)
+	}
+	return lines.String()
+}
+
+func TestTheLogHasALineOfProgressEachMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := runFor(t, 150*time.Second, Options{})
+		const line = "level=INFO msg=progress pipeline=copy state=ready rate=0 in_flight=0 read=4 fresh=2 duplicate=1 parked=1 lag_bytes=0\n"
+		if n := strings.Count(log, line); n != 2 {
+			t.Errorf("%d lines of progress in 150 s, want 2: %s", n, log)
+		}
+		if !strings.Contains(log, "level=INFO msg=ended pipeline=copy read=4 fresh=2 duplicate=1 parked=1 lag_bytes=0\n") {
+			t.Errorf("%s", log)
+		}
+	})
+}
+
+func TestAPersonIsShownWhatPipelinesDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen []PipelineStatus
+		log := runFor(t, 150*time.Second, Options{Show: func(pipelines func() []PipelineStatus) func() {
+			timer := time.AfterFunc(90*time.Second, func() { seen = pipelines() })
+			return func() { timer.Stop() }
+		}})
+		if strings.Contains(log, "progress") {
+			t.Errorf("the log has it too: %s", log)
+		}
+		if len(seen) != 1 || seen[0].Name != "copy" || seen[0].State != StateReady || seen[0].Settled != 4 || seen[0].LagBytes == nil || *seen[0].LagBytes != 0 || seen[0].Lag != nil {
+			t.Errorf("%+v", seen)
+		}
+	})
+}
+
+func TestStateAndRateFollowTheEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &tally{}
+		for range 100 {
+			c.sample()
+			c.ObservePipeline(pipeline.Event{Kind: pipeline.EventSettled, Count: 40})
+			time.Sleep(time.Second)
+		}
+		check := func(state State, event, cause string) {
+			t.Helper()
+			s := c.status()
+			if s.State != state || s.LastError == nil || s.LastError.Event != event || s.LastError.Cause != cause {
+				t.Errorf("%s %+v, want %s %q %q", s.State, s.LastError, state, event, cause)
+			}
+		}
+		if s := c.status(); s.Rate != 40 || s.Settled != 4000 || s.State != StateReady || s.LastError != nil {
+			t.Errorf("%+v", s)
+		}
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: fmt.Errorf("of key 17: %w", semel.ErrStoreFull)})
+		check(StatePaused, "paused: sink", "store is full")
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventStalled, Elapsed: time.Minute, Reason: "the sink", Err: errors.New("key 17")})
+		check(StateStalled, "stalled: the sink", "")
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventResumed, Reason: "sink"})
+		c.ObservePipeline(pipeline.Event{Kind: pipeline.EventMoves})
+		check(StateReady, "stalled: the sink", "")
+		c.Observe(semel.Event{Kind: semel.EventStoreError, Err: semel.ErrStoreUnavailable})
+		check(StateReady, "store_error", "store unavailable")
+	})
+}
