@@ -53,6 +53,10 @@ func TestAnItemBehindARefusedOneKeepsItsTurnAndItsLease(t *testing.T) {
 		if !errors.Is(first.Err, semel.ErrInvalidKey) || !errors.Is(second.Err, pipeline.ErrBehind) {
 			t.Errorf("%v, %v", first.Err, second.Err)
 		}
+		_, permanent := errors.AsType[*semel.PermanentError](first.Err)
+		if _, ofStore := errors.AsType[*pipeline.StoreError](first.Err); !permanent || !ofStore {
+			t.Errorf("%v: permanent %t, of the store %t: it would be retried forever", first.Err, permanent, ofStore)
+		}
 		time.Sleep(5 * time.Minute) // ten leases
 		other := []semel.ClaimAnswer{{}}
 		err := store.Store.Claim(t.Context(), []semel.ClaimRequest{{Key: second.Call.Key, Owner: semel.Owner{Nonce: 1}, Lease: time.Second, Window: time.Hour}}, other)
