@@ -142,7 +142,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "internal/kind/kafka",
+		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/servercmd": {

@@ -48,6 +48,7 @@ func exampleDir(t *testing.T) (dir, binaries string) {
 		"semel.yaml":            []byte("stores:\n  ledger: { embedded: { path: ./ledger } }\n  db: { postgres: { dsn: \"${env:DATABASE_URL:-host=localhost}\" } }\n"),
 		"pipelines.yaml":        []byte(pipelinesExample),
 		"backfill.yaml":         []byte(strings.ReplaceAll(pipelinesExample, "in.jsonl", "keys.jsonl")),
+		"cases.jsonl":           []byte(`{"name":"an order","body":{"id":"order-7"},"key":"order-7","decision":"fresh"}` + "\n"),
 		"keys.jsonl":            []byte(`{"id":"order-40"}` + "\n"),
 	} {
 		name = filepath.Join(dir, filepath.FromSlash(name))

@@ -1,0 +1,327 @@
+package pipelinecmd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/store/memstore"
+)
+
+// NewTest returns the verb test.
+func NewTest(a *term.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "test FILE CASES",
+		Short: "Check keys and decisions of pipelines with example messages",
+		Example: `semel test pipelines.yaml cases.jsonl
+semel test pipelines.yaml cases.jsonl --json`,
+		Long: `Gives example messages to the pipelines of a configuration and compares the key and
+the decision of each with the expected ones. It needs no server: the keys are in
+memory, and a sink is not opened. Run it in CI with the configuration.
+
+CASES is a file of JSON lines; - is standard input. Each line is a message:
+
+  {"name": "a retry", "body": {"order_id": 7}, "key": 7, "decision": "duplicate"}
+
+  pipeline    the pipeline; needed if the file has several
+  name        what the case shows
+  body        the body: a JSON value, or the text of a JSON string
+  headers     an object of texts
+  record_key  the record key of a Kafka message
+  partition   the number of its partition (default 0)
+  after       time that passes before the message, such as 25h
+  time        the message's own time (default the time at which it arrives)
+  key         the expected id, as in semel keys ls --json
+  decision    fresh, duplicate, mismatch, late or missing
+
+The messages of a pipeline come in the order of the lines, and each remembers its
+key. A case without key or decision checks nothing of that kind.
+
+The exit status is 3 if a case fails.`,
+		Args: term.Arguments(2, 2, "FILE or CASES is missing", "FILE and CASES"),
+		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			if len(args) < 2 {
+				return wrong.Err()
+			}
+			conf, chosen := open.Pipelines(a, args[0], nil, &wrong)
+			if err := wrong.Err(); err != nil {
+				return err
+			}
+			cases, err := readCases(a, args[1], chosen)
+			if err != nil {
+				return err
+			}
+			return runCases(cmd.Context(), a, conf, cases)
+		}),
+	}
+}
+
+// testCase is a line of the file with cases.
+type testCase struct {
+	Pipeline  string            `json:"pipeline"`
+	Name      string            `json:"name"`
+	Body      json.RawMessage   `json:"body"`
+	Headers   map[string]string `json:"headers"`
+	RecordKey string            `json:"record_key"`
+	Partition int32             `json:"partition"`
+	After     string            `json:"after"`
+	Time      time.Time         `json:"time"`
+	Key       json.RawMessage   `json:"key"`
+	Decision  string            `json:"decision"`
+
+	line  int
+	after time.Duration
+	spec  *config.Pipeline
+}
+
+// maxCase is the longest line in bytes.
+const maxCase = 64 << 20
+
+// readCases reads the file with cases. One error names all wrong lines.
+func readCases(a *term.App, name string, pipelines []*config.Pipeline) ([]*testCase, error) {
+	in := a.Stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, term.Usagef("%s: %s", name, term.FileReason(err))
+		}
+		defer file.Close()
+		in = file
+	}
+	var cases []*testCase
+	var wrong term.Problems
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxCase)
+	for number := 1; lines.Scan(); number++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		c := &testCase{line: number}
+		if err := c.read(lines.Bytes(), pipelines); err != nil {
+			wrong.Addf("%s:%d: %s", name, number, term.PlainText(err.Error()))
+			continue
+		}
+		cases = append(cases, c)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(cases) == 0 && len(wrong) == 0 {
+		wrong.Addf("%s: there is no case: write a JSON object in each line", name)
+	}
+	return cases, wrong.Err()
+}
+
+// read reads a case and finds its pipeline.
+func (c *testCase) read(line []byte, pipelines []*config.Pipeline) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(c); err != nil {
+		return fmt.Errorf("%s: semel test --help lists the fields", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("expected one JSON object in the line")
+	}
+	if kinds := caseKinds(); c.Decision != "" && !slices.Contains(kinds, c.Decision) {
+		return fmt.Errorf("decision %q: write one of %s", c.Decision, strings.Join(kinds, ", "))
+	}
+	if c.After != "" {
+		var err error
+		if c.after, err = schema.ParseDuration(c.After); err != nil || c.after < 0 || c.after == semel.Forever {
+			return fmt.Errorf("after %q: write a duration, such as 25h", c.After)
+		}
+	}
+	var names []string
+	for _, p := range pipelines {
+		if names = append(names, p.Name); p.Name == c.Pipeline || c.Pipeline == "" && len(pipelines) == 1 {
+			c.spec = p
+		}
+	}
+	if c.spec == nil {
+		return fmt.Errorf("pipeline %q: name one of %s", c.Pipeline, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+func caseKinds() []string { return []string{dryFresh, dryDuplicate, dryMismatch, dryLate, dryMissing} }
+
+// caseLine is what test prints about a case with --json.
+type caseLine struct {
+	Line     int             `json:"line"`
+	Pipeline string          `json:"pipeline"`
+	Name     string          `json:"name,omitempty"`
+	OK       bool            `json:"ok"`
+	Decision string          `json:"decision"`
+	Key      json.RawMessage `json:"key,omitempty"`
+	Wrong    []string        `json:"wrong,omitempty"`
+}
+
+// runCases runs the cases in their order.
+func runCases(ctx context.Context, a *term.App, conf *config.File, cases []*testCase) error {
+	benches := map[*config.Pipeline]*caseBench{}
+	failed := 0
+	for _, c := range cases {
+		b := benches[c.spec]
+		if b == nil {
+			var err error
+			if b, err = newCaseBench(a, conf, c.spec); err != nil {
+				return err
+			}
+			benches[c.spec] = b
+		}
+		line, err := b.run(ctx, c)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", c.line, err)
+		}
+		if !line.OK {
+			failed++
+		}
+		if err := printCase(a, line); err != nil {
+			return err
+		}
+	}
+	if !a.JSON {
+		if _, err := fmt.Fprintf(a.Stdout, "%d cases, %d failed\n", len(cases), failed); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return term.ErrFound
+	}
+	return nil
+}
+
+func printCase(a *term.App, line caseLine) error {
+	if a.JSON {
+		return json.NewEncoder(a.Stdout).Encode(line)
+	}
+	result, what := "ok  ", line.Decision
+	if !line.OK {
+		result, what = "FAIL", strings.Join(line.Wrong, "; ")
+	}
+	name := fmt.Sprintf("%s line %d", line.Pipeline, line.Line)
+	if line.Name != "" {
+		name += ", " + line.Name
+	}
+	_, err := fmt.Fprintf(a.Stdout, "%s  %s: %s\n", result, name, what)
+	return err
+}
+
+// caseBench decides the cases of one pipeline. Its clock stands still unless a case
+// says that time passes.
+type caseBench struct {
+	*decider
+	store *memstore.Store
+}
+
+func newCaseBench(a *term.App, conf *config.File, p *config.Pipeline) (*caseBench, error) {
+	b := &caseBench{decider: newDecider(&dryRun{App: a, conf: conf, spec: p}, nil)}
+	opts := &memstore.Options{Clock: func() time.Time { return b.now }, KeepIDs: true}
+	if p.Window != semel.Forever {
+		opts.MaxWindow = p.Window
+	}
+	var err error
+	b.store, err = memstore.New(opts)
+	return b, err
+}
+
+// run decides a case and compares.
+func (b *caseBench) run(ctx context.Context, c *testCase) (caseLine, error) {
+	b.now = b.now.Add(c.after)
+	line := caseLine{Line: c.line, Pipeline: c.spec.Name, Name: c.Name}
+	m := &semel.Message{Body: c.Body, Time: c.Time, Origin: semel.Origin{Source: "test", Partition: c.Partition, Offset: int64(c.line)}}
+	var text string
+	if json.Unmarshal(c.Body, &text) == nil && len(c.Body) > 0 && c.Body[0] == '"' {
+		m.Body = []byte(text)
+	}
+	if c.RecordKey != "" {
+		m.RecordKey = []byte(c.RecordKey)
+	}
+	for name, value := range c.Headers {
+		m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})
+	}
+	if m.Time.IsZero() {
+		m.Time = b.now
+	}
+	b.shown = map[string][]drySample{}
+	b.count, b.samples, b.batch = map[string]int64{}, 1, b.batch[:0]
+	b.add(m)
+	line.Decision = dryMissing
+	if len(b.batch) > 0 {
+		d := &b.batch[0]
+		if id, ok := keyrecord.FormatJSONID(d.key.ID); ok {
+			line.Key = id
+		}
+		var err error
+		if line.Decision, err = b.claim(ctx, d); err != nil {
+			return line, err
+		}
+	} else if shown := b.shown[dryMissing]; c.Decision != dryMissing && len(shown) > 0 {
+		line.Wrong = append(line.Wrong, "it has no key: "+shown[0].Error)
+	}
+	if c.Decision != "" && c.Decision != line.Decision {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("it is %s, want %s", line.Decision, c.Decision))
+	}
+	if len(c.Key) > 0 && !sameJSON(c.Key, line.Key) {
+		line.Wrong = append(line.Wrong, fmt.Sprintf("its key is %s, want %s", orNone(line.Key), c.Key))
+	}
+	line.OK = len(line.Wrong) == 0
+	return line, nil
+}
+
+// claim decides a message by the store, which remembers its key.
+func (b *caseBench) claim(ctx context.Context, d *dryMessage) (string, error) {
+	k := d.key
+	if b.partitions {
+		k.Scope = fmt.Sprintf("%s/%d", k.Scope, d.at.Partition)
+	}
+	req := semel.ClaimRequest{Key: k, Owner: semel.Owner{Nonce: uint64(d.at.Offset)}, Window: b.spec.Window, Fingerprint: d.fingerprint, Done: true}
+	if d.late {
+		req.Time = b.now.Add(-b.spec.Window - time.Second)
+	}
+	answers := make([]semel.ClaimAnswer, 1)
+	if err := b.store.Claim(ctx, []semel.ClaimRequest{req}, answers); err != nil {
+		return "", err
+	}
+	if err := answers[0].Err; err != nil {
+		return "", err
+	}
+	switch answers[0].Decision {
+	case semel.Fresh:
+		return dryFresh, nil
+	case semel.Mismatch:
+		return dryMismatch, nil
+	case semel.Late:
+		return dryLate, nil
+	}
+	return dryDuplicate, nil
+}
+
+// sameJSON reports whether two JSON values are the same but for white space.
+func sameJSON(a, b json.RawMessage) bool {
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
+}
+
+func orNone(text json.RawMessage) string {
+	if len(text) == 0 {
+		return "none"
+	}
+	return string(text)
+}
