@@ -21,7 +21,7 @@ build: ## Build the program as ./semel
 
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 
-check: ## Check format, vet, staticcheck, architecture and the harness of bench
+check: ## Check format, vet, staticcheck, architecture, known vulnerabilities and the harness of bench
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')) && test -z "$$unformatted" || \
 		{ printf 'not formatted (run gofmt -w):\n%s\n' "$$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -31,6 +31,7 @@ check: ## Check format, vet, staticcheck, architecture and the harness of bench
 	$(GO) vet -C bench ./...
 	$(GO) test -C bench -short -vet=off ./...
 	$(GO) test -count=1 -run '^TestArchitecture' .
+	$(GO) run ./tools/vulncheck
 
 # With -short, tests of every operation, or of many random ones, run a sample, which
 # differs from run to run. Most tests wait for servers and timers, so more of them run

@@ -159,9 +159,10 @@ var packageMap = map[string][]string{
 	"examples/kafka-postgres": {
 		".", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool", "github.com/twmb/franz-go/pkg/kgo",
 	},
-	"tools/services": {"internal/services"},
-	"test/faultfs":   {"vfs"},
-	"test/kafka":     {},
+	"tools/services":  {"internal/services"},
+	"tools/vulncheck": {},
+	"test/faultfs":    {"vfs"},
+	"test/kafka":      {},
 	"test/kafkatest": {
 		".", "key", "pipeline",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
