@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -75,6 +76,32 @@ func readDocument(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// A module outside the clone follows the commands of the page.
+func TestModuleOutsideTheCloneBuilds(t *testing.T) {
+	t.Parallel()
+	_, page, _ := strings.Cut(readDocument(t, "docs/getting-started.md"), "### Your own module")
+	found := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(page)
+	if found == nil {
+		t.Fatal("docs/getting-started.md has no commands for a module outside the clone")
+	}
+	clone, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(clone, filepath.Join(dir, "semel")); err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", found[1])
+	shell.Dir = dir
+	// All modules are in the cache, because this module needs them too.
+	shell.Env = append(os.Environ(), "GOPROXY=off", "GONOSUMDB=*", "GOWORK=off")
+	output, err := shell.CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(output), "charging alice\nfresh: receipt for order-42\nduplicate: receipt for order-42\nduplicate: receipt for order-42\n") {
+		t.Errorf("%v\n%s", err, output)
+	}
 }
 
 // TestReadmeShowsCodeThatRuns compares the code in README.md with this file. The
