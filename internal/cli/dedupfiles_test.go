@@ -190,3 +190,63 @@ func TestDedupContinuesCSVWithoutAHeader(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 }
+
+func TestDedupCompressesItsFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n")
+	more := writeFile(t, filepath.Join(dir, "more.jsonl"), "{\"id\":2}\n{\"id\":3}\n")
+	for _, store := range []bool{false, true} {
+		start := []string{"dedup", "--key", ".id"}
+		name := "memory"
+		if store {
+			name = "store"
+			start = append(start, "--store", filepath.Join(dir, "store"))
+		}
+		out, dups := filepath.Join(dir, name+".jsonl.gz"), filepath.Join(dir, name+".zst")
+		o := run(t, "", append(start, "--output", out, "--duplicates", dups, "--json", in)...)
+		o.check(t, term.ExitDone, `"bytes_out":18,`)
+		if store {
+			run(t, "", append(start, "--output", out, more)...).check(t, term.ExitDone, "fresh 1  duplicates 1")
+		} else {
+			run(t, "", append(start, "--output", out, more)...).check(t, term.ExitUsage, "--append")
+			run(t, "", append(start, "--output", out, "--append", more)...).check(t, term.ExitDone, "fresh 2")
+		}
+		want := "{\"id\":1}\n{\"id\":2}\n{\"id\":3}\n"
+		if !store {
+			want = "{\"id\":1}\n{\"id\":2}\n{\"id\":2}\n{\"id\":3}\n"
+		}
+		if got := shell(t, dir, "gzip -dc "+out); got.stdout != want {
+			t.Errorf("%s: %+v", out, got)
+		}
+		// The program reads it as it reads any compressed input.
+		if got := run(t, "", "dedup", "--quiet", dups); got.stdout != "{\"id\":1}\n" {
+			t.Errorf("%s: %+v", dups, got)
+		}
+	}
+}
+
+func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n")
+	text := writeFile(t, filepath.Join(dir, "text.gz"), "text\n")
+	cut := writeFile(t, filepath.Join(dir, "cut.gz"), string(zipped(t, "{\"id\":2}\n")[:20]))
+	open := writeFile(t, filepath.Join(dir, "open.gz"), string(zipped(t, "{\"id\":2}")))
+	store := filepath.Join(dir, "store")
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"--output " + text + ": the content is not gzip data, although the name says so", []string{"--append", "-o", text, in}},
+		{"--output " + cut + ": nothing can be appended, because the gzip data ends early", []string{"--append", "-o", cut, in}},
+		{"--output " + open + ": nothing can be appended, because the last line has no line end", []string{"--append", "-o", open, in}},
+		{"with --store, compressed files need inputs and an --output that are files", []string{"--store", store, "-o", filepath.Join(dir, "new.gz")}},
+		{"--rejected " + filepath.Join(dir, "new.gz") + ": with --store, compressed files need", []string{"--store", store, "--rejected", filepath.Join(dir, "new.gz"), in}},
+	} {
+		run(t, "{}\n", append([]string{"dedup", "-k", ".id"}, test.args...)...).check(t, term.ExitUsage, test.want)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 4 {
+		t.Errorf("a refused run touched something: %v, %v", names, err)
+	}
+}

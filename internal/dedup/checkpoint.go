@@ -31,6 +31,11 @@ func (c *committer) finish(ctx context.Context, at stage) error {
 	if last := len(c.inputs) - 1; at == finished && c.pos.Input < last {
 		c.enter(last)
 	}
+	for _, o := range c.outputs {
+		if err := o.finish(); err != nil {
+			return err
+		}
+	}
 	if c.journal == nil {
 		return nil
 	}
@@ -50,10 +55,16 @@ func (c *committer) note(at stage) error {
 	j := c.journal
 	c.countOut()
 	for _, o := range c.outputs {
+		if err := o.seal(); err != nil {
+			return err
+		}
 		if o.path == "" {
 			continue
 		}
 		state := outputState{Length: o.length, CRC: o.crc, Lines: o.lines, Open: j.mode}
+		if o.compression != "" {
+			state.Content = o.content + o.added
+		}
 		if at != underway {
 			state.Open = closed
 			info, err := o.file.Stat()

@@ -68,7 +68,9 @@ func (c *committer) run(ctx context.Context, blocks <-chan *block, pool *pool) e
 		return err
 	}
 	if commitErr := c.finish(context.WithoutCancel(ctx), at); commitErr != nil {
-		c.journal.abort()
+		if c.journal != nil {
+			c.journal.abort()
+		}
 		return commitErr
 	}
 	return err
@@ -160,7 +162,7 @@ func (c *committer) settle(b *block) error {
 }
 
 // countOut counts the bytes that were written, including the header.
-func (c *committer) countOut() { c.counts.BytesOut = c.written + c.out.length - c.out.base }
+func (c *committer) countOut() { c.counts.BytesOut = c.written + c.out.added }
 
 // place moves the kept lines together at the start of the block's data and
 // returns how many bytes they have. Other lines go to the buffers of their

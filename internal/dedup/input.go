@@ -111,10 +111,7 @@ func (in *input) look(s *stream, asked Format) error {
 // formatOfName returns the format for the extension of a name, without the
 // extension of a compression.
 func formatOfName(name string) Format {
-	name = strings.ToLower(name)
-	for _, ending := range []string{".gz", ".gzip", ".zst", ".zstd"} {
-		name = strings.TrimSuffix(name, ending)
-	}
+	_, name = compressionOf(strings.ToLower(name))
 	switch filepath.Ext(name) {
 	case ".jsonl", ".ndjson", ".json", ".jsonlines":
 		return JSONL

@@ -44,11 +44,11 @@ func (r *Run) command() command {
 }
 
 // named returns the command with the names of outputs that have no path, such
-// as devices.
+// as devices, or another ending than their path.
 func (c command) named(outputs []*output) *command {
 	c.Outputs = slices.Clone(c.Outputs)
 	for i, out := range outputs {
-		if out.path == "" {
+		if kind, _ := compressionOf(out.path); out.path == "" || kind != out.compression {
 			c.Outputs[2*i+1] = out.name
 		}
 	}

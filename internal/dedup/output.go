@@ -18,11 +18,17 @@ type output struct {
 	path string
 	file *os.File
 	to   io.Writer
+	// compression is that of the file's name. frames compress what is written,
+	// or are nil.
+	compression compression
+	frames      *framer
 
-	// base is the position in the file where this run continues. The other two
-	// fields say whether an earlier run ended there, and whether a line end is
-	// missing there.
+	// base is the position in the file where this run continues, and content
+	// the size of the content before it, decompressed. The other two fields say
+	// whether an earlier run ended there, and whether a line end is missing
+	// there.
 	base    int64
+	content int64
 	intact  bool
 	unended bool
 
@@ -32,6 +38,8 @@ type output struct {
 	lost    int64
 
 	length int64
+	sealed int64  // the end of the last whole frame
+	added  int64  // content that this run wrote, before it was compressed
 	lines  int64  // lines that were written for the store, up to length
 	crc    uint32 // of the content up to length, if tracked
 	track  bool
@@ -58,6 +66,7 @@ func findOutputs(opts *Options, p *problems) []*output {
 		case o.name == Stdio:
 			p.addf("%s -: standard output is for the fresh lines; name a file", o.flag)
 		default:
+			o.compression, _ = compressionOf(o.name)
 			o.find(p)
 		}
 	}
@@ -94,6 +103,11 @@ func (o *output) open() error {
 		return o.explain(err)
 	}
 	o.to = o.file
+	if o.compression != "" {
+		if o.frames, err = newFramer(o.compression, rawWriter{o}); err != nil {
+			return fmt.Errorf("%s: %w", o.name, err)
+		}
+	}
 	return nil
 }
 
@@ -116,7 +130,10 @@ func (o *output) syncDir() error {
 // begin cuts the file to its base and continues there. It writes the header to
 // an empty file, and a missing line end to a file that another program wrote.
 func (o *output) begin(header []byte) error {
-	o.length = o.base
+	o.length, o.sealed = o.base, o.base
+	if o.frames == nil {
+		o.content = o.base
+	}
 	if o.path != "" {
 		if err := o.file.Truncate(o.base); err != nil {
 			return o.explain(err)
@@ -127,7 +144,7 @@ func (o *output) begin(header []byte) error {
 	}
 	if o.unended {
 		header = []byte{'\n'}
-	} else if o.base > 0 {
+	} else if o.content > 0 {
 		return nil
 	}
 	return o.put(header)
@@ -135,7 +152,7 @@ func (o *output) begin(header []byte) error {
 
 // write appends whole lines.
 func (o *output) write(lines []byte) error {
-	if len(lines) > 0 && len(o.mark) > 0 && o.length == 0 {
+	if len(lines) > 0 && len(o.mark) > 0 && o.content+o.added == 0 {
 		if err := o.put(o.mark); err != nil {
 			return err
 		}
@@ -147,12 +164,56 @@ func (o *output) put(data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
+	o.added += int64(len(data))
+	if o.frames == nil {
+		_, err := o.writeRaw(data)
+		return o.explain(err)
+	}
+	if err := o.frames.write(data); err != nil {
+		return o.explain(err)
+	}
+	if o.frames.size >= frameBytes {
+		return o.seal()
+	}
+	return nil
+}
+
+// writeRaw writes bytes as they are.
+func (o *output) writeRaw(data []byte) (int, error) {
 	n, err := o.to.Write(data)
 	o.length += int64(n)
 	if o.track {
 		o.crc = crc32.Update(o.crc, castagnoli, data[:n])
 	}
+	return n, err
+}
+
+// rawWriter takes the compressed bytes of an output.
+type rawWriter struct{ *output }
+
+// Write implements io.Writer.
+func (w rawWriter) Write(data []byte) (int, error) { return w.writeRaw(data) }
+
+// seal ends a compressed output at a place where it can be cut. Otherwise it
+// does nothing.
+func (o *output) seal() error {
+	if o.frames == nil {
+		return nil
+	}
+	err := o.frames.seal()
+	if err == nil {
+		o.sealed = o.length
+	}
 	return o.explain(err)
+}
+
+// finish seals the output. It leaves at least an empty frame, because
+// decompressors refuse an empty file.
+func (o *output) finish() error {
+	if o.frames != nil && o.length == 0 {
+		o.frames.open()
+	}
+	return o.seal()
 }
 
 // flush writes the collected lines.
@@ -168,6 +229,10 @@ func (o *output) flush() error {
 // trim removes an incomplete last line from a file that no later run will cut.
 func (o *output) trim(comma byte) {
 	if o.path == "" || o.length == o.base {
+		return
+	}
+	if o.frames != nil {
+		_ = o.file.Truncate(o.sealed)
 		return
 	}
 	const most = 1 << 20

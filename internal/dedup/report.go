@@ -21,7 +21,7 @@ type Counts struct {
 	Rejected  int64 `json:"rejected"`
 	Blank     int64 `json:"blank"`
 	// BytesIn counts decompressed bytes. BytesOut counts bytes written to the
-	// output.
+	// output, before compression.
 	BytesIn  int64 `json:"bytes_in"`
 	BytesOut int64 `json:"bytes_out"`
 }

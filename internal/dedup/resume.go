@@ -169,6 +169,10 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 	switch {
 	case fits:
 		o.base, o.crc, o.lines, o.intact = was.Length, was.CRC, was.Lines, was.Open == closed
+		if o.compression != "" {
+			o.content = was.Content
+			return o.checkCompressed(false, p)
+		}
 		if was.Open == piped {
 			if err := o.keepWhole(size, comma); err != nil {
 				return err
@@ -182,6 +186,9 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		o.renewed, o.lost = true, was.Lines
 	case opts.Append:
 		o.base, o.lost = size, was.Lines
+		if err := o.checkCompressed(true, p); err != nil {
+			return err
+		}
 		return o.continueAfter()
 	case !known:
 		p.addf("%s %s holds %d bytes that this run did not write: add --append to continue after them, or --force to overwrite the file", o.flag, o.name, size)
@@ -226,7 +233,7 @@ func (o *output) continueAfter() error {
 
 // lookForEnd finds out whether a line end is missing before the base.
 func (o *output) lookForEnd() error {
-	if o.base == 0 {
+	if o.base == 0 || o.compression != "" {
 		return nil
 	}
 	file, err := os.Open(o.path)

@@ -155,6 +155,9 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	if r.seekable() {
 		j.mode, j.id = checkpointed, own.identity()
 	}
+	if err := r.checkCompressedOutputs(j.mode); err != nil {
+		return err
+	}
 	if !isStore(r.opts.Store) {
 		// A refused run must not create a store.
 		nothing := values(func(string) ([]byte, bool) { return nil, false })
@@ -198,6 +201,19 @@ func (r *Run) bindScope(ctx context.Context) error {
 			other.Scope, r.opts.Store, other.Bound, other.Rule)}}
 	}
 	return &storeError{r.opts.Store, err}
+}
+
+// checkCompressedOutputs refuses compressed outputs of a run without
+// checkpoints. After a crash it would have to keep the lines of a frame that
+// has no end.
+func (r *Run) checkCompressedOutputs(mode openMode) error {
+	var p problems
+	for _, o := range r.outputs {
+		if mode == piped && o.compression != "" {
+			p.addf("%s %s: with --store, compressed files need inputs and an --output that are files: name them, or write to a file that is not compressed", o.flag, o.name)
+		}
+	}
+	return p.err()
 }
 
 // seekable reports whether the run can return to a position in all inputs and

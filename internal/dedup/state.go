@@ -24,6 +24,9 @@ type outputState struct {
 	// Length and CRC describe the committed content.
 	Length int64  `json:"length"`
 	CRC    uint32 `json:"crc"`
+	// Content is the size of that content before it was compressed. It is 0 if
+	// it is not compressed.
+	Content int64 `json:"content,omitempty"`
 	// Lines is the number of these lines that were written for the store.
 	Lines int64 `json:"lines,omitempty"`
 	// Open is set while a run may have written more than is committed.

@@ -7,12 +7,14 @@ package crash
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -21,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 var (
@@ -70,10 +74,43 @@ type bench struct {
 	inputs   []string
 	expected map[string][]byte
 	took     time.Duration // by the undisturbed run
+	// endings are of the names of compressed sides.
+	endings map[string]string
 }
 
 // sides are the files that a command writes.
 var sides = []string{"out", "dups", "rejected"}
+
+// packed are endings with which a command compresses its files.
+var packed = map[string]string{"out": ".gz", "dups": ".zst", "rejected": ".zst"}
+
+// side returns the path of a file that the command writes.
+func (b *bench) side(dir, name string) string { return filepath.Join(dir, name+b.endings[name]) }
+
+// content returns the content of a file that the command wrote, decompressed.
+func (b *bench) content(dir, name string) []byte {
+	b.Helper()
+	file, err := os.Open(b.side(dir, name))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer file.Close()
+	var content io.Reader = file
+	switch b.endings[name] {
+	case ".gz":
+		content, err = gzip.NewReader(file)
+	case ".zst":
+		content, err = zstd.NewReader(file)
+	}
+	if err != nil {
+		b.Fatalf("%s: %v", file.Name(), err)
+	}
+	data, err := io.ReadAll(content)
+	if err != nil {
+		b.Fatalf("%s: %v", file.Name(), err)
+	}
+	return data
+}
 
 // newBench makes inputs of about size bytes and has them deduplicated once.
 func newBench(t *testing.T, r *rand.Rand, size int) *bench {
@@ -133,8 +170,8 @@ func makeInput(r *rand.Rand, size int) []byte {
 func (b *bench) command(ctx context.Context, dir string, threads int) *exec.Cmd {
 	args := []string{
 		"dedup", "--key", ".event_id", "--store", filepath.Join(dir, "store"),
-		"--output", filepath.Join(dir, "out"), "--duplicates", filepath.Join(dir, "dups"),
-		"--on-missing", "reject", "--rejected", filepath.Join(dir, "rejected"),
+		"--output", b.side(dir, "out"), "--duplicates", b.side(dir, "dups"),
+		"--on-missing", "reject", "--rejected", b.side(dir, "rejected"),
 		"--threads", fmt.Sprint(threads), "--report", filepath.Join(dir, "report.json"),
 	}
 	cmd := exec.CommandContext(ctx, binary, append(args, b.inputs...)...)
@@ -149,10 +186,7 @@ func (b *bench) command(ctx context.Context, dir string, threads int) *exec.Cmd 
 func (b *bench) verify(dir string) (resumed int) {
 	b.Helper()
 	for _, side := range sides {
-		got, err := os.ReadFile(filepath.Join(dir, side))
-		if err != nil {
-			b.Fatal(err)
-		}
+		got := b.content(dir, side)
 		if !bytes.Equal(got, b.expected[side]) {
 			lost, repeated := compareLines(got, b.expected[side])
 			b.Fatalf("%s differs from the undisturbed run's: %d lines lost, %d repeated or invented, %d bytes instead of %d",
@@ -286,8 +320,25 @@ func (b *bench) report(dir string) (r struct {
 func TestKilledRunsEndAsIfUndisturbed(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 80<<20)
+	b.killUntilDone(r, *kills)
+	t.Run("compressed", func(t *testing.T) {
+		b := b.in(t, packed)
+		b.took *= 2 // it has more to do
+		b.killUntilDone(r, max(4, *kills/4))
+	})
+}
+
+// in returns the same bench for a part of the test that may compress its files.
+func (b *bench) in(t *testing.T, endings map[string]string) *bench {
+	return &bench{T: t, dir: b.dir, inputs: b.inputs, expected: b.expected, took: b.took, endings: endings}
+}
+
+// killUntilDone kills runs until so many kills have hit one, and a run has
+// resumed.
+func (b *bench) killUntilDone(r *rand.Rand, kills int) {
+	b.Helper()
 	done, resumed := 0, 0
-	for done < *kills {
+	for rounds := 0; done < kills || resumed == 0 && rounds < 20; rounds++ {
 		dir := b.newDir()
 		hit := 0
 		for {
@@ -295,19 +346,22 @@ func TestKilledRunsEndAsIfUndisturbed(t *testing.T) {
 			if hit > 20 {
 				delay = time.Hour // enough of this one
 			}
-			end := b.attempt(b.command(t.Context(), dir, 1+r.IntN(4)), delay, kill)
+			end := b.attempt(b.command(b.Context(), dir, 1+r.IntN(4)), delay, kill)
 			if end.status == 0 {
 				break
 			}
 			if end.status > 0 {
-				t.Fatalf("status %d: %s", end.status, end.output)
+				b.Fatalf("status %d: %s", end.status, end.output)
 			}
 			hit++
 		}
 		resumed += b.verify(dir)
 		done += hit
 	}
-	t.Logf("%d kills: no line lost, none repeated; %d runs ended by a resumption", done, resumed)
+	if resumed == 0 {
+		b.Fatal("no run resumed: the kills tested nothing")
+	}
+	b.Logf("%d kills: no line lost, none repeated; %d runs ended by a resumption", done, resumed)
 }
 
 func TestStoppedProcessesGoOn(t *testing.T) {
@@ -369,9 +423,12 @@ func TestInterruptedRunsDrainAndGoOn(t *testing.T) {
 func TestFullDiskStopsARunThatGoesOnWhenThereIsSpace(t *testing.T) {
 	r := random(t)
 	b := newBench(t, r, 24<<20)
-	for _, full := range []string{"everything", "store", "outputs"} {
+	for _, full := range []string{"everything", "store", "outputs", "compressed outputs"} {
 		t.Run(full, func(t *testing.T) {
-			b := &bench{T: t, dir: b.dir, inputs: b.inputs, expected: b.expected}
+			b := b.in(t, nil)
+			if full == "compressed outputs" {
+				b.endings = packed
+			}
 			dir := b.newDir()
 			disk := filepath.Join(dir, "disk")
 			size := 1 + r.IntN(1<<20)
@@ -381,13 +438,14 @@ func TestFullDiskStopsARunThatGoesOnWhenThereIsSpace(t *testing.T) {
 				if full == "everything" || (full == "store") == (name == "store") {
 					place = disk
 				}
+				name += b.endings[name]
 				if place != dir {
 					if err := os.Symlink(filepath.Join(place, name), filepath.Join(dir, name)); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
-			if full != "outputs" {
+			if full == "everything" || full == "store" {
 				if err := os.Mkdir(filepath.Join(disk, "store"), 0o755); err != nil {
 					t.Fatal(err)
 				}

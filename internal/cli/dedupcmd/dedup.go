@@ -64,7 +64,7 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
 	term.WindowVar(flags, &opts.Window, "window", "forever", "how long a key is remembered: 36h, 7d or forever")
-	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output")
+	flags.StringVarP(&opts.Output, "output", "o", dedup.Stdio, "`FILE` for the fresh lines; - is standard output; .gz and .zst are compressed")
 	flags.BoolVar(&opts.Append, "append", false, "append to an output with content that the store did not write")
 	flags.BoolVar(&opts.Force, "force", false, "replace such an output, and restart an unfinished run whose files changed; lines with known keys are not written again")
 	flags.StringVar(&opts.Duplicates, "duplicates", "", "write the dropped lines to `FILE`")
