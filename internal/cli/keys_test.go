@@ -221,7 +221,7 @@ func TestResolveSettlesUnknownKeysAlone(t *testing.T) {
 	run(t, "", "keys", "resolve", "order-2", "--store", dir).check(t, term.ExitUsage, "--as is missing", "--reason TEXT is missing")
 	run(t, "", "keys", "resolve", "order-2", "--as", "dnoe", "--reason", "x", "--store", dir).check(t, term.ExitUsage, `--as "dnoe": did you mean done?`)
 	run(t, "", "keys", "resolve", "order-1", "--as", "absent", "--reason", "x", "--store", dir).check(t, term.ExitFailed, "order-1 is done, not unknown")
-	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, term.ExitDone, "resolved order-2 as done\n")
+	run(t, "", "keys", "resolve", "order-2", "--as", "done", "--reason", "it is in the bank's list", "--store", dir).check(t, term.ExitDone, "resolved order-2 as done, remembered forever\n")
 	if got := run(t, "", "keys", "show", "order-2", "--store", dir, "--json"); !strings.Contains(got.stdout, `"state":"done"`) || !strings.Contains(got.stdout, `"expires":"forever"`) {
 		t.Errorf("after resolve: %s", got.stdout)
 	}

@@ -150,7 +150,7 @@ func TestReportsAreJSONWhereAskedFor(t *testing.T) {
 	dir := mixedStore(t)
 	for args, want := range map[string][]string{
 		"keys rm order-1 --reason x":                {`{"verb":"rm","before":{`, `"id":"order-1"`, `"state":"done"`, `"after":"absent"}`},
-		"keys resolve order-2 --as done --reason x": {`{"verb":"resolve","before":{`, `"id":"order-2"`, `"state":"unknown"`, `"after":"done"}`},
+		"keys resolve order-2 --as done --reason x": {`{"verb":"resolve","before":{`, `"id":"order-2"`, `"state":"unknown"`, `"after":"done","window":"forever"}`},
 	} {
 		got := run(t, "", append(strings.Fields(args), "--json", "--store", dir)...)
 		got.check(t, term.ExitDone)

@@ -25,8 +25,9 @@ type File struct {
 	Log      Log
 
 	hidden schema.Redactor
-	places map[string]schema.Place // places of field values, by path
-	needed map[string]bool         // the stores that it was read for; nil for all
+	places map[string]schema.Place   // places of field values, by path
+	lacks  map[string]schema.Problem // values that this machine lacks, by path
+	needed map[string]bool           // the stores that it was read for; nil for all
 }
 
 // Read reads the file with this name. env looks up environment variables and
@@ -70,7 +71,7 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 	}
 	f := &File{Name: name}
 	k.readFile(d.Root(), f)
-	f.hidden, f.places = d.Hidden, d.Places
+	f.hidden, f.places, f.lacks = d.Hidden, d.Places, d.Lacking()
 	checkStores(d, f)
 	checkPipelines(d, f)
 	if store, only := choose(f); only {
@@ -84,6 +85,13 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 
 // Needs reports whether the file was read for this store, among others.
 func (f *File) Needs(store string) bool { return f.needed == nil || f.needed[store] }
+
+// Lacks returns the problem of a pipeline's field whose value this machine lacks. It
+// can only be there if the file was read for the use of one store.
+func (f *File) Lacks(pipeline, field string) (schema.Problem, bool) {
+	problem, lacks := f.lacks[schema.Within(schema.Within("pipelines", pipeline), field)]
+	return problem, lacks
+}
 
 // standsOn returns the names of a store, of its layers and of the stores whose
 // servers they use.
@@ -159,6 +167,21 @@ func (f *File) Stack(name string) []*Store {
 	list := []*Store{s}
 	for _, layer := range s.Spec.About().Layers {
 		list = append(list, f.Stack(layer.Name)...)
+	}
+	return list
+}
+
+// PipelinesOn returns the pipelines whose keys are in a store: in the store itself,
+// in a stack that it is a layer of, or in one of its layers.
+func (f *File) PipelinesOn(store string) []*Pipeline {
+	var list []*Pipeline
+	for _, p := range f.Pipelines {
+		named := func(name string) func(*Store) bool {
+			return func(s *Store) bool { return s.Name == name }
+		}
+		if slices.ContainsFunc(f.Stack(p.Store.Name), named(store)) || slices.ContainsFunc(f.Stack(store), named(p.Store.Name)) {
+			list = append(list, p)
+		}
 	}
 	return list
 }

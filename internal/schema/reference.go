@@ -83,6 +83,15 @@ func (v Value) missing(err error) {
 	v.unresolved = append(v.unresolved, unresolved{v.Path, Problem{at, fmt.Sprintf("%s: %v", v.Path, err)}})
 }
 
+// Lacking returns the problems of fields that this machine cannot resolve, by path.
+func (d *Document) Lacking() map[string]Problem {
+	list := map[string]Problem{}
+	for _, u := range d.unresolved {
+		list[u.path] = u.problem
+	}
+	return list
+}
+
 // ErrWithout is Err for callers that need only some parts of a file. part returns
 // the part that a path belongs to, and whether that part may lack values. Values
 // that such a part lacks on this machine are not problems. Other problems in it

@@ -1,6 +1,7 @@
 package keyrecord
 
 import (
+	"encoding/hex"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,17 +14,42 @@ import (
 const DefaultScope = "default"
 
 // KeyFlags select one key.
-type KeyFlags struct{ jsonID bool }
+type KeyFlags struct {
+	jsonID bool
+	digest string
+}
 
 // Add adds --json-id.
 func (f *KeyFlags) Add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.jsonID, "json-id", false, "each ID is a JSON value: '\"42\"' is the string, '42' the number")
 }
 
+// AddDigest adds --digest.
+func (f *KeyFlags) AddDigest(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.digest, "digest", "", "`DIGEST` of the key, as keys ls prints it, instead of the ID")
+	term.CompleteValues(cmd, "digest")
+}
+
+// Digest returns the digest of --digest, and whether the flag was set. words are
+// the IDs that were given as well.
+func (f *KeyFlags) Digest(words []string, p *term.Problems) (semel.Digest, bool) {
+	if f.digest == "" {
+		return semel.Digest{}, false
+	}
+	if len(words) > 0 || f.jsonID {
+		p.Addf("--digest and an ID exclude each other: name the key one way")
+	}
+	var d semel.Digest
+	if n, err := hex.Decode(d[:], []byte(f.digest[:min(len(f.digest), 2*len(d))])); err != nil || n != len(d) || len(f.digest) != 2*len(d) || d == (semel.Digest{}) {
+		p.Addf("--digest %q: expected the 32 hexadecimal digits that semel keys ls prints", f.digest)
+	}
+	return d, true
+}
+
 // Keys returns the keys that the words may mean.
 func (f *KeyFlags) Keys(scope string, words []string, p *term.Problems) []semel.Key {
 	if len(words) == 0 {
-		p.Addf("the ID of the key is missing")
+		p.Addf("the ID of the key is missing: name the key, or --digest DIGEST as semel keys ls prints it")
 		return nil
 	}
 	var (

@@ -101,8 +101,10 @@ func Write(w io.Writer, r *semel.Record) error {
 			text = fmt.Appendf(text, "%-12s %s\n", name, value)
 		}
 	}
-	fact("key", DisplayID(r.Key.ID))
-	fact("scope", DisplayScope(r.Key.Scope))
+	if r.Key.ID != "" {
+		fact("key", DisplayID(r.Key.ID))
+		fact("scope", DisplayScope(r.Key.Scope))
+	}
 	fact("state", r.State.String())
 	fact("first seen", term.DisplayTime(r.FirstSeen))
 	if r.Attempt > 0 {

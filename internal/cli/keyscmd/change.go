@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,14 +13,10 @@ import (
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
-	"github.com/semel-dev/semel/internal/schema"
 )
 
 func newKeysRemoveCommand(k *keysFlags) *cobra.Command {
-	var (
-		choice keyrecord.KeyFlags
-		reason string
-	)
+	var reason string
 	cmd := &cobra.Command{
 		Use:   "rm ID... --reason TEXT --store DIR",
 		Short: "Remove a key, so that its message is processed again",
@@ -35,26 +30,32 @@ prefix of a PostgreSQL or Redis store.
 
 The exit status is 1 if the key is absent.`,
 		RunE: k.Checked(func(cmd *cobra.Command, words []string, wrong term.Problems) error {
-			keys := choice.Keys(k.scope, words, &wrong)
+			t := k.target(words, &wrong)
 			keyrecord.CheckReason(reason, &wrong)
 			k.Check(&wrong)
 			if err := wrong.Err(); err != nil {
 				return err
 			}
-			return k.changeOne(cmd.Context(), keys, k.forgetAbove, func(store changer, record *semel.Record) error {
+			if err := k.place(cmd, t); err != nil {
+				return err
+			}
+			return k.changing(cmd.Context(), func(store changer) error {
+				record, err := k.findOne(cmd.Context(), store, t, k.forgetAbove)
+				if err != nil {
+					return err
+				}
 				return k.remove(cmd.Context(), store, record, reason)
 			})
 		}),
 	}
-	k.addScope(cmd)
-	choice.Add(cmd)
+	k.addKey(cmd)
 	keyrecord.AddReason(cmd, &reason)
 	return cmd
 }
 
 func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Record, reason string) error {
 	err := keyrecord.Audited(ctx, store, "rm", reason, record, semel.Absent, func() error {
-		removed, err := store.Remove(ctx, record.Key)
+		removed, err := store.remove(ctx, record)
 		switch {
 		case err == nil && !removed:
 			err = errors.New("the key has expired")
@@ -63,8 +64,11 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("forget %s: %w", keyrecord.DisplayID(record.Key.ID), err)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return k.ByDigest("forget", record.Digest, err)
+	case err != nil:
+		return fmt.Errorf("forget %s: %w", nameOf(record), err)
 	}
 	for _, stackOf := range []func(string) (*config.Store, bool){k.Conf.Above, k.Conf.LayerOf} {
 		if stack, ok := stackOf(k.Found.Name); ok {
@@ -72,9 +76,9 @@ func (k *keysFlags) remove(ctx context.Context, store changer, record *semel.Rec
 		}
 	}
 	if k.JSON {
-		return k.PrintJSON(changeReport{"rm", keyrecord.NewLine(record), semel.Absent.String()})
+		return k.PrintJSON(changeReport{Verb: "rm", Before: keyrecord.NewLine(record), After: semel.Absent.String()})
 	}
-	k.Note("forgot %s, which was %s", keyrecord.DisplayID(record.Key.ID), record.State)
+	k.Note("forgot %s, which was %s", nameOf(record), record.State)
 	return nil
 }
 
@@ -99,87 +103,19 @@ type changeReport struct {
 	Verb   string         `json:"verb"`
 	Before keyrecord.Line `json:"before"`
 	After  string         `json:"after"`
-}
-
-func newKeysResolveCommand(k *keysFlags) *cobra.Command {
-	var (
-		choice     keyrecord.KeyFlags
-		as, reason string
-		window     time.Duration
-	)
-	cmd := &cobra.Command{
-		Use:   "resolve ID... --as done|absent --reason TEXT --store DIR",
-		Short: "Settle a key whose outcome is unknown",
-		Example: `semel keys resolve order-42 --as done --reason "the charge is in the bank's list" --store ./ledger
-semel keys resolve order-43 --as absent --reason "the bank never saw it" --store ./ledger`,
-		Long: `Settles an unknown key. Its holder was lost while the effect ran, and the policy
-is to hold such keys. "done" says that the effect happened: deliveries of the
-message are duplicates from now on. "absent" says that it did not happen: the
-next delivery has its effect. Before the change, the operator and the reason are
-written to the audit log of the store, as by keys rm.
-
-A key in any other state is left alone, with exit status 1.`,
-		RunE: k.Checked(func(cmd *cobra.Command, words []string, wrong term.Problems) error {
-			keys := choice.Keys(k.scope, words, &wrong)
-			var state semel.State
-			switch as {
-			case "done":
-				state = semel.Done
-			case "absent":
-				state = semel.Absent
-			case "":
-				wrong.Addf("--as is missing: write --as done if the effect happened, --as absent if it did not")
-			default:
-				wrong.Addf("--as %q: %s", as, schema.OneOf(as, []string{"done", "absent"}))
-			}
-			keyrecord.CheckReason(reason, &wrong)
-			k.Check(&wrong)
-			if err := wrong.Err(); err != nil {
-				return err
-			}
-			k.KeepIDs() // keep the id of a key settled by hand readable
-			return k.changeOne(cmd.Context(), keys, nil, func(store changer, record *semel.Record) error {
-				return k.resolve(cmd.Context(), store, record, state, window, reason)
-			})
-		}),
-	}
-	k.addScope(cmd)
-	choice.Add(cmd)
-	keyrecord.AddReason(cmd, &reason)
-	cmd.Flags().StringVar(&as, "as", "", "`STATE` that the key gets: done or absent")
-	term.WindowVar(cmd.Flags(), &window, "window", "forever", "how long a key that is done is remembered from now")
-	term.CompleteValues(cmd, "as", "done", "absent")
-	term.CompleteValues(cmd, "window", "forever")
-	return cmd
-}
-
-func (k *keysFlags) resolve(ctx context.Context, store changer, record *semel.Record, as semel.State, window time.Duration, reason string) error {
-	name := keyrecord.DisplayID(record.Key.ID)
-	if record.State != semel.Unknown {
-		return fmt.Errorf("%s is %s, not unknown: there is nothing to settle", name, record.State)
-	}
-	err := keyrecord.Audited(ctx, store, "resolve", reason, record, as, func() error {
-		return store.Resolve(ctx, record.Key, as, semel.Result{}, window)
-	})
-	if err != nil {
-		return fmt.Errorf("resolve %s: %w", name, err)
-	}
-	if k.JSON {
-		return k.PrintJSON(changeReport{"resolve", keyrecord.NewLine(record), as.String()})
-	}
-	k.Note("resolved %s as %s", name, as)
-	return nil
+	// Window is how long a resolved key is remembered.
+	Window string `json:"window,omitempty"`
 }
 
 // changer is the set of store interfaces that a manual change needs.
 type changer struct {
 	semel.Resolver
 	keyrecord.Log
+	store semel.Store
 }
 
-// changeOne calls change with the only record that the keys may mean. If there is
-// no record, it returns an error after calling absent, if that is not nil.
-func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, absent func(context.Context, changer, []semel.Key) error, change func(changer, *semel.Record) error) error {
+// changing opens the store for changes by hand.
+func (k *keysFlags) changing(ctx context.Context, change func(changer) error) error {
 	return k.WithStore(ctx, func(store semel.Store) error {
 		resolver, err := open.Able[semel.Resolver](&k.StoreFlags, store, "change a key by hand")
 		if err != nil {
@@ -189,25 +125,48 @@ func (k *keysFlags) changeOne(ctx context.Context, keys []semel.Key, absent func
 		if err != nil {
 			return err
 		}
-		by := changer{resolver, log}
-		found, err := k.LookUp(ctx, store, keys)
-		if err == nil && len(found) == 0 && absent != nil {
-			err = absent(ctx, by, keys)
-		}
-		switch {
-		case err != nil:
-			return err
-		case len(found) == 0:
-			return absentError(k, keys[0])
-		case len(found) > 1:
-			var names []string
-			for _, record := range found {
-				names = append(names, keyrecord.DisplayID(record.Key.ID))
-			}
-			return fmt.Errorf("the ID means %d keys, %s: choose one with --json-id", len(found), strings.Join(names, " and "))
-		}
-		return change(by, &found[0])
+		return change(changer{resolver, log, store})
 	})
+}
+
+// findOne returns the only record that the target may mean. If there is no record,
+// it returns an error after calling absent, if that is not nil.
+func (k *keysFlags) findOne(ctx context.Context, by changer, t *target, absent func(context.Context, changer, []semel.Key) error) (*semel.Record, error) {
+	found, missing, err := k.find(ctx, by.store, t)
+	if err == nil && missing != nil && absent != nil && !t.byDigest {
+		err = absent(ctx, by, t.keys(t.scopes))
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case missing != nil:
+		return nil, missing
+	}
+	return one(found)
+}
+
+// remove removes a record, by its digest if its key is not known.
+func (c changer) remove(ctx context.Context, r *semel.Record) (bool, error) {
+	if r.Key.ID != "" {
+		return c.Remove(ctx, r.Key)
+	}
+	by, ok := semel.As[semel.DigestResolver](c.store)
+	if !ok {
+		return false, errors.ErrUnsupported
+	}
+	return by.RemoveDigest(ctx, r.Digest)
+}
+
+// resolve settles a record, by its digest if its key is not known.
+func (c changer) resolve(ctx context.Context, r *semel.Record, as semel.State, window time.Duration) error {
+	if r.Key.ID != "" {
+		return c.Resolve(ctx, r.Key, as, semel.Result{}, window)
+	}
+	by, ok := semel.As[semel.DigestResolver](c.store)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return by.ResolveDigest(ctx, r.Digest, as, semel.Result{}, window)
 }
 
 func newKeysPurgeCommand(k *keysFlags) *cobra.Command {

@@ -17,6 +17,7 @@ import (
 type keysFlags struct {
 	open.StoreFlags
 	scope string
+	key   keyrecord.KeyFlags
 }
 
 // New returns the verb keys.
@@ -36,10 +37,15 @@ stores are shared.
 A store keeps a digest of each key. It keeps the scope and the id only if it was
 opened to keep ids. Every key can still be found by its id.
 
+With --config, a key is looked up in the scopes of the file's pipelines whose keys
+are in the store. A verb that changes a key wants it to be in one of them. Choose
+another scope with --scope. Without pipelines the scope is "default".
+
 An ID is looked up as a string and, if it reads as a number, true or false, as
 that value too. Several IDs are the parts of one composite key, in the order of
 the --key flags. With --json-id each ID is one JSON value: '"42"' is the string
-and '42' is the number.`,
+and '42' is the number. --digest DIGEST takes a digest that keys ls prints instead
+of an ID.`,
 	})
 	k.AddStore(cmd)
 	cmd.AddCommand(
@@ -68,9 +74,11 @@ func (k *keysFlags) onStore(check func(cmd *cobra.Command, words []string, wrong
 	})
 }
 
-// addScope adds --scope to verbs that look up one key.
-func (k *keysFlags) addScope(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&k.scope, "scope", keyrecord.DefaultScope, "`NAME` of the key's space")
+// addKey adds the flags of verbs that look up one key.
+func (k *keysFlags) addKey(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&k.scope, "scope", "", "`NAME` of the key's space (default those of the pipelines in the configuration, or "+keyrecord.DefaultScope+")")
+	k.key.Add(cmd)
+	k.key.AddDigest(cmd)
 	term.CompleteValues(cmd, "scope")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions // the next argument is an ID
 }

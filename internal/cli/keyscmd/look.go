@@ -129,7 +129,6 @@ func (k *keysFlags) writeListed(out *bufio.Writer, r *semel.Record, asJSON bool)
 }
 
 func newKeysShowCommand(k *keysFlags) *cobra.Command {
-	var choice keyrecord.KeyFlags
 	cmd := &cobra.Command{
 		Use:   "show ID... --store DIR",
 		Short: "Show the record of a key",
@@ -138,31 +137,40 @@ semel keys show evt_01HX7Z2M --store ./seen --json
 semel keys show --store ./seen --json-id '"evt_01HX7Z2M"'`,
 		Long: `Shows the record of a key: state, first seen, attempts, holder, end of the lease,
 expiry, fingerprint and size of the result, as far as the store keeps them.
-Several IDs are one composite key.
+Several IDs are one composite key. Below the record are the commands that can
+follow.
 
 The exit status is 0 if there is a record, and otherwise 1.`,
-		RunE: k.onStore(func(_ *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
-			keys := choice.Keys(k.scope, words, wrong)
-			return func(ctx context.Context, store semel.Store) error { return k.show(ctx, store, keys) }
+		RunE: k.onStore(func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {
+			t := k.target(words, wrong)
+			return func(ctx context.Context, store semel.Store) error {
+				if err := k.place(cmd, t); err != nil {
+					return err
+				}
+				return k.show(ctx, store, t)
+			}
 		}),
 	}
-	k.addScope(cmd)
-	choice.Add(cmd)
+	k.addKey(cmd)
 	return cmd
 }
 
-func (k *keysFlags) show(ctx context.Context, store semel.Store, keys []semel.Key) error {
-	found, err := k.LookUp(ctx, store, keys)
+func (k *keysFlags) show(ctx context.Context, store semel.Store, t *target) error {
+	found, absent, err := k.find(ctx, store, t)
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
+	if absent != nil {
 		if k.JSON {
-			if err := k.PrintJSON(keyrecord.NewLine(&semel.Record{Key: keys[0]})); err != nil {
+			record := semel.Record{Digest: t.digest}
+			if !t.byDigest {
+				record.Key = t.keys(t.scopes)[0]
+			}
+			if err := k.PrintJSON(keyrecord.NewLine(&record)); err != nil {
 				return err
 			}
 		}
-		return absentError(k, keys[0])
+		return absent
 	}
 	for i := range found {
 		if k.JSON {
@@ -171,17 +179,14 @@ func (k *keysFlags) show(ctx context.Context, store semel.Store, keys []semel.Ke
 			if i > 0 {
 				fmt.Fprintln(k.Stdout)
 			}
-			err = keyrecord.Write(k.Stdout, &found[i])
+			err = errors.Join(keyrecord.Write(k.Stdout, &found[i]),
+				keyrecord.WriteCommands(k.Stdout, keyrecord.Commands(&found[i], k.Flags())))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func absentError(k *keysFlags, key semel.Key) error {
-	return fmt.Errorf("%s is absent: the store %s has no such key in scope %s", keyrecord.DisplayID(key.ID), k.Shown(), keyrecord.DisplayScope(key.Scope))
 }
 
 type statsReport struct {

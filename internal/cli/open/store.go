@@ -50,6 +50,14 @@ func (f *StoreFlags) Shown() string {
 	return f.Found.Name
 }
 
+// Flags returns the flags that name the store on a command line.
+func (f *StoreFlags) Flags() []string {
+	if f.dir != "" {
+		return []string{"--store", f.dir}
+	}
+	return []string{"--config", f.File, "--store-name", f.Found.Name}
+}
+
 // Find reads the configuration, if one is named, and finds the store in it. It
 // reports whether there is one.
 func (f *StoreFlags) Find(p *term.Problems) bool {
@@ -175,6 +183,32 @@ func (f *StoreFlags) LookUp(ctx context.Context, store semel.Store, keys []semel
 		}
 	}
 	return found, nil
+}
+
+// LookUpDigest returns the record of a digest, or none.
+func (f *StoreFlags) LookUpDigest(ctx context.Context, store semel.Store, d semel.Digest) ([]semel.Record, error) {
+	by, err := Able[semel.DigestResolver](f, store, "find a key by its digest: name its ID")
+	if err != nil {
+		return nil, err
+	}
+	record, err := by.LookDigest(ctx, d)
+	switch {
+	case err != nil:
+		return nil, f.ByDigest("find", d, err)
+	case record.State == semel.Absent:
+		return nil, nil
+	}
+	record.Digest = d
+	return []semel.Record{record}, nil
+}
+
+// ByDigest explains an error of a store that was given a digest.
+func (f *StoreFlags) ByDigest(verb string, d semel.Digest, err error) error {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("%s the digest %s: the store %s needs the ID of the key: its layers have digests of their own, and %s keeps no ids (keep_ids)",
+			verb, d, f.Shown(), f.Conf.Decider(f.Found.Name).Name)
+	}
+	return fmt.Errorf("%s the digest %s: %w", verb, d, err)
 }
 
 // StoreOf returns the store of a pipeline's keys, or the reason why it cannot be

@@ -27,6 +27,10 @@ type keyQuestion struct {
 	file, storeName, scope string
 	ids                    []string
 	choice                 keyrecord.KeyFlags
+
+	keys     []semel.Key // what the ids may mean, without a scope
+	digest   semel.Digest
+	byDigest bool
 }
 
 func (q *keyQuestion) add(cmd *cobra.Command) {
@@ -36,11 +40,12 @@ func (q *keyQuestion) add(cmd *cobra.Command) {
 	flags.StringVar(&q.scope, "scope", "", "`SCOPE` of the key (default that of each pipeline; default with --store-name)")
 	flags.StringVar(&q.storeName, "store-name", "", "read only the store `NAME`")
 	q.choice.Add(cmd)
+	q.choice.AddDigest(cmd)
 	term.CompleteValues(cmd, "store-name")
 }
 
 func (q *keyQuestion) asked(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id"}, cmd.Flags().Changed)
+	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id", "digest"}, cmd.Flags().Changed)
 }
 
 // keyPlace is a place that may have a record of the key.
@@ -62,7 +67,8 @@ type KeyAnswer struct {
 	// Unseen says why nothing can be known.
 	Unseen string `json:"unseen,omitempty"`
 
-	record semel.Record
+	record   semel.Record
+	commands []keyrecord.Command
 }
 
 // originLine is the origin of a message.
@@ -78,11 +84,14 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 	if len(args) > 0 {
 		wrong.Addf("unexpected argument %q: with --key this verb takes flags only", args[0])
 	}
-	var keys []semel.Key
-	if len(q.ids) == 0 {
+	if q.digest, q.byDigest = q.choice.Digest(q.ids, &wrong); q.byDigest {
+		if cmd.Flags().Changed("scope") {
+			wrong.Addf("--digest and --scope exclude each other: a digest is of a key with its scope")
+		}
+	} else if len(q.ids) == 0 {
 		wrong.Addf("--key ID is missing: name the key")
 	} else {
-		keys = q.choice.Keys("", q.ids, &wrong)
+		q.keys = q.choice.Keys("", q.ids, &wrong)
 	}
 	var conf *config.File
 	var places []keyPlace
@@ -105,7 +114,7 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 		if cmd.Context().Err() != nil {
 			return context.Cause(cmd.Context())
 		}
-		answers, err := q.look(cmd.Context(), conf, place, keys)
+		answers, err := q.look(cmd.Context(), conf, place)
 		if err != nil {
 			failures = append(failures, err)
 		}
@@ -134,6 +143,13 @@ func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *term.Prob
 	}
 	var list []keyPlace
 	for _, p := range conf.Pipelines {
+		if q.byDigest && p.Store.Name != "" { // a store has one record of a digest, whichever pipelines use it
+			place := keyPlace{store: p.Store.Name}
+			if !slices.Contains(list, place) {
+				list = append(list, place)
+			}
+			continue
+		}
 		place := keyPlace{p, p.Store.Name, p.Key.Scope}
 		if cmd.Flags().Changed("scope") {
 			place.scope = q.scope
@@ -145,9 +161,9 @@ func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *term.Prob
 
 // look reads one place. It returns an answer for each key found there, or one
 // answer without a record.
-func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlace, keys []semel.Key) ([]KeyAnswer, error) {
-	inScope := make([]semel.Key, len(keys))
-	for i, key := range keys {
+func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlace) ([]KeyAnswer, error) {
+	inScope := make([]semel.Key, len(q.keys))
+	for i, key := range q.keys {
 		inScope[i] = semel.Key{Scope: place.scope, ID: key.ID}
 	}
 	first := KeyAnswer{Store: place.store}
@@ -155,11 +171,21 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	var failed error
 	if place.pipeline != nil {
 		first.Pipeline = place.pipeline.Name
+		if q.byDigest {
+			first.Unseen = "the keys of " + first.Pipeline + " are in Kafka, which finds no key by its digest: name the key with --key"
+			return []KeyAnswer{first}, nil
+		}
 		if parked, failed = q.parked(ctx, conf, place.pipeline, inScope); failed != nil {
 			failed = fmt.Errorf("read the parked messages of pipeline %s: %w", place.pipeline.Name, term.InOneLine(failed))
 		}
 	}
 	first.Parked = parked
+	for _, m := range parked {
+		first.commands = append(first.commands, keyrecord.Command{
+			Case: "to process the parked message " + m.ID + " again",
+			Line: keyrecord.ShellLine("semel", "parked", "retry", m.ID, "--config", q.file, "--pipeline", first.Pipeline),
+		})
+	}
 	if place.store == "" {
 		answers, err := lookInKafka(ctx, conf, place.pipeline, inScope, first)
 		return answers, errors.Join(failed, err)
@@ -173,19 +199,28 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	}
 	var found []semel.Record
 	err := f.WithStore(ctx, func(store semel.Store) (err error) {
-		found, err = f.LookUp(ctx, store, inScope)
+		if q.byDigest {
+			found, err = f.LookUpDigest(ctx, store, q.digest)
+		} else {
+			found, err = f.LookUp(ctx, store, inScope)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, errors.Join(failed, err)
 	}
 	if len(found) == 0 {
-		found = []semel.Record{{Key: inScope[0]}}
+		found = []semel.Record{{Digest: q.digest}}
+		if !q.byDigest {
+			found[0].Key = inScope[0]
+		}
 	}
 	var answers []KeyAnswer
 	for _, record := range found {
-		answers = append(answers, first.with(record, place.pipeline))
-		first.Parked = nil
+		answer := first.with(record, place.pipeline)
+		answer.commands = append(keyrecord.Commands(&record, f.Flags()), answer.commands...)
+		answers = append(answers, answer)
+		first.Parked, first.commands = nil, nil
 	}
 	return answers, failed
 }
@@ -219,7 +254,7 @@ func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, key
 			first.Origin = &originLine{k.Topic, k.Partition, k.Offset}
 		}
 		answers = append(answers, first.with(record, p))
-		first.Parked = nil
+		first.Parked, first.commands = nil, nil
 	}
 	return answers, nil
 }
@@ -277,6 +312,9 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 		fact("parked", said)
 	}
 	fact("next time", answer.Next)
+	if err := keyrecord.WriteCommands(&text, answer.commands); err != nil {
+		return err
+	}
 	_, err := q.Stdout.Write([]byte(text.String()))
 	return err
 }

@@ -3,6 +3,7 @@
 package term
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -102,6 +103,27 @@ func (a *App) Note(format string, args ...any) {
 		start = "\r\x1b[K"
 	}
 	fmt.Fprintf(a.Stderr, "%s%s\n", start, OneLine(a.Redact(fmt.Sprintf(format, args...))))
+}
+
+// ErrNoTerminal means that there is no terminal to ask a question on.
+var ErrNoTerminal = errors.New("there is no terminal to ask on")
+
+// Confirm asks a question on the terminal, and reports whether the answer is yes. It
+// blocks until a line is typed. It returns ErrNoTerminal unless the program reads
+// from a terminal and writes its messages to one.
+func (a *App) Confirm(question string) (bool, error) {
+	for _, stream := range []any{a.Stdin, a.Stderr} {
+		if file, ok := stream.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
+			return false, ErrNoTerminal
+		}
+	}
+	fmt.Fprintf(a.Stderr, "%s [y/N] ", OneLine(a.Redact(question)))
+	line, err := bufio.NewReader(a.Interruptible(a.Stdin)).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes", nil
 }
 
 // PrintJSON writes one value as a line of JSON to stdout.

@@ -1,0 +1,78 @@
+package keyrecord
+
+import (
+	"io"
+	"strings"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// Command is a command line for a shell, and the case that it is for.
+type Command struct{ Case, Line string }
+
+// Commands returns what a person can do next with a key. store are the flags that
+// name its store. There is no command for an absent key, and none for a key that
+// is claimed.
+func Commands(r *semel.Record, store []string) []Command {
+	var list []Command
+	add := func(when, verb string, flags ...string) {
+		line := []string{"semel", "keys", verb}
+		text, ok := FormatJSONID(r.Key.ID)
+		last := r.Key.ID
+		switch {
+		case !ok && r.Digest == semel.Digest{}:
+			return
+		case !ok:
+			line = append(line, "--digest", r.Digest.String())
+			last = ""
+		case DisplayID(last) != last:
+			line, last = append(line, "--json-id"), string(text)
+		}
+		if ok && last[0] != '-' {
+			line, last = append(line, last), ""
+		}
+		line = append(append(line, flags...), store...)
+		if ok {
+			line = append(line, "--scope", r.Key.Scope)
+		}
+		if last != "" {
+			line = append(line, "--", last) // otherwise it would be a flag
+		}
+		list = append(list, Command{when, ShellLine(line...)})
+	}
+	switch r.State {
+	case semel.Unknown:
+		add("if the effect happened", "resolve", "--as", "done", "--reason", "the effect happened")
+		add("if the effect did not happen", "resolve", "--as", "absent", "--reason", "the effect did not happen")
+	case semel.Done:
+		add("to process its message again", "rm", "--reason", "process it again")
+	}
+	return list
+}
+
+// WriteCommands prints commands for people, each below its case.
+func WriteCommands(w io.Writer, list []Command) error {
+	var text strings.Builder
+	for _, c := range list {
+		text.WriteString(c.Case + ":\n  " + term.OneLine(c.Line) + "\n")
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// ShellLine joins words to a command line. It quotes the words that a shell would
+// change.
+func ShellLine(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = word
+		if word == "" || strings.Trim(word, shellSafe) != "" {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// shellSafe are characters that have no meaning for a shell.
+const shellSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,@%+"

@@ -1,0 +1,156 @@
+package keyscmd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// target is the key that a verb names: the ids that it may mean, or a digest.
+type target struct {
+	ids      []string
+	digest   semel.Digest
+	byDigest bool
+	// scopes are where the verb looks. others are where the key may be if it is in
+	// none of them.
+	scopes, others []string
+}
+
+// target reads the key from the command line.
+func (k *keysFlags) target(words []string, wrong *term.Problems) *target {
+	t := &target{}
+	if t.digest, t.byDigest = k.key.Digest(words, wrong); t.byDigest {
+		return t
+	}
+	for _, key := range k.key.Keys(k.scope, words, wrong) {
+		t.ids = append(t.ids, key.ID)
+	}
+	return t
+}
+
+// place sets the scopes of a target: that of --scope, those of the pipelines in the
+// configuration, or the default one.
+func (k *keysFlags) place(cmd *cobra.Command, t *target) error {
+	if t.byDigest {
+		return nil
+	}
+	for _, p := range k.Conf.PipelinesOn(k.Found.Name) {
+		if problem, lacks := k.Conf.Lacks(p.Name, "key.scope"); lacks {
+			if !cmd.Flags().Changed("scope") {
+				return term.Usagef("%s: or choose the scope with --scope", problem)
+			}
+			continue
+		}
+		if !slices.Contains(t.scopes, p.Key.Scope) {
+			t.scopes = append(t.scopes, p.Key.Scope)
+		}
+	}
+	known := append(slices.Clip(t.scopes), keyrecord.DefaultScope)
+	if cmd.Flags().Changed("scope") {
+		t.scopes = []string{k.scope}
+	} else if len(t.scopes) == 0 {
+		t.scopes = []string{keyrecord.DefaultScope}
+	}
+	for _, scope := range known {
+		if !slices.Contains(t.scopes, scope) && !slices.Contains(t.others, scope) {
+			t.others = append(t.others, scope)
+		}
+	}
+	return nil
+}
+
+// keys returns the keys that the target may mean in some scopes.
+func (t *target) keys(scopes []string) []semel.Key {
+	var list []semel.Key
+	for _, scope := range scopes {
+		for _, id := range t.ids {
+			list = append(list, semel.Key{Scope: scope, ID: id})
+		}
+	}
+	return list
+}
+
+// find returns the records of a target. If there is none, absent says so, and where
+// else the key is.
+func (k *keysFlags) find(ctx context.Context, store semel.Store, t *target) (found []semel.Record, absent, err error) {
+	if t.byDigest {
+		if found, err = k.LookUpDigest(ctx, store, t.digest); err == nil && len(found) == 0 {
+			absent = fmt.Errorf("the digest %s is absent: the store %s has no such key", t.digest, k.Shown())
+		}
+		return found, absent, err
+	}
+	found, err = k.LookUp(ctx, store, t.keys(t.scopes))
+	if err != nil || len(found) > 0 {
+		return found, nil, err
+	}
+	elsewhere, err := k.LookUp(ctx, store, t.keys(t.others))
+	if err != nil {
+		return nil, nil, err
+	}
+	name := keyrecord.DisplayID(t.ids[0])
+	if len(elsewhere) == 0 {
+		return nil, fmt.Errorf("%s is absent: the store %s has no such key in %s", name, k.Shown(), inScopes(t.scopes)), nil
+	}
+	scopes := scopesOf(elsewhere)
+	return nil, fmt.Errorf("%s is absent in %s; it is in %s: %s", name, inScopes(t.scopes), inScopes(scopes), chooseScope(scopes)), nil
+}
+
+// one returns the only record of a list, or says how to choose one.
+func one(found []semel.Record) (*semel.Record, error) {
+	if len(found) == 1 {
+		return &found[0], nil
+	}
+	if scopes := scopesOf(found); len(scopes) > 1 {
+		return nil, term.Usagef("%s is in %s: choose one with %s", keyrecord.DisplayID(found[0].Key.ID), inScopes(scopes), chooseScope(scopes))
+	}
+	var names []string
+	for _, record := range found {
+		names = append(names, keyrecord.DisplayID(record.Key.ID))
+	}
+	return nil, fmt.Errorf("the ID means %d keys, %s: choose one with --json-id", len(found), strings.Join(names, " and "))
+}
+
+// nameOf shows the key of a record, or its digest if the key is not known.
+func nameOf(r *semel.Record) string {
+	if r.Key.ID == "" {
+		return "the digest " + r.Digest.String()
+	}
+	return keyrecord.DisplayID(r.Key.ID)
+}
+
+func scopesOf(records []semel.Record) []string {
+	var scopes []string
+	for _, r := range records {
+		if !slices.Contains(scopes, r.Key.Scope) {
+			scopes = append(scopes, r.Key.Scope)
+		}
+	}
+	return scopes
+}
+
+func inScopes(scopes []string) string {
+	names := make([]string, len(scopes))
+	for i, scope := range scopes {
+		names[i] = keyrecord.DisplayScope(scope)
+	}
+	if len(names) == 1 {
+		return "scope " + names[0]
+	}
+	return "the scopes " + strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// chooseScope returns the flags that choose one of the scopes.
+func chooseScope(scopes []string) string {
+	flags := make([]string, len(scopes))
+	for i, scope := range scopes {
+		flags[i] = keyrecord.ShellLine("--scope", scope)
+	}
+	return strings.Join(flags, " or ")
+}
