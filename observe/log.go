@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -114,7 +117,7 @@ func (l *Log) Observe(e semel.Event) {
 	switch e.Kind {
 	case semel.EventLeaseLost, semel.EventCompletionRefused, semel.EventTookOver:
 		l.line(slog.LevelWarn, e.Kind.String(), "", 1, func() []slog.Attr {
-			attrs := []slog.Attr{slog.String("key", e.Key.String())}
+			attrs := named(e.Key)
 			if e.Attempt > 0 {
 				attrs = append(attrs, slog.Int("attempt", e.Attempt))
 			}
@@ -181,7 +184,7 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 	if it := e.Item; it != nil {
 		o := it.Message.Origin
 		if level >= slog.LevelWarn {
-			attrs = append(attrs, slog.String("key", it.Call.Key.String()))
+			attrs = append(attrs, named(it.Call.Key)...)
 		}
 		attrs = append(attrs, slog.Int("attempt", it.Attempt), slog.Group("origin",
 			slog.String("source", short(o.Source)), slog.Int("partition", int(o.Partition)), slog.Int64("offset", o.Offset)))
@@ -191,6 +194,15 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 
 // seconds formats a long duration.
 func seconds(d time.Duration) string { return d.Round(time.Second).String() }
+
+// named returns the attributes that name a key. An id that is not text is quoted.
+func named(key semel.Key) []slog.Attr {
+	id := key.ID
+	if !utf8.ValidString(id) || strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		id = strconv.Quote(id)
+	}
+	return []slog.Attr{slog.String("scope", key.Scope), slog.String("key", short(id))}
+}
 
 // line writes a line, or counts it if there were many alike.
 func (l *Log) line(level slog.Level, what, reason string, count int, attrs func() []slog.Attr, err error) {
@@ -203,7 +215,7 @@ func (l *Log) line(level slog.Level, what, reason string, count int, attrs func(
 		list = attrs()
 	}
 	if err != nil {
-		list = append(list, slog.String("error", short(l.opts.Redact(err.Error()))))
+		list = append(list, slog.String("error", short(advice.Line(l.opts.Redact(err.Error())))))
 	}
 	l.log.LogAttrs(ctx, level, what, list...)
 }

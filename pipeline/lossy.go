@@ -65,7 +65,7 @@ func (l *Lossy) Ready(ctx context.Context) error {
 		return err
 	}
 	if err := l.filter.MayContain(ctx, []semel.Key{{Scope: "semel", ID: "ready"}}, make([]bool, 1)); err != nil {
-		return fmt.Errorf("store: %w", err)
+		return &StoreError{fmt.Errorf("store: %w", err)}
 	}
 	return nil
 }

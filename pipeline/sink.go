@@ -72,7 +72,7 @@ func deliver(ctx context.Context, sink Sink, items []*Item) {
 func sinkReady(ctx context.Context, sink Sink) error {
 	if ready, ok := sink.(semel.Readier); ok {
 		if err := ready.Ready(ctx); err != nil {
-			return fmt.Errorf("sink: %w", err)
+			return Unavailable(err, 0)
 		}
 	}
 	return nil

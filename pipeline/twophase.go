@@ -103,7 +103,7 @@ func (t *TwoPhase) Ready(ctx context.Context) error {
 	}
 	if ready, ok := semel.As[semel.Readier](t.guard.Store()); ok && !t.opts.Pass && !t.opts.Observe {
 		if err := ready.Ready(ctx); err != nil {
-			return fmt.Errorf("store: %w", err)
+			return &StoreError{fmt.Errorf("store: %w", err)}
 		}
 	}
 	return nil

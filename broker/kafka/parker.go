@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
@@ -25,7 +26,8 @@ type Parker struct {
 
 var _ pipeline.Parker = (*Parker)(nil)
 
-// OpenParker connects. It blocks until a broker has answered.
+// OpenParker connects. It blocks until a broker has answered. If the topic does not
+// exist, the error is a *MissingTopicError.
 func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, error) {
 	if topic == "" {
 		return nil, fmt.Errorf("kafka: OpenParker: the topic is missing: %w", semel.ErrInvalidRequest)
@@ -33,6 +35,10 @@ func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, e
 	c, l, err := producer(ctx, client, topic, false)
 	if err != nil {
 		return nil, err
+	}
+	if l == nil {
+		c.Close()
+		return nil, fmt.Errorf("kafka: %w", &MissingTopicError{Topic: topic})
 	}
 	return &Parker{c, topic, l}, nil
 }
@@ -63,6 +69,9 @@ func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 	if err := p.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
 		if cluster.IsTooLarge(err) {
 			err = semel.Permanent(err)
+		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			err = &MissingTopicError{Topic: p.topic}
 		}
 		return fmt.Errorf("kafka: park in %s: %w", p.topic, err)
 	}

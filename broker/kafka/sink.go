@@ -111,12 +111,10 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: 2000, Parallel: 4, Ordered: true}
 }
 
-// Ready implements semel.Readier.
+// Ready implements semel.Readier. If the topic does not exist, the error is a
+// *MissingTopicError.
 func (s *Sink) Ready(ctx context.Context) error {
-	if err := s.to.Load().client.Ping(ctx); err != nil {
-		return fmt.Errorf("kafka: %w", err)
-	}
-	return nil
+	return cluster.HaveTopics(ctx, s.to.Load().client, s.opts.Topic)
 }
 
 // Close implements pipeline.Sink.
@@ -131,7 +129,7 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	errs := s.produce(ctx, items)
 	s.lone.RUnlock()
 	for i, it := range items {
-		it.Err = produceError(errs[i])
+		it.Err = s.produceError(errs[i])
 	}
 	failed, asked := map[uint64]bool{}, false
 	for i, it := range items {
@@ -185,7 +183,7 @@ func (s *Sink) again(ctx context.Context, alone []*pipeline.Item, asked *bool) e
 			return err
 		}
 	}
-	return produceError(s.produce(ctx, alone)[0])
+	return s.produceError(s.produce(ctx, alone)[0])
 }
 
 // check returns a permanent error if an item is too large for the topic.
@@ -316,13 +314,15 @@ func (s *Sink) produce(ctx context.Context, items []*pipeline.Item) []error {
 var errUnanswered = errors.New("the brokers had not answered yet")
 
 // produceError classifies an error of the producer for a message.
-func produceError(err error) error {
+func (s *Sink) produceError(err error) error {
 	switch {
 	case err == nil, errors.Is(err, pipeline.ErrBehind):
 		return err
 	case cluster.IsTooLarge(err), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
 		return semel.Permanent(fmt.Errorf("kafka: %w", err))
-	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return pipeline.Unavailable(fmt.Errorf("kafka: %w: %w", &MissingTopicError{Topic: s.opts.Topic}, err), 0)
+	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
 		return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0)
 	}
 	return fmt.Errorf("kafka: %w: %w", semel.ErrOutcomeUnknown, err)

@@ -26,6 +26,14 @@ import (
 // process works, and the earlier one must end.
 var ErrFenced = errors.New("another process runs under the same instance name")
 
+// MissingTopicError says that a topic does not exist. It wraps
+// semel.ErrStoreUnavailable, because the topic may be created at any time.
+type MissingTopicError = cluster.MissingTopicError
+
+// NoBrokerError says that no broker answers. It wraps semel.ErrStoreUnavailable and the
+// error of the last broker.
+type NoBrokerError = cluster.NoBrokerError
+
 // SourceOptions are the options of OpenSource. Client, Group and Topics are
 // required.
 type SourceOptions struct {
@@ -165,12 +173,10 @@ func (o *SourceOptions) validate() error {
 	return wrong.Err()
 }
 
-// Ready implements semel.Readier.
+// Ready implements semel.Readier. If a topic does not exist, the error is a
+// *MissingTopicError. The source reads the topic when it was created.
 func (s *Source) Ready(ctx context.Context) error {
-	if err := s.client.Ping(ctx); err != nil {
-		return fmt.Errorf("kafka: %w", err)
-	}
-	return nil
+	return cluster.HaveTopics(ctx, s.client, s.opts.Topics...)
 }
 
 // Read implements pipeline.Source.

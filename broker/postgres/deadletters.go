@@ -41,6 +41,7 @@ func OpenDeadLetters(ctx context.Context, dsn string, names pgstore.Names) (*Dea
 		return nil, fmt.Errorf("postgres: the address is not one of PostgreSQL: %w", semel.ErrInvalidRequest) // its text may be the password
 	}
 	config.MaxConns = 4
+	limitConnect(config)
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // there may be a pooler
 	if l.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)

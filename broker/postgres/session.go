@@ -69,7 +69,7 @@ func (s *Session) Traits() pipeline.SinkTraits { return s.traits }
 func (s *Session) Ready(ctx context.Context) error {
 	if ready, ok := semel.As[semel.Readier](s.guard.Store()); ok {
 		if err := ready.Ready(ctx); err != nil {
-			return fmt.Errorf("store: %w", err)
+			return &pipeline.StoreError{Err: fmt.Errorf("store: %w", err)}
 		}
 	}
 	return nil

@@ -44,6 +44,7 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 		// No state stays in the session, because there may be a pooler.
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
+	limitConnect(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -53,6 +54,13 @@ func Open(ctx context.Context, dsn string, opts *Options) (*Sink, error) {
 		return nil, fmt.Errorf("postgres: %w: %w", semel.ErrStoreUnavailable, err)
 	}
 	return &Sink{pool, w}, nil
+}
+
+// limitConnect limits an attempt to connect, unless the address does.
+func limitConnect(config *pgxpool.Config) {
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
 }
 
 // Traits implements pipeline.Sink.

@@ -67,9 +67,13 @@ type Sink struct {
 	opts   Options
 	client *http.Client
 	target string
+	heard  hearing
 }
 
-var _ pipeline.Sink = (*Sink)(nil)
+var (
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
+)
 
 // New returns a sink. It connects to nothing. One error names all invalid
 // options, and wraps semel.ErrInvalidRequest.
@@ -203,7 +207,9 @@ func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error
 		return semel.Result{}, semel.Permanent(fmt.Errorf("webhook %s: %w", s.target, err))
 	}
 	s.setHeaders(req, it)
+	s.heard.asks()
 	resp, err := s.client.Do(req)
+	s.heard.ends(err != nil && ctx.Err() != nil)
 	if err != nil {
 		return semel.Result{}, s.failure(ctx, err, &on)
 	}

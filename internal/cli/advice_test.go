@@ -49,10 +49,10 @@ stores:
 		"gone":    "connection refused: is the server up, and the port right? (gone is Redis, redis://:[hidden]@127.0.0.1:1)\n",
 		"stack":   "connection refused: is the server up, and the port right? (gone is Redis, redis://:[hidden]@127.0.0.1:1)\n",
 		"closed":  "connection refused: is the server up, and the port right? (closed is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)\n",
-		"wrong":   ": check the user and the password (wrong is Redis, redis://:[hidden]@" + redis.Addr() + ")\n",
-		"none":    ": the server needs a password (none is Redis, redis://" + redis.Addr() + ")\n",
+		"wrong":   ": password refused: check the user and the password in stores.wrong.redis.url\n",
+		"none":    ": the server needs a password: write it in stores.none.redis.url\n",
 		"swapped": "EOF: the server closed the connection: is it the right kind of server, and does it need TLS? (swapped is Redis, redis://:[hidden]@" + database.Host + ")\n",
-		"role":    `role "nobody-at-all" does not exist (SQLSTATE 28000)` + "\n",
+		"role":    `role "nobody-at-all" does not exist: create the role or let it connect (pg_hba.conf), or correct stores.role.postgres.dsn` + "\n",
 		"other":   ": is the server up, can this machine reach it, and is it the right kind of server? (other is PostgreSQL, postgres://u:[hidden]@" + redis.Addr() + "/x)\n",
 	} {
 		for _, words := range []string{"keys ls --config " + file + " --store-name " + store, "doctor " + file + " " + store} {

@@ -198,7 +198,7 @@ stores:
 pipelines:
   down: { source: { file: { paths: [in.jsonl], follow: true, state: down } }, key: { id: .id }, store: cache, sink: { file: { path: out } }, parked: { path: p } }
   gone: { source: { file: { paths: [in.jsonl], follow: true, state: gone } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true } }, parked: { path: p } }
-`, redis.URL(), "http://"+servicestest.FreeAddr(t))), "--admin", address)
+`, redis.URL(), "http://"+servicestest.FreeAddr(t))), "--admin", address, "--log-level", "debug")
 	if err := redis.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,9 @@ func (x *Examination) Fail(what string, err error) {
 	if err == nil {
 		return
 	}
+	if x.Pipeline != nil {
+		err = x.File.Advise(x.Pipeline, Part(what), err)
+	}
 	if what != "" {
 		err = fmt.Errorf("%s: %w", what, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -84,7 +85,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 		defer func() { _ = server.Close() }() // probes need no graceful shutdown
 	}
 	for i, p := range specs {
-		d.states[i].name = p.Name
+		d.states[i].name, d.states[i].trouble = p.Name, newTrouble(f, p)
 	}
 	if opts.Show != nil {
 		defer opts.Show(d.pipelines)()
@@ -119,8 +120,9 @@ type daemon struct {
 
 // state is the state of one pipeline.
 type state struct {
-	name  string
-	tally tally
+	name    string
+	tally   tally
+	trouble *trouble
 
 	mu       sync.Mutex
 	pipeline config.Runnable // nil until it is open
@@ -143,7 +145,7 @@ func (s *state) ready(ctx context.Context) error {
 	case ended:
 		return errors.New("ended")
 	case p != nil:
-		return p.Ready(ctx)
+		return s.trouble.explain(p.Ready(ctx))
 	case waiting != nil:
 		return waiting
 	}
@@ -165,7 +167,7 @@ func (d *daemon) lint(specs []*config.Pipeline) {
 // run opens and runs one pipeline.
 func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error {
 	log := d.log.With("pipeline", spec.Name)
-	observer, finish, err := d.observer(spec, &s.tally, log)
+	observer, finish, err := d.observer(spec, s, log)
 	if err != nil {
 		return err
 	}
@@ -180,6 +182,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	d.tend(ctx, spec.Store.Name)
 	defer d.metrics.Watch(spec.Name, p.UnderWay)()
 	defer d.look(own, s, p, log)()
+	defer s.trouble.watch(own, p, log)()
 	log.Info("running", "source", spec.Source.Kind(), "store", spec.Store.Name, "sink", spec.Sink.Kind(), "mode", d.file.Mode(spec).String())
 	if f, ok := d.filter(spec); ok {
 		log.Warn("new messages are lost: a filter decides alone", "store", spec.Store.Name, "rate", f.Rate, "expect", f.Expect)
@@ -234,6 +237,7 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 // returns nil if ctx ends first.
 func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (*wiring.Pipeline, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
+	var last told
 	for n := 1; ; n++ {
 		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
 		if err == nil {
@@ -249,9 +253,12 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 			return nil, err
 		}
 		s.set(func(s *state) { s.waiting = err })
-		log.Warn("cannot start yet, trying again", "error", err)
+		pause, text := backoff.Pause(n), strings.TrimPrefix(oneLine(err), "pipeline "+spec.Name+": ")
+		if last.isNew(text, time.Now()) {
+			log.Warn("cannot start yet, trying again", "error", text, "attempt", n, "next", pause.Round(time.Millisecond))
+		}
 		select {
-		case <-time.After(backoff.Pause(n)):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, nil
 		}

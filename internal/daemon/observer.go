@@ -13,12 +13,12 @@ import (
 const durable = "durable"
 
 // observer counts and logs the events of one pipeline, until closed is called.
-func (d *daemon) observer(spec *config.Pipeline, counts *tally, log *slog.Logger) (_ pipeline.Observer, closed func(), err error) {
+func (d *daemon) observer(spec *config.Pipeline, s *state, log *slog.Logger) (_ pipeline.Observer, closed func(), err error) {
 	lines, err := observe.NewLog(log, &observe.LogOptions{Redact: d.file.Redact})
 	if err != nil {
 		return nil, nil, err
 	}
-	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), counts, lines), lines.Close, nil
+	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), advised{observe.All(&s.tally, lines), s.trouble}), lines.Close, nil
 }
 
 // layer counts and logs the events of the layers of a stack.

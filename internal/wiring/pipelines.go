@@ -118,11 +118,11 @@ func (b *building) pipeline(ctx context.Context) (config.Runnable, error) {
 func (b *building) twoPhase(ctx context.Context) (config.Runnable, error) {
 	store, err := b.stores.Get(ctx, b.spec.Store.Name)
 	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", b.spec.Store.Name, err)
+		return nil, fmt.Errorf("store %s: %w", b.spec.Store.Name, b.advise(config.StorePart, err))
 	}
 	sink, err := b.spec.Sink.Open(ctx, b.env(store))
 	if err != nil {
-		return nil, fmt.Errorf("sink: %w", err)
+		return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 	}
 	session, err := pipeline.NewTwoPhase(store, sink, &pipeline.TwoPhaseOptions{
 		Guard: b.env(nil).Guard(), Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
@@ -141,11 +141,11 @@ func (b *building) lossy(ctx context.Context) (config.Runnable, error) {
 	}
 	filter, err := b.stores.Filter(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", name, err)
+		return nil, fmt.Errorf("store %s: %w", name, b.advise(config.StorePart, err))
 	}
 	sink, err := b.spec.Sink.Open(ctx, b.env(nil))
 	if err != nil {
-		return nil, fmt.Errorf("sink: %w", err)
+		return nil, fmt.Errorf("sink: %w", b.advise(config.SinkPart, err))
 	}
 	session := pipeline.NewLossy(filter, sink, &pipeline.LossyOptions{
 		Pass: b.spec.OnStoreError == "pass", Observe: b.spec.Observe, Observer: b.opts.Observer,
@@ -163,7 +163,7 @@ func (b *building) together(ctx context.Context) (config.Runnable, error) {
 	name := b.spec.Store.Name
 	store, err := b.stores.Get(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", name, err)
+		return nil, fmt.Errorf("store %s: %w", name, b.advise(config.StorePart, err))
 	}
 	sink, ok := b.spec.Sink.(config.SessionSink)
 	if !ok {
@@ -177,6 +177,11 @@ func (b *building) together(ctx context.Context) (config.Runnable, error) {
 		return nil, err
 	}
 	return b.runner(ctx, session, source)
+}
+
+// advise adds to an error of a part what it means.
+func (b *building) advise(part config.Part, err error) error {
+	return b.file.Advise(b.spec, part, err)
 }
 
 // env returns the environment in which a kind opens.
@@ -195,17 +200,17 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 	if b.spec.Parked.Topic != "" {
 		end, err := topicsOf(b.spec)
 		if err != nil {
-			return nil, fmt.Errorf("parked: %w", err)
+			return nil, fmt.Errorf("parked: %w", b.advise(config.ParkedPart, err))
 		}
 		parker, err := end.OpenParker(ctx, b.spec)
 		if err != nil {
-			return nil, fmt.Errorf("parked: %w", err)
+			return nil, fmt.Errorf("parked: %w", b.advise(config.ParkedPart, err))
 		}
 		b.closes = append(b.closes, func(context.Context) error { return parker.Close() })
 		opts.DeadLetters = parker
 	} else {
 		if letters, err = OpenDeadLetters(ctx, b.file, b.spec); err != nil {
-			return nil, fmt.Errorf("parked: %w", err)
+			return nil, fmt.Errorf("parked: %w", b.advise(config.ParkedPart, err))
 		}
 		b.closes = append(b.closes, func(context.Context) error { return letters.Close() })
 		opts.DeadLetters = letters
@@ -217,7 +222,7 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 		source = pipeline.NewRedriven(letters, b.spec.Name)
 	case source == nil:
 		if source, err = b.spec.Source.Open(ctx, b.env(nil)); err != nil {
-			return nil, fmt.Errorf("source: %w", err)
+			return nil, fmt.Errorf("source: %w", b.advise(config.SourcePart, err))
 		}
 		b.closes = append(b.closes, source.Close)
 	}

@@ -51,6 +51,10 @@ var (
 	_ semel.ScopeBinder    = (*Store)(nil)
 )
 
+// connectTimeout limits one connection attempt if the address sets no connect_timeout.
+// A server that never answers would otherwise hold up every caller.
+const connectTimeout = 5 * time.Second
+
 // Connect opens a connection pool and a store on it. [Store.Close] closes both.
 // The address is a PostgreSQL URL or a list of settings, and may contain several
 // hosts. With target_session_attrs=read-write the store finds the primary. With
@@ -58,7 +62,8 @@ var (
 //
 // The pool uses no named prepared statements, so that it works behind a pooler in
 // transaction mode. This changes if Options.Prepare is set, or if the address
-// sets default_query_exec_mode.
+// sets default_query_exec_mode. An attempt to connect takes at most 5 s, unless the
+// address sets connect_timeout.
 func Connect(ctx context.Context, address string, opts *Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
@@ -69,6 +74,9 @@ func Connect(ctx context.Context, address string, opts *Options) (*Store, error)
 	if prepares := opts != nil && opts.Prepare; !prepares && *mode == pgx.QueryExecModeCacheStatement && !strings.Contains(address, "default_query_exec_mode") {
 		// Transactions of a guard use the mode of the pool.
 		*mode = pgx.QueryExecModeCacheDescribe
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	stall "github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -238,6 +239,8 @@ func (h *health) resume() {
 // silent reports whether an error means that no broker answered.
 func silent(err error) bool {
 	_, answered := errors.AsType[*kerr.Error](err)
+	_, missing := errors.AsType[*cluster.MissingTopicError](err)
+	answered = answered || missing
 	return err != nil && !answered && !errors.Is(err, semel.ErrInvalidRequest) && !errors.Is(err, errAgain)
 }
 

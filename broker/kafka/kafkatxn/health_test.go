@@ -76,7 +76,7 @@ func TestATransactorIsNotReadyWhileATopicIsMissing(t *testing.T) {
 		opts := b.options()
 		opts.Output = "nowhere"
 		p := b.start(opts)
-		time.Sleep(noTopicAfter / 2)
+		time.Sleep(time.Minute)
 		p.unready("topic nowhere does not exist")
 		kafkatest.Must(t, b.Cluster.CreateTopic("nowhere", 1, nil))
 		p.becomesReady()

@@ -322,13 +322,10 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 	t.Run("topics", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 2, func(b *bubble) {
-			opts := b.options()
-			opts.Inputs = []string{"nowhere"}
-			run(t, b, opts, "topic nowhere does not exist: invalid request; create it: kafka-topics.sh --create --topic nowhere")
 			kafkatest.Must(t, b.Cluster.CreateTopic("g-keys", 3, nil))
 			run(t, b, b.options(), "in has 2 partitions and its changelog g-keys 3")
 			kafkatest.Must(t, b.Cluster.CreateTopic("compacted", 2, map[string]string{"cleanup.policy": "compact"}))
-			opts = b.options()
+			opts := b.options()
 			opts.Changelog = "compacted"
 			run(t, b, opts, "cleanup.policy compact")
 			kafkatest.Must(t, b.Cluster.CreateTopic("short", 2, map[string]string{"retention.ms": "60000"}))

@@ -26,7 +26,7 @@ import (
 // prepare checks the brokers and topics until everything that is needed is there. It
 // returns errors that waiting does not fix.
 func (t *Transactor) prepare(ctx context.Context) error {
-	began := time.Now()
+	began, told := time.Now(), ""
 	for tries := 1; ; tries++ {
 		err := t.check(ctx)
 		// A broker that has just started does not know all topics yet.
@@ -36,14 +36,18 @@ func (t *Transactor) prepare(ctx context.Context) error {
 			return err
 		}
 		t.health.missing(err)
-		t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})
+		if err.Error() != told {
+			told = err.Error()
+			t.observe(pipeline.Event{Kind: pipeline.EventSourceChanged, Reason: "waiting for topics and brokers", Err: err})
+		}
 		if !cluster.Pause(ctx, min(time.Second, 50*time.Millisecond<<min(tries, 5))) {
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// noTopicAfter is how long a topic must be missing until it counts as non-existent.
+// noTopicAfter is how long a topic that holds state must be missing until it counts as
+// non-existent. An input or output may be created at any time.
 const noTopicAfter = 10 * time.Second
 
 var errNoTopic = fmt.Errorf("does not exist: %w", semel.ErrInvalidRequest)
@@ -72,7 +76,7 @@ func (t *Transactor) check(ctx context.Context) error {
 	}
 	for _, name := range names {
 		if err := topics[name].Err; errors.Is(err, kerr.UnknownTopicOrPartition) {
-			return fmt.Errorf("kafka: topic %s %w; create it: kafka-topics.sh --create --topic %s", name, errNoTopic, name)
+			return fmt.Errorf("kafka: %w", &cluster.MissingTopicError{Topic: name})
 		} else if err != nil {
 			return fmt.Errorf("kafka: topic %s: %w", name, err)
 		}

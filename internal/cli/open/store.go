@@ -123,9 +123,9 @@ func (f *StoreFlags) KeepIDs() {
 func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error) error {
 	store, opened, err := f.open(ctx)
 	if err != nil {
-		return Advise(ctx, f.Conf.Stack(f.Found.Name), err)
+		return err
 	}
-	err = stalled(ctx, f.Conf.Stack(f.Found.Name), use(store))
+	err = stalled(ctx, f.Conf, f.Conf.Stack(f.Found.Name), use(store))
 	if closeErr := opened.Close(); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.Shown(), term.InOneLine(closeErr)))
 	}
@@ -143,6 +143,7 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, *wiring.Stores, err
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
 	store, opened, err := wiring.Open(patient, f.Conf, f.Found.Name, nil)
+	err = Advise(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
 	holder, held := embedded.Holder(err)
 	switch {
 	case err == nil:

@@ -160,7 +160,7 @@ func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetter
 		letters, ok, err := wiring.ExistingDeadLetters(patient, f.conf, p)
 		cancel()
 		if err != nil {
-			err = open.Advise(ctx, f.conf.Stack(p.Parked.Store.Name), fmt.Errorf("open the parked messages of %s: %w", p.Name, term.InOneLine(err)))
+			err = fmt.Errorf("open the parked messages of %s: %w", p.Name, term.InOneLine(f.conf.Advise(p, config.ParkedPart, err)))
 			if p.Parked.Topic == "" || ctx.Err() != nil {
 				return err
 			}

@@ -306,7 +306,7 @@ func (r *retry) here(ctx context.Context, queue bool) (err error) {
 	defer cancel()
 	running, err := wiring.OpenPipeline(patient, r.conf, r.spec, stores, &wiring.PipelineOptions{Stdout: r.Stdout, Redrive: true})
 	if err != nil {
-		return open.Advise(ctx, r.conf.Stack(r.spec.Store.Name), term.InOneLine(err))
+		return term.InOneLine(err)
 	}
 	if queue {
 		err = r.queue(ctx)

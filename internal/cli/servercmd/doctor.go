@@ -101,7 +101,7 @@ func examine(ctx context.Context, a *term.App, conf *config.File, stores []*conf
 		var report *config.Examination
 		if i < len(stores) {
 			report = wiring.Examine(patient, conf, stores[i])
-			report.Err = open.Advise(ctx, serverOf(conf, stores[i]), report.Err)
+			report.Err = open.Advise(ctx, conf, serverOf(conf, stores[i]), report.Err)
 		} else {
 			report = wiring.ExaminePipeline(patient, conf, pipelines[i-len(stores)])
 		}

@@ -113,7 +113,7 @@ func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
 
 // failed adds the store, the error and a remedy to a message.
 func (m *migrateFlags) failed(ctx context.Context, format string, err error) error {
-	return open.Advise(ctx, m.Conf.Stack(m.Found.Name), fmt.Errorf(format, m.Shown(), term.InOneLine(err)))
+	return fmt.Errorf(format, m.Shown(), term.InOneLine(open.Advise(ctx, m.Conf, m.Conf.Stack(m.Found.Name), err)))
 }
 
 func (m *migrateFlags) status(cmd *cobra.Command, schema *postgres.Schema) error {

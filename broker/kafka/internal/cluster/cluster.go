@@ -29,17 +29,55 @@ func Dial(ctx context.Context, opts ...kgo.Opt) (*kgo.Client, error) {
 	return client, nil
 }
 
+// NoBrokerError says that no broker answers. It wraps semel.ErrStoreUnavailable and the
+// error of the last broker.
+type NoBrokerError struct{ Err error }
+
+// Error implements error.
+func (e *NoBrokerError) Error() string {
+	return "no broker answers: " + semel.ErrStoreUnavailable.Error() + ": " + e.Err.Error()
+}
+
+// Unwrap returns the class and the error.
+func (e *NoBrokerError) Unwrap() []error { return []error{semel.ErrStoreUnavailable, e.Err} }
+
 // Reach waits until a broker has answered. A refusal wraps semel.ErrInvalidRequest,
 // because retrying does not help. Other errors wrap semel.ErrStoreUnavailable.
 func Reach(ctx context.Context, client *kgo.Client) error {
-	switch err := client.Ping(ctx); {
+	switch err := ping(ctx, client); {
 	case err == nil:
 		return nil
 	case Refused(err):
 		return fmt.Errorf("kafka: %w: %w", semel.ErrInvalidRequest, err)
 	default:
-		return fmt.Errorf("kafka: no broker answers: %w: %w", semel.ErrStoreUnavailable, err)
+		return fmt.Errorf("kafka: %w", &NoBrokerError{err})
 	}
+}
+
+// answerWithin limits the wait for the seed brokers together, and leastWithin that for
+// one of them.
+const answerWithin, leastWithin = 9 * time.Second, 3 * time.Second
+
+// ping asks one seed broker after the other. A broker that never answers must not keep
+// the next one from being asked.
+func ping(ctx context.Context, client *kgo.Client) error {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	seeds := client.SeedBrokers()
+	err := errors.New("no seed broker")
+	for _, broker := range seeds {
+		if err = ask(ctx, broker, req, max(answerWithin/time.Duration(len(seeds)), leastWithin)); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+func ask(ctx context.Context, broker *kgo.Broker, req kmsg.Request, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	_, err := broker.Request(ctx, req)
+	return err
 }
 
 // Refused reports whether brokers refused a request in a way that retrying does not

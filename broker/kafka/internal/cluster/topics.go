@@ -1,0 +1,51 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/semel-dev/semel"
+)
+
+// MissingTopicError says that a topic does not exist.
+type MissingTopicError struct{ Topic string }
+
+// Error implements error.
+func (e *MissingTopicError) Error() string {
+	return fmt.Sprintf("topic %s does not exist: create it: kafka-topics.sh --create --topic %[1]s", e.Topic)
+}
+
+// Unwrap returns semel.ErrStoreUnavailable: the topic may be created at any time.
+func (e *MissingTopicError) Unwrap() error { return semel.ErrStoreUnavailable }
+
+// HaveTopics returns a *MissingTopicError if one of the topics does not exist. It
+// blocks until a broker has answered.
+func HaveTopics(ctx context.Context, client *kgo.Client, topics ...string) error {
+	if err := client.Ping(ctx); err != nil { // without retries, so its error tells the cause
+		return fmt.Errorf("kafka: %w", &NoBrokerError{err})
+	}
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range topics {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, topic)
+	}
+	answer, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	for _, topic := range answer.Topics {
+		switch err := kerr.ErrorForCode(topic.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition) && topic.Topic != nil:
+			return fmt.Errorf("kafka: %w", &MissingTopicError{*topic.Topic})
+		case IsAny(err, kerr.TopicAuthorizationFailed, kerr.InvalidTopicException) && topic.Topic != nil:
+			return fmt.Errorf("kafka: topic %s: %w", *topic.Topic, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,454 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// troubleWithin is how soon the log must name a trouble: 10 s, and as much again for
+// a slow machine.
+const troubleWithin = 20 * time.Second
+
+// running is the program in the background.
+type running struct {
+	t       *testing.T
+	log     *lineWatch
+	address string
+	stop    func()
+}
+
+// startRun runs pipelines until the test ends.
+func startRun(t *testing.T, file string) *running {
+	t.Helper()
+	r := &running{t: t, log: &lineWatch{lines: make(chan string, 10_000)}, address: servicestest.FreeAddr(t)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Main(ctx, kind.All(), []string{"run", file, "--admin", r.address, "--log-format", "text"}, strings.NewReader(""), &bytes.Buffer{}, r.log, noEnv)
+	}()
+	r.stop = func() {
+		cancel()
+		if status := <-ended; status != 0 {
+			t.Errorf("run ended with %d: %s", status, r.log.text())
+		}
+		if t.Failed() {
+			t.Log(r.log.text())
+		}
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// line waits for a line that contains all these words, and returns it.
+func (r *running) line(words ...string) string {
+	r.t.Helper()
+	late := time.After(troubleWithin)
+	for {
+		select {
+		case line := <-r.log.lines:
+			if containsAll(line, words) {
+				return line
+			}
+		case <-late:
+			r.t.Fatalf("no line with %q in %v:\n%s", words, troubleWithin, r.log.text())
+		}
+	}
+}
+
+func containsAll(text string, words []string) bool {
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe waits until /readyz has this status and contains all these words.
+func (r *running) probe(status int, words ...string) {
+	r.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(2 * time.Minute); ; {
+		text, got := "", 0
+		if answer, err := http.Get("http://" + r.address + "/readyz"); err == nil {
+			body, _ := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			text, got = string(body), answer.StatusCode
+		}
+		if got == status && containsAll(text, words) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			r.t.Fatalf("/readyz is %d %s, want %d with %q\n%s", got, text, status, words, r.log.text())
+		}
+	}
+}
+
+// TestTroubleIsNamedWithItsRemedy runs pipelines while something that they need is
+// missing or wrong. The log and the probe name it, and the pipeline continues when
+// it is fixed.
+func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
+	t.Parallel()
+	kafka, database := servers.Kafka(t), servers.Database(t)
+	admin := connect(t, database)
+	migrated := writeFile(t, filepath.Join(t.TempDir(), "db.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
+	run(t, "", "migrate", "up", "--config", migrated, "--store-name", "db").check(t, 0, "applied")
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafka))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	createTopic := func(name string) func(*testing.T) {
+		return func(t *testing.T) {
+			if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sql := func(text string) func(*testing.T) {
+		return func(t *testing.T) {
+			if _, err := admin(t).Exec(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	as := func(user, password, name string) string {
+		u, err := url.Parse(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(user, password)
+		if name != "" {
+			u.Path = "/" + name
+		}
+		return u.String()
+	}
+	const (
+		lines = "file: { paths: [in.jsonl], follow: true }"
+		own   = "stores: { own: { embedded: { path: keys } } }"
+	)
+	pipe := func(store, source, sink, more string) string {
+		if store != "" {
+			store = ", store: " + store
+		}
+		return fmt.Sprintf("pipelines:\n  orders: { source: { %s }, key: { id: .id }%s, sink: { %s }%s }\n", source, store, sink, more)
+	}
+	db := fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database)
+	topic := servicestest.Topic
+	source, sink, parked, txn := topic(), topic(), topic(), topic()
+	createTopic(txn)(t)
+	rows := func(table string) string {
+		return "postgres: { store: db, table: " + table + ", columns: { id: .id, amount: .amount } }"
+	}
+	created := func(table string) string { return "CREATE TABLE " + table + " (id text, amount int8)" }
+	role := "app_" + strings.TrimSuffix(servicestest.Prefix(), ":")
+	missing := "db_" + strings.TrimSuffix(servicestest.Prefix(), ":")
+	redis := servicestest.StartRedis(t, nil)
+	acl := func(password string) func(*testing.T) {
+		return func(t *testing.T) {
+			if _, err := services.RedisDo(t.Context(), redis.Addr(), "ACL", "SETUSER", "app", "on", ">"+password, "~*", "+@all"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	quiet := silentServer(t)
+	hook := servicestest.FreeAddr(t)
+	for _, c := range []struct {
+		name   string
+		before func(t *testing.T)
+		config string
+		log    []string // in one line of the log
+		probe  []string
+		not    []string // in no line
+		fix    func(t *testing.T)
+	}{
+		{
+			name: "missing target table", config: db + "\n" + pipe("db", lines, rows("absent"), ""),
+			log:   []string{"paused", "reason=sink", `error="table absent does not exist: create it, or correct sink.postgres.table"`},
+			probe: []string{"orders: not ready: the sink has not worked since 2", ": table absent does not exist: create it"},
+			not:   []string{"migrate"},
+			fix:   sql(created("absent")),
+		},
+		{
+			name: "missing target table, keys elsewhere", config: strings.Replace(db, "stores: {", "stores: { own: { embedded: { path: keys } },", 1) + "\n" + pipe("own", lines, rows("absent2"), ""),
+			log:   []string{"paused", "reason=sink", `error="table absent2 does not exist: create it, or correct sink.postgres.table"`},
+			probe: []string{": table absent2 does not exist: create it"},
+			not:   []string{"migrate"},
+			fix:   sql(created("absent2")),
+		},
+		{
+			name: "missing column", before: sql("CREATE TABLE narrow (id text)"), config: db + "\n" + pipe("db", lines, rows("narrow"), ""),
+			log:   []string{"paused", "reason=sink", `error="table narrow has no column amount: add it, or correct sink.postgres.columns"`},
+			probe: []string{"table narrow has no column amount"},
+			not:   []string{"migrate"},
+			fix:   sql("ALTER TABLE narrow ADD amount int8"),
+		},
+		{
+			name: "missing table of a statement", config: db + "\n" + pipe("db", lines, `postgres: { store: db, statement: "INSERT INTO gone VALUES ($1)", args: [.id] }`, ""),
+			log:   []string{"paused", "reason=sink", `error="table gone does not exist: create it, or correct sink.postgres.statement"`},
+			probe: []string{"table gone does not exist"},
+			not:   []string{"migrate"},
+			fix:   sql("CREATE TABLE gone (id text)"),
+		},
+		{
+			name: "no unique index", before: sql(created("plain")), config: db + "\n" + pipe("db", lines, strings.Replace(rows("plain"), "table:", "key: [id], table:", 1), ""),
+			log:   []string{"paused", "reason=sink", `error="no unique index of table plain has the columns (id): CREATE UNIQUE INDEX ON plain (id), or correct sink.postgres.key"`},
+			probe: []string{"no unique index of table plain"},
+			fix:   sql("CREATE UNIQUE INDEX ON plain (id)"),
+		},
+		{
+			name:   "no privilege",
+			before: sql("CREATE ROLE " + role + " LOGIN; " + created("closed") + "; GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role + "; REVOKE ALL ON closed FROM " + role),
+			config: fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", as(role, "", "")) + "\n" + pipe("db", lines, rows("closed"), ""),
+			log:    []string{"paused", "reason=sink", "user " + role + ": permission denied for table closed: grant the privilege: GRANT INSERT ON closed TO " + role},
+			probe:  []string{"permission denied for table closed"},
+			fix:    sql("GRANT INSERT ON closed TO " + role),
+		},
+		{
+			name: "missing role", config: fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", as("nobody-"+role, "x", "")) + "\n" + pipe("db", lines, rows("t1"), ""),
+			before: sql(created("t1")),
+			log:    []string{"cannot start yet", "store db: ", "nobody-" + role, "does not exist: create the role", "or correct stores.db.postgres.dsn", "attempt=1 next="},
+			probe:  []string{"orders: not ready: ", "create the role"},
+			not:    []string{"store unavailable", "failed to connect"},
+			fix:    sql(fmt.Sprintf("CREATE ROLE %q LOGIN SUPERUSER", "nobody-"+role)),
+		},
+		{
+			name: "missing database", config: fmt.Sprintf("stores: { own: { embedded: { path: keys } } }\n") + pipe("own", lines, fmt.Sprintf("postgres: { dsn: %q, table: orders, columns: { id: .id } }", as("postgres", "x", missing)), ""),
+			log:   []string{"cannot start yet", "sink: database " + missing + " does not exist: create it: createdb " + missing + ", or correct sink.postgres.dsn"},
+			probe: []string{"database " + missing + " does not exist"},
+			not:   []string{"store unavailable", "failed to connect"},
+			fix: func(t *testing.T) {
+				sql("CREATE DATABASE " + missing)(t)
+				if _, err := connect(t, as("postgres", "x", missing))(t).Exec(t.Context(), "CREATE TABLE orders (id text)"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		{
+			name: "missing source topic", config: own + "\n" + pipe("own", fmt.Sprintf("kafka: { brokers: [%q], topics: [%s], group: %s }", kafka, source, source), "file: { path: out }", ", parked: { path: p }"),
+			log:   []string{"not ready", "topic " + source + " does not exist: create it with kafka-topics.sh --create --topic " + source + " --bootstrap-server " + kafka + ", or correct source.kafka.topics"},
+			probe: []string{"orders: not ready: source: topic " + source + " does not exist"},
+			fix:   createTopic(source),
+		},
+		{
+			name: "missing sink topic", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", kafka, sink), ", parked: { path: p }"),
+			log:   []string{"paused", "reason=sink", "topic " + sink + " does not exist: create it with kafka-topics.sh", "or correct sink.kafka.topic"},
+			probe: []string{": topic " + sink + " does not exist"},
+			fix:   createTopic(sink),
+		},
+		{
+			name: "missing output topic of a transaction", config: pipe("", fmt.Sprintf("kafka: { brokers: [%q], topics: [%s], group: %s }", kafka, txn, txn), fmt.Sprintf("kafka: { brokers: [%q], topic: %s-out }", kafka, txn), ", window: 1h"),
+			log:   []string{"topic " + txn + "-out does not exist: create it with kafka-topics.sh", "or correct sink.kafka.topic"},
+			probe: []string{"topic " + txn + "-out does not exist"},
+			fix:   createTopic(txn + "-out"),
+		},
+		{
+			name: "missing parked topic", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", kafka, txn), ", parked: { topic: "+parked+" }"),
+			log:   []string{"cannot start yet", "parked: topic " + parked + " does not exist: create it", "or correct parked.topic"},
+			probe: []string{"topic " + parked + " does not exist"},
+			fix:   createTopic(parked),
+		},
+		{
+			name: "no broker", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", servicestest.FreeAddr(t), sink), ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "sink: no server listens at 127.0.0.1:", "connection refused: is the server up, and the port right?"},
+			probe: []string{"no server listens at 127.0.0.1:"},
+			not:   []string{"store unavailable"},
+		},
+		{
+			name: "a broker that is PostgreSQL", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", hostOf(t, database), sink), ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "is it the right kind of server"},
+			probe: []string{"is it the right kind of server"},
+			not:   []string{"store unavailable"},
+		},
+		{
+			name: "a broker that never answers", config: own + "\n" + pipe("own", fmt.Sprintf("kafka: { brokers: [%q], topics: [in], group: g }", quiet), "file: { path: out }", ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "no answer from " + quiet, "is it the right kind of server"},
+			probe: []string{"no answer from " + quiet},
+		},
+		{
+			name: "a database that never answers", config: fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://app:x@%s/x?sslmode=disable\" } } }\n", quiet) + pipe("db", lines, "file: { path: out }", ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "no answer from " + quiet, "is it the right kind of server"},
+			probe: []string{"no answer from " + quiet},
+			not:   []string{`\n`, `\x0a`},
+		},
+		{
+			name: "database down", config: fmt.Sprintf("stores: { db: { postgres: { dsn: \"postgres://app:x@%s/x\" } } }\n", servicestest.FreeAddr(t)) + pipe("db", lines, "file: { path: out }", ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "store db: no server listens at 127.0.0.1:", ": connection refused: is the server up, and the port right?"},
+			probe: []string{"no server listens at 127.0.0.1:"},
+			not:   []string{`\n`, `\x0a`, "dial tcp", "store unavailable"},
+		},
+		{
+			name: "wrong Redis password", before: acl("right"), config: fmt.Sprintf("stores: { cache: { redis: { url: \"redis://app:wrong@%s\" } } }\n", redis.Addr()) + pipe("cache", lines, "file: { path: out }", ", parked: { path: p }"),
+			log:   []string{"cannot start yet", "store cache: password refused for user app: check the user and the password in stores.cache.redis.url"},
+			probe: []string{"password refused for user app"},
+			not:   []string{"store unavailable"},
+			fix:   acl("wrong"),
+		},
+		{
+			name: "webhook without a name", config: own + "\n" + pipe("own", lines, `webhook: { url: "http://api.invalid/" }`, ", parked: { path: p }"),
+			log:   []string{"paused", "reason=sink", "no such host: api.invalid: check the name in sink.webhook.url"},
+			probe: []string{"the sink has not worked since 2", "no such host: api.invalid"},
+		},
+		{
+			name: "webhook that never answers", config: own + "\n" + pipe("own", lines, fmt.Sprintf(`webhook: { url: "http://%s/", allow_private: true }`, quiet), ", parked: { path: p }"),
+			log:   []string{"not ready", "http://" + quiet + "/ has not answered since ", "is the service up, and sink.webhook.timeout long enough?"},
+			probe: []string{"http://" + quiet + "/ has not answered since"},
+		},
+		{
+			name: "webhook down", config: own + "\n" + pipe("own", lines, fmt.Sprintf(`webhook: { url: "http://%s/", allow_private: true }`, hook), ", parked: { path: p }"),
+			log:   []string{"paused", "reason=sink", "no server listens at " + hook + ": connection refused: is the server up, and the port right?"},
+			probe: []string{"no server listens at " + hook},
+			fix: func(t *testing.T) {
+				listener, err := net.Listen("tcp", hook)
+				if err != nil {
+					t.Fatal(err)
+				}
+				server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}}
+				server.Start()
+				t.Cleanup(server.Close)
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if c.before != nil {
+				c.before(t)
+			}
+			own, id := t.TempDir(), servicestest.Prefix() // the keys of all rows are in one database
+			writeFile(t, filepath.Join(own, "in.jsonl"), fmt.Sprintf("{\"id\":\"%s1\",\"amount\":7}\n{\"id\":\"%[1]s2\",\"amount\":8}\n", id))
+			r := startRun(t, writeFile(t, filepath.Join(own, "c.yaml"), c.config))
+			line := r.line(c.log...)
+			t.Log(line)
+			r.probe(http.StatusServiceUnavailable, c.probe...)
+			for _, word := range c.not {
+				if strings.Contains(r.log.text(), word) {
+					t.Errorf("the log has %q", word)
+				}
+			}
+			if c.fix != nil {
+				c.fix(t)
+				r.probe(http.StatusOK, "orders: ready")
+			}
+		})
+	}
+}
+
+// TestPasswordThatChangesIsNamed starts with a wrong password. Then the server's
+// password changes while the pipeline runs.
+func TestPasswordThatChangesIsNamed(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartPostgres(t, nil)
+	admin := connect(t, server.URL())(t)
+	sql := func(text string) {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var rules string
+	if err := admin.QueryRow(t.Context(), "SHOW hba_file").Scan(&rules); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, rules, "local all all trust\nhost all postgres all trust\nhost all app all scram-sha-256\n")
+	sql("CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'; CREATE TABLE orders (id text); SELECT pg_reload_conf()")
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	config := func(password string) string {
+		return fmt.Sprintf(`
+stores: { db: { postgres: { dsn: "postgres://app:%s@%s/postgres?sslmode=disable" } } }
+pipelines:
+  orders: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: orders, columns: { id: .id } } } }
+`, password, server.Addr())
+	}
+	run(t, "", "migrate", "up", "--config", writeFile(t, filepath.Join(dir, "first.yaml"), config("first"))).check(t, 0, "applied")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), config("second"))
+	const refused = "password refused for user app: correct stores.db.postgres.dsn"
+	run(t, "", "migrate", "up", "--config", file).check(t, 1, refused)
+	r := startRun(t, file)
+	r.line("cannot start yet", "store db: "+refused, "attempt=1 next=")
+	r.probe(http.StatusServiceUnavailable, "orders: not ready: ", refused)
+	sql("ALTER ROLE app PASSWORD 'second'")
+	r.probe(http.StatusOK, "orders: ready")
+	sql("ALTER ROLE app PASSWORD 'third'")
+	sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	r.line("level=WARN", refused)
+	r.probe(http.StatusServiceUnavailable, refused)
+	sql("ALTER ROLE app PASSWORD 'second'")
+	r.probe(http.StatusOK, "orders: ready")
+	if text := r.log.text(); strings.Contains(text, "store unavailable") || strings.Contains(text, "second") || strings.Contains(text, "failed to connect") {
+		t.Error(text)
+	}
+}
+
+// connect returns a function that returns a connection.
+func connect(t *testing.T, dsn string) func(t *testing.T) *pgx.Conn {
+	return func(t *testing.T) *pgx.Conn {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+}
+
+func hostOf(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// silentServer returns the address of a server that accepts connections, and never
+// answers.
+func silentServer(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns atomic.Pointer[[]net.Conn]
+	conns.Store(&[]net.Conn{})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all := append(*conns.Load(), conn)
+			conns.Store(&all)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		for _, conn := range *conns.Load() {
+			_ = conn.Close()
+		}
+	})
+	return listener.Addr().String()
+}

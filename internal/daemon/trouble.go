@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+const (
+	// troubleEvery is how often an idle pipeline is asked whether it can work.
+	troubleEvery = 2 * time.Second
+	// troubleFor limits the time for one answer.
+	troubleFor = 5 * time.Second
+)
+
+// trouble is why a pipeline does not work, with advice for each of its parts.
+type trouble struct {
+	file *config.File
+	spec *config.Pipeline
+
+	mu    sync.Mutex                // guards the fields below
+	since map[config.Part]time.Time // when a part began not to work
+	told  told
+}
+
+// told is the cause that the log has last.
+type told struct {
+	cause string
+	at    time.Time     // when it was logged first
+	again time.Duration // how long after that it is logged again
+}
+
+// isNew reports whether a cause must be logged: it is another one, or a reminder is
+// due.
+func (t *told) isNew(cause string, now time.Time) bool {
+	if cause != t.cause {
+		*t = told{cause, now, reminder(0)}
+		return true
+	}
+	if lasts := now.Sub(t.at); lasts >= t.again {
+		t.again = reminder(lasts)
+		return true
+	}
+	return false
+}
+
+// reminder returns how long after its first line a cause is logged again.
+func reminder(lasts time.Duration) time.Duration {
+	for _, after := range []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute} {
+		if lasts < after {
+			return after
+		}
+	}
+	return lasts + 15*time.Minute
+}
+
+func newTrouble(f *config.File, spec *config.Pipeline) *trouble {
+	return &trouble{file: f, spec: spec, since: map[config.Part]time.Time{}}
+}
+
+// parts maps the reasons of pauses to the part that does not work.
+var parts = map[string]config.Part{
+	"source": config.SourcePart, "acknowledging": config.SourcePart, "sink": config.SinkPart, "store": config.StorePart, "parking": config.ParkedPart,
+}
+
+// advised is an observer that gets errors with advice.
+type advised struct {
+	pipeline.Observer
+	of *trouble
+}
+
+// ObservePipeline implements pipeline.Observer.
+func (a advised) ObservePipeline(e pipeline.Event) {
+	part := parts[e.Reason]
+	switch e.Kind {
+	case pipeline.EventPaused:
+		e.Err = a.of.paused(part, e.Err)
+	case pipeline.EventResumed:
+		a.of.resumed(part)
+	case pipeline.EventSourceChanged:
+		e.Err = a.of.file.Advise(a.of.spec, config.SourcePart, e.Err)
+	case pipeline.EventStalled:
+		e.Err = a.of.stalled(e.Err)
+	}
+	a.Observer.ObservePipeline(e)
+}
+
+// paused notes that a part does not work. It returns the error with advice.
+func (t *trouble) paused(part config.Part, err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if part == "" || err == nil {
+		return err
+	}
+	err = t.file.Advise(t.spec, part, err)
+	if t.since[part].IsZero() {
+		t.since[part] = time.Now()
+	}
+	t.told.isNew(err.Error(), time.Now())
+	return err
+}
+
+// stalled returns the error behind which a pipeline waits, with advice.
+func (t *trouble) stalled(err error) error {
+	part := config.SinkPart
+	if _, ok := errors.AsType[*pipeline.StoreError](err); ok {
+		part = config.StorePart
+	}
+	return t.file.Advise(t.spec, part, err)
+}
+
+func (t *trouble) resumed(part config.Part) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.since, part)
+	t.told = told{}
+}
+
+// explain says why a pipeline is not ready, in words that any client of a probe may
+// see. It returns err itself if it has no such words.
+func (t *trouble) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var causes []error
+	store, atStore := errors.AsType[*pipeline.StoreError](err)
+	sink, atSink := errors.AsType[*pipeline.UnavailableError](err)
+	add := func(part config.Part, err error) {
+		said, ok := errors.AsType[*advice.Error](t.file.Advise(t.spec, part, err))
+		if !ok || !said.Public || part == config.SourcePart && !said.OfKind {
+			return // the error may be one of the network behind a stall
+		}
+		where := string(part)
+		t.mu.Lock()
+		if since := t.since[part]; !since.IsZero() {
+			where = fmt.Sprintf("the %s has not worked since %s", part, since.UTC().Format(time.RFC3339))
+		}
+		t.mu.Unlock()
+		causes = append(causes, fmt.Errorf("%s: %w", where, said))
+	}
+	if atSink {
+		add(config.SinkPart, sink)
+	}
+	if atStore {
+		add(config.StorePart, store)
+	}
+	if !atSink && !atStore {
+		add(config.SourcePart, err)
+	}
+	if causes == nil {
+		return err
+	}
+	return errors.Join(causes...)
+}
+
+// watch logs why a pipeline cannot work although nothing has failed: a topic may be
+// missing, or a server may have ended while there is nothing to do. It runs until
+// stop is called.
+func (t *trouble) watch(ctx context.Context, p config.Runnable, log *slog.Logger) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		tick := time.NewTicker(troubleEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			limited, cancel := context.WithTimeout(ctx, troubleFor)
+			err := t.explain(p.Ready(limited))
+			cancel()
+			if ctx.Err() == nil {
+				t.tell(err, log)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		watching.Wait()
+	}
+}
+
+// tell logs why a pipeline cannot work, if the log does not have it, or that it can
+// work again.
+func (t *trouble) tell(err error, log *slog.Logger) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	said, ok := errors.AsType[*advice.Error](err)
+	switch {
+	case err == nil && t.told.cause != "" && len(t.since) == 0: // the end of a pause is logged elsewhere
+		t.told = told{}
+		log.Info("ready")
+	case ok && (said.Error() != t.told.cause || len(t.since) == 0) && t.told.isNew(said.Error(), time.Now()): // a pause is logged again as a stall
+		log.Warn("not ready", "error", oneLine(err))
+	}
+}
+
+func oneLine(err error) string { return advice.Line(err.Error()) }

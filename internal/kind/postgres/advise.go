@@ -1,0 +1,198 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/store/pgstore"
+)
+
+var (
+	_ config.Advisor = (*Sink)(nil)
+	_ config.Advisor = (*Store)(nil)
+)
+
+// Advise implements config.Advisor.
+func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	if errors.Is(err, pgstore.ErrSchema) {
+		return &advice.Error{Cause: withoutTables(err), Remedy: "semel migrate up --config " + f.Name + " --store-name " + strings.Split(path, ".")[1], Public: true}
+	}
+	if said := ofServer(err, s.DSN, path+".dsn"); said != nil {
+		return said
+	}
+	switch of := refusal(err); {
+	case of == nil:
+		return nil
+	case of.Code == "42501":
+		user, _ := identity(s.DSN)
+		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE on the store's tables to " + user, Public: true}
+	default:
+		return &advice.Error{Cause: of.Message + " (SQLSTATE " + of.Code + ")"}
+	}
+}
+
+// withoutTables says what is wrong with the tables of a store.
+func withoutTables(err error) string {
+	if of := refusal(err); of != nil {
+		return of.Message
+	}
+	text, _, _ := strings.Cut(err.Error(), ": run `semel")
+	if at := strings.LastIndex(text, "pgstore: "); at >= 0 {
+		text = text[at:]
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(text, "pgstore: "), "open: ")
+}
+
+// Advise implements config.Advisor.
+func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	dsn, field := s.DSN, path+".dsn"
+	if s.Store.Name != "" {
+		store, missing := find(f, s.Store.Name)
+		if missing != nil {
+			return nil
+		}
+		dsn, field = store.DSN, "stores."+s.Store.Name+".postgres.dsn"
+	}
+	if said := ofServer(err, dsn, field); said != nil {
+		return said
+	}
+	of := refusal(err)
+	if of == nil {
+		return nil
+	}
+	user, _ := identity(dsn)
+	written := path + ".table"
+	if s.Statement != "" {
+		written = path + ".statement"
+	}
+	names := quoted(of.Message)
+	said := &advice.Error{Cause: of.Message, Public: s.writes(names)}
+	switch of.Code {
+	case "42P01":
+		if len(names) > 0 {
+			said.Cause = "table " + names[0] + " does not exist"
+		}
+		said.Remedy = "create it, or correct " + written
+	case "42703":
+		if s.Statement == "" {
+			written = path + ".columns"
+			if len(names) == 2 {
+				said.Cause = "table " + names[1] + " has no column " + names[0]
+			}
+		}
+		said.Remedy = "add it, or correct " + written
+	case "42501":
+		said.Cause = "user " + user + ": " + of.Message
+		said.Remedy = "grant the privilege"
+		switch table := cmp.Or(s.Table, "…"); {
+		case strings.Contains(of.Message, " schema "):
+			said.Remedy += ": GRANT USAGE ON SCHEMA … TO " + user
+		case s.Key != nil:
+			said.Remedy += ": GRANT SELECT, INSERT, UPDATE ON " + table + " TO " + user
+		case s.Table != "":
+			said.Remedy += ": GRANT INSERT ON " + table + " TO " + user
+		}
+		said.Public = s.Table != ""
+	case "42P10":
+		said.Cause = "no unique index of table " + s.Table + " has the columns (" + strings.Join(s.Key, ", ") + ")"
+		said.Remedy = "CREATE UNIQUE INDEX ON " + s.Table + " (" + strings.Join(s.Key, ", ") + "), or correct " + path + ".key"
+		said.Public = true
+		if s.Key == nil {
+			said.Cause, said.Remedy = of.Message, "correct "+written
+		}
+	default:
+		if of.Code[:2] != "42" && of.Code[:2] != "3F" {
+			return nil
+		}
+		said.Remedy = "correct " + written
+	}
+	return said
+}
+
+var inQuotes = regexp.MustCompile(`"([^"]+)"`)
+
+// quoted returns the names in a message of the server.
+func quoted(message string) (names []string) {
+	for _, found := range inQuotes.FindAllStringSubmatch(message, -1) {
+		names = append(names, found[1])
+	}
+	return names
+}
+
+// writes reports whether the configuration has all these names. A name that a
+// trigger made may be a part of a message.
+func (s *Sink) writes(names []string) bool {
+	have := s.Statement + " " + s.Table + " " + strings.Join(columnNames(s.Columns), " ")
+	for _, name := range names {
+		if !strings.Contains(have, name) {
+			return false
+		}
+	}
+	return len(names) > 0
+}
+
+func refusal(err error) *pgconn.PgError {
+	of, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(of.Code) != 5 {
+		return nil
+	}
+	return of
+}
+
+// identity returns the user and the database of an address.
+func identity(dsn schema.Secret) (user, database string) {
+	parsed, err := pgconn.ParseConfig(dsn.Reveal())
+	if err != nil {
+		return "", ""
+	}
+	return parsed.User, cmp.Or(parsed.Database, parsed.User)
+}
+
+// ofServer describes a server that refuses the connection, or that cannot work now.
+// field is the address in the configuration.
+func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
+	if connecting, ok := errors.AsType[*pgconn.ConnectError](err); ok && errors.Is(err, context.DeadlineExceeded) {
+		at := net.JoinHostPort(connecting.Config.Host, strconv.Itoa(int(connecting.Config.Port)))
+		return &advice.Error{Cause: "no answer from " + at, Remedy: "is the server up, can this machine reach it, and is it the right kind of server? Correct " + field, Public: true}
+	}
+	of := refusal(err)
+	if of == nil {
+		return nil
+	}
+	user, database := identity(dsn)
+	said := &advice.Error{Cause: of.Message, Public: true}
+	switch of.Code {
+	case "28P01":
+		said.Cause, said.Remedy = "password refused for user "+user, "correct "+field
+	case "28000":
+		said.Remedy = "create the role or let it connect (pg_hba.conf), or correct " + field
+	case "3D000":
+		said.Cause, said.Remedy = "database "+database+" does not exist", "create it: createdb "+database+", or correct "+field
+	case "53300":
+		said.Remedy = "lower pool_max_conns in " + field + ", or raise max_connections of the server"
+	case "57P01", "57P02":
+		said.Cause = "the server ended the connection: " + of.Message
+	case "57P03":
+		said.Remedy = "the server is starting, stopping or recovering: wait for it"
+	case "25006":
+		said.Cause, said.Remedy = "the server is read-only: "+of.Message, "name the primary in "+field+", or add target_session_attrs=read-write"
+	case "42501":
+		if !strings.Contains(of.Message, "database") {
+			return nil
+		}
+		said.Remedy = "GRANT CONNECT ON DATABASE " + database + " TO " + user
+	default:
+		return nil
+	}
+	return said
+}

@@ -1,0 +1,41 @@
+package redis
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+)
+
+var _ config.Advisor = (*Store)(nil)
+
+// Advise implements config.Advisor. The client library has no types for the answers
+// of the server; each starts with a word.
+func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	user, field := s.Username, path+".password"
+	if !s.URL.IsZero() {
+		field = path + ".url"
+		if u, err := url.Parse(s.URL.Reveal()); err == nil {
+			user = u.User.Username()
+		}
+	}
+	text := err.Error()
+	said := &advice.Error{Public: true}
+	switch {
+	case strings.Contains(text, "WRONGPASS"):
+		said.Cause, said.Remedy = "password refused", "check the user and the password in "+field
+		if user != "" {
+			said.Cause += " for user " + user
+		}
+	case strings.Contains(text, "NOAUTH"):
+		said.Cause, said.Remedy = "the server needs a password", "write it in "+field
+	case strings.Contains(text, "NOPERM"):
+		said.Cause, said.Remedy, said.Public = advice.Line(text), "give the user the ACL of docs/guides/redis.md", false
+	case strings.Contains(text, "READONLY"):
+		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
+	default:
+		return nil
+	}
+	return said
+}
