@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/logstore"
 )
@@ -189,6 +190,12 @@ func checkExamples(t *testing.T, path, examples string) {
 		database := ""
 		if strings.Contains(line, "semel migrate ") && !strings.Contains(line, "semel migrate sql ") {
 			database = databaseFor(t, strings.Contains(line, "semel migrate status "))
+		}
+		if strings.Contains(line, "semel status ") {
+			address := servicestest.FreeAddr(t)
+			background(t, "run", copyConfig(t, ", follow: true", ""), "--admin", address)
+			writeFile(t, filepath.Join(dir, "pipelines.yaml"), pipelinesExample+"admin: { listen: \""+address+"\" }\n")
+			line = strings.ReplaceAll(line, "127.0.0.1:4195", address)
 		}
 		if strings.Contains(line, "semel kafka ") {
 			broker := kafkaWithATransaction(t)

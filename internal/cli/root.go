@@ -36,6 +36,7 @@ semel dedup --help`,
 	root.AddCommand(
 		dedupcmd.New(a),
 		pipelinecmd.NewRun(a),
+		servercmd.NewStatus(a),
 		parkedcmd.New(a),
 		pipelinecmd.NewDryRun(a),
 		pipelinecmd.NewTest(a),

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -71,6 +72,7 @@ func (d *daemon) adminServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", d.readyz)
+	mux.HandleFunc("GET "+StatusPath, d.statusz)
 	mux.Handle("GET /metrics", d.metrics.handler())
 	handler := identified(mux)
 	if auth := d.file.Admin.Auth; auth != nil {
@@ -103,6 +105,20 @@ func (d *daemon) readyz(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	answer(w, status, text.String())
+}
+
+// statusz answers with the status as JSON.
+func (d *daemon) statusz(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+	defer cancel()
+	text, err := json.Marshal(d.status(ctx))
+	if err != nil {
+		answer(w, http.StatusInternalServerError, err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(append(text, '\n')) // a client that disconnected needs no answer
 }
 
 // authorized requires the credentials of admin.auth, except for the liveness

@@ -49,12 +49,12 @@ const DefaultAdmin = "127.0.0.1:4195"
 // It first logs the warnings of lint. If one pipeline fails, the others drain
 // too. If a server does not answer at the start, Run retries.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
-	d := &daemon{file: f, log: opts.Log, opts: *opts}
+	d := &daemon{file: f, log: opts.Log, opts: *opts, started: time.Now()}
 	metrics, err := newMetrics()
 	if err != nil {
 		return err
 	}
-	d.metrics, d.tended = metrics, map[string]bool{}
+	d.metrics, d.tended = metrics, map[string]tended{}
 	if d.lines, err = observe.NewLog(opts.Log, &observe.LogOptions{Redact: f.Redact}); err != nil {
 		return err
 	}
@@ -112,10 +112,18 @@ type daemon struct {
 	metrics *metrics
 	lines   *observe.Log // events of stacks
 	states  []state
+	started time.Time
 
 	tending   sync.WaitGroup // goroutines that tend started
 	tendingMu sync.Mutex     // guards tended
-	tended    map[string]bool
+	tended    map[string]tended
+}
+
+// tended is a store that is measured and cleaned up.
+type tended struct {
+	store    semel.Store   // nil until it is open
+	counts   *semel.Counts // nil until it was measured
+	measured time.Time
 }
 
 // state is the state of one pipeline.

@@ -51,16 +51,19 @@ func (m *metrics) handler() http.Handler {
 func (d *daemon) tend(ctx context.Context, name string) {
 	d.tendingMu.Lock()
 	defer d.tendingMu.Unlock()
-	if name == "" || d.tended[name] {
+	if _, already := d.tended[name]; name == "" || already {
 		return
 	}
-	d.tended[name] = true
+	d.tended[name] = tended{}
 	d.showLayers(name)
 	d.tending.Go(func() {
 		store, err := d.stores.Get(ctx, name) // already open: a pipeline uses it
 		if err != nil {
 			return
 		}
+		d.tendingMu.Lock()
+		d.tended[name] = tended{store: store}
+		d.tendingMu.Unlock()
 		if counter, ok := semel.As[semel.Inspector](store); ok {
 			d.tending.Go(func() { d.measure(ctx, name, counter) })
 		}
@@ -135,6 +138,9 @@ func (d *daemon) measure(ctx context.Context, name string, counter semel.Inspect
 			return
 		case err == nil:
 			d.metrics.Counted(name, counts)
+			d.tendingMu.Lock()
+			d.tended[name] = tended{d.tended[name].store, &counts, time.Now()}
+			d.tendingMu.Unlock()
 		case !failed && !errors.Is(err, semel.ErrClosed):
 			d.log.Warn("a store cannot be measured", "store", name, "error", err)
 		}

@@ -13,6 +13,17 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
+// Status is what a running program does now: the answer at StatusPath.
+type Status struct {
+	Time      time.Time        `json:"time"`
+	Started   time.Time        `json:"started"`
+	Pipelines []PipelineStatus `json:"pipelines"`
+	Stores    []StoreStatus    `json:"stores"`
+}
+
+// StatusPath is the path of the status on the admin server.
+const StatusPath = "/status"
+
 // PipelineStatus is what a pipeline does now. A count that is not known is nil.
 type PipelineStatus struct {
 	Name  string `json:"pipeline"`
@@ -70,6 +81,19 @@ type LastError struct {
 	At    time.Time `json:"at"`
 	Event string    `json:"event"`
 	Cause string    `json:"cause,omitempty"`
+}
+
+// StoreStatus is what is known of a store that a pipeline uses. The counts are nil until
+// it was measured.
+type StoreStatus struct {
+	Name  string `json:"store"`
+	State State  `json:"state"` // StateReady or StateNotReady
+	// Reason says why the store is not ready.
+	Reason   string    `json:"reason,omitempty"`
+	Done     *int64    `json:"done,omitempty"`
+	Claimed  *int64    `json:"claimed,omitempty"`
+	Unknown  *int64    `json:"unknown,omitempty"`
+	Measured time.Time `json:"measured,omitzero"`
 }
 
 // tally counts the events of one pipeline for people. The zero value is ready to use.
@@ -269,6 +293,48 @@ func (d *daemon) pipelines() []PipelineStatus {
 		list[i] = d.states[i].status()
 	}
 	return list
+}
+
+// status asks pipelines and stores whether they are ready, as a probe does, and returns
+// what they do now.
+func (d *daemon) status(ctx context.Context) *Status {
+	now := &Status{Time: time.Now(), Started: d.started, Pipelines: d.pipelines(), Stores: []StoreStatus{}}
+	var asking sync.WaitGroup
+	for i := range now.Pipelines {
+		asking.Go(func() {
+			p := &now.Pipelines[i]
+			if err := d.states[i].ready(ctx); err != nil && p.State != StateEnded {
+				p.Reason = d.why(err)
+				if p.State == StateReady {
+					p.State = StateNotReady
+				}
+			}
+		})
+	}
+	asking.Wait()
+	for _, s := range d.file.Stores {
+		d.tendingMu.Lock()
+		of, open := d.tended[s.Name]
+		d.tendingMu.Unlock()
+		if open && of.store != nil {
+			now.Stores = append(now.Stores, of.status(ctx, d, s.Name))
+		}
+	}
+	return now
+}
+
+// status asks a store whether it is ready.
+func (t *tended) status(ctx context.Context, d *daemon, name string) StoreStatus {
+	s := StoreStatus{Name: name, State: StateReady}
+	if ready, ok := semel.As[semel.Readier](t.store); ok {
+		if err := ready.Ready(ctx); err != nil {
+			s.State, s.Reason = StateNotReady, d.why(err)
+		}
+	}
+	if counts := t.counts; counts != nil {
+		s.Done, s.Claimed, s.Unknown, s.Measured = &counts.Done, &counts.Claimed, &counts.Unknown, t.measured
+	}
+	return s
 }
 
 // progressEvery is how often the log says what a pipeline does.

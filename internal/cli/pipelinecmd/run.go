@@ -135,8 +135,9 @@ and messages in progress finish or return to the source, within the file's
 shutdown time. A second signal ends the program immediately; messages in progress
 are then delivered again.
 
-The log goes to stderr. --admin serves probes and metrics: /livez, /readyz and
-/metrics.`,
+The log goes to stderr. On a terminal, a status line for each pipeline is below it.
+--admin serves probes, metrics and the status: /livez, /readyz, /metrics and /status.
+semel status shows it.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			var conf *config.File

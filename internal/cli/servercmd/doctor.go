@@ -1,5 +1,5 @@
-// Package servercmd has the verbs that check and change servers: doctor, migrate and
-// kafka.
+// Package servercmd has the verbs that ask and change servers: status, doctor, migrate
+// and kafka.
 package servercmd
 
 import (

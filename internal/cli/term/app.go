@@ -159,6 +159,12 @@ func TerminalColumns(w io.Writer) int {
 	return columns
 }
 
+// OnTerminal reports whether stdout is a terminal.
+func (a *App) OnTerminal() bool {
+	out, ok := a.Stdout.(PipeWriter)
+	return ok && TerminalColumns(out.Writer) > 0
+}
+
 // ErrFound means that a check found something. The findings are already printed.
 var ErrFound = errors.New("something was found")
 

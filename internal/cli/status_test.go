@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
+	t.Parallel()
+	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	dir := filepath.Dir(file)
+	certify(t, dir)
+	admin := "admin: { listen: \"" + address + "\", tls: { certificate: cert.pem, key: key.pem }, auth: { token: secret-4d2f } }\n"
+	writeFile(t, file, readFile(t, file)+admin)
+	background(t, "run", file)
+	got := run(t, "", "status", file)
+	got.check(t, term.ExitDone)
+	if !strings.Contains(got.stdout, "\ncopy      ready") {
+		t.Errorf("%s", got.stdout)
+	}
+	run(t, "", "status", "--admin", "https://"+address).check(t, term.ExitFailed, "semel status: https://"+address+"/status does not answer: ", "certificate")
+	wrong := writeFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(readFile(t, file), "secret-4d2f", "secret-5e3a", 1))
+	refused := run(t, "", "status", wrong)
+	refused.check(t, term.ExitFailed, "refuses the credentials: name the FILE with its admin.auth")
+	if strings.Contains(refused.stderr, "secret-") {
+		t.Errorf("%s", refused.stderr)
+	}
+	other := t.TempDir()
+	certify(t, other)
+	writeFile(t, filepath.Join(other, "in.jsonl"), "")
+	run(t, "", "status", writeFile(t, filepath.Join(other, "c.yaml"), readFile(t, file))).check(t, term.ExitFailed, "the server has another certificate than admin.tls")
+}
+
+func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	file, free := copyConfig(t, "", ""), servicestest.FreeAddr(t)
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/html/status" {
+			_, _ = w.Write([]byte("<html>"))
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(target.Close)
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--admin", free}, term.ExitFailed, "http://" + free + "/status does not answer: dial tcp " + free + ": connect: connection refused: does semel run work, with this address in --admin"},
+		{[]string{"--admin", target.URL}, term.ExitFailed, "answers 404 Not Found: is this the admin server of semel run"},
+		{[]string{"--admin", target.URL + "/html"}, term.ExitFailed, "gives no status: "},
+		{[]string{"--admin", "http://user:canary@" + free}, term.ExitUsage, "--admin: credentials do not belong on a command line"},
+		{[]string{"--admin", "ftp://" + free}, term.ExitUsage, "--admin: write HOST:PORT or http://HOST:PORT"},
+		{[]string{writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), readFile(t, file)+"admin: { listen: off }\n")}, term.ExitUsage, "admin.listen is off"},
+		{[]string{file + "x"}, term.ExitUsage, "there is no such file"},
+		{[]string{file, "copy"}, term.ExitUsage, `unexpected argument "copy": this verb takes FILE`},
+	} {
+		got := run(t, "", append([]string{"status"}, c.args...)...)
+		got.check(t, c.status, c.want)
+		if strings.Contains(got.stderr, "canary") {
+			t.Errorf("%s", got.stderr)
+		}
+	}
+}
+
+// The file may lack the secrets of stores and pipelines.
+func TestStatusAndItsWatchNeedTheAdminSectionAlone(t *testing.T) {
+	t.Parallel()
+	file, address := copyConfig(t, ", follow: true", ""), servicestest.FreeAddr(t)
+	background(t, "run", file, "--admin", address)
+	bare := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
+stores: { db: { postgres: { dsn: "${env:NOT_SET_HERE}" } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: db, sink: { webhook: { url: "${env:NOT_SET_EITHER}" } }, parked: { store: db } }
+admin: { listen: "`+address+`" }
+`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var stdout, stderr strings.Builder
+	tables := 0
+	until := writerFunc(func(data []byte) (int, error) {
+		if tables += strings.Count(string(data), "PIPELINE"); tables == 2 {
+			cancel()
+		}
+		return stdout.Write(data)
+	})
+	if status := Main(ctx, kind.All(), []string{"status", bare, "--watch"}, strings.NewReader(""), until, &stderr, noEnv); status != term.ExitDone || tables != 2 || stderr.Len() > 0 {
+		t.Errorf("status %d, %d tables, %s\n%s", status, tables, &stderr, &stdout)
+	}
+	if !strings.Contains(stdout.String(), "copy      ready") || !strings.Contains(stdout.String(), "http://"+address+"/status\n") {
+		t.Errorf("%s", &stdout)
+	}
+}
