@@ -26,8 +26,8 @@ type Parker struct {
 
 var _ pipeline.Parker = (*Parker)(nil)
 
-// OpenParker connects. It blocks until a broker has answered. If the topic does not
-// exist, the error is a *MissingTopicError.
+// OpenParker connects. It blocks until a broker has answered. [MissingTopic] tells
+// whether the topic does not exist.
 func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, error) {
 	if topic == "" {
 		return nil, fmt.Errorf("kafka: OpenParker: the topic is missing: %w", semel.ErrInvalidRequest)
@@ -38,7 +38,7 @@ func OpenParker(ctx context.Context, client []kgo.Opt, topic string) (*Parker, e
 	}
 	if l == nil {
 		c.Close()
-		return nil, fmt.Errorf("kafka: %w", &MissingTopicError{Topic: topic})
+		return nil, fmt.Errorf("kafka: %w", &cluster.MissingTopicError{Topic: topic})
 	}
 	return &Parker{c, topic, l}, nil
 }
@@ -71,7 +71,7 @@ func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 			err = semel.Permanent(err)
 		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) {
-			err = &MissingTopicError{Topic: p.topic}
+			err = &cluster.MissingTopicError{Topic: p.topic}
 		}
 		return fmt.Errorf("kafka: park in %s: %w", p.topic, err)
 	}

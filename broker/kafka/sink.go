@@ -111,8 +111,7 @@ func (s *Sink) Traits() pipeline.SinkTraits {
 	return pipeline.SinkTraits{Batch: 2000, Parallel: 4, Ordered: true}
 }
 
-// Ready implements semel.Readier. If the topic does not exist, the error is a
-// *MissingTopicError.
+// Ready implements semel.Readier. [MissingTopic] tells whether the topic does not exist.
 func (s *Sink) Ready(ctx context.Context) error {
 	return cluster.HaveTopics(ctx, s.to.Load().client, s.opts.Topic)
 }
@@ -321,7 +320,7 @@ func (s *Sink) produceError(err error) error {
 	case cluster.IsTooLarge(err), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
 		return semel.Permanent(fmt.Errorf("kafka: %w", err))
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return pipeline.Unavailable(fmt.Errorf("kafka: %w: %w", &MissingTopicError{Topic: s.opts.Topic}, err), 0)
+		return pipeline.Unavailable(fmt.Errorf("kafka: %w: %w", &cluster.MissingTopicError{Topic: s.opts.Topic}, err), 0)
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.InvalidTopicException):
 		return pipeline.Unavailable(fmt.Errorf("kafka: %w", err), 0)
 	}

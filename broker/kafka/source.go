@@ -26,13 +26,24 @@ import (
 // process works, and the earlier one must end.
 var ErrFenced = errors.New("another process runs under the same instance name")
 
-// MissingTopicError says that a topic does not exist. It wraps
-// semel.ErrStoreUnavailable, because the topic may be created at any time.
-type MissingTopicError = cluster.MissingTopicError
+// MissingTopic reports whether an error says that a topic does not exist, and which.
+// Such an error wraps semel.ErrStoreUnavailable, because the topic may be created at
+// any time.
+func MissingTopic(err error) (topic string, missing bool) {
+	if e, ok := errors.AsType[*cluster.MissingTopicError](err); ok {
+		return e.Topic, true
+	}
+	return "", false
+}
 
-// NoBrokerError says that no broker answers. It wraps semel.ErrStoreUnavailable and the
-// error of the last broker.
-type NoBrokerError = cluster.NoBrokerError
+// NoBroker reports whether an error says that no broker answers. cause is the error of
+// the last broker. Such an error wraps semel.ErrStoreUnavailable.
+func NoBroker(err error) (cause error, none bool) {
+	if e, ok := errors.AsType[*cluster.NoBrokerError](err); ok {
+		return e.Err, true
+	}
+	return nil, false
+}
 
 // SourceOptions are the options of OpenSource. Client, Group and Topics are
 // required.
@@ -173,8 +184,8 @@ func (o *SourceOptions) validate() error {
 	return wrong.Err()
 }
 
-// Ready implements semel.Readier. If a topic does not exist, the error is a
-// *MissingTopicError. The source reads the topic when it was created.
+// Ready implements semel.Readier. [MissingTopic] tells whether a topic does not exist.
+// The source reads the topic when it was created.
 func (s *Source) Ready(ctx context.Context) error {
 	return cluster.HaveTopics(ctx, s.client, s.opts.Topics...)
 }

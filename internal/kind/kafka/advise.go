@@ -42,25 +42,25 @@ func naming(p *config.Pipeline, topic string) string {
 func (c *Client) advise(p *config.Pipeline, path string, err error) *advice.Error {
 	said := &advice.Error{Public: true}
 	brokers := strings.Join(c.Brokers, ", ")
-	missing, lacks := errors.AsType[*kafka.MissingTopicError](err)
-	none, away := errors.AsType[*kafka.NoBrokerError](err)
+	missing, lacks := kafka.MissingTopic(err)
+	none, away := kafka.NoBroker(err)
 	switch {
 	case lacks:
-		said.Cause = "topic " + missing.Topic + " does not exist"
-		said.Remedy = "create it with kafka-topics.sh --create --topic " + missing.Topic + " --bootstrap-server " + c.Brokers[0] + ", or correct " + naming(p, missing.Topic)
+		said.Cause = "topic " + missing + " does not exist"
+		said.Remedy = "create it with kafka-topics.sh --create --topic " + missing + " --bootstrap-server " + c.Brokers[0] + ", or correct " + naming(p, missing)
 	case errors.Is(err, kerr.SaslAuthenticationFailed) && c.SASL != nil:
 		said.Cause, said.Remedy = "password refused for user "+c.SASL.Username, "correct "+path+".sasl"
 	case errors.Is(err, kerr.UnsupportedSaslMechanism) && c.SASL != nil:
 		said.Cause, said.Remedy = "the brokers do not support the SASL mechanism "+c.SASL.Mechanism, "correct "+path+".sasl.mechanism"
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		said.Cause, said.Remedy = advice.Line(err.Error()), "grant the permission with kafka-acls.sh"
-	case away && errors.Is(none.Err, context.DeadlineExceeded):
+	case away && errors.Is(none, context.DeadlineExceeded):
 		said.Cause, said.Remedy = "no answer from "+brokers, "is a broker up there, can this machine reach it, and is it the right kind of server?"
 	case away:
-		if network := advice.For(none.Err); network != nil && network.Public {
+		if network := advice.For(none); network != nil && network.Public {
 			return network
 		}
-		said.Cause, said.Remedy = "no Kafka broker answers at "+brokers+": "+advice.Line(none.Err.Error()), "is it the right kind of server and port, and does it need tls or sasl?"
+		said.Cause, said.Remedy = "no Kafka broker answers at "+brokers+": "+advice.Line(none.Error()), "is it the right kind of server and port, and does it need tls or sasl?"
 	default:
 		return nil
 	}
