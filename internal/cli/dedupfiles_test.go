@@ -250,3 +250,36 @@ func TestDedupRefusesCompressedFilesThatItCannotContinue(t *testing.T) {
 		t.Errorf("a refused run touched something: %v, %v", names, err)
 	}
 }
+
+func TestDedupKeepsTheLastLineOfEachKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	day1 := writeFile(t, filepath.Join(dir, "day-1.jsonl"), "{\"id\":1,\"v\":1}\n{\"id\":2,\"v\":1}\n{\"id\":1,\"v\":2}\n")
+	day2 := writeFile(t, filepath.Join(dir, "day-2.jsonl"), "{\"id\":3,\"v\":1}\n{\"id\":1,\"v\":2}\n")
+	const kept = "{\"id\":2,\"v\":1}\n{\"id\":3,\"v\":1}\n{\"id\":1,\"v\":2}\n"
+	o := run(t, "", "dedup", "--key", ".id", "--keep", "last", day1, day2)
+	o.check(t, term.ExitDone, "1 duplicate differs in content from the line that was kept", "read 5  fresh 3  duplicates 2  mismatched 1  ")
+	if o.stdout != kept {
+		t.Errorf("got %q, want %q", o.stdout, kept)
+	}
+	out := filepath.Join(dir, "out.zst")
+	run(t, "", "dedup", "--quiet", "--key", ".id", "--keep", "last", "--output", out, day1, day2).check(t, term.ExitDone)
+	if got := run(t, "", "dedup", "--quiet", out); got.stdout != kept {
+		t.Errorf("compressed: %+v", got)
+	}
+	run(t, "", "dedup", "--key", ".idd", "--keep", "last", day1).check(t, term.ExitFailed, day1+":1: .idd is missing: it has id, v: did you mean .id?")
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"--keep last and --store exclude each other", []string{"--store", filepath.Join(dir, "store"), day1}},
+		{"--keep last and --window exclude each other", []string{"--window", "1h", day1}},
+		{"--keep last and --lossy exclude each other", []string{"--lossy", "1%", "--expect", "10", day1}},
+		{"standard input does not permit: name files", []string{"-"}},
+		{"standard input does not permit: name files", nil},
+		{os.DevNull + " is not a regular file: copy it to one first", []string{day1, os.DevNull}},
+	} {
+		run(t, "x", append([]string{"dedup", "--key", ".id", "--keep", "last"}, test.args...)...).check(t, term.ExitUsage, test.want)
+	}
+	run(t, "", "dedup", "--keep", "newest", day1).check(t, term.ExitUsage, `--keep "newest": write one of first, last`)
+}

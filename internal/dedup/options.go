@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,16 @@ const (
 	CSV Format = "csv"
 	// TSV is CSV with tabs instead of commas.
 	TSV Format = "tsv"
+)
+
+// Keep says which line of a key is kept.
+type Keep string
+
+const (
+	// KeepFirst keeps the first line of each key.
+	KeepFirst Keep = "first"
+	// KeepLast keeps the last line of each key. It reads the inputs twice.
+	KeepLast Keep = "last"
 )
 
 // OnMissing says what happens to a line without a key.
@@ -77,6 +88,9 @@ type Options struct {
 	// Keys are the key rules. Several rules make one composite key. Defaults to
 	// "line".
 	Keys []string
+	// Keep says which line of a key is kept. KeepLast excludes Store, Window and
+	// Lossy, and all inputs must be regular files. Defaults to KeepFirst.
+	Keep Keep
 	// Store is the directory of the embedded store. Defaults to "", which keeps
 	// keys in memory for this run.
 	Store string
@@ -161,6 +175,7 @@ func (o Options) withDefaults() Options {
 	if len(o.Keys) == 0 {
 		o.Keys = []string{"line"}
 	}
+	setDefault(&o.Keep, KeepFirst)
 	setDefault(&o.Scope, "default")
 	setDefault(&o.Window, semel.Forever)
 	setDefault(&o.Output, Stdio)
@@ -195,6 +210,7 @@ func setDefault[T comparable](field *T, value T) {
 // check adds the problems of the options to p.
 func (o *Options) check(p *problems) {
 	p.oneOf("--format", o.Format, Auto, JSONL, Text, CSV, TSV)
+	p.oneOf("--keep", o.Keep, KeepFirst, KeepLast)
 	p.oneOf("--on-missing", o.OnMissing, MissingFail, MissingReject, MissingPass, MissingHash)
 	p.oneOf("--on-mismatch", o.OnMismatch, MismatchDrop, MismatchReject, MismatchPass)
 	if o.Delimiter != 0 && o.Format != CSV {
@@ -215,8 +231,27 @@ func (o *Options) check(p *problems) {
 	if o.Append && o.Force {
 		p.addf("--append continues after the content of the output and --force overwrites it: choose one")
 	}
+	o.checkKeep(p)
 	o.checkLossy(p)
 	o.checkStdin(p)
+}
+
+func (o *Options) checkKeep(p *problems) {
+	if o.Keep != KeepLast {
+		return
+	}
+	if o.Store != "" {
+		p.addf("--keep last and --store exclude each other: a later run cannot take back a line that is written")
+	}
+	if o.Window != semel.Forever {
+		p.addf("--keep last and --window exclude each other: the last line is known only at the end of the inputs")
+	}
+	if o.Lossy != 0 {
+		p.addf("--keep last and --lossy exclude each other: a filter does not know which line is the last")
+	}
+	if slices.Contains(o.Inputs, Stdio) {
+		p.addf("--keep last reads its inputs twice, which standard input does not permit: name files")
+	}
 }
 
 func (o *Options) checkLossy(p *problems) {
@@ -288,6 +323,9 @@ func (p problems) err() error {
 
 // String returns the format as the flag has it.
 func (f Format) String() string { return string(f) }
+
+// String returns the choice as the flag has it.
+func (k Keep) String() string { return string(k) }
 
 // String returns the policy as the flag has it.
 func (m OnMissing) String() string { return string(m) }

@@ -5,11 +5,15 @@ import "sync/atomic"
 // progress is the part of the state that others may read during a run.
 type progress struct {
 	read, fresh, done atomic.Int64
+	// readBefore and doneBefore are of an earlier pass over the inputs. Only the
+	// goroutine of Do uses them.
+	readBefore, doneBefore int64
 }
 
 // Progress is the progress of a run.
 type Progress struct {
-	// Read and Fresh are as in Counts.
+	// Read and Fresh are as in Counts, except that Read counts each line twice
+	// if the inputs are read twice.
 	Read, Fresh int64
 	// Done and Total count the bytes of the inputs on disk, compressed or not.
 	// Total is 0 if an input is not a file.
@@ -24,6 +28,9 @@ func (r *Run) Progress() Progress {
 			return Progress{Read: p.Read, Fresh: p.Fresh}
 		}
 		p.Total += in.info.Size()
+		if r.opts.Keep == KeepLast {
+			p.Total += in.info.Size()
+		}
 	}
 	return p
 }
@@ -36,7 +43,7 @@ func (c *committer) tell(b *block) {
 			done += in.info.Size()
 		}
 	}
-	c.progress.read.Store(c.counts.Read)
+	c.progress.read.Store(c.counts.Read + c.progress.readBefore)
 	c.progress.fresh.Store(c.counts.Fresh)
-	c.progress.done.Store(done)
+	c.progress.done.Store(done + c.progress.doneBefore)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -51,6 +52,9 @@ func (r *Run) prepare(ctx context.Context) error {
 	o := &r.opts
 	p := problems(slices.Clone(o.Problems))
 	o.check(&p)
+	if len(p) > 0 {
+		o.Stdin = strings.NewReader("") // there is nothing to wait for
+	}
 	rules := parseRules(o.Keys, &p)
 	var format Format
 	r.inputs, format = findInputs(ctx, o, rules, &p)
@@ -58,6 +62,11 @@ func (r *Run) prepare(ctx context.Context) error {
 	checkPaths(r.inputs, r.outputs, o.Report, &p)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	for _, in := range r.inputs {
+		if o.Keep == KeepLast && !in.regular() && in.info != nil {
+			p.addf("--keep last reads its inputs twice, and %s is not a regular file: copy it to one first", in.name)
+		}
 	}
 	checkRules(rules, format, &p)
 	if o.NoHeader && !format.records() {
@@ -143,6 +152,10 @@ func (r *Run) prepareMemory(ctx context.Context) error {
 	if r.opts.Lossy > 0 {
 		r.committer.set, err = newLossy(&r.opts)
 		return err
+	}
+	if r.opts.Keep == KeepLast {
+		r.committer.set = newLatest(r.extract.prints)
+		return nil
 	}
 	r.committer.set, err = newMemory(r.opts.Window, r.extract.prints)
 	return err
@@ -342,9 +355,24 @@ func (r *Run) Do(ctx context.Context) (Report, error) {
 }
 
 func (r *Run) do(ctx context.Context) error {
+	last, keepLast := r.committer.set.(*latest)
+	if keepLast {
+		if err := r.learn(ctx, last); err != nil {
+			return err
+		}
+	}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	err := r.pass(ctx, r.committer, r.from)
+	if err == nil && keepLast {
+		return last.check()
+	}
+	return err
+}
+
+// pass reads the inputs from a position to their ends for a committer.
+func (r *Run) pass(ctx context.Context, c *committer, from position) error {
 	blocks := newPool(2*r.opts.Threads+3, r.opts.blockSize)
 	work := make(chan *block, blocks.count)
 	ordered := make(chan *block, blocks.count)
@@ -354,13 +382,13 @@ func (r *Run) do(ctx context.Context) error {
 	}
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	reader := &reader{inputs: r.inputs, comma: r.committer.comma, blocks: blocks, work: work, ordered: ordered}
+	reader := &reader{inputs: r.inputs, comma: c.comma, blocks: blocks, work: work, ordered: ordered}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		reader.run(reading, r.from)
+		reader.run(reading, from)
 	}()
-	err = r.committer.run(ctx, ordered, blocks)
+	err = c.run(ctx, ordered, blocks)
 	stop(errStopped)
 	<-read
 	wait()

@@ -60,6 +60,7 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	flags.StringVar((*string)(&opts.Format), "format", string(dedup.Auto), "`FORMAT` of the inputs: auto (by file name, then by the first byte), jsonl, text, csv or tsv")
 	term.AddParsed(flags, &opts.Delimiter, "delimiter", "", "CHAR", "separator of CSV fields, such as ';' or tab (default a comma)", parseDelimiter)
 	flags.BoolVar(&opts.NoHeader, "no-header", false, "CSV and TSV have no header line; their columns are .1, .2 and so on")
+	flags.StringVar((*string)(&opts.Keep), "keep", string(dedup.KeepFirst), "`LINE` of each key to keep: first, or last, which reads the files twice")
 	flags.StringVar(&opts.Store, "store", "", "remember keys across runs in the embedded store in `DIR` (default in memory, for this run)")
 	flags.StringVar(&opts.Scope, "scope", "default", "`NAME` of the key space in the store")
 	flags.BoolVar(&opts.SameScope, "same-scope", false, "use a scope that was filled with another --key, because both find the same ids")
@@ -78,6 +79,7 @@ Between pipes, lines may repeat after a crash, but none is lost.`,
 	term.CompleteValues(cmd, "key", "line", "hash(.)")
 	term.CompleteValues(cmd, "format", names(dedup.Auto, dedup.JSONL, dedup.Text, dedup.CSV, dedup.TSV)...)
 	term.CompleteValues(cmd, "delimiter", ";", "tab", "|")
+	term.CompleteValues(cmd, "keep", names(dedup.KeepFirst, dedup.KeepLast)...)
 	term.CompleteDirs(cmd, "store")
 	term.CompleteValues(cmd, "window", "forever")
 	term.CompleteValues(cmd, "on-missing", names(dedup.MissingFail, dedup.MissingReject, dedup.MissingPass, dedup.MissingHash)...)
@@ -110,9 +112,6 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
 	}
 	opts.Stdin, opts.Stdout = a.Stdin, a.Stdout
-	if len(opts.Problems) > 0 {
-		opts.Stdin = nil // there is nothing to read or wait for
-	}
 	opts.Note = func(text string) { a.Note("semel dedup: %s", text) }
 	run, err := dedup.Prepare(ctx, opts)
 	if err != nil {

@@ -1,0 +1,117 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/table"
+)
+
+// latest is a keySet that keeps the last line of each key. It is given all
+// lines twice. The first time it learns which lines are the last ones, and
+// answers Duplicate. The second time it answers Fresh for these lines.
+type latest struct {
+	learned bool
+	// line counts the digests of the current pass, and lines those of the first
+	// pass.
+	line, lines uint64
+	// last has the number of the last line of each key, and prints has its
+	// print. prints is nil if content does not matter.
+	last, prints *table.Table[uint64]
+	keys, kept   uint64
+}
+
+func newLatest(prints bool) *latest {
+	l := &latest{last: table.New[uint64](0)}
+	if prints {
+		l.prints = table.New[uint64](0)
+	}
+	return l
+}
+
+// errInputsChanged ends the second pass of --keep last.
+var errInputsChanged = errors.New("the inputs changed between the two passes of --keep last, so the output is not complete: copy inputs that are still written, and run the same command on the copies")
+
+func (l *latest) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	const ahead = 32 // as in table.AddBatch
+	for start := 0; start < len(digests); start += ahead {
+		end := min(start+ahead, len(digests))
+		for i := start; i < end; i++ {
+			l.last.Prefetch(&digests[i])
+			if l.prints != nil {
+				l.prints.Prefetch(&digests[i])
+			}
+		}
+		for i := start; i < end; i++ {
+			l.line++
+			var print uint64
+			if l.prints != nil {
+				print = prints[i]
+			}
+			if !l.learned {
+				l.learn(&digests[i], print)
+				out[i] = semel.Duplicate
+				continue
+			}
+			var ok bool
+			if out[i], ok = l.decision(&digests[i], print); !ok {
+				return errInputsChanged
+			}
+		}
+	}
+	return nil
+}
+
+func (l *latest) learn(d *semel.Digest, print uint64) {
+	if _, _, known := l.last.Find(d, 0); !known {
+		l.keys++
+	}
+	l.last.Set(d, l.line, 0, table.Forever)
+	if l.prints != nil {
+		l.prints.Set(d, print, 0, table.Forever)
+	}
+}
+
+func (l *latest) decision(d *semel.Digest, print uint64) (decision semel.Decision, ok bool) {
+	last, _, known := l.last.Find(d, 0)
+	switch {
+	case !known || last < l.line:
+		return semel.Fresh, false
+	case last == l.line:
+		l.kept++
+		return semel.Fresh, true
+	case l.prints != nil:
+		if kept, _, _ := l.prints.Find(d, 0); differ(kept, print) {
+			return semel.Mismatch, true
+		}
+	}
+	return semel.Duplicate, true
+}
+
+// turn ends the first pass.
+func (l *latest) turn() { l.learned, l.lines, l.line = true, l.line, 0 }
+
+// check reports whether the second pass saw the lines of the first one.
+func (l *latest) check() error {
+	if l.line != l.lines || l.kept != l.keys {
+		return errInputsChanged
+	}
+	return nil
+}
+
+// learn reads all inputs for --keep last and writes nothing.
+func (r *Run) learn(ctx context.Context, l *latest) error {
+	c := &committer{
+		opts: &r.opts, inputs: r.inputs, extract: r.extract, comma: r.extract.comma,
+		set: l, out: &output{to: io.Discard}, progress: &r.progress,
+	}
+	c.goTo(0)
+	if err := r.pass(ctx, c, c.pos); err != nil {
+		return err
+	}
+	l.turn()
+	r.progress.readBefore, r.progress.doneBefore = c.counts.Read, r.progress.done.Load()
+	return nil
+}
