@@ -23,8 +23,9 @@ import (
 //     removed, so the effect may have happened in part, or twice;
 //   - an error of the store or of Park.
 //
-// [Classify] returns the class of each. Acknowledge the message only if the error
-// is nil, ErrResultNotKept or a *PermanentError.
+// [MayAck] reports whether the message may be acknowledged after an error, and
+// [Classify] returns the class of each. If fn returns the ErrResultNotKept of
+// another key, Do returns only its text.
 func (g *Guard) Do(ctx context.Context, key Key, fn Func) (Outcome, error) {
 	return g.DoCall(ctx, Call{Key: key}, fn)
 }
@@ -119,6 +120,10 @@ func (b *Batch) run(ctx context.Context, tasks []*Task, effect func(context.Cont
 			t.Result = Result{Kind: Failed, Data: []byte(t.Err.Error())}
 			done = append(done, t)
 		default:
+			// The result that was not kept is another key's: this one is not complete.
+			if errors.Is(t.Err, ErrResultNotKept) {
+				t.Err = errors.New(t.Err.Error())
+			}
 			t.Outcome = Outcome{Attempt: t.Claim.Attempt}
 			failed = append(failed, t)
 		}

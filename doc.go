@@ -13,7 +13,21 @@
 //   - When in doubt, Semel processes the message again, unless the caller chose
 //     otherwise.
 //
-// The package imports only the standard library. Stores live in store/memstore,
-// store/logstore and other packages under store. Every store passes the suite in
+// After a call, the message may be acknowledged, must come again, or must be parked.
+// [MayAck] decides the first:
+//
+//	error of Do, DoBatch or DoTx      MayAck  what to do with the message
+//	nil                               yes     acknowledge: the effect is complete, now or before
+//	ErrResultNotKept                  yes     acknowledge: complete, but without a result
+//	*PermanentError                   yes     park, then acknowledge: retries cannot fix it
+//	ErrInFlight                       no      retry with a delay: another holder works on the key
+//	ErrOutcomeUnknown under Hold      no      park until the key is resolved
+//	ErrOutcomeUnknown, ErrLeaseLost   no      retry: the effect may have happened
+//	ErrMismatch, ErrLate              no      park: a retry gets the same answer
+//	ErrInvalidKey, ErrInvalidRequest  no      park, and fix the caller
+//	any other                         no      retry
+//
+// The package imports only the standard library. Stores are in the packages
+// under store: logstore, pgstore, redisstore, tiered and memstore. Every store passes the suite in
 // store/storetest.
 package semel

@@ -119,6 +119,18 @@ func Permanent(err error) error {
 	return &PermanentError{Err: err}
 }
 
+// MayAck reports whether a message may be acknowledged after a guard's call for it
+// returned err. It may if err is nil, wraps ErrResultNotKept, or is a
+// [*PermanentError]: the effect is complete, or its permanent failure is on record,
+// and a later delivery would change nothing. Park a message that failed
+// permanently first, if its failure matters.
+//
+// After any other error the message must come again, or must be parked. An
+// acknowledgement could lose it.
+func MayAck(err error) bool {
+	return err == nil || isPermanent(err) || errors.Is(err, ErrResultNotKept)
+}
+
 // Class says how to react to an error.
 type Class uint8
 

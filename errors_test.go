@@ -36,6 +36,51 @@ func TestClassifyNeverReadsDoubtAsFailure(t *testing.T) {
 	}
 }
 
+func TestOnlyACompleteEffectMayBeAcknowledged(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true},
+		{fmt.Errorf("x: %w", semel.ErrResultNotKept), true},
+		{fmt.Errorf("x: %w", semel.Permanent(errors.New("no"))), true},
+		{&semel.PermanentError{Err: errors.New("no"), Replayed: true}, true},
+		{errors.New("never heard of it"), false},
+		{semel.ErrOutcomeUnknown, false},
+		{fmt.Errorf("%w: %w", semel.ErrLeaseLost, &semel.StaleTokenError{}), false},
+		{&semel.InFlightError{}, false},
+		{semel.ErrMismatch, false},
+		{semel.ErrLate, false},
+		{semel.ErrInvalidKey, false},
+		{semel.ErrResultTooLarge, false},
+		{semel.ErrStoreFull, false},
+		{context.Canceled, false},
+	} {
+		if got := semel.MayAck(c.err); got != c.want {
+			t.Errorf("MayAck(%v) is %t", c.err, got)
+		}
+	}
+}
+
+// TestAnotherKeysLostResultAcknowledgesNothing: an effect that fails with the
+// ErrResultNotKept of another key is not complete itself.
+func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
+	g := newGuard(t, newStore(t, nil), semel.GuardOptions{})
+	inner := fmt.Errorf("inner: %w", semel.ErrResultNotKept)
+	_, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, inner })
+	if semel.MayAck(err) || err == nil || err.Error() != inner.Error() {
+		t.Errorf("Do: %v", err)
+	}
+	for _, out := range g.DoBatch(t.Context(), []semel.Call{{Key: orderKey}}, func(context.Context, []*semel.BatchItem) error { return inner }) {
+		if semel.MayAck(out.Err) || out.Err == nil {
+			t.Errorf("DoBatch: %v", out.Err)
+		}
+	}
+	if out, err := g.Do(t.Context(), orderKey, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil || out.Decision != semel.Fresh {
+		t.Errorf("the next delivery: %v, %v", out.Decision, err)
+	}
+}
+
 func TestAHolderWithoutNameIsSaidToHaveNone(t *testing.T) {
 	for _, err := range []error{&semel.InFlightError{Key: orderKey}, &semel.InFlightError{Key: orderKey, LeaseEnd: time.Unix(0, 0)}} {
 		if text := err.Error(); !strings.Contains(text, "held by a holder without a name") {

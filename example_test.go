@@ -2,6 +2,7 @@ package semel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/semel-dev/semel"
@@ -38,6 +39,31 @@ func ExampleDo() {
 	// Output:
 	// 17 <nil>
 	// 17 <nil>
+}
+
+func ExampleMayAck() {
+	store, _ := memstore.New(nil)
+	guard, _ := semel.NewGuard(store, nil)
+	deliver := func(id string, failure error) {
+		_, err := guard.Do(context.Background(), semel.Key{Scope: "payments", ID: id},
+			func(context.Context, semel.Claim) ([]byte, error) { return nil, failure })
+		var permanent *semel.PermanentError
+		switch {
+		case !semel.MayAck(err):
+			fmt.Println(id, "comes again:", err)
+		case errors.As(err, &permanent):
+			fmt.Println(id, "is parked and acknowledged:", err)
+		default:
+			fmt.Println(id, "is acknowledged")
+		}
+	}
+	deliver("order-1", nil)
+	deliver("order-2", errors.New("the bank does not answer"))
+	deliver("order-3", semel.Permanent(errors.New("no such account")))
+	// Output:
+	// order-1 is acknowledged
+	// order-2 comes again: the bank does not answer
+	// order-3 is parked and acknowledged: no such account
 }
 
 func ExampleGuard_DoBatch() {

@@ -50,13 +50,13 @@ func handle(ctx context.Context, guard *semel.Guard, m message) error {
 	out, err := guard.Do(ctx, key, func(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		return charge(ctx, m)
 	})
+	if !semel.MayAck(err) {
+		return err // the broker delivers the message again
+	}
 	var permanent *semel.PermanentError
-	switch {
-	case errors.As(err, &permanent):
+	if errors.As(err, &permanent) {
 		fmt.Println("rejected:", err) // no retry helps: park the message, then acknowledge it
 		return nil
-	case err != nil:
-		return err // do not acknowledge: the broker delivers the message again
 	}
 	fmt.Printf("%s: %s\n", out.Decision, out.Result.Data)
 	return nil

@@ -211,7 +211,7 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 // committed sets the outcomes of fresh items.
 func (b *batch) committed(fresh []*semel.BatchItem, all []kept, asked time.Time) {
 	for _, item := range fresh {
-		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: item.Err}
+		b.outcomes[item.Index] = semel.BatchOutcome{Outcome: semel.Outcome{Attempt: item.Claim.Attempt}, Err: unfinished(item.Err)}
 		if item.Err != nil {
 			b.g.Observe(semel.Event{Kind: semel.EventReleased, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: item.Err})
 		}
@@ -234,8 +234,18 @@ func (b *batch) fail(ctx context.Context, i int, err error) {
 		*out = b.record(ctx, call, err)
 	default:
 		b.g.Observe(semel.Event{Kind: semel.EventReleased, Key: call.Key, Err: err})
-		out.Err = err
+		out.Err = unfinished(err)
 	}
+}
+
+// unfinished returns the error of an effect that is not complete. It keeps only the
+// text of an ErrResultNotKept, which belongs to another key: callers acknowledge the
+// message of a complete effect.
+func unfinished(err error) error {
+	if errors.Is(err, semel.ErrResultNotKept) && !isPermanent(err) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // record stores a permanent error as the result of its key. It uses its own

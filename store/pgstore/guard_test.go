@@ -159,6 +159,31 @@ func TestAPermanentErrorIsTheResultAndLeavesNoEffect(t *testing.T) {
 	d.wantEffects(t, "a", 0)
 }
 
+// TestAnotherKeysLostResultAcknowledgesNothing: an effect that fails with the
+// ErrResultNotKept of another key is rolled back, so its message must come again.
+func TestAnotherKeysLostResultAcknowledgesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, nil, nil)
+	inner := fmt.Errorf("inner: %w", semel.ErrResultNotKept)
+	_, err := d.DoTx(t.Context(), key("a"), func(ctx context.Context, tx pgx.Tx) ([]byte, error) { return nil, inner })
+	if semel.MayAck(err) || err.Error() != inner.Error() {
+		t.Errorf("DoTx: %v", err)
+	}
+	calls := []semel.Call{{Key: key("a")}, {Key: key("b")}}
+	for i, out := range d.DoTxBatch(t.Context(), calls, TxItemFunc(func(_ context.Context, _ pgx.Tx, item *semel.BatchItem) error {
+		if item.Index == 0 {
+			return inner
+		}
+		return nil
+	})) {
+		if semel.MayAck(out.Err) != (i == 1) {
+			t.Errorf("DoTxBatch, call %d: %v", i, out.Err)
+		}
+	}
+	out, err := d.DoTx(t.Context(), key("a"), counting("a"))
+	want(t, out, err, semel.Fresh, "result of a", nil)
+}
+
 func TestTheErrorOfAStatementCannotBeSwallowed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil, nil)
