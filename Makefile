@@ -11,13 +11,19 @@ SERVICES ?=
 export SEMEL_SERVICES ?= required
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-full test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
+.PHONY: help build release release-check test test-full test-matrix check race counts faults fuzz crash services services-stop services-install soak bench bench-report
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the program as ./semel
-	$(GO) build -o semel ./cmd/semel
+build: ## Build the program as ./semel: static, without symbols
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o semel ./cmd/semel
+
+release: ## Build archives, deb, rpm, SBOM and checksums of the last commit in ./dist
+	$(GO) run ./tools/release -out dist
+
+release-check: ## Build the last commit's release twice, compare, install and remove the deb
+	$(GO) test -count=1 -timeout 2h -v ./test/release -full
 
 test: services-install check race counts faults fuzz ## Run all checks: check, tests with the race detector on real servers, fuzz targets
 

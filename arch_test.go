@@ -160,6 +160,7 @@ var packageMap = map[string][]string{
 	"examples/kafka-postgres": {
 		".", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool", "github.com/twmb/franz-go/pkg/kgo",
 	},
+	"tools/release":   {},
 	"tools/services":  {"internal/services"},
 	"tools/vulncheck": {},
 	"test/faultfs":    {"vfs"},
@@ -168,7 +169,8 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kfake", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
-	"test/crash": {},
+	"test/crash":   {},
+	"test/release": {},
 }
 
 // walls say why an edge is forbidden. The test prints the first one that matches.
