@@ -24,9 +24,9 @@ func expected(listen, public string, next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := plainHost(r.Host)
-		known := host == "" || config.IsLoopback(host) || sameAddress(host, r.Context().Value(http.LocalAddrContextKey))
+		known := r.Host == "" || config.IsLoopback(host) || sameAddress(host, r.Context().Value(http.LocalAddrContextKey))
 		for _, name := range own {
-			known = known || host == name
+			known = known || host != "" && host == name
 		}
 		if !known {
 			answer(w, http.StatusMisdirectedRequest, fmt.Sprintf("%q is not a host of this admin server: use its address, or set admin.public_url to the URL that you use\n", host))
