@@ -26,9 +26,10 @@ func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Read
 	a := &term.App{
 		Kinds: kinds,
 		Stdin: stdin, Stdout: term.PipeWriter{Writer: stdout}, Stderr: stderr, Env: env,
-		Args: args, Columns: term.TerminalColumns(stderr), Patience: 30 * time.Second, Redact: func(text string) string { return text },
+		Args: args, Patience: 30 * time.Second, Redact: func(text string) string { return text },
 		Interruptible: func(r io.Reader) io.Reader { return dedup.Interruptible(ctx, r) },
 	}
+	a.LookAtTerminal()
 	defer func() {
 		if p := recover(); p != nil {
 			a.Complain("semel", fmt.Sprintf("internal error: %v: please report this with the command that led to it", p))

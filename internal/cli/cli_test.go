@@ -217,7 +217,6 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 		{columns: 0},
 		{columns: 80, noColor: true},
 		{columns: 80, env: map[string]string{"NO_COLOR": "1"}},
-		{columns: 80, env: map[string]string{"TERM": "dumb"}},
 	} {
 		var stderr bytes.Buffer
 		a := &term.App{Kinds: kind.All(), Redact: strings.Clone, Stderr: &stderr, Columns: c.columns, NoColor: c.noColor, Env: func(name string) string { return c.env[name] }}
@@ -226,7 +225,8 @@ func TestColorIsForTerminalsThatWantIt(t *testing.T) {
 			t.Errorf("%+v: %q", c, &stderr)
 		}
 	}
-	if columns := term.TerminalColumns(io.Discard); columns != 0 {
-		t.Errorf("a writer that is no file has %d columns", columns)
+	a := &term.App{Stderr: io.Discard, Env: noEnv}
+	if a.LookAtTerminal(); a.Terminal || a.Columns != 0 {
+		t.Errorf("a writer that is no file is a terminal of %d columns", a.Columns)
 	}
 }

@@ -2,45 +2,119 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 )
 
-// openTerminal returns both ends of a terminal with this many columns.
-func openTerminal(t *testing.T, columns uint16) (person, program *os.File) {
+// openTerminal returns both ends of a pseudo terminal.
+func openTerminal(t *testing.T, columns uint16) (screen, terminal *os.File) {
 	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip("there is no terminal here: ", err)
-	}
-	t.Cleanup(func() { person.Close() })
-	control := func(file *os.File, request uintptr, of unsafe.Pointer) {
-		if _, _, failed := syscall.Syscall(syscall.SYS_IOCTL, file.Fd(), request, uintptr(of)); failed != 0 {
-			t.Fatal(failed)
-		}
-	}
-	var unlocked, number int32
-	control(person, syscall.TIOCSPTLCK, unsafe.Pointer(&unlocked))
-	control(person, syscall.TIOCGPTN, unsafe.Pointer(&number))
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { program.Close() })
-	size := [4]uint16{24, columns}
-	control(program, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
-	return person, program
+	t.Cleanup(func() { screen.Close() })
+	fd := int(screen.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { terminal.Close() })
+	return screen, terminal
+}
+
+// onTerminal runs the program with stderr, and stdin if typed is not "", on a
+// terminal, and returns what the terminal shows.
+func onTerminal(t *testing.T, columns uint16, kind, typed string, args ...string) string {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, terminal := openTerminal(t, columns)
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Env = append(os.Environ(), programVariable+"=1", "TERM="+kind, "GORACE=atexit_sleep_ms=0")
+	command.Stderr = terminal
+	if typed != "" {
+		command.Stdin = terminal
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	if _, err := screen.WriteString(typed); err != nil {
+		t.Fatal(err)
+	}
+	var shown bytes.Buffer
+	_, err = shown.ReadFrom(screen) // ends with EIO when the program has closed the terminal
+	if err != nil && !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	if err := command.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, &shown)
+	}
+	return shown.String()
+}
+
+func TestTerminalsGetControlCharactersOnlyIfTheyUnderstandThem(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		columns uint16
+		kind    string
+		flag    string
+		want    bool
+	}{
+		{80, "xterm", "--threads=1", true},
+		{0, "xterm", "--threads=1", false},
+		{80, "dumb", "--threads=1", false},
+		{80, "xterm", "--no-progress", false},
+	} {
+		shown := onTerminal(t, test.columns, test.kind, "", "dedup", test.flag, "../../examples/events.jsonl")
+		if got := strings.Contains(shown, "\x1b"); got != test.want || !strings.Contains(shown, "read 12  fresh ") {
+			t.Errorf("%+v: %q", test, shown)
+		}
+	}
+}
+
+func TestDedupSaysThatItReadsTheTerminal(t *testing.T) {
+	t.Parallel()
+	const ctrlD = "\x04"
+	const note = "semel dedup: reading lines from this terminal: end them with Ctrl-D"
+	for _, args := range [][]string{{"dedup"}, {"dedup", "-"}} {
+		if shown := onTerminal(t, 80, "dumb", "a\na\n"+ctrlD, args...); !strings.Contains(shown, note) || !strings.Contains(shown, "read 2  fresh 1  ") {
+			t.Errorf("%q: %q", args, shown)
+		}
+	}
+	for _, args := range [][]string{{"dedup", "../../examples/events.jsonl"}, {"dedup", "--quiet"}} {
+		if shown := onTerminal(t, 80, "dumb", ctrlD, args...); strings.Contains(shown, note) {
+			t.Errorf("%q: %q", args, shown)
+		}
+	}
 }
 
 // TestRunShowsItsWorkOnATerminal reads what a person sees: a line for each pipeline that

@@ -1,5 +1,5 @@
-// Package dedup is the engine of the verb dedup: it keeps the first line of
-// each key of its inputs.
+// Package dedup is the engine of the verb dedup: it keeps the first or
+// the last line of each key of its inputs.
 //
 // # The path of a line
 //

@@ -23,12 +23,20 @@ type interruptibleReader struct {
 	file *os.File
 	// interrupted is the cause of ctx after a read met its end.
 	interrupted error
+	// ended is set after the end of the file. A terminal would wait for another
+	// end.
+	ended bool
 }
 
 // Read implements io.Reader.
 func (r *interruptibleReader) Read(p []byte) (int, error) {
+	if r.ended {
+		return 0, io.EOF
+	}
 	if r.interrupted = waitReadable(r.ctx, r.file); r.interrupted != nil {
 		return 0, r.interrupted
 	}
-	return r.file.Read(p)
+	n, err := r.file.Read(p)
+	r.ended = err == io.EOF
+	return n, err
 }

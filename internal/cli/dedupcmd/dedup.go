@@ -112,6 +112,10 @@ func runDedup(ctx context.Context, a *term.App, opts *dedup.Options) error {
 		defer debug.SetGCPercent(debug.SetGCPercent(dedupGC))
 	}
 	opts.Stdin, opts.Stdout = a.Stdin, a.Stdout
+	readsStdin := len(opts.Inputs) == 0 || slices.Contains(opts.Inputs, dedup.Stdio)
+	if len(opts.Problems) == 0 && opts.Keep != dedup.KeepLast && readsStdin && a.AwaitsInput() {
+		a.Note("semel dedup: reading lines from this terminal: end them with Ctrl-D, or press Ctrl-C and name files")
+	}
 	opts.Note = func(text string) { a.Note("semel dedup: %s", text) }
 	run, err := dedup.Prepare(ctx, opts)
 	if err != nil {

@@ -62,7 +62,7 @@ func (f *daemonFlags) logger(a *term.App, conf *config.File, to io.Writer, p *te
 		return attr
 	}}
 	switch {
-	case format == "json", (format == "" || format == "auto") && a.Columns == 0:
+	case format == "json", (format == "" || format == "auto") && !a.Terminal:
 		return slog.New(slog.NewJSONHandler(to, opts)), false
 	case format == "text", format == "auto", format == "":
 		return slog.New(slog.NewTextHandler(to, opts)), true

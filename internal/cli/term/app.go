@@ -36,7 +36,10 @@ type App struct {
 	Stdout, Stderr io.Writer
 	Env            func(name string) string
 	Args           []string
-	Columns        int // of the terminal that stderr is connected to, or 0
+	// Terminal is set if stderr is a terminal. Columns is its width, or 0 if it
+	// has none or takes no control characters.
+	Terminal bool
+	Columns  int
 
 	JSON, Quiet, NoColor, NoProgress bool
 
@@ -99,7 +102,7 @@ func (a *App) Note(format string, args ...any) {
 		return
 	}
 	start := ""
-	if a.Columns > 0 {
+	if a.Columns > 0 && !a.NoProgress {
 		start = "\r\x1b[K"
 	}
 	fmt.Fprintf(a.Stderr, "%s%s\n", start, OneLine(a.Redact(fmt.Sprintf(format, args...))))
@@ -112,10 +115,8 @@ var ErrNoTerminal = errors.New("there is no terminal to ask on")
 // blocks until a line is typed. It returns ErrNoTerminal unless the program reads
 // from a terminal and writes its messages to one.
 func (a *App) Confirm(question string) (bool, error) {
-	for _, stream := range []any{a.Stdin, a.Stderr} {
-		if file, ok := stream.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
-			return false, ErrNoTerminal
-		}
+	if !isTerminal(a.Stdin) || !isTerminal(a.Stderr) {
+		return false, ErrNoTerminal
 	}
 	fmt.Fprintf(a.Stderr, "%s [y/N] ", OneLine(a.Redact(question)))
 	line, err := bufio.NewReader(a.Interruptible(a.Stdin)).ReadString('\n')
@@ -143,26 +144,34 @@ func WriteJSONLine(w io.Writer, value any) error {
 }
 
 func (a *App) colored() bool {
-	return a.Columns > 0 && !a.NoColor && a.Env("NO_COLOR") == "" && a.Env("TERM") != "dumb"
+	return a.Columns > 0 && !a.NoColor && a.Env("NO_COLOR") == ""
 }
 
-// TerminalColumns returns the width of the terminal that w writes to, or 0.
-func TerminalColumns(w io.Writer) int {
-	file, ok := w.(*os.File)
-	if !ok {
-		return 0
+// LookAtTerminal sets Terminal and Columns for Stderr.
+func (a *App) LookAtTerminal() {
+	if a.Terminal = isTerminal(a.Stderr); !a.Terminal || a.Env("TERM") == "dumb" {
+		return
 	}
-	columns, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		return 0
+	if columns, _, err := term.GetSize(int(a.Stderr.(*os.File).Fd())); err == nil {
+		a.Columns = columns
 	}
-	return columns
 }
 
-// OnTerminal reports whether stdout is a terminal.
+// AwaitsInput reports whether stdin is a terminal, so that a read waits for what
+// a person types.
+func (a *App) AwaitsInput() bool { return isTerminal(a.Stdin) }
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// OnTerminal reports whether stdout is a terminal that understands control
+// characters.
 func (a *App) OnTerminal() bool {
 	out, ok := a.Stdout.(PipeWriter)
-	return ok && TerminalColumns(out.Writer) > 0
+	return ok && isTerminal(out.Writer) && a.Env("TERM") != "dumb"
 }
 
 // ErrFound means that a check found something. The findings are already printed.

@@ -115,7 +115,7 @@ func (a *App) NewScreen() *Screen { return &Screen{a: a} }
 // Shows reports whether lines can be shown: stderr is a terminal that can replace them,
 // and the flags permit progress.
 func (s *Screen) Shows() bool {
-	return s.a.Columns > 0 && s.a.Env("TERM") != "dumb" && !s.a.Quiet && !s.a.NoProgress
+	return s.a.Columns > 0 && !s.a.Quiet && !s.a.NoProgress
 }
 
 // screenEvery is how often the lines of a Screen are replaced.
