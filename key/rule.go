@@ -172,6 +172,9 @@ func ParseRuleForced(text string) (*Rule, error) {
 	case p.take("property:"):
 		return nil, p.errorf("the only property is property:message-id")
 	}
+	if path, ok := strings.CutPrefix(text, "$"); ok && strings.HasPrefix(path, ".") {
+		return nil, p.errorf("a path begins with '.': write %s", path)
+	}
 	return nil, p.errorf("there is no such rule: %s", ruleHint)
 }
 

@@ -61,7 +61,7 @@ stores:
 		t.Errorf("found %v", found)
 	}
 	run(t, "", "doctor").check(t, term.ExitUsage, "semel doctor: FILE is missing: name the configuration\n")
-	run(t, "", "doctor", file, "stakc").check(t, term.ExitUsage, "stakc: "+file+" has no such store: did you mean stack?\n")
+	run(t, "", "doctor", file, "stakc").check(t, term.ExitUsage, "stakc: "+file+" has no such store or pipeline: did you mean stack?\n")
 	run(t, "", "doctor", file, "a", "b").check(t, term.ExitUsage, `unexpected argument "b"`)
 }
 

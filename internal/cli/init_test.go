@@ -55,5 +55,9 @@ func TestInitOverwritesNothing(t *testing.T) {
 	run(t, "", "init", "--scenario", "http-to-api", "-o", filepath.Join(file, "x")).check(t, term.ExitUsage, "this is not a directory")
 	run(t, "", "init").check(t, term.ExitUsage, "--scenario NAME is missing: name one of quickstart, kafka-to-kafka, ")
 	run(t, "", "init", "--scenario", "kafka-to-postgre").check(t, term.ExitUsage, "--scenario kafka-to-postgre: did you mean kafka-to-postgres?")
-	run(t, "", "init", "http-to-api").check(t, term.ExitUsage, `unexpected argument "http-to-api"`)
+	if got := run(t, "", "init", "http-to-api"); got.status != term.ExitDone || !strings.HasPrefix(got.stdout, "# ") {
+		t.Errorf("%+v", got)
+	}
+	run(t, "", "init", "http-to-api", "streams").check(t, term.ExitUsage, `unexpected argument "streams"`)
+	run(t, "", "init", "http-to-api", "--scenario", "streams").check(t, term.ExitUsage, "--scenario streams and http-to-api: name one scenario")
 }

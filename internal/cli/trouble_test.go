@@ -402,6 +402,26 @@ pipelines:
 	}
 }
 
+// TestMissingTablesOfTheStoreNameTheCommand runs a pipeline before migrate, and with
+// parked messages in a database that has none.
+func TestMissingTablesOfTheStoreNameTheCommand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n")
+	for store, parked := range map[string]string{"db": "path: p", "own": "store: db"} {
+		file := writeFile(t, filepath.Join(dir, store+".yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: %q } }, own: { embedded: { path: keys } } }
+pipelines:
+  orders: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, store: %s, sink: { file: { path: out } }, parked: { %s } }
+`, servers.Database(t), store, parked))
+		got := run(t, "", "run", file, "--admin", "off")
+		got.check(t, 2, ": semel migrate up --config "+file+" --store-name db")
+		if !strings.Contains(got.stderr, "no table") || strings.Contains(got.stderr, "not migrated") || strings.Contains(got.stderr, "Options.Migrate") {
+			t.Errorf("%s: %s", store, got.stderr)
+		}
+	}
+}
+
 // connect returns a function that returns a connection.
 func connect(t *testing.T, dsn string) func(t *testing.T) *pgx.Conn {
 	return func(t *testing.T) *pgx.Conn {

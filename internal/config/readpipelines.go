@@ -3,7 +3,10 @@ package config
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"time"
+
+	"github.com/goccy/go-yaml/ast"
 
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -11,6 +14,10 @@ import (
 // readPipelines reads the section "pipelines".
 func (k *Kinds) readPipelines(v schema.Value) (list []*Pipeline) {
 	readNamed(v, "pipeline", func(name string, at schema.Place, member schema.Value) {
+		if slices.Contains([]string{"source", "key", "sink", "store"}, name) && !hasMember(member.Node, "source") {
+			v.WrongAt(at, "%s.%s: %[2]s is a field of a pipeline, and stands where a name of a pipeline is expected: indent it by two more spaces", v.Path, name)
+			return
+		}
 		p := &Pipeline{Name: name, At: at, Source: invalidSource{}, Sink: invalidSink{}}
 		member.Mapping(k.pipelineMapping(p))
 		p.Key.Scope = cmp.Or(p.Key.Scope, p.Name)
@@ -18,6 +25,17 @@ func (k *Kinds) readPipelines(v schema.Value) (list []*Pipeline) {
 		list = append(list, p)
 	})
 	return list
+}
+
+// hasMember reports whether a node is a mapping with this member.
+func hasMember(node ast.Node, name string) bool {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		return slices.ContainsFunc(n.Values, func(v *ast.MappingValueNode) bool { return v.Key.String() == name })
+	case *ast.MappingValueNode:
+		return n.Key.String() == name
+	}
+	return false
 }
 
 // defaultOrder keeps the order of a file if its lines become lines again.

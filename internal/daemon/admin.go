@@ -33,6 +33,9 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	if address == Off {
 		return nil, nil
 	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("admin address %s: write it like 127.0.0.1:4195, or off: %w", address, semel.ErrInvalidRequest)
+	}
 	if d.file.Admin.Auth == nil && !d.opts.InsecureNoAuth && !isLoopback(address) {
 		return nil, fmt.Errorf("admin address %s can be reached from other machines, and admin.auth is missing: write admin.auth, listen on 127.0.0.1, or pass --insecure-no-auth: %w", address, semel.ErrInvalidRequest)
 	}

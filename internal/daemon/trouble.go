@@ -10,6 +10,7 @@ import (
 
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -33,32 +34,21 @@ type trouble struct {
 // told is the cause that the log has last.
 type told struct {
 	cause string
-	at    time.Time     // when it was logged first
-	again time.Duration // how long after that it is logged again
+	at    time.Time // when it was logged first
+	lines int       // how often it was logged
 }
 
-// isNew reports whether a cause must be logged: it is another one, or a reminder is
-// due.
+// isNew reports whether a cause must be logged: it is another one, or it has lasted
+// long enough for another line.
 func (t *told) isNew(cause string, now time.Time) bool {
-	if cause != t.cause {
-		*t = told{cause, now, reminder(0)}
-		return true
+	switch {
+	case cause != t.cause:
+		*t = told{cause: cause, at: now}
+	case now.Sub(t.at) < health.After(t.lines):
+		return false
 	}
-	if lasts := now.Sub(t.at); lasts >= t.again {
-		t.again = reminder(lasts)
-		return true
-	}
-	return false
-}
-
-// reminder returns how long after its first line a cause is logged again.
-func reminder(lasts time.Duration) time.Duration {
-	for _, after := range []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute} {
-		if lasts < after {
-			return after
-		}
-	}
-	return lasts + 15*time.Minute
+	t.lines++
+	return true
 }
 
 func newTrouble(f *config.File, spec *config.Pipeline) *trouble {

@@ -169,7 +169,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { redis: { url: 'http://h' } }\n", "c.yaml:2:22: stores.a.redis.url: not an address of a Redis server: write redis://user:password@host:6379/0, or rediss:// for TLS"},
 		{"stores:\n  a: { redis: { url: 'redis://h', database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: write it in the url, redis://user:password@host:port/database"},
 		{"stores:\n  a: { redis: { url: 'redis://h', tls: {} } }\n", "c.yaml:2:40: stores.a.redis.tls: a url that starts with redis:// uses no TLS: write rediss://"},
-		{"stores:\n  a: { redis: { cluster: [h] } }\n", "c.yaml:2:27: stores.a.redis.cluster[0]: write it like host:6379"},
+		{"stores:\n  a: { redis: { cluster: [h] } }\n", "c.yaml:2:27: stores.a.redis.cluster[0]: write it like h:6379"},
 		{"stores:\n  a: { redis: { cluster: 'h:1' } }\n", "c.yaml:2:26: stores.a.redis.cluster: expected a list, got a text: write [a, b]"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], database: 1 } }\n", "c.yaml:2:45: stores.a.redis.database: a cluster has only database 0: leave it out"},
 		{"stores:\n  a: { redis: { sentinel: { master: x } } }\n", "c.yaml:2:27: stores.a.redis.sentinel: addresses is missing"},

@@ -66,8 +66,8 @@ func IsIdentifier(text string, most int) bool {
 	return text != "" && len(text) <= most
 }
 
-// AddressesField is a list of host:port.
-func AddressesField(name string, target *[]string, doc string) Field {
+// AddressesField is a list of host:port. Messages suggest the usual port.
+func AddressesField(name string, target *[]string, port, doc string) Field {
 	return ListField(name, Form{Scalar: ScalarText}, func(v Value) {
 		v.List(func(element Value) {
 			var address string
@@ -76,7 +76,11 @@ func AddressesField(name string, target *[]string, doc string) Field {
 				return
 			}
 			if !isHostPort(address) {
-				element.Wrong("write it like host:6379")
+				host := "host"
+				if IsName(strings.ReplaceAll(address, ".", "-")) {
+					host = address // without a port
+				}
+				element.Wrong("write it like %s:%s", host, port)
 				return
 			}
 			*target = append(*target, address)

@@ -3,10 +3,10 @@ package schema
 import "strings"
 
 // Nearest returns the candidate that word is most likely a typo of. Either at
-// most a third of its letters differ, or word is the start of exactly one
-// candidate.
+// most a third of its letters differ, and no more than two, or word is the start
+// of exactly one candidate.
 func Nearest(word string, candidates []string) (string, bool) {
-	best, bestDistance := "", len(word)/3+1
+	best, bestDistance := "", min(max(len(word)/3, 1), 2)
 	begun := 0
 	var beginning string
 	for _, candidate := range candidates {

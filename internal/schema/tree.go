@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ func parseTree(data []byte) (ast.Node, *Problem) {
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // duplicates are reported by this package in its own words
 	if err != nil {
-		return nil, syntaxProblem(err)
+		return nil, syntaxProblem(err, string(data))
 	}
 	var root ast.Node
 	for _, doc := range file.Docs {
@@ -80,13 +81,63 @@ func checkTokens(tokens token.Tokens) *Problem {
 	return nil
 }
 
-func syntaxProblem(err error) *Problem {
+func syntaxProblem(err error, text string) *Problem {
 	var syntax yaml.Error
 	if !errors.As(err, &syntax) {
 		return &Problem{Text: "not valid YAML"}
 	}
-	return &Problem{Place: placeOf(syntax.GetToken()), Text: "not valid YAML: " + syntax.GetMessage()}
+	p := &Problem{Place: placeOf(syntax.GetToken()), Text: "not valid YAML: "}
+	switch said := syntax.GetMessage(); {
+	case strings.Contains(said, "not allowed in this context"):
+		p.Text += misplaced(strings.Split(text, "\n"), p.Place)
+	case strings.Contains(said, "cannot start any token") && strings.Contains(said, "\t"):
+		p.Text += "a tab before a field: indent with spaces"
+	case strings.HasSuffix(said, "must be specified"):
+		p.Text += "expected " + strings.TrimSuffix(said, " must be specified") + " before this: a bracket of an earlier line is not closed"
+	case strings.Contains(said, "could not find end character"):
+		p.Text += "the quote that begins here is not closed"
+	default:
+		p.Text += said
+	}
+	return p
 }
+
+// misplaced says why a field cannot stand at this place of a text.
+func misplaced(lines []string, at Place) string {
+	if at.Line < 1 || at.Line > len(lines) {
+		return "a field is not allowed here"
+	}
+	line := lines[at.Line-1]
+	spaces := indentOf(line)
+	if at.Column > spaces+1 && strings.Contains(line[:min(at.Column-1, len(line))], ": ") {
+		return "a second field in one line: write it in a line of its own, or in braces as in source: { file: … }"
+	}
+	var open []int // the indents at which a field may stand
+	for _, before := range lines[:at.Line-1] {
+		if text := strings.TrimSpace(before); text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		indent := indentOf(before)
+		for len(open) > 0 && open[len(open)-1] >= indent {
+			open = open[:len(open)-1]
+		}
+		open = append(open, indent)
+	}
+	if len(open) == 0 || slices.Contains(open, spaces) {
+		return "a field is not allowed here: check the lines before it"
+	}
+	near := open[0]
+	for _, indent := range open {
+		if abs(indent-spaces) <= abs(near-spaces) {
+			near = indent
+		}
+	}
+	return fmt.Sprintf("this line is indented by %d spaces, and no field before it is: expected %d, as in the lines before it", spaces, near)
+}
+
+func indentOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
+
+func abs(n int) int { return max(n, -n) }
 
 // placeOf returns a place without the file name. The reader adds it.
 func placeOf(tk *token.Token) Place {

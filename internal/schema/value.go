@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -117,7 +118,13 @@ func (v Value) Entries() (list []Entry, ok bool) {
 		members = []*ast.MappingValueNode{n}
 	case *ast.NullNode:
 	default:
-		v.Wrong("expected fields, got %s", describe(n))
+		hint := ""
+		if text, ok := n.(*ast.StringNode); ok {
+			if name, _, colon := strings.Cut(text.Value, ":"); colon && IsName(name) {
+				hint = ": write a space after the colon of " + name + ":"
+			}
+		}
+		v.Wrong("expected fields, got %s%s", describe(n), hint)
 		return nil, false
 	}
 	known := map[string]bool{}

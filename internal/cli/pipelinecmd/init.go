@@ -42,17 +42,24 @@ func NewInit(a *term.App) *cobra.Command {
 		fmt.Fprintf(&list, "\n  %-18s %s", s[0], s[1])
 	}
 	cmd := &cobra.Command{
-		Use:   "init --scenario NAME",
+		Use:   "init SCENARIO",
 		Short: "Print a configuration to start with",
-		Example: `semel init --scenario quickstart
+		Example: `semel init quickstart
 semel init --scenario kafka-to-postgres --output orders.yaml`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, DATABASE_URL, REDIS_URL,
 API_URL), and else are those of servers on this machine. The scenarios:
 ` + list.String(),
-		Args: term.NoArguments,
-		RunE: a.Checked(func(_ *cobra.Command, _ []string, wrong term.Problems) error {
+		Args:      term.Arguments(0, 1, "", "one scenario"),
+		ValidArgs: names,
+		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
 			var text []byte
+			if len(args) > 0 {
+				if scenario != "" && scenario != args[0] {
+					wrong.Addf("--scenario %s and %s: name one scenario", scenario, args[0])
+				}
+				scenario = args[0]
+			}
 			if scenario == "" {
 				if !strings.Contains(strings.Join(wrong, "\n"), "--scenario") {
 					wrong.Addf("--scenario NAME is missing: name one of %s", strings.Join(names, ", "))
@@ -61,7 +68,11 @@ API_URL), and else are those of servers on this machine. The scenarios:
 				var err error
 				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
 				if err != nil {
-					wrong.Addf("--scenario %s: %s", scenario, schema.OneOf(scenario, names))
+					hint := "there is no such scenario."
+					if near, ok := schema.Nearest(scenario, names); ok {
+						hint = "did you mean " + near + "?"
+					}
+					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, hint, strings.Join(names, ", "))
 				}
 			}
 			if err := wrong.Err(); err != nil {

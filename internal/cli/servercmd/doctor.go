@@ -84,7 +84,7 @@ func toExamine(a *term.App, args []string, p *term.Problems) ([]*config.Store, [
 		return nil, []*config.Pipeline{pipeline}, conf
 	}
 	names := append(conf.StoreNames(), conf.PipelineNames()...)
-	p.Addf("%s: %s has no such store: %s", args[1], conf.Name, schema.OneOf(args[1], names))
+	p.Addf("%s: %s has no such store or pipeline: %s", args[1], conf.Name, schema.OneOf(args[1], names))
 	return nil, nil, conf
 }
 

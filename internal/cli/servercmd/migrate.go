@@ -3,6 +3,8 @@ package servercmd
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -66,8 +68,10 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgr
 	cmd.RunE = m.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
 		var schema *postgres.Schema
 		switch {
-		case m.File == "" && m.Name == "" && len(wrong) == 0:
-			wrong.Addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
+		case m.File == "":
+			if !slices.ContainsFunc(wrong, func(text string) bool { return strings.Contains(text, "--config") }) {
+				wrong.Addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
+			}
 		case m.Find(&wrong):
 			var err error
 			if schema, err = postgres.NewSchema(m.Conf, m.Found.Name); err != nil {

@@ -34,7 +34,7 @@ type SASL struct {
 // fields are the connection fields.
 func (c *Client) fields() []schema.Field {
 	return []schema.Field{
-		schema.AddressesField("brokers", &c.Brokers, "Addresses of some brokers, `host:port`.").Need(),
+		schema.AddressesField("brokers", &c.Brokers, "9092", "Addresses of some brokers, `host:port`.").Need(),
 		config.TLSField(&c.TLS),
 		schema.PartField("sasl", func() schema.Mapping {
 			c.SASL = &SASL{}

@@ -54,7 +54,11 @@ func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka
 		x.Add(findings)
 	}
 	if semel.Classify(err) == semel.ClassPermanent {
-		x.Note(semel.Broken, "brokers", x.File.Redact(err.Error()), "nothing is read or written", "fix what the error says")
+		found, remedy := x.File.Redact(err.Error()), "correct it"
+		if said := c.advise(x.Pipeline, "source.kafka", err); said != nil {
+			found, remedy = x.File.Redact(said.Cause), said.Remedy
+		}
+		x.Note(semel.Broken, "brokers", found, "nothing is read or written", remedy)
 		err = nil
 	}
 	x.Fail("", err)

@@ -46,11 +46,12 @@ func withoutTables(err error) string {
 	if of := refusal(err); of != nil {
 		return of.Message
 	}
-	text, _, _ := strings.Cut(err.Error(), ": run `semel")
-	if at := strings.LastIndex(text, "pgstore: "); at >= 0 {
-		text = text[at:]
+	text, _, _ := strings.Cut(err.Error(), ": run ")
+	for _, start := range []string{"pgstore: open: ", "postgres: "} {
+		text = text[max(strings.LastIndex(text, start), 0):]
+		text = strings.TrimPrefix(text, start)
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(text, "pgstore: "), "open: ")
+	return text
 }
 
 // Advise implements config.Advisor.

@@ -288,7 +288,11 @@ func (s *Sink) plan(ctx context.Context, x *config.Examination) (err error) {
 		return fmt.Errorf("%w: %w", semel.ErrStoreUnavailable, err)
 	}
 	if err != nil {
-		x.Note(semel.Broken, subject, x.File.Redact(err.Error()), "no row is written", "fix what the error says")
+		found, remedy := x.File.Redact(err.Error()), "correct it"
+		if said := s.Advise(x.File, x.Pipeline, "sink.postgres", err); said != nil {
+			found, remedy = x.File.Redact(said.Cause), said.Remedy
+		}
+		x.Note(semel.Broken, subject, found, "no row is written", remedy)
 		return nil
 	}
 	x.Note(semel.Fine, subject, "the server can plan the statement", "", "")

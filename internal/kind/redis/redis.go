@@ -64,7 +64,7 @@ func (s *Store) Fields() schema.Mapping {
 		Doc: "Keys in Redis or Valkey, shared by processes. Set one of `url`, `cluster` and `sentinel`.",
 		Fields: []schema.Field{
 			{Name: "url", Doc: "Address of one server, `redis://user:password@host:6379/0`, or `rediss://` for TLS.", Form: schema.Form{Scalar: schema.ScalarAddress}, Read: func(v schema.Value) { redisURL(v, &s.URL) }},
-			schema.AddressesField("cluster", &s.Cluster, "Addresses of some nodes of a cluster, `host:port`."),
+			schema.AddressesField("cluster", &s.Cluster, "6379", "Addresses of some nodes of a cluster, `host:port`."),
 			schema.PartField("sentinel", func() schema.Mapping { s.Sentinel = &Sentinel{}; return sentinel(s.Sentinel) }, "Sentinels that find the primary."),
 			schema.TextField("username", &s.Username, "User name, with `cluster` and `sentinel`."),
 			schema.SecretField("password", &s.Password, "Password, with `cluster` and `sentinel`."),
@@ -125,7 +125,7 @@ func redisPrefix(v schema.Value, target *string) {
 
 func sentinel(s *Sentinel) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
-		schema.AddressesField("addresses", &s.Addresses, "Addresses of the Sentinels, `host:port`.").Need(),
+		schema.AddressesField("addresses", &s.Addresses, "26379", "Addresses of the Sentinels, `host:port`.").Need(),
 		schema.TextField("master", &s.Master, "Name of the monitored master.").Need(),
 		schema.TextField("username", &s.Username, "User name for the Sentinels."),
 		schema.SecretField("password", &s.Password, "Password for the Sentinels."),
