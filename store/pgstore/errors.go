@@ -58,13 +58,13 @@ func misnamed(err error) bool {
 	return code == undefinedTable || code == undefinedColumn
 }
 
-// ofEffect is failure for a statement of the caller: the table that it lacks is
-// not one of the store.
+// ofEffect gives the error of a caller's statement its class if failure would blame
+// the store: the table that the statement lacks is not one of the store.
 func ofEffect(err error) error {
 	if misnamed(err) && !classified(err) {
 		return fmt.Errorf("%w: %w", semel.ErrInvalidRequest, err)
 	}
-	return failure(err)
+	return err
 }
 
 // classified reports whether an error already has a class.

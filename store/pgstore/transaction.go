@@ -136,7 +136,7 @@ func (u *guardTx) verdict(ctx context.Context, err error) error {
 	case u.conn.Conn().PgConn().IsBusy():
 		return fmt.Errorf("pgstore: the effect left the rows of a query open: %w", semel.ErrInvalidRequest)
 	case u.aborted() && u.seen.cause != nil:
-		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", ofEffect(u.seen.cause))
+		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", failure(ofEffect(u.seen.cause)))
 	case u.aborted():
 		return fmt.Errorf("pgstore: the effect continued after a statement had failed: %w", semel.ErrInvalidRequest)
 	}
