@@ -151,7 +151,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {
-		".", "internal/config", "internal/schema",
+		".", "internal/advice", "internal/config", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"cmd/semel":         {"internal/cli", "internal/kind"},

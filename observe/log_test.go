@@ -127,6 +127,30 @@ func TestKeysAreInWarningsAlone(t *testing.T) {
 	l.Close()
 }
 
+func TestKeysCanBeCopiedFromTheLog(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, nil)
+	for _, id := range []string{"e-10", "größe 7", "a\nb", "\xff"} {
+		l.ObservePipeline(parked(id, ""))
+	}
+	l.Close()
+	for i, want := range []string{"e-10", "größe 7", `"a\nb"`, `"\xff"`} {
+		if line := w.lines(t)[i]; line["scope"] != "orders" || line["key"] != want {
+			t.Errorf("scope %v, key %v, want %s", line["scope"], line["key"], want)
+		}
+	}
+}
+
+func TestErrorsAreOnOneLine(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelInfo, nil)
+	l.ObservePipeline(pipeline.Event{Kind: pipeline.EventPaused, Reason: "sink", Err: errors.New("failed:\n\ta: refused\n\ta: refused\n\tb: refused")})
+	l.Close()
+	if got := w.lines(t)[0]["error"]; got != "failed: a: refused; b: refused" {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestErrorsAreRedactedBeforeTheyAreShortened(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, &observe.LogOptions{Redact: func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") }})

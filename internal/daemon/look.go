@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -32,7 +33,7 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 			lags, err := p.Lag(ctx)
 			d.metrics.Lag(name, lags)
 			s.tally.setLags(lags)
-			return err
+			return d.file.Advise(s.trouble.spec, config.SourcePart, err)
 		}},
 		{what: "parked messages cannot be counted", ask: func(ctx context.Context) error {
 			n, err := p.Waiting(ctx)
@@ -40,7 +41,7 @@ func (d *daemon) look(ctx context.Context, s *state, p *wiring.Pipeline, log *sl
 				d.metrics.Waiting(name, n)
 				s.tally.set(func(c *tally) { c.counted.Waiting = &n })
 			}
-			return err
+			return d.file.Advise(s.trouble.spec, config.ParkedPart, err)
 		}},
 	}
 	if ratio := p.Loss(); ratio != nil {

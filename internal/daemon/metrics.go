@@ -118,11 +118,11 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 	err := maintain(ctx, func(gone int64, err error) {
 		d.metrics.Cleaned(name, gone, err)
 		if err != nil && ctx.Err() == nil {
-			d.log.Warn("a clean-up of expired keys ended early", "store", name, "gone", gone, "error", err)
+			d.log.Warn("a clean-up of expired keys ended early", "store", name, "gone", gone, "error", d.file.AdviseStores(d.file.Stack(name), err))
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		d.log.Error("expired keys are no longer cleaned up", "store", name, "error", err)
+		d.log.Error("expired keys are no longer cleaned up", "store", name, "error", d.file.AdviseStores(d.file.Stack(name), err))
 	}
 }
 
@@ -142,7 +142,7 @@ func (d *daemon) measure(ctx context.Context, name string, counter semel.Inspect
 			d.tended[name] = tended{d.tended[name].store, &counts, time.Now()}
 			d.tendingMu.Unlock()
 		case !failed && !errors.Is(err, semel.ErrClosed):
-			d.log.Warn("a store cannot be measured", "store", name, "error", err)
+			d.log.Warn("a store cannot be measured", "store", name, "error", d.file.AdviseStores(d.file.Stack(name), err))
 		}
 		failed = err != nil
 		pause := max(measureEvery, 100*time.Since(began))

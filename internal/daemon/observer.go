@@ -31,5 +31,5 @@ func (d *daemon) layer(stack string, e tiered.Event) {
 	case tiered.EventDown, tiered.EventUp:
 		d.metrics.Layer(stack, e.Layer, e.Kind == tiered.EventDown)
 	}
-	d.log.Warn("layer of a store", "store", stack, "layer", e.Layer, "event", e.Kind.String(), "error", e.Err)
+	d.log.Warn("layer of a store", "store", stack, "layer", e.Layer, "event", e.Kind.String(), "error", d.file.AdviseStores(d.file.Stack(stack), e.Err))
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -173,7 +175,9 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 // failed notes an error. The caller holds mu.
 func (c *tally) failed(what string, err error) {
 	last := &LastError{At: time.Now(), Event: what}
-	if cause := health.Cause(err); cause != nil {
+	if said, ok := errors.AsType[*advice.Error](err); ok && said.Public {
+		last.Cause = said.Error()
+	} else if cause := health.Cause(err); cause != nil {
 		last.Cause = cause.Error()
 	}
 	c.counted.LastError = last

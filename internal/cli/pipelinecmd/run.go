@@ -55,7 +55,7 @@ func (f *daemonFlags) logger(a *term.App, conf *config.File, to io.Writer, p *te
 	opts := &slog.HandlerOptions{Level: least, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		switch value := attr.Value.Any().(type) {
 		case error:
-			attr.Value = slog.StringValue(term.OneLine(a.Redact(value.Error())))
+			attr.Value = slog.StringValue(term.OneLine(a.Redact(term.JoinLines(value.Error()))))
 		case string:
 			attr.Value = slog.StringValue(a.Redact(value))
 		}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
 )
 
 // OneLine escapes control characters. File names and keys come from others. They
@@ -90,13 +91,7 @@ func InOneLine(err error) error {
 func (e lineError) Error() string { return JoinLines(e.error.Error()) }
 
 // JoinLines puts a text on one line.
-func JoinLines(text string) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	for i, line := range lines {
-		lines[i] = strings.TrimSpace(line)
-	}
-	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
-}
+func JoinLines(text string) string { return advice.Line(text) }
 
 // Unwrap returns the original error with all its lines.
 func (e lineError) Unwrap() error { return e.error }

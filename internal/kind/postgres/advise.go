@@ -84,6 +84,9 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 			said.Cause = "table " + names[0] + " does not exist"
 		}
 		said.Remedy = "create it, or correct " + written
+		if len(names) > 0 && s.Table != "" && names[0] != s.Table {
+			said.Remedy = "create it, or correct the trigger of " + s.Table
+		}
 	case "42703":
 		if s.Statement == "" {
 			written = path + ".columns"
