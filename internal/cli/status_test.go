@@ -48,6 +48,10 @@ func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
 			_, _ = w.Write([]byte("<html>"))
 			return
 		}
+		if r.URL.Path == "/foreign/status" { // the answer of a server to a name that is not its own
+			w.WriteHeader(http.StatusMisdirectedRequest)
+			return
+		}
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(target.Close)
@@ -58,6 +62,7 @@ func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
 	}{
 		{[]string{"--admin", free}, term.ExitFailed, "http://" + free + "/status does not answer: dial tcp " + free + ": connect: connection refused: does semel run work, with this address in --admin"},
 		{[]string{"--admin", target.URL}, term.ExitFailed, "answers 404 Not Found: is this the admin server of semel run"},
+		{[]string{"--admin", target.URL + "/foreign"}, term.ExitFailed, "/status refuses this host: name the server's address, or set admin.public_url"},
 		{[]string{"--admin", target.URL + "/html"}, term.ExitFailed, "gives no status: "},
 		{[]string{"--admin", "http://user:canary@" + free}, term.ExitUsage, "--admin: credentials do not belong on a command line"},
 		{[]string{"--admin", "ftp://" + free}, term.ExitUsage, "--admin: write HOST:PORT or http://HOST:PORT"},

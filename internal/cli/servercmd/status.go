@@ -182,6 +182,8 @@ func (c *adminClient) status(ctx context.Context) (*daemon.Status, error) {
 	case http.StatusOK:
 	case http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s refuses the credentials: name the FILE with its admin.auth, and set the variables that it refers to", c.url)
+	case http.StatusMisdirectedRequest:
+		return nil, fmt.Errorf("%s refuses this host: name the server's address, or set admin.public_url in its configuration to the URL that you use", c.url)
 	default:
 		return nil, fmt.Errorf("%s answers %s: is this the admin server of semel run, of this version?", c.url, response.Status)
 	}
