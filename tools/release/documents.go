@@ -16,7 +16,7 @@ func documents(program string) ([]entry, error) {
 		}
 		list = append(list, entry{"completions/" + name, 0o644, []byte(script + "\n")})
 	}
-	pages, err := manual(program, nil)
+	pages, err := manual(program, "make messages take effect once", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +27,8 @@ func documents(program string) ([]entry, error) {
 var verbs = regexp.MustCompile(`(?ms)^Verbs:\n((?:  \S.*?\n)+)`)
 
 // manual returns the manual pages of a verb and of all verbs below it. A page has
-// the verb's help.
-func manual(program string, path []string) ([]entry, error) {
+// the verb's help; short describes it in a line.
+func manual(program, short string, path []string) ([]entry, error) {
 	help, err := run([]string{"NO_COLOR=1"}, program, append(append([]string{}, path...), "--help")...)
 	if err != nil {
 		return nil, err
@@ -36,8 +36,7 @@ func manual(program string, path []string) ([]entry, error) {
 	name := strings.Join(append([]string{"semel"}, path...), "-")
 	_, text, _ := strings.Cut(help, "\nUsage: ")
 	usage, about, _ := strings.Cut(text, "\n\n")
-	short, _, _ := strings.Cut(about, "\n")
-	page := `.TH "` + strings.ToUpper(name) + `" 1` + "\n.SH NAME\n" + roff(name) + ` \- ` + roff(strings.TrimSuffix(short, ".")) +
+	page := `.TH "` + strings.ToUpper(name) + `" 1` + "\n.SH NAME\n" + roff(name) + ` \- ` + roff(short) +
 		"\n.SH SYNOPSIS\n" + roff(usage) + "\n.SH DESCRIPTION\n.nf\n" + roff(about) + "\n.fi\n"
 	if examples, _, found := strings.Cut(strings.TrimPrefix(help, "Examples:\n"), "\n\nUsage: "); found {
 		page += ".SH EXAMPLES\n.nf\n" + roff(examples) + "\n.fi\n"
@@ -45,7 +44,8 @@ func manual(program string, path []string) ([]entry, error) {
 	list := []entry{{"man/" + name + ".1", 0o644, []byte(page)}}
 	if found := verbs.FindStringSubmatch(about + "\n"); found != nil {
 		for line := range strings.Lines(found[1]) {
-			below, err := manual(program, append(append([]string{}, path...), strings.Fields(line)[0]))
+			verb, short, _ := strings.Cut(strings.TrimSpace(line), " ")
+			below, err := manual(program, strings.TrimSpace(short), append(append([]string{}, path...), verb))
 			if err != nil {
 				return nil, err
 			}

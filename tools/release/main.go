@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.48.0"
+const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
