@@ -63,6 +63,7 @@ maintainer: The Semel authors
 description: Make a message, event or request take effect once
 license: Apache-2.0
 mtime: %q
+rpm: { buildhost: semel } # not the name of this machine
 contents:
 %s`, arch, c.version, c.time.Format(time.RFC3339), strings.Join(contents, ""))
 	file := filepath.Join(work, "nfpm.yaml")
