@@ -283,3 +283,18 @@ func TestDedupKeepsTheLastLineOfEachKey(t *testing.T) {
 	}
 	run(t, "", "dedup", "--keep", "newest", day1).check(t, term.ExitUsage, `--keep "newest": write one of first, last`)
 }
+
+// The command that continues a run works as it is printed, also in a scope of
+// another key rule.
+func TestDedupNamesAnUnfinishedRunInASharedScope(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":1}\n{}\n")
+	start := []string{"dedup", "--quiet", "--store", filepath.Join(dir, "store")}
+	run(t, "{\"a\":1}\n", append(start, "--key", ".a")...).check(t, term.ExitDone)
+	run(t, "", append(start, "--key", ".id", "--same-scope", "--output", filepath.Join(dir, "out"), in)...).check(t, term.ExitFailed, in+":2: .id is missing")
+	o := run(t, "{\"a\":1}\n", "dedup", "--store", filepath.Join(dir, "store"), "--key", ".a")
+	_, line, _ := strings.Cut(o.stderr, "to continue it, run: ")
+	line, _, _ = strings.Cut(line, "\n")
+	shell(t, dir, line).check(t, term.ExitFailed, in+":2: .id is missing")
+}

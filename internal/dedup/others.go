@@ -18,6 +18,8 @@ type command struct {
 	Format, Scope, OnMissing, OnMismatch, Window string
 	Delimiter                                    string `json:",omitempty"`
 	NoHeader                                     bool   `json:",omitempty"`
+	// SameScope is not part of the identity.
+	SameScope bool `json:",omitempty"`
 }
 
 // command returns the command of a run.
@@ -26,7 +28,7 @@ func (r *Run) command() command {
 	c := command{
 		Format: string(r.extract.format), Scope: o.Scope,
 		OnMissing: string(o.OnMissing), OnMismatch: string(o.OnMismatch), Window: o.Window.String(),
-		NoHeader: o.NoHeader,
+		NoHeader: o.NoHeader, SameScope: o.SameScope,
 	}
 	if o.Delimiter != 0 && o.Delimiter != ',' {
 		c.Delimiter = string(rune(o.Delimiter))
@@ -66,8 +68,8 @@ func (c *command) line(store string) string {
 	for _, rule := range c.Keys {
 		flag("--key", rule, "")
 	}
-	auto := slices.ContainsFunc(c.Inputs, func(name string) bool { return string(formatOfName(name)) != c.Format })
-	if auto {
+	unclear := slices.ContainsFunc(c.Inputs, func(name string) bool { return string(formatOfName(name)) != c.Format })
+	if unclear {
 		flag("--format", c.Format, "")
 	}
 	flag("--delimiter", c.Delimiter, "")
@@ -76,6 +78,9 @@ func (c *command) line(store string) string {
 	}
 	flag("--store", store, "")
 	flag("--scope", c.Scope, "default")
+	if c.SameScope {
+		words = append(words, "--same-scope")
+	}
 	flag("--window", c.Window, semel.Forever.String())
 	flag("--on-missing", c.OnMissing, string(MissingFail))
 	flag("--on-mismatch", c.OnMismatch, string(MismatchDrop))

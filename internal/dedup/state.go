@@ -107,6 +107,7 @@ func (v values) read(name string, into any) (bool, error) {
 
 // identity names a command in the store.
 func (c command) identity() string {
+	c.SameScope = false
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // strings always encode

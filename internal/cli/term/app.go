@@ -149,12 +149,20 @@ func (a *App) colored() bool {
 
 // LookAtTerminal sets Terminal and Columns for Stderr.
 func (a *App) LookAtTerminal() {
-	if a.Terminal = isTerminal(a.Stderr); !a.Terminal || a.Env("TERM") == "dumb" {
-		return
+	a.Terminal, a.Columns = isTerminal(a.Stderr), a.columns(a.Stderr)
+}
+
+// columns returns the width of a stream that is a terminal and takes control
+// characters, or 0.
+func (a *App) columns(stream any) int {
+	if !isTerminal(stream) || a.Env("TERM") == "dumb" {
+		return 0
 	}
-	if columns, _, err := term.GetSize(int(a.Stderr.(*os.File).Fd())); err == nil {
-		a.Columns = columns
+	columns, _, err := term.GetSize(int(stream.(*os.File).Fd()))
+	if err != nil {
+		return 0
 	}
+	return columns
 }
 
 // AwaitsInput reports whether stdin is a terminal, so that a read waits for what
@@ -167,11 +175,10 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// OnTerminal reports whether stdout is a terminal that understands control
-// characters.
+// OnTerminal reports whether stdout is a terminal that takes control characters.
 func (a *App) OnTerminal() bool {
 	out, ok := a.Stdout.(PipeWriter)
-	return ok && isTerminal(out.Writer) && a.Env("TERM") != "dumb"
+	return ok && a.columns(out.Writer) > 0
 }
 
 // ErrFound means that a check found something. The findings are already printed.
