@@ -102,7 +102,9 @@ type Options struct {
 	// Window is how long a key is remembered. Must be above 0. Defaults to
 	// semel.Forever.
 	Window time.Duration
-	// Output is the file for fresh lines. Defaults to Stdio.
+	// Output is the file for fresh lines. It is compressed if its name ends with
+	// .gz, .gzip, .zst or .zstd, and so are Duplicates and Rejected. Defaults to
+	// Stdio.
 	Output string
 	// Append continues after content of an output that the store did not write.
 	// Defaults to false.
