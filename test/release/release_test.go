@@ -288,7 +288,7 @@ func TestRelease(t *testing.T) {
 			command(t, unpacked, nil, "tar", "-xzf", name)
 			small(t, filepath.Join(unpacked, "semel"))
 			if strings.HasSuffix(name, "_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz") {
-				unpackedWorks(t, unpacked)
+				unpackedWorks(t, unpacked, id)
 			}
 		case strings.HasSuffix(name, ".cdx.json"):
 			text := content(t, name)
@@ -304,10 +304,10 @@ func TestRelease(t *testing.T) {
 }
 
 // unpackedWorks tries the program, the completions and the manual of an archive.
-func unpackedWorks(t *testing.T, dir string) {
+func unpackedWorks(t *testing.T, dir, id string) {
 	t.Helper()
-	if got := command(t, dir, nil, "./semel", "version"); strings.Contains(got, "modified") {
-		t.Errorf("%s", got)
+	if got := command(t, dir, nil, "./semel", "version"); !strings.Contains(got, "("+id+") ") {
+		t.Errorf("the program does not name the commit %s: %s", id, got)
 	}
 	command(t, dir, nil, "bash", "-n", "completions/semel.bash")
 	for _, page := range []string{"semel.1", "semel-dedup.1", "semel-keys-resolve.1", "semel-kafka-txn-abort.1"} {

@@ -124,7 +124,7 @@ func head() (commit, error) {
 // build builds the program for a platform.
 func build(binary, platform string) error {
 	system, arch, _ := strings.Cut(platform, "/")
-	_, err := run([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS="}, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/semel")
+	_, err := run([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch, "GOFLAGS="}, "go", "build", "-buildvcs=true", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/semel")
 	return err
 }
 
