@@ -152,7 +152,7 @@ func (r *Runner) bindScope(ctx context.Context) error {
 		case c == semel.ClassPermanent || errors.Is(err, semel.ErrStoreFailed):
 			return err
 		}
-		r.pauseOrResume(&outcomes{storeErr: err})
+		r.pauseOrResume(&outcomes{storeErr: &StoreError{err}})
 		r.mu.Lock()
 		until := r.storeDown.until
 		r.mu.Unlock()

@@ -67,12 +67,11 @@ type Sink struct {
 	opts   Options
 	client *http.Client
 	target string
-	heard  hearing
 }
 
 var (
-	_ pipeline.Sink = (*Sink)(nil)
-	_ semel.Readier = (*Sink)(nil)
+	_ pipeline.Sink   = (*Sink)(nil)
+	_ pipeline.Waiter = (*Sink)(nil)
 )
 
 // New returns a sink. It connects to nothing. One error names all invalid
@@ -186,6 +185,11 @@ func (s *Sink) Close(context.Context) error {
 	return nil
 }
 
+// WaitsFor implements pipeline.Waiter. It names the target.
+func (s *Sink) WaitsFor(context.Context) string {
+	return "an answer from " + s.target + ": is the service up?"
+}
+
 // Deliver implements pipeline.Sink.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	for _, it := range items {
@@ -207,9 +211,7 @@ func (s *Sink) send(ctx context.Context, it *pipeline.Item) (semel.Result, error
 		return semel.Result{}, semel.Permanent(fmt.Errorf("webhook %s: %w", s.target, err))
 	}
 	s.setHeaders(req, it)
-	s.heard.asks()
 	resp, err := s.client.Do(req)
-	s.heard.ends(err != nil && ctx.Err() != nil)
 	if err != nil {
 		return semel.Result{}, s.failure(ctx, err, &on)
 	}

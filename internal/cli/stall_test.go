@@ -99,7 +99,7 @@ pipelines:
 	}
 	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "waiting for "+lock) // between two attempts it waits for the next
 	_, text := get(t, address, "/readyz")
-	if strings.Contains(text, secret) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for delivery to the sink") {
+	if strings.Contains(text, secret) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for an answer from "+target.URL) {
 		t.Errorf("%s", text)
 	}
 	if _, metrics := get(t, address, "/metrics"); !strings.Contains(metrics, `dedup_stalled{pipeline="rows"} 1`) || !strings.Contains(metrics, `dedup_stalled{pipeline="idle"} 0`) {
@@ -144,7 +144,7 @@ pipelines:
 			said[entry["pipeline"].(string)] = entry
 		}
 	}
-	for name, waiting := range map[string]string{"rows": "", "calls": "delivery to the sink"} {
+	for name, waiting := range map[string]string{"rows": "", "calls": "an answer from " + target.URL} {
 		entry := said[name]
 		if entry["level"] != "WARN" || entry["in_flight"] != 2.0 || entry["oldest"] != filepath.Join(dir, "in.jsonl")+"/0/0" ||
 			entry["for"] == nil || !strings.Contains(fmt.Sprint(entry["waiting_for"]), waiting) {

@@ -14,9 +14,6 @@ var _ config.Advisor = (*Sink)(nil)
 
 // Advise implements config.Advisor.
 func (*Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
-	if silent, ok := errors.AsType[*webhook.SilentError](err); ok {
-		return &advice.Error{Cause: silent.Error(), Remedy: "is the service up, and " + path + ".timeout long enough?", Public: true}
-	}
 	if of, ok := errors.AsType[*webhook.PrivateAddressError](err); ok {
 		return &advice.Error{Cause: of.Address.String() + " is not a public address", Remedy: "correct " + path + ".url, or set " + path + ".allow_private", Public: true}
 	}
