@@ -23,6 +23,7 @@ import (
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/store/pgstore"
 )
 
 // sharedConfig writes a configuration with every kind of store on real servers,
@@ -364,4 +365,47 @@ func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {
 			t.Errorf("%s", got.stderr)
 		}
 	}
+}
+
+func TestMigrateWithoutAConfiguration(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	migrate := func(args string) outcome {
+		t.Helper()
+		var stdout, stderr strings.Builder
+		env := func(name string) string {
+			return map[string]string{"DATABASE_URL": address, "WRONG": "postgres://u:canary@127.0.0.1:1/x", "BAD": "mysql://u:canary@h/x"}[name]
+		}
+		status := Main(t.Context(), kind.All(), append([]string{"migrate"}, strings.Fields(args)...), strings.NewReader(""), &stdout, &stderr, env)
+		if strings.Contains(stdout.String()+stderr.String(), "canary") {
+			t.Errorf("%s shows a password: %s%s", args, &stdout, &stderr)
+		}
+		return outcome{status, stdout.String(), stderr.String()}
+	}
+	migrate("status --dsn-env DATABASE_URL").check(t, term.ExitFound, "to apply: semel migrate up")
+	migrate("up --dsn-env DATABASE_URL --schema public --prefix lib_ --keep-ids").check(t, term.ExitDone, "applied 1: keys\n")
+	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-ids").check(t, term.ExitDone, "nothing to apply: DATABASE_URL is up to date\n")
+	migrate("status --dsn-env DATABASE_URL --prefix lib_").check(t, term.ExitDone)
+	store, err := pgstore.Connect(t.Context(), address, &pgstore.Options{Names: pgstore.Names{Prefix: "lib_"}, KeepIDs: true})
+	if err != nil {
+		t.Fatalf("a program cannot use the tables: %v", err)
+	}
+	_ = store.Close()
+	if got := migrate("sql --dsn-env UNSET --prefix x_ --cleanup message-time --partitions 8"); got.status != term.ExitDone || !strings.Contains(got.stdout, "x_keys") {
+		t.Errorf("sql: %+v", got)
+	}
+	for args, want := range map[string]string{
+		"up --dsn-env UNSET":                         "semel migrate up: --dsn-env: the environment variable UNSET is not set, or empty: set it\n",
+		"up --dsn-env postgres://u:canary@h/x":       "semel migrate up: --dsn-env: expected the name of an environment variable, like DATABASE_URL, and not the address itself\n",
+		"up --dsn-env BAD":                           "semel migrate up: --dsn-env: not an address of a PostgreSQL server",
+		"up --dsn-env DATABASE_URL --config x":       "semel migrate up: --dsn-env and --config exclude each other: name the database one way\n",
+		"up --dsn-env DATABASE_URL --partitions x":   "semel migrate up: --partitions: ",
+		"up --dsn-env DATABASE_URL --cleanup dleete": "semel migrate up: --cleanup: \"dleete\": did you mean delete?",
+		"up --dsn-env DATABASE_URL --message-age 1d": "semel migrate up: --message-age: it needs cleanup: message-time",
+		"up --prefix x_":                             "semel migrate up: --prefix is for --dsn-env: in a configuration the store has this field\n",
+		"up":                                         "or a database with --dsn-env NAME\n",
+	} {
+		migrate(args).check(t, term.ExitUsage, want)
+	}
+	migrate("up --dsn-env WRONG").check(t, term.ExitFailed, "is the server up, and the port right? (WRONG is PostgreSQL, postgres://u:[hidden]@127.0.0.1:1/x)")
 }

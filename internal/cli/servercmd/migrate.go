@@ -17,27 +17,34 @@ import (
 // migrateFlags are the flags that all migrate verbs share.
 type migrateFlags struct {
 	open.StoreFlags
+	dsn dsnFlags
 }
 
 // NewMigrate returns the verb migrate.
 func NewMigrate(a *term.App) *cobra.Command {
-	m := &migrateFlags{open.StoreFlags{App: a}}
+	m := &migrateFlags{StoreFlags: open.StoreFlags{App: a}}
 	cmd := term.Group(a, &cobra.Command{
-		Use:   "migrate VERB --config FILE --store-name NAME",
+		Use:   "migrate VERB (--config FILE --store-name NAME | --dsn-env NAME)",
 		Short: "Create the tables of a PostgreSQL store",
 		Example: `semel migrate up --config semel.yaml --store-name db
-semel migrate status --config semel.yaml --store-name db
+semel migrate status --dsn-env DATABASE_URL
 semel migrate sql --config semel.yaml --store-name db > schema.sql`,
 		Long: `Creates the tables of a PostgreSQL store in numbered steps, and lists the steps.
-Programs that use the store need no right to create tables.`,
+Programs that use the store need no right to create tables.
+
+A configuration names the store. For a program that uses the library, --dsn-env
+names the environment variable with the address of the database, and --schema,
+--prefix, --cleanup, --message-age, --partitions and --keep-ids have the values of
+pgstore.MigrateOptions.`,
 	})
 	m.AddConfig(cmd)
+	m.dsn.add(cmd)
 	cmd.AddCommand(
 		m.verb(&cobra.Command{
 			Use:   "up",
 			Short: "Apply the missing steps",
 			Example: `semel migrate up --config semel.yaml --store-name db
-semel migrate up --config semel.yaml --store-name db --json`,
+semel migrate up --dsn-env DATABASE_URL --schema public --prefix semel_`,
 			Long: `Applies the missing steps in order, each in its own transaction. It is safe to run
 it concurrently, and to kill it and run it again. It fails if the server does not
 answer, or a lock is not free, within 30 seconds.`,
@@ -46,7 +53,7 @@ answer, or a lock is not free, within 30 seconds.`,
 			Use:   "status",
 			Short: "List the steps, and when each was applied",
 			Example: `semel migrate status --config semel.yaml --store-name db
-semel migrate status --config semel.yaml --store-name db --json`,
+semel migrate status --dsn-env DATABASE_URL --json`,
 			Long: `Lists the steps that this program knows, and when each was applied. The exit status
 is 3 if a step is missing.`,
 		}, m.status),
@@ -54,7 +61,7 @@ is 3 if a step is missing.`,
 			Use:   "sql",
 			Short: "Print the steps as SQL",
 			Example: `semel migrate sql --config semel.yaml --store-name db
-semel migrate sql --config semel.yaml --store-name db > schema.sql`,
+semel migrate sql --dsn-env DATABASE_URL > schema.sql`,
 			Long: `Prints all steps as a script for psql or another tool, without connecting. A step
 that was applied before fails as a whole and changes nothing.`,
 		}, m.sql),
@@ -67,12 +74,20 @@ func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgr
 	cmd.Args = term.NoArguments
 	cmd.RunE = m.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
 		var schema *postgres.Schema
-		switch {
-		case m.File == "":
+		found := false
+		switch flag := m.dsn.given(cmd); {
+		case m.dsn.env != "":
+			found = m.dsn.find(&m.StoreFlags, cmd.Name() == "sql", &wrong)
+		case flag != "":
+			wrong.Addf("--%s is for --dsn-env: in a configuration the store has this field", flag)
+		case m.File == "" && m.Name == "":
 			if !slices.ContainsFunc(wrong, func(text string) bool { return strings.Contains(text, "--config") }) {
-				wrong.Addf("--config FILE is missing: name the configuration, and the store with --store-name NAME")
+				wrong.Addf("--config FILE is missing: name the configuration, and the store with --store-name NAME, or a database with --dsn-env NAME")
 			}
-		case m.Find(&wrong):
+		default:
+			found = m.Find(&wrong)
+		}
+		if found {
 			var err error
 			if schema, err = postgres.NewSchema(m.Conf, m.Found.Name); err != nil {
 				wrong.Addf("--store-name %v", err)
