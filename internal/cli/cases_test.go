@@ -12,7 +12,7 @@ import (
 func casesConfig(t *testing.T) string {
 	t.Helper()
 	return writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), `
-stores: { db: { postgres: { dsn: "postgres://127.0.0.1:1/x" } } }
+stores: { db: { postgres: { dsn: "${env:NOT_SET}" } } }
 pipelines:
   orders:
     source: { kafka: { brokers: ["127.0.0.1:1"], topics: [in], group: g } }

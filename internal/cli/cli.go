@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,10 @@ func Main(ctx context.Context, kinds *config.Kinds, args []string, stdin io.Read
 			status = term.ExitFailed
 		}
 	}()
+	if len(args) > 0 && (args[0] == "--version" || args[0] == "-v") {
+		args = slices.Concat([]string{"version"}, args[1:]) // as people ask most programs
+		a.Args = args
+	}
 	root := newRootCommand(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -35,19 +35,19 @@ semel dedup --help`,
 
 	root.AddCommand(
 		dedupcmd.New(a),
-		pipelinecmd.NewRun(a),
-		servercmd.NewStatus(a),
-		parkedcmd.New(a),
-		pipelinecmd.NewDryRun(a),
-		pipelinecmd.NewTest(a),
-		keyscmd.New(a),
+		withEnvFile(a, pipelinecmd.NewRun(a)),
+		withEnvFile(a, servercmd.NewStatus(a)),
+		withEnvFile(a, parkedcmd.New(a)),
+		withEnvFile(a, pipelinecmd.NewDryRun(a)),
+		withEnvFile(a, pipelinecmd.NewTest(a)),
+		withEnvFile(a, keyscmd.New(a)),
 		auditcmd.New(a),
-		servercmd.NewKafka(a),
+		withEnvFile(a, servercmd.NewKafka(a)),
 		pipelinecmd.NewInit(a),
-		pipelinecmd.NewLint(a),
-		pipelinecmd.NewExplain(a),
-		servercmd.NewDoctor(a),
-		servercmd.NewMigrate(a),
+		withEnvFile(a, pipelinecmd.NewLint(a)),
+		withEnvFile(a, pipelinecmd.NewExplain(a)),
+		withEnvFile(a, servercmd.NewDoctor(a)),
+		withEnvFile(a, servercmd.NewMigrate(a)),
 		pipelinecmd.NewSchema(a),
 		newVersionCommand(a),
 		newCompletionCommand(a),
@@ -56,6 +56,12 @@ semel dedup --help`,
 	root.SetFlagErrorFunc(a.FlagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.HelpErr = a.PrintHelp(cmd) })
 	return root
+}
+
+// withEnvFile adds --env-file to a verb that reads configurations.
+func withEnvFile(a *term.App, cmd *cobra.Command) *cobra.Command {
+	cmd.PersistentFlags().StringVar(&a.EnvFile, "env-file", "", "`FILE` with lines NAME=VALUE for variables that the environment does not set")
+	return cmd
 }
 
 func newHelpCommand(a *term.App) *cobra.Command {

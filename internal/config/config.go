@@ -27,6 +27,7 @@ type File struct {
 	hidden schema.Redactor
 	places map[string]schema.Place   // places of field values, by path
 	lacks  map[string]schema.Problem // values that this machine lacks, by path
+	holds  func(path string) bool    // whether a field has a placeholder; nil if none can have one
 	needed map[string]bool           // the stores that it was read for; nil for all
 }
 
@@ -51,11 +52,40 @@ func all(*File) (store string, only bool) { return "", false }
 // is built on. Any other part that refers to one is incomplete, and is not
 // checked.
 func (k *Kinds) ReadForStore(name string, file io.Reader, env func(name string) string, choose func(*File) (store string, only bool)) (*File, error) {
+	data, err := readAll(name, file)
+	if err != nil {
+		return nil, err
+	}
+	return k.parseFor(name, data, env, choose)
+}
+
+// ReadWithPlaceholders is Read for an open file that is only described, not used. A
+// reference that this machine cannot resolve stands for itself, and the field that
+// has it is not checked.
+func (k *Kinds) ReadWithPlaceholders(name string, file io.Reader, env func(name string) string) (*File, error) {
+	data, err := readAll(name, file)
+	if err != nil {
+		return nil, err
+	}
+	d, err := schema.Parse(name, data, env)
+	if err != nil {
+		return nil, err
+	}
+	d.Placeholders = true
+	f := k.read(d)
+	f.holds = d.Lacks
+	if err := d.ErrOfRest(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func readAll(name string, file io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(file, schema.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, schema.Cause(err))
 	}
-	return k.parseFor(name, data, env, choose)
+	return data, nil
 }
 
 // Parse reads a configuration from memory. Relative paths in it start at the
@@ -69,11 +99,7 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 	if err != nil {
 		return nil, err
 	}
-	f := &File{Name: name}
-	k.readFile(d.Root(), f)
-	f.hidden, f.places, f.lacks = d.Hidden, d.Places, d.Lacking()
-	checkStores(d, f)
-	checkPipelines(d, f)
+	f := k.read(d)
 	if store, only := choose(f); only {
 		f.needed = f.standsOn(store)
 	}
@@ -82,6 +108,20 @@ func (k *Kinds) parseFor(name string, data []byte, env func(name string) string,
 	}
 	return f, nil
 }
+
+// read reads a document and adds its problems to it.
+func (k *Kinds) read(d *schema.Document) *File {
+	f := &File{Name: d.Name}
+	k.readFile(d.Root(), f)
+	f.hidden, f.places, f.lacks = d.Hidden, d.Places, d.Lacking()
+	checkStores(d, f)
+	checkPipelines(d, f)
+	return f
+}
+
+// HasPlaceholder reports whether the field at a path has a placeholder instead of its
+// value.
+func (f *File) HasPlaceholder(path string) bool { return f.holds != nil && f.holds(path) }
 
 // Needs reports whether the file was read for this store, among others.
 func (f *File) Needs(store string) bool { return f.needed == nil || f.needed[store] }

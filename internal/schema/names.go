@@ -75,7 +75,7 @@ func AddressesField(name string, target *[]string, port, doc string) Field {
 			if address == "" {
 				return
 			}
-			if !isHostPort(address) {
+			if !isHostPort(address) && !element.hasPlaceholder() {
 				host := "host"
 				if IsName(strings.ReplaceAll(address, ".", "-")) {
 					host = address // without a port

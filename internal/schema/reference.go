@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -49,12 +50,18 @@ func (v Value) resolve(written string) (resolved, bool) {
 		}
 		part, secret, err := v.lookUp(reference)
 		if err != nil {
-			if missing, ok := errors.AsType[notHere](err); ok {
-				v.missing(missing)
-			} else {
+			missing, ok := errors.AsType[notHere](err)
+			switch {
+			case !ok:
 				v.Wrong("%v", err)
+				fine = false
+			case v.Placeholders:
+				v.missing(missing)
+				part, secret = "${"+reference+"}", false
+			default:
+				v.missing(missing)
+				fine = false
 			}
-			fine = false
 		}
 		if secret {
 			v.Hidden.hide(part)
@@ -92,6 +99,39 @@ func (d *Document) Lacking() map[string]Problem {
 	return list
 }
 
+// ErrOfRest is Err for a document with placeholders. Problems of a field with a
+// placeholder are left out, because the value may be fine.
+func (d *Document) ErrOfRest() error {
+	var list []Problem
+	for _, p := range d.Problems {
+		if !d.Lacks(pathOf(p)) {
+			list = append(list, p)
+		}
+	}
+	return errorOf(list)
+}
+
+// Lacks reports whether this machine cannot resolve the value of a field, or one of
+// the values in its list.
+func (d *Document) Lacks(path string) bool {
+	list, _, _ := strings.Cut(path, "[")
+	return slices.ContainsFunc(d.unresolved, func(u unresolved) bool {
+		of, _, _ := strings.Cut(u.path, "[")
+		return of == list
+	})
+}
+
+// hasPlaceholder reports whether the value has a placeholder.
+func (v Value) hasPlaceholder() bool { return v.Placeholders && v.Lacks(v.Path) }
+
+// pathOf returns the path at the start of a problem.
+func pathOf(p Problem) string {
+	path := strings.TrimPrefix(p.Text, "unknown field ") // otherwise the text starts with its path
+	path, _, _ = strings.Cut(path, ":")
+	path, _, _ = strings.Cut(path, " ")
+	return path
+}
+
 // ErrWithout is Err for callers that need only some parts of a file. part returns
 // the part that a path belongs to, and whether that part may lack values. Values
 // that such a part lacks on this machine are not problems. Other problems in it
@@ -107,10 +147,7 @@ func (d *Document) ErrWithout(part func(path string) (name string, mayLack bool)
 		}
 	}
 	for _, p := range d.Problems {
-		path := strings.TrimPrefix(p.Text, "unknown field ") // otherwise the text starts with its path
-		path, _, _ = strings.Cut(path, ":")
-		path, _, _ = strings.Cut(path, " ")
-		if name, _ := part(path); !incomplete[name] {
+		if name, _ := part(pathOf(p)); !incomplete[name] {
 			list = append(list, p)
 		}
 	}

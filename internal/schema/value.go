@@ -18,14 +18,17 @@ const maxVisits = 100_000
 // Document is one file while its values are read. It collects the problems found
 // in them.
 type Document struct {
-	Name     string
-	Dir      string // directory of the file; relative paths start here
-	env      func(name string) string
-	tree     ast.Node
-	aliases  map[*ast.AliasNode]ast.Node
-	visits   int
-	Places   map[string]Place // places of field values, by path
-	Problems []Problem
+	Name string
+	Dir  string // directory of the file; relative paths start here
+	env  func(name string) string
+	// Placeholders makes references that this machine cannot resolve stand for
+	// themselves.
+	Placeholders bool
+	tree         ast.Node
+	aliases      map[*ast.AliasNode]ast.Node
+	visits       int
+	Places       map[string]Place // places of field values, by path
+	Problems     []Problem
 	// unresolved holds the references that this machine cannot resolve.
 	unresolved []unresolved
 	Hidden     Redactor
@@ -259,6 +262,10 @@ func Quantity[T any](v Value, target *T, wanted string, parse func(string) (T, e
 		return
 	}
 	parsed, err := parse(resolved.text)
+	if text, ok := any(target).(*string); ok && err != nil && v.hasPlaceholder() {
+		*text = resolved.text
+		return
+	}
 	if err != nil {
 		v.Wrong("%q: %v", written, err) // as written, because the resolved value may be secret
 		return

@@ -140,7 +140,7 @@ func CheckAddresses(f *config.File) []schema.Problem {
 		if !ok {
 			continue
 		}
-		if field, err := checker.CheckAddress(f.Needs(s.Name)); err != nil {
+		if field, err := checker.CheckAddress(f.Needs(s.Name)); err != nil && !f.HasPlaceholder("stores."+s.Name+"."+s.Spec.Kind()+"."+field) {
 			text := f.Redact(err.Error())
 			// The driver shows the address before the reason.
 			text = text[strings.LastIndex(text, "`: ")+1:]

@@ -15,10 +15,10 @@ import (
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
-// load reads a configuration. If it comes from a pipe, the end of the
+// load reads a configuration with the variables of env. If it comes from a pipe, the end of the
 // program also ends the wait for the writer. choose selects the needed part; see
 // config.ReadForStore.
-func load(a *term.App, name string, choose func(*config.File) (store string, only bool)) (*config.File, error) {
+func load(a *term.App, name string, env func(string) string, choose func(*config.File) (store string, only bool)) (*config.File, error) {
 	flags := os.O_RDONLY
 	if info, err := os.Stat(name); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
 		flags |= syscall.O_NONBLOCK // otherwise opening a pipe would block as well
@@ -28,7 +28,10 @@ func load(a *term.App, name string, choose func(*config.File) (store string, onl
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // the file was only read, so nothing can be lost
-	return a.Kinds.ReadForStore(name, a.Interruptible(file), a.Env, choose)
+	if a.NoEnv {
+		return a.Kinds.ReadWithPlaceholders(name, a.Interruptible(file), env)
+	}
+	return a.Kinds.ReadForStore(name, a.Interruptible(file), env, choose)
 }
 
 // ChooseStore returns the store with this name, or the only one.
@@ -69,7 +72,12 @@ func OnlyStore(name string) func(*config.File) (string, bool) {
 // ConfigFor is readConfig for the use of the store that choose names; see
 // config.ReadForStore.
 func ConfigFor(a *term.App, name string, choose func(*config.File) (store string, only bool), p *term.Problems) *config.File {
-	conf, err := load(a, name, choose)
+	before := len(*p)
+	env := Environment(a, p)
+	if len(*p) > before {
+		return nil
+	}
+	conf, err := load(a, name, env, choose)
 	var wrong *schema.Error
 	switch {
 	case errors.As(err, &wrong):

@@ -55,7 +55,11 @@ func (f *StoreFlags) Flags() []string {
 	if f.dir != "" {
 		return []string{"--store", f.dir}
 	}
-	return []string{"--config", f.File, "--store-name", f.Found.Name}
+	flags := []string{"--config", f.File, "--store-name", f.Found.Name}
+	if f.EnvFile != "" {
+		flags = append(flags, "--env-file", f.EnvFile)
+	}
+	return flags
 }
 
 // Find reads the configuration, if one is named, and finds the store in it. It

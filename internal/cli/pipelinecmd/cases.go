@@ -59,6 +59,7 @@ The exit status is 3 if a case fails.`,
 			if len(args) < 2 {
 				return wrong.Err()
 			}
+			a.NoEnv = true // addresses and passwords are not used
 			conf, chosen := open.Pipelines(a, args[0], nil, &wrong)
 			if err := wrong.Err(); err != nil {
 				return err

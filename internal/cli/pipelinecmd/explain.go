@@ -22,7 +22,7 @@ semel explain --config pipelines.yaml --key order-41 --scope default --store-nam
 		Long: `With FILE: prints the promise of each pipeline, or of the named one. It shows how
 the pipeline commits, when a message can be lost or an effect can repeat, and the
 outcome of a message at each moment at which the process can die. It works
-offline.
+offline. With --no-env, a variable that is not set stands for itself.
 
 With --config and --key: shows the record of a key and what its next delivery
 gets. It reads the store of each pipeline, under the pipeline's scope, or the store
@@ -32,12 +32,16 @@ that keys ls prints instead.`,
 		Args: term.Arguments(0, 2, "", "FILE and PIPELINE"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			if q.asked(cmd) {
+				if a.NoEnv {
+					wrong.Addf("--no-env is for explain FILE: with --key this verb reads the stores, and needs their variables")
+				}
 				return q.answer(cmd, args, wrong)
 			}
 			return explainPipelines(a, args, wrong)
 		}),
 	}
 	q.add(cmd)
+	open.AddNoEnv(a, cmd)
 	return cmd
 }
 

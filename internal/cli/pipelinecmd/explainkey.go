@@ -181,9 +181,13 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	}
 	first.Parked = parked
 	for _, m := range parked {
+		words := []string{"semel", "parked", "retry", m.ID, "--config", q.file, "--pipeline", first.Pipeline}
+		if q.EnvFile != "" {
+			words = append(words, "--env-file", q.EnvFile)
+		}
 		first.commands = append(first.commands, keyrecord.Command{
 			Case: "to process the parked message " + m.ID + " again",
-			Line: keyrecord.ShellLine("semel", "parked", "retry", m.ID, "--config", q.file, "--pipeline", first.Pipeline),
+			Line: keyrecord.ShellLine(words...),
 		})
 	}
 	if place.store == "" {

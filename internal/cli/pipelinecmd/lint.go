@@ -27,11 +27,11 @@ type LintLine struct {
 
 // NewLint returns the verb lint.
 func NewLint(a *term.App) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find errors in a configuration, and settings that weaken its promise",
 		Example: `semel lint pipelines.yaml
-semel lint pipelines.yaml --json`,
+semel lint pipelines.yaml --no-env --json`,
 		Long: `Checks configurations without connecting to anything. It prints errors, and
 settings that weaken the promise of the pipelines: a window shorter than the time
 in which messages can be delivered again, a store that cannot do what the pipeline
@@ -40,7 +40,10 @@ needs, unstable keys, settings that lose messages.
 Each finding is a line with its position: a notice (worth knowing), a warning (the
 promise holds, with the stated exception) or broken (the promise does not hold, and
 the pipeline does not run). The exit status is 3 if there is a warning or a broken
-finding, and 2 if a file is not a valid configuration.`,
+finding, and 2 if a file is not a valid configuration.
+
+A variable that is not set is an error. With --no-env it stands for itself, and the
+field that has it is not checked. --env-file names a file with variables.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
 			count := map[semel.Severity]int{}
@@ -50,6 +53,9 @@ finding, and 2 if a file is not a valid configuration.`,
 					continue
 				}
 				for _, finding := range conf.Lint() {
+					if conf.HasPlaceholder(finding.Subject) {
+						continue
+					}
 					count[finding.Severity]++
 					if err := printFinding(a, &finding); err != nil {
 						return err
@@ -66,6 +72,8 @@ finding, and 2 if a file is not a valid configuration.`,
 			return nil
 		}),
 	}
+	open.AddNoEnv(a, cmd)
+	return cmd
 }
 
 func printFinding(a *term.App, f *config.Finding) error {

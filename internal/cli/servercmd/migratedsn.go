@@ -84,8 +84,12 @@ func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool
 		p.Addf("%v", err)
 		return false
 	}
+	env := open.Environment(s.App, p)
+	if len(*p) > 0 {
+		return false
+	}
 	conf, err := s.Kinds.Parse("--dsn-env", text, func(name string) string {
-		if value := s.Env(name); value != "" || !offline {
+		if value := env(name); value != "" || !offline {
 			return value
 		}
 		return "postgres://localhost"

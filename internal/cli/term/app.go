@@ -43,6 +43,11 @@ type App struct {
 
 	JSON, Quiet, NoColor, NoProgress bool
 
+	// EnvFile names a file with variables for configurations. NoEnv makes variables
+	// that are not set stand for themselves.
+	EnvFile string
+	NoEnv   bool
+
 	// Patience is the maximum wait for the first answer of a store's servers.
 	Patience time.Duration
 	// Redact hides the secrets of the configuration.
