@@ -32,7 +32,9 @@ type Runner struct {
 	settled    atomic.Uint64 // the number of messages acknowledged
 	ran        atomic.Bool
 	stages     stages
-	stall      health.Stall
+	// sourceWaits is what keeps the source from reading, or nil.
+	sourceWaits atomic.Pointer[string]
+	stall       health.Stall
 
 	hard  context.Context // for deliveries: ends when the time for the drain is over
 	kill  context.CancelFunc
@@ -106,13 +108,15 @@ func (r *Runner) Run(ctx context.Context) error {
 	})
 	defer context.AfterFunc(ctx, r.drain)()
 
+	defer r.watch(reading)()
+	left := in(&r.stages.starting)
 	if err := r.bindScope(reading); err != nil && reading.Err() == nil {
 		r.fail(err)
 	}
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("read the parked messages: %w", err))
 	}
-	defer r.watch(ctx)()
+	left()
 	var readers, workers sync.WaitGroup
 	for i, f := range r.feeds {
 		readers.Go(func() {

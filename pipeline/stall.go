@@ -12,11 +12,12 @@ import (
 	"github.com/semel-dev/semel/internal/health"
 )
 
-// Waiter is a Session, a Sink or a semel.Store that knows what its running calls wait
-// for.
+// Waiter is a Session, a Sink, a semel.Store or a Source that knows what its running
+// calls wait for.
 type Waiter interface {
 	// WaitsFor says what the running calls wait for, such as "delivery to the sink". It
-	// returns "" if that is not known. Probes show the text, so it has no part of a
+	// returns "" if that is not known. A Source says what keeps it from reading, and ""
+	// if it only has no more messages. Probes show the text, so it has no part of a
 	// message and no key. WaitsFor may ask a server, and blocks at most until ctx ends.
 	// It may be called at any time.
 	WaitsFor(ctx context.Context) string
@@ -32,8 +33,9 @@ func waitsFor(ctx context.Context, of any, otherwise string) string {
 	return otherwise
 }
 
-// stages counts the workers in each stage of a batch.
-type stages struct{ processing, parking, acknowledging, returning atomic.Int32 }
+// stages counts the workers in each stage of a batch. starting is 1 while the runner asks
+// for the scope and the parked messages.
+type stages struct{ starting, processing, parking, acknowledging, returning atomic.Int32 }
 
 // in counts a worker that enters a stage, until the returned function is called.
 func in(stage *atomic.Int32) (left func()) {
@@ -41,12 +43,35 @@ func in(stage *atomic.Int32) (left func()) {
 	return func() { stage.Add(-1) }
 }
 
+// askEvery is how often a source without messages in progress is asked what it waits
+// for, and askFor limits the time for an answer.
+const (
+	askEvery = 5 * time.Second
+	askFor   = 3 * time.Second
+)
+
 // watch reports when the pipeline stalls and when it moves again, until stop is called.
+// While ctx lasts, it asks the source.
 func (r *Runner) watch(ctx context.Context) (stop func()) {
+	source, _ := r.feeds[0].source.(Waiter)
+	asked := time.Now()
 	return r.stall.Start(ctx, health.Work{
 		Look: func() (uint64, bool) {
 			count, _ := r.sched.size()
-			return r.settled.Load(), count > 0
+			busy := count > 0 || r.stages.starting.Load() > 0
+			switch {
+			case busy || source == nil || ctx.Err() != nil:
+				r.sourceWaits.Store(nil)
+			case time.Since(asked) >= askEvery:
+				asked = time.Now()
+				patient, cancel := context.WithTimeout(ctx, askFor)
+				what := source.WaitsFor(patient)
+				cancel()
+				if r.sourceWaits.Store(nil); what != "" && ctx.Err() == nil {
+					r.sourceWaits.Store(&what)
+				}
+			}
+			return r.settled.Load(), busy || r.sourceWaits.Load() != nil
 		},
 		Stalled: func(ctx context.Context, still time.Duration) {
 			count, _ := r.sched.size()
@@ -73,12 +98,16 @@ func (r *Runner) waitsFor(ctx context.Context) (oldest *Item, what string, err e
 	case sink.err != nil:
 		return oldest, "the sink, which has failed since " + sink.since.UTC().Format(time.RFC3339), sink.err
 	}
+	if what := r.sourceWaits.Load(); what != nil {
+		return oldest, *what, nil
+	}
 	var list []string
 	add := func(stage *atomic.Int32, text func() string) {
 		if stage.Load() > 0 {
 			list = append(list, text())
 		}
 	}
+	add(&r.stages.starting, func() string { return waitsFor(ctx, r.session, "the store, before it starts") })
 	add(&r.stages.processing, func() string { return waitsFor(ctx, r.session, "decision, delivery and commit") })
 	add(&r.stages.parking, func() string { return "the store of parked messages" })
 	add(&r.stages.acknowledging, func() string { return "the source to take acknowledgements" })

@@ -186,3 +186,53 @@ func TestPipelineWithoutWorkIsNotStalled(t *testing.T) {
 		}
 	})
 }
+
+// starter is a session whose scope is bound when until is closed.
+type starter struct {
+	pipeline.Session
+	until chan struct{}
+}
+
+func (s starter) BindScope(ctx context.Context, _, _ string) error {
+	select {
+	case <-s.until:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func TestStoreThatDoesNotAnswerAtTheStartIsAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events, until := &stallEvents{}, make(chan struct{})
+		r := newRig(t)
+		r.source.endless = true
+		r.opts.Observer = events
+		r.session = func(sink pipeline.Sink) pipeline.Session {
+			session, err := pipeline.NewTwoPhase(r.store, sink, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return starter{session, until}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		end := r.start(ctx)
+		time.Sleep(11 * time.Second)
+		if got := events.get(); len(got) != 1 || got[0].Reason != "the store, before it starts" {
+			t.Errorf("%+v", got)
+		}
+		if err := r.runner.Ready(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "stalled for ") {
+			t.Errorf("ready: %v", err)
+		}
+		close(until)
+		time.Sleep(2 * time.Second)
+		if got := events.get(); len(got) != 2 || got[1].Kind != pipeline.EventMoves {
+			t.Errorf("%+v", got)
+		}
+		cancel()
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -99,6 +99,9 @@ type Source struct {
 	room    recordPool
 	read    []int64 // memory for offsets; owned by the reading goroutine
 
+	looking sync.Mutex // held while WaitsFor asks the brokers; guards stalls; before mu
+	stalls  *StallWatch
+
 	committing sync.Mutex // held while offsets are committed; before mu
 
 	mu      sync.Mutex // guards the fields below

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -154,4 +155,24 @@ pipelines:
 	if said["idle"] != nil {
 		t.Errorf("a pipeline without work: %v", said["idle"])
 	}
+}
+
+// TestRunSaysThatAServerIsSilentAtTheStart has a server that accepts connections and
+// says nothing.
+func TestRunSaysThatAServerIsSilentAtTheStart(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	dir, address := t.TempDir(), servicestest.FreeAddr(t)
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
+	stop := backgroundUntil(t, "stalled", noEnv, "run", writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { db: { postgres: { dsn: "postgres://u@%s/x?sslmode=disable" } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: db, sink: { file: { path: out } } }
+`, silent.Addr())), "--admin", address)
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "copy: not ready: the first answer of its servers: ")
+	stop().check(t, term.ExitDone, `"level":"WARN","msg":"stalled","pipeline":"copy","for":"1`, `"waiting_for":"the first answer of its servers: is each address right, and can this machine reach it?"`)
 }

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/health"
 	"github.com/semel-dev/semel/internal/kind/embedded"
 	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/observe"
@@ -241,13 +243,25 @@ func (d *daemon) filter(spec *config.Pipeline) (*config.FilterAbout, bool) {
 	return s.Spec.About().Filter, true
 }
 
-// open opens a pipeline. It retries as long as its servers do not answer. It
-// returns nil if ctx ends first.
+// open opens a pipeline. It retries as long as its servers do not answer, and reports
+// a try that takes long. It returns nil if ctx ends first.
 func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log *slog.Logger, opts *wiring.PipelineOptions) (*wiring.Pipeline, error) {
 	backoff := pipeline.Failure{From: 500 * time.Millisecond, To: 15 * time.Second}
 	var last told
+	var trying atomic.Bool
+	var silent health.Stall
+	defer silent.Start(ctx, health.Work{
+		Look: func() (uint64, bool) { return 0, trying.Load() },
+		Stalled: func(_ context.Context, still time.Duration) {
+			s.set(func(s *state) { s.waiting = errOpening })
+			log.Warn("stalled", "for", still.Round(time.Second).String(), "waiting_for", errOpening.Error())
+		},
+		Moves: func(time.Duration) {}, // the next line of the log says how it ended
+	})()
 	for n := 1; ; n++ {
+		trying.Store(true)
 		p, err := wiring.OpenPipeline(ctx, d.file, spec, d.stores, opts)
+		trying.Store(false)
 		if err == nil {
 			return p, nil
 		}
@@ -272,6 +286,9 @@ func (d *daemon) open(ctx context.Context, spec *config.Pipeline, s *state, log 
 		}
 	}
 }
+
+// errOpening is why a pipeline waits whose servers neither answer nor refuse.
+var errOpening = errors.New("the first answer of its servers: is each address right, and can this machine reach it?")
 
 // mayPass reports whether an error may go away by itself: a network error, or a
 // shortage of resources on this machine. A bare errno comes from a file, although

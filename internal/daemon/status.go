@@ -165,7 +165,10 @@ func (c *tally) ObservePipeline(e pipeline.Event) {
 	}
 	if e.Err != nil {
 		what := e.Kind.String()
-		if e.Kind != pipeline.EventSourceChanged && e.Reason != "" {
+		switch {
+		case e.Kind == pipeline.EventDelivered:
+			what = "delivery"
+		case e.Kind != pipeline.EventSourceChanged && e.Reason != "":
 			what += ": " + e.Reason
 		}
 		c.failed(what, e.Err)
