@@ -64,14 +64,15 @@ func TestTheLogHasALineOfProgressEachMinute(t *testing.T) {
 func TestAPersonIsShownWhatPipelinesDo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var seen []PipelineStatus
+		shown := make(chan []PipelineStatus, 1)
 		log := runFor(t, 150*time.Second, Options{Show: func(pipelines func() []PipelineStatus) func() {
-			timer := time.AfterFunc(90*time.Second, func() { seen = pipelines() })
+			timer := time.AfterFunc(90*time.Second, func() { shown <- pipelines() })
 			return func() { timer.Stop() }
 		}})
 		if strings.Contains(log, "progress") {
 			t.Errorf("the log has it too: %s", log)
 		}
+		seen := <-shown
 		if len(seen) != 1 || seen[0].Name != "copy" || seen[0].State != StateReady || seen[0].Settled != 4 || seen[0].LagBytes == nil || *seen[0].LagBytes != 0 || seen[0].Lag != nil {
 			t.Errorf("%+v", seen)
 		}

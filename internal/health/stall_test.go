@@ -3,13 +3,16 @@ package health
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// job is work that a test controls.
+// job is work that a test controls. The test and the watch take turns: one of them
+// sleeps, but the race detector does not know that.
 type job struct {
+	mu              sync.Mutex
 	settled         uint64
 	busy            bool
 	stalled, moving []time.Duration
@@ -17,10 +20,25 @@ type job struct {
 
 func (j *job) work() Work {
 	return Work{
-		Look:    func() (uint64, bool) { return j.settled, j.busy },
-		Stalled: func(_ context.Context, still time.Duration) { j.stalled = append(j.stalled, still) },
-		Moves:   func(still time.Duration) { j.moving = append(j.moving, still) },
+		Look: func() (settled uint64, busy bool) {
+			j.with(func() { settled, busy = j.settled, j.busy })
+			return settled, busy
+		},
+		Stalled: func(_ context.Context, still time.Duration) { j.with(func() { j.stalled = append(j.stalled, still) }) },
+		Moves:   func(still time.Duration) { j.with(func() { j.moving = append(j.moving, still) }) },
 	}
+}
+
+func (j *job) with(do func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	do()
+}
+
+// reports returns what was reported so far.
+func (j *job) reports() (stalled, moving []time.Duration) {
+	j.with(func() { stalled, moving = slices.Clone(j.stalled), slices.Clone(j.moving) })
+	return stalled, moving
 }
 
 func TestStallIsReportedAgainAndAgain(t *testing.T) {
@@ -31,8 +49,8 @@ func TestStallIsReportedAgainAndAgain(t *testing.T) {
 		defer s.Start(t.Context(), j.work())()
 		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 		pass(9 * time.Second)
-		if len(j.stalled) > 0 || s.For() != 0 {
-			t.Fatalf("after 9 s: %v, %v", j.stalled, s.For())
+		if stalled, _ := j.reports(); len(stalled) > 0 || s.For() != 0 {
+			t.Fatalf("after 9 s: %v, %v", stalled, s.For())
 		}
 		pass(11 * time.Second)
 		if s.For() != 20*time.Second {
@@ -40,17 +58,17 @@ func TestStallIsReportedAgainAndAgain(t *testing.T) {
 		}
 		pass(45*time.Minute - 20*time.Second)
 		want := []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, 30 * time.Minute, 45 * time.Minute}
-		if !slices.Equal(j.stalled, want) {
-			t.Errorf("reports after %v, want %v", j.stalled, want)
+		if stalled, _ := j.reports(); !slices.Equal(stalled, want) {
+			t.Errorf("reports after %v, want %v", stalled, want)
 		}
-		j.settled++
+		j.with(func() { j.settled++ })
 		pass(time.Second)
-		if s.For() != 0 || !slices.Equal(j.moving, []time.Duration{45*time.Minute + time.Second}) {
-			t.Errorf("it moves: %v, %v", s.For(), j.moving)
+		if _, moving := j.reports(); s.For() != 0 || !slices.Equal(moving, []time.Duration{45*time.Minute + time.Second}) {
+			t.Errorf("it moves: %v, %v", s.For(), moving)
 		}
 		pass(10 * time.Second)
-		if n := len(j.stalled); n != len(want)+1 || j.stalled[n-1] != 10*time.Second {
-			t.Errorf("the next stall: %v", j.stalled)
+		if stalled, _ := j.reports(); !slices.Equal(stalled, append(want, 10*time.Second)) {
+			t.Errorf("the next stall: %v", stalled)
 		}
 	})
 }
@@ -62,23 +80,29 @@ func TestWorkThatMovesOrEndsIsNotStalled(t *testing.T) {
 		none, some := &job{settled: 7}, &job{busy: true}
 		defer idle.Start(t.Context(), none.work())()
 		defer moving.Start(t.Context(), some.work())()
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		check := func(stalls, moves int) {
+			t.Helper()
+			stalled, moved := some.reports()
+			if len(stalled) != stalls || len(moved) != moves {
+				t.Errorf("stalled %v, moved %v, want %d and %d", stalled, moved, stalls, moves)
+			}
+			if stalled, moved = none.reports(); idle.For() != 0 || len(stalled)+len(moved) > 0 {
+				t.Errorf("without work: stalled %v, moved %v", stalled, moved)
+			}
+		}
 		for range 100 {
-			time.Sleep(9 * time.Second)
-			synctest.Wait()
-			some.settled++
+			pass(9 * time.Second)
+			some.with(func() { some.settled++ })
 		}
-		if idle.For() != 0 || moving.For() != 0 || len(none.stalled)+len(some.stalled)+len(none.moving)+len(some.moving) != 0 {
-			t.Errorf("%v %v %+v %+v", idle.For(), moving.For(), none, some)
-		}
-		time.Sleep(12 * time.Second)
-		synctest.Wait()
-		if some.busy = false; len(some.stalled) != 1 {
-			t.Fatalf("%+v", some)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if moving.For() != 0 || len(some.moving) != 1 {
-			t.Errorf("no work is left: %v, %+v", moving.For(), some)
+		check(0, 0)
+		pass(12 * time.Second)
+		check(1, 0)
+		some.with(func() { some.busy = false })
+		pass(time.Second)
+		check(1, 1)
+		if moving.For() != 0 {
+			t.Errorf("no work is left, and it is stalled for %v", moving.For())
 		}
 	})
 }
@@ -89,20 +113,17 @@ func TestSlowWorkGetsMoreTime(t *testing.T) {
 		s := Stall{Slow: 30 * time.Second}
 		j := &job{busy: true}
 		stop := s.Start(t.Context(), j.work())
-		time.Sleep(39 * time.Second)
-		synctest.Wait()
-		if len(j.stalled) > 0 {
-			t.Errorf("reports after %v", j.stalled)
+		check := func(after time.Duration, want int) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if stalled, _ := j.reports(); len(stalled) != want {
+				t.Errorf("reports after %v, want %d", stalled, want)
+			}
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if len(j.stalled) != 1 {
-			t.Errorf("reports after %v", j.stalled)
-		}
+		check(39*time.Second, 0)
+		check(time.Second, 1)
 		stop()
-		time.Sleep(time.Hour)
-		if len(j.stalled) != 1 {
-			t.Error("it reports after its end")
-		}
+		check(time.Hour, 1)
 	})
 }
