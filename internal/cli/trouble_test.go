@@ -235,7 +235,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			fix:    sql(fmt.Sprintf("CREATE ROLE %q LOGIN SUPERUSER", "nobody-"+role)),
 		},
 		{
-			name: "missing database", config: fmt.Sprintf("stores: { own: { embedded: { path: keys } } }\n") + pipe("own", lines, fmt.Sprintf("postgres: { dsn: %q, table: orders, columns: { id: .id } }", as("postgres", "x", missing)), ""),
+			name: "missing database", config: own + "\n" + pipe("own", lines, fmt.Sprintf("postgres: { dsn: %q, table: orders, columns: { id: .id } }", as("postgres", "x", missing)), ""),
 			log:   []string{"cannot start yet", "sink: database " + missing + " does not exist: create it: createdb " + missing + ", or correct sink.postgres.dsn"},
 			probe: []string{"database " + missing + " does not exist"},
 			not:   []string{"store unavailable", "failed to connect"},

@@ -126,11 +126,11 @@ func TestExaminePipelineHasTheServerPlanWhatIsWritten(t *testing.T) {
 	const columns = "columns: { id: .id, amount: .amount, version: .version }"
 	for sink, want := range map[string]string{
 		"table: pay, " + columns:                                                      "fine sink.postgres.table: ",
-		"table: pya, " + columns:                                                      "broken sink.postgres.table: ERROR: relation \"pya\" does not exist",
+		"table: pya, " + columns:                                                      "broken sink.postgres.table: table pya does not exist",
 		"table: pay, key: [id], version: version, " + columns:                         "fine sink.postgres.table: ",
-		"table: pay, key: [id, amount], version: version, " + columns:                 "broken sink.postgres.table: ERROR: there is no unique or exclusion constraint",
+		"table: pay, key: [id, amount], version: version, " + columns:                 "broken sink.postgres.table: no unique index of table pay has the columns (id, amount)",
 		`statement: "UPDATE pay SET amount = $1 WHERE id = $2", args: [.amount, .id]`: "fine sink.postgres.statement: ",
-		`statement: "UPDATE pay SET amonut = $1 WHERE id = $2", args: [.amount, .id]`: "broken sink.postgres.statement: ERROR: column \"amonut\"",
+		`statement: "UPDATE pay SET amonut = $1 WHERE id = $2", args: [.amount, .id]`: "broken sink.postgres.statement: column \"amonut\"",
 	} {
 		lines, report := examined(t, t.TempDir(), `
 stores: { db: { postgres: { dsn: "`+address+`" } } }
