@@ -38,7 +38,7 @@ func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
 		{"verb", "dedupe x", "", `unknown verb "dedupe": did you mean dedup?`},
 		{"short verb", "lnt good.yaml", "", `unknown verb "lnt": did you mean lint?`},
 		{"flag", "dedup --kee .event_id events.jsonl", "", "unknown flag --kee: did you mean --key?"},
-		{"flag of another verb", "migrate up --dsn postgres://h/d", "", "unknown flag --dsn: semel migrate up --help lists the flags"},
+		{"flag of another verb", "migrate up --dsn postgres://h/d", "", "unknown flag --dsn: did you mean --dsn-env?"},
 		{"mistyped flag of migrate", "migrate up --confg good.yaml", "", "unknown flag --confg: did you mean --config?"},
 		{"migrate without a file", "migrate up", "", "--config FILE is missing: name the configuration, and the store with --store-name NAME"},
 		{"migrate of an embedded store", "migrate up --config good.yaml --store-name keys", "", "--store-name keys has no schema: only a store of the kind postgres has one"},

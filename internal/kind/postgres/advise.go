@@ -30,15 +30,11 @@ func (s *Store) Advise(f *config.File, _ *config.Pipeline, path string, err erro
 	if said := ofServer(err, s.DSN, path+".dsn"); said != nil {
 		return said
 	}
-	switch of := refusal(err); {
-	case of == nil:
-		return nil
-	case of.Code == "42501":
+	if of := refusal(err); of != nil && of.Code == "42501" {
 		user, _ := identity(s.DSN)
 		return &advice.Error{Cause: "user " + user + ": " + of.Message, Remedy: "GRANT SELECT, INSERT, UPDATE, DELETE on the store's tables to " + user, Public: true}
-	default:
-		return &advice.Error{Cause: of.Message + " (SQLSTATE " + of.Code + ")"}
 	}
+	return nil
 }
 
 // withoutTables says what is wrong with the tables of a store.
