@@ -45,6 +45,7 @@ func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
 			t.Errorf("%s: %s", what, got.stdout)
 		}
 	}
+	writeFile(t, name, strings.Replace(log, "before hashes", "after hashes", 1))
 	if got := run(t, "", "audit", "verify", name, "--json"); !strings.Contains(got.stdout, `"intact":false,"line":2,"found":"it does not continue`) {
 		t.Errorf("%s", got.stdout)
 	}
