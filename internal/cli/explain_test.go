@@ -92,6 +92,45 @@ func TestExplainPrintsThePromise(t *testing.T) {
 	run(t, "", "explain", stores).check(t, term.ExitUsage, "it names no pipeline")
 }
 
+func TestExplainPrintsAPageAndAFigure(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), pipelinesExample)
+	got := run(t, "", "explain", file, "--format", "markdown")
+	got.check(t, term.ExitDone)
+	for _, want := range []string{
+		"# Pipeline lines\n\nFrom file ", "| commits by | one checkpoint on the disk |\n", "| nothing lost | yes |\n",
+		"\n## Exceptions\n\n- ", "\n## Crashes and failures\n\n| moment | outcome of the message |\n|---|---|\n| before the checkpoint | ",
+		"\n```mermaid\nflowchart TD\n",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("the page lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	figure := run(t, "", "explain", file, "lines", "--format", "mermaid")
+	figure.check(t, term.ExitDone)
+	if !strings.HasPrefix(figure.stdout, "flowchart TD\n") || !strings.HasSuffix(got.stdout, "```mermaid\n"+figure.stdout+"```\n") {
+		t.Errorf("the figure of the page is another one:\n%s", figure.stdout)
+	}
+	// The moments are in the order of the commit, and each has its outcome.
+	at := 0
+	for _, want := range []string{"pipeline[", "m1[\"before the checkpoint\"]", "pipeline --> m1", "m1 -.->|crash| o1", "m2[\"at the checkpoint\"]", "m1 --> m2", "m4[\"after the acknowledgement\"]", "m4 -.->|crash| o4", "m5{{\"the sink cannot be reached\"}}", "pipeline -.-> m5 -.-> o5"} {
+		next := strings.Index(figure.stdout[at:], want)
+		if next < 0 {
+			t.Fatalf("no %q after byte %d:\n%s", want, at, figure.stdout)
+		}
+		at += next
+	}
+	if text := run(t, "", "explain", file, "--format", "text"); text.stdout != run(t, "", "explain", file).stdout {
+		t.Errorf("--format text: %+v", text)
+	}
+	if json := run(t, "", "explain", file, "--format", "json"); json.stdout != run(t, "", "explain", file, "--json").stdout {
+		t.Errorf("--format json: %+v", json)
+	}
+	run(t, "", "explain", file, "--format", "markdwn").check(t, term.ExitUsage, `--format "markdwn": did you mean markdown?`)
+	run(t, "", "explain", file, "--format", "mermaid", "--json").check(t, term.ExitUsage, "--format mermaid and --json exclude each other")
+	run(t, "", "explain", "--config", file, "--key", "x", "--format", "mermaid").check(t, term.ExitUsage, "--format is for explain FILE")
+}
+
 func TestExplainSaysWhyAMessageWasDroppedOrPassed(t *testing.T) {
 	t.Parallel()
 	ledger := mixedStore(t)

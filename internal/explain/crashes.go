@@ -11,11 +11,10 @@ import (
 // die, followed by the moments at which something else can fail.
 func (e *explainer) crashes() []Crash {
 	var list []Crash
-	add := func(at, then string) { list = append(list, Crash{at, then}) }
+	add := func(at, then string) { list = append(list, Crash{At: at, Then: then}) }
 	switch e.mode {
 	case config.SourceIsSink:
 		e.inKafka(add)
-		return list
 	case config.SameTransaction:
 		add("before the transaction", e.source.Again+"; nothing has happened")
 		add("in the transaction", "the database rolls back key and row; "+e.source.Again+" and is fresh")
@@ -35,8 +34,17 @@ func (e *explainer) crashes() []Crash {
 	case config.TwoPhase:
 		e.twoPhase(add)
 	}
-	add("after the acknowledgement", e.acknowledged())
-	e.failures(add)
+	died := len(list)
+	if e.mode == config.SourceIsSink {
+		e.failuresInKafka(add)
+	} else {
+		add("after the acknowledgement", e.acknowledged())
+		died++
+		e.failures(add)
+	}
+	for i := range list[died:] {
+		list[died+i].Failure = true
+	}
 	return list
 }
 
@@ -93,6 +101,10 @@ func (e *explainer) inKafka(add func(at, then string)) {
 	add("in the transaction", "its successor fences it and the broker aborts: no read_committed reader sees its outputs, keys or offsets; "+e.source.Again+" and is fresh")
 	add("at the commit, its answer lost", "the state is rebuilt from the committed records: outputs, keys and offsets are committed together, or not at all")
 	add("after the commit, before the local copy of the keys has it", "the copy is completed from the "+changelogs(e.pipeline)+" before the next decision")
+}
+
+// failuresInKafka describes failures other than a crash of a Kafka transaction.
+func (e *explainer) failuresInKafka(add func(at, then string)) {
 	reads := "the other reads the keys up to its end before it decides"
 	if e.pipeline.Transaction.Standby {
 		reads = "the other has a copy of the keys, and reads the missing ones before it decides"

@@ -49,6 +49,8 @@ const (
 type Crash struct {
 	At   string `json:"at"`
 	Then string `json:"then"`
+	// Failure: something other than the process fails.
+	Failure bool `json:"failure,omitempty"`
 }
 
 // Explain returns the promise of a pipeline of the file.

@@ -2,27 +2,32 @@ package pipelinecmd
 
 import (
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/explain"
+	"github.com/semel-dev/semel/internal/schema"
 )
 
 // NewExplain returns the verb explain.
 func NewExplain(a *term.App) *cobra.Command {
 	q := &keyQuestion{App: a}
+	var format string
 	cmd := &cobra.Command{
 		Use:   "explain FILE [PIPELINE] | explain --config FILE --key ID",
 		Short: "Show what a pipeline promises, or why a message was dropped or passed",
 		Example: `semel explain pipelines.yaml
-semel explain pipelines.yaml lines --json
+semel explain pipelines.yaml lines --format markdown > promise.md
 semel explain --config pipelines.yaml --key order-41 --scope default --store-name ledger`,
 		Long: `With FILE: prints the promise of each pipeline, or of the named one. It shows how
 the pipeline commits, when a message can be lost or an effect can repeat, and the
 outcome of a message at each moment at which the process can die. It works
-offline. With --no-env, a variable that is not set stands for itself.
+offline. With --no-env, a variable that is not set stands for itself. --format
+markdown prints a page to commit, and mermaid a figure of the moments at which the
+process can die.
 
 With --config and --key: shows the record of a key and what its next delivery
 gets. It reads the store of each pipeline, under the pipeline's scope, or the store
@@ -31,22 +36,38 @@ follow. Several --key are the parts of one composite key. --digest takes a diges
 that keys ls prints instead.`,
 		Args: term.Arguments(0, 2, "", "FILE and PIPELINE"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
+			switch {
+			case format == "":
+			case !slices.Contains(formats, format):
+				wrong.Addf("--format %q: %s", format, schema.OneOf(format, formats))
+			case q.asked(cmd):
+				wrong.Addf("--format is for explain FILE: with --key write --json, or nothing")
+			case a.JSON && format != "json":
+				wrong.Addf("--format %s and --json exclude each other: leave one of them out", format)
+			case format == "json":
+				a.JSON = true
+			}
 			if q.asked(cmd) {
 				if a.NoEnv {
 					wrong.Addf("--no-env is for explain FILE: with --key this verb reads the stores, and needs their variables")
 				}
 				return q.answer(cmd, args, wrong)
 			}
-			return explainPipelines(a, args, wrong)
+			return explainPipelines(a, args, format, wrong)
 		}),
 	}
 	q.add(cmd)
 	open.AddNoEnv(a, cmd)
+	cmd.Flags().StringVar(&format, "format", "", "`FORMAT` of the promise: text, json, markdown or mermaid (default text)")
+	term.CompleteValues(cmd, "format", formats...)
 	return cmd
 }
 
+// formats are the forms of a promise.
+var formats = []string{"text", "json", "markdown", "mermaid"}
+
 // explainPipelines prints the promises of pipelines.
-func explainPipelines(a *term.App, args []string, wrong term.Problems) error {
+func explainPipelines(a *term.App, args []string, format string, wrong term.Problems) error {
 	if len(args) == 0 {
 		if len(wrong) == 0 {
 			wrong.Addf("FILE is missing: name the configuration, or --config FILE --key ID")
@@ -65,7 +86,14 @@ func explainPipelines(a *term.App, args []string, wrong term.Problems) error {
 			}
 			continue
 		}
-		text := a.Redact(promise.Text())
+		text := promise.Text()
+		switch format {
+		case "markdown":
+			text = promise.Markdown()
+		case "mermaid":
+			text = promise.Mermaid()
+		}
+		text = a.Redact(text)
 		if i > 0 {
 			text = "\n" + text
 		}
