@@ -241,7 +241,7 @@ func TestPrintedCommandsWorkInAShell(t *testing.T) {
 	t.Parallel()
 	shell, err := exec.LookPath("sh")
 	if err != nil {
-		t.Skip("no sh")
+		t.Fatal(err)
 	}
 	_, binaries := exampleDir(t)
 	file := scopedConfig(t)

@@ -288,7 +288,7 @@ func (s *state) status() PipelineStatus {
 		now.State = StateOpening
 	}
 	if p, ok := p.(interface{ UnderWay() (int, int64) }); ok && !ended {
-		now.InFlight, _ = p.UnderWay()
+		now.InFlight, _ = p.UnderWay() // the bytes are not shown
 	}
 	return now
 }

@@ -130,7 +130,7 @@ func (h *health) work() (records int, what string, err error) {
 // UnderWay returns the number of records in open transactions. Their size is not known,
 // and bytes is 0. UnderWay may be called at any time.
 func (t *Transactor) UnderWay() (count int, bytes int64) {
-	count, _, _ = t.health.work()
+	count, _, _ = t.health.work() // only the number counts here
 	return count, 0
 }
 
