@@ -1,14 +1,12 @@
 package pgschema
 
 import (
-	"bytes"
 	"embed"
 	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 )
 
@@ -90,29 +88,48 @@ func (n Names) CreateMigrations() string {
 // prefix.
 func Partition(i int) string { return "keys_" + strconv.Itoa(i) }
 
-// partition is one partition, for the templates.
-type partition struct{ Name, Values string }
-
-// render fills in the quoted names in one file.
+// render fills in the names and settings in one file. It does not use text/template:
+// that package calls methods by name, so the linker would keep every exported method,
+// and the program would be half as large again.
 func (l *Layout) render(file string) (string, error) {
-	t, err := template.ParseFS(files, "migrations/"+file)
+	text, err := files.ReadFile("migrations/" + file)
 	if err != nil {
 		return "", fmt.Errorf("pgstore: %s: %w", file, err)
 	}
-	var partitions []partition
+	messageTimes := ""
+	if l.Cleanup == messageTime {
+		part, err := files.ReadFile("migrations/messagetime.sql")
+		if err != nil {
+			return "", fmt.Errorf("pgstore: %w", err)
+		}
+		messageTimes = "\n" + string(part)
+	}
+	fill := strings.NewReplacer(
+		"{{.Keys}}", l.Quoted("keys"), "{{.Tokens}}", l.Quoted("tokens"), "{{.Meta}}", l.Quoted("meta"), "{{.Audit}}", l.Quoted("audit"), "{{.Parked}}", l.Quoted("parked"),
+		"{{.Cleanup}}", l.Cleanup, "{{.Times}}", l.Quoted("times"), "{{.MessageAge}}", strconv.FormatInt(l.MessageAge.Microseconds(), 10),
+		"{{.Partitions}}", strconv.Itoa(l.Partitions), "{{.Storage}}", l.storage(),
+	)
+	sql := strings.Replace(string(text), "{{.MessageTime}}", messageTimes, 1)
+	return fill.Replace(sql), nil
+}
+
+// storage returns the end of the statement that creates the table of keys: its storage
+// parameters, or its partitions with theirs.
+func (l *Layout) storage() string {
+	parameters := fmt.Sprintf("WITH (fillfactor = %d, %s);\n", l.FillFactor, storage)
+	if l.Partitions == 0 {
+		return "\n" + parameters
+	}
+	by := "HASH"
+	if l.Cleanup == messageTime {
+		by = "RANGE"
+	}
+	var sql strings.Builder
+	fmt.Fprintf(&sql, " PARTITION BY %s (key);\n", by)
 	for i := range l.Partitions {
-		partitions = append(partitions, partition{l.Quoted(Partition(i)), l.values(i)})
+		fmt.Fprintf(&sql, "\nCREATE TABLE %s PARTITION OF %s\n    FOR VALUES %s\n    %s", l.Quoted(Partition(i)), l.Quoted("keys"), l.values(i), parameters)
 	}
-	var sql bytes.Buffer
-	err = t.Execute(&sql, map[string]any{
-		"Keys": l.Quoted("keys"), "Tokens": l.Quoted("tokens"), "Meta": l.Quoted("meta"), "Audit": l.Quoted("audit"), "Parked": l.Quoted("parked"),
-		"Cleanup": l.Cleanup, "Times": l.Quoted("times"), "MessageAge": l.MessageAge.Microseconds(),
-		"Partitions": partitions, "Storage": fmt.Sprintf("fillfactor = %d, %s", l.FillFactor, storage),
-	})
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %s: %w", file, err)
-	}
-	return sql.String(), nil
+	return sql.String()
 }
 
 // values returns the partition bounds. If clean-up is by message time, the first

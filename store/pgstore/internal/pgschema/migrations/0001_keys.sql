@@ -15,14 +15,7 @@ CREATE TABLE {{.Keys}} (
     owner       bytea,
     result      bytea,
     PRIMARY KEY (key)
-){{if .Partitions}} PARTITION BY {{if eq .Cleanup "message-time"}}RANGE{{else}}HASH{{end}} (key);
-{{range .Partitions}}
-CREATE TABLE {{.Name}} PARTITION OF {{$.Keys}}
-    FOR VALUES {{.Values}}
-    WITH ({{$.Storage}});
-{{end}}{{else}}
-WITH ({{.Storage}});
-{{end}}
+){{.Storage}}
 COMMENT ON TABLE {{.Keys}} IS 'Semel: keys of messages, and what became of them';
 COMMENT ON COLUMN {{.Keys}}.key IS 'keyed 128-bit digest of scope and id';
 COMMENT ON COLUMN {{.Keys}}.until IS 'end of the lease of a claimed key, of the window of a done one';
@@ -51,18 +44,6 @@ ON CONFLICT (name) DO NOTHING;
 
 INSERT INTO {{.Meta}} (name, value) VALUES ('cleanup', '{{.Cleanup}}')
 ON CONFLICT (name) DO NOTHING;
-{{if eq .Cleanup "message-time"}}
--- Message time: how old a message may be, in microseconds, between how many
--- partitions its time is divided, the time of messages before which what has
--- no record is late, and since when all transactions that begin go by it.
-CREATE TABLE {{.Times}} (
-    age   bigint      NOT NULL PRIMARY KEY,
-    slots integer     NOT NULL,
-    floor timestamptz NOT NULL,
-    since timestamptz
-);
-
-INSERT INTO {{.Times}} VALUES ({{.MessageAge}}, {{len .Partitions}}, '1970-01-01 00:00:00+00', clock_timestamp());
-{{end}}
+{{.MessageTime}}
 INSERT INTO {{.Meta}} (name, at) VALUES ('cleaning', '-infinity'), ('cleaned', clock_timestamp())
 ON CONFLICT (name) DO NOTHING;
