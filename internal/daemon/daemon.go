@@ -155,7 +155,7 @@ func (s *state) ready(ctx context.Context) error {
 	case ended:
 		return errors.New("ended")
 	case p != nil:
-		return s.trouble.explain(p.Ready(ctx))
+		return s.trouble.answer(ctx, p)
 	case waiting != nil:
 		return waiting
 	}

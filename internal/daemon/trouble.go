@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	// troubleEvery is how often an idle pipeline is asked whether it can work.
-	troubleEvery = 2 * time.Second
+	// troubleEvery is how often a pipeline is asked whether it can work, at the start
+	// and while it cannot. The longer it can, the rarer the question becomes, down to
+	// troubleRarely: otherwise the database of an idle pipeline could never sleep.
+	troubleEvery  = 2 * time.Second
+	troubleRarely = 10 * time.Minute
 	// troubleFor limits the time for one answer.
 	troubleFor = 5 * time.Second
 )
@@ -25,6 +28,7 @@ const (
 type trouble struct {
 	file *config.File
 	spec *config.Pipeline
+	seen chan struct{} // has room for one: a probe got a bad answer
 
 	mu    sync.Mutex                // guards the fields below
 	since map[config.Part]time.Time // when a part began not to work
@@ -52,7 +56,7 @@ func (t *told) isNew(cause string, now time.Time) bool {
 }
 
 func newTrouble(f *config.File, spec *config.Pipeline) *trouble {
-	return &trouble{file: f, spec: spec, since: map[config.Part]time.Time{}}
+	return &trouble{file: f, spec: spec, seen: make(chan struct{}, 1), since: map[config.Part]time.Time{}}
 }
 
 // parts maps the reasons of pauses to the part that does not work.
@@ -150,6 +154,18 @@ func (t *trouble) explain(err error) error {
 	return errors.Join(causes...)
 }
 
+// answer asks a pipeline for a probe whether it can work. A bad answer is also logged.
+func (t *trouble) answer(ctx context.Context, p config.Runnable) error {
+	err := t.explain(p.Ready(ctx))
+	if err != nil {
+		select {
+		case t.seen <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
 // watch logs why a pipeline cannot work although nothing has failed: a topic may be
 // missing, or a server may have ended while there is nothing to do. It runs until
 // stop is called.
@@ -157,17 +173,20 @@ func (t *trouble) watch(ctx context.Context, p config.Runnable, log *slog.Logger
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		tick := time.NewTicker(troubleEvery)
-		defer tick.Stop()
+		works := time.Now() // since when it works
 		for {
 			select {
-			case <-tick.C:
+			case <-time.After(min(max(time.Since(works)/8, troubleEvery), troubleRarely)):
+			case <-t.seen:
 			case <-ctx.Done():
 				return
 			}
 			limited, cancel := context.WithTimeout(ctx, troubleFor)
 			err := t.explain(p.Ready(limited))
 			cancel()
+			if err != nil {
+				works = time.Now()
+			}
 			if ctx.Err() == nil {
 				t.tell(err, log)
 			}
