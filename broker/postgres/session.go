@@ -83,12 +83,17 @@ func (s *Session) BindScope(ctx context.Context, scope, rule string) error {
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.
 func (s *Session) WaitsFor(ctx context.Context) string {
 	const what = "keys and rows in PostgreSQL"
-	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok {
-		if lock := store.WaitsFor(ctx); lock != "" {
-			return what + ", behind " + lock
-		}
+	if lock := s.blockedBy(ctx); lock != "" {
+		return what + ", behind " + lock
 	}
 	return what
+}
+
+func (s *Session) blockedBy(ctx context.Context) string {
+	if store, ok := semel.As[*pgstore.Store](s.guard.Store()); ok {
+		return store.WaitsFor(ctx)
+	}
+	return ""
 }
 
 // Close implements pipeline.Session. It does not close the store.
@@ -107,14 +112,16 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 	}
 	var outcomes []semel.BatchOutcome
 	effects := make([]error, len(items)) // errors of the effects themselves
+	var behind lock
+	defer behind.watch(ctx, s.blockedBy)()
 	switch {
 	case s.handle != nil:
-		outcomes = s.handled(ctx, items, calls, effects)
+		outcomes = s.handled(ctx, items, calls, effects, &behind)
 	case s.careful.Load() > 0:
 		s.careful.Add(-1)
-		outcomes = s.carefully(ctx, items, calls, effects)
+		outcomes = s.carefully(ctx, items, calls, effects, &behind)
 	default:
-		outcomes = s.quickly(ctx, items, calls, effects)
+		outcomes = s.quickly(ctx, items, calls, effects, &behind)
 	}
 	for i, it := range items {
 		s.settle(it, &outcomes[i], effects[i])
@@ -123,9 +130,9 @@ func (s *Session) Process(ctx context.Context, items []*pipeline.Item) {
 
 // quickly sends keys and statements together. After an error the message that
 // caused it is not known, so all messages are processed again one by one.
-func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
 	if s.write.versions {
-		return s.carefully(ctx, items, calls, effects) // the results are needed
+		return s.carefully(ctx, items, calls, effects, behind) // the results are needed
 	}
 	good := make([]bool, len(items))
 	var b pgx.Batch
@@ -134,7 +141,7 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 		if !good[i] {
 			// A message without values cannot be left out of the transaction
 			// here.
-			return s.carefully(ctx, items, calls, effects)
+			return s.carefully(ctx, items, calls, effects, behind)
 		}
 	}
 	queued := b.QueuedQueries
@@ -146,10 +153,10 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 		return nil
 	}))
 	for i := range outcomes {
-		if isRefused(outcomes[i].Err) {
+		if isRefused(outcomes[i].Err) || isHeld(outcomes[i].Err) {
 			// Nothing was written. Sent apart from the claims, the statements show whether
-			// the server refused them or the store.
-			return s.carefully(ctx, items, calls, effects)
+			// the server refused them or the store, and which message a lock is of.
+			return s.carefully(ctx, items, calls, effects, behind)
 		}
 		if outcomes[i].Err != nil && outcomes[i].Decision == semel.Undecided {
 			s.careful.Store(20)
@@ -160,7 +167,8 @@ func (s *Session) quickly(ctx context.Context, items []*pipeline.Item, calls []s
 }
 
 // carefully processes messages so that each error belongs to its message.
-func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
+	locks := 0
 	return s.guard.DoTxBatch(ctx, calls, pgstore.TxBatchFunc(func(ctx context.Context, tx pgx.Tx, fresh []*semel.BatchItem) error {
 		var b pgx.Batch
 		var queued []*semel.BatchItem
@@ -181,14 +189,18 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 		if err == nil {
 			return nil
 		}
-		said := verdict(err, false)
-		if isRefused(err) {
-			for _, f := range queued { // it would refuse each of them
+		said := verdict(behind.explain(err), false)
+		waited := isHeld(err) && !inConflict(err)
+		if waited {
+			locks++
+		}
+		if isRefused(err) || locks > 1 { // it would refuse each of them; a second lock is that of the table
+			for _, f := range queued {
 				f.Err, effects[f.Index] = fmt.Errorf("%w: %w", errEffect, err), said
 			}
 			return nil
 		}
-		if isAway(said) || n >= len(queued) {
+		if isAway(said) && !waited || n >= len(queued) {
 			return err
 		}
 		s.careful.Store(20)
@@ -202,7 +214,7 @@ func (s *Session) carefully(ctx context.Context, items []*pipeline.Item, calls [
 // record it as the key's result, and a parked message could not be redriven.
 var errEffect = errors.New("the effect failed")
 
-func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error) []semel.BatchOutcome {
+func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []semel.Call, effects []error, behind *lock) []semel.BatchOutcome {
 	return s.guard.DoTxBatch(ctx, calls, pgstore.TxItemFunc(func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) (err error) {
 		i := item.Index
 		effects[i] = nil
@@ -217,7 +229,9 @@ func (s *Session) handled(ctx context.Context, items []*pipeline.Item, calls []s
 			item.Data = result.Data
 			return nil
 		}
-		effects[i] = err
+		if effects[i] = err; isHeld(err) && !isAway(err) {
+			effects[i] = verdict(behind.explain(err), false)
+		}
 		var permanent *semel.PermanentError
 		if errors.As(err, &permanent) {
 			return fmt.Errorf("%w: %v", errEffect, err)
@@ -263,7 +277,7 @@ func refusesKey(err error) bool {
 // server that did not answer.
 func statementOrStore(err error) error {
 	said := verdict(err, false)
-	if isAway(said) || errors.Is(err, semel.ErrOutcomeUnknown) {
+	if isAway(said) && !isHeld(err) || errors.Is(err, semel.ErrOutcomeUnknown) {
 		return &pipeline.StoreError{Err: err}
 	}
 	return said

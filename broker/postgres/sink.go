@@ -77,10 +77,15 @@ func (s *Sink) Ready(ctx context.Context) error {
 // WaitsFor implements pipeline.Waiter. It asks the server for locks.
 func (s *Sink) WaitsFor(ctx context.Context) string {
 	const what = "rows in PostgreSQL"
-	if lock, err := pgstore.BlockedBy(ctx, s.pool); err == nil && lock != "" {
+	if lock := s.blockedBy(ctx); lock != "" {
 		return what + ", behind " + lock
 	}
 	return what
+}
+
+func (s *Sink) blockedBy(ctx context.Context) string {
+	lock, _ := pgstore.BlockedBy(ctx, s.pool) // a server that does not answer is reported by the calls that wait
+	return lock
 }
 
 // Close implements pipeline.Sink.
@@ -92,7 +97,7 @@ func (s *Sink) Close(context.Context) error {
 // Deliver implements pipeline.Sink with one transaction for all items. An item
 // that fails is left out, and the others are written again.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
-	todo, again := items, 3
+	todo, again, behind := items, 3, 0
 	for len(todo) > 0 {
 		failed, err := s.together(ctx, todo)
 		switch {
@@ -107,7 +112,10 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 				s.Deliver(ctx, todo[i:i+1])
 			}
 			return
-		case failed == nil:
+		case failed != nil && isHeld(err):
+			behind++
+		}
+		if failed == nil || behind > 1 { // a second lock is that of the table
 			for _, it := range todo {
 				it.Err = err
 			}
@@ -147,10 +155,14 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 		defer cancel()
 		_ = tx.Rollback(ctx) // no effect after a commit; it closes a connection that it cannot roll back
 	}()
-	if n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
+	var behind lock
+	stop := behind.watch(ctx, s.blockedBy)
+	n, err := send(ctx, tx, s.write, &b, func(i int, result []byte) {
 		queued[i].Result = resultOf(result)
-	}, len(queued)); err != nil {
-		return blame(queued, n, err)
+	}, len(queued))
+	stop()
+	if err != nil {
+		return blame(queued, n, behind.explain(err))
 	}
 	return nil, verdict(tx.Commit(ctx), true)
 }
@@ -158,11 +170,11 @@ func (s *Sink) together(ctx context.Context, items []*pipeline.Item) (*pipeline.
 // blame finds the item that caused an error, by the number of successful
 // statements.
 func blame(items []*pipeline.Item, n int, err error) (*pipeline.Item, error) {
-	err = verdict(err, false)
-	if isAway(err) || n >= len(items) {
-		return nil, err
+	said := verdict(err, false)
+	if isAway(said) && !isHeld(err) || n >= len(items) {
+		return nil, said
 	}
-	return items[n], err
+	return items[n], said
 }
 
 // send executes a batch and reports the result of each statement. On an error it

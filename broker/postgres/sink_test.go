@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -478,6 +479,84 @@ func TestAStatementThatAPoolerLostIsNoMessagesFault(t *testing.T) {
 					t.Errorf("%s, %s: %s (%v)", w.name, code, class(it.Err), it.Err)
 				}
 			}
+		}
+	}
+}
+
+// TestErrorsAreClassifiedBySQLSTATE: only an error that may be the fault of a message
+// counts as an attempt.
+func TestErrorsAreClassifiedBySQLSTATE(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t)
+	pool := open(t, address)
+	for code, want := range map[string]string{
+		"22003": "permanent", "23505": "permanent", "23514": "permanent",
+		"23503": "retry", "P0001": "retry",
+		"40001": "unavailable", "40P01": "unavailable", "55P03": "unavailable", "57014": "unavailable",
+		"25006": "unavailable", "53100": "unavailable", "53300": "unavailable", "57P03": "unavailable", "42501": "unavailable",
+	} {
+		opts := &postgres.Options{Statement: "DO $$ BEGIN RAISE 'refused' USING ERRCODE = '" + code + "'; END $$"}
+		for _, w := range ways(t, address, pool, opts) {
+			list := items("{}")
+			w.process(t.Context(), list)
+			if got := class(list[0].Err); got != want {
+				t.Errorf("%s, %s: %s (%v), want %s", w.name, code, got, list[0].Err, want)
+			}
+		}
+	}
+}
+
+// TestALockFailsItsMessagesAlone locks one row, and then the table. A locked row fails
+// its message alone, a locked table fails the batch after two waits. The error names the
+// session.
+func TestALockFailsItsMessagesAlone(t *testing.T) {
+	t.Parallel()
+	address := servers.Database(t) + "&application_name=writer&lock_timeout=1500"
+	pool := open(t, address)
+	exec(t, pool, `CREATE TABLE amounts (id text PRIMARY KEY, n int); INSERT INTO amounts VALUES ('1', 0), ('2', 0), ('3', 0), ('4', 0), ('5', 0)`)
+	opts := &postgres.Options{Statement: "UPDATE amounts SET n = n + 1 WHERE id = $1", Args: []string{".id"}}
+	other, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	pid := fmt.Sprint(other.Conn().PgConn().PID())
+	bodies := []string{`{"id":"1"}`, `{"id":"2"}`, `{"id":"3"}`, `{"id":"4"}`, `{"id":"5"}`}
+	for _, w := range ways(t, address, pool, opts) {
+		exec(t, pool, "UPDATE amounts SET n = 0")
+		for _, lock := range []string{"SELECT FROM amounts WHERE id = '2' FOR UPDATE", "LOCK TABLE amounts"} {
+			tx, err := other.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), lock); err != nil {
+				t.Fatal(err)
+			}
+			list, began := items(bodies...), time.Now()
+			for _, it := range list {
+				it.Call.Key.ID += w.name + lock
+			}
+			w.process(t.Context(), list)
+			took := time.Since(began)
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			row := lock != "LOCK TABLE amounts"
+			want := []string{"unavailable", "unavailable", "unavailable", "unavailable", "unavailable"}
+			if row {
+				want = []string{"delivered", "unavailable", "delivered", "delivered", "delivered"}
+			}
+			wantClasses(t, list, want...)
+			var held *postgres.LockError
+			if !errors.As(list[1].Err, &held) || !strings.Contains(held.By, "session "+pid+" holds (writer") {
+				t.Errorf("%s, %s: the error does not name session %s: %v", w.name, lock, pid, list[1].Err)
+			}
+			if took > 9*time.Second {
+				t.Errorf("%s, %s: %v for one batch", w.name, lock, took)
+			}
+		}
+		if got := one[string](t, pool, "SELECT string_agg(n::text, '' ORDER BY id) FROM amounts"); got != "10111" {
+			t.Errorf("%s: wrote %s", w.name, got)
 		}
 	}
 }

@@ -67,7 +67,7 @@ stores:
   db:   { postgres: { dsn: %q } }
   keys: { embedded: { path: keys } }
 pipelines:
-  rows:  { source: { file: { paths: [in.jsonl], follow: true, state: rows } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, parked: { path: p } }
+  rows:  { source: { file: { paths: [in.jsonl], follow: true, state: rows } }, key: { id: .id }, store: db, sink: { postgres: { store: db, table: rows, columns: { id: .id } } }, on_failure: { attempts: 1 }, parked: { path: p } }
   calls: { source: { file: { paths: [in.jsonl], follow: true, state: calls } }, key: { id: .id }, store: keys, sink: { webhook: { url: %q, allow_private: true, timeout: 10m } }, lease: 20m, parked: { path: p } }
   idle:  { source: { file: { paths: [none.jsonl], follow: true, state: idle } }, key: { id: .id }, store: keys, sink: { webhook: { url: %[2]q, allow_private: true } }, parked: { path: p } }
 `, database, target.URL))
@@ -86,21 +86,25 @@ pipelines:
 			t.Fatal(err)
 		}
 	}
-	lock := fmt.Sprintf("keys and rows in PostgreSQL, behind a lock that PostgreSQL session %d holds (", other.PgConn().PID())
+	lock := fmt.Sprintf("a statement waited for a lock that PostgreSQL session %d holds (", other.PgConn().PID())
+	end := fmt.Sprintf("wait, or end it with SELECT pg_terminate_backend(%d)", other.PgConn().PID())
 	stop := background(t, "run", file, "--admin", address, "--log-format", "json")
 	for _, name := range []string{"rows", "calls", "idle"} {
 		becomes(t, address, "/readyz", time.Minute, http.StatusOK, name+": ready")
 	}
 	began := time.Now()
 	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n{\"id\":\"two\"}\n")
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "rows: not ready: stalled for 1")
+	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, ": "+lock)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the lock was named after %v", took)
+	}
 	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "calls: not ready: stalled for 1")
 	if took := time.Since(began); took < 9*time.Second || took > 20*time.Second {
 		t.Errorf("it was said after %v", took)
 	}
-	becomes(t, address, "/readyz", time.Minute, http.StatusServiceUnavailable, "waiting for "+lock) // between two attempts it waits for the next
+	becomes(t, address, "/metrics", time.Minute, http.StatusOK, `dedup_stalled{pipeline="rows"} 1`)
 	_, text := get(t, address, "/readyz")
-	if strings.Contains(text, secret) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for an answer from "+target.URL) {
+	if strings.Contains(text, secret) || !strings.Contains(text, "rows: not ready: the sink has not worked since 2") || !strings.Contains(text, end) || !strings.Contains(text, "idle: ready") || !strings.Contains(text, "waiting for an answer from "+target.URL) {
 		t.Errorf("%s", text)
 	}
 	if _, metrics := get(t, address, "/metrics"); !strings.Contains(metrics, `dedup_stalled{pipeline="rows"} 1`) || !strings.Contains(metrics, `dedup_stalled{pipeline="idle"} 0`) {
@@ -108,7 +112,7 @@ pipelines:
 	}
 	shown := run(t, "", "status", "--admin", address)
 	shown.check(t, term.ExitFound)
-	for _, want := range []string{"rows is not ready: stalled for ", "\nidle      ready    0/s   -      0 B   0          0       -\n", "\nrows      stalled  0/s   -      34 B  2          0       -\n"} {
+	for _, want := range []string{"rows is not ready: the sink has not worked since ", "\nidle      ready    0/s   -      0 B   0          0       -\n", "\nrows      stalled  0/s   -      34 B  2          0       -\n"} {
 		if !strings.Contains(shown.stdout, want) {
 			t.Errorf("status lacks %q:\n%s", want, shown.stdout)
 		}
@@ -145,7 +149,10 @@ pipelines:
 			said[entry["pipeline"].(string)] = entry
 		}
 	}
-	for name, waiting := range map[string]string{"rows": "", "calls": "an answer from " + target.URL} {
+	if !strings.Contains(fmt.Sprint(said["rows"]["error"]), end) {
+		t.Errorf("the stall does not say how it ends: %v", said["rows"])
+	}
+	for name, waiting := range map[string]string{"rows": "the sink, which has failed since 2", "calls": "an answer from " + target.URL} {
 		entry := said[name]
 		if entry["level"] != "WARN" || entry["in_flight"] != 2.0 || entry["oldest"] != filepath.Join(dir, "in.jsonl")+"/0/0" ||
 			entry["for"] == nil || !strings.Contains(fmt.Sprint(entry["waiting_for"]), waiting) {

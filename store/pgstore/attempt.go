@@ -190,7 +190,7 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 	if err = u.verdict(ctx, err); err != nil {
 		s.err = err
 		s.retry = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
-		s.whole = u.lost() || u.ended() || ctx.Err() != nil
+		s.whole = u.lost() || u.ended() || ctx.Err() != nil || b.queue != nil && waited(err)
 		return s
 	}
 	stored := slices.Clone(all)
@@ -344,7 +344,7 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 		}
 		unknown := errors.Is(err, semel.ErrOutcomeUnknown)
 		return &attemptError{
-			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown, todo: todo,
+			err: fmt.Errorf("pgstore: statements: %w", err), stage: committing, retry: repeatable(err), whole: unknown || waited(err), todo: todo,
 		}, true
 	}
 	answer := semel.ClaimAnswer{Decision: semel.Fresh, Claim: semel.Claim{Attempt: 1}}

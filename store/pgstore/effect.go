@@ -52,6 +52,9 @@ type TxItemFunc func(ctx context.Context, tx pgx.Tx, item *semel.BatchItem) erro
 // Its queries may have callbacks, which may set them too. Each of these costs two
 // more round trips.
 //
+// If a statement waits too long (SQLSTATE 55P03 or 57014), all calls of its
+// transaction fail: waiting for each of them alone could take a time for each.
+//
 // The end of ctx does not cancel statements that were sent together with their
 // keys. They are waited for like a commit.
 type TxQueueFunc func(b *pgx.Batch, fresh []*semel.BatchItem) error

@@ -20,6 +20,7 @@ const (
 	completionUnknown    = "40003"
 	deadlockDetected     = "40P01"
 	lockNotAvailable     = "55P03"
+	queryCanceled        = "57014"
 	duplicatePrepared    = "42P05"
 	undefinedTable       = "42P01"
 	undefinedColumn      = "42703"
@@ -131,4 +132,11 @@ func stateOf(err error) string {
 func repeatable(err error) bool {
 	code := stateOf(err)
 	return code == serializationFailure || code == deadlockDetected
+}
+
+// waited reports whether a statement waited too long, for a lock or for the server.
+// Each call of a batch would wait as long.
+func waited(err error) bool {
+	code := stateOf(err)
+	return code == lockNotAvailable || code == queryCanceled
 }

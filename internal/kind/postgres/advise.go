@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/semel-dev/semel/broker/postgres"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
@@ -66,6 +67,9 @@ func (s *Sink) Advise(f *config.File, _ *config.Pipeline, path string, err error
 	of := refusal(err)
 	if of == nil {
 		return nil
+	}
+	if said := ofLock(err, of); said != nil {
+		return said
 	}
 	user, _ := identity(dsn)
 	written := path + ".table"
@@ -158,6 +162,21 @@ func identity(dsn schema.Secret) (user, database string) {
 	return parsed.User, cmp.Or(parsed.Database, parsed.User)
 }
 
+// ofLock describes a statement that waited too long.
+func ofLock(err error, of *pgconn.PgError) *advice.Error {
+	if behind, ok := errors.AsType[*postgres.LockError](err); ok && behind.By != "" {
+		return &advice.Error{Cause: "a statement waited for " + behind.By, Public: true}
+	}
+	const look = "SELECT pid, application_name, pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+	switch of.Code {
+	case "55P03":
+		return &advice.Error{Cause: "a statement waited too long for a lock: " + of.Message, Remedy: "see who holds it: " + look, Public: true}
+	case "57014":
+		return &advice.Error{Cause: of.Message, Remedy: "raise statement_timeout, or see who holds a lock: " + look, Public: true}
+	}
+	return nil
+}
+
 // ofServer describes a server that refuses the connection, or that cannot work now.
 // field is the address in the configuration.
 func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
@@ -180,6 +199,8 @@ func ofServer(err error, dsn schema.Secret, field string) *advice.Error {
 		said.Cause, said.Remedy = "database "+database+" does not exist", "create it: createdb "+database+", or correct "+field
 	case "53300":
 		said.Remedy = "lower pool_max_conns in " + field + ", or raise max_connections of the server"
+	case "53100":
+		said.Cause, said.Remedy = "the server has no disk space: "+of.Message, "free or add space on its disk"
 	case "57P01", "57P02":
 		said.Cause = "the server ended the connection: " + of.Message
 	case "57P03":
