@@ -89,7 +89,10 @@ func TestProgramAndItsDeployments(t *testing.T) {
 	}
 	t.Run("systemd unit", func(t *testing.T) { unit(t, name) })
 	t.Run("Kubernetes", func(t *testing.T) { kubernetes(t, name) })
-	t.Run("compose", func(t *testing.T) { compose(t, name) })
+	t.Run("compose", func(t *testing.T) { compose(t, name, "../../deploy", "semel") })
+	t.Run("compose of pipelines", func(t *testing.T) {
+		compose(t, name, "../../examples/pipelines", "kafka-to-postgres", "webhook-to-kafka")
+	})
 }
 
 // unit checks the systemd unit with this program in its place.
@@ -116,7 +119,7 @@ func lint(t *testing.T, program, configuration string) {
 	if err := os.WriteFile(name, []byte(configuration), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command(t, "", []string{"DATABASE_URL=postgres://h/x", "KAFKA_BROKERS=h:9092"}, program, "lint", name)
+	command(t, "", []string{"DATABASE_URL=postgres://h/x", "KAFKA_BROKERS=h:9092", "WEBHOOK_TOKEN=t"}, program, "lint", name)
 }
 
 // starts checks that the program knows the verb and flags with which a container
@@ -124,7 +127,7 @@ func lint(t *testing.T, program, configuration string) {
 func starts(t *testing.T, program string, args []string) {
 	t.Helper()
 	output, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-	if err == nil || strings.Count(string(output), "\n") != 1 || !strings.Contains(string(output), "/etc/semel/semel.yaml: there is no such file") {
+	if err == nil || strings.Count(string(output), "\n") != 1 || !regexp.MustCompile(`/etc/semel/\S+\.yaml: there is no such file`).Match(output) {
 		t.Errorf("%q: %v %s", args, err, output)
 	}
 }
@@ -206,10 +209,12 @@ func kubernetes(t *testing.T, program string) {
 	}
 }
 
-func compose(t *testing.T, program string) {
+// compose checks the compose.yaml of a directory. The named services run pipelines.
+func compose(t *testing.T, program, dir string, running ...string) {
 	t.Helper()
-	const dir = "../../deploy/"
-	lint(t, program, content(t, dir+"semel.yaml"))
+	for _, name := range running {
+		lint(t, program, content(t, filepath.Join(dir, name+".yaml")))
+	}
 	var file struct {
 		Services map[string]struct {
 			Build       struct{ Context, Dockerfile string }
@@ -218,7 +223,7 @@ func compose(t *testing.T, program string) {
 			DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
 		}
 	}
-	if err := yaml.Unmarshal([]byte(content(t, dir+"compose.yaml")), &file); err != nil {
+	if err := yaml.Unmarshal([]byte(content(t, filepath.Join(dir, "compose.yaml"))), &file); err != nil {
 		t.Fatal(err)
 	}
 	for name, s := range file.Services {
@@ -232,8 +237,14 @@ func compose(t *testing.T, program string) {
 			}
 		}
 	}
-	if test := file.Services["semel"].Healthcheck.Test; len(test) == 0 || test[len(test)-1] != "http://127.0.0.1:4195/readyz" {
-		t.Errorf("the health check is %q", test)
+	for _, name := range running {
+		s := file.Services[name]
+		if test := s.Healthcheck.Test; len(test) == 0 || test[len(test)-1] != "http://127.0.0.1:4195/readyz" {
+			t.Errorf("the health check of %s is %q", name, test)
+		}
+		if len(s.Command) < 2 || s.Command[1] != "/etc/semel/"+name+".yaml" {
+			t.Errorf("%s runs %q", name, s.Command)
+		}
 	}
 	if exec.CommandContext(t.Context(), "docker", "compose", "version").Run() != nil {
 		t.Log("docker compose: NOT CHECKED: it is not installed")
