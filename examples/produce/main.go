@@ -46,11 +46,12 @@ func run(ctx context.Context, topic, file string) (sent int, err error) {
 		return 0, err
 	}
 	defer input.Close()
-	for lines := bufio.NewScanner(input); lines.Scan(); sent++ {
+	lines := bufio.NewScanner(input)
+	for ; lines.Scan(); sent++ {
 		record := kgo.StringRecord(lines.Text())
 		if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
 			return sent, err
 		}
 	}
-	return sent, nil
+	return sent, lines.Err()
 }
