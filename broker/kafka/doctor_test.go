@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -49,7 +50,8 @@ func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
 
 func TestTheDoctorSeesARealBroker(t *testing.T) {
 	t.Parallel()
-	server := servicestest.StartKafka(t, nil)
+	// The broker decides when a static member that left is gone, by default after 45 s.
+	server := servicestest.StartKafka(t, &services.KafkaOptions{Properties: map[string]string{"group.consumer.session.timeout.ms": "1000"}})
 	client, err := kgo.NewClient(kafkatest.Quick(server.Addr())...)
 	kafkatest.Must(t, err)
 	defer client.Close()

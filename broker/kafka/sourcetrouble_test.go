@@ -212,6 +212,7 @@ func TestWhoIsRefusedIsToldSo(t *testing.T) {
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()
 			b.Cluster.ControlKey(int16(kmsg.SASLHandshake), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				b.Cluster.KeepControl() // the client connects again and must get the same answer
 				resp := req.ResponseKind().(*kmsg.SASLHandshakeResponse)
 				resp.ErrorCode = kerr.UnsupportedSaslMechanism.Code
 				return resp, nil, true
