@@ -42,18 +42,19 @@ var packageMap = map[string][]string{
 	"store/tiered":                    {".", "filter", "internal/clock", "internal/invalid"},
 	"pipeline":                        {".", "key", "internal/auditlog", "internal/health", "internal/invalid", "vfs"},
 	"broker/kafka": {
-		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/invalid",
+		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/header", "internal/invalid",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
 	},
 	"broker/kafka/kafkatxn": {
 		".", "key", "pipeline", "broker/kafka", "broker/kafka/internal/cluster", "broker/kafka/internal/record",
-		"internal/clock", "internal/digest", "internal/health", "internal/table", "internal/invalid", "vfs",
+		"internal/clock", "internal/digest", "internal/header", "internal/health", "internal/table", "internal/invalid", "vfs",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
 	"broker/kafka/internal/cluster": {
 		".", "pipeline", "github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg",
 	},
-	"broker/kafka/internal/record": {".", "key", "pipeline", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/kafka/internal/record": {".", "key", "pipeline", "internal/header", "github.com/twmb/franz-go/pkg/kgo"},
+	"broker/nats":                  {".", "pipeline", "internal/header", "internal/invalid", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 	"broker/brokertest":            {".", "key", "pipeline", "store/memstore"},
 	"broker/webhook":               {".", "pipeline", "internal/invalid"},
 	"broker/httpsrc":               {".", "pipeline", "internal/invalid"},
@@ -69,6 +70,7 @@ var packageMap = map[string][]string{
 	"internal/auditlog": {".", "vfs"},
 	"internal/clock":    {},
 	"internal/digest":   {".", "github.com/dchest/siphash"},
+	"internal/header":   {".", "pipeline"},
 	"internal/health":   {"."},
 	"internal/invalid":  {"."},
 	"internal/table":    {"."},
@@ -85,7 +87,7 @@ var packageMap = map[string][]string{
 	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
-		"internal/kind/memory", "internal/kind/postgres", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
+		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
 	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
@@ -95,6 +97,7 @@ var packageMap = map[string][]string{
 		".", "pipeline", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
+	"internal/kind/nats":   {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
 	"internal/kind/memory": {".", "store/memstore", "internal/config", "internal/schema"},
 	"internal/kind/postgres": {
 		".", "key", "pipeline", "broker/postgres", "store/pgstore", "internal/advice", "internal/config", "internal/schema",

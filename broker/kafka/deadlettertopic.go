@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -256,18 +257,18 @@ func (l *DeadLetterTopic) parked(r *kgo.Record) *pipeline.Parked {
 			RecordKey: r.Key, Body: r.Value, Time: m.Time, Origin: from, Headers: without(m.Headers, record.IsParking),
 		},
 	}
-	p.Attempts, _ = strconv.Atoi(record.Header(&m, record.HeaderAttempt)) // 0, unknown, for records of other programs
-	p.Redrives = max(record.Redrives(&m)-1, 0)
+	p.Attempts, _ = strconv.Atoi(record.Header(&m, header.Attempt)) // 0, unknown, for records of other programs
+	p.Redrives = max(header.Redrives(&m)-1, 0)
 	if at, err := time.Parse(time.RFC3339Nano, record.Header(&m, record.HeaderParkedAt)); err == nil {
 		p.At = at
 	}
 	if at := record.Header(&m, record.SpringTime); len(at) == 8 {
 		p.Message.Time = time.UnixMilli(int64(binary.BigEndian.Uint64([]byte(at))))
 	}
-	if reason != "" && !l.opts.Transactional && by == record.Header(&m, record.HeaderPipeline) {
+	if reason != "" && !l.opts.Transactional && by == record.Header(&m, header.Pipeline) {
 		p.Key = keyOf(&m)
 		bare := p.Message
-		bare.Headers = without(bare.Headers, record.IsKeyHeader)
+		bare.Headers = without(bare.Headers, header.IsKey)
 		// Key headers are not part of the message, unless its key is in them.
 		if id, _ := l.identify(&bare); id == p.Key.ID || p.Key.ID == "" {
 			p.Message = bare
@@ -299,8 +300,8 @@ func (l *DeadLetterTopic) identify(m *semel.Message) (string, error) {
 
 // keyOf returns the key in a message's headers.
 func keyOf(m *semel.Message) semel.Key {
-	id := record.Header(m, record.HeaderKey)
-	if encoded, ok := m.Header(record.HeaderKeyBase64); ok {
+	id := record.Header(m, header.Key)
+	if encoded, ok := m.Header(header.KeyBase64); ok {
 		if data, err := base64.StdEncoding.DecodeString(string(encoded)); err == nil {
 			id = string(data)
 		}
@@ -308,9 +309,9 @@ func keyOf(m *semel.Message) semel.Key {
 	if id == "" {
 		return semel.Key{}
 	}
-	scope := record.HeaderScope
+	scope := header.Scope
 	if _, ok := m.Header(scope); !ok {
-		scope = record.HeaderPipeline // omitted if it would repeat the same name
+		scope = header.Pipeline // omitted if it would repeat the same name
 	}
 	return semel.Key{Scope: record.Header(m, scope), ID: id}
 }

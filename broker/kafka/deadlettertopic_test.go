@@ -21,6 +21,7 @@ import (
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
 )
@@ -118,7 +119,7 @@ func TestWhatATransactionPutAsideGoesBackToItsPartition(t *testing.T) {
 		opts := b.options()
 		opts.Transform = failing
 		at := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
-		first := &kgo.Record{Topic: "in", Partition: 1, Key: []byte("bad"), Value: []byte("1"), Timestamp: at, Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("x")}, {Key: record.HeaderKey, Value: []byte("of the stage before")}}}
+		first := &kgo.Record{Topic: "in", Partition: 1, Key: []byte("bad"), Value: []byte("1"), Timestamp: at, Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("x")}, {Key: header.Key, Value: []byte("of the stage before")}}}
 		b.Write(kafkatest.Record(0, "good", "v"), first, kafkatest.Record(1, "bad", "2"), kafkatest.Record(1, "", "3"))
 		began := time.Now()
 		p := b.start(opts)

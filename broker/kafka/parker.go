@@ -12,6 +12,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -60,7 +61,7 @@ func (p *Parker) Park(ctx context.Context, list []pipeline.Parked) error {
 		from.Partition, from.Offset = m.Origin.Partition, m.Origin.Offset
 		r := record.Parked(from, p.topic, list[i].Pipeline, list[i].Reason, list[i].Attempts, errors.New(list[i].Error))
 		r.Headers = record.AppendKeyHeaders(r.Headers, list[i].Key, list[i].Pipeline)
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: record.HeaderAttempt, Value: strconv.AppendInt(nil, int64(list[i].Attempts), 10)})
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: header.Attempt, Value: strconv.AppendInt(nil, int64(list[i].Attempts), 10)})
 		if err := p.limits.Check(p.topic, r); err != nil {
 			return fmt.Errorf("kafka: %s/%d at %d: %w", m.Origin.Source, m.Origin.Partition, m.Origin.Offset, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -417,7 +418,7 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 	from := len(m.headers)
 	for i := range it.Message.Headers {
 		name := it.Message.Headers[i].Name
-		if record.IsKeyHeader(name) || name == pipeline.RedriveHeader || it.Redrive > 0 && record.IsParking(name) {
+		if header.IsKey(name) || name == pipeline.RedriveHeader || it.Redrive > 0 && record.IsParking(name) {
 			continue
 		}
 		m.header(name, it.Message.Headers[i].Value)
@@ -439,7 +440,7 @@ func (m *maker) record(it *pipeline.Item) *kgo.Record {
 // nameKey adds the headers that name the key of an item, and its attempt.
 func (m *maker) nameKey(it *pipeline.Item) {
 	key := it.Call.Key
-	name, id := record.KeyHeader(key.ID)
+	name, id := header.OfKey(key.ID)
 	at := len(m.text)
 	m.text = append(m.text, id...)
 	m.header(name, m.text[at:len(m.text):len(m.text)])
@@ -447,16 +448,16 @@ func (m *maker) nameKey(it *pipeline.Item) {
 		if key.Scope != m.scope || m.scoped == nil {
 			m.scope, m.scoped = key.Scope, []byte(key.Scope)
 		}
-		m.header(record.HeaderScope, m.scoped)
+		m.header(header.Scope, m.scoped)
 	}
 	if len(m.sink.name) > 0 {
-		m.header(record.HeaderPipeline, m.sink.name)
+		m.header(header.Pipeline, m.sink.name)
 	}
 	if it.Attempt > 1 {
-		m.number(record.HeaderAttempt, uint64(it.Attempt))
+		m.number(header.Attempt, uint64(it.Attempt))
 	}
 	if it.Token > 0 {
-		m.number(record.HeaderToken, uint64(it.Token))
+		m.number(header.Token, uint64(it.Token))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -43,7 +44,7 @@ func TestARecordNamesItsKey(t *testing.T) {
 		plain.Message.Origin.Partition = 2
 		plain.Call.Key.Scope = "p" // as the pipeline
 		plain.Message.Headers = []semel.Header{
-			{Name: "a", Value: []byte("1")}, {Name: record.HeaderKey, Value: []byte("another")}, {Name: record.ConnectTopic, Value: []byte("t")}, {Name: "a"},
+			{Name: "a", Value: []byte("1")}, {Name: header.Key, Value: []byte("another")}, {Name: record.ConnectTopic, Value: []byte("t")}, {Name: "a"},
 		}
 		binary.Redrive, binary.Attempt, binary.Message.Body = 2, 3, nil
 		binary.Message.Origin.Partition = 4 // of three
@@ -84,7 +85,7 @@ func TestARecordNeedNotNameItsKey(t *testing.T) {
 	inBubble(t, 1, func(b *bubble) {
 		sink, _ := b.sink(func(o *SinkOptions) { o.NoKeyHeaders = true })
 		plain, again := kafkatest.Item("k", "v"), kafkatest.Item("l", "w")
-		plain.Message.Headers = []semel.Header{{Name: "a", Value: []byte("1")}, {Name: record.HeaderToken, Value: []byte("another's")}}
+		plain.Message.Headers = []semel.Header{{Name: "a", Value: []byte("1")}, {Name: header.Token, Value: []byte("another's")}}
 		again.Redrive, again.Attempt = 2, 3
 		sink.Deliver(b.Context(), []*pipeline.Item{plain, again})
 		if err := errors.Join(plain.Err, again.Err, sink.Close(b.Context())); err != nil {
@@ -240,7 +241,7 @@ func TestWhatIsParkedSaysWhereItCameFrom(t *testing.T) {
 			t.Errorf("it came from %v, %v", from, ok)
 		}
 		for name, value := range map[string]string{
-			"own": "1", record.HeaderKey: "k", record.HeaderScope: "s", record.HeaderReason: "attempts", record.HeaderAttempt: "8", pipeline.RedriveHeader: "1",
+			"own": "1", header.Key: "k", header.Scope: "s", record.HeaderReason: "attempts", header.Attempt: "8", pipeline.RedriveHeader: "1",
 			record.ConnectTopic: "in", record.ConnectOffset: "99", record.SpringGroup: "p",
 		} {
 			if got := record.Header(first, name); got != value {

@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/invalid"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -291,7 +292,7 @@ func (s *Source) items(fetches kgo.Fetches) []*pipeline.Item {
 			record.Fill(&it.Message, r)
 			it.Partition, it.Ref = p.ordered, p
 			if len(r.Headers) > 0 {
-				it.Redrive = record.Redrives(&it.Message)
+				it.Redrive = header.Redrives(&it.Message)
 			}
 			positions = append(positions, r.Offset)
 			items = append(items, it)

@@ -10,6 +10,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/http"
 	"github.com/semel-dev/semel/internal/kind/kafka"
 	"github.com/semel-dev/semel/internal/kind/memory"
+	"github.com/semel-dev/semel/internal/kind/nats"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/redis"
 	"github.com/semel-dev/semel/internal/kind/stdout"
@@ -20,8 +21,8 @@ import (
 // All returns every kind, in the order of messages and listings.
 func All() *config.Kinds {
 	return &config.Kinds{
-		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource},
-		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink},
+		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource, nats.NewSource},
+		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink},
 		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
 	}
 }

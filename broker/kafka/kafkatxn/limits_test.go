@@ -18,6 +18,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
@@ -88,7 +89,7 @@ func TestRecordsThatAreTooLargeForTheOutputFollowThePolicy(t *testing.T) {
 								t.Errorf("it says %q, without %q", says, part)
 							}
 						}
-						if from, ok := record.ParkedOrigin(&m); !ok || from.Source != "large" || record.Header(&m, record.HeaderReason) != "permanent" || bytes.Contains(fmt.Append(nil, r.Headers), []byte(record.HeaderScope)) {
+						if from, ok := record.ParkedOrigin(&m); !ok || from.Source != "large" || record.Header(&m, record.HeaderReason) != "permanent" || bytes.Contains(fmt.Append(nil, r.Headers), []byte(header.Scope)) {
 							t.Errorf("headers %v of %v", r.Headers, from)
 						}
 					}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -28,7 +29,7 @@ func TestKeyHeadersNameTheKeyOnWhateverIsMadeOfARecord(t *testing.T) {
 		bodies[3]: "mine=1 semel-key=old semel-scope=s semel-pipeline=g",
 	}
 	for _, body := range bodies[1:3] {
-		name, id := record.KeyHeader(string(record.ContentID(nil, []byte(body))))
+		name, id := header.OfKey(string(record.ContentID(nil, []byte(body))))
 		want[body] = name + "=" + id + " semel-scope=s semel-pipeline=g"
 	}
 	for _, transforms := range []bool{false, true} {
@@ -55,7 +56,7 @@ func TestKeyHeadersNameTheKeyOnWhateverIsMadeOfARecord(t *testing.T) {
 					b.Write(kafkatest.Record(0, "", body))
 				}
 				stale := kafkatest.Record(0, "", bodies[3])
-				stale.Headers = []kgo.RecordHeader{{Key: "mine", Value: []byte("1")}, {Key: record.HeaderKey, Value: []byte("of the stage before")}}
+				stale.Headers = []kgo.RecordHeader{{Key: "mine", Value: []byte("1")}, {Key: header.Key, Value: []byte("of the stage before")}}
 				b.Write(stale)
 				p := b.start(opts)
 				p.Wait(len(bodies), kafkatest.Settled)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/test/kafkatest"
@@ -74,7 +75,7 @@ func TestKeyHeadersNameTheKey(t *testing.T) {
 		opts := b.options()
 		opts.Format.KeyHeaders = true
 		old := kafkatest.Record(0, "readable", "v")
-		old.Headers = []kgo.RecordHeader{{Key: record.HeaderKey, Value: []byte("of the stage before")}, {Key: "mine", Value: []byte("stays")}}
+		old.Headers = []kgo.RecordHeader{{Key: header.Key, Value: []byte("of the stage before")}, {Key: "mine", Value: []byte("stays")}}
 		b.Write(old, kafkatest.Record(0, "\x00\xff", "v"))
 		p := b.start(opts)
 		p.Wait(2, kafkatest.Settled)

@@ -13,6 +13,7 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/internal/cluster"
 	"github.com/semel-dev/semel/broker/kafka/internal/record"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/key"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -384,7 +385,7 @@ func (w *worker) isRedriven(r *kgo.Record) bool {
 		return false
 	}
 	record.Fill(&w.message, r)
-	return record.Redrives(&w.message) > 0
+	return header.Redrives(&w.message) > 0
 }
 
 // deliver writes the outputs of a record and reports true, or parks the record if its
@@ -471,7 +472,7 @@ func (w *worker) call(ctx context.Context, r *kgo.Record, attempt int) (outputs 
 	}()
 	record.Fill(&w.message, r)
 	k, ok := w.keyOf()
-	outputs, err = w.opts.Transform(ctx, pipeline.Delivery{Message: w.message, Key: k, Attempt: attempt, Redrive: record.Redrives(&w.message)})
+	outputs, err = w.opts.Transform(ctx, pipeline.Delivery{Message: w.message, Key: k, Attempt: attempt, Redrive: header.Redrives(&w.message)})
 	if i := slices.Index(outputs, nil); i >= 0 && err == nil {
 		return nil, fmt.Errorf("output %d of the Transform is nil: leave it out", i)
 	}

@@ -84,6 +84,14 @@ func StartKafkaCluster(t testing.TB, opts *services.KafkaOptions) *services.Kafk
 	return cluster
 }
 
+// StartNATS starts a server for this test alone.
+func StartNATS(t testing.TB, opts *services.NATSOptions) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartNATS(t.Context(), opts)
+	})
+}
+
 // StartStandby starts a standby of a server for this test alone.
 func StartStandby(t testing.TB, primary *services.Server, settings map[string]string) *services.Server {
 	t.Helper()
@@ -214,10 +222,10 @@ func FreeAddr(t testing.TB) string {
 //	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 //
 // If the environment has the address of a server in SEMEL_TEST_REDIS,
-// SEMEL_TEST_POSTGRES or SEMEL_TEST_KAFKA, as tools/services prints them, the
+// SEMEL_TEST_POSTGRES, SEMEL_TEST_KAFKA or SEMEL_TEST_NATS, as tools/services prints them, the
 // Pool uses that server and starts none.
 type Pool struct {
-	redis, postgres, kafka shared
+	redis, postgres, kafka, nats shared
 }
 
 type shared struct {
@@ -276,6 +284,15 @@ func (p *Pool) Kafka(t testing.TB) string {
 	})
 }
 
+// NATS returns the address of the shared NATS server, as nats://host:port. Tests
+// use different names through [Topic].
+func (p *Pool) NATS(t testing.TB) string {
+	t.Helper()
+	return p.nats.url(t, services.NATS2, func(ctx context.Context) (*services.Server, error) {
+		return services.StartNATS(ctx, nil)
+	})
+}
+
 // Database returns the address of a new database on the shared PostgreSQL
 // server, which is removed at the end of the test.
 func (p *Pool) Database(t testing.TB) string {
@@ -286,7 +303,7 @@ func (p *Pool) Database(t testing.TB) string {
 // Run runs the tests, closes the servers and returns the exit status.
 func (p *Pool) Run(m *testing.M) int {
 	status := m.Run()
-	if err := errors.Join(p.redis.close(), p.postgres.close(), p.kafka.close()); err != nil {
+	if err := errors.Join(p.redis.close(), p.postgres.close(), p.kafka.close(), p.nats.close()); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n") // the status below says it too
 		return max(status, 1)
 	}

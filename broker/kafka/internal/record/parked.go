@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/header"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -48,7 +49,7 @@ func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts
 	if len(r.Headers) > 0 {
 		var m semel.Message
 		Fill(&m, r)
-		redrives = Redrives(&m)
+		redrives = header.Redrives(&m)
 		if first, ok := ParkedOrigin(&m); ok {
 			from = first
 		}
@@ -61,7 +62,7 @@ func Parked(r *kgo.Record, topic, group string, reason pipeline.Reason, attempts
 	partition, offset := []byte(strconv.Itoa(int(from.Partition))), strconv.AppendInt(nil, from.Offset, 10)
 	add(HeaderReason, []byte(reason))
 	add(HeaderError, []byte(text))
-	add(HeaderAttempt, []byte(strconv.Itoa(attempts)))
+	add(header.Attempt, []byte(strconv.Itoa(attempts)))
 	add(HeaderParkedAt, time.Now().UTC().AppendFormat(nil, time.RFC3339Nano))
 	add(pipeline.RedriveHeader, []byte(strconv.Itoa(redrives+1)))
 	add(ConnectTopic, []byte(from.Source))
@@ -90,7 +91,7 @@ func AppendOwn(dst, headers []kgo.RecordHeader, kept string) []kgo.RecordHeader 
 
 func IsParking(name string) bool {
 	switch name {
-	case HeaderReason, HeaderError, HeaderAttempt, HeaderParkedAt, pipeline.RedriveHeader:
+	case HeaderReason, HeaderError, header.Attempt, HeaderParkedAt, pipeline.RedriveHeader:
 		return true
 	}
 	return strings.HasPrefix(name, connectPrefix) || strings.HasPrefix(name, springPrefix)

@@ -1,0 +1,77 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// requestTimeout bounds a request to the server whose context has no deadline.
+const requestTimeout = 10 * time.Second
+
+// connect connects to the first server that answers, and looks whether it has
+// JetStream. The connection is restored forever. What is published while there is
+// no connection fails immediately, and is not kept in memory.
+func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Conn, jetstream.JetStream, error) {
+	all := []natsgo.Option{
+		natsgo.Name("semel"), natsgo.Timeout(requestTimeout), natsgo.MaxReconnects(-1), natsgo.ReconnectBufSize(-1),
+		natsgo.ReconnectWait(100 * time.Millisecond), natsgo.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		natsgo.PingInterval(20 * time.Second), natsgo.MaxPingsOutstanding(2),
+		// The client library writes these errors to standard error otherwise. The
+		// source and the sink report them where they matter.
+		natsgo.ErrorHandler(func(*natsgo.Conn, *natsgo.Subscription, error) {}),
+	}
+	conn, err := natsgo.Connect(url, append(all, opts...)...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("nats: connect: %w", err)
+	}
+	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout))
+	if err == nil {
+		_, err = js.AccountInfo(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("nats: ask for JetStream: %w", err)
+	}
+	return conn, js, nil
+}
+
+// MissingError says that a stream or consumer does not exist. Consumer is empty if
+// the stream does not exist.
+type MissingError struct {
+	Stream, Consumer string
+	// Subject is what no stream takes, if Stream is not known.
+	Subject string
+}
+
+// Error implements error.
+func (e *MissingError) Error() string {
+	switch {
+	case e.Consumer != "":
+		return fmt.Sprintf("stream %s has no consumer %s", e.Stream, e.Consumer)
+	case e.Stream == "":
+		return "no stream takes the subject " + e.Subject
+	}
+	return "there is no stream " + e.Stream
+}
+
+// streamOf returns a stream. If it does not exist and create is true, it is made
+// with these subjects: in files, one copy, and with the server's other defaults.
+func streamOf(ctx context.Context, js jetstream.JetStream, name string, create bool, subjects []string) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, name)
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return stream, err
+	}
+	if !create || len(subjects) == 0 {
+		return nil, &MissingError{Stream: name}
+	}
+	stream, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: subjects, Storage: jetstream.FileStorage})
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+		stream, err = js.Stream(ctx, name)
+	}
+	return stream, err
+}

@@ -1,0 +1,168 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
+)
+
+// ExamineOptions name what a pipeline uses of a server.
+type ExamineOptions struct {
+	// URL and Client are as in SourceOptions.
+	URL    string
+	Client []natsgo.Option
+	// Stream and Consumer are read. Empty means that the pipeline does not read.
+	Stream, Consumer string
+	// Subject is published to. Empty means that the pipeline does not publish.
+	Subject string
+	// Window is how long keys are remembered.
+	Window time.Duration
+}
+
+type examination struct {
+	js       jetstream.JetStream
+	opts     ExamineOptions
+	findings []semel.Finding
+}
+
+// Examine reports which settings of the server, stream and consumer support the
+// promise of a pipeline, and which do not. It changes nothing, and blocks until
+// the server has answered.
+func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error) {
+	conn, js, err := connect(ctx, opts.URL, opts.Client)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	e := &examination{js: js, opts: *opts}
+	e.note(semel.Fine, "server", "nats-server "+conn.ConnectedServerVersion(), "", "")
+	e.note(semel.Notice, "sync_interval", "clients cannot see it; it is 2m unless the server's configuration says otherwise",
+		"messages of the last two minutes that the server has confirmed are lost if all its replicas lose power", "set jetstream { sync_interval: always } on the server, or use streams with 3 replicas in different places")
+	if opts.Stream != "" {
+		err = e.read(ctx)
+	}
+	if err == nil && opts.Subject != "" {
+		err = e.written(ctx)
+	}
+	if err != nil {
+		return e.findings, fmt.Errorf("nats: %w", err)
+	}
+	return e.findings, nil
+}
+
+func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// read examines the stream and the consumer that are read.
+func (e *examination) read(ctx context.Context) error {
+	name, consumer := e.opts.Stream, e.opts.Consumer
+	stream, err := e.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		e.note(semel.Broken, "stream "+name, "it does not exist", "nothing is read", "create it with nats stream add "+name+", or set source.nats.create and source.nats.subjects")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	config := stream.CachedInfo().Config
+	e.stream(&config)
+	if age := config.MaxAge; age == 0 || age > e.opts.Window {
+		e.note(semel.Notice, "stream "+name+" max_age", lasting(age), "a message that is delivered again after the window of "+e.opts.Window.String()+", such as after the consumer was made again, has its effect again", "choose a window that is longer than max_age")
+	}
+	reader, err := stream.Consumer(ctx, consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		e.note(semel.Broken, "consumer "+consumer, "it does not exist", "nothing is read", "create it with nats consumer add "+name+" "+consumer+" --pull --ack explicit, or set source.nats.create")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.consumer(reader.CachedInfo())
+	return nil
+}
+
+// lasting shows an age limit.
+func lasting(age time.Duration) string {
+	if age == 0 {
+		return "none: messages stay"
+	}
+	return age.String()
+}
+
+// stream examines a stream that is read or written.
+func (e *examination) stream(c *jetstream.StreamConfig) {
+	subject := "stream " + c.Name + " "
+	if c.Storage == jetstream.MemoryStorage {
+		e.note(semel.Broken, subject+"storage", "memory", "all messages are lost when the server ends", "use file storage")
+	} else {
+		e.note(semel.Fine, subject+"storage", "file", "", "")
+	}
+	if c.Replicas < 3 {
+		e.note(semel.Warning, subject+"replicas", fmt.Sprint(c.Replicas), "messages are lost with the disk of that server, and are not available while it is down", "use 3 replicas in a cluster")
+	} else {
+		e.note(semel.Fine, subject+"replicas", fmt.Sprint(c.Replicas), "", "")
+	}
+	limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0
+	if c.Retention == jetstream.LimitsPolicy && limited && c.Discard == jetstream.DiscardOld {
+		e.note(semel.Warning, subject+"discard", "old", "when the stream reaches its limit, the oldest messages are deleted although the pipeline has not read them", "use discard: new, or limits that the backlog never reaches")
+	}
+}
+
+// consumer examines the consumer that is read.
+func (e *examination) consumer(info *jetstream.ConsumerInfo) {
+	c := &info.Config
+	subject := "consumer " + info.Name + " "
+	if c.AckPolicy != jetstream.AckExplicitPolicy {
+		e.note(semel.Broken, subject+"ack_policy", c.AckPolicy.String(), "a message is forgotten before its effect", "make a consumer with the ack policy explicit")
+	} else {
+		e.note(semel.Fine, subject+"ack_policy", "explicit", "", "")
+	}
+	if c.MaxDeliver > 0 {
+		e.note(semel.Warning, subject+"max_deliver", fmt.Sprint(c.MaxDeliver), fmt.Sprintf("a message is never delivered again after its delivery %d, even if the process that had it died", c.MaxDeliver),
+			"set it to -1: the pipeline counts attempts by itself and parks a message")
+	} else {
+		e.note(semel.Fine, subject+"max_deliver", "no limit", "", "")
+	}
+	if c.AckWait < 5*time.Second {
+		e.note(semel.Warning, subject+"ack_wait", c.AckWait.String(), "a message whose process stands still for a moment is delivered to another process", "use 30s; the pipeline extends it while a message is processed")
+	} else {
+		e.note(semel.Fine, subject+"ack_wait", c.AckWait.String(), "", "")
+	}
+	if c.MaxAckPending > 0 && info.NumAckPending >= c.MaxAckPending {
+		e.note(semel.Warning, subject+"max_ack_pending", fmt.Sprintf("%d of %d messages wait for an acknowledgement", info.NumAckPending, c.MaxAckPending), "the server delivers nothing more until some are acknowledged", "look for the process that has them, or raise the limit")
+	}
+}
+
+// written examines the stream that takes the output.
+func (e *examination) written(ctx context.Context) error {
+	name, err := e.js.StreamNameBySubject(ctx, e.opts.Subject)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		e.note(semel.Broken, "subject "+e.opts.Subject, "no stream takes it", "nothing is written", "create a stream with nats stream add, or set sink.nats.create and sink.nats.stream")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	stream, err := e.js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	config := stream.CachedInfo().Config
+	if name != e.opts.Stream {
+		e.stream(&config)
+	}
+	subject := "stream " + name + " duplicate_window"
+	if config.Duplicates < time.Minute {
+		e.note(semel.Warning, subject, config.Duplicates.String(), "an attempt that is repeated after it, because its answer was lost, is stored twice", "use 2m or more")
+	} else {
+		e.note(semel.Fine, subject, config.Duplicates.String()+": repeated attempts are recognised for that long; the store recognises messages for "+e.opts.Window.String(), "", "")
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel/broker/brokertest"
+	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+var servers servicestest.Pool
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// client connects to a server for as long as the test runs.
+func client(tb testing.TB, url string) jetstream.JetStream {
+	tb.Helper()
+	conn, err := natsgo.Connect(url, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond), natsgo.ReconnectBufSize(-1))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return js
+}
+
+func stream(tb testing.TB, js jetstream.JetStream, name string) jetstream.Stream {
+	tb.Helper()
+	s, err := js.CreateStream(tb.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, Storage: jetstream.FileStorage})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// restart kills a server and starts it again.
+func restart(server *services.Server) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return errors.Join(server.Kill(), server.Restart(ctx))
+	}
+}
+
+func TestSourcePassesTheSuite(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, nil)
+	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, New: func(tb testing.TB) brokertest.SourcePlace {
+		name := servicestest.Topic()
+		js := client(tb, server.URL())
+		stream(tb, js, name)
+		return brokertest.SourcePlace{
+			Partitions: 3,
+			Produce: func(ctx context.Context, list []brokertest.Numbered) error {
+				for _, m := range list {
+					for { // until the server has it
+						attempt, cancel := context.WithTimeout(ctx, time.Second)
+						_, err := js.Publish(attempt, name+"."+strconv.Itoa(m.Partition), m.Body, jetstream.WithMsgID(strconv.Itoa(m.Partition)+"-"+strconv.Itoa(m.Place)))
+						cancel()
+						if err == nil {
+							break
+						}
+						if ctx.Err() != nil {
+							return ctx.Err()
+						}
+					}
+				}
+				return nil
+			},
+			Open: func(ctx context.Context) (pipeline.Source, error) {
+				return nats.OpenSource(ctx, &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "orders", Create: true, AckWait: time.Second})
+			},
+			Restart: restart(server),
+		}
+	}})
+}
+
+func TestSinkPassesTheSuite(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, nil)
+	brokertest.RunSink(t, brokertest.SinkHarness{New: func(tb testing.TB) brokertest.SinkTarget {
+		name := servicestest.Topic()
+		s := stream(tb, client(tb, server.URL()), name)
+		return brokertest.SinkTarget{
+			Sink: func(ctx context.Context) (pipeline.Sink, error) {
+				return nats.OpenSink(ctx, &nats.SinkOptions{URL: server.URL(), Subject: name + ".out"})
+			},
+			Effects: func(ctx context.Context) ([][]byte, error) { return bodies(ctx, s) },
+			Restart: restart(server),
+		}
+	}})
+}
+
+// bodies returns what a stream has stored.
+func bodies(ctx context.Context, s jetstream.Stream) (list [][]byte, err error) {
+	info, err := s.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		msg, err := s.GetMsg(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, msg.Data)
+	}
+	return list, nil
+}

@@ -1,0 +1,208 @@
+package nats
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// SinkOptions are the options of OpenSink. URL and Subject are required.
+type SinkOptions struct {
+	// URL has the addresses of servers, separated by commas.
+	URL string
+	// Client configures the connection, as in SourceOptions. Defaults to nothing.
+	Client []natsgo.Option
+	// Subject is what messages are published to.
+	Subject string
+	// Stream is the stream that must store them. Defaults to any.
+	Stream string
+	// Create makes the stream with this subject if it does not exist. It needs
+	// Stream. Defaults to false.
+	Create bool
+	// Name is the pipeline's name, sent as a header. Defaults to none.
+	Name string
+}
+
+// maxPending bounds the messages that wait for the answer of the server.
+const maxPending = 4096
+
+// Sink publishes to a subject of a stream. OpenSink makes it.
+type Sink struct {
+	opts SinkOptions
+	conn *natsgo.Conn
+	js   jetstream.JetStream
+}
+
+var (
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
+)
+
+// OpenSink connects. It blocks until the server has answered. If no stream takes
+// the subject, the error is a *[MissingError].
+func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
+	s := &Sink{}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.URL == "" || s.opts.Subject == "" || s.opts.Create && s.opts.Stream == "" {
+		return nil, fmt.Errorf("nats: SinkOptions: URL and Subject are required, and Stream if Create is set: %w", semel.ErrInvalidRequest)
+	}
+	conn, js, err := connect(ctx, s.opts.URL, s.opts.Client)
+	if err != nil {
+		return nil, err
+	}
+	s.conn, s.js = conn, js
+	if s.opts.Create {
+		_, err = streamOf(ctx, js, s.opts.Stream, true, []string{s.opts.Subject})
+	}
+	if err == nil {
+		err = s.look(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	return s, nil
+}
+
+// look checks that a stream takes the subject, and that it is the right one.
+func (s *Sink) look(ctx context.Context) error {
+	name, err := s.js.StreamNameBySubject(ctx, s.opts.Subject)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return &MissingError{Subject: s.opts.Subject}
+	}
+	if err == nil && s.opts.Stream != "" && name != s.opts.Stream {
+		return fmt.Errorf("the subject %s belongs to the stream %s, not to %s: %w", s.opts.Subject, name, s.opts.Stream, semel.ErrInvalidRequest)
+	}
+	return err
+}
+
+// Traits implements pipeline.Sink. One call has at most one message of a group,
+// because a message that is published again would be stored behind the next one.
+func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 500, Parallel: 2} }
+
+// Ready implements semel.Readier.
+func (s *Sink) Ready(ctx context.Context) error {
+	if err := s.look(ctx); err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	return nil
+}
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(context.Context) error {
+	s.conn.Close()
+	return nil
+}
+
+// Deliver implements pipeline.Sink. It publishes all messages, and then waits for
+// the answers. An answer that the message is a duplicate means that it is stored:
+// its Nats-Msg-Id is the same for all attempts, and differs for each redrive.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	futures := make([]jetstream.PubAckFuture, len(items))
+	for i, it := range items {
+		msg, err := s.message(it)
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err == nil {
+			futures[i], err = s.js.PublishMsgAsync(msg, s.publishing(it)...)
+			err = s.refused(err)
+		}
+		it.Err = err
+	}
+	for i, it := range items {
+		if futures[i] == nil {
+			continue
+		}
+		select {
+		case <-futures[i].Ok():
+		case err := <-futures[i].Err():
+			it.Err = s.refused(err)
+		case <-ctx.Done():
+			it.Err = fmt.Errorf("nats: no answer yet: %w: %w", semel.ErrOutcomeUnknown, context.Cause(ctx))
+		}
+	}
+}
+
+func (s *Sink) publishing(it *pipeline.Item) []jetstream.PublishOpt {
+	// The client library would repeat a message that nobody stores. The pipeline does.
+	opts := []jetstream.PublishOpt{jetstream.WithMsgID(MsgID(it.Call.Key, it.Redrive)), jetstream.WithRetryAttempts(0)}
+	if s.opts.Stream != "" {
+		opts = append(opts, jetstream.WithExpectStream(s.opts.Stream))
+	}
+	return opts
+}
+
+// MsgID returns the Nats-Msg-Id of a key: scope, colon and id if they are
+// printable and short, and otherwise a digest of them. redrive is how often the
+// message was redriven. A redriven message must not be dropped as a duplicate, so
+// it has another id.
+func MsgID(key semel.Key, redrive int) string {
+	id := key.Scope + ":" + key.ID
+	if len(id) > 200 || strings.Contains(key.Scope, ":") || strings.ContainsFunc(id, func(c rune) bool { return c < '!' || c > '~' }) {
+		sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Scope)) + ":" + id))
+		id = "sha256:" + base64.RawURLEncoding.EncodeToString(sum[:])
+	}
+	if redrive > 0 {
+		id += "#r" + strconv.Itoa(redrive)
+	}
+	return id
+}
+
+// message returns what is published for an item. Headers that are instructions to
+// the server are left out. A header that NATS cannot carry is a permanent error.
+func (s *Sink) message(it *pipeline.Item) (*natsgo.Msg, error) {
+	msg := &natsgo.Msg{Subject: s.opts.Subject, Data: it.Message.Body, Header: natsgo.Header{}}
+	for _, h := range header.Output(it, s.opts.Name) {
+		if len(h.Name) > 5 && strings.EqualFold(h.Name[:5], "nats-") {
+			continue
+		}
+		if h.Name == "" || strings.ContainsAny(h.Name, ":\r\n \t") || strings.ContainsAny(string(h.Value), "\r\n") || strings.TrimSpace(string(h.Value)) != string(h.Value) {
+			return nil, semel.Permanent(fmt.Errorf("nats: the header %q has a name or value that NATS cannot carry", h.Name))
+		}
+		msg.Header[h.Name] = append(msg.Header[h.Name], string(h.Value))
+	}
+	return msg, nil
+}
+
+// Codes of the server's errors, see server/errors.json of nats-server.
+const (
+	codeStreamStore = 10077 // the stream is full, and its policy is to refuse
+	codeNoSpace     = 10023 // insufficient resources
+	codeNotExpected = 10060 // another stream took the message
+)
+
+// refused classifies an error of a publication.
+func (s *Sink) refused(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
+		return semel.Permanent(fmt.Errorf("nats: %w", err))
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, natsgo.ErrNoResponders):
+		return pipeline.Unavailable(fmt.Errorf("nats: %w", &MissingError{Subject: s.opts.Subject}), 0)
+	case errors.Is(err, natsgo.ErrReconnectBufExceeded), errors.Is(err, natsgo.ErrConnectionReconnecting), errors.Is(err, natsgo.ErrConnectionClosed), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+		return pipeline.Unavailable(fmt.Errorf("nats: %w", err), 0) // nothing was sent
+	case errors.As(err, &api):
+		err = fmt.Errorf("nats: %w", err)
+		if api.ErrorCode == codeStreamStore || api.ErrorCode == codeNoSpace || api.ErrorCode == codeNotExpected || api.Code == 503 {
+			return pipeline.Unavailable(err, 0)
+		}
+		return err
+	}
+	return fmt.Errorf("nats: %w: %w", semel.ErrOutcomeUnknown, err)
+}

@@ -1,0 +1,492 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// SourceOptions are the options of OpenSource. URL, Stream and Consumer are
+// required.
+type SourceOptions struct {
+	// URL has the addresses of servers, separated by commas.
+	URL string
+	// Client configures the connection: credentials, TLS. It cannot change how the
+	// connection is restored. Defaults to nothing.
+	Client []natsgo.Option
+	// Stream is the name of the stream, and Consumer that of a durable pull
+	// consumer of it. Processes with the same consumer share the messages.
+	Stream, Consumer string
+	// Create makes the consumer if it does not exist, and the stream if Subjects
+	// are given. An existing one stays as it is. Defaults to false.
+	Create bool
+	// Subjects are those that a new consumer delivers. Defaults to all.
+	Subjects []string
+	// AckWait is how long the server waits for a sign of life about a message
+	// before it delivers the message again, if Create makes the consumer. Defaults
+	// to 30 s.
+	AckWait time.Duration
+	// ConfirmAcks waits until the server has confirmed each acknowledgement. An
+	// acknowledgement that is lost otherwise leads to a duplicate, which is
+	// recognised. Defaults to false.
+	ConfirmAcks bool
+	// Batch is the maximum number of messages, and MaxBytes their maximum size,
+	// that are read before the pipeline takes them. A message that is larger is
+	// read alone. Default to 500 and 16 MiB.
+	Batch, MaxBytes int
+}
+
+func (o *SourceOptions) complete() error {
+	o.AckWait = cmp.Or(o.AckWait, 30*time.Second)
+	o.Batch = cmp.Or(o.Batch, 500)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 16<<20)
+	wrong := invalid.In("nats: SourceOptions.")
+	if o.URL == "" || o.Stream == "" || o.Consumer == "" {
+		wrong.Add("URL, Stream and Consumer are required")
+	}
+	if o.AckWait < time.Second || o.Batch < 1 || o.MaxBytes < 1 {
+		wrong.Add("AckWait, Batch, MaxBytes: %v, %d, %d: want at least 1 s, 1 and 1", o.AckWait, o.Batch, o.MaxBytes)
+	}
+	return wrong.Err()
+}
+
+// Source reads a durable pull consumer. OpenSource makes it.
+type Source struct {
+	opts      SourceOptions
+	conn      *natsgo.Conn
+	consumer  jetstream.Consumer
+	partition *pipeline.Partition
+	limit     int // deliveries of a message, or 0
+	interval  time.Duration
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	trouble   atomic.Pointer[error] // why nothing can be fetched now
+
+	mu      sync.Mutex         // guards the fields below
+	recall  context.CancelFunc // ends the request for messages that is under way, or nil
+	ready   []*pipeline.Item
+	held    map[*held]struct{} // not settled, and not returned
+	changed chan struct{}      // closed and replaced when ready changes
+	closed  bool
+}
+
+// held is a message that the server has handed to this process.
+type held struct {
+	msg  jetstream.Msg
+	item *pipeline.Item
+	last bool // the server will not deliver it again
+}
+
+var (
+	_ pipeline.Source = (*Source)(nil)
+	_ pipeline.Lagger = (*Source)(nil)
+	_ pipeline.Waiter = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
+)
+
+// OpenSource connects and looks up the consumer. It blocks until the server has
+// answered. If the stream or the consumer does not exist, the error is a
+// *[MissingError]. A consumer that does not want explicit acknowledgements would
+// lose messages, and is refused.
+func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
+	var o SourceOptions
+	if opts != nil {
+		o = *opts
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	conn, js, err := connect(ctx, o.URL, o.Client)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := o.consumer(ctx, js)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	config := consumer.CachedInfo().Config
+	pumping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Source{
+		opts: o, conn: conn, consumer: consumer, partition: pipeline.NewPartition(o.Stream), limit: max(config.MaxDeliver, 0),
+		interval: slices.Min(append(slices.Clone(config.BackOff), config.AckWait)) / 3,
+		stop:     stop, held: map[*held]struct{}{}, changed: make(chan struct{}),
+	}
+	conn.SetReconnectHandler(func(*natsgo.Conn) { s.renew() })
+	s.running.Go(func() { s.pump(pumping) })
+	s.running.Go(func() { s.beat(pumping) })
+	return s, nil
+}
+
+// consumer looks up the consumer, or makes it.
+func (o *SourceOptions) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	stream, err := streamOf(ctx, js, o.Stream, o.Create, o.Subjects)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := stream.Consumer(ctx, o.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		if !o.Create {
+			return nil, &MissingError{Stream: o.Stream, Consumer: o.Consumer}
+		}
+		consumer, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: o.Consumer, AckPolicy: jetstream.AckExplicitPolicy, AckWait: o.AckWait, MaxDeliver: -1,
+			MaxAckPending: 10_000, FilterSubjects: o.Subjects,
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if policy := consumer.CachedInfo().Config.AckPolicy; policy != jetstream.AckExplicitPolicy {
+		return nil, fmt.Errorf("consumer %s of stream %s has the ack policy %s: a message would be forgotten before its effect; it must be explicit: %w", o.Consumer, o.Stream, policy, semel.ErrInvalidRequest)
+	}
+	return consumer, nil
+}
+
+// Traits implements pipeline.Source. The server delivers a returned message again
+// after a delay.
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{CanReturn: true, Place: func(o semel.Origin) string {
+		return fmt.Sprintf("%s, sequence %d", o.Source, o.Offset)
+	}}
+}
+
+// fetchFor is how long a request for messages waits for the first one.
+const fetchFor = 30 * time.Second
+
+// pump fetches messages whenever the pipeline has taken those before.
+func (s *Source) pump(ctx context.Context) {
+	alone, pause := false, time.Duration(0)
+	for s.awaitRoom(ctx) {
+		begun := time.Now()
+		n, err := s.fetch(ctx, alone)
+		// A message larger than the limit ends a request early, without an error.
+		// It is fetched alone, without the limit.
+		alone = n == 0 && err == nil && time.Since(begun) < fetchFor/2
+		if ctx.Err() != nil {
+			return
+		}
+		if pause = s.note(err, pause); pause > 0 {
+			wait(ctx, pause)
+		}
+	}
+}
+
+// note keeps what a request failed with, and returns how long to wait before the
+// next one.
+func (s *Source) note(err error, pause time.Duration) time.Duration {
+	if err == nil || errors.Is(err, jetstream.ErrConsumerLeadershipChanged) || errors.Is(err, jetstream.ErrServerShutdown) {
+		s.trouble.Store(nil)
+		if err == nil {
+			return 0
+		}
+	} else {
+		s.trouble.Store(&err)
+	}
+	return min(max(2*pause, 50*time.Millisecond), 2*time.Second)
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// awaitRoom waits until the pipeline has taken all messages. It returns false if
+// ctx has ended.
+func (s *Source) awaitRoom(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		room, changed := len(s.ready) == 0, s.changed
+		s.mu.Unlock()
+		if room {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// fetch requests messages and offers each one as it comes. It returns when the
+// request has ended.
+func (s *Source) fetch(ctx context.Context, alone bool) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchFor)
+	defer cancel()
+	s.mu.Lock()
+	s.recall = cancel
+	s.mu.Unlock()
+	opts := []jetstream.FetchOpt{jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(5 * time.Second)}
+	most := 1
+	if !alone {
+		most = s.opts.Batch
+		opts = append(opts, jetstream.FetchMaxBytes(s.opts.MaxBytes))
+	}
+	batch, err := s.consumer.Fetch(most, opts...)
+	if err != nil {
+		return 0, err
+	}
+	for msg := range batch.Messages() {
+		if s.offer(msg) {
+			n++
+		}
+	}
+	if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return n, err
+	}
+	return n, nil
+}
+
+// renew ends the request that is under way. After a reconnect the server does not
+// know it any more.
+func (s *Source) renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.recall != nil {
+		s.recall()
+	}
+}
+
+// offer makes a message readable.
+func (s *Source) offer(msg jetstream.Msg) bool {
+	meta, err := msg.Metadata()
+	if err != nil { // it does not come from a consumer, and cannot be acknowledged
+		return false
+	}
+	h := &held{msg: msg, last: s.limit > 0 && meta.NumDelivered >= uint64(s.limit)}
+	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: message(msg, meta)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return true
+	}
+	s.held[h] = struct{}{}
+	s.ready = append(s.ready, h.item)
+	s.change()
+	return true
+}
+
+// change wakes those who wait for a change of ready. s.mu is held.
+func (s *Source) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// SubjectHeader is the header with the subject that a message was published to.
+const SubjectHeader = "Nats-Subject"
+
+func message(msg jetstream.Msg, meta *jetstream.MsgMetadata) semel.Message {
+	m := semel.Message{
+		ID: msg.Headers().Get(jetstream.MsgIDHeader), Body: msg.Data(), Time: meta.Timestamp,
+		Origin: semel.Origin{Source: meta.Stream, Offset: int64(meta.Sequence.Stream), Delivery: int(meta.NumDelivered)},
+	}
+	if m.Body == nil {
+		m.Body = []byte{} // the server does not tell nil from empty
+	}
+	m.Headers = append(headers(msg.Headers()), semel.Header{Name: SubjectHeader, Value: []byte(msg.Subject())})
+	return m
+}
+
+// headers returns headers in the order of their names.
+func headers(from natsgo.Header) []semel.Header {
+	var list []semel.Header
+	for name, values := range from {
+		for _, value := range values {
+			list = append(list, semel.Header{Name: name, Value: []byte(value)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b semel.Header) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Read implements pipeline.Source. While the server cannot be reached, it waits.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	for {
+		s.mu.Lock()
+		items, changed := s.ready, s.changed
+		if s.ready = nil; len(items) > 0 {
+			s.change()
+		}
+		s.mu.Unlock()
+		if len(items) > 0 {
+			return items, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// beat tells the server, until ctx ends, that the messages of this process are
+// being processed.
+func (s *Source) beat(ctx context.Context) {
+	ticker := time.NewTicker(s.interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, h := range s.all() {
+			_ = h.msg.InProgress() // if it is lost, the message comes again and is recognised
+		}
+	}
+}
+
+// all returns the messages that are neither settled nor returned.
+func (s *Source) all() []*held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*held, 0, len(s.held))
+	for h := range s.held {
+		list = append(list, h)
+	}
+	return list
+}
+
+// drop forgets a message of which the server has been told.
+func (s *Source) drop(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, h)
+}
+
+// Ack implements pipeline.Source. The server stops delivering a message that was
+// parked or dropped, and announces the reason in an advisory.
+func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
+	var failed []error
+	for _, it := range items {
+		h := it.Ref.(*held)
+		var err error
+		switch {
+		case it.Parked != "":
+			err = h.msg.TermWithReason(string(it.Parked))
+		case it.Err != nil:
+			err = h.msg.TermWithReason("dropped")
+		case s.opts.ConfirmAcks:
+			err = h.msg.DoubleAck(ctx)
+		default:
+			err = h.msg.Ack()
+		}
+		if err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) { // Ack comes again with all items
+			failed = append(failed, err)
+			continue
+		}
+		s.drop(h)
+	}
+	if err := errors.Join(failed...); err != nil {
+		return fmt.Errorf("nats: acknowledge: %w", failed[0])
+	}
+	return nil
+}
+
+// Return implements pipeline.Source. A message that the server will not deliver
+// again stays here and is offered again.
+func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
+	var failed error
+	for _, it := range items {
+		h := it.Ref.(*held)
+		if h.last {
+			time.AfterFunc(delay, func() { s.again(h) })
+			continue
+		}
+		// The message comes again after the ack wait if the server is not told.
+		if err := h.msg.NakWithDelay(max(delay, time.Millisecond)); err != nil && failed == nil {
+			failed = fmt.Errorf("nats: return: %w", err)
+		}
+		s.drop(h)
+	}
+	return failed
+}
+
+// again offers a message once more.
+func (s *Source) again(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.ready = append(s.ready, &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message})
+	s.change()
+}
+
+// Close implements pipeline.Source. The server delivers unread messages again
+// immediately, perhaps to another process.
+func (s *Source) Close(ctx context.Context) error {
+	s.stop()
+	s.running.Wait()
+	s.mu.Lock()
+	s.closed = true
+	unread := s.ready
+	s.ready = nil
+	s.mu.Unlock()
+	for _, it := range unread {
+		if h := it.Ref.(*held); !h.last {
+			_ = h.msg.Nak() // without it the message comes again later
+		}
+	}
+	var err error
+	if s.conn.IsConnected() {
+		if _, limited := ctx.Deadline(); !limited {
+			patient, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			ctx = patient
+		}
+		err = s.conn.FlushWithContext(ctx) // the server has read all acknowledgements
+	}
+	s.conn.Close()
+	if err != nil {
+		return fmt.Errorf("nats: acknowledgements may be lost: %w", err)
+	}
+	return nil
+}
+
+// Ready implements semel.Readier.
+func (s *Source) Ready(ctx context.Context) error {
+	if err := s.trouble.Load(); err != nil {
+		return fmt.Errorf("nats: %w", *err)
+	}
+	if _, err := s.consumer.Info(ctx); err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	return nil
+}
+
+// WaitsFor implements pipeline.Waiter.
+func (s *Source) WaitsFor(ctx context.Context) string {
+	if err := s.Ready(ctx); err != nil {
+		return "an answer of NATS: " + err.Error()
+	}
+	return ""
+}
+
+// Lag implements pipeline.Lagger. It counts the messages that were not delivered,
+// and those that were not acknowledged.
+func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	info, err := s.consumer.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	return []pipeline.Lag{{Source: s.opts.Stream, Messages: int64(info.NumPending) + int64(info.NumAckPending), Bytes: pipeline.UnknownLag}}, nil
+}

@@ -1,0 +1,109 @@
+// Package header names the headers by which a message keeps its key from one
+// broker to the next.
+package header
+
+import (
+	"encoding/base64"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Names of the headers of an output.
+const (
+	Key       = "semel-key"
+	KeyBase64 = "semel-key-base64" // instead of Key, if the id is not printable
+	Scope     = "semel-scope"      // if it is not the pipeline's name
+	Attempt   = "semel-attempt"    // from the second attempt on
+	Token     = "semel-token"
+	Pipeline  = "semel-pipeline"
+)
+
+// IsKey reports whether a name is one of these names. An output replaces such
+// headers of its input.
+func IsKey(name string) bool {
+	switch name {
+	case Key, KeyBase64, Scope, Attempt, Token, Pipeline:
+		return true
+	}
+	return false
+}
+
+// OfKey returns the header that names an id, and its value.
+func OfKey(id string) (name, value string) {
+	if printable(id) {
+		return Key, id
+	}
+	return KeyBase64, base64.StdEncoding.EncodeToString([]byte(id))
+}
+
+// Output returns the headers of an item's output: those of its message, and
+// those that name its key, attempt and redrive. name is the pipeline's name.
+func Output(it *pipeline.Item, name string) []semel.Header {
+	list := make([]semel.Header, 0, len(it.Message.Headers)+6)
+	for _, h := range it.Message.Headers {
+		if !IsKey(h.Name) && h.Name != pipeline.RedriveHeader {
+			list = append(list, h)
+		}
+	}
+	add := func(name, value string) { list = append(list, semel.Header{Name: name, Value: []byte(value)}) }
+	add(OfKey(it.Call.Key.ID))
+	if it.Call.Key.Scope != name {
+		add(Scope, it.Call.Key.Scope)
+	}
+	if name != "" {
+		add(Pipeline, name)
+	}
+	if it.Attempt > 1 {
+		add(Attempt, strconv.Itoa(it.Attempt))
+	}
+	if it.Token > 0 {
+		add(Token, strconv.FormatUint(uint64(it.Token), 10))
+	}
+	if it.Redrive > 0 {
+		add(pipeline.RedriveHeader, strconv.Itoa(it.Redrive))
+	}
+	return list
+}
+
+// Redrives returns how often a message was redriven, by its header.
+func Redrives(m *semel.Message) int {
+	value, ok := m.Header(pipeline.RedriveHeader)
+	if !ok {
+		return 0
+	}
+	n, err := strconv.Atoi(string(value))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// printable reports whether an id can be shown as text.
+func printable(id string) bool {
+	if isPlain(id) {
+		return true
+	}
+	if !utf8.ValidString(id) {
+		return false
+	}
+	for _, c := range id {
+		if !unicode.IsPrint(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlain reports whether an id is printable ASCII, as most are.
+func isPlain(id string) bool {
+	for i := range len(id) {
+		if id[i] < ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,90 @@
+package nats
+
+import (
+	"context"
+	"slices"
+
+	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Sink publishes to a subject of a stream.
+type Sink struct {
+	config.SinkBase
+	Client
+	Subject, Stream string
+	Create          bool
+}
+
+// NewSink returns an empty Sink.
+func NewSink() config.Sink { return &Sink{} }
+
+// Kind implements config.Kind.
+func (*Sink) Kind() string { return "nats" }
+
+// Fields implements config.Kind.
+func (s *Sink) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Messages on a subject of a JetStream stream, with the headers of the message and headers with its key. Each one has a `Nats-Msg-Id` made from its key, so that the server stores a repeated attempt once within its duplicate window. A redriven message has another id.",
+		Check: func(v schema.Value, _ schema.Members) {
+			if s.Create && s.Stream == "" {
+				v.Wrong("create needs the name of the stream: write stream")
+			}
+		},
+		Fields: append(s.Client.fields(),
+			schema.TextField("subject", &s.Subject, "Subject to publish to.").Need(),
+			schema.TextField("stream", &s.Stream, "Stream that must store the messages.").Means("the one that takes the subject"),
+			schema.TruthField("create", &s.Create, "Create the stream if it does not exist: with files, one replica, and no limits.").Or("false"),
+		),
+	}
+}
+
+// About implements config.Sink.
+func (s *Sink) About() config.SinkAbout {
+	return config.SinkAbout{
+		Name:   "nats " + s.Subject,
+		Handed: ", which stand in the headers Nats-Msg-Id, semel-key, semel-token and, from the second attempt on, semel-attempt",
+		Exceptions: []string{
+			"the server recognises a repeated attempt for its duplicate window only (two minutes by default); a stream that is not a limits stream forgets what it deleted when it is restarted",
+		},
+	}
+}
+
+// Lint implements config.Sink.
+func (s *Sink) Lint(l *config.Linter) { s.lint(l, "sink.nats") }
+
+// Open implements config.Sink.
+func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
+	client, err := s.options()
+	if err != nil {
+		return nil, err
+	}
+	sink, err := nats.OpenSink(ctx, &nats.SinkOptions{
+		URL: s.url(), Client: client, Subject: s.Subject, Stream: s.Stream, Create: s.Create, Name: env.Pipeline.Name,
+	})
+	if err != nil {
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
+	}
+	return sink, nil
+}
+
+// with reports whether the sink is on the servers that the pipeline reads.
+func (s *Sink) with(p *config.Pipeline) bool {
+	source, ok := p.Source.(*Source)
+	return ok && slices.Equal(source.Servers, s.Servers)
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
+	if !s.with(x.Pipeline) {
+		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject})
+	}
+}
+
+// Advise implements config.Advisor.
+func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	return s.advise(path, err)
+}
