@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -183,6 +185,44 @@ func TestScenariosOnKafkaRunAsPrinted(t *testing.T) {
 			}, everyText())
 		})
 	})
+}
+
+func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, nil)
+	js := jetStream(t, server.URL())
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 * distinct {
+		if _, err := js.Publish(t.Context(), "orders.new", []byte(eventText(n%distinct))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openScenario(t, "nats-to-postgres", map[string]string{"NATS_SERVERS": server.Addr(), "DATABASE_URL": servers.Database(t)})
+	s.until(func() []string { return s.query("SELECT event_id FROM orders") }, everyEvent("e"))
+	consumer, err := js.Consumer(t.Context(), "ORDERS", "orders-to-postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info := consumer.CachedInfo(); info.NumAckPending+int(info.NumPending) != 0 {
+		t.Errorf("after a clean end %d messages wait for an acknowledgement, and %d to be delivered", info.NumAckPending, info.NumPending)
+	}
+}
+
+// jetStream connects to a NATS server for as long as the test runs.
+func jetStream(t *testing.T, url string) jetstream.JetStream {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 // committed returns what a read_committed reader has read of a topic so far.
