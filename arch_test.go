@@ -166,6 +166,7 @@ var packageMap = map[string][]string{
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo",
 	},
 	"examples/http-handler":     {".", "store/logstore"},
+	"examples/nats-consumer":    {".", "store/logstore", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 	"examples/produce":          {"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo"},
 	"examples/webhook-receiver": {".", "store/pgstore", "github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgxpool"},
 	"examples/workers-redis":    {".", "store/redisstore", "github.com/redis/rueidis"},
@@ -173,6 +174,7 @@ var packageMap = map[string][]string{
 	"tools/services":            {"internal/services"},
 	"tools/vulncheck":           {},
 	"test/faultfs":              {"vfs"},
+	"test/brokers":              {},
 	"test/kafka":                {},
 	"test/kafkatest": {
 		".", "key", "pipeline",

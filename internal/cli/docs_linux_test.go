@@ -40,6 +40,7 @@ var docsPages = []struct{ name, servers string }{
 	{"observability.md", ""},
 	{"runbook.md", "postgres"},
 	{"guides/kafka-to-postgres.md", "kafka postgres"},
+	{"guides/nats.md", "nats postgres"},
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},
 	{"guides/operating.md", ""},
@@ -169,6 +170,8 @@ func openSession(t *testing.T, bin, needs string) *session {
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
 		case "postgres":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
+		case "nats":
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_NATS="+servicestest.StartNATS(t, nil).URL())
 		case "redis":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_REDIS=redis://"+servicestest.StartRedis(t, nil).Addr())
 		}

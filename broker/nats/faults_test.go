@@ -1,0 +1,313 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/nats"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// opened opens a source of a new stream with these messages.
+func opened(t *testing.T, config jetstream.ConsumerConfig, bodies ...string) (jetstream.JetStream, *nats.Source, string) {
+	t.Helper()
+	name := servicestest.Topic()
+	js := client(t, servers.NATS(t))
+	s := stream(t, js, name)
+	config.Durable = "c"
+	if _, err := s.CreateConsumer(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range bodies {
+		if _, err := js.Publish(t.Context(), name+".in", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c", MaxBytes: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := source.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return js, source, name
+}
+
+func read(t *testing.T, source *nats.Source, want int) (items []*pipeline.Item) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for len(items) < want {
+		more, err := source.Read(ctx)
+		if err != nil {
+			t.Fatalf("%d of %d messages: %v", len(items), want, err)
+		}
+		items = append(items, more...)
+	}
+	return items
+}
+
+// nothing fails the test if a message comes within d.
+func nothing(t *testing.T, source *nats.Source, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if items, err := source.Read(ctx); err == nil {
+		t.Errorf("%d messages came, want none; the first was delivered %d times", len(items), items[0].Message.Origin.Delivery)
+	}
+}
+
+// TestAnEffectMayTakeLongerThanTheAckWait needs the heartbeat: without it the server
+// delivers the message again after a second.
+func TestAnEffectMayTakeLongerThanTheAckWait(t *testing.T) {
+	t.Parallel()
+	_, source, _ := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second}, "one")
+	items := read(t, source, 1)
+	nothing(t, source, 2500*time.Millisecond)
+	if err := source.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, source, 1500*time.Millisecond)
+}
+
+// TestALastDeliveryIsNotLost returns a message that the server delivers only twice.
+func TestALastDeliveryIsNotLost(t *testing.T) {
+	t.Parallel()
+	_, source, _ := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 2}, "one")
+	for delivery := range 5 {
+		items := read(t, source, 1)
+		if want := min(delivery+1, 2); items[0].Message.Origin.Delivery != want {
+			t.Errorf("read %d is delivery %d, want %d", delivery, items[0].Message.Origin.Delivery, want)
+		}
+		if err := source.Return(t.Context(), items, time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := source.Ack(t.Context(), read(t, source, 1)); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, source, 100*time.Millisecond)
+}
+
+// TestAParkedMessageIsTerminated looks at what the server announces.
+func TestAParkedMessageIsTerminated(t *testing.T) {
+	t.Parallel()
+	js, source, name := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}, "one")
+	advisories, err := js.Conn().SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED." + name + ".c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items := read(t, source, 1)
+	items[0].Parked = pipeline.ReasonPermanent
+	if err := source.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	advisory, err := advisories.NextMsg(10 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(advisory.Data), `"reason":"permanent"`) {
+		t.Errorf("the advisory %s does not say why", advisory.Data)
+	}
+}
+
+// TestAMessageLargerThanTheRequestIsRead has one among small ones.
+func TestAMessageLargerThanTheRequestIsRead(t *testing.T) {
+	t.Parallel()
+	_, source, _ := opened(t, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}, "a", strings.Repeat("x", 500<<10), "b")
+	items := read(t, source, 3)
+	if got := len(items[1].Message.Body); got != 500<<10 {
+		t.Errorf("the second message has %d bytes", got)
+	}
+	if err := source.Ack(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAConsumerThatForgetsMessagesIsRefused(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	s := stream(t, client(t, servers.NATS(t)), name)
+	if _, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckAllPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c"})
+	if !errors.Is(err, semel.ErrInvalidRequest) {
+		t.Errorf("%v, want a refusal", err)
+	}
+}
+
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	stream(t, client(t, servers.NATS(t)), name)
+	for want, open := range map[string]func() error{
+		"there is no stream " + name + "x": func() error {
+			_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name + "x", Consumer: "c"})
+			return err
+		},
+		"stream " + name + " has no consumer c": func() error {
+			_, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: servers.NATS(t), Stream: name, Consumer: "c"})
+			return err
+		},
+		"no stream takes the subject " + name + "x": func() error {
+			_, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: servers.NATS(t), Subject: name + "x"})
+			return err
+		},
+	} {
+		var missing *nats.MissingError
+		if err := open(); !errors.As(err, &missing) || missing.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// sink opens a sink of a new stream.
+func sink(t *testing.T, config jetstream.StreamConfig) (*nats.Sink, jetstream.Stream) {
+	t.Helper()
+	name := servicestest.Topic()
+	config.Name, config.Subjects = name, []string{name}
+	s, err := client(t, servers.NATS(t)).CreateStream(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: servers.NATS(t), Subject: name, Name: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close(context.WithoutCancel(t.Context())) })
+	return out, s
+}
+
+func item(scope, id, body string) *pipeline.Item {
+	it := &pipeline.Item{}
+	it.Call.Key = semel.Key{Scope: scope, ID: id}
+	it.Message.Body = []byte(body)
+	return it
+}
+
+// TestARepeatedAttemptIsStoredOnceAndARedriveIsNot delivers the same key again: as
+// another attempt, as a redrive, and in another scope.
+func TestARepeatedAttemptIsStoredOnceAndARedriveIsNot(t *testing.T) {
+	t.Parallel()
+	out, s := sink(t, jetstream.StreamConfig{})
+	redriven, other := item("orders", "7", "c"), item("refunds", "7", "d")
+	redriven.Redrive = 1
+	for _, it := range []*pipeline.Item{item("orders", "7", "a"), item("orders", "7", "b"), redriven, other, item("orders", "a\x00b", "e"), item("orders", "a\x00b", "f")} {
+		out.Deliver(t.Context(), []*pipeline.Item{it})
+		if it.Err != nil {
+			t.Error(it.Err)
+		}
+	}
+	list, err := bodies(t.Context(), s)
+	if got := fmt.Sprintf("%s", list); err != nil || got != "[a c d e]" {
+		t.Errorf("stored %s, %v", got, err)
+	}
+}
+
+// TestInstructionsToTheServerAreNotForwarded has a header that would make the server
+// refuse the message, and one that NATS cannot carry.
+func TestInstructionsToTheServerAreNotForwarded(t *testing.T) {
+	t.Parallel()
+	out, s := sink(t, jetstream.StreamConfig{})
+	it, broken := item("orders", "1", "a"), item("orders", "2", "b")
+	it.Message.Headers = []semel.Header{{Name: "Nats-Expected-Last-Sequence", Value: []byte("99")}, {Name: "kind", Value: []byte("new")}, {Name: "semel-key", Value: []byte("old")}}
+	broken.Message.Headers = []semel.Header{{Name: "kind", Value: []byte("two\nlines")}}
+	out.Deliver(t.Context(), []*pipeline.Item{it, broken})
+	var permanent *semel.PermanentError
+	if it.Err != nil || !errors.As(broken.Err, &permanent) {
+		t.Fatalf("%v and %v, want success and a permanent error", it.Err, broken.Err)
+	}
+	msg, err := s.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg.Header.Get("kind") != "new" || msg.Header.Get("semel-key") != "1" || msg.Header.Get("semel-pipeline") != "p" || msg.Header.Get("Nats-Msg-Id") != "orders:1" {
+		t.Errorf("headers: %v", msg.Header)
+	}
+}
+
+// TestAFullStreamIsUnavailable counts no attempt for a message that a stream with
+// discard: new refuses.
+func TestAFullStreamIsUnavailable(t *testing.T) {
+	t.Parallel()
+	out, _ := sink(t, jetstream.StreamConfig{MaxMsgs: 1, Discard: jetstream.DiscardNew})
+	first, second, large := item("o", "1", "a"), item("o", "2", "b"), item("o", "3", strings.Repeat("x", 2<<20))
+	out.Deliver(t.Context(), []*pipeline.Item{first, second, large})
+	var unavailable *pipeline.UnavailableError
+	if first.Err != nil || !errors.As(second.Err, &unavailable) {
+		t.Errorf("%v and %v, want success and that the target is unavailable", first.Err, second.Err)
+	}
+	var permanent *semel.PermanentError
+	if !errors.As(large.Err, &permanent) {
+		t.Errorf("a message above the server's limit: %v, want a permanent error", large.Err)
+	}
+}
+
+func TestExamineFindsWhatWeakensThePromise(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	js := client(t, servers.NATS(t))
+	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}, Storage: jetstream.MemoryStorage, MaxMsgs: 10, Duplicates: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 3, AckWait: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	findings, err := nats.Examine(t.Context(), &nats.ExamineOptions{URL: servers.NATS(t), Stream: name, Consumer: "c", Subject: name, Window: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]semel.Severity{}
+	for _, f := range findings {
+		got[strings.ReplaceAll(f.Subject, name, "S")] = f.Severity
+	}
+	for subject, want := range map[string]semel.Severity{
+		"stream S storage": semel.Broken, "stream S replicas": semel.Warning, "stream S discard": semel.Warning, "stream S max_age": semel.Notice,
+		"consumer c max_deliver": semel.Warning, "consumer c ack_wait": semel.Warning, "consumer c ack_policy": semel.Fine,
+		"stream S duplicate_window": semel.Warning, "sync_interval": semel.Notice,
+	} {
+		if severity, ok := got[subject]; !ok || severity != want {
+			t.Errorf("%s: %v, %v; want %v", subject, severity, ok, want)
+		}
+	}
+}
+
+func TestReadAllReadsWithoutAConsumer(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	js := client(t, servers.NATS(t))
+	s := stream(t, js, name)
+	for _, subject := range []string{"a.new", "b.new", "a.old", "c"} {
+		if _, err := js.Publish(t.Context(), name+"."+subject, []byte(subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.DeleteMsg(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]string{"": "[a.new a.old c]", ".a.*": "[a.new a.old]", ".*.old": "[a.old]", ".>": "[a.new a.old c]", ".a": "[]"} {
+		var subjects, got []string
+		if pattern != "" {
+			subjects = []string{name + pattern}
+		}
+		err := nats.ReadAll(t.Context(), servers.NATS(t), nil, name, subjects, func(m *semel.Message) bool {
+			got = append(got, string(m.Body))
+			return true
+		})
+		if text := fmt.Sprint(got); err != nil || text != want {
+			t.Errorf("%q: %s, %v; want %s", pattern, text, err, want)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+// Command nats-consumer is an idempotent consumer of NATS JetStream with nats.go.
+// Each order is charged once, however often the server delivers it. A message is
+// acknowledged when its outcome is durable, and parked when no retry can help.
+//
+//	nats stream add ORDERS --subjects 'orders.>' --defaults
+//	NATS_URL=nats://127.0.0.1:4222 go run ./examples/nats-consumer
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/store/logstore"
+)
+
+type order struct {
+	EventID  string `json:"event_id"`
+	Customer string `json:"customer"`
+}
+
+func main() {
+	stream := flag.String("stream", "ORDERS", "the stream to read")
+	dir := flag.String("keys", "./keys", "the directory of the keys")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *stream, *dir); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, stream, dir string) error {
+	store, err := logstore.Open(dir, nil) // for one process; several share redisstore or pgstore
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	guard, err := semel.NewGuard(store, nil) // keys are remembered for 24 hours
+	if err != nil {
+		return err
+	}
+	conn, err := nats.Connect(os.Getenv("NATS_URL"), nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, messages.Stop)
+	for {
+		msg, err := messages.Next()
+		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+			return conn.Flush() // the server has read the acknowledgements
+		}
+		if err != nil {
+			return err
+		}
+		if err := handle(ctx, guard, msg); err != nil {
+			return err
+		}
+	}
+}
+
+// handle charges the order of a message once, and tells the server the outcome.
+func handle(ctx context.Context, guard *semel.Guard, msg jetstream.Msg) error {
+	var o order
+	if err := json.Unmarshal(msg.Data(), &o); err != nil {
+		fmt.Println("parked", err)
+		return msg.TermWithReason("not an order") // keep the message elsewhere first if you need it
+	}
+	out, err := guard.Do(ctx, semel.Key{Scope: "charges", ID: o.EventID}, func(ctx context.Context, _ semel.Claim) ([]byte, error) {
+		return charge(ctx, o)
+	})
+	var permanent *semel.PermanentError
+	switch {
+	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey):
+		fmt.Println("parked", err)
+		return msg.TermWithReason("refused")
+	case !semel.MayAck(err):
+		return msg.NakWithDelay(5 * time.Second) // the server delivers it again
+	}
+	fmt.Println(out.Decision, o.EventID)
+	return msg.Ack()
+}
+
+// charge is the effect. It must not happen twice.
+func charge(_ context.Context, o order) ([]byte, error) {
+	fmt.Println("charging", o.Customer, "for", o.EventID)
+	return []byte("receipt for " + o.EventID), nil
+}

@@ -1,0 +1,70 @@
+package examples_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
+	t.Parallel()
+	url, stream := servers.NATS(t), servicestest.Topic()
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(bodies ...string) {
+		for _, body := range bodies {
+			if _, err := js.Publish(t.Context(), stream, []byte(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	args := []string{"-stream", stream, "-keys", t.TempDir()}
+	publish(`{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`, `{"event_id":"e1","customer":"a"}`, `not JSON`, `{"customer":"c"}`, `{"event_id":"e3","customer":"c"}`)
+	consumer := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
+	consumer.await("fresh e3")
+	consumer.kill() // the acknowledgement of e3 may be lost
+	publish(`{"event_id":"e3","customer":"c"}`, `{"event_id":"e4","customer":"d"}`)
+	again := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
+	again.await("fresh e4")
+	again.stop()
+	printed := consumer.printed.String() + again.printed.String()
+	for _, id := range []string{"e1", "e2", "e3", "e4"} {
+		if n := strings.Count(printed, " for "+id+"\n"); n != 1 {
+			t.Errorf("%s was charged %d times:\n%s", id, n, printed)
+		}
+	}
+	if n := strings.Count(printed, "parked"); n != 2 {
+		t.Errorf("%d messages were parked, want 2:\n%s", n, printed)
+	}
+	consumerInfo, err := js.Consumer(t.Context(), stream, "charges")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		info, err := consumerInfo.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumPending == 0 && info.NumAckPending <= 1 { // e3 waits for its ack wait if its acknowledgement was lost
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d messages were not delivered, and %d not acknowledged", info.NumPending, info.NumAckPending)
+		}
+	}
+}
