@@ -92,16 +92,17 @@ func TestConformanceOfServers(t *testing.T) {
 	client := connect(t, shared.Redis(t), nil)
 	bloom := connect(t, servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}).URL(), nil)
 	pool := poolOf(t, shared.Database(t))
-	for below, b := range map[string]bottom{
+	all := map[string]bottom{
 		"redis":    {inRedis(client), nil},
 		"postgres": {inPostgres(pool), transactIn(pool)},
+	}
+	for above, layers := range map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
+		"memory cache":                 {cacheOf(inMemory(memstore.Options{}))},
+		"redis cache":                  {cacheOf(inRedis(client))},
+		"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
+		"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
 	} {
-		for above, layers := range map[string][]func(testing.TB, func() time.Time) func() (tiered.Layer, error){
-			"memory cache":                 {cacheOf(inMemory(memstore.Options{}))},
-			"redis cache":                  {cacheOf(inRedis(client))},
-			"module filter over redis":     {redisFilter(bloom, redisstore.FilterModule), cacheOf(inRedis(client))},
-			"memory, bit filter and redis": {cacheOf(inMemory(memstore.Options{})), redisFilter(client, redisstore.FilterBits), cacheOf(inRedis(client))},
-		} {
+		for below, b := range sampled(all) {
 			t.Run(above+" over "+below, func(t *testing.T) {
 				t.Parallel()
 				storetest.Run(t, storetest.Harness{
