@@ -58,9 +58,9 @@ func compactForm() *Compact { return &Compact{Window: 2 * time.Hour, Slices: 8} 
 
 func TestConformance(t *testing.T) {
 	for name, opts := range map[string]Options{
-		"plain":   {},
-		"ids":     {KeepIDs: true, MaxResult: 1000},
-		"compact": {Compact: compactForm()},
+		"plain":          {},
+		"ids, connected": {KeepIDs: true, MaxResult: 1000},
+		"compact":        {Compact: compactForm()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,6 +70,10 @@ func TestConformance(t *testing.T) {
 				New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
 					o := opts
 					o.Prefix = servicestest.Prefix()
+					if name == "ids, connected" { // a store that owns its connections
+						o.Client = unhurried(nil)
+						return func() (semel.Store, error) { return Connect(tb.Context(), servers.Redis(tb), &o) }
+					}
 					client := newClient(tb, redisAddr(tb))
 					return func() (semel.Store, error) { return New(tb.Context(), client, &o) }
 				},
@@ -80,19 +84,6 @@ func TestConformance(t *testing.T) {
 			storetest.Run(t, h)
 		})
 	}
-}
-
-// TestConformanceOfAConnectedStore runs the suite on stores that own their
-// connections.
-func TestConformanceOfAConnectedStore(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, storetest.Harness{
-		Time: storetest.Wall,
-		New: func(tb testing.TB, _ func() time.Time) func() (semel.Store, error) {
-			o := Options{Prefix: servicestest.Prefix(), Persistence: Logged, Client: unhurried(nil)}
-			return func() (semel.Store, error) { return Connect(tb.Context(), servers.Redis(tb), &o) }
-		},
-	})
 }
 
 // collide returns two keys that a store with the compact form takes for one.
