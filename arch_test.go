@@ -138,7 +138,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
-		".", "internal/advice", "internal/cli/term", "internal/config", "internal/schema", "internal/wiring", "internal/kind/embedded", "internal/kind/tiered",
+		".", "internal/advice", "internal/cli/term", "internal/config", "internal/schema", "internal/wiring", "internal/kind/embedded",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {

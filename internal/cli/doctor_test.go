@@ -42,22 +42,22 @@ stores:
   files: { embedded: { path: %q } }
   fast:  { embedded: { path: ./fast, fsync: never } }
   stack: { tiered: [mem, files] }
-  loose: { tiered: { layers: [other, fast], on_store_error: pass } }
+  loose: { tiered: { layers: [other, fast] } }
 `, dir))
 	got := run(t, "", "doctor", file, "stack")
 	got.check(t, term.ExitDone, "3 stores: 3 fine, 1 to note, 0 with a warning, 0 broken\n")
-	for _, want := range []string{"stack (tiered)\n  fine     on_store_error               stop\n", "mem (memory)\n  notice   memory ", "files (embedded)\n  fine     fsync                        always\n"} {
+	for _, want := range []string{"stack (tiered)\n  fine     decides                      files\n", "mem (memory)\n  notice   memory ", "files (embedded)\n  fine     fsync                        always\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("the report lacks %q:\n%s", want, got.stdout)
 		}
 	}
 	got = run(t, "", "doctor", file, "loose", "--json")
-	got.check(t, term.ExitFound, "2 with a warning")
+	got.check(t, term.ExitFound, "1 with a warning")
 	found := map[string]string{}
 	for _, line := range records(t, got.stdout) {
 		found[line["store"].(string)+"/"+line["subject"].(string)] = line["severity"].(string)
 	}
-	if found["loose/on_store_error"] != "warning" || found["fast/fsync"] != "warning" || found["fast/directory"] != "notice" || found["other/memory"] != "notice" {
+	if found["loose/decides"] != "fine" || found["fast/fsync"] != "warning" || found["fast/directory"] != "notice" || found["other/memory"] != "notice" {
 		t.Errorf("found %v", found)
 	}
 	run(t, "", "doctor").check(t, term.ExitUsage, "semel doctor: FILE is missing: name the configuration\n")

@@ -14,12 +14,10 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
-	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/redis"
-	"github.com/semel-dev/semel/internal/kind/tiered"
 	"github.com/semel-dev/semel/internal/services"
 	"github.com/semel-dev/semel/internal/services/servicestest"
 	"github.com/semel-dev/semel/internal/wiring"
@@ -40,7 +38,7 @@ stores:
   second: { redis: { url: %q, prefix: %q } }
   bits:   { filter: { redis: second, rate: 0.01, expect: 1000, window: 1h } }
   both:   { tiered: { layers: [second, db], layer_timeout: 30s } }
-  deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, on_store_error: wait, max_age: forever } }
+  deep:   { tiered: { layers: [bits, mem, files], sees_every_writer: true, max_age: forever } }
 `, servers.Redis(t), servicestest.Prefix(), servers.Database(t), servers.Redis(t), servicestest.Prefix()))
 	run(t, "", "migrate", "up", "--config", file, "--store-name", "db").check(t, term.ExitDone, "applied 1: keys\n")
 	return file
@@ -309,34 +307,6 @@ func TestImportCountsWhatAStoreNoLongerAnswersFor(t *testing.T) {
 	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 1")
 	old := `{"id":"01890a5d-ac96-774b-bcce-b302099a8057"}`
 	run(t, old, "keys", "import", "--config", file).check(t, term.ExitDone, "read 1  imported 0  already there 0  expired 1\n")
-}
-
-// TestKeysAreNotMarkedByAStackThatForgetsThem: with "pass", a stack answers Fresh
-// to every claim while the store that decides does not answer.
-func TestKeysAreNotMarkedByAStackThatForgetsThem(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file := writeFile(t, filepath.Join(dir, "semel.yaml"), fmt.Sprintf(`
-stores:
-  mem:   { memory: {} }
-  files: { embedded: { path: %q } }
-  stack: { tiered: { layers: [mem, files], on_store_error: pass } }
-`, dir+"/files"))
-	var wrong term.Problems
-	a := &term.App{Kinds: kind.All(), Env: noEnv, Patience: time.Minute, Interruptible: func(r io.Reader) io.Reader { return r }}
-	f := open.StoreFlags{App: a, File: file, Name: "stack"}
-	if !f.Find(&wrong) {
-		t.Fatal(wrong)
-	}
-	err := f.WithStore(t.Context(), func(semel.Store) error {
-		if spec := f.Found.Spec.(*tiered.Store); spec.OnStoreError != "stop" {
-			t.Errorf("keys are marked by a stack with on_store_error: %s", spec.OnStoreError)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestAddressesAreCheckedWithoutConnecting(t *testing.T) {

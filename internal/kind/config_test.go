@@ -67,7 +67,7 @@ stores:
   ages:  { postgres: { dsn: "host=h", cleanup: message-time, message_age: 7d } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
-  three: { tiered: { layers: [seen, mem, db], on_store_error: wait, max_age: 10m, sees_every_writer: true } }
+  three: { tiered: { layers: [seen, mem, db], max_age: 10m, sees_every_writer: true } }
 `)
 	if mem := spec[*memory.Store](t, f, "mem"); *mem != (memory.Store{MaxKeys: 1e6}) {
 		t.Errorf("memory: %+v", mem)
@@ -101,11 +101,11 @@ stores:
 	if seen := spec[*filter.Store](t, f, "seen"); seen.Redis.Name != "many" || seen.Rate != 0.001 || seen.Expect != 1e7 || seen.Window != 168*time.Hour {
 		t.Errorf("filter: %+v", seen)
 	}
-	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.OnStoreError != "stop" || both.Layers[1].At.String() != "dir/semel.yaml:19:28" {
+	if both := spec[*tiered.Store](t, f, "both"); len(both.Layers) != 2 || both.Layers[1].Name != "db" || both.Layers[1].At.String() != "dir/semel.yaml:19:28" {
 		t.Errorf("tiered: %+v", both)
 	}
 	three := spec[*tiered.Store](t, f, "three")
-	if len(three.Layers) != 3 || three.OnStoreError != "wait" || three.MaxAge != 10*time.Minute || !three.SeesEveryWriter {
+	if len(three.Layers) != 3 || three.MaxAge != 10*time.Minute || !three.SeesEveryWriter {
 		t.Errorf("tiered with settings: %+v", three)
 	}
 	if got := strings.Join(f.StoreNames(), " "); got != "mem plain files cache many found db ages seen both three" {

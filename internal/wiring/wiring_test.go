@@ -79,7 +79,7 @@ stores:
   sentinel: { redis: { sentinel: { addresses: [%s], master: semel }, persistence: logged } }
   db:       { postgres: { dsn: %q, schema: once, prefix: p_, prepare: true } }
   ages:     { postgres: { dsn: %q, cleanup: message-time, message_age: 2d, keep_ids: true } }
-  stack:    { tiered: { layers: [mem, files], on_store_error: wait, max_age: 1m, layer_timeout: 1s } }
+  stack:    { tiered: { layers: [mem, files], max_age: 1m, layer_timeout: 1s } }
 `, servers.Redis(t), servicestest.Prefix(), quoted(cluster.Addrs()), quoted(sentinel.Addrs()), servers.Database(t), servers.Database(t))
 	for _, name := range []string{"db", "ages"} {
 		schema, err := postgres.NewSchema(f, name)

@@ -13,7 +13,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/embedded"
-	"github.com/semel-dev/semel/internal/kind/tiered"
 	"github.com/semel-dev/semel/internal/wiring"
 )
 
@@ -137,13 +136,6 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 }
 
 func (f *StoreFlags) open(ctx context.Context) (semel.Store, *wiring.Stores, error) {
-	for _, s := range f.Conf.Stack(f.Found.Name) {
-		if spec, ok := s.Spec.(*tiered.Store); ok && spec.OnStoreError == "pass" {
-			// Under pass, messages are processed without a record while the store is
-			// down. A command that marks keys must get the error instead.
-			spec.OnStoreError = "stop"
-		}
-	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
 	store, opened, err := wiring.Open(patient, f.Conf, f.Found.Name, nil)

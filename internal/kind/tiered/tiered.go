@@ -18,9 +18,6 @@ type Store struct {
 	config.StoreBase
 	// Layers are the names of the stores, from the top; the last one decides.
 	Layers []schema.Reference
-	// OnStoreError is what happens while the last store is down: stop, wait or
-	// pass.
-	OnStoreError string
 	// MaxAge limits how long a layer answers without the store below. 0 means the
 	// store's default.
 	MaxAge time.Duration
@@ -42,7 +39,6 @@ func (*Store) Kind() string { return "tiered" }
 func (s *Store) Fields() schema.Mapping {
 	m := schema.Mapping{Fields: []schema.Field{
 		schema.ListField("layers", schema.Form{Scalar: schema.ScalarStoreName}, func(v schema.Value) { v.References(&s.Layers) }, "The names of the stores, from the top. The last one decides.").Need(),
-		schema.ChoiceField("on_store_error", &s.OnStoreError, "While the last layer does not answer: `stop` refuses, `wait` asks again, `pass` lets every message through and remembers none.", "stop", "wait", "pass").Or("stop"),
 		schema.WindowField("max_age", &s.MaxAge, "How long a copy in an upper layer may answer without the store below.").Means("10m"),
 		schema.DurationField("layer_timeout", &s.LayerTimeout, "The timeout of one call of an upper layer.").Means("250ms"),
 		schema.TruthField("sees_every_writer", &s.SeesEveryWriter, "States that no other process writes to the last layer, or that all writers share the filter. A `filter` layer needs it.").Means("false"),
@@ -50,10 +46,7 @@ func (s *Store) Fields() schema.Mapping {
 	m.Doc = "Layers above one durable store: a list of store names from the top, or fields. The last store decides. `memory`, `redis` and `filter` can be upper layers."
 	m.Short = &schema.Shorthand{
 		Form: schema.Form{Element: &schema.Form{Scalar: schema.ScalarStoreName}},
-		Read: func(v schema.Value) {
-			s.OnStoreError = "stop"
-			v.References(&s.Layers)
-		},
+		Read: func(v schema.Value) { v.References(&s.Layers) },
 	}
 	return m
 }
@@ -90,11 +83,6 @@ func (s *Store) Lint(l *config.Linter, of *config.Store) {
 			l.Add(semel.Broken, config.Repeat, path, fmt.Sprintf("%s, which is below %s with sees_every_writer", l.Pipeline.Store.Name, of.Name),
 				"its filter does not see the keys that this pipeline writes", "write store: "+of.Name+", or remove sees_every_writer there")
 		}
-		return
-	}
-	if s.OnStoreError == "pass" {
-		decider := l.File.Decider(l.Pipeline.Store.Name)
-		l.Add(semel.Warning, config.Repeat, path, of.Name+" has on_store_error: pass", "while "+decider.Name+" does not answer, effects happen but are not remembered", "write on_store_error: stop, or wait")
 	}
 }
 
@@ -113,12 +101,6 @@ func (s *Store) Open(ctx context.Context, env *config.StoreEnv) (semel.Store, er
 		return nil, layerError(s.Layers[last].Name, err)
 	}
 	opts := &tiered.Options{MaxAge: s.MaxAge, Timeout: s.LayerTimeout}
-	switch s.OnStoreError {
-	case "wait":
-		opts.OnOutage = tiered.Wait
-	case "pass":
-		opts.OnOutage = tiered.Pass
-	}
 	if env.OnLayer != nil {
 		opts.Observe = func(e tiered.Event) {
 			e.Err = env.File.RedactError(e.Err)
@@ -159,11 +141,5 @@ func layerError(name string, err error) error { return fmt.Errorf("its layer %s:
 
 // Examine implements config.Kind.
 func (s *Store) Examine(_ context.Context, x *config.Examination) {
-	decides := s.Layers[len(s.Layers)-1].Name
-	if s.OnStoreError == "pass" {
-		x.Note(semel.Warning, "on_store_error", s.OnStoreError, "while "+decides+" does not answer, effects happen but are not remembered: every repeat has its effect again",
-			"write on_store_error: stop, or wait")
-		return
-	}
-	x.Note(semel.Fine, "on_store_error", s.OnStoreError, "", "")
+	x.Note(semel.Fine, "decides", s.Layers[len(s.Layers)-1].Name, "", "")
 }
