@@ -70,13 +70,6 @@ func (x *Examination) Refused(err error, remedy string) {
 	x.Note(semel.Broken, "open", x.File.Redact(err.Error()), "nothing is processed", remedy)
 }
 
-// TLS adds a finding if a connection accepts any certificate.
-func (x *Examination) TLS(t *TLS) {
-	if t != nil && t.InsecureSkipVerify {
-		x.Note(semel.Warning, "tls", "insecure_skip_verify", "an attacker on the way can read the password and answer for the server", "set ca to the authority, and remove insecure_skip_verify")
-	}
-}
-
 // IsFile adds a finding if path exists and is not a regular file.
 func (x *Examination) IsFile(subject, path, cost string) bool {
 	info, err := os.Stat(path)

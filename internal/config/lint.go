@@ -174,11 +174,6 @@ func (l *Linter) Ignored(name string) {
 	}
 }
 
-// Unverified reports a connection that accepts any certificate.
-func (l *Linter) Unverified(path string) {
-	l.Add(semel.Warning, NoRisk, path, "true", "an attacker on the way can read everything and answer for the server", "set ca to the authority, and remove insecure_skip_verify")
-}
-
 // between checks what pipelines share.
 func (l *Linter) between() {
 	type space struct{ store, scope string }

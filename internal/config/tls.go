@@ -14,7 +14,6 @@ import (
 type TLS struct {
 	CA, Certificate, Key string // file names; an empty CA means the system's, an empty Certificate or Key means none
 	ServerName           string
-	InsecureSkipVerify   bool
 }
 
 // ServerTLS configures the security of a server's connections.
@@ -31,11 +30,10 @@ func TLSField(target **TLS) schema.Field {
 		*target = t
 		return schema.Mapping{
 			Fields: []schema.Field{
-				schema.PathField("ca", &t.CA, "File with the certificates of the trusted authorities.").Means("the system's"),
+				schema.PathField("ca", &t.CA, "File with the certificates of the trusted authorities. For a self-signed certificate, name that certificate.").Means("the system's"),
 				schema.PathField("certificate", &t.Certificate, "File with the client certificate."),
 				schema.PathField("key", &t.Key, "File with the key of the certificate."),
 				schema.TextField("server_name", &t.ServerName, "Name that must be in the server's certificate.").Means("the host's"),
-				schema.TruthField("insecure_skip_verify", &t.InsecureSkipVerify, "Accept any certificate. An attacker on the way can then read everything and answer for the server.").Means("false"),
 			},
 			Check: func(v schema.Value, there schema.Members) {
 				if (t.Certificate == "") != (t.Key == "") && there["certificate"].Node != nil != (there["key"].Node != nil) {
@@ -85,7 +83,7 @@ func (t *TLS) Config() (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	var err error
 	if t.CA != "" {
 		if c.RootCAs, err = roots(t.CA); err != nil {

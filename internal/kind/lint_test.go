@@ -120,7 +120,6 @@ pipelines:
 		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['::ffff:10.0.0.0/104'] } }\n", ""},
 		{file + id + keys + "    sink: { webhook: { url: 'https://[::ffff:10.1.2.3]/', allow_private: ['10.1.2.3'] } }\n", ""},
 		{file + id + keys + "    sink: { webhook: { url: 'http://127.0.0.1:9/x', allow_private: true } }\n", ""},
-		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', tls: { insecure_skip_verify: true } } }\n", "warning  pipelines.p.sink.webhook.tls.insecure_skip_verify: true"},
 		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 31s } }\n    lease: 10s\nshutdown: 1m\n", "22:12 warning repeat pipelines.p.lease: 10s, but one request may take 31s"},
 		{file + id + keys + "    sink: { webhook: { url: 'https://a.example', timeout: 30s } }\n", "21:59 warning repeat pipelines.p.sink.webhook.timeout: 30s, but shutdown is 25s"},
 		{file + id + keys + "    sink: { kafka: { brokers: ['h:1'], topic: t, sasl: { mechanism: PLAIN, username: u, password: p } } }\n", "warning  pipelines.p.sink.kafka.sasl.mechanism: PLAIN without tls"},

@@ -94,9 +94,6 @@ func reset(start string) kafka.Reset {
 
 // lint checks client authentication. path is the path of the source or sink.
 func (c *Client) lint(l *config.Linter, path string) {
-	if c.TLS != nil && c.TLS.InsecureSkipVerify {
-		l.Unverified(l.At(path + ".tls.insecure_skip_verify"))
-	}
 	if c.SASL != nil && c.TLS == nil && c.SASL.Mechanism == "PLAIN" {
 		l.Add(semel.Warning, config.NoRisk, l.At(path+".sasl.mechanism"), "PLAIN without tls", "the password is sent in clear text", "set tls: {}, or use SCRAM-SHA-512")
 	}

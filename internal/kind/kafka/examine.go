@@ -44,9 +44,6 @@ func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 }
 
 func (c *Client) examine(ctx context.Context, x *config.Examination, opts *kafka.ExamineOptions) {
-	if c.TLS != nil {
-		x.TLS(c.TLS)
-	}
 	reach, err := c.options()
 	if err == nil {
 		var findings []semel.Finding

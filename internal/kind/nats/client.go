@@ -58,13 +58,6 @@ func (c *Client) options() ([]natsgo.Option, error) {
 	return opts, nil
 }
 
-// lint checks the connection. path is the path of the source or sink.
-func (c *Client) lint(l *config.Linter, path string) {
-	if c.TLS != nil && c.TLS.InsecureSkipVerify {
-		l.Unverified(l.At(path + ".tls.insecure_skip_verify"))
-	}
-}
-
 // advise says what an error of the servers means. path is the kind's place in the
 // configuration.
 func (c *Client) advise(path string, err error) *advice.Error {

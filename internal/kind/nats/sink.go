@@ -53,9 +53,6 @@ func (s *Sink) About() config.SinkAbout {
 	}
 }
 
-// Lint implements config.Sink.
-func (s *Sink) Lint(l *config.Linter) { s.lint(l, "sink.nats") }
-
 // Open implements config.Sink.
 func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
 	client, err := s.options()

@@ -62,7 +62,6 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 
 // Lint implements config.Source.
 func (s *Source) Lint(l *config.Linter) {
-	s.lint(l, "source.nats")
 	if at := l.At("source.nats.subjects"); len(s.Subjects) > 0 && !s.Create {
 		l.Notice(at, "it has no effect without create", "the consumer at the server decides which subjects it delivers", "leave it out, or set create: true")
 	}
@@ -115,7 +114,6 @@ func (s *Source) Examine(ctx context.Context, x *config.Examination) {
 }
 
 func (c *Client) examine(ctx context.Context, x *config.Examination, opts *nats.ExamineOptions) {
-	x.TLS(c.TLS)
 	client, err := c.options()
 	if err == nil {
 		opts.URL, opts.Client, opts.Window = c.url(), client, x.Pipeline.Window

@@ -170,9 +170,6 @@ func (s *Store) place() string {
 // Lint implements config.Spec.
 func (s *Store) Lint(l *config.Linter, of *config.Store) {
 	if l.Pipeline == nil {
-		if s.TLS != nil && s.TLS.InsecureSkipVerify {
-			l.Unverified("stores." + of.Name + ".redis.tls.insecure_skip_verify")
-		}
 		return
 	}
 	if window := l.Pipeline.Window; s.Compact != nil && s.Compact.Window != window {
@@ -290,7 +287,6 @@ func (s *Store) OpenLayer(ctx context.Context, env *config.StoreEnv) (layer tier
 // Examine implements config.Kind. It does not open the store. Opening records the
 // terms on which the prefix is used, and fails on a replica or a full server.
 func (s *Store) Examine(ctx context.Context, x *config.Examination) {
-	x.TLS(s.TLS)
 	x.Fail("", s.examine(ctx, x))
 }
 

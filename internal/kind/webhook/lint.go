@@ -46,9 +46,6 @@ func (s *Sink) lintAddress(l *config.Linter) {
 	if u.Scheme == "http" && !config.IsLoopback(host) {
 		l.Add(semel.Warning, config.NoRisk, path, "http://", "an attacker on the way can read and change messages, and answer for the target", "use https://")
 	}
-	if s.TLS != nil && s.TLS.InsecureSkipVerify {
-		l.Unverified(l.At("sink.webhook.tls.insecure_skip_verify"))
-	}
 	address, err := netip.ParseAddr(host)
 	if config.IsLoopback(host) && err != nil {
 		address, err = netip.MustParseAddr("127.0.0.1"), nil
