@@ -109,7 +109,7 @@ var packageMap = map[string][]string{
 	"internal/kind/webhook":      {".", "pipeline", "broker/webhook", "internal/advice", "internal/config", "internal/schema"},
 	"internal/kind/kindtest":     {".", "internal/config", "internal/explain", "internal/kind", "internal/schema"},
 	"internal/kind/kindtest/toy": {".", "pipeline", "internal/config", "internal/schema"},
-	"internal/wiring":            {".", "pipeline", "store/tiered", "internal/config", "internal/schema"},
+	"internal/wiring":            {".", "pipeline", "store/tiered", "internal/advice", "internal/config", "internal/schema"},
 	"internal/measure":           {".", "pipeline"},
 	"observe":                    {".", "pipeline", "internal/advice", "internal/invalid"},
 	"observe/promobserve": {
@@ -146,7 +146,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka",
+		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/servercmd": {

@@ -316,8 +316,8 @@ type Cleaner interface {
 }
 
 // ErrNoSample is returned by a source to which messages are pushed. There is
-// nothing to read beforehand.
-var ErrNoSample = fmt.Errorf("clients send messages to this source, so there is nothing to read beforehand: %w", semel.ErrInvalidRequest)
+// nothing to read beforehand. Its text continues one that names the source.
+var ErrNoSample = fmt.Errorf("receives messages and cannot be read in advance: %w", semel.ErrInvalidRequest)
 
 // SourceBase has default methods. Kinds of sources embed it.
 type SourceBase struct{}

@@ -2,8 +2,10 @@ package wiring
 
 import (
 	"context"
+	"errors"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 )
 
@@ -57,12 +59,16 @@ func ExaminePipeline(ctx context.Context, f *config.File, p *config.Pipeline) *c
 func parkedTable(ctx context.Context, x *config.Examination) error {
 	letters, err := OpenDeadLetters(ctx, x.File, x.Pipeline)
 	if semel.Classify(err) == semel.ClassPermanent {
-		x.Note(semel.Broken, "parked.store", x.File.Redact(err.Error()), "a message that fails permanently blocks the pipeline", "semel migrate up --config "+x.File.Name+" --store-name "+x.Pipeline.Parked.Store.Name)
+		found, remedy := x.File.Redact(err.Error()), "fix the stated problem"
+		if said, ok := errors.AsType[*advice.Error](x.File.Advise(x.Pipeline, config.ParkedPart, err)); ok {
+			found, remedy = said.Cause, said.Remedy
+		}
+		x.Note(semel.Broken, "parked.store", found, "a message that fails permanently blocks the pipeline", remedy)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	x.Note(semel.Fine, "parked.store", "its table is there", "", "")
+	x.Note(semel.Fine, "parked.store", "its table exists", "", "")
 	return letters.Close()
 }

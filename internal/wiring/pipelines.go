@@ -291,7 +291,7 @@ func ExistingDeadLetters(ctx context.Context, f *config.File, p *config.Pipeline
 func Sample(ctx context.Context, f *config.File, p *config.Pipeline, fn func(*semel.Message) bool) error {
 	err := p.Source.Sample(ctx, fn)
 	if errors.Is(err, config.ErrNoSample) {
-		err = fmt.Errorf("a source of the kind %s receives messages and cannot be read in advance: %w", p.Source.Kind(), semel.ErrInvalidRequest)
+		err = fmt.Errorf("a source of the kind %s %w", p.Source.Kind(), err)
 	}
 	return f.RedactError(err)
 }

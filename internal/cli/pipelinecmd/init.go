@@ -1,6 +1,7 @@
 package pipelinecmd
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -49,7 +52,8 @@ func NewInit(a *term.App) *cobra.Command {
 semel init --scenario kafka-to-postgres --output orders.yaml`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, NATS_SERVERS,
-DATABASE_URL, REDIS_URL, API_URL), and else are those of servers on this machine. The scenarios:
+DATABASE_URL, REDIS_URL, API_URL), and else are those of servers on this machine. After
+--output, the next four commands are on stderr. The scenarios:
 ` + list.String(),
 		Args:      term.Arguments(0, 1, "", "one scenario"),
 		ValidArgs: names,
@@ -83,7 +87,7 @@ DATABASE_URL, REDIS_URL, API_URL), and else are those of servers on this machine
 				_, err := a.Stdout.Write(text)
 				return err
 			}
-			return writeNew(a, output, text)
+			return writeNew(a, output, bytes.ReplaceAll(text, []byte("semel.yaml"), []byte(keyrecord.ShellLine(output))))
 		}),
 	}
 	cmd.Flags().StringVar(&scenario, "scenario", "", "`NAME` of the configuration")
@@ -108,6 +112,24 @@ func writeNew(a *term.App, name string, text []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, errors.Join(err, os.Remove(name)))
 	}
-	a.Note("wrote %s: semel lint %s checks it, semel run %s runs it", name, name, name)
+	a.Note("wrote %s, next:", name)
+	for _, line := range next(a, name, text) {
+		a.Note("  %s", line)
+	}
 	return nil
+}
+
+// next returns the four commands that lead from a new configuration to running
+// pipelines.
+func next(a *term.App, name string, text []byte) []string {
+	line := func(words ...string) string { return keyrecord.ShellLine(append([]string{"semel"}, words...)...) }
+	second := line("explain", name)
+	if conf, err := a.Kinds.ReadWithPlaceholders(name, bytes.NewReader(text), a.Env); err == nil {
+		for _, s := range conf.Stores {
+			if _, ok := s.Spec.(*postgres.Store); ok {
+				second = line("migrate", "up", "--config", name, "--store-name", s.Name)
+			}
+		}
+	}
+	return []string{line("lint", name), second, line("run", name, "--check"), line("run", name)}
 }

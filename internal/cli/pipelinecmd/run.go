@@ -3,6 +3,7 @@
 package pipelinecmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/daemon"
+	"github.com/semel-dev/semel/internal/kind/postgres"
 )
 
 // daemonFlags are the flags of every verb that runs until it is stopped.
@@ -121,13 +123,20 @@ func statusLines(pipelines []daemon.PipelineStatus) []string {
 // less than a tenth of the processor time.
 const runGC = 60
 
+// runFlags are the flags of the verb run.
+type runFlags struct {
+	daemonFlags
+	check, migrate bool
+}
+
 // NewRun returns the verb run.
 func NewRun(a *term.App) *cobra.Command {
-	f := &daemonFlags{}
+	f := &runFlags{}
 	cmd := &cobra.Command{
 		Use:   "run FILE [PIPELINE...]",
 		Short: "Run pipelines",
-		Example: `semel run pipelines.yaml
+		Example: `semel run pipelines.yaml --check
+semel run pipelines.yaml
 semel run pipelines.yaml lines --admin off --log-level warn`,
 		Long: `Runs the pipelines of a configuration, or the named ones, until their sources end
 or the process gets a signal. SIGTERM and SIGINT drain: the pipelines stop reading,
@@ -135,43 +144,95 @@ and messages in progress finish or return to the source, within the file's
 shutdown time. A second signal ends the program immediately; messages in progress
 are then delivered again.
 
+--check runs nothing. It prints one table of what lint, migrate status, doctor and
+dry-run find, and the remedies. The exit status is 3 if there is a warning or a
+broken finding, and 1 if something could not be checked.
+
+--migrate creates or updates the tables of the pipelines' PostgreSQL stores first. It
+is for development: in production, let a role with more rights run semel migrate up.
+
 The log goes to stderr. On a terminal, a status line for each pipeline is below it.
 --admin serves probes, metrics and the status: /livez, /readyz, /metrics and /status.
 semel status shows it.`,
 		Args: term.Arguments(1, -1, term.MissingFile, ""),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			var conf *config.File
-			var log *slog.Logger
-			var text bool
-			screen := a.NewScreen()
 			var chosen []*config.Pipeline
 			if len(args) > 0 {
 				conf, chosen = open.Pipelines(a, args[0], args[1:], &wrong)
 			}
-			if conf != nil {
-				log, text = f.logger(a, conf, screen, &wrong)
-				for _, p := range chosen {
-					for _, problem := range conf.Refused(p.Name) {
-						wrong.Addf("%s", problem)
-					}
-				}
+			if f.check && f.migrate {
+				wrong.Addf("--check and --migrate exclude each other: a check changes nothing")
 			}
-			if err := wrong.Err(); err != nil {
-				return err
+			if f.check && wrong.Err() == nil {
+				c := &check{App: a, name: args[0], conf: conf, chosen: chosen}
+				return c.do(cmd.Context())
 			}
-			inKafka := func(p *config.Pipeline) bool { return conf.Mode(p) == config.SourceIsSink }
-			if a.Env("GOGC") == "" && slices.ContainsFunc(chosen, inKafka) {
-				defer debug.SetGCPercent(debug.SetGCPercent(runGC))
-			}
-			err := daemon.Run(cmd.Context(), conf, &daemon.Options{
-				Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen),
-			})
-			if errors.Is(err, semel.ErrInvalidRequest) {
-				return term.Usagef("%s", err)
-			}
-			return err
+			return f.run(cmd.Context(), a, conf, chosen, wrong)
 		}),
 	}
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.check, "check", false, "print a table of everything that lint, migrate status, doctor and dry-run find, and run nothing")
+	cmd.Flags().BoolVar(&f.migrate, "migrate", false, "create or update the tables of the stores first, for development")
 	return cmd
+}
+
+// run runs pipelines, unless something is wrong.
+func (f *runFlags) run(ctx context.Context, a *term.App, conf *config.File, chosen []*config.Pipeline, wrong term.Problems) error {
+	var log *slog.Logger
+	var text bool
+	screen := a.NewScreen()
+	if conf != nil {
+		log, text = f.logger(a, conf, screen, &wrong)
+		for _, p := range chosen {
+			for _, problem := range conf.Refused(p.Name) {
+				wrong.Addf("%s", problem)
+			}
+		}
+	}
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	if f.migrate {
+		if err := migrate(ctx, a, conf, chosen, log); err != nil {
+			return err
+		}
+	}
+	inKafka := func(p *config.Pipeline) bool { return conf.Mode(p) == config.SourceIsSink }
+	if a.Env("GOGC") == "" && slices.ContainsFunc(chosen, inKafka) {
+		defer debug.SetGCPercent(debug.SetGCPercent(runGC))
+	}
+	err := daemon.Run(ctx, conf, &daemon.Options{
+		Pipelines: chosen, Log: log, Admin: f.admin, InsecureNoAuth: f.insecure, Stdout: a.Stdout, Show: show(a, screen, text, chosen),
+	})
+	if errors.Is(err, semel.ErrInvalidRequest) {
+		return term.Usagef("%s", err)
+	}
+	return err
+}
+
+// migrate applies the missing steps of the PostgreSQL stores that pipelines need for
+// their keys and parked messages. It blocks until the servers have answered.
+func migrate(ctx context.Context, a *term.App, conf *config.File, chosen []*config.Pipeline, log *slog.Logger) error {
+	for _, s := range storesOf(conf, chosen) {
+		if _, ok := s.Spec.(*postgres.Store); !ok {
+			continue
+		}
+		schema, err := postgres.NewSchema(conf, s.Name)
+		if err != nil {
+			return err
+		}
+		schema.Patience = a.Patience
+		applied, err := schema.Migrate(ctx)
+		for _, step := range applied {
+			log.Info("migrated", "store", s.Name, "version", step.Version, "step", step.Name)
+		}
+		if err != nil {
+			return fmt.Errorf("migrate %s: %w", s.Name, term.InOneLine(open.Advise(ctx, conf, []*config.Store{s}, err)))
+		}
+		if len(applied) == 0 {
+			log.Info("nothing to migrate", "store", s.Name)
+		}
+	}
+	return nil
 }

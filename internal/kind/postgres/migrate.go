@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/store/pgstore"
 )
@@ -39,12 +41,19 @@ func NewSchema(f *config.File, name string) (*Schema, error) {
 }
 
 // Migrate applies the missing steps and returns them. It can be killed and run
-// again.
+// again. If the role may not create tables, the error has the remedy.
 func (s *Schema) Migrate(ctx context.Context) (applied []pgstore.Migration, err error) {
 	err = s.connected(ctx, func(db pgstore.Beginner) error {
 		applied, err = pgstore.Migrate(ctx, db, s.options())
 		return err
 	})
+	if of := refusal(err); of != nil && (of.Code == "42501" || of.Code == "25006") {
+		user, _ := identity(s.store.DSN)
+		err = &advice.Error{
+			Cause:  "user " + user + " may not create tables: " + of.Message,
+			Remedy: "run semel migrate up with a role that may, or GRANT CREATE ON SCHEMA " + pgx.Identifier{cmp.Or(s.store.Schema, "public")}.Sanitize() + " TO " + user, Err: err,
+		}
+	}
 	return applied, err
 }
 

@@ -1,0 +1,294 @@
+package pipelinecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/cli/open"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/kind/postgres"
+	"github.com/semel-dev/semel/internal/wiring"
+)
+
+// checkLine is one line of run --check.
+type checkLine struct {
+	Stage string `json:"stage"`
+	// What is the pipeline or store that was checked.
+	What    string `json:"what"`
+	Status  string `json:"status"`
+	Subject string `json:"subject,omitempty"`
+	Found   string `json:"found"`
+	Cost    string `json:"cost,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+// Statuses of a line, besides the severities of findings.
+const (
+	notChecked = "not checked" // for example because a server does not answer
+	skipped    = "skipped"     // because of an earlier line, or because there is nothing to check
+)
+
+// The sample that run --check reads from each pipeline.
+const (
+	checkLimit = 1000
+	checkFor   = 5 * time.Second
+)
+
+// check is one run --check.
+type check struct {
+	*term.App
+	name   string // of the file
+	conf   *config.File
+	chosen []*config.Pipeline
+
+	lines []checkLine
+	count map[string]int // by status
+	bad   map[string]string
+}
+
+// do checks the configuration, the tables, the servers, and a sample of the messages. It
+// changes nothing, and blocks until the servers have answered, for each at most as long
+// as the patience of the program.
+func (c *check) do(ctx context.Context) error {
+	c.count, c.bad = map[string]int{}, map[string]string{}
+	c.lint()
+	stores := storesOf(c.conf, c.chosen)
+	for _, s := range stores {
+		if spec, ok := s.Spec.(*postgres.Store); ok {
+			c.tables(ctx, s, spec)
+		}
+	}
+	for _, s := range stores {
+		if why := c.bad[s.Name]; why != "" {
+			c.add(checkLine{Stage: "doctor", What: s.Name, Status: skipped, Found: why})
+			continue
+		}
+		c.doctor(ctx, func(ctx context.Context) *config.Examination { return wiring.Examine(ctx, c.conf, s) })
+	}
+	for _, p := range c.chosen {
+		c.doctor(ctx, func(ctx context.Context) *config.Examination { return wiring.ExaminePipeline(ctx, c.conf, p) })
+		c.sample(ctx, p)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return c.finish()
+}
+
+func (c *check) add(l checkLine) {
+	l.Found, l.Cost, l.Remedy = c.Redact(term.JoinLines(term.PlainText(l.Found))), c.Redact(l.Cost), c.Redact(l.Remedy)
+	c.count[l.Status]++
+	c.lines = append(c.lines, l)
+}
+
+// addFindings adds the findings that are not fine, or one line if there is none.
+func (c *check) addFindings(stage, what string, findings []semel.Finding) {
+	fine, said := 0, false
+	for _, f := range findings {
+		if f.Severity == semel.Fine {
+			fine++
+			continue
+		}
+		said = true
+		c.add(checkLine{stage, what, f.Severity.String(), f.Subject, f.Found, f.Cost, f.Remedy})
+	}
+	if !said && len(findings) > 0 {
+		c.add(checkLine{Stage: stage, What: what, Status: semel.Fine.String(), Found: term.Plural(fine, "check")})
+	}
+}
+
+// lint adds the findings of the file, of its stores and of the chosen pipelines.
+func (c *check) lint() {
+	of := map[string]bool{"": true}
+	for _, p := range c.chosen {
+		of[p.Name] = true
+	}
+	var findings []semel.Finding
+	for _, f := range c.conf.Lint() {
+		if of[f.Pipeline] {
+			findings = append(findings, f.Finding)
+		}
+	}
+	if findings == nil {
+		c.add(checkLine{Stage: "lint", What: filepath.Base(c.name), Status: semel.Fine.String(), Found: "no findings"})
+	}
+	c.addFindings("lint", filepath.Base(c.name), findings)
+}
+
+// storesOf returns the stores that pipelines need, with their layers, in the order of
+// the file.
+func storesOf(conf *config.File, chosen []*config.Pipeline) []*config.Store {
+	needed := map[string]bool{}
+	for _, p := range chosen {
+		for _, name := range []string{p.Store.Name, p.Parked.Store.Name} {
+			for _, s := range conf.Stack(name) {
+				needed[s.Name] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(conf.Stores), func(s *config.Store) bool { return !needed[s.Name] })
+}
+
+// tables checks whether the tables of a PostgreSQL store are up to date.
+func (c *check) tables(ctx context.Context, s *config.Store, spec *postgres.Store) {
+	line := checkLine{Stage: "migrate", What: s.Name}
+	schema, err := postgres.NewSchema(c.conf, s.Name)
+	if err == nil {
+		schema.Patience = c.Patience
+		var missing, all int
+		if missing, all, err = stepsOf(ctx, schema); err == nil {
+			line.Status, line.Found = semel.Fine.String(), fmt.Sprintf("%d of %s applied", all-missing, term.Plural(all, "step"))
+			if missing > 0 {
+				line.Status, line.Cost = semel.Broken.String(), "the store cannot be opened"
+				line.Remedy = "semel migrate up --config " + c.name + " --store-name " + s.Name
+				c.bad[s.Name] = "its tables are missing"
+			}
+			c.add(line)
+			return
+		}
+	}
+	line.Status, line.Found = notChecked, open.Advise(ctx, c.conf, []*config.Store{s}, err).Error()
+	c.bad[s.Name] = "its tables could not be checked"
+	c.add(line)
+}
+
+func stepsOf(ctx context.Context, schema *postgres.Schema) (missing, all int, err error) {
+	steps, err := schema.Status(ctx)
+	for _, step := range steps {
+		if step.Applied.IsZero() {
+			missing++
+		}
+	}
+	return missing, len(steps), err
+}
+
+// doctor adds what the examination of a store or pipeline finds.
+func (c *check) doctor(ctx context.Context, examine func(context.Context) *config.Examination) {
+	patient, cancel := context.WithTimeout(ctx, c.Patience)
+	defer cancel()
+	x := examine(patient)
+	if x.Store != nil {
+		x.Err = open.Advise(ctx, c.conf, []*config.Store{x.Store}, x.Err)
+	}
+	c.addFindings("doctor", x.Name(), x.Findings)
+	for _, f := range x.Findings {
+		if f.Severity == semel.Broken && x.Store != nil {
+			c.bad[x.Name()] = "it is broken"
+		}
+	}
+	if x.Err != nil {
+		c.bad[x.Name()] = "it could not be checked"
+		c.add(checkLine{Stage: "doctor", What: x.Name(), Status: notChecked, Found: x.Err.Error()})
+	}
+}
+
+// sample decides the first messages of a pipeline as dry-run does.
+func (c *check) sample(ctx context.Context, p *config.Pipeline) {
+	line := checkLine{Stage: "dry-run", What: p.Name, Status: skipped}
+	for _, name := range []string{p.Name, p.Store.Name} {
+		if why := c.bad[name]; why != "" {
+			line.Found = name + ": " + why
+			c.add(line)
+			return
+		}
+	}
+	d := &dryRun{App: c.App, conf: c.conf, spec: p, limit: checkLimit, period: checkFor}
+	switch err := d.do(ctx, c.name); {
+	case errors.Is(err, config.ErrNoSample):
+		line.Found = "clients send messages to this source, so there is nothing to read"
+	case err != nil:
+		line.Status, line.Found = notChecked, err.Error()
+	default:
+		line.Status, line.Found = d.verdict(), d.inWords()
+		if line.Status != semel.Fine.String() {
+			line.Remedy = "semel dry-run " + c.name + " " + p.Name
+		}
+	}
+	c.add(line)
+}
+
+// verdict returns the severity of a forecast. A message that was seen before is what
+// Semel is for. Any other that would not be processed deserves a look.
+func (d *dryRun) verdict() string {
+	seen := d.count[dryDuplicate]
+	delete(d.count, dryDuplicate)
+	defer func() { d.count[dryDuplicate] = seen }()
+	if d.found() {
+		return semel.Warning.String()
+	}
+	return semel.Fine.String()
+}
+
+// inWords returns the counts of a forecast.
+func (d *dryRun) inWords() string {
+	text := "read " + term.FormatCount(d.read)
+	for _, kind := range dryKinds() {
+		if n := d.count[kind]; n > 0 {
+			text += fmt.Sprintf(", %s %s (%s)", term.FormatCount(n), strings.ReplaceAll(kind, "_", " "), d.fate(kind))
+		}
+	}
+	if d.unseen != "" {
+		text += "; compared only with each other: " + d.unseen
+	}
+	return text
+}
+
+// finish prints the table. It returns ErrFound if there is a warning or a broken
+// finding, and an error if something was not checked.
+func (c *check) finish() error {
+	if err := c.print(); err != nil {
+		return err
+	}
+	warnings, broken := c.count[semel.Warning.String()], c.count[semel.Broken.String()]
+	c.Note("%d fine, %d to note, %d with a warning, %d broken, %d skipped, %d not checked",
+		c.count[semel.Fine.String()], c.count[semel.Notice.String()], warnings, broken, c.count[skipped], c.count[notChecked])
+	switch {
+	case c.count[notChecked] > 0:
+		return fmt.Errorf("%s: %s: fix what the table says, and run this command again", c.name, term.Plural(c.count[notChecked], "check")+" could not be made")
+	case warnings+broken > 0:
+		return term.ErrFound
+	}
+	return nil
+}
+
+func (c *check) print() error {
+	if c.JSON {
+		for _, l := range c.lines {
+			if err := c.PrintJSON(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var out strings.Builder
+	wide := len("WHAT")
+	for _, l := range c.lines {
+		wide = max(wide, len(l.What))
+	}
+	row := func(stage, what, status, found string) {
+		fmt.Fprintf(&out, "%-7s  %-*s  %-11s  %s\n", stage, wide, what, status, found)
+	}
+	row("STAGE", "WHAT", "STATUS", "FOUND AND REMEDY")
+	for _, l := range c.lines {
+		found := l.Found
+		if l.Subject != "" {
+			found = l.Subject + ": " + found
+		}
+		row(l.Stage, l.What, l.Status, term.DisplayText(found))
+		if l.Cost != "" {
+			row("", "", "", "cost: "+term.DisplayText(l.Cost))
+		}
+		if l.Remedy != "" {
+			row("", "", "", "do:   "+term.DisplayText(l.Remedy))
+		}
+	}
+	_, err := c.Stdout.Write([]byte(out.String()))
+	return err
+}
