@@ -251,3 +251,46 @@ func TestServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		}
 	}
 }
+
+// TestTheGuidesRedisUserCanWork runs a pipeline as a user with the permissions of the
+// guide. Without one of them, doctor and run print the command that grants it.
+func TestTheGuidesRedisUserCanWork(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../docs/guides/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(guide), "\nACL SETUSER semel ")
+	line, _, _ = strings.Cut(line, "\n")
+	server, dir := servicestest.StartRedis(t, &services.RedisOptions{Bloom: true}), t.TempDir()
+	acl := func(rules ...string) {
+		t.Helper()
+		if _, err := services.RedisDo(t.Context(), server.Addr(), append([]string{"ACL", "SETUSER", "semel"}, rules...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acl(strings.Fields(strings.ReplaceAll(line, "PASSWORD", "secret"))...)
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"1\"}\n{\"id\":\"1\"}\n")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
+stores: { keys: { redis: { url: "redis://semel:secret@%s" } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl] } }, key: { id: .id }, window: 1d, store: keys, sink: { file: { path: out } }, parked: { path: p } }
+`, server.Addr()))
+	got := run(t, "", "doctor", file, "keys", "--json")
+	if !strings.Contains(got.stdout, `"severity":"fine","subject":"permissions"`) {
+		t.Errorf("with the guide's permissions: %+v", got)
+	}
+	run(t, "", "run", file, "--admin", "off").check(t, term.ExitDone, `"fresh":1,"duplicate":1`)
+	run(t, "", "keys", "rm", "1", "--reason", "again", "--config", file).check(t, term.ExitDone, "forgot")
+
+	acl("-pexpireat", "-sadd")
+	got = run(t, "", "doctor", file, "keys")
+	got.check(t, term.ExitFound, "1 broken")
+	if !strings.Contains(got.stdout, "the user may not run PEXPIREAT, SADD\n") || !strings.Contains(got.stdout, "do:   in redis-cli, ACL SETUSER USER ~semel:* +ping ") {
+		t.Errorf("without PEXPIREAT and SADD:\n%s", got.stdout)
+	}
+	acl("-get")
+	address := servicestest.FreeAddr(t)
+	stop := backgroundUntil(t, "cannot start yet", noEnv, "run", file, "--admin", address)
+	stop().check(t, term.ExitDone, "in redis-cli, ACL SETUSER semel ~semel:* +ping ")
+}

@@ -38,6 +38,8 @@
 // for a filter that a module keeps, +cluster only for a cluster, and +select
 // only for a database other than 0. With +config|get the doctor checks more.
 //
+// The constant [Permissions] has the commands.
+//
 //	ACL SETUSER semel on >PASSWORD ~semel:* +ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info
 //
 // Replace semel:* if the store has another prefix.

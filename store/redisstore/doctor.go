@@ -246,6 +246,10 @@ func ExamineFilter(ctx context.Context, client rueidis.Client, opts *FilterOptio
 	return []semel.Finding{made, {Subject: "rate", Found: fmt.Sprintf("%g", f.Rate())}}, nil
 }
 
+// Permissions are the commands that an ACL user needs on the keys of a store or a
+// filter, as rules of ACL SETUSER; see the package documentation.
+const Permissions = "+ping +select +info +time +eval +evalsha +get +set +del +pttl +pexpireat +sadd +srem +sismember +scard +getrange +strlen +scan +memory|usage +rpush +bitfield +incrby +bf.insert +bf.exists +bf.mexists +bf.info +cluster|slots +cluster|shards +cluster|info"
+
 // permissionLua returns the commands that the user may not run on a key. It
 // runs none of them. The audit log needs RPUSH.
 const permissionLua = `
@@ -301,7 +305,7 @@ func (s *Store) examinePermissions(ctx context.Context) semel.Finding {
 		grade(&f, semel.Notice, "none for claims; this user cannot remove or resolve keys by hand, because it cannot write the audit log", "grant +rpush to the user who changes keys by hand")
 	case len(missing) > 0:
 		f.Found = "the user may not run " + strings.Join(missing, ", ")
-		grade(&f, semel.Broken, "claims, completions or listings are refused, and messages wait", "grant the permissions that the package documentation of store/redisstore lists, with ACL SETUSER")
+		grade(&f, semel.Broken, "claims, completions or listings are refused, and messages wait", "in redis-cli, ACL SETUSER USER ~"+s.opts.Prefix+"* "+Permissions+" (USER is the user of this connection)")
 	case len(unseen) > 0:
 		f.Found = "not checked: " + strings.Join(unseen, "; ")
 		grade(&f, semel.Notice, "not known whether the user may run all commands of the store", "")

@@ -234,6 +234,9 @@ func leastPrivilege(t testing.TB) []string {
 
 func TestLeastPrivilegeIsEnoughAndNotTooMuch(t *testing.T) {
 	t.Parallel()
+	if rules := leastPrivilege(t); strings.Join(rules[3:], " ") != Permissions {
+		t.Errorf("the package documentation has %q, the constant %q", rules, Permissions)
+	}
 	server := servicestest.StartRedis(t, &services.RedisOptions{Bloom: true})
 	rules := leastPrivilege(t)
 	do(t, server.Addr(), append([]string{"ACL", "SETUSER", "semel"}, rules...)...)

@@ -1,11 +1,13 @@
 package redis
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/store/redisstore"
 )
 
 var _ config.Advisor = (*Store)(nil)
@@ -31,11 +33,16 @@ func (s *Store) Advise(_ *config.File, _ *config.Pipeline, path string, err erro
 	case strings.Contains(text, "NOAUTH"):
 		said.Cause, said.Remedy = "the server needs a password", "write it in "+field
 	case strings.Contains(text, "NOPERM"):
-		said.Cause, said.Remedy, said.Public = advice.Line(text), "give the user the ACL of docs/guides/redis.md", false
+		said.Cause, said.Remedy, said.Public = advice.Line(text), "in redis-cli, "+s.grant(cmp.Or(user, "default")), false
 	case strings.Contains(text, "READONLY"):
 		said.Cause, said.Remedy = "the server is a replica, which accepts no writes", "name the primary in "+field+", or use sentinel"
 	default:
 		return nil
 	}
 	return said
+}
+
+// grant returns the command that lets a user work with the store.
+func (s *Store) grant(user string) string {
+	return "ACL SETUSER " + user + " ~" + cmp.Or(s.Prefix, redisstore.DefaultPrefix) + "* " + redisstore.Permissions
 }
