@@ -254,6 +254,13 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			fix:   createTopic(source),
 		},
 		{
+			name: "missing parked topic", before: createTopic(source + "-in"),
+			config: own + "\n" + pipe("own", fmt.Sprintf("kafka: { brokers: [%q], topics: [%s-in], group: %[2]s-in }", kafka, source), "file: { path: out }", ", parked: { topic: "+source+"-parked }"),
+			log:    []string{"cannot start yet", "parked: topic " + source + "-parked does not exist: create it with kafka-topics.sh --create --topic " + source + "-parked --bootstrap-server " + kafka + " --config retention.ms=-1, or correct parked.topic"},
+			probe:  []string{"topic " + source + "-parked does not exist"},
+			fix:    createTopic(source + "-parked"),
+		},
+		{
 			name: "missing sink topic", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", kafka, sink), ", parked: { path: p }"),
 			log:   []string{"paused", "reason=sink", "topic " + sink + " does not exist: create it with kafka-topics.sh", "or correct sink.kafka.topic"},
 			probe: []string{": topic " + sink + " does not exist"},

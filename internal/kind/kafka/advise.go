@@ -46,8 +46,12 @@ func (c *Client) advise(p *config.Pipeline, path string, err error) *advice.Erro
 	none, away := kafka.NoBroker(err)
 	switch {
 	case lacks:
+		field, settings := naming(p, missing), ""
+		if field == "parked.topic" {
+			settings = " --config retention.ms=-1" // the broker must not delete parked messages
+		}
 		said.Cause = "topic " + missing + " does not exist"
-		said.Remedy = "create it with kafka-topics.sh --create --topic " + missing + " --bootstrap-server " + c.Brokers[0] + ", or correct " + naming(p, missing)
+		said.Remedy = "create it with kafka-topics.sh --create --topic " + missing + " --bootstrap-server " + c.Brokers[0] + settings + ", or correct " + field
 	case errors.Is(err, kerr.SaslAuthenticationFailed) && c.SASL != nil:
 		said.Cause, said.Remedy = "password refused for user "+c.SASL.Username, "correct "+path+".sasl"
 	case errors.Is(err, kerr.UnsupportedSaslMechanism) && c.SASL != nil:
