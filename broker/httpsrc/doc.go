@@ -5,6 +5,9 @@
 // against a second effect of a repeated request. Without such an answer the
 // message may be lost unless the sender repeats it.
 //
+// Headers become message headers under their canonical names, except traceparent
+// and tracestate, which keep their names in lower case.
+//
 //	200  done, now or before: see Semel-Decision; the body is the key's result
 //	202  parked with its reason; an operator must settle it
 //	409  another delivery holds the key: repeat after Retry-After

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -257,6 +258,9 @@ func (s *Source) item(r *http.Request, body []byte, req *request) *pipeline.Item
 	for name, values := range r.Header {
 		if name == "Authorization" || name == "Cookie" {
 			continue // these headers are for the source and must not be forwarded
+		}
+		if name == "Traceparent" || name == "Tracestate" {
+			name = strings.ToLower(name) // readers of Kafka headers compare names by case
 		}
 		for _, value := range values {
 			m.Headers = append(m.Headers, semel.Header{Name: name, Value: []byte(value)})

@@ -25,6 +25,15 @@ const (
 
 func (s *Sink) setHeaders(req *http.Request, it *pipeline.Item) {
 	m := &it.Message
+	for i := range m.Headers { // the trace context always passes
+		switch name, value := m.Headers[i].Name, string(m.Headers[i].Value); {
+		case !printable(value):
+		case strings.EqualFold(name, "traceparent"):
+			req.Header.Set(name, value)
+		case strings.EqualFold(name, "tracestate"):
+			req.Header.Add(name, value)
+		}
+	}
 	for _, name := range s.opts.Forward {
 		if value, ok := m.Header(name); ok && printable(string(value)) {
 			req.Header.Set(name, string(value))

@@ -33,7 +33,8 @@ type Options struct {
 	Method string
 	// Headers are sent with each request. A Host header sets the host.
 	Headers http.Header
-	// Forward names headers of the message to send on.
+	// Forward names headers of the message to send on. The trace context, in
+	// traceparent and tracestate, is always sent on.
 	Forward []string
 	// Timeout bounds a request, from connecting to the end of the answer.
 	// Defaults to 10 s.
