@@ -116,7 +116,8 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "github.com/prometheus/client_golang/prometheus",
 	},
 	"observe/otelobserve": {
-		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/metric",
+		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
+		"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
 	"internal/daemon": {
 		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/config", "internal/health", "internal/kind/embedded", "internal/wiring",

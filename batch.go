@@ -111,6 +111,8 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 		return
 	}
 	defer b.clear()
+	ctx, end := g.follow(ctx, StepClaim, tasks)
+	defer end()
 	for _, t := range tasks {
 		if t.left {
 			t.owner, t.left = Owner{}, false
@@ -267,6 +269,7 @@ func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks [
 		return
 	}
 	g := b.guard
+	ctx, end := g.BeginStep(ctx, StepComplete, len(tasks))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	b.completions, b.errs = slices.Grow(b.completions[:0], len(tasks)), zeroed(b.errs, len(tasks))
@@ -275,6 +278,7 @@ func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks [
 		b.completions = append(b.completions, CompleteRequest{Key: t.Call.Key, Token: t.Claim.Token, Result: t.Result, Window: g.window(t.Call)})
 	}
 	g.complete(ctx, b.completions, b.errs)
+	end(Undecided, firstError(b.errs))
 	for i, t := range tasks {
 		switch err := b.errs[i]; {
 		case err == nil:
@@ -289,6 +293,13 @@ func (b *Batch) completeWithin(ctx context.Context, limit time.Duration, tasks [
 		}
 	}
 	g.observeCompletions(b.completions, b.errs, time.Since(b.began))
+}
+
+func firstError(errs []error) error {
+	if at := slices.IndexFunc(errs, func(err error) bool { return err != nil }); at >= 0 {
+		return errs[at]
+	}
+	return nil
 }
 
 // complete sends completions until they are answered or ctx ends. A nil answer

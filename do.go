@@ -99,17 +99,19 @@ func (b *Batch) claimAndWait(ctx context.Context, task []*Task) error {
 
 // run runs the effects of tasks with a claim and records how they ended.
 func (b *Batch) run(ctx context.Context, tasks []*Task, effect func(context.Context)) {
-	under := b.Keep(ctx, tasks)
+	under, end := b.guard.follow(b.Keep(ctx, tasks), StepEffect, tasks)
 	returned := false
 	defer func() {
 		// effect panicked or called Goexit, which continues after this function.
 		if !returned {
+			end()
 			b.Stop()
 			b.abort(ctx, tasks)
 		}
 	}()
 	effect(under)
 	returned = true
+	end()
 	b.Stop()
 	var done, failed []*Task
 	for _, t := range tasks {

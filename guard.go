@@ -86,16 +86,18 @@ type GuardOptions struct {
 	// MaxJoin is the maximum number of single requests that are joined into one
 	// store call. Defaults to 1024. Must not be negative.
 	MaxJoin int
-	// Observer receives decisions and incidents. Defaults to none.
+	// Observer receives decisions and incidents. If it is a [Tracer], it also
+	// follows the steps. Defaults to none.
 	Observer Observer
 }
 
 // Guard is a policy around a store: it claims a key, runs the effect and
 // completes the key. It is safe for concurrent use and has nothing to close.
 type Guard struct {
-	store Store
-	opts  GuardOptions
-	nonce atomic.Uint64
+	store  Store
+	opts   GuardOptions
+	tracer Tracer // the observer, if it is one; else nil
+	nonce  atomic.Uint64
 	// singles holds *single.
 	singles sync.Pool
 }
@@ -139,6 +141,7 @@ func NewGuard(store Store, opts *GuardOptions) (*Guard, error) {
 	rand.Read(unique[:]) // never fails: crypto/rand ends the process instead
 	o.Name += "/" + hex.EncodeToString(unique[:])
 	g := &Guard{store: Join(store, o.MaxJoin), opts: o}
+	g.tracer, _ = o.Observer.(Tracer)
 	g.singles.New = func() any { return &single{Batch: Batch{guard: g}} }
 	return g, nil
 }
@@ -267,6 +270,39 @@ func (g *Guard) Observe(e Event) {
 		g.opts.Observer.Observe(e)
 	}
 }
+
+// BeginStep calls the guard's observer if it is a [Tracer]. Otherwise it returns ctx
+// and a function that does nothing. Use it if you claim keys yourself.
+func (g *Guard) BeginStep(ctx context.Context, step Step, keys int) (context.Context, func(Decision, error)) {
+	if g.tracer == nil {
+		return ctx, ignore
+	}
+	return g.tracer.BeginStep(ctx, step, keys)
+}
+
+func ignore(Decision, error) {}
+
+// follow is BeginStep for tasks. Call end when they have their outcome.
+func (g *Guard) follow(ctx context.Context, step Step, tasks []*Task) (_ context.Context, end func()) {
+	if g.tracer == nil {
+		return ctx, nothing
+	}
+	ctx, done := g.tracer.BeginStep(ctx, step, len(tasks))
+	return ctx, func() {
+		decision, err := tasks[0].Decision, error(nil)
+		for _, t := range tasks {
+			if t.Decision != decision {
+				decision = Undecided
+			}
+			if err == nil {
+				err = t.Err
+			}
+		}
+		done(decision, err)
+	}
+}
+
+func nothing() {}
 
 // observeDecisions reports the answers of one call. Keys that were claimed for the
 // first time are one event with their Count.

@@ -1,6 +1,9 @@
 package semel
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Observer receives the decisions and incidents of a Guard. The Guard calls
 // Observe from the goroutine that does the work, so Observe is called
@@ -14,6 +17,41 @@ type ObserverFunc func(Event)
 
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
+
+// Tracer is an Observer that also follows the steps of a guard's work, for instance
+// to make spans. If GuardOptions.Observer is a Tracer, the guard calls it too.
+type Tracer interface {
+	Observer
+	// BeginStep is called before a step for this many keys, in the goroutine that
+	// does it. The step runs under the returned context. The guard calls end when
+	// the step is over. decision is the decision of a claim if all keys have the
+	// same one, and otherwise Undecided. err is the first error, or nil; it may
+	// quote a message. BeginStep and end must not block.
+	BeginStep(ctx context.Context, step Step, keys int) (_ context.Context, end func(decision Decision, err error))
+}
+
+// Step is a part of a guard's work.
+type Step uint8
+
+const (
+	// StepClaim: the store decides keys.
+	StepClaim Step = iota + 1
+	// StepEffect: the effect runs. Its context is the one that BeginStep returned.
+	StepEffect
+	// StepComplete: the store marks keys as done.
+	StepComplete
+	// StepPark: a pipeline parks messages.
+	StepPark
+)
+
+// String returns the step's name in traces.
+func (s Step) String() string {
+	names := [...]string{"", "claim", "effect", "complete", "park"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "invalid"
+}
 
 // EventKind is the kind of an Event.
 type EventKind uint8

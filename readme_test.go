@@ -122,6 +122,11 @@ func TestPagesShowCodeOfExamples(t *testing.T) {
 	}
 }
 
+func TestObservabilityShowsCodeOfTests(t *testing.T) {
+	t.Parallel()
+	showsCodeOf(t, "docs/observability.md", readDocument(t, "observe/otelobserve/example_test.go"))
+}
+
 // TestExtendingShowsCodeOfTests compares docs/extending.md with the external
 // module that runs each suite, and with the toy kind.
 func TestExtendingShowsCodeOfTests(t *testing.T) {

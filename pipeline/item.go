@@ -38,6 +38,8 @@ type Item struct {
 	// until it is processed again or abandoned. The session sets Held to nil when the
 	// message is settled or abandoned.
 	Held any
+	// Trace belongs to the Tracer, between its Begin and End.
+	Trace any
 
 	// Call has the message's key and the other parameters of its claim. The runner
 	// sets it.

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -11,6 +12,24 @@ import (
 type Observer interface {
 	semel.Observer
 	ObservePipeline(Event)
+}
+
+// Tracer is an Observer that also follows messages, for instance to make spans. If
+// Options.Observer is a Tracer, the runner calls it too. Give it to the session's guard
+// as well. Its methods must not block.
+type Tracer interface {
+	semel.Tracer
+	// Begin is called before a batch is processed. It may set the Trace of each item.
+	// It may also replace Message.Headers by another slice, so that the sink sends on
+	// a trace context. It must not change the old slice.
+	Begin(ctx context.Context, pipeline string, items []*Item)
+	// In returns a context for work on items that have begun: their delivery by the
+	// session, or their parking.
+	In(ctx context.Context, items []*Item) context.Context
+	// End is called once for each item that has begun, when its outcome is known, and
+	// before it is acknowledged or waits for its next attempt. It sets Trace to nil and
+	// Message.Headers to the slice that it was.
+	End(items []*Item)
 }
 
 // EventKind is the kind of a pipeline event.

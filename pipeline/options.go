@@ -90,7 +90,8 @@ type Options struct {
 	// settles older ones as HowExpired, unless they are queued for a redrive, and
 	// reports each as an EventDropped with ReasonExpired. Defaults to 0, for ever.
 	ParkedMaxAge time.Duration
-	// Observer receives the events of the pipeline. Defaults to none.
+	// Observer receives the events of the pipeline. If it is a [Tracer], it also
+	// follows the messages. Defaults to none.
 	Observer Observer
 }
 

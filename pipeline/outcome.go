@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -61,6 +62,9 @@ func (r *Runner) settleBatch(batch []*entry, o *outcomes) {
 	r.pauseOrResume(o)
 	if len(o.park) > 0 && r.park(o.park) {
 		o.settled = append(o.settled, o.park...)
+	}
+	if r.tracer != nil {
+		r.tracer.End(appendItems(nil, batch, nil))
 	}
 	if len(o.giveBack) > 0 {
 		r.giveBack(o)
@@ -293,7 +297,9 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 		e.Parked = "" // until it is durable
 	}
 	defer in(&r.stages.parking)()
-	err := r.opts.DeadLetters.Park(r.hard, list)
+	ctx, end := r.tracePark(entries)
+	err := r.opts.DeadLetters.Park(ctx, list)
+	defer func() { end(semel.Undecided, err) }()
 	for n := 1; err != nil; n++ {
 		r.observe(Event{Kind: EventPaused, Reason: "parking", Err: err})
 		if _, permanent := errors.AsType[*semel.PermanentError](err); permanent {
@@ -303,7 +309,7 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 		if sleep(r.hard, r.opts.Failure.Pause(n)) != nil {
 			return false
 		}
-		err = r.opts.DeadLetters.Park(r.hard, list)
+		err = r.opts.DeadLetters.Park(ctx, list)
 	}
 	r.known.add(list)
 	for i, e := range entries {
@@ -312,6 +318,14 @@ func (r *Runner) park(entries []*entry) (parked bool) {
 	}
 	r.session.Abandon(r.hard, appendItems(nil, entries, nil))
 	return true
+}
+
+// tracePark begins the step of parking entries, if there is a Tracer.
+func (r *Runner) tracePark(entries []*entry) (context.Context, func(semel.Decision, error)) {
+	if r.tracer == nil {
+		return r.hard, func(semel.Decision, error) {}
+	}
+	return r.tracer.BeginStep(r.tracer.In(r.hard, appendItems(nil, entries, nil)), semel.StepPark, len(entries))
 }
 
 // giveBack returns items to their sources.

@@ -25,6 +25,7 @@ type Runner struct {
 	sched      *scheduler
 	feeds      []*feed         // the source, and perhaps that of redriven messages
 	letters    DeadLetterStore // Options.DeadLetters, if it implements that; else nil
+	tracer     Tracer          // Options.Observer, if it is one; else nil
 	known      parkedPlaces
 	seed       maphash.Seed
 	partitions atomic.Uint64 // the number of partitions seen
@@ -73,6 +74,7 @@ func New(source Source, session Session, opts *Options) (*Runner, error) {
 	r.sched = newScheduler(r.opts.MaxItems, r.opts.MaxBytes, r.opts.batchBytes())
 	_, redrives := source.(*Redriven)
 	r.feeds = []*feed{{source, source.Traits(), redrives}}
+	r.tracer, _ = r.opts.Observer.(Tracer)
 	r.letters, _ = r.opts.DeadLetters.(DeadLetterStore)
 	if r.letters != nil && !redrives {
 		redriven := newRedriven(r.letters, r.opts.Name, false)
@@ -273,11 +275,12 @@ func (w *worker) begin(b *pendingBatch) {
 			b.items = append(b.items, e.Item)
 		}
 	}
+	ctx := r.trace(b)
 	switch {
 	case len(b.items) == 0:
 	case r.pipelined == nil:
 		defer in(&r.stages.processing)()
-		r.session.Process(r.hard, b.items)
+		r.session.Process(ctx, b.items)
 	default:
 		var after Batch
 		for _, before := range w.pending {
@@ -285,8 +288,18 @@ func (w *worker) begin(b *pendingBatch) {
 				after = before.begun
 			}
 		}
-		b.begun = r.pipelined.Begin(r.hard, b.items, after)
+		b.begun = r.pipelined.Begin(ctx, b.items, after)
 	}
+}
+
+// trace begins the traces of a batch, if there is a Tracer. It returns the context for
+// the session.
+func (r *Runner) trace(b *pendingBatch) context.Context {
+	if r.tracer == nil {
+		return r.hard
+	}
+	r.tracer.Begin(r.hard, r.opts.Name, appendItems(nil, b.entries, nil))
+	return r.tracer.In(r.hard, b.items)
 }
 
 // done reports whether the batch can be settled without waiting.

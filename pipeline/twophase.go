@@ -175,7 +175,9 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room) {
 	effect := r.batch.Keep(ctx, r.tasks)
 	if len(r.todo) > 0 {
 		left := in(&t.delivering)
+		effect, end := t.guard.BeginStep(effect, semel.StepEffect, len(r.todo))
 		deliver(effect, t.sink, r.todo)
+		end(semel.Undecided, firstErr(r.todo))
 		left()
 	}
 	for _, it := range r.todo {
@@ -188,6 +190,16 @@ func (t *TwoPhase) process(ctx context.Context, items []*Item, r *room) {
 	for _, c := range r.copies {
 		t.settleCopy(c)
 	}
+}
+
+// firstErr returns the first error of items, or nil.
+func firstErr(items []*Item) error {
+	for _, it := range items {
+		if it.Err != nil {
+			return it.Err
+		}
+	}
+	return nil
 }
 
 // settleCopy decides on a copy by the outcome of its first.

@@ -1,9 +1,8 @@
-// Package otelobserve counts the events of guards and pipelines with
-// OpenTelemetry.
+// Package otelobserve has OpenTelemetry metrics and traces of guards and pipelines.
 //
-// docs/observability.md describes the metrics. Exported to Prometheus they have
-// the same names as those of promobserve. No attribute is made from the content
-// of a message.
+// docs/observability.md describes the metrics and the spans. Exported to Prometheus,
+// the metrics have the same names as those of promobserve. No attribute is made from
+// the content of a message.
 package otelobserve
 
 import (

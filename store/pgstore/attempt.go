@@ -131,7 +131,10 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 			return s
 		}
 	}
-	if err := u.decide(ctx, reqs, answers, optimistic()); err != nil {
+	claiming, end := b.g.BeginStep(ctx, semel.StepClaim, len(reqs))
+	err = u.decide(claiming, reqs, answers, optimistic())
+	end(common(answers), err)
+	if err != nil {
 		return b.unclaimed(todo, err)
 	}
 	// The claim waited for the transactions that held the keys, so its answer is
@@ -161,6 +164,16 @@ func (b *batch) attempt(ctx context.Context, todo []int) *attemptError {
 	return s
 }
 
+// common returns the decision of all answers, or Undecided if they differ.
+func common(answers []semel.ClaimAnswer) semel.Decision {
+	for i := range answers {
+		if answers[i].Decision != answers[0].Decision {
+			return semel.Undecided
+		}
+	}
+	return answers[0].Decision
+}
+
 // unclaimed returns the error of a claim that failed.
 func (b *batch) unclaimed(todo []int, err error) *attemptError {
 	b.g.Observe(semel.Event{Kind: semel.EventStoreError, Key: b.calls[todo[0]].Key, Err: err})
@@ -186,8 +199,11 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 		s.todo = append(s.todo, item.Index)
 		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
 	}
-	all, err := b.run(ctx, u, fresh)
-	if err = u.verdict(ctx, err); err != nil {
+	under, end := b.g.BeginStep(ctx, semel.StepEffect, len(fresh))
+	all, err := b.run(under, u, fresh)
+	err = u.verdict(ctx, err)
+	end(semel.Undecided, err)
+	if err != nil {
 		s.err = err
 		s.retry = !isPermanent(err) && (repeatable(err) || u.aborted() && repeatable(u.seen.cause))
 		s.whole = u.lost() || u.ended() || ctx.Err() != nil || b.queue != nil && waited(err)
@@ -199,7 +215,10 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 			stored[i].result = semel.Result{Kind: semel.NotKept}
 		}
 	}
-	if err := u.commit(ctx, stored, b.g.commitTimeout); err != nil {
+	completing, end := b.g.BeginStep(ctx, semel.StepComplete, len(fresh))
+	err = u.commit(completing, stored, b.g.commitTimeout)
+	end(semel.Undecided, err)
+	if err != nil {
 		s.stage, s.err = committing, fmt.Errorf("pgstore: commit: %w", err)
 		s.retry, s.whole = repeatable(err), errors.Is(err, semel.ErrOutcomeUnknown)
 		return s
@@ -322,6 +341,14 @@ func (b *batch) quick(ctx context.Context, u *guardTx, reqs []semel.ClaimRequest
 	// unknown.
 	sent, cancel := outlasting(ctx, b.g.commitTimeout)
 	defer cancel()
+	sent, end := b.g.BeginStep(sent, semel.StepEffect, len(fresh))
+	defer func() {
+		if s == nil {
+			end(semel.Undecided, nil)
+		} else {
+			end(semel.Undecided, s.err)
+		}
+	}()
 	br := u.conn.SendBatch(sent, &statements)
 	if _, err := br.Exec(); err != nil {
 		err = errors.Join(err, closed(br, err))
