@@ -211,6 +211,10 @@ type Call struct {
 	// Time is the message's own time. If it is set, a message is late when it is
 	// older than the window and has no record left.
 	Time time.Time
+	// Origin says for people where this delivery comes from, for instance
+	// "orders 2/17". The record of the key shows it, if the store has
+	// Traits.Origins. A text above MaxOriginBytes loses its beginning.
+	Origin string
 }
 
 // Outcome is the outcome of a call without an error.
@@ -250,6 +254,7 @@ func (g *Guard) request(c *Call, owner Owner) ClaimRequest {
 		Fingerprint: c.Fingerprint,
 		Hold:        g.opts.OnLeaseExpired == Hold,
 		Time:        c.Time,
+		Origin:      c.Origin[max(0, len(c.Origin)-MaxOriginBytes):],
 	}
 	if g.opts.OnLate == LateRun {
 		req.Time = time.Time{}

@@ -408,6 +408,23 @@ func TestOtherPayloadUnderTheSameKeyIsAMismatch(t *testing.T) {
 	}
 }
 
+func TestRecordKeepsTheEndOfALongOrigin(t *testing.T) {
+	s := newStore(t, nil)
+	g := newGuard(t, s, semel.GuardOptions{})
+	var j journal
+	call := semel.Call{Key: orderKey, Origin: strings.Repeat("a long path ", semel.MaxOriginBytes) + "file, byte 7"}
+	if _, err := g.DoCall(t.Context(), call, j.effect("")); err != nil {
+		t.Fatal(err)
+	}
+	var records [1]semel.Record
+	if err := s.Look(t.Context(), []semel.Key{orderKey}, records[:]); err != nil {
+		t.Fatal(err)
+	}
+	if got := records[0].Origin; len(got) != semel.MaxOriginBytes || !strings.HasSuffix(got, "path file, byte 7") {
+		t.Errorf("the origin is %q", got)
+	}
+}
+
 func TestWindowOfACallReplacesTheGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(t, newStore(t, nil), semel.GuardOptions{Window: time.Hour})

@@ -88,11 +88,14 @@ type Record struct {
 	// Key has the readable scope and id if the store keeps them.
 	Key Key
 	// Digest is the store's digest of the key; zero if the store has none.
-	Digest      Digest
-	State       State
-	Token       Token
-	Attempt     int
-	Holder      string
+	Digest  Digest
+	State   State
+	Token   Token
+	Attempt int
+	Holder  string
+	// Origin says where the delivery came from that holds or completed the key. It
+	// is empty if that is not known.
+	Origin      string
 	Fingerprint Fingerprint
 	// FirstSeen is the time of the first claim, or of completion if the store keeps
 	// only that. LeaseEnd is zero unless the record is Claimed or Unknown. Expires

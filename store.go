@@ -97,6 +97,10 @@ type ClaimRequest struct {
 	// Time is the message's own time, or zero. A key without a record is Late if
 	// its message is older than Window.
 	Time time.Time
+	// Origin says for people where this delivery comes from, in at most
+	// MaxOriginBytes. If the claim is granted, it replaces the origin of the
+	// record. A store without [Traits].Origins ignores it. Empty means not known.
+	Origin string
 }
 
 // ClaimAnswer answers a ClaimRequest.
@@ -169,6 +173,8 @@ type Traits struct {
 	// MaxResult is the maximum size in bytes of a stored result. A larger result is
 	// refused with ErrResultTooLarge, and the claim stays. 0 means no limit.
 	MaxResult int64
+	// Origins: a record shows the origin of the claim that holds or completed it.
+	Origins bool
 	// Tick is the resolution of windows. A key may be remembered up to one tick
 	// longer than its window, never shorter.
 	Tick time.Duration

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// MaxOriginBytes is the maximum length in bytes of a [ClaimRequest].Origin.
+const MaxOriginBytes = 256
+
 // Validate returns an error that wraps ErrInvalidKey or ErrInvalidRequest if the
 // request is invalid. Every store refuses it with this error.
 func (r *ClaimRequest) Validate() error {
@@ -17,6 +20,8 @@ func (r *ClaimRequest) Validate() error {
 		return notAbove0("lease", r.Lease)
 	case len(r.Owner.Name) > MaxKeyBytes:
 		return fmt.Errorf("semel: the owner's name has %d bytes, more than %d: %w", len(r.Owner.Name), MaxKeyBytes, ErrInvalidRequest)
+	case len(r.Origin) > MaxOriginBytes:
+		return fmt.Errorf("semel: the origin has %d bytes, more than %d: %w", len(r.Origin), MaxOriginBytes, ErrInvalidRequest)
 	}
 	return nil
 }

@@ -110,11 +110,11 @@ func (s *Store) decide(sh *shard, req *semel.ClaimRequest, answer *semel.ClaimAn
 
 // compact reports whether a claim with Done results in a compact key.
 func (s *Store) compact(req *semel.ClaimRequest) bool {
-	return s.compactWindow(req.Window) && req.Fingerprint.IsZero()
+	return s.compactWindow(req.Window) && req.Fingerprint.IsZero() && req.Origin == ""
 }
 
-// compactWindow reports whether a key with this window, and without result and
-// fingerprint, is compact.
+// compactWindow reports whether a key with this window, and without result,
+// fingerprint and origin, is compact.
 func (s *Store) compactWindow(window time.Duration) bool {
 	return (window <= s.opts.MaxWindow || window == semel.Forever) && !s.opts.KeepIDs
 }
@@ -166,6 +166,7 @@ func (s *Store) grantNew(sh *shard, req *semel.ClaimRequest, answer *semel.Claim
 // grant gives a record to the owner of a request, or marks it as done.
 func (s *Store) grant(sh *shard, r *record, req *semel.ClaimRequest, answer *semel.ClaimAnswer, now moment) {
 	sh.setHolder(r, req.Owner)
+	sh.setOrigin(r, req.Origin)
 	if !req.Fingerprint.IsZero() {
 		// A take-over without fingerprint keeps the fingerprint of the record,
 		// so that another payload still does not match.

@@ -2,7 +2,7 @@
 // reference for the semantics of [semel.Store]. Use it in tests, and in
 // programs that may forget their keys on a restart.
 //
-// A done key without result and fingerprint has a compact form: it takes one
+// A done key without result, fingerprint and origin has a compact form: it takes one
 // slot of 16 bytes in a table without pointers. Every other key has a full
 // record, and with KeepIDs all keys have one. Keys expire in place. The store
 // starts no goroutine, and no call waits for longer than it takes to sweep or
@@ -191,7 +191,7 @@ func (o *Options) validate() error {
 
 // Traits implements [semel.Store].
 func (s *Store) Traits() semel.Traits {
-	return semel.Traits{Fenced: true, Exact: true, Results: true, MaxResult: s.opts.MaxResult, Tick: s.scale.Length()}
+	return semel.Traits{Fenced: true, Exact: true, Results: true, Origins: true, MaxResult: s.opts.MaxResult, Tick: s.scale.Length()}
 }
 
 // Close forgets all keys. Later calls get ErrClosed. A second Close is not an

@@ -33,8 +33,9 @@ type record struct {
 
 // extra has the fields that only some records need.
 type extra struct {
-	key  semel.Key
-	data []byte
+	key    semel.Key
+	origin string
+	data   []byte
 }
 
 func (r *record) stateAt(now int64) semel.State {
@@ -80,7 +81,7 @@ func (r *record) show(now int64) semel.Record {
 		Result:      r.result(),
 	}
 	if r.extra != nil {
-		shown.Key = r.extra.key
+		shown.Key, shown.Origin = r.extra.key, r.extra.origin
 	}
 	if r.state == semel.Done && r.expires != never {
 		shown.Expires = instant(r.expires)

@@ -91,7 +91,7 @@ func (r *record) dataBytes() int64 {
 	if r.extra == nil {
 		return 0
 	}
-	return int64(len(r.extra.data) + len(r.extra.key.ID))
+	return int64(len(r.extra.data) + len(r.extra.key.ID) + len(r.extra.origin))
 }
 
 // setHolder stores the owner of a claim.
@@ -109,6 +109,23 @@ func (sh *shard) setKey(r *record, key semel.Key) {
 	}
 	r.more().key = semel.Key{Scope: sh.scope, ID: strings.Clone(key.ID)}
 	sh.dataBytes += int64(len(key.ID))
+}
+
+// setOrigin stores where the delivery came from that got the claim.
+func (sh *shard) setOrigin(r *record, origin string) {
+	if origin == "" && r.extra == nil {
+		return
+	}
+	sh.dataBytes += int64(len(origin) - len(r.more().origin))
+	r.extra.origin = strings.Clone(origin)
+}
+
+// origin returns where the delivery came from that has the key, or "".
+func (r *record) origin() string {
+	if r.extra == nil {
+		return ""
+	}
+	return r.extra.origin
 }
 
 // setResult stores the result of an effect.

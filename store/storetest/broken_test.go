@@ -46,6 +46,7 @@ func brokenCases() map[bug]struct {
 		extendsUnknown:          {volatile, "an unknown key is not extended"},
 		keepsFirstLease:         {volatile, "a repeated claim has the later of both lease ends"},
 		neverLate:               {volatile, "an old message without a record is late"},
+		keepsFirstOrigin:        {full, "a record has the origin of the claim that took effect if and only if origins are kept"},
 		keepsCancelledClaims:    {volatile, "a cancelled claim does not last forever"},
 		followsWall:             {volatile, "a clock that steps back neither shortens nor extends a lease or window"},
 		losesOnReopen:           {full, "completions survive if and only if durable"},
@@ -143,7 +144,9 @@ func TestSuiteCatchesWrongTraits(t *testing.T) {
 		"power safe alone":    {volatile, func(t *semel.Traits) { t.PowerSafe = true }, "traits are consistent and constant"},
 		"too fine a tick": {func() semel.Traits { t := volatile; t.Tick = time.Minute; return t }(),
 			func(t *semel.Traits) { t.Tick = time.Second }, "a key is remembered for its window and forgotten a tick later"},
-		"too low a limit": {volatile, func(t *semel.Traits) { t.MaxResult = 100 }, "a result above the limit is refused and the claim stays"},
+		"origins, and none":   {volatile, func(t *semel.Traits) { t.Origins = true }, "a record has the origin of the claim that took effect if and only if origins are kept"},
+		"no origins, and has": {full, func(t *semel.Traits) { t.Origins = false }, "a record has the origin of the claim that took effect if and only if origins are kept"},
+		"too low a limit":     {volatile, func(t *semel.Traits) { t.MaxResult = 100 }, "a result above the limit is refused and the claim stays"},
 		"no limit told": {func() semel.Traits { t := volatile; t.MaxResult = 100; return t }(),
 			func(t *semel.Traits) { t.MaxResult = 0 }, "results are replayed byte for byte"},
 	} {

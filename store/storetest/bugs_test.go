@@ -38,6 +38,7 @@ const (
 	extendsUnknown          bug = "extends the lease of an unknown key"
 	keepsFirstLease         bug = "answers a repeated claim with its first lease"
 	neverLate               bug = "is never late"
+	keepsFirstOrigin        bug = "keeps the origin of a claim that another took over"
 	keepsCancelledClaims    bug = "keeps a claim that was cancelled for ever"
 	followsWall             bug = "follows the wall clock back"
 	losesOnReopen           bug = "says durable and is not"

@@ -145,7 +145,8 @@ func (r *crashRun) request() semel.ClaimRequest {
 	key := semel.Key{Scope: "crash", ID: fmt.Sprintf("key-%04d", r.keys)}
 	r.fates[key] = new(fate)
 	r.order = append(r.order, key)
-	return semel.ClaimRequest{Key: key, Owner: semel.Owner{Name: "crash", Nonce: r.nonce}, Lease: crashLease, Window: crashWindow}
+	// Keys with and without an origin may have different forms.
+	return semel.ClaimRequest{Key: key, Owner: semel.Owner{Name: "crash", Nonce: r.nonce}, Lease: crashLease, Window: crashWindow, Origin: "o"[:r.keys%2]}
 }
 
 func (r *crashRun) requests(n int, change func(*semel.ClaimRequest)) []semel.ClaimRequest {

@@ -242,7 +242,7 @@ func (p *place) validate(req semel.ClaimRequest) error {
 	if err := req.Key.Validate(); err != nil && !(p.bug == acceptsEmptyKey && req.Key.ID == "") {
 		return err
 	}
-	if req.Window <= 0 || req.Lease <= 0 && !req.Done {
+	if req.Window <= 0 || req.Lease <= 0 && !req.Done || len(req.Origin) > semel.MaxOriginBytes {
 		return fmt.Errorf("reference: window %v, lease %v: %w", req.Window, req.Lease, semel.ErrInvalidRequest)
 	}
 	return nil
@@ -260,6 +260,12 @@ func (p *place) grant(req semel.ClaimRequest, before record) semel.ClaimAnswer {
 	}}
 	if before.State != semel.Absent {
 		rec.FirstSeen = before.FirstSeen
+	}
+	if p.traits.Origins {
+		rec.Origin = req.Origin
+	}
+	if p.bug == keepsFirstOrigin && before.Origin != "" {
+		rec.Origin = before.Origin
 	}
 	if p.bug == losesAttempt {
 		rec.Attempt = 1

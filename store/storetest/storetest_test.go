@@ -11,7 +11,7 @@ import (
 // can promise. alone is what it can promise to one process.
 var (
 	volatile = semel.Traits{Fenced: true, Exact: true, Results: true}
-	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true}
+	full     = semel.Traits{Durable: true, Shared: true, Transactional: true, Fenced: true, Exact: true, Results: true, Origins: true}
 	alone    = semel.Traits{Durable: true, Fenced: true, Exact: true, Results: true}
 )
 

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +20,7 @@ var traitCases = []testCase{
 	{"a second open store has the same records if and only if shared", shared},
 	{"transactions are atomic if and only if transactional", transactional},
 	{"keys are distinguished if and only if exact", exact},
+	{"a record has the origin of the claim that took effect if and only if origins are kept", origins},
 }
 
 func traitsAreConsistent(e *env) {
@@ -347,6 +350,61 @@ func exact(e *env) {
 		for i, a := range answers {
 			if a.Decision != semel.Fresh {
 				e.Fatalf("%s is %s (%v), but it is a new key", reqs[i].Key, a.Decision, a.Err)
+			}
+		}
+	}
+}
+
+func origins(e *env) {
+	from := func(req semel.ClaimRequest, origin string) semel.ClaimRequest { req.Origin = origin; return req }
+	longest := strings.Repeat("o", semel.MaxOriginBytes)
+	want := make(map[semel.Key]string)
+	check := func(when string) {
+		e.Helper()
+		for key, origin := range want {
+			if r, ok := e.look(key); ok && (r.State == semel.Absent || e.traits.Origins && r.Origin != origin || !e.traits.Origins && r.Origin != "") {
+				e.Errorf("%s, %s is %s from %q; its delivery came from %q", when, key, r.State, r.Origin, origin)
+			}
+		}
+	}
+	var reqs []semel.ClaimRequest
+	for i, origin := range []string{"orders 2/17 by host:1", "", longest, "\xff\x00'", "done", "held", "transacted"} {
+		req := from(e.request(e.key()), origin)
+		req.Done, req.Hold = i == 4, i == 5
+		want[req.Key] = origin
+		reqs = append(reqs, req)
+	}
+	last, answers := reqs[6:], make([]semel.ClaimAnswer, len(reqs))
+	if e.harness.Transact == nil {
+		e.fresh(last[0])
+	} else if last[0].Done = true; e.harness.Transact(e.Context(), e.inner, last, answers[6:], true) != nil || answers[6].Decision != semel.Fresh {
+		e.Fatalf("a new key in a transaction is answered %+v", answers[6])
+	}
+	reqs[6] = from(e.request(e.key()), longest+"o")
+	if err := e.store.Claim(e.Context(), reqs, answers); err != nil || !errors.Is(answers[6].Err, semel.ErrInvalidRequest) {
+		e.Fatalf("an origin of %d bytes is answered %v, %v", len(longest)+1, answers[6].Err, err)
+	}
+	e.want(semel.InFlight, from(e.request(reqs[0].Key), "another delivery"))
+	check("once claimed")
+	for i, req := range reqs[:4] {
+		e.mustComplete(req.Key, answers[i].Claim.Token, semel.Result{Kind: semel.Value, Data: make([]byte, i)})
+	}
+	e.want(semel.Duplicate, from(e.request(reqs[0].Key), "another delivery"))
+	for origin, key := range map[string]semel.Key{"second": e.key(), "": e.key()} {
+		e.fresh(from(e.shortly(key), "first"))
+		taken := e.claimAfter(e.short, from(e.request(key), origin), semel.InFlight)
+		e.mustComplete(key, taken.Claim.Token, semel.Result{})
+		want[key] = origin
+	}
+	check("once completed")
+	if e.traits.Durable {
+		e.reopen()
+		check("after a reopen")
+	}
+	if l, ok := e.inner.(semel.Inspector); ok {
+		for r, err := range l.List(e.Context(), semel.ListOptions{State: semel.Done}) {
+			if err != nil || r.Key.ID != "" && r.Origin != want[r.Key] && e.traits.Origins {
+				e.Errorf("a list shows %s from %q, %v", r.Key, r.Origin, err)
 			}
 		}
 	}
