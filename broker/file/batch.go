@@ -24,7 +24,9 @@ type batch struct {
 	digests   []semel.Digest
 	prints    []uint64
 	keys      []semel.Key
-	bytes     int // upper bound of the record's size
+	origins   []string
+	traced    bool // one of the origins is not empty
+	bytes     int  // upper bound of the record's size
 	decisions []semel.Decision
 }
 
@@ -45,7 +47,9 @@ func (b *batch) clear() {
 func (b *batch) next() {
 	clear(b.items)
 	clear(b.keys)
+	clear(b.origins)
 	b.items, b.digests, b.prints, b.keys, b.bytes = b.items[:0], b.digests[:0], b.prints[:0], b.keys[:0], 0
+	b.origins, b.traced = b.origins[:0], false
 }
 
 // Process implements pipeline.Session.
@@ -85,7 +89,7 @@ func (s *Session) Begin(ctx context.Context, items []*pipeline.Item, after pipel
 func (s *Session) partOf(items []*pipeline.Item) int {
 	bytes := 0
 	for n, it := range items[:min(len(items), s.most)] {
-		if bytes += s.store.TxKeyBytes(it.Call.Key); bytes > maxUnitBytes && n > 0 {
+		if bytes += s.store.TxKeyBytes(it.Call.Key, it.Call.Origin); bytes > maxUnitBytes && n > 0 {
 			return n
 		}
 	}
@@ -171,7 +175,9 @@ func (b *batch) sort(ctx context.Context, s *Session, items []*pipeline.Item) {
 		b.digests = append(b.digests, d)
 		b.prints = append(b.prints, half(it.Call.Fingerprint))
 		b.keys = append(b.keys, it.Call.Key)
-		b.bytes += s.store.TxKeyBytes(it.Call.Key)
+		b.origins = append(b.origins, it.Call.Origin)
+		b.traced = b.traced || it.Call.Origin != ""
+		b.bytes += s.store.TxKeyBytes(it.Call.Key, it.Call.Origin)
 	}
 	b.decisions = slices.Grow(b.decisions[:0], len(b.items))[:len(b.items)]
 	clear(b.decisions)

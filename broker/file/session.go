@@ -246,6 +246,9 @@ func (s *Session) decide(u *unit, b *batch) error {
 			to++
 		}
 		keys := logstore.TxKeys{Digests: b.digests[from:to], Prints: b.prints[from:to], Keys: b.keys[from:to]}
+		if b.traced {
+			keys.Origins = b.origins[from:to]
+		}
 		if err := u.tx.Claim(keys, window, b.decisions[from:to]); err != nil {
 			return fmt.Errorf("file: %w", err)
 		}

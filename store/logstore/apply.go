@@ -279,9 +279,13 @@ func (w *worker) value(img *image, off int, e *entry) {
 // claimOf returns the state of a durable claim after its process ended:
 // unknown.
 func claimOf(r *rich, pos uint64) claim {
-	return claim{
+	c := claim{
 		token: r.token, nonce: r.nonce, name: r.holder, first: r.first, leaseEnd: r.until,
 		attempt: r.attempt, hold: true, unknown: true, durable: true, pos: pos,
-		fingerprint: r.fingerprint, key: r.key,
+		fingerprint: r.fingerprint,
 	}
+	if d := (detail{r.key, r.origin}); d != (detail{}) {
+		c.detail = &d
+	}
+	return c
 }

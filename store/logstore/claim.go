@@ -22,7 +22,29 @@ type claim struct {
 	used        bool // set by the table that contains it
 	pos         uint64
 	fingerprint semel.Fingerprint
-	key         semel.Key // with Options.KeepIDs
+	detail      *detail // nil if it is empty
+}
+
+// detail is the part of a claim that most claims lack.
+type detail struct {
+	key    semel.Key // with Options.KeepIDs
+	origin string
+}
+
+// detail returns the detail of a request's claim.
+func (s *Store) detail(r *semel.ClaimRequest) *detail {
+	if !s.opts.KeepIDs && r.Origin == "" {
+		return nil
+	}
+	return &detail{s.kept(r.Key), r.Origin}
+}
+
+// shown returns the detail of a claim, which may be empty.
+func (c *claim) shown() detail {
+	if c.detail == nil {
+		return detail{}
+	}
+	return *c.detail
 }
 
 // claimBytes is the approximate memory of a claim and its name.
@@ -53,8 +75,14 @@ func (c *claim) rich() rich {
 	return rich{
 		token: c.token, nonce: c.nonce, attempt: c.attempt, unknown: c.unknown,
 		first: c.first, until: c.leaseEnd, fingerprint: c.fingerprint,
-		holder: c.name[:min(len(c.name), holderMost)], key: c.key,
+		holder: c.name[:min(len(c.name), holderMost)], key: c.shown().key, origin: c.shown().origin,
 	}
+}
+
+// room returns an upper bound of the bytes that the claim adds to the log.
+func (c *claim) room() int {
+	d := c.shown()
+	return richLeast + holderMost + len(d.key.Scope) + len(d.key.ID) + len(d.origin)
 }
 
 // Claim implements semel.Store. It waits for one durable write if Hold or Done
@@ -105,10 +133,10 @@ func (s *Store) digestAll(o *op, n int, key func(i int) (semel.Key, error)) {
 
 // claimRoom returns an upper bound of the bytes that a claim adds to the log.
 func (s *Store) claimRoom(r *semel.ClaimRequest) int {
-	if !r.Hold && !(r.Done && s.opts.KeepIDs) {
+	if !r.Hold && !r.Done {
 		return richLeast
 	}
-	n := richLeast + holderMost
+	n := richLeast + holderMost + len(r.Origin)
 	if s.opts.KeepIDs {
 		n += len(r.Key.Scope) + len(r.Key.ID)
 	}
@@ -220,14 +248,14 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	a.Decision = semel.Fresh
 	if r.Done {
 		a.Claim.Attempt = int(old.attempt) + 1
-		if old.attempt == 0 && !s.opts.KeepIDs &&
+		if old.attempt == 0 && !s.opts.KeepIDs && r.Origin == "" &&
 			s.addCompact(o, d, -1, expiryTick(now, int64(r.Window)), o.checkOfOwner(&r.Owner), half(r.Fingerprint), now) {
 			return
 		}
 		x := done{
 			tick:  expiryTick(now, int64(r.Window)),
 			check: o.checkOfOwner(&r.Owner),
-			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key)},
+			rich:  rich{first: old.first, attempt: old.attempt + 1, fingerprint: r.Fingerprint, key: s.kept(r.Key), origin: r.Origin},
 		}
 		s.claims.remove(d) // also invalidates old
 		s.addDone(o, d, &x, now)
@@ -237,7 +265,7 @@ func (s *Store) grant(o *op, d *semel.Digest, r *semel.ClaimRequest, a *semel.Cl
 	c := claim{
 		token: s.token, nonce: r.Owner.Nonce, name: r.Owner.Name,
 		first: old.first, leaseEnd: after(now, int64(r.Lease)), attempt: old.attempt + 1,
-		hold: r.Hold, fingerprint: r.Fingerprint, key: s.kept(r.Key),
+		hold: r.Hold, fingerprint: r.Fingerprint, detail: s.detail(r),
 	}
 	if c.fingerprint.IsZero() {
 		c.fingerprint = old.fingerprint

@@ -21,6 +21,8 @@ type claims struct {
 	nodes []*[claimNodes]claimNode
 	free  []uint32 // numbers of removed claims
 	count int
+	// origins is set once a claim had an origin.
+	origins bool
 }
 
 // claimNode is a claim with its digest. It fills two cache lines.
@@ -82,6 +84,7 @@ func (c *claims) put(d *semel.Digest, of *claim) {
 		c.slots[slot] = claimTag(d)<<claimTagBits | uint64(number+1)
 		c.count++
 	}
+	c.origins = c.origins || of.shown().origin != ""
 	n.claim = *of
 	n.claim.used = true
 }

@@ -92,6 +92,9 @@ func (s *Store) change(ctx context.Context, answers []error, key func(i int) (se
 
 func (s *Store) completeRoom(r *semel.CompleteRequest) int {
 	n := len(r.Result.Data)
+	if s.claims.origins {
+		n += semel.MaxOriginBytes
+	}
 	if s.opts.KeepIDs {
 		n += len(r.Key.Scope) + len(r.Key.ID)
 	}
@@ -109,7 +112,7 @@ func (s *Store) completeOne(o *op, d *semel.Digest, r *semel.CompleteRequest) (b
 			check: checkOf(uint64(r.Token)),
 			rich: rich{
 				token: r.Token, attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
-				key: s.kept(r.Key), resultKind: r.Result.Kind, data: r.Result.Data,
+				key: s.kept(r.Key), origin: c.shown().origin, resultKind: r.Result.Kind, data: r.Result.Data,
 			},
 		}
 		s.claims.remove(d)
@@ -162,11 +165,7 @@ func (s *Store) releaseRoom(d *semel.Digest, r *semel.ReleaseRequest) int {
 	if c := s.claims.get(d); c == nil || !c.durable && !r.Unknown {
 		return noRoom
 	}
-	n := richLeast + holderMost
-	if s.opts.KeepIDs {
-		n += len(r.Key.Scope) + len(r.Key.ID)
-	}
-	return n
+	return s.claims.get(d).room()
 }
 
 // releaseOne releases one claim.
@@ -269,7 +268,7 @@ func (s *Store) indexEntry(o *op, d *semel.Digest, at int, entry []byte, tick, n
 // all there is to write.
 func (x *done) isCompact() bool {
 	r := &x.rich
-	return r.attempt <= 1 && r.resultKind == semel.NoResult && r.key == (semel.Key{})
+	return r.attempt <= 1 && r.resultKind == semel.NoResult && r.key == (semel.Key{}) && r.origin == ""
 }
 
 // after returns now plus d, capped at never.

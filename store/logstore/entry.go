@@ -164,6 +164,12 @@ func decodeRichEntry(e entry, meta uint32, b []byte) (entry, bool) {
 	if !r.decode(b[richHead:]) {
 		return e, false
 	}
+	switch e.kind {
+	case kindDone:
+		r.origin, r.holder = r.holder, ""
+	case kindClaim:
+		r.origin, r.data = string(r.data), nil
+	}
 	e.rich = r
 	e.expires = r.until
 	e.check = uint32(r.nonce) // of an owner, if there was no token
@@ -194,7 +200,8 @@ func wholeOf(print uint64) (f semel.Fingerprint) {
 func half(f semel.Fingerprint) uint64 { return binary.LittleEndian.Uint64(f[:8]) }
 
 // rich is the body of a rich entry. All kinds share one form: a field that a
-// kind does not use is empty and takes one byte.
+// kind does not use is empty and takes one byte. The origin is in a field that its
+// kind does not use otherwise: in the holder of a done key, in the data of a claim.
 type rich struct {
 	token       semel.Token
 	nonce       uint64
@@ -207,12 +214,13 @@ type rich struct {
 	holder      string // or the name of a value
 	key         semel.Key
 	data        []byte // result or value
+	origin      string
 }
 
 // size returns an upper bound of the encoded length.
 func (r *rich) size() int {
 	const fixed = richHead + 6*binary.MaxVarintLen64 + 16 + 2 + 4*binary.MaxVarintLen32 + 4
-	return fixed + len(r.holder) + len(r.key.Scope) + len(r.key.ID) + len(r.data)
+	return fixed + len(r.holder) + len(r.key.Scope) + len(r.key.ID) + len(r.data) + len(r.origin)
 }
 
 // encode appends the complete entry to b.
@@ -231,12 +239,19 @@ func (r *rich) encode(b []byte, d *semel.Digest, kind entryKind) []byte {
 	b = binary.AppendVarint(b, r.first)
 	b = binary.AppendVarint(b, r.until)
 	b = append(b, r.fingerprint[:]...)
-	for _, s := range [...]string{r.holder, r.key.Scope, r.key.ID} {
+	holder, data := r.holder, r.data
+	switch kind {
+	case kindDone:
+		holder = r.origin
+	case kindClaim:
+		data = []byte(r.origin)
+	}
+	for _, s := range [...]string{holder, r.key.Scope, r.key.ID} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}
-	b = binary.AppendUvarint(b, uint64(len(r.data)))
-	b = append(b, r.data...)
+	b = binary.AppendUvarint(b, uint64(len(data)))
+	b = append(b, data...)
 	for (len(b)-start)%4 != 0 {
 		b = append(b, 0)
 	}

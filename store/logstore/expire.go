@@ -247,11 +247,10 @@ func (s *Store) carryRest(ctx context.Context, o *op, g *segment) error {
 	n := len(digests) + len(names) + 1
 	return s.each(ctx, o, n, func(i int) int {
 		if i < len(digests) {
-			n := richLeast + holderMost
 			if c := s.claims.get(&digests[i]); c != nil {
-				n += len(c.key.Scope) + len(c.key.ID)
+				return c.room()
 			}
-			return n
+			return richLeast
 		}
 		return room
 	}, func(int) {}, func(i int) bool {

@@ -93,6 +93,8 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	claimOne(t, s, semel.ClaimRequest{Key: key(-3), Done: true, Window: semel.Forever, Origin: "orders 2/17"})
+	claimOne(t, s, semel.ClaimRequest{Key: key(-4), Lease: 1000 * time.Hour, Hold: true, Owner: semel.Owner{Name: "w", Nonce: 3}, Origin: "orders 2/18"})
 	claimOne(t, s, semel.ClaimRequest{Key: key(-2), Lease: time.Hour, Owner: semel.Owner{Nonce: 2}})
 	const claims = 100 // more than one group of claims, as the keys are more than one run
 	for i := range claims {
@@ -121,6 +123,10 @@ func TestWhatMattersOutlivesItsSegment(t *testing.T) {
 		}
 		if got := count(t, s); got.Claimed+got.Unknown < claims+1 {
 			t.Errorf("%d keys are claimed and %d unknown, want %d at least", got.Claimed, got.Unknown, claims+1)
+		}
+		records := make([]semel.Record, 2)
+		if err := s.Look(t.Context(), []semel.Key{key(-3), key(-4)}, records); err != nil || records[0].Origin != "orders 2/17" || records[1].Origin != "orders 2/18" || records[1].Holder != "w" {
+			t.Errorf("the origins are %+v, %v", records, err)
 		}
 	}
 	check()

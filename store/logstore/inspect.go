@@ -132,7 +132,7 @@ func (s *Store) uncommitted(pos uint64) bool {
 // record returns the public form of a claim.
 func (c *claim) record(d *semel.Digest, now int64) semel.Record {
 	return semel.Record{
-		Key: c.key, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
+		Key: c.shown().key, Origin: c.shown().origin, Digest: *d, State: c.state(now), Token: c.token, Attempt: int(c.attempt),
 		Holder: c.name, Fingerprint: c.fingerprint, FirstSeen: timeOf(c.first), LeaseEnd: timeOf(c.leaseEnd),
 	}
 }
@@ -144,7 +144,7 @@ func (e *entry) fill(r *semel.Record) {
 		r.Fingerprint = wholeOf(e.print)
 		return
 	}
-	r.Key, r.Token, r.Attempt = e.rich.key, e.rich.token, int(e.rich.attempt)
+	r.Key, r.Origin, r.Token, r.Attempt = e.rich.key, e.rich.origin, e.rich.token, int(e.rich.attempt)
 	r.Fingerprint, r.FirstSeen = e.rich.fingerprint, timeOf(e.rich.first)
 	r.Result.Kind, r.ResultSize = e.rich.resultKind, len(e.rich.data)
 }

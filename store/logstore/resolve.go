@@ -43,7 +43,7 @@ func (s *Store) digestOf(key semel.Key) semel.Digest {
 
 // resolve settles the unknown record of a digest. key is its key if that is known.
 func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as semel.State, result semel.Result, window time.Duration) error {
-	room := holderMost + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
+	room := semel.MaxOriginBytes + s.completeRoom(&semel.CompleteRequest{Key: key, Result: result})
 	return s.settleByHand(ctx, d, room, func(o *op, d *semel.Digest) error {
 		now := o.now
 		c := s.claims.get(d)
@@ -59,7 +59,7 @@ func (s *Store) resolve(ctx context.Context, d semel.Digest, key semel.Key, as s
 			// No token is stored, so the holder's token is stale from now on.
 			rich: rich{
 				attempt: c.attempt, first: c.first, fingerprint: c.fingerprint,
-				key: s.kept(key), resultKind: result.Kind, data: result.Data,
+				key: s.kept(key), origin: c.shown().origin, resultKind: result.Kind, data: result.Data,
 			},
 		}
 		s.claims.remove(d)

@@ -171,6 +171,7 @@ func (s *Store) Traits() semel.Traits {
 		Transactional: true,
 		Fenced:        true,
 		Exact:         true,
+		Origins:       true,
 		Results:       true,
 		MaxResult:     s.opts.MaxResult,
 		Tick:          tickNanos,

@@ -119,6 +119,9 @@ type TxKeys struct {
 	// Keys are the keys themselves. A store with Options.KeepIDs rejects a
 	// claim without them. Other stores ignore them. Defaults to nil.
 	Keys []semel.Key
+	// Origins say where the deliveries come from, in at most
+	// semel.MaxOriginBytes each. Defaults to no origins.
+	Origins []string
 }
 
 // slice returns the keys in [from, to).
@@ -130,7 +133,21 @@ func (k *TxKeys) slice(from, to int) TxKeys {
 	if k.Keys != nil {
 		part.Keys = k.Keys[from:to]
 	}
+	if k.Origins != nil {
+		part.Origins = k.Origins[from:to]
+	}
 	return part
+}
+
+// detail returns the key and origin of a key, as far as there are any.
+func (k *TxKeys) detail(i int) (d detail) {
+	if k.Keys != nil {
+		d.key = k.Keys[i]
+	}
+	if k.Origins != nil {
+		d.origin = k.Origins[i]
+	}
+	return d
 }
 
 // print returns the print of a key, or 0.
@@ -141,13 +158,20 @@ func (k *TxKeys) print(i int) uint64 {
 	return k.Prints[i]
 }
 
-// TxKeyBytes returns the maximum size of a key in a transaction. It uses the
-// key only if the store has Options.KeepIDs.
-func (s *Store) TxKeyBytes(k semel.Key) int {
+// TxKeyBytes returns the maximum size of a key in a transaction, with its origin.
+// It uses the key only if the store has Options.KeepIDs.
+func (s *Store) TxKeyBytes(k semel.Key, origin string) int {
 	if !s.opts.KeepIDs {
+		k = semel.Key{}
+	}
+	return detail{k, origin}.txBytes()
+}
+
+func (d detail) txBytes() int {
+	if d == (detail{}) {
 		return compactMost
 	}
-	return richLeast + len(k.Scope) + len(k.ID)
+	return richLeast + len(d.key.Scope) + len(d.key.ID) + len(d.origin)
 }
 
 // Claim decides keys in order and writes the decisions to out, which must have
@@ -164,7 +188,7 @@ func (s *Store) TxKeyBytes(k semel.Key) int {
 func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) error {
 	s := tx.store
 	n := len(keys.Digests)
-	if len(out) != n || keys.Prints != nil && len(keys.Prints) != n || keys.Keys != nil && len(keys.Keys) != n {
+	if len(out) != n || keys.Prints != nil && len(keys.Prints) != n || keys.Keys != nil && len(keys.Keys) != n || keys.Origins != nil && len(keys.Origins) != n {
 		return errLengths
 	}
 	if window <= 0 {
@@ -175,12 +199,15 @@ func (tx *Tx) Claim(keys TxKeys, window time.Duration, out []semel.Decision) err
 	} else if keys.Keys == nil && n > 0 {
 		return invalid("TxKeys.Keys is required, because the store has Options.KeepIDs")
 	}
-	room := 0
-	if keys.Keys == nil {
-		room = n * compactMost
-	}
-	for _, k := range keys.Keys {
-		room += s.TxKeyBytes(k)
+	room := n * compactMost
+	if keys.Keys != nil || keys.Origins != nil {
+		room = 0
+		for i := range n {
+			if most := semel.MaxOriginBytes; keys.Origins != nil && len(keys.Origins[i]) > most {
+				return invalid("origin %d has %d bytes, more than %d", i, len(keys.Origins[i]), most)
+			}
+			room += keys.detail(i).txBytes()
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,11 +267,7 @@ func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) 
 	tick := expiryTick(now, int64(window))
 	clear(tx.op.known)
 	for i := 0; i < len(out); {
-		var key semel.Key
-		if keys.Keys != nil {
-			key = keys.Keys[i]
-		}
-		decision, err := tx.claimOne(&keys.Digests[i], &key, keys.print(i), tick, now)
+		decision, err := tx.claimOne(&keys, i, tick, now)
 		if err != nil {
 			return err
 		}
@@ -266,10 +289,9 @@ func (tx *Tx) claimRun(keys TxKeys, window time.Duration, out []semel.Decision) 
 	return nil
 }
 
-// claimOne decides one key. The key is empty if the store does not keep keys.
-// It returns Undecided if it must read first.
-func (tx *Tx) claimOne(d *semel.Digest, key *semel.Key, print uint64, tick, now int64) (semel.Decision, error) {
-	s := tx.store
+// claimOne decides one key. It returns Undecided if it must read first.
+func (tx *Tx) claimOne(keys *TxKeys, i int, tick, now int64) (semel.Decision, error) {
+	s, d, print := tx.store, &keys.Digests[i], keys.print(i)
 	if s.claims.count > 0 {
 		if decision := tx.claimTaken(d, print, now); decision != semel.Fresh {
 			return decision, nil
@@ -289,9 +311,9 @@ func (tx *Tx) claimOne(d *semel.Digest, key *semel.Key, print uint64, tick, now 
 	case ok:
 		s.index.remove(f.shard, f.slot)
 	}
-	at := f.slot
-	if *key != (semel.Key{}) || !s.addCompact(tx.op, d, at, tick, 0, print, now) {
-		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: *key}}, now)
+	more := keys.detail(i)
+	if more != (detail{}) || !s.addCompact(tx.op, d, f.slot, tick, 0, print, now) {
+		s.addDone(tx.op, d, &done{tick: tick, rich: rich{first: now, attempt: 1, fingerprint: wholeOf(print), key: more.key, origin: more.origin}}, now)
 	}
 	return semel.Fresh, nil
 }

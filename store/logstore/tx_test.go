@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -220,6 +221,11 @@ func TestTransactionOfAStoreThatKeepsIDsNeedsThem(t *testing.T) {
 	}
 	if err := tx.Claim(TxKeys{Digests: digests, Keys: []semel.Key{key(1)}}, time.Hour, out); err != nil || out[0] != semel.Fresh {
 		t.Errorf("Claim after that: %s, %v", out[0], err)
+	}
+	for _, origins := range [][]string{{}, {"a", "b"}, {strings.Repeat("o", semel.MaxOriginBytes+1)}} {
+		if err := tx.Claim(TxKeys{Digests: digests, Keys: []semel.Key{key(1)}, Origins: origins}, time.Hour, out); !errors.Is(err, semel.ErrInvalidRequest) {
+			t.Errorf("Claim with the origins %q: %v, want ErrInvalidRequest", origins, err)
+		}
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)

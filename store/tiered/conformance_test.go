@@ -162,7 +162,7 @@ func transactOnDisk(ctx context.Context, store semel.Store, reqs []semel.ClaimRe
 		digest := s.Digester(r.Key.Scope).String(r.Key.ID)
 		prints := []uint64{binary.LittleEndian.Uint64(r.Fingerprint[:8])}
 		var out [1]semel.Decision
-		if err := tx.Claim(logstore.TxKeys{Digests: []semel.Digest{digest}, Prints: prints, Keys: []semel.Key{r.Key}}, r.Window, out[:]); err != nil {
+		if err := tx.Claim(logstore.TxKeys{Digests: []semel.Digest{digest}, Prints: prints, Keys: []semel.Key{r.Key}, Origins: []string{r.Origin}}, r.Window, out[:]); err != nil {
 			return err
 		}
 		answers[i] = semel.ClaimAnswer{Decision: out[0]}

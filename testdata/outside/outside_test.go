@@ -45,7 +45,7 @@ func transact(ctx context.Context, store semel.Store, reqs []semel.ClaimRequest,
 	defer tx.Abort()
 	for i, r := range reqs {
 		var digester logstore.Digester = s.Digester(r.Key.Scope)
-		keys := logstore.TxKeys{Digests: []semel.Digest{digester.String(r.Key.ID)}, Keys: []semel.Key{r.Key}}
+		keys := logstore.TxKeys{Digests: []semel.Digest{digester.String(r.Key.ID)}, Keys: []semel.Key{r.Key}, Origins: []string{r.Origin}}
 		decision := make([]semel.Decision, 1)
 		if err := tx.Claim(keys, r.Window, decision); err != nil {
 			return err
