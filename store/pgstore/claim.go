@@ -228,11 +228,7 @@ func (c *claims) insert(ctx context.Context, keys []asked) error {
 		return err
 	}
 	p := c.params(keys)
-	args := []any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines, p.makers}
-	if c.opts.KeepIDs {
-		scopes, ids := c.readable(keys)
-		args = append(args, scopes, ids)
-	}
+	args := c.withOptional([]any{p.keys, p.spans, p.fingerprints, p.owners, p.deadlines, p.makers}, keys)
 	made, err := collect(ctx, c.session, c.sql.insert, args, func(rows pgx.CollectableRow) (r row, err error) {
 		err = rows.Scan((*[16]byte)(&r.key), &r.token, &r.seen)
 		return r, err
@@ -296,7 +292,7 @@ func (c *claims) settle(k *asked, r *row, now time.Time) {
 // read reads the rows of keys and answers what it can. It returns the row changes
 // that must be made first. A key without a row stays open, unless it is late.
 func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, error) {
-	rows, now, err := c.rows(ctx, digestsOf(keys))
+	rows, now, err := c.rows(ctx, digestsOf(keys), false)
 	if err != nil {
 		return nil, err
 	}
@@ -318,12 +314,17 @@ func (c *claims) read(ctx context.Context, keys []asked, first bool) ([]change, 
 	return changes, nil
 }
 
-// rows reads the rows of different keys at one server time. It returns one entry
-// for each key, in any order, even for keys without a row.
-func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte]) ([]row, time.Time, error) {
+// rows reads the rows of different keys at one server time, for people with their
+// origins. It returns one entry for each key, in any order, even for keys without a
+// row.
+func (s session) rows(ctx context.Context, keys pgtype.FlatArray[[16]byte], forPeople bool) ([]row, time.Time, error) {
 	var now time.Time
-	rows, err := collect(ctx, s, s.sql.read, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
-		err = scanRow(rows, &r, &now, s.opts.KeepIDs)
+	sql, has := s.sql.read, columns{ids: s.has.ids}
+	if forPeople {
+		sql, has = s.sql.look, s.has
+	}
+	rows, err := collect(ctx, s, sql, []any{keys}, func(rows pgx.CollectableRow) (r row, err error) {
+		err = scanRow(rows, &r, &now, has)
 		return r, err
 	})
 	return rows, now, err
@@ -340,7 +341,11 @@ func (c *claims) put(ctx context.Context, keys []asked, changes []change) error 
 		row
 		now time.Time
 	}
-	made, err := collect(ctx, c.session, c.sql.put, p.args(), func(rows pgx.CollectableRow) (m place, err error) {
+	args := p.args()
+	if c.has.origins {
+		args = append(args, p.origins)
+	}
+	made, err := collect(ctx, c.session, c.sql.put, args, func(rows pgx.CollectableRow) (m place, err error) {
 		err = rows.Scan((*[16]byte)(&m.key), &m.token, &m.until, &m.seen, &m.now)
 		return m, err
 	})
@@ -401,6 +406,33 @@ func (c *claims) makersOf(keys []asked) pgtype.FlatArray[pgtype.Int8] {
 	return makers
 }
 
+// withOptional adds the optional columns of the first requests of keys.
+func (c *claims) withOptional(args []any, keys []asked) []any {
+	if c.has.ids {
+		scopes, ids := c.readable(keys)
+		args = append(args, scopes, ids)
+	}
+	if c.has.origins {
+		args = append(args, c.originsOf(keys))
+	}
+	return args
+}
+
+// originsOf returns the column of origins, empty if there are none.
+func (c *claims) originsOf(keys []asked) pgtype.FlatArray[[]byte] {
+	origins := pgtype.FlatArray[[]byte]{}
+	for i := range keys {
+		origin := c.reqs[keys[i].which[0]].Origin
+		if origin != "" && len(origins) == 0 {
+			origins = make(pgtype.FlatArray[[]byte], len(keys))
+		}
+		if len(origins) > 0 {
+			origins[i] = encodeOrigin(origin)
+		}
+	}
+	return origins
+}
+
 // readable returns the columns of readable keys.
 func (c *claims) readable(keys []asked) (scopes, ids pgtype.FlatArray[[]byte]) {
 	scopes, ids = make([][]byte, len(keys)), make([][]byte, len(keys))
@@ -432,6 +464,7 @@ type putParams struct {
 	wasUntil     pgtype.FlatArray[pgtype.Timestamptz]
 	wasOwned     pgtype.FlatArray[bool]
 	makers       pgtype.FlatArray[pgtype.Int8]
+	origins      pgtype.FlatArray[[]byte]
 }
 
 func (p *putParams) add(c *change) {
@@ -450,6 +483,7 @@ func (p *putParams) add(c *change) {
 	p.wasUntil = append(p.wasUntil, c.was.until)
 	p.wasOwned = append(p.wasOwned, c.was.owned)
 	p.makers = append(p.makers, c.next.token)
+	p.origins = append(p.origins, c.next.origin)
 }
 
 func (p *putParams) args() []any {

@@ -143,11 +143,11 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceWithReadableKeysAndPartitions(t *testing.T) {
 	t.Parallel()
-	conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, Partitions: 3}, Options{Prepare: true})
+	conformance(t, shared.Database(t), MigrateOptions{KeepIDs: true, KeepOrigins: true, Partitions: 3}, Options{Prepare: true})
 }
 
 func TestConformanceBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	bouncer := servicestest.StartPgBouncer(t, servicestest.StartPostgres(t, nil), nil)
-	conformance(t, bouncer.URL(), MigrateOptions{}, Options{MaxResult: 4096})
+	conformance(t, bouncer.URL(), MigrateOptions{KeepOrigins: true}, Options{MaxResult: 4096})
 }

@@ -113,7 +113,7 @@ func (s session) finishSome(ctx context.Context, v verb, some []held) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	rows, now, err := s.rows(ctx, keysOf(left))
+	rows, now, err := s.rows(ctx, keysOf(left), false)
 	if err == nil {
 		explain(v, left, rows, now)
 	}

@@ -31,7 +31,7 @@ func (s *Store) Look(ctx context.Context, keys []semel.Key, records []semel.Reco
 		}
 		digests[i] = memo.Key(key)
 	}
-	rows, now, err := s.onPool().rows(ctx, digests)
+	rows, now, err := s.onPool().rows(ctx, digests, true)
 	if err != nil {
 		return fmt.Errorf("pgstore: look: %w", err)
 	}
@@ -54,7 +54,7 @@ func (s *Store) LookDigest(ctx context.Context, d semel.Digest) (semel.Record, e
 		return semel.Record{}, err
 	}
 	defer s.leave()
-	rows, now, err := s.onPool().rows(ctx, pgtype.FlatArray[[16]byte]{d})
+	rows, now, err := s.onPool().rows(ctx, pgtype.FlatArray[[16]byte]{d}, true)
 	switch {
 	case err != nil:
 		return semel.Record{}, fmt.Errorf("pgstore: look: %w", err)
@@ -114,7 +114,7 @@ func (s *Store) listedRow(rows pgx.CollectableRow) (semel.Record, error) {
 	var r row
 	var now time.Time
 	var size pgtype.Int4
-	if err := scanRow(rows, &r, &now, s.opts.KeepIDs, &size); err != nil {
+	if err := scanRow(rows, &r, &now, s.has, &size); err != nil {
 		return semel.Record{}, err
 	}
 	shown := r.record(now)

@@ -345,6 +345,6 @@ func (s *Store) setForm(ctx context.Context, form Cleanup) error {
 		return err
 	}
 	s.hasher.times = times
-	s.sql = messageTimeStatements(s.opts.Names, s.opts.KeepIDs, times)
+	s.sql = messageTimeStatements(s.opts.Names, s.has, times)
 	return nil
 }

@@ -279,15 +279,15 @@ LIMIT 1`
 
 // messageTimeStatements are the statements on one table, with flooredClock as
 // their clock.
-func messageTimeStatements(n Names, ids bool, m *messageTime) statements {
-	s := newStatements(n, ids)
+func messageTimeStatements(n Names, has columns, m *messageTime) statements {
+	s := newStatements(n, has)
 	reach := (m.age + messageAhead).Microseconds()
 	changed := strings.NewReplacer(
 		clock, strings.ReplaceAll(flooredClock, "{times}", n.quoted("times")),
 		everLate, fmt.Sprintf(notEarly, reach),
 	)
 	for _, sql := range []*string{
-		&s.insert, &s.read, &s.put, &s.keep, &s.held, &s.complete, &s.release, &s.extend, &s.resolve, &s.remove, &s.list, &s.count, &s.turn, &s.cleaned,
+		&s.insert, &s.read, &s.look, &s.put, &s.keep, &s.held, &s.complete, &s.release, &s.extend, &s.resolve, &s.remove, &s.list, &s.count, &s.turn, &s.cleaned,
 	} {
 		*sql = changed.Replace(*sql)
 	}

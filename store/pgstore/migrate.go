@@ -75,6 +75,10 @@ type MigrateOptions struct {
 	// KeepIDs adds the columns for readable keys, which a store with
 	// Options.KeepIDs needs. Defaults to false.
 	KeepIDs bool
+	// KeepOrigins adds the column for origins. A store that finds it has
+	// Traits.Origins. It makes each row 8 bytes longer, in addition to the origin.
+	// Defaults to false.
+	KeepOrigins bool
 }
 
 // Migration is one numbered step of the schema.
@@ -131,8 +135,13 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 		}
 	}
 	if o.KeepIDs {
-		if err := o.addIDs(ctx, db); err != nil {
+		if err := o.addColumns(ctx, db, hasIDs, o.layout().ReadableKeys); err != nil {
 			return applied, fmt.Errorf("pgstore: add the columns of readable keys: %w", failure(err))
+		}
+	}
+	if o.KeepOrigins {
+		if err := o.addColumns(ctx, db, hasOrigin, o.layout().Origins); err != nil {
+			return applied, fmt.Errorf("pgstore: add the column of origins: %w", failure(err))
 		}
 	}
 	return applied, nil
@@ -184,12 +193,18 @@ func SQL(opts *MigrateOptions) (string, error) {
 		fmt.Fprintf(&script, "\n-- %d: %s\nBEGIN;\nSELECT pg_advisory_xact_lock(%d);\n%s\nINSERT INTO %s (version, name) VALUES (%d, '%s');\nCOMMIT;\n",
 			step.Version, step.Name, migrationLock, step.SQL, o.quoted("migrations"), step.Version, step.Name)
 	}
-	if o.KeepIDs {
-		ids, err := o.layout().ReadableKeys()
+	for _, c := range []struct {
+		keep bool
+		add  func() (string, error)
+	}{{o.KeepIDs, o.layout().ReadableKeys}, {o.KeepOrigins, o.layout().Origins}} {
+		if !c.keep {
+			continue
+		}
+		sql, err := c.add()
 		if err != nil {
 			return "", err
 		}
-		script.WriteString("\n" + ids)
+		script.WriteString("\n" + sql)
 	}
 	return script.String(), nil
 }
@@ -307,8 +322,9 @@ func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
-	sql, err := o.layout().ReadableKeys()
+// addColumns adds optional columns, unless the table has them.
+func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, hasColumns string, add func() (string, error)) error {
+	sql, err := add()
 	if err != nil {
 		return err
 	}
@@ -318,7 +334,7 @@ func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
 	}
 	defer rollback(ctx, tx)
 	var has bool
-	err = tx.QueryRow(ctx, hasIDs, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
+	err = tx.QueryRow(ctx, hasColumns, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
 	if err != nil || has {
 		return err
 	}
@@ -331,6 +347,9 @@ func (o *MigrateOptions) addIDs(ctx context.Context, db Beginner) error {
 // hasIDs asks whether a table has the columns of readable keys. Even an ALTER
 // that changes nothing would wait for every transaction.
 const hasIDs = "SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname IN ('scope', 'id') AND NOT attisdropped"
+
+// hasOrigin asks whether a table has the column of origins.
+const hasOrigin = "SELECT count(*) = 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'origin' AND NOT attisdropped"
 
 // rollback ends a transaction that may have ended already. Its error does not
 // matter: the server rolls back a transaction whose connection is lost.

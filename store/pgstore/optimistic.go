@@ -99,8 +99,11 @@ func (c *claims) optimisticInsert(keys []asked) (sql string, args []any) {
 		span := spanOf(first)
 		sql = c.sql.optimisticOne
 		args = []any{c.lockWait, [16]byte(keys[0].key), pgtype.Interval{Microseconds: span.Int64, Valid: span.Valid}, fingerprint(first.Fingerprint), c.maker(first)}
-		if c.opts.KeepIDs {
+		if c.has.ids {
 			args = append(args, []byte(first.Key.Scope), []byte(first.Key.ID))
+		}
+		if c.has.origins {
+			args = append(args, encodeOrigin(first.Origin))
 		}
 		return sql, args
 	case same:
@@ -109,11 +112,7 @@ func (c *claims) optimisticInsert(keys []asked) (sql string, args []any) {
 		p := c.params(keys)
 		sql, args = c.sql.optimistic, []any{c.lockWait, p.keys, p.spans, p.fingerprints, p.deadlines, p.makers}
 	}
-	if c.opts.KeepIDs {
-		scopes, ids := c.readable(keys)
-		args = append(args, scopes, ids)
-	}
-	return sql, args
+	return sql, c.withOptional(args, keys)
 }
 
 // decide claims different keys in the transaction.

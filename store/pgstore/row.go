@@ -23,6 +23,7 @@ type row struct {
 	owner       semel.Owner
 	result      []byte // nil if null
 	scope, id   []byte // nil without readable keys
+	origin      []byte // nil if null or not read
 }
 
 // state is derived from the row, so that time alone can change it. See the
@@ -93,7 +94,7 @@ func (r *row) record(now time.Time) semel.Record {
 	}
 	shown := semel.Record{
 		Key: semel.Key{Scope: string(r.scope), ID: string(r.id)}, Digest: r.key,
-		State: state, Token: r.fence(), Attempt: r.attempts(), Holder: r.owner.Name, FirstSeen: r.seen.Time,
+		State: state, Token: r.fence(), Attempt: r.attempts(), Holder: r.owner.Name, Origin: string(r.origin), FirstSeen: r.seen.Time,
 	}
 	if r.fingerprint.Valid {
 		binary.BigEndian.PutUint64(shown.Fingerprint[:], uint64(r.fingerprint.Int64))
@@ -110,11 +111,14 @@ func (r *row) record(now time.Time) semel.Record {
 
 // scanRow reads the current row of rows, the server's time, and the additional
 // columns in more.
-func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, ids bool, more ...any) error {
+func scanRow(rows pgx.CollectableRow, r *row, now *time.Time, has columns, more ...any) error {
 	var owner []byte
 	targets := []any{(*[16]byte)(&r.key), &r.until, &r.seen, &r.token, &r.fingerprint, &r.attempt, &owner, &r.result, now}
-	if ids {
+	if has.ids {
 		targets = append(targets, &r.scope, &r.id)
+	}
+	if has.origins {
+		targets = append(targets, &r.origin)
 	}
 	if err := rows.Scan(append(targets, more...)...); err != nil {
 		return err
@@ -140,6 +144,14 @@ func decodeOwner(b []byte) (owned, hold bool, o semel.Owner) {
 		return b != nil, false, o
 	}
 	return true, b[0] == 1, semel.Owner{Name: string(b[ownerHead:]), Nonce: binary.BigEndian.Uint64(b[1:])}
+}
+
+// encodeOrigin returns nil for no origin.
+func encodeOrigin(origin string) []byte {
+	if origin == "" {
+		return nil
+	}
+	return []byte(origin)
 }
 
 // encodeResult returns nil for no result.
@@ -288,7 +300,7 @@ func spanOf(req *semel.ClaimRequest) pgtype.Int8 {
 // newRow returns the row that an insert at a server time creates, except for the
 // token of a claim.
 func (c *claims) newRow(key semel.Digest, req *semel.ClaimRequest, now time.Time) row {
-	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), token: c.maker(req), fingerprint: fingerprint(req.Fingerprint)}
+	r := row{key: key, seen: moment(now), until: later(now, spanOf(req)), token: c.maker(req), fingerprint: fingerprint(req.Fingerprint), origin: encodeOrigin(req.Origin)}
 	if !req.Done {
 		r.owned, r.hold, r.owner = true, req.Hold, req.Owner
 	}

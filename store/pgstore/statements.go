@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/semel-dev/semel/store/pgstore/internal/pgschema"
@@ -14,7 +15,7 @@ import (
 // for each other. The insert takes keys in order. The others lock their rows in
 // order before they change the first one.
 type statements struct {
-	insert, read, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
+	insert, read, look, put, keep, held, optimistic, optimisticSame, optimisticOne, complete, release, extend, resolve, remove, list, count, turn, cleaned string
 }
 
 // clock is the time of a statement, which all its rows share; now() would be the
@@ -33,39 +34,46 @@ const span = `CASE WHEN r.span IS NULL THEN 'infinity' ELSE clock.now + r.span *
 // higher token, be granted and be released. Its row then still exists, because
 // ended rows are cleaned up only later, and nothing is inserted.
 const insertSQL = clock + `
-INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id})
-SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}
+INSERT INTO {keys} (key, until, seen, token, fingerprint, owner{+, scope, id}{@, origin})
+SELECT r.key, ` + span + `, clock.now, CASE WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END, r.fingerprint, r.owner{+, r.scope, r.id}{@, r.origin}
 FROM clock, ` + insertParams + `
 WHERE r.deadline IS NULL OR r.deadline >= clock.now
 ORDER BY r.key
 ON CONFLICT (key) DO NOTHING
 RETURNING key, token, seen`
 
-// insertParams are the columns of requests. The array of makers may be empty:
-// unnest fills it with nulls.
-const insertParams = `unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]), (SELECT $7::bigint[]){+, (SELECT $8::bytea[]), (SELECT $9::bytea[])})
-	AS r (key, span, fingerprint, owner, deadline, maker{+, scope, id})`
+// insertParams are the columns of requests. The arrays of makers and origins may be
+// empty: unnest fills them with nulls.
+const insertParams = `unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::timestamptz[]), (SELECT $7::bigint[]){+, (SELECT $8::bytea[]), (SELECT $9::bytea[])}{@, (SELECT $@::bytea[])})
+	AS r (key, span, fingerprint, owner, deadline, maker{+, scope, id}{@, origin})`
 
-// readSQL returns one row for each requested key. It locks nothing, but takes its
-// time from the same place.
+// readSQL returns one row for each requested key, without its origin. It locks
+// nothing, but takes its time from the same place.
 const readSQL = clock + `
 SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}
-FROM clock, unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
+FROM clock, ` + readParams
+
+// lookSQL is readSQL with the origin, for people.
+const lookSQL = clock + `
+SELECT r.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, t.result, clock.now{+, t.scope, t.id}{@, t.origin}
+FROM clock, ` + readParams
+
+const readParams = `unnest((SELECT $2::uuid[])) AS r (key) LEFT JOIN {keys} AS t ON t.key = r.key`
 
 // putSQL gives rows to new owners, if they are still as they were read. Each
 // change of a row changes its token, its end, or whether it has an owner. A
 // repeated claim keeps its token, and its end is not moved back.
 const putSQL = clock + `, locked AS MATERIALIZED (
-	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep, r.maker
+	SELECT t.key, r.span, r.fingerprint, r.owner, r.attempt, r.seen, r.keep, r.maker{@, r.origin}
 	FROM clock, {keys} AS t, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::bytea[]), (SELECT $6::integer[]), (SELECT $7::timestamptz[]), (SELECT $8::boolean[]),
-		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[]), (SELECT $12::bigint[])) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned, maker)
+		(SELECT $9::bigint[]), (SELECT $10::timestamptz[]), (SELECT $11::boolean[]), (SELECT $12::bigint[]){@, (SELECT $@::bytea[])}) AS r (key, span, fingerprint, owner, attempt, seen, keep, was_token, was_until, was_owned, maker{@, origin})
 	WHERE t.key = r.key AND t.token IS NOT DISTINCT FROM r.was_token AND t.until = r.was_until AND (t.owner IS NOT NULL) = r.was_owned
 	ORDER BY t.key FOR UPDATE OF t)
 UPDATE {keys} AS t SET
 	until = CASE WHEN r.keep THEN greatest(t.until, ` + span + `) ELSE ` + span + ` END,
 	seen = coalesce(r.seen, clock.now),
 	token = CASE WHEN r.keep THEN t.token WHEN r.owner IS NOT NULL THEN nextval({tokens}) ELSE r.maker END,
-	fingerprint = r.fingerprint, attempt = r.attempt, owner = r.owner, result = NULL
+	fingerprint = r.fingerprint, attempt = r.attempt, owner = r.owner, result = NULL{@, origin = r.origin}
 FROM locked AS r, clock WHERE t.key = r.key
 RETURNING t.key, t.token, t.until, t.seen, clock.now`
 
@@ -87,27 +95,27 @@ SELECT true FROM clock, {keys} AS t WHERE t.key = ANY ($2::uuid[]) AND t.xmin = 
 // server work than ON CONFLICT, which inserts each row in two steps. If it fails,
 // it leaves dead rows.
 const optimisticSQL = clock + `
-INSERT INTO {keys} (key, until, seen, token, fingerprint{+, scope, id})
-SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.maker, r.fingerprint{+, r.scope, r.id}
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::bigint[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])})
-	AS r (key, span, fingerprint, deadline, maker{+, scope, id})
+INSERT INTO {keys} (key, until, seen, token, fingerprint{+, scope, id}{@, origin})
+SELECT r.key, CASE WHEN r.deadline < clock.now THEN NULL ELSE ` + span + ` END, clock.now, r.maker, r.fingerprint{+, r.scope, r.id}{@, r.origin}
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $3::bigint[]), (SELECT $4::bigint[]), (SELECT $5::timestamptz[]), (SELECT $6::bigint[]){+, (SELECT $7::bytea[]), (SELECT $8::bytea[])}{@, (SELECT $@::bytea[])})
+	AS r (key, span, fingerprint, deadline, maker{+, scope, id}{@, origin})
 ORDER BY r.key`
 
 // optimisticSameSQL is optimisticSQL for keys with the same window, and without
 // fingerprint and deadline, as most keys of one call are. One or two ordered
 // arrays cost a quarter less than six arrays and their sorting.
 const optimisticSameSQL = clock + `
-INSERT INTO {keys} (key, until, seen, token{+, scope, id})
-SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}
-FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}) AS r (key, maker{+, scope, id})`
+INSERT INTO {keys} (key, until, seen, token{+, scope, id}{@, origin})
+SELECT r.key, CASE WHEN $3::bigint IS NULL THEN 'infinity' ELSE clock.now + $3::bigint * interval '1 microsecond' END, clock.now, r.maker{+, r.scope, r.id}{@, r.origin}
+FROM clock, unnest((SELECT $2::uuid[]), (SELECT $4::bigint[]){+, (SELECT $5::bytea[]), (SELECT $6::bytea[])}{@, (SELECT $@::bytea[])}) AS r (key, maker{+, scope, id}{@, origin})`
 
 // optimisticOneSQL is optimisticSQL for one key whose message cannot be late. A
 // row of constants, instead of arrays and a common clock, halves the cost that it
 // adds to the following statement.
 const optimisticOneSQL = `
-INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id})
+INSERT INTO {keys} (key, until, seen, fingerprint, token{+, scope, id}{@, origin})
 VALUES ($2::uuid, coalesce(clock_timestamp() + $3::interval, 'infinity'),
-	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $6::bytea, $7::bytea})`
+	CASE WHEN set_config('lock_timeout', $1, true) IS NOT NULL THEN clock_timestamp() END, $4::bigint, $5::bigint{+, $6::bytea, $7::bytea}{@, $@::bytea})`
 
 // completeSQL makes the rows done that a token holds.
 const completeSQL = clock + `, locked AS MATERIALIZED (
@@ -157,7 +165,7 @@ RETURNING true`
 // removeSQL deletes one key and empties its row.
 const removeSQL = clock + `, was AS MATERIALIZED (
 	SELECT t.key, t.owner IS NOT NULL OR t.until > clock.now AS live FROM clock, {keys} AS t WHERE t.key = $2::uuid FOR UPDATE OF t)
-UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}
+UPDATE {keys} AS t SET until = '-infinity', seen = clock.now, owner = NULL, token = NULL, result = NULL, fingerprint = NULL{+, scope = NULL, id = NULL}{@, origin = NULL}
 FROM was, clock WHERE t.key = was.key
 RETURNING was.live`
 
@@ -165,7 +173,7 @@ RETURNING was.live`
 // start if $3. The kind of the result replaces its data, and the last column is
 // its length.
 const listSQL = clock + `
-SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, substring(t.result FROM 1 FOR 1), clock.now{+, t.scope, t.id}, octet_length(t.result)
+SELECT t.key, t.until, t.seen, t.token, t.fingerprint, t.attempt, t.owner, substring(t.result FROM 1 FOR 1), clock.now{+, t.scope, t.id}{@, t.origin}, octet_length(t.result)
 FROM clock, {keys} AS t
 WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > clock.now) AND CASE $4::integer
 	WHEN 0 THEN true
@@ -174,26 +182,40 @@ WHERE (t.key > $2::uuid OR $3::boolean) AND (t.owner IS NOT NULL OR t.until > cl
 	ELSE get_byte(t.owner, 0) = 1 AND t.until <= clock.now END{+ AND ($6::bytea IS NULL OR t.scope = $6)}
 ORDER BY t.key LIMIT $5`
 
+// columns are the optional columns of the table of keys.
+type columns struct{ ids, origins bool }
+
 // newStatements fills in the names.
-func newStatements(n Names, ids bool) statements {
+func newStatements(n Names, has columns) statements {
 	names := strings.NewReplacer("{keys}", n.quoted("keys"), "{tokens}", pgschema.Names(n).Literal("tokens"), "{meta}", n.quoted("meta"))
-	fill := func(sql string) string { return names.Replace(withIDs(sql, ids)) }
+	fill := func(sql string) string { return names.Replace(has.choose(sql)) }
 	return statements{
-		insert: fill(insertSQL), read: fill(readSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), complete: fill(completeSQL),
+		insert: fill(insertSQL), read: fill(readSQL), look: fill(lookSQL), put: fill(putSQL), keep: fill(keepSQL), held: fill(heldSQL), optimistic: fill(optimisticSQL), optimisticSame: fill(optimisticSameSQL), optimisticOne: fill(optimisticOneSQL), complete: fill(completeSQL),
 		release: fill(releaseSQL), extend: fill(extendSQL), resolve: fill(resolveSQL), remove: fill(removeSQL), list: fill(listSQL), count: fill(countSQL),
 		turn: fill(turnSQL), cleaned: fill(cleanedSQL),
 	}
 }
 
-// withIDs keeps or removes the text in {+braces}, which concerns readable keys.
-func withIDs(sql string, ids bool) string {
-	before, rest, found := strings.Cut(sql, "{+")
+// choose keeps or removes the text in {+braces}, which concerns readable keys, and
+// in {@braces}, which concerns origins. An origin is the last parameter, $@.
+func (c columns) choose(sql string) string {
+	sql = optional(optional(sql, "{+", c.ids), "{@", c.origins)
+	last := 1
+	for strings.Contains(sql, "$"+strconv.Itoa(last)) {
+		last++
+	}
+	return strings.ReplaceAll(sql, "$@", "$"+strconv.Itoa(last))
+}
+
+// optional keeps or removes the text in braces that begin with a mark.
+func optional(sql, mark string, keep bool) string {
+	before, rest, found := strings.Cut(sql, mark)
 	if !found {
 		return sql
 	}
 	inside, after, _ := strings.Cut(rest, "}")
-	if !ids {
+	if !keep {
 		inside = ""
 	}
-	return before + inside + withIDs(after, ids)
+	return before + inside + optional(after, mark, keep)
 }

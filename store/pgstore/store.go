@@ -31,6 +31,7 @@ type Store struct {
 	pool     *pgxpool.Pool
 	owned    bool // the store must close the pool
 	hasher   hasher
+	has      columns
 	sql      statements
 	wait     string // the lock_timeout of Options.LockWait
 	known    share
@@ -101,7 +102,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, pool: pool, sql: newStatements(o.Names, o.KeepIDs), wait: lockTimeout(o.LockWait), leastOptimistic: leastOptimistic}
+	s := &Store{opts: o, pool: pool, wait: lockTimeout(o.LockWait), leastOptimistic: leastOptimistic}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
@@ -137,7 +138,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 // digests.
 func (s *Store) checkSchema(ctx context.Context) error {
 	var version int
-	var schema, ids bool
+	var schema, ids, origins bool
 	var secret, form []byte
 	err := s.queryRow(ctx, s.pool, "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL", s.opts.quoted("migrations"), s.opts.quoted("meta")).Scan(&schema)
 	switch {
@@ -146,8 +147,8 @@ func (s *Store) checkSchema(ctx context.Context) error {
 	case !schema:
 		return fmt.Errorf("no tables %s in schema %s: run `semel migrate up`, or set pgstore.Options.Migrate: %w", s.opts.Prefix+"*", s.opts.Schema, ErrSchema)
 	}
-	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
-		s.opts.quoted("keys")).Scan(&version, &ids, &secret, &form)
+	err = s.queryRow(ctx, s.pool, "SELECT (SELECT coalesce(max(version), 0) FROM "+s.opts.quoted("migrations")+"), ("+hasIDs+"), ("+hasOrigin+"), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'secret'), (SELECT value FROM "+s.opts.quoted("meta")+" WHERE name = 'cleanup')",
+		s.opts.quoted("keys")).Scan(&version, &ids, &origins, &secret, &form)
 	switch {
 	case err != nil:
 		return err
@@ -159,6 +160,8 @@ func (s *Store) checkSchema(ctx context.Context) error {
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}
 	s.hasher.Hasher = digest.New(digest.Secret(secret))
+	s.has = columns{ids: s.opts.KeepIDs, origins: origins}
+	s.sql = newStatements(s.opts.Names, s.has)
 	return s.setForm(ctx, Cleanup(form))
 }
 
@@ -166,7 +169,7 @@ func (s *Store) checkSchema(ctx context.Context) error {
 func (s *Store) Traits() semel.Traits {
 	return semel.Traits{
 		Durable: true, PowerSafe: true, Shared: true, Transactional: true, Fenced: true, Exact: true,
-		Results: true, MaxResult: s.opts.MaxResult, Tick: time.Microsecond,
+		Results: true, MaxResult: s.opts.MaxResult, Origins: s.has.origins, Tick: time.Microsecond,
 		Batching: semel.Batching{Calls: 2}, // more do not pay
 	}
 }

@@ -69,6 +69,9 @@ func (l *Layout) Steps() ([]Step, error) {
 // ReadableKeys returns the SQL that adds the columns of readable keys.
 func (l *Layout) ReadableKeys() (string, error) { return l.render("ids.sql") }
 
+// Origins returns the SQL that adds the column of origins.
+func (l *Layout) Origins() (string, error) { return l.render("origin.sql") }
+
 // CreateSchema returns the SQL that creates the schema if it does not exist.
 func (n Names) CreateSchema() string {
 	return "CREATE SCHEMA IF NOT EXISTS " + n.QuotedSchema()
