@@ -119,8 +119,9 @@ var packageMap = map[string][]string{
 		".", "pipeline", "internal/measure", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes",
 		"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
 	},
+	"internal/ask": {".", "pipeline"},
 	"internal/daemon": {
-		".", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/config", "internal/health", "internal/kind/embedded", "internal/wiring",
+		".", "key", "pipeline", "observe", "observe/promobserve", "store/tiered", "internal/advice", "internal/ask", "internal/config", "internal/health", "internal/kind/embedded", "internal/schema", "internal/wiring",
 		"github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/collectors", "github.com/prometheus/client_golang/prometheus/promhttp",
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},
@@ -139,7 +140,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/open": {
-		".", "internal/advice", "internal/cli/term", "internal/config", "internal/schema", "internal/wiring", "internal/kind/embedded",
+		".", "pipeline", "internal/advice", "internal/ask", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "internal/kind/embedded",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/parkedcmd": {
@@ -147,11 +148,11 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/servercmd": {
-		".", "broker/kafka", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka", "internal/ask", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/schema", "internal/wiring", "store/pgstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {

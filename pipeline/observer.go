@@ -107,4 +107,7 @@ type Event struct {
 	// Item is the message of an EventParked, EventDropped, EventRetried or EventStalled.
 	// It is only valid during the call.
 	Item *Item
+	// Items are the messages of an EventDecided of a [Runner], unless they are fresh. They
+	// are only valid during the call.
+	Items []*Item
 }

@@ -453,6 +453,23 @@ func (r *Runner) observe(e Event) {
 	}
 }
 
+// decidedAs returns the n items with a decision, unless they are fresh.
+func decidedAs(items []*Item, d semel.Decision, n int) []*Item {
+	switch {
+	case d == semel.Fresh, d == semel.Undecided:
+		return nil
+	case n == len(items):
+		return items
+	}
+	list := make([]*Item, 0, n)
+	for _, it := range items {
+		if it.Decision == d {
+			list = append(list, it)
+		}
+	}
+	return list
+}
+
 // observeBatch reports how a batch was decided and delivered.
 func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	if r.opts.Observer == nil {
@@ -476,7 +493,7 @@ func (r *Runner) observeBatch(items []*Item, elapsed time.Duration) {
 	}
 	for d, n := range decided {
 		if n > 0 {
-			r.observe(Event{Kind: EventDecided, Count: n, Decision: semel.Decision(d)})
+			r.observe(Event{Kind: EventDecided, Count: n, Decision: semel.Decision(d), Items: decidedAs(items, semel.Decision(d), n)})
 		}
 	}
 	if delivered > 0 {

@@ -77,6 +77,7 @@ func (d *daemon) adminServer() *http.Server {
 	mux.HandleFunc("GET /readyz", d.readyz)
 	mux.HandleFunc("GET "+StatusPath, d.statusz)
 	mux.Handle("GET /metrics", d.metrics.handler())
+	d.handleQuestions(mux)
 	handler := identified(mux)
 	if auth := d.file.Admin.Auth; auth != nil {
 		handler = authorized(auth, mux)

@@ -51,7 +51,7 @@ const DefaultAdmin = "127.0.0.1:4195"
 // It first logs the warnings of lint. If one pipeline fails, the others drain
 // too. If a server does not answer at the start, Run retries.
 func Run(ctx context.Context, f *config.File, opts *Options) error {
-	d := &daemon{file: f, log: opts.Log, opts: *opts, started: time.Now()}
+	d := &daemon{file: f, log: opts.Log, opts: *opts, started: time.Now(), journal: newJournal()}
 	metrics, err := newMetrics()
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func Run(ctx context.Context, f *config.File, opts *Options) error {
 	d.lint(specs)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.stores = wiring.NewStores(f, &wiring.Options{OnLayer: d.layer})
+	d.stores = wiring.NewStores(f, &wiring.Options{OnLayer: d.layer, OnDirectory: d.listenInStore})
 	errs := make([]error, len(specs))
 	d.states = make([]state, len(specs))
 	var running, serving sync.WaitGroup
@@ -115,6 +115,7 @@ type daemon struct {
 	lines   *observe.Log // events of stacks
 	states  []state
 	started time.Time
+	journal *journal
 
 	tending   sync.WaitGroup // goroutines that tend started
 	tendingMu sync.Mutex     // guards tended

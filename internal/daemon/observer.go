@@ -18,7 +18,7 @@ func (d *daemon) observer(spec *config.Pipeline, s *state, log *slog.Logger) (_ 
 	if err != nil {
 		return nil, nil, err
 	}
-	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), advised{observe.All(&s.tally, lines), s.trouble}), lines.Close, nil
+	return observe.All(d.metrics.Pipeline(spec.Name, spec.Store.Name, spec.Window), journaled{d.journal, spec.Name}, advised{observe.All(&s.tally, lines), s.trouble}), lines.Close, nil
 }
 
 // layer counts and logs the events of the layers of a stack.

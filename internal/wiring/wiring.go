@@ -19,6 +19,10 @@ type Options struct {
 	// OnLayer is called when a layer of a stack fails or recovers. It is called
 	// concurrently and must not block. Defaults to none.
 	OnLayer func(stack string, event tiered.Event)
+	// OnDirectory is called when a store in a directory is open, while Get waits. It must
+	// not call Get. The function that it returns is called before the
+	// store is closed. Defaults to none.
+	OnDirectory func(store, dir string) (closing func() error)
 }
 
 // Stores are the stores of a configuration. Each is opened on first use and then
@@ -28,10 +32,12 @@ type Stores struct {
 	file *config.File
 	opts Options
 
-	mu      sync.Mutex // guards the rest
-	open    map[string]semel.Store
+	opening sync.Mutex // held while a store opens or closes; guards filters and closes
 	filters map[string]semel.KeyFilter
 	closes  []func() error
+
+	mu   sync.Mutex // guards open; taken after opening
+	open map[string]semel.Store
 }
 
 // NewStores returns the stores of a configuration. It does not open them. Nil
@@ -59,15 +65,15 @@ func Open(ctx context.Context, f *config.File, name string, opts *Options) (seme
 // that it is built on. It blocks until their servers have answered. The store
 // belongs to s. Errors have the class that the store gave them.
 func (s *Stores) Get(ctx context.Context, name string) (semel.Store, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	store, err := s.store(ctx, name)
 	return store, s.file.RedactError(err)
 }
 
 // store is Get for a caller that holds the lock.
 func (s *Stores) store(ctx context.Context, name string) (semel.Store, error) {
-	if store, open := s.open[name]; open {
+	if store, open := s.Opened(name); open {
 		return store, nil
 	}
 	of, ok := s.file.Store(name)
@@ -75,10 +81,29 @@ func (s *Stores) store(ctx context.Context, name string) (semel.Store, error) {
 		return nil, fmt.Errorf("there is no store %q: %w", name, semel.ErrInvalidRequest)
 	}
 	store, err := of.Spec.Open(ctx, s.env(name))
-	if err == nil {
-		s.open[name] = store
+	if err != nil {
+		return store, err
 	}
-	return store, err
+	s.setOpen(func() { s.open[name] = store })
+	if dir := of.Spec.About().Directory; dir != "" && s.opts.OnDirectory != nil {
+		s.closes = append(s.closes, s.opts.OnDirectory(name, dir))
+	}
+	return store, nil
+}
+
+func (s *Stores) setOpen(set func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set()
+}
+
+// Opened returns the store with this name if it is open. It opens nothing, and does not
+// wait for a store that opens.
+func (s *Stores) Opened(name string) (semel.Store, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	store, open := s.open[name]
+	return store, open
 }
 
 // env returns the environment in which the store with this name opens.
@@ -96,8 +121,8 @@ func (s *Stores) env(name string) *config.StoreEnv {
 // Filter returns the filter with this name, for a pipeline in which it decides
 // alone. It blocks until its server has answered. The filter belongs to s.
 func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	if filter, open := s.filters[name]; open {
 		return filter, nil
 	}
@@ -119,13 +144,14 @@ func (s *Stores) Filter(ctx context.Context, name string) (semel.KeyFilter, erro
 // Close closes the open stores in reverse order of opening. It waits for running
 // calls. Closing twice is allowed.
 func (s *Stores) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.setOpen(func() { s.open = map[string]semel.Store{} })
 	var errs []error
 	for _, closing := range slices.Backward(s.closes) {
 		errs = append(errs, closing())
 	}
-	s.closes, s.open, s.filters = nil, map[string]semel.Store{}, map[string]semel.KeyFilter{}
+	s.closes, s.filters = nil, map[string]semel.KeyFilter{}
 	return s.file.RedactError(errors.Join(errs...))
 }
 

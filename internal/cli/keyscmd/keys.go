@@ -30,9 +30,10 @@ func New(a *term.App) *cobra.Command {
 semel keys stats --config semel.yaml --store-name ledger
 semel keys ls --store ./seen --state done --json`,
 		Long: `Shows and changes the keys of an embedded store, or of any store in a
-configuration. One process at a time can open an embedded store. While another
-process has it open, these verbs fail and name that process. Redis and PostgreSQL
-stores are shared.
+configuration. One process at a time can open an embedded store. If semel run has it
+open, these verbs ask that process; while another program has it open, they fail and
+name the process. Redis and PostgreSQL stores are shared. ls, show and stats ask a
+process on another machine with --admin.
 
 A store keeps a digest of each key. It keeps the scope and the id only if it was
 opened to keep ids. Every key can still be found by its id.

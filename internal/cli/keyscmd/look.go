@@ -29,6 +29,7 @@ semel keys ls --store ./ledger --state unknown --json`,
 		}),
 	}
 	choice.add(cmd)
+	open.AddAdmin(cmd, &k.Admin)
 	return cmd
 }
 
@@ -152,6 +153,7 @@ The exit status is 0 if there is a record, and otherwise 1.`,
 		}),
 	}
 	k.addKey(cmd)
+	open.AddAdmin(cmd, &k.Admin)
 	return cmd
 }
 
@@ -199,7 +201,7 @@ type statsReport struct {
 }
 
 func newKeysStatsCommand(k *keysFlags) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "stats --store DIR",
 		Short: "Count the keys of a store",
 		Example: `semel keys stats --store ./seen
@@ -213,6 +215,8 @@ really has.`,
 			return k.stats
 		}),
 	}
+	open.AddAdmin(cmd, &k.Admin)
+	return cmd
 }
 
 func (k *keysFlags) stats(ctx context.Context, store semel.Store) error {

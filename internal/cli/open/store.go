@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/kind/embedded"
@@ -20,10 +22,13 @@ import (
 type StoreFlags struct {
 	*term.App
 	dir, File, Name string
+	// Admin is the address of the admin server to ask, or empty.
+	Admin string
 
 	// Conf and found are the selected configuration and store, once checked.
 	Conf  *config.File
 	Found *config.Store
+	admin *ask.Client
 }
 
 // AddStore adds --store, --config and --store-name.
@@ -74,7 +79,11 @@ func (f *StoreFlags) Find(p *term.Problems) bool {
 		f.Found = &config.Store{Name: f.dir, Spec: embedded.At(f.dir)}
 		f.Conf = &config.File{Stores: []*config.Store{f.Found}}
 	case f.File != "":
-		if f.Conf = ConfigFor(f.App, f.File, OnlyStore(f.Name), p); f.Conf != nil {
+		needed := OnlyStore(f.Name)
+		if f.Admin != "" {
+			needed = NoStore
+		}
+		if f.Conf = ConfigFor(f.App, f.File, needed, p); f.Conf != nil {
 			f.Found = ChooseStore(f.Conf, f.Name, p)
 		}
 	case said:
@@ -94,6 +103,11 @@ func (f *StoreFlags) Check(p *term.Problems) {
 	}
 	if why := f.Found.Spec.About().NoRecords; why != "" {
 		p.Addf("%s %s", f.Shown(), why)
+	}
+	if f.Admin != "" {
+		CheckAdmin(f.Admin, f.File, p)
+		f.admin = Admin(f.Admin, f.Conf, p)
+		return
 	}
 	for _, s := range f.Conf.Stack(f.Found.Name) {
 		dir := s.Spec.About().Directory
@@ -122,7 +136,9 @@ func (f *StoreFlags) KeepIDs() {
 	}
 }
 
-// WithStore opens the store, calls use and closes it.
+// WithStore opens the store, calls use and closes it. If another process has an embedded
+// store open, or --admin names a process, the store is that of the process; see
+// ask.Store.
 func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error) error {
 	store, opened, err := f.open(ctx)
 	if err != nil {
@@ -135,7 +151,10 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 	return err
 }
 
-func (f *StoreFlags) open(ctx context.Context) (semel.Store, *wiring.Stores, error) {
+func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
+	if f.admin != nil {
+		return f.admin.Store(f.Found.Name), f.admin, nil
+	}
 	patient, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
 	store, opened, err := wiring.Open(patient, f.Conf, f.Found.Name, nil)
@@ -145,11 +164,27 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, *wiring.Stores, err
 	case err == nil:
 		return store, opened, nil
 	case held:
-		return nil, nil, fmt.Errorf("the store %s is in use by %s: run this command again when that process has ended", f.Shown(), holder)
+		client, err := f.dialHolder(patient)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the store %s is in use by %s, which does not answer here (%w): run this command again when that process has ended", f.Shown(), holder, err)
+		}
+		return client.Store(""), client, nil
 	case patient.Err() != nil && ctx.Err() == nil:
 		return nil, nil, fmt.Errorf("open the store %s: no answer in %s: %w", f.Shown(), term.FormatElapsed(f.Patience), term.InOneLine(err))
 	}
 	return nil, nil, fmt.Errorf("open the store %s: %w", f.Shown(), term.InOneLine(err))
+}
+
+// dialHolder returns a client for the process that has the embedded store open.
+func (f *StoreFlags) dialHolder(ctx context.Context) (client *ask.Client, err error) {
+	for _, s := range f.Conf.Stack(f.Found.Name) {
+		if dir := s.Spec.About().Directory; dir != "" {
+			if client, err = ask.Dial(ctx, dir); err == nil {
+				return client, nil
+			}
+		}
+	}
+	return nil, err
 }
 
 // Able returns an optional interface of the store, or an error if the store lacks

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
+	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/pipeline"
 )
@@ -112,6 +113,7 @@ message is a line of JSON.`,
 		}),
 	}
 	f.addFilters(cmd, "reason")
+	open.AddAdmin(cmd, &f.admin)
 	return cmd
 }
 
@@ -187,6 +189,7 @@ that are not text are shown as base64.`,
 			})
 		}),
 	}
+	open.AddAdmin(cmd, &f.admin)
 	return cmd
 }
 

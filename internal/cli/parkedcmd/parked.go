@@ -17,7 +17,6 @@ import (
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	"github.com/semel-dev/semel/internal/schema"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -25,6 +24,7 @@ import (
 type parkedFlags struct {
 	*term.App
 	file, pipeline string
+	admin          string // the admin server to ask, or ""
 
 	// The filters.
 	because string // the reason why they were parked
@@ -124,7 +124,14 @@ func (f *parkedFlags) check(ids []string, settles bool, p *term.Problems) {
 		p.Addf("--config FILE is missing: name the configuration")
 		return
 	}
-	f.conf, f.chosen = open.Pipelines(f.App, f.file, []string{f.pipeline}, p)
+	needed := open.Everything
+	if f.admin != "" {
+		needed = open.NoStore
+	}
+	f.conf, f.chosen = open.PipelinesFor(f.App, f.file, []string{f.pipeline}, needed, p)
+	if f.admin != "" && f.conf != nil {
+		open.Admin(f.admin, f.conf, p) // reports a wrong address once
+	}
 }
 
 // chooses reports whether a message passes the filters.
@@ -157,7 +164,7 @@ func (f *parkedFlags) withDeadLetters(ctx context.Context, use func([]deadLetter
 	}()
 	for _, p := range f.chosen {
 		patient, cancel := context.WithTimeout(ctx, f.Patience)
-		letters, ok, err := wiring.ExistingDeadLetters(patient, f.conf, p)
+		letters, ok, err := open.Parked(patient, f.admin, f.conf, p)
 		cancel()
 		if err != nil {
 			err = fmt.Errorf("open the parked messages of %s: %w", p.Name, term.InOneLine(f.conf.Advise(p, config.ParkedPart, err)))

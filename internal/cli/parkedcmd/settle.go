@@ -49,8 +49,7 @@ with the same key is then a duplicate, within the window of the pipeline. Before
 each change, the operator and the reason are written to the audit log of the store
 and to the one next to the messages.
 
-One process at a time can open an embedded store, so stop the pipeline first. Keys
-in Kafka cannot be marked: use skip.`,
+Keys in Kafka cannot be marked: use skip.`,
 	}, f.markDone)
 }
 

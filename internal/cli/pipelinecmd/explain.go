@@ -31,8 +31,9 @@ process can die.
 
 With --config and --key: shows the record of a key and what its next delivery
 gets. It reads the store of each pipeline, under the pipeline's scope, or the store
-of --store-name, and the parked messages. Then it prints the commands that can
-follow. Several --key are the parts of one composite key. --digest takes a digest
+of --store-name, and the parked messages. If a running process has the embedded
+store open, or --admin names one, it also shows the deliveries that this process
+dropped, retried or parked. Then it prints the commands that can follow. Several --key are the parts of one composite key. --digest takes a digest
 that keys ls prints instead.`,
 		Args: term.Arguments(0, 2, "", "FILE and PIPELINE"),
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/kafka/kafkatxn"
+	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
 	kafkakind "github.com/semel-dev/semel/internal/kind/kafka"
-	"github.com/semel-dev/semel/internal/wiring"
 	"github.com/semel-dev/semel/pipeline"
 )
 
@@ -25,6 +25,7 @@ import (
 type keyQuestion struct {
 	*term.App
 	file, storeName, scope string
+	admin                  string // the admin server to ask, or ""
 	ids                    []string
 	choice                 keyrecord.KeyFlags
 
@@ -41,11 +42,12 @@ func (q *keyQuestion) add(cmd *cobra.Command) {
 	flags.StringVar(&q.storeName, "store-name", "", "read only the store `NAME`")
 	q.choice.Add(cmd)
 	q.choice.AddDigest(cmd)
+	open.AddAdmin(cmd, &q.admin)
 	term.CompleteValues(cmd, "store-name")
 }
 
 func (q *keyQuestion) asked(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id", "digest"}, cmd.Flags().Changed)
+	return slices.ContainsFunc([]string{"config", "key", "scope", "store-name", "json-id", "digest", "admin"}, cmd.Flags().Changed)
 }
 
 // keyPlace is a place that may have a record of the key.
@@ -64,6 +66,9 @@ type KeyAnswer struct {
 	Origin *originLine            `json:"origin,omitempty"`
 	Next   string                 `json:"next,omitempty"`
 	Parked []keyrecord.ParkedLine `json:"parked,omitempty"`
+	// Journal is what the running process remembers of the deliveries of the key. It is
+	// nil if no process could be asked.
+	Journal *ask.Journal `json:"journal,omitempty"`
 	// Unseen says why nothing can be known.
 	Unseen string `json:"unseen,omitempty"`
 
@@ -97,12 +102,17 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 	var places []keyPlace
 	if q.file == "" {
 		wrong.Addf("--config FILE is missing: name the configuration")
+	} else if q.admin != "" {
+		conf = open.ConfigFor(q.App, q.file, open.NoStore, &wrong)
 	} else if q.storeName != "" { // only the part of the configuration that this store needs
 		conf = open.ConfigFor(q.App, q.file, open.OnlyStore(q.storeName), &wrong)
 	} else {
 		conf = open.Config(q.App, q.file, &wrong)
 	}
 	if conf != nil {
+		if q.admin != "" {
+			open.Admin(q.admin, conf, &wrong) // reports a wrong address once
+		}
 		places = q.places(cmd, conf, &wrong)
 	}
 	if err := wrong.Err(); err != nil {
@@ -129,9 +139,9 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 }
 
 // places returns the stores to read.
-func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *term.Problems) []keyPlace {
+func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, wrong *term.Problems) []keyPlace {
 	if q.storeName != "" || len(conf.Pipelines) == 0 {
-		s := open.ChooseStore(conf, q.storeName, p)
+		s := open.ChooseStore(conf, q.storeName, wrong)
 		if s == nil {
 			return nil
 		}
@@ -151,6 +161,9 @@ func (q *keyQuestion) places(cmd *cobra.Command, conf *config.File, p *term.Prob
 			continue
 		}
 		place := keyPlace{p, p.Store.Name, p.Key.Scope}
+		if problem, lacks := conf.Lacks(p.Name, "key.scope"); lacks && !cmd.Flags().Changed("scope") {
+			wrong.Addf("%s: or choose the scope with --scope", problem)
+		}
 		if cmd.Flags().Changed("scope") {
 			place.scope = q.scope
 		}
@@ -195,7 +208,7 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		return answers, errors.Join(failed, err)
 	}
 	var reasons term.Problems
-	f := &open.StoreFlags{App: q.App, File: q.file, Conf: conf, Name: place.store}
+	f := &open.StoreFlags{App: q.App, File: q.file, Conf: conf, Name: place.store, Admin: q.admin}
 	f.Check(&reasons)
 	if len(reasons) > 0 {
 		first.Unseen = strings.Join(reasons, "; ")
@@ -205,8 +218,10 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 	err := f.WithStore(ctx, func(store semel.Store) (err error) {
 		if q.byDigest {
 			found, err = f.LookUpDigest(ctx, store, q.digest)
-		} else {
-			found, err = f.LookUp(ctx, store, inScope)
+			return err
+		}
+		if found, err = f.LookUp(ctx, store, inScope); err == nil {
+			first.Journal, err = journalOf(ctx, store, inScope)
 		}
 		return err
 	})
@@ -224,9 +239,52 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 		answer := first.with(record, place.pipeline)
 		answer.commands = append(keyrecord.Commands(&record, f.Flags()), answer.commands...)
 		answers = append(answers, answer)
-		first.Parked, first.commands = nil, nil
+		first.Parked, first.Journal, first.commands = nil, nil, nil
 	}
 	return answers, failed
+}
+
+// journalOf returns what the process that has the store open remembers of the keys, or
+// nil if the store is open in this process.
+func journalOf(ctx context.Context, store semel.Store, keys []semel.Key) (*ask.Journal, error) {
+	running, ok := semel.As[*ask.Store](store)
+	if !ok {
+		return nil, nil
+	}
+	journal, err := running.Journal(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal of the running process: %w", term.InOneLine(err))
+	}
+	return &journal, nil
+}
+
+// journalFacts describes a journal, a line for each entry.
+func journalFacts(j *ask.Journal) (lines []string) {
+	for _, e := range j.Entries {
+		line := e.Event
+		if e.Event == semel.Duplicate.String() {
+			line = "dropped as a duplicate"
+		}
+		if e.Reason != "" {
+			line += " (" + e.Reason + ")"
+		}
+		line += " at " + term.DisplayTime(e.Time)
+		if e.Times > 1 {
+			line += fmt.Sprintf(", the last of %d times", e.Times)
+		}
+		if e.Source != "" {
+			line += fmt.Sprintf(", %s/%d/%d", e.Source, e.Partition, e.Offset)
+		}
+		lines = append(lines, line+", by pipeline "+e.Pipeline)
+	}
+	since := "the journal has 200,000 entries and reaches back to "
+	if j.Start {
+		since = "the journal begins at the start of the process, "
+	}
+	if len(lines) == 0 {
+		since = "no entry; " + since
+	}
+	return append(lines, since+term.DisplayTime(j.Since))
 }
 
 // with returns the answer for a record.
@@ -266,7 +324,7 @@ func lookInKafka(ctx context.Context, conf *config.File, p *config.Pipeline, key
 // parked lists the parked messages of a pipeline that have one of the keys. A
 // missing directory counts as empty and is not created.
 func (q *keyQuestion) parked(ctx context.Context, conf *config.File, p *config.Pipeline, keys []semel.Key) (list []keyrecord.ParkedLine, err error) {
-	letters, ok, err := wiring.ExistingDeadLetters(ctx, conf, p)
+	letters, ok, err := open.Parked(ctx, q.admin, conf, p)
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -314,6 +372,11 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 			said += " (to be redriven)"
 		}
 		fact("parked", said)
+	}
+	if answer.Journal != nil {
+		for _, line := range journalFacts(answer.Journal) {
+			fact("journal", line)
+		}
 	}
 	fact("next time", answer.Next)
 	if err := keyrecord.WriteCommands(&text, answer.commands); err != nil {

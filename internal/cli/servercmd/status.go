@@ -3,20 +3,15 @@ package servercmd
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/semel-dev/semel/internal/ask"
 	"github.com/semel-dev/semel/internal/cli/open"
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/config"
@@ -37,7 +32,8 @@ func NewStatus(a *term.App) *cobra.Command {
 semel status --admin 127.0.0.1:4195 --json`,
 		Long: `Asks the admin server of a running semel run what its pipelines and stores do. The
 address is that of the FILE, or ` + daemon.DefaultAdmin + `, unless --admin names another. The
-FILE also has the credentials (admin.auth) and the certificate (admin.tls).
+FILE also has the credentials (admin.auth) and the certificate (admin.tls). If no admin
+server answers there, the process that has an embedded store of the FILE open does.
 
 For each pipeline it shows the state, the messages per second, the share of fresh
 messages, the lag of the source, the messages in flight, the parked messages, and
@@ -49,11 +45,14 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 		RunE: a.Checked(func(cmd *cobra.Command, args []string, wrong term.Problems) error {
 			var conf *config.File
 			if len(args) > 0 {
-				conf = open.ConfigFor(a, args[0], func(*config.File) (string, bool) { return "", true }, &wrong)
+				conf = open.ConfigFor(a, args[0], open.NoStore, &wrong)
 			}
-			var from *adminClient
-			if len(args) == 0 || conf != nil {
-				from = newAdminClient(address, conf, &wrong)
+			from := &asking{}
+			if address == "" {
+				from.conf = conf
+			}
+			if len(args) == 0 || conf != nil && (address != "" || conf.Admin.Listen != daemon.Off) {
+				from.admin = open.Admin(address, conf, &wrong)
 			}
 			if err := wrong.Err(); err != nil {
 				return err
@@ -61,7 +60,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 			if watch {
 				return from.watch(cmd.Context(), a)
 			}
-			now, err := from.status(cmd.Context())
+			now, _, err := from.status(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -80,137 +79,49 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 	return cmd
 }
 
-// adminClient asks the admin server of a running program.
-type adminClient struct {
-	url  string
-	auth *config.Auth // nil without credentials
-	http *http.Client
+// asking asks for the status of a running program: its admin server, or the process that
+// has an embedded store open.
+type asking struct {
+	admin *ask.Client  // nil if the configuration says that there is no server
+	conf  *config.File // nil if there is none, or if an address was chosen
 }
 
-// newAdminClient returns a client for an address or URL, with the credentials of a
-// configuration, which may be nil. Without an address it is that of the configuration.
-func newAdminClient(address string, conf *config.File, p *term.Problems) *adminClient {
-	c := &adminClient{http: &http.Client{Timeout: 15 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
-	scheme, listen := "http://", daemon.DefaultAdmin
-	if conf != nil {
-		c.auth = conf.Admin.Auth
-		if conf.Admin.Listen != "" {
-			listen = conf.Admin.Listen
-		}
-		secure, err := conf.Admin.TLS.Config()
-		if err != nil {
-			p.Addf("%s: admin: %s", conf.Name, err)
-			return nil
-		}
-		if secure != nil {
-			scheme = "https://"
-			c.http.Transport = &http.Transport{TLSClientConfig: sameCertificate(secure)}
-		}
-	}
-	if address == "" {
-		address = listen
-		if address == daemon.Off {
-			p.Addf("%s: admin.listen is off, so a program with this configuration cannot be asked: write an address, or name it with --admin", conf.Name)
-			return nil
-		}
-	}
-	if !strings.Contains(address, "://") {
-		address = scheme + address
-	}
-	at, err := url.Parse(address)
-	switch {
-	case err != nil, at.Scheme != "http" && at.Scheme != "https", at.Host == "", at.RawQuery != "", at.Fragment != "":
-		p.Addf("--admin: write HOST:PORT or http://HOST:PORT")
-		return nil
-	case at.User != nil:
-		p.Addf("--admin: credentials do not belong on a command line: name the FILE with admin.auth")
-		return nil
-	}
-	if host, port, err := net.SplitHostPort(at.Host); err == nil {
-		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			at.Host = net.JoinHostPort("127.0.0.1", port)
-		}
-	}
-	at.Path = strings.TrimSuffix(at.Path, "/") + daemon.StatusPath
-	c.url = at.String()
-	return c
-}
-
-// sameCertificate returns a configuration for a client that accepts the certificate of
-// a server's configuration, for any name of the host, and no other.
-func sameCertificate(server *tls.Config) *tls.Config {
-	own := server.Certificates[0]
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		Certificates:       []tls.Certificate{own},
-		InsecureSkipVerify: true, // VerifyConnection is stricter
-		VerifyConnection: func(state tls.ConnectionState) error {
-			if len(state.PeerCertificates) == 0 || !bytes.Equal(state.PeerCertificates[0].Raw, own.Certificate[0]) {
-				return errors.New("tls: the server has another certificate than admin.tls")
-			}
-			return nil
-		},
-	}
-}
-
-// status asks for the status.
-func (c *adminClient) status(ctx context.Context) (*daemon.Status, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil)
-	if err != nil {
-		return nil, err
-	}
-	if c.auth != nil {
-		if !c.auth.Token.IsZero() {
-			request.Header.Set("Authorization", "Bearer "+c.auth.Token.Reveal())
+// status asks for the status. shown names where it came from.
+func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, err error) {
+	now = &daemon.Status{}
+	if q.admin != nil {
+		err = q.admin.Get(ctx, daemon.StatusPath, now)
+		if silent, ok := errors.AsType[*ask.NoAnswerError](err); !ok {
+			return now, q.admin.Name() + daemon.StatusPath, err
 		} else {
-			request.SetBasicAuth(c.auth.Username, c.auth.Password.Reveal())
+			err = fmt.Errorf("%w: does semel run work, with this address in --admin or in its configuration?", silent)
 		}
 	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+	if q.conf != nil {
+		if holder := open.Holder(ctx, q.conf); holder != nil {
+			defer holder.Close()
+			return now, holder.Name(), holder.Get(ctx, daemon.StatusPath, now)
 		}
-		var of *url.Error
-		if errors.As(err, &of) {
-			err = of.Err
-		}
-		return nil, fmt.Errorf("%s does not answer: %w: does semel run work, with this address in --admin or in its configuration?", c.url, err)
 	}
-	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusUnauthorized:
-		return nil, fmt.Errorf("%s refuses the credentials: name the FILE with its admin.auth, and set the variables that it refers to", c.url)
-	case http.StatusMisdirectedRequest:
-		return nil, fmt.Errorf("%s refuses this host: name the server's address, or set admin.public_url in its configuration to the URL that you use", c.url)
-	default:
-		return nil, fmt.Errorf("%s answers %s: is this the admin server of semel run, of this version?", c.url, response.Status)
+	if q.admin == nil {
+		err = term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
 	}
-	now := &daemon.Status{}
-	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err == nil {
-		err = json.Unmarshal(text, now)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s gives no status: %w: is this the admin server of semel run, of this version?", c.url, err)
-	}
-	return now, nil
+	return nil, "", err
 }
 
 // watch shows the status again and again until ctx ends.
-func (c *adminClient) watch(ctx context.Context, a *term.App) error {
+func (q *asking) watch(ctx context.Context, a *term.App) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		now, err := c.status(ctx)
+		now, shown, err := q.status(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			a.Note("%s", err)
 		default:
-			if err := c.show(a, now); err != nil {
+			if err := show(a, now, shown); err != nil {
 				return err
 			}
 		}
@@ -224,13 +135,13 @@ func (c *adminClient) watch(ctx context.Context, a *term.App) error {
 
 // show prints a status below a line with its time. On a terminal it replaces the one
 // before.
-func (c *adminClient) show(a *term.App, now *daemon.Status) error {
+func show(a *term.App, now *daemon.Status, from string) error {
 	if !a.JSON {
 		start := "\n"
 		if a.OnTerminal() {
 			start = "\x1b[H\x1b[2J"
 		}
-		if _, err := fmt.Fprintf(a.Stdout, "%s%s  %s\n", start, term.DisplayTime(now.Time), c.url); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "%s%s  %s\n", start, term.DisplayTime(now.Time), from); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// start runs the program in a process of its own until it logs a word.
+func start(t *testing.T, word string, args ...string) *exec.Cmd {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Env = append(os.Environ(), programVariable+"=1")
+	stderr, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for lines := bufio.NewScanner(io.TeeReader(stderr, &all)); lines.Scan(); {
+		if strings.Contains(lines.Text(), word) {
+			return command
+		}
+	}
+	t.Fatalf("the log lacks %q: %s", word, &all)
+	return nil
+}
+
+// The directory has a path that does not fit into the address of a socket.
+func TestTheSocketOfAKilledProcessDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("a-long-name/", 12))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := askedConfig(t, dir)
+	socket := filepath.Join(dir, "keys", "SOCKET")
+	for attempt := range 2 { // the second one with the socket of the first
+		running := start(t, "parked", "run", file)
+		if got := run(t, "", "explain", "--key", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || !strings.Contains(got.stdout, "the journal begins at the start of the process") {
+			t.Errorf("attempt %d: %+v", attempt, got)
+		}
+		if err := running.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = running.Wait() // it was killed
+		if _, err := os.Lstat(socket); err != nil {
+			t.Errorf("the killed process left no socket: %v", err)
+		}
+		if got := run(t, "", "explain", "--key", "order-1", "--config", file); got.status != term.ExitDone || !strings.Contains(got.stdout, "state        done") || strings.Contains(got.stdout, "journal") {
+			t.Errorf("after the kill: %+v", got)
+		}
+		// The next attempt parks this message.
+		writeFile(t, filepath.Join(dir, "in.jsonl"), readFile(t, filepath.Join(dir, "in.jsonl"))+"{\"y\":1}\n")
+	}
+}
+
+// Without root the test sees only the mode of the socket.
+func TestTheSocketAnswersItsUserAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	background(t, "run", askedConfig(t, dir))
+	socket := filepath.Join(dir, "keys", "SOCKET")
+	info, err := os.Lstat(socket)
+	if err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Fatalf("%v %v", info, err)
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	// Even with all modes open, the process asks the system who is at the other end.
+	for at := socket; at != os.TempDir(); at = filepath.Dir(at) {
+		if err := os.Chmod(at, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan string, 1)
+	go func() {
+		runtime.LockOSThread() // the thread of another user ends with this goroutine
+		const other = 65534
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), other, ^uintptr(0)); errno != 0 {
+			got <- errno.Error()
+			return
+		}
+		got <- statusThrough(socket)
+	}()
+	if got := <-got; !strings.HasPrefix(got, "403 Forbidden the process runs as user 0 and answers only that user and root, not user 65534") {
+		t.Errorf("%s", got)
+	}
+	if got := statusThrough(socket); !strings.HasPrefix(got, "200 OK {") {
+		t.Errorf("%s", got)
+	}
+}
+
+// statusThrough asks for the status on the thread of the caller.
+func statusThrough(socket string) string {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /status HTTP/1.1\r\nHost: semel\r\nConnection: close\r\n\r\n"); err != nil {
+		return err.Error()
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return response.Status + " " + string(text)
+}

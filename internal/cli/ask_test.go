@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/kind"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+)
+
+// askedConfig is a running pipeline with an embedded store whose messages are one fresh,
+// one duplicate and one parked.
+func askedConfig(t *testing.T, dir string) (file string) {
+	t.Helper()
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n{\"x\":\"secret body\"}\n")
+	return writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id, scope: orders }, store: keys, sink: { file: { path: out.jsonl } }, parked: { path: aside } }
+admin: { listen: "`+servicestest.FreeAddr(t)+`", auth: { token: "secret-4d2f" } }
+`)
+}
+
+func TestTheRunningProcessAnswersAboutItsStore(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := askedConfig(t, dir)
+	stop := backgroundUntil(t, "parked", noEnv, "run", file)
+	store := filepath.Join(dir, "keys")
+	for _, c := range []struct {
+		args string
+		want []string // on stdout
+	}{
+		{"keys show order-1 --config " + file, []string{"state        done"}},
+		{"keys ls --state done --store " + store, []string{"\ndone "}},
+		{"keys stats --store " + store, []string{"done     1\n"}},
+		{"explain --key order-1 --config " + file, []string{
+			"state        done", "journal      dropped as a duplicate at ", filepath.Join(dir, "in.jsonl") + "/0/17, by pipeline copy\n",
+			"journal      the journal begins at the start of the process, ",
+		}},
+		{"explain --key order-2 --config " + file, []string{"state        absent", "journal      no entry; the journal begins at the start of the process, "}},
+		{"parked ls --config " + file, []string{"key-missing"}},
+	} {
+		got := run(t, "", strings.Fields(c.args)...)
+		if got.status != term.ExitDone {
+			t.Errorf("semel %s: %+v", c.args, got)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(got.stdout, want) {
+				t.Errorf("semel %s: stdout lacks %q: %s", c.args, want, got.stdout)
+			}
+		}
+	}
+	// Its admin server is off limits for another file, but the socket answers.
+	off := writeFile(t, filepath.Join(dir, "off.yaml"), strings.Replace(readFile(t, file), "admin: { listen: ", "admin: { listen: off } # ", 1))
+	if got := run(t, "", "status", off); got.status == term.ExitFailed || !strings.Contains(got.stdout, "\ncopy      ready") {
+		t.Errorf("status through the socket: %+v", got)
+	}
+	changesThroughTheSocket(t, file, store)
+	if got := stop(); got.status != term.ExitDone {
+		t.Errorf("%+v", got)
+	}
+	if _, err := os.Lstat(filepath.Join(store, "SOCKET")); err == nil {
+		t.Error("the socket is still there after the end")
+	}
+}
+
+// changesThroughTheSocket removes and imports keys while a process has the store open.
+func changesThroughTheSocket(t *testing.T, file, store string) {
+	t.Helper()
+	run(t, "", "keys", "rm", "order-1", "--reason", "process it again", "--config", file).check(t, term.ExitDone, "forgot order-1, which was done\n")
+	if got := run(t, "", "keys", "stats", "--store", store); !strings.Contains(got.stdout, "done     0\n") {
+		t.Errorf("after rm: %+v", got)
+	}
+	if lines := audit(t, store); len(lines) != 2 || lines[0]["verb"] != "rm" || lines[1]["outcome"] != "done" {
+		t.Errorf("audit log: %v", lines)
+	}
+	run(t, "", "audit", "verify", filepath.Join(store, "audit.jsonl")).check(t, term.ExitDone)
+	run(t, `{"id":"order-7","scope":"orders"}`, "keys", "import", "-", "--store", store).check(t, term.ExitDone, "imported 1 ")
+	if got := run(t, "", "keys", "show", "order-7", "--config", file); !strings.Contains(got.stdout, "state        done") {
+		t.Errorf("after import: %+v", got)
+	}
+	run(t, "", "keys", "resolve", "order-7", "--as", "done", "--reason", "x", "--config", file).check(t, term.ExitFailed, "order-7 is done, not unknown")
+	run(t, "", "parked", "done", "--all", "--reason", "x", "--config", file).check(t, term.ExitFailed, "has no key that could be done")
+}
+
+func TestTheAdminServerAnswersAboutStoresAndParkedMessages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := askedConfig(t, dir)
+	backgroundUntil(t, "parked", noEnv, "run", file)
+	_, rest, _ := strings.Cut(readFile(t, file), `listen: "`)
+	address, _, _ := strings.Cut(rest, `"`)
+	// The operator's machine has the file, and not the directories.
+	remote := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.Replace(readFile(t, file), "token: \"secret-4d2f\"", "token: \"${env:TOKEN}\"", 1))
+	with := func(token string, args string) outcome {
+		var stdout, stderr bytes.Buffer
+		env := func(name string) string { return map[string]string{"TOKEN": token}[name] }
+		status := Main(t.Context(), kind.All(), strings.Fields(args+" --config "+remote+" --admin "+address), strings.NewReader(""), &stdout, &stderr, env)
+		return outcome{status, stdout.String(), stderr.String()}
+	}
+	for args, want := range map[string]string{
+		"keys show order-1":     "state        done",
+		"keys ls":               "\ndone ",
+		"keys stats":            "done     1\n",
+		"explain --key order-1": "dropped as a duplicate at ",
+		"parked ls":             "key-missing",
+	} {
+		if got := with("secret-4d2f", args); got.status != term.ExitDone || !strings.Contains(got.stdout, want) {
+			t.Errorf("semel %s: want %q: %+v", args, want, got)
+		}
+		got := with("another", args)
+		got.check(t, term.ExitFailed, "http://"+address+"/ask refuses the credentials: name the FILE with its admin.auth")
+		if got.stdout != "" && !strings.HasPrefix(got.stdout, "STATE ") && !strings.HasPrefix(got.stdout, "ID ") {
+			t.Errorf("semel %s with a wrong token: %s", args, got.stdout)
+		}
+	}
+	id := parkedIDs(t, file)[0]
+	if got := with("secret-4d2f", "parked show "+id); got.status != term.ExitDone || !strings.Contains(got.stdout, "secret body") {
+		t.Errorf("%+v", got)
+	}
+	with("secret-4d2f", "parked show 0123456789abcdef01234567").check(t, term.ExitFailed, "is not a parked message of copy")
+	run(t, "", "keys", "ls", "--store", filepath.Join(dir, "keys"), "--admin", address).check(t, term.ExitUsage, "--config FILE is missing: --admin needs the names in it")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/journal?scope=orders&id=order-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer secret-4d2f")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || !strings.Contains(string(text), `"event":"duplicate"`) || !strings.Contains(string(text), `"start":true`) {
+		t.Errorf("journal: %s %v", text, err)
+	}
+}
+
+// parkedIDs returns the ids of the parked messages of a configuration.
+func parkedIDs(t *testing.T, file string) (ids []string) {
+	t.Helper()
+	for line := range strings.Lines(run(t, "", "parked", "ls", "--config", file, "--json").stdout) {
+		var m struct{ ID string }
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, m.ID)
+	}
+	return ids
+}

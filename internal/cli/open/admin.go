@@ -1,0 +1,135 @@
+package open
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/semel-dev/semel/internal/ask"
+	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/daemon"
+	"github.com/semel-dev/semel/internal/wiring"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// AddAdmin adds --admin to a verb that can ask a running process.
+func AddAdmin(cmd *cobra.Command, address *string) {
+	cmd.Flags().StringVar(address, "admin", "", "ask the running process with this admin server, an `ADDRESS` or URL; needs --config with admin.auth")
+	term.CompleteValues(cmd, "admin")
+}
+
+// CheckAdmin checks the combination of --admin with --config.
+func CheckAdmin(address, file string, p *term.Problems) {
+	if address != "" && file == "" {
+		p.Addf("--config FILE is missing: --admin needs the names in it, and its admin.auth")
+	}
+}
+
+// NoStore selects no store as a needed part of a configuration: another process has them.
+func NoStore(*config.File) (store string, only bool) { return "", true }
+
+// Admin returns a client for the admin server at an address or URL, with the credentials
+// of a configuration, which may be nil. Without an address it is that of the
+// configuration; then the configuration must not say that there is no server.
+func Admin(address string, conf *config.File, p *term.Problems) *ask.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	var auth *config.Auth
+	scheme, listen := "http://", daemon.DefaultAdmin
+	if conf != nil {
+		auth = conf.Admin.Auth
+		if conf.Admin.Listen != "" {
+			listen = conf.Admin.Listen
+		}
+		secure, err := conf.Admin.TLS.Config()
+		if err != nil {
+			p.Addf("%s: admin: %s", conf.Name, err)
+			return nil
+		}
+		if secure != nil {
+			scheme = "https://"
+			transport = &http.Transport{TLSClientConfig: sameCertificate(secure)}
+		}
+	}
+	if address == "" {
+		address = listen
+	}
+	if !strings.Contains(address, "://") {
+		address = scheme + address
+	}
+	at, err := url.Parse(address)
+	switch {
+	case err != nil, at.Scheme != "http" && at.Scheme != "https", at.Host == "", at.RawQuery != "", at.Fragment != "":
+		p.Addf("--admin: write HOST:PORT or http://HOST:PORT")
+		return nil
+	case at.User != nil:
+		p.Addf("--admin: credentials do not belong on a command line: name the FILE with admin.auth")
+		return nil
+	}
+	if host, port, err := net.SplitHostPort(at.Host); err == nil {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			at.Host = net.JoinHostPort("127.0.0.1", port)
+		}
+	}
+	at.Path = strings.TrimSuffix(at.Path, "/")
+	return ask.New(at.String(), transport, func(request *http.Request) {
+		switch {
+		case auth == nil:
+		case !auth.Token.IsZero():
+			request.Header.Set("Authorization", "Bearer "+auth.Token.Reveal())
+		default:
+			request.SetBasicAuth(auth.Username, auth.Password.Reveal())
+		}
+	})
+}
+
+// Parked opens the parked messages of a pipeline: through the admin server at an address,
+// or without one where they are. It reports whether there may be any.
+func Parked(ctx context.Context, address string, conf *config.File, p *config.Pipeline) (pipeline.DeadLetters, bool, error) {
+	if address == "" {
+		return wiring.ExistingDeadLetters(ctx, conf, p)
+	}
+	var wrong term.Problems
+	client := Admin(address, conf, &wrong)
+	if err := wrong.Err(); err != nil {
+		return nil, false, err
+	}
+	return client.Parked(p.Name), true, nil
+}
+
+// Holder returns a client for the process that has an embedded store of a configuration
+// open and answers for it, or nil.
+func Holder(ctx context.Context, conf *config.File) *ask.Client {
+	for _, s := range conf.Stores {
+		if dir := s.Spec.About().Directory; dir != "" {
+			if client, err := ask.Dial(ctx, dir); err == nil {
+				return client
+			}
+		}
+	}
+	return nil
+}
+
+// sameCertificate returns a configuration for a client that accepts the certificate of
+// a server's configuration, for any name of the host, and no other.
+func sameCertificate(server *tls.Config) *tls.Config {
+	own := server.Certificates[0]
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		Certificates:       []tls.Certificate{own},
+		InsecureSkipVerify: true, // VerifyConnection is stricter
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 || !bytes.Equal(state.PeerCertificates[0].Raw, own.Certificate[0]) {
+				return errors.New("tls: the server has another certificate than admin.tls")
+			}
+			return nil
+		},
+	}
+}
