@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,13 +30,16 @@ type LogOptions struct {
 	// Redact removes secrets from the text of an error before it is shortened.
 	// Defaults to nil: nothing is removed.
 	Redact func(text string) string
+	// Duplicates is the share of dropped duplicates, from 0 to 1, that get a line of their
+	// own at level info. The others get one at level debug. Defaults to 0.
+	Duplicates float64
 }
 
 // Log writes events of guards and pipelines to a log: messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
 // lost leases, pauses, pipelines that stand still, and changes of the source. At level debug it also writes
-// retries. Warnings contain the key of the message and other lines do not. No
-// line contains a body.
+// retries and dropped duplicates. Warnings and lines about duplicates contain the key of
+// the message, and other lines do not. No line contains a body.
 //
 // Log is a pipeline.Observer and safe for concurrent use.
 type Log struct {
@@ -93,6 +97,9 @@ func (l *Log) validate() error {
 	}
 	if l.opts.Burst < 0 {
 		wrong.Add("LogOptions.Burst: %d is negative", l.opts.Burst)
+	}
+	if !(l.opts.Duplicates >= 0 && l.opts.Duplicates <= 1) {
+		wrong.Add("LogOptions.Duplicates: %v is not between 0 and 1", l.opts.Duplicates)
 	}
 	if l.opts.Interval < 0 {
 		wrong.Add("LogOptions.Interval: %v is negative", l.opts.Interval)
@@ -152,10 +159,39 @@ func (l *Log) ObservePipeline(e pipeline.Event) {
 			level = slog.LevelWarn
 		}
 	case pipeline.EventReturned:
+	case pipeline.EventDecided:
+		if e.Decision == semel.Duplicate {
+			l.duplicates(e.Items)
+		}
+		return
 	default:
 		return // there is one such event for each batch
 	}
 	l.line(level, e.Kind.String(), reason, e.Count, func() []slog.Attr { return describe(&e, level) }, e.Err)
+}
+
+// duplicates writes a line for each dropped duplicate that is chosen, however many are
+// alike: an operator who asks for them wants them all.
+func (l *Log) duplicates(items []*pipeline.Item) {
+	ctx := context.Background()
+	all := l.log.Enabled(ctx, slog.LevelDebug)
+	if !all && (l.opts.Duplicates == 0 || !l.log.Enabled(ctx, slog.LevelInfo)) {
+		return
+	}
+	for _, it := range items {
+		level := slog.LevelDebug
+		if rand.Float64() < l.opts.Duplicates {
+			level = slog.LevelInfo
+		}
+		if all || level == slog.LevelInfo {
+			l.log.LogAttrs(ctx, level, semel.Duplicate.String(), append(named(it.Call.Key), origin("origin", &it.Message.Origin))...)
+		}
+	}
+}
+
+// origin returns the attribute that names the place of a delivery.
+func origin(name string, o *semel.Origin) slog.Attr {
+	return slog.Group(name, slog.String("source", short(o.Source)), slog.Int("partition", int(o.Partition)), slog.Int64("offset", o.Offset))
 }
 
 // describe returns the attributes of a line besides its error.
@@ -182,12 +218,10 @@ func describe(e *pipeline.Event, level slog.Level) []slog.Attr {
 		attrs = append(attrs, slog.Duration("elapsed", e.Elapsed))
 	}
 	if it := e.Item; it != nil {
-		o := it.Message.Origin
 		if level >= slog.LevelWarn {
 			attrs = append(attrs, named(it.Call.Key)...)
 		}
-		attrs = append(attrs, slog.Int("attempt", it.Attempt), slog.Group("origin",
-			slog.String("source", short(o.Source)), slog.Int("partition", int(o.Partition)), slog.Int64("offset", o.Offset)))
+		attrs = append(attrs, slog.Int("attempt", it.Attempt), origin("origin", &it.Message.Origin))
 	}
 	return attrs
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -127,6 +128,44 @@ func TestKeysAreInWarningsAlone(t *testing.T) {
 	l.Close()
 }
 
+func TestDroppedDuplicatesAreLoggedByTheirShare(t *testing.T) {
+	t.Parallel()
+	items := make([]*pipeline.Item, 1000)
+	for i := range items {
+		items[i] = &pipeline.Item{Message: semel.Message{Body: []byte("secret body"), Origin: semel.Origin{Source: "orders", Partition: 2, Offset: int64(i)}}}
+		items[i].Call.Key = semel.Key{Scope: "s", ID: "k-77"}
+	}
+	decided := func(l *observe.Log, d semel.Decision) {
+		l.ObservePipeline(pipeline.Event{Kind: pipeline.EventDecided, Count: len(items), Decision: d, Items: items})
+	}
+	for _, c := range []struct {
+		level       slog.Level
+		share       float64
+		least, most int // lines
+	}{
+		{slog.LevelInfo, 0, 0, 0},
+		{slog.LevelInfo, 1, 1000, 1000},
+		{slog.LevelWarn, 1, 0, 0},
+		{slog.LevelInfo, 0.5, 300, 700}, // 12 standard deviations
+		{slog.LevelDebug, 0, 1000, 1000},
+	} {
+		l, w := newLog(t, c.level, &observe.LogOptions{Duplicates: c.share})
+		decided(l, semel.Duplicate)
+		decided(l, semel.Late)
+		lines := w.lines(t)
+		if len(lines) < c.least || len(lines) > c.most || strings.Contains(w.text.String(), "secret body") {
+			t.Errorf("%+v: %d lines", c, len(lines))
+		}
+		for _, line := range lines {
+			place, _ := line["origin"].(map[string]any)
+			if line["msg"] != "duplicate" || line["scope"] != "s" || line["key"] != "k-77" || place["source"] != "orders" || place["partition"] != 2.0 || place["offset"] == nil {
+				t.Fatalf("%v", line)
+			}
+		}
+		l.Close()
+	}
+}
+
 func TestKeysCanBeCopiedFromTheLog(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelInfo, nil)
@@ -164,11 +203,11 @@ func TestErrorsAreRedactedBeforeTheyAreShortened(t *testing.T) {
 
 func TestLogOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, err := observe.NewLog(nil, &observe.LogOptions{Burst: -1, Interval: -1})
+	_, err := observe.NewLog(nil, &observe.LogOptions{Burst: -1, Interval: -1, Duplicates: math.NaN()})
 	if !errors.Is(err, semel.ErrInvalidRequest) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"the log is nil", "Burst", "Interval"} {
+	for _, want := range []string{"the log is nil", "Burst", "Interval", "Duplicates"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

@@ -25,6 +25,7 @@ stores: { keys: { embedded: { path: keys } } }
 pipelines:
   copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id, scope: orders }, store: keys, sink: { file: { path: out.jsonl } }, parked: { path: aside } }
 admin: { listen: "`+servicestest.FreeAddr(t)+`", auth: { token: "secret-4d2f" } }
+log: { duplicates: 1 }
 `)
 }
 
@@ -64,7 +65,7 @@ func TestTheRunningProcessAnswersAboutItsStore(t *testing.T) {
 		t.Errorf("status through the socket: %+v", got)
 	}
 	changesThroughTheSocket(t, file, store)
-	if got := stop(); got.status != term.ExitDone {
+	if got := stop(); got.status != term.ExitDone || !strings.Contains(got.stderr, `"msg":"duplicate","pipeline":"copy","scope":"orders","key":"order-1","origin":{"source":`) {
 		t.Errorf("%+v", got)
 	}
 	if _, err := os.Lstat(filepath.Join(store, "SOCKET")); err == nil {

@@ -135,4 +135,6 @@ type Log struct {
 	Format string
 	// Level is debug, info, warn or error.
 	Level string
+	// Duplicates is the share of dropped duplicates that are logged at info.
+	Duplicates float64
 }

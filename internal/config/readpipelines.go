@@ -227,5 +227,6 @@ func logMapping(l *Log) schema.Mapping {
 	return schema.Mapping{Fields: []schema.Field{
 		schema.ChoiceField("format", &l.Format, "`auto` is text on a terminal and JSON elsewhere.", "auto", "text", "json").Or("auto"),
 		schema.ChoiceField("level", &l.Level, "The lowest level that is logged.", "debug", "info", "warn", "error").Or("info"),
+		schema.ShareField("duplicates", &l.Duplicates, "The share of dropped duplicates that are logged at `info`, with key and origin, from 0 to 1. `level: debug` logs all.").Or("0"),
 	}}
 }

@@ -14,7 +14,7 @@ const durable = "durable"
 
 // observer counts and logs the events of one pipeline, until closed is called.
 func (d *daemon) observer(spec *config.Pipeline, s *state, log *slog.Logger) (_ pipeline.Observer, closed func(), err error) {
-	lines, err := observe.NewLog(log, &observe.LogOptions{Redact: d.file.Redact})
+	lines, err := observe.NewLog(log, &observe.LogOptions{Redact: d.file.Redact, Duplicates: d.file.Log.Duplicates})
 	if err != nil {
 		return nil, nil, err
 	}

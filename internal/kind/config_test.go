@@ -184,6 +184,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it needs cleanup: message-time: write that too, or leave it out"},
 		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: a query is not supported: use the fields of the store\nc.yaml:2:47: stores.a.redis.prefix: braces are not allowed"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: it needs a password: write password too"},
+		{"stores: { k: { memory: {} } }\nlog: { duplicates: 1.5 }\n", "c.yaml:2:20: log.duplicates: \"1.5\": not a share: write a number from 0 to 1, like 0.01"},
 		{"stores:\n  a: { filter: { rate: 1, expect: 0, window: 1d } }\n", "c.yaml:2:24: stores.a.filter.rate: \"1\": not a rate: write a number above 0 and below 1, like 0.001\nc.yaml:2:35: stores.a.filter.expect: \"0\": must be at least 1"},
 	} {
 		_, err := kind.All().Parse("c.yaml", []byte(c.text), noEnv)

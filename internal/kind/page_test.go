@@ -116,6 +116,7 @@ To get completion and checks in an editor, run ` + "`semel schema > semel.schema
 | size | bytes: ` + "`4096`, `64KiB`, `10MB`" + ` |
 | count, number | ` + "`10000`, `1e6`" + ` |
 | rate | a number above 0 and below 1 |
+| share | a number from 0 to 1 |
 | rule | a place in a message: ` + "`.a.b`, `.items[0].id`, `.[\"odd.name\"]` (in a JSON body), `line` (the whole body), `hash(.)`, `hash(.a,.b)` (canonical content), `header:NAME`, `record-key`, `property:message-id`" + ` |
 | value | the value of a column or argument: ` + "`.a.b`, `header:NAME`, `record-key`, `property:message-id`, `body`, `key`, `scope`, `time`, `attempt`, `token`, `source`, `partition`, `offset`" + ` |
 | status | HTTP statuses: ` + "`404`, `400-409`, `4xx`" + ` |

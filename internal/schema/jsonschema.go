@@ -62,6 +62,7 @@ func scalars() map[Scalar]object {
 		ScalarCount:     either(`^[0-9.]+([eE][+]?[0-9]+)?$`, object{"type": "number", "minimum": 1}),
 		ScalarNumber:    either(`^[0-9]+$`, object{"type": "number", "minimum": 0}),
 		ScalarRate:      either(`^[0-9.eE-]+$`, object{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+		ScalarShare:     either(`^[0-9.eE-]+$`, object{"type": "number", "minimum": 0, "maximum": 1}),
 		ScalarTruth:     either(`^(true|false)$`, object{"type": "boolean"}),
 		ScalarStatus:    either(`^[2-5]([xX]{2}|[0-9]{2}(-[2-5][0-9]{2})?)$`, object{"type": "integer", "minimum": 200, "maximum": 599}),
 	}

@@ -81,6 +81,7 @@ const (
 	ScalarCount     Scalar = "count"
 	ScalarNumber    Scalar = "number"
 	ScalarRate      Scalar = "rate"
+	ScalarShare     Scalar = "share"
 	ScalarTruth     Scalar = "true or false"
 	ScalarStoreName Scalar = "name of a store"
 	ScalarRule      Scalar = "rule"
@@ -147,6 +148,11 @@ func NumberField(name string, target *int, least, most int64, doc string) Field 
 
 func RateField(name string, target *float64, doc string) Field {
 	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarRate}, Read: func(v Value) { v.rate(target) }}
+}
+
+// ShareField is a number from 0 to 1.
+func ShareField(name string, target *float64, doc string) Field {
+	return Field{Name: name, Doc: doc, Form: Form{Scalar: ScalarShare}, Read: func(v Value) { v.share(target) }}
 }
 
 func TruthField(name string, target *bool, doc string) Field {

@@ -318,6 +318,16 @@ func (v Value) rate(target *float64) {
 	})
 }
 
+func (v Value) share(target *float64) {
+	Quantity(v, target, "a share", func(text string) (float64, error) {
+		share, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(share >= 0 && share <= 1) {
+			return 0, fmt.Errorf("not a share: write a number from 0 to 1, like 0.01")
+		}
+		return share, nil
+	})
+}
+
 func (v Value) Truth(target *bool) {
 	Quantity(v, target, "true or false", func(text string) (bool, error) {
 		if text != "true" && text != "false" {
