@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -165,10 +166,13 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 		return store, opened, nil
 	case held:
 		client, err := f.dialHolder(patient)
-		if err != nil {
-			return nil, nil, fmt.Errorf("the store %s is in use by %s, which does not answer here (%w): run this command again when that process has ended", f.Shown(), holder, err)
+		switch {
+		case err == nil:
+			return client.Store(""), client, nil
+		case errors.Is(err, fs.ErrPermission):
+			return nil, nil, fmt.Errorf("the store %s is in use by %s, which answers only its own user: run this command as that user", f.Shown(), holder)
 		}
-		return client.Store(""), client, nil
+		return nil, nil, fmt.Errorf("the store %s is in use by %s, which does not answer questions as semel run does: run this command again when that process has ended", f.Shown(), holder)
 	case patient.Err() != nil && ctx.Err() == nil:
 		return nil, nil, fmt.Errorf("open the store %s: no answer in %s: %w", f.Shown(), term.FormatElapsed(f.Patience), term.InOneLine(err))
 	}
