@@ -85,7 +85,7 @@ func (r *recorded) names() (list []string) {
 func values(s *tracetest.SpanStub) string {
 	var list []string
 	for _, kv := range s.Attributes {
-		list = append(list, string(kv.Key)+"="+kv.Value.Emit())
+		list = append(list, string(kv.Key)+"="+kv.Value.String())
 	}
 	slices.Sort(list)
 	return strings.Join(list, " ")
