@@ -48,6 +48,7 @@ type program struct {
 	t       *testing.T
 	command *exec.Cmd
 	lines   chan string
+	ended   chan struct{} // closed at the end of its output
 	printed strings.Builder
 }
 
@@ -58,7 +59,7 @@ func start(t *testing.T, env []string, name string, args ...string) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &program{t: t, command: exec.Command(filepath.Join(dir, name), args...), lines: make(chan string, 1000)}
+	p := &program{t: t, command: exec.Command(filepath.Join(dir, name), args...), lines: make(chan string, 1000), ended: make(chan struct{})}
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +72,7 @@ func start(t *testing.T, env []string, name string, args ...string) *program {
 	go func() {
 		defer reader.Close()
 		defer close(p.lines)
+		defer close(p.ended)
 		for lines := bufio.NewScanner(reader); lines.Scan(); {
 			p.lines <- lines.Text()
 		}
@@ -150,15 +152,21 @@ func rows(t *testing.T, conn *pgx.Conn, query string) string {
 	return fmt.Sprint(found)
 }
 
-// awaitLock waits until a statement in this database waits for a lock.
-func awaitLock(t *testing.T, database string) {
+// awaitLock waits until a statement in this database waits for a lock, or until what
+// waited has given up.
+func awaitLock(t *testing.T, database string, gaveUp <-chan struct{}) {
 	t.Helper()
 	conn := connect(t, database)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if rows(t, conn, "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") != "[]" {
 			return
+		}
+		select {
+		case <-gaveUp:
+			return
+		case <-tick.C:
 		}
 	}
 	t.Fatal("no statement waits for a lock")

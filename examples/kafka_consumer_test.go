@@ -55,7 +55,7 @@ func TestKafkaConsumerWritesEachOrderOnce(t *testing.T) {
 	}
 	consumer := start(t, env, "kafka-consumer", args...)
 	consumer.await("duplicate e1")
-	awaitLock(t, database)
+	awaitLock(t, database, consumer.ended)
 	consumer.kill()
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func removeMembers(t *testing.T, client *kgo.Client, group string) {
 		member.MemberID = m.MemberID
 		request.Members = append(request.Members, member)
 	}
-	if _, err := request.RequestWith(t.Context(), client); err != nil || len(request.Members) == 0 {
-		t.Fatal(len(request.Members), err)
+	if _, err := request.RequestWith(t.Context(), client); err != nil {
+		t.Fatal(err)
 	}
 }

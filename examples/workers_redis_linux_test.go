@@ -52,7 +52,7 @@ func TestRedisWorkersTakeOverJobs(t *testing.T) {
 
 	// A paused worker loses its lease, and continues after its successor has ended.
 	send(two)
-	paused := worker("2s")
+	paused := worker("1m")
 	paused.await("started " + two + " attempt 1")
 	if err := paused.command.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -66,6 +66,19 @@ func TestRedisWorkersTakeOverJobs(t *testing.T) {
 	if why := paused.await("later " + two); !strings.Contains(why, "lease lost") {
 		t.Errorf("the paused worker says%s", why)
 	}
-	paused.stop()
 	check(two, third)
+	paused.kill()
+
+	// The target knows a later token: the write is refused, and the job stays pending.
+	late := stream + "-3"
+	if err := client.Do(t.Context(), client.B().Hset().Key(stream+":result:"+late).FieldValue().FieldValue("token", "9007199254740991").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	send(late)
+	if why := worker("0s").await("later " + late); !strings.Contains(why, "a later holder has finished") {
+		t.Errorf("the worker with the lower token says%s", why)
+	}
+	if times, err := client.Do(t.Context(), client.B().Hget().Key(stream+":result:"+late).Field("times").Build()).ToString(); err == nil {
+		t.Errorf("the worker with the lower token wrote %s times", times)
+	}
 }
