@@ -63,7 +63,7 @@ stores:
       compact: { window: 7d, expect: 1e7 }
   many:  { redis: { cluster: ["a:7000", "b:7001"], username: app, password: secret1, tls: { ca: ca.pem } } }
   found: { redis: { sentinel: { addresses: ["s:26379"], master: main }, database: 2 } }
-  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, cleanup_rate: 5e3, partitions: 8 } }
+  db:    { postgres: { dsn: "host=localhost dbname=app password='x y z w'", schema: once, cleanup: delete, partitions: 8 } }
   ages:  { postgres: { dsn: "host=h", cleanup: message-time, message_age: 7d } }
   seen:  { filter: { redis: many, rate: 0.001, expect: 1e7, window: 7d } }
   both:  { tiered: [cache, db] }
@@ -92,7 +92,7 @@ stores:
 		t.Errorf("sentinel: %+v", found)
 	}
 	db := spec[*postgres.Store](t, f, "db")
-	if db.Schema != "once" || db.Partitions != 8 || db.CleanupRate != 5000 || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
+	if db.Schema != "once" || db.Partitions != 8 || db.DSN.String() != "host=localhost dbname=app password=[hidden]" {
 		t.Errorf("postgres: %+v", db)
 	}
 	if ages := spec[*postgres.Store](t, f, "ages"); ages.Cleanup != "message-time" || ages.MessageAge != 168*time.Hour {
@@ -117,7 +117,7 @@ func TestAnchorsAndMergesAreResolved(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `
 x-limits: &limits { dsn: host=h, partitions: 1 }
-x-more: &more { partitions: 2, cleanup_rate: 7 }
+x-more: &more { partitions: 2, prefix: x_ }
 stores:
   a: &a { postgres: { <<: *limits, partitions: 3 } }
   b: { postgres: { <<: [*limits, *more] } }
@@ -126,7 +126,7 @@ stores:
 	if a := spec[*postgres.Store](t, f, "a"); a.DSN.Reveal() != "host=h" || a.Partitions != 3 {
 		t.Errorf("a merge must not replace what is there: %+v", a)
 	}
-	if b := spec[*postgres.Store](t, f, "b"); b.DSN.Reveal() != "host=h" || b.Partitions != 1 || b.CleanupRate != 7 {
+	if b := spec[*postgres.Store](t, f, "b"); b.DSN.Reveal() != "host=h" || b.Partitions != 1 || b.Prefix != "x_" {
 		t.Errorf("the first of several merges wins: %+v", b)
 	}
 	if c := spec[*postgres.Store](t, f, "c"); !reflect.DeepEqual(c, spec[*postgres.Store](t, f, "a")) {
@@ -180,7 +180,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { postgres: { dsn: 'postgres://u:a@b@h/d' } }\n", "c.yaml:2:25: stores.a.postgres.dsn: the address cannot be parsed: in the password of a URL write %2F for /, %3F for ?, %23 for # and %40 for @; elsewhere put a value with blanks in single quotes"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', schema: 'a;b', prefix: A } }\n", "c.yaml:2:43: stores.a.postgres.schema: \"a;b\": write lower-case letters, digits and _, a letter first\nc.yaml:2:58: stores.a.postgres.prefix: \"A\": write lower-case letters, digits and _, a letter first"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup: sweep } }\n", "c.yaml:2:44: stores.a.postgres.cleanup: \"sweep\": write one of delete, message-time"},
-		{"stores:\n  a: { postgres: { dsn: 'host=h', cleanup_rate: 0 } }\n", "c.yaml:2:49: stores.a.postgres.cleanup_rate: \"0\": must be between 1 and 1000000000"},
+		{"stores:\n  a: { postgres: { dsn: 'host=h', partitions: 0 } }\n", "c.yaml:2:47: stores.a.postgres.partitions: \"0\": must be between 1 and 1024"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it needs cleanup: message-time: write that too, or leave it out"},
 		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: a query is not supported: use the fields of the store\nc.yaml:2:47: stores.a.redis.prefix: braces are not allowed"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: it needs a password: write password too"},

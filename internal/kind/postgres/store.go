@@ -24,9 +24,6 @@ type Store struct {
 	// Cleanup is how expired keys are removed: delete or message-time. "" is the
 	// form for which the tables were created.
 	Cleanup string
-	// CleanupRate is the maximum number of rows a clean-up deletes per second. 0
-	// means the store's default.
-	CleanupRate int
 	// MessageAge is the maximum age of a message by the time inside its id. 0 means
 	// the store's default.
 	MessageAge time.Duration
@@ -50,9 +47,8 @@ func (s *Store) Fields() schema.Mapping {
 			dsnField(&s.DSN).Need(),
 			schema.IdentifierField("schema", &s.Schema, 63, "Schema of its tables.").Means("public"),
 			schema.IdentifierField("prefix", &s.Prefix, 40, "Prefix of its table names.").Means("semel_"),
-			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys are deleted. It applies when the tables are created and cannot be changed later.",
+			schema.ChoiceField("cleanup", &s.Cleanup, "How expired keys are deleted. A clean-up works at most a fifth of the time. It applies when the tables are created and cannot be changed later.",
 				"delete", "message-time").Means("the form of the existing tables, `delete` for new ones"),
-			schema.NumberField("cleanup_rate", &s.CleanupRate, 1, 1_000_000_000, "The maximum number of rows that a clean-up deletes per second.").Means("no limit; a clean-up works at most a fifth of the time"),
 			schema.DurationField("message_age", &s.MessageAge, "How old a UUIDv7 or ULID may be, with `cleanup: message-time`. It applies when the tables are created.").Means("7d"),
 			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. It applies when the tables are created.").Means("none with `delete`, 32 with `message-time`"),
 			schema.TruthField("prepare", &s.Prepare, "Prepare statements by name. Not every connection pooler supports this.").Means("false"),
@@ -144,7 +140,7 @@ func (s *Store) Clean(store semel.Store) func(ctx context.Context, pass func(gon
 		return nil
 	}
 	return func(ctx context.Context, pass func(gone int64, err error)) error {
-		return of.Maintain(ctx, &pgstore.MaintainOptions{Rate: s.CleanupRate, OnPass: pass})
+		return of.Maintain(ctx, &pgstore.MaintainOptions{OnPass: pass})
 	}
 }
 
