@@ -84,7 +84,7 @@ func (e *examination) versions(ctx context.Context) error {
 	transactions, proven, fences := "not set", false, true
 	for _, v := range all.Sorted() {
 		if v.Err != nil {
-			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "what it leads cannot be read or written", "look at that broker")
+			e.note(semel.Warning, "broker "+strconv.Itoa(int(v.NodeID)), v.Err.Error(), "the partitions that it leads cannot be read or written", "look at the log of that broker")
 			continue
 		}
 		if _, ok := v.KeyMaxVersion(int16(kmsg.ConsumerGroupDescribe)); ok {
@@ -168,11 +168,15 @@ func (e *examination) topics(context.Context) error {
 		t := e.meta.Topics[topic]
 		switch {
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition) && e.isMade(topic):
-			e.note(semel.Notice, topic, "is not there yet", "", "none: it is made when it is needed")
+			e.note(semel.Notice, topic, "does not exist yet", "", "nothing: it is created when it is needed")
 		case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-			e.note(semel.Broken, topic, "is not there", "nothing is read from it or written to it", "kafka-topics.sh --create --topic "+topic)
+			remedy := "kafka-topics.sh --create --topic " + topic + " --bootstrap-server ADDRESS"
+			if topic == e.opts.Parked {
+				remedy += " --config retention.ms=-1" // the broker must not delete parked messages
+			}
+			e.note(semel.Broken, topic, "does not exist", "nothing is read from it or written to it", remedy)
 		case t.Err != nil:
-			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "what it says")
+			e.note(semel.Broken, topic, t.Err.Error(), "nothing is read from it or written to it", "look at the brokers' logs, and allow the user to describe the topic")
 		default:
 			e.topic(topic, &t)
 		}
@@ -195,23 +199,23 @@ func (e *examination) topic(topic string, t *kadm.TopicDetail) {
 	found := fmt.Sprintf("%d partitions, %d replicas, min.insync.replicas %d", len(t.Partitions), replicas, least)
 	switch {
 	case leaderless > 0:
-		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "bring their brokers back")
+		e.note(semel.Broken, topic, fmt.Sprintf("%d of %d partitions have no leader", leaderless, len(t.Partitions)), "they cannot be read or written", "start their brokers")
 	case least > replicas:
-		e.note(semel.Broken, topic, found, "every write is refused", "min.insync.replicas below the number of replicas")
+		e.note(semel.Broken, topic, found, "every write is refused", "set min.insync.replicas below the number of replicas")
 	case replicas == 1:
-		e.note(semel.Warning, topic, found, "what was acknowledged is lost with one disk", "three replicas with min.insync.replicas 2")
+		e.note(semel.Warning, topic, found, "the loss of one disk loses acknowledged records", "use three replicas, with min.insync.replicas=2")
 	case least < 2:
-		e.note(semel.Warning, topic, found, "acks=all is content with one replica, whose loss loses what was acknowledged", "min.insync.replicas 2")
+		e.note(semel.Warning, topic, found, "acks=all waits for one replica only, and its loss loses acknowledged records", "set min.insync.replicas=2")
 	case least == replicas:
-		e.note(semel.Warning, topic, found, "one broker that is away stops all writes", "one replica more than min.insync.replicas")
+		e.note(semel.Warning, topic, found, "one stopped broker stops all writes", "use one replica more than min.insync.replicas")
 	default:
 		e.note(semel.Fine, topic, found, "", "")
 	}
 	if behind > 0 {
-		e.note(semel.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "less may fail than it seems", "wait, or look at the brokers that are away")
+		e.note(semel.Notice, topic, fmt.Sprintf("%d partitions have replicas that are behind", behind), "fewer brokers may fail than the number of replicas says", "wait, or start the missing brokers")
 	}
 	if e.configs[topic]["unclean.leader.election.enable"] == "true" {
-		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may lead: what was acknowledged is lost", "unclean.leader.election.enable=false")
+		e.note(semel.Warning, topic+" unclean.leader.election.enable", "true", "a replica that is behind may become the leader, and acknowledged records are lost", "set unclean.leader.election.enable=false")
 	}
 }
 
@@ -246,7 +250,7 @@ func (e *examination) retention(context.Context) error {
 	}
 	for _, topic := range e.opts.Changelogs {
 		if kept, ok := e.kept(topic); ok && kept > 0 && (e.opts.Window == 0 || kept < e.opts.Window) {
-			e.note(semel.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "retention.ms above the window")
+			e.note(semel.Broken, topic+" retention.ms", forever(kept), "keys are forgotten before their window of "+forever(e.opts.Window)+" is over", "set retention.ms above the window")
 		}
 	}
 	return nil
@@ -299,7 +303,7 @@ func (e *examination) partitions(context.Context) error {
 		found := fmt.Sprintf("%d, and %d of %s", n, keys, changelog)
 		switch {
 		case keys == 0:
-			e.note(semel.Fine, subject, fmt.Sprintf("%d; %s will be made", n, changelog), "", "")
+			e.note(semel.Fine, subject, fmt.Sprintf("%d; %s will be created", n, changelog), "", "")
 		case keys != n:
 			e.note(semel.Broken, subject, found, "keys would not be found, and duplicates would pass", remedy)
 		default:
@@ -308,12 +312,12 @@ func (e *examination) partitions(context.Context) error {
 	}
 	if topic := e.opts.Repartition; e.there(topic) {
 		if policy := e.configs[topic]["cleanup.policy"]; strings.Contains(policy, "compact") {
-			e.note(semel.Broken, topic+" cleanup.policy", policy, "of the records of one id all but the last would be lost", "cleanup.policy=delete")
+			e.note(semel.Broken, topic+" cleanup.policy", policy, "all records of an id but the last would be lost", "set cleanup.policy=delete")
 		}
 		switch kept, ok := e.kept(topic); {
 		case !ok: // the user may not see it
 		case kept > 0:
-			e.note(semel.Warning, topic+" retention.ms", forever(kept), "what is copied and not decided within that time is lost", "retention.ms=-1: what was decided is deleted without it")
+			e.note(semel.Warning, topic+" retention.ms", forever(kept), "copies that are not decided within that time are lost", "set retention.ms=-1: Semel deletes decided copies itself")
 		default:
 			e.note(semel.Fine, topic+" retention.ms", forever(kept), "", "")
 		}
@@ -362,11 +366,11 @@ func (e *examination) group(ctx context.Context, name string) error {
 	subject := "group " + name
 	switch {
 	case len(instances) == 0:
-		e.note(semel.Notice, subject, "nobody reads", "", "none, unless the pipeline is to run")
+		e.note(semel.Notice, subject, "the group has no members", "", "nothing, unless the pipeline should run")
 	case state != "Stable":
-		e.note(semel.Notice, subject, state, "members come or go: for as long little is read", "wait; if it stays so, look for members that restart")
+		e.note(semel.Notice, subject, state, "members join or leave, and little is read until that ends", "wait; if it lasts, look for members that restart")
 	case anonymous > 0:
-		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart takes their partitions from them and gives them back", "an instance for each process")
+		e.note(semel.Notice, subject, fmt.Sprintf("%d of %d members have no instance name", anonymous, len(instances)), "a restart moves their partitions to other members and back", "write an instance for each process")
 	default:
 		e.note(semel.Fine, subject, fmt.Sprintf("%s, %d members", state, len(instances)), "", "")
 	}
@@ -440,7 +444,7 @@ func (e *examination) positionsOf(ctx context.Context, group string, topics []st
 		}
 	})
 	if none > 0 && e.opts.Latest && topics[0] != e.opts.Repartition {
-		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "what is in them is never read", "start: earliest")
+		e.note(semel.Warning, "auto.offset.reset", fmt.Sprintf("latest, and of %d partitions nothing is committed", none), "their present records are never read", "write start: earliest")
 	}
 	return nil
 }
@@ -452,7 +456,7 @@ func (e *examination) hanging(ctx context.Context) error {
 		return nil
 	}
 	if !e.shows {
-		e.note(semel.Notice, "transactions", "not checked: the brokers are older than Kafka 3.0", "one that hangs would not be seen", "newer brokers")
+		e.note(semel.Notice, "transactions", "not checked: the brokers are older than Kafka 3.0", "a hanging transaction is not detected", "upgrade the brokers")
 		return nil
 	}
 	a, in := &Admin{client: e.client, adm: e.Client}, Places{Groups: slices.Sorted(maps.Keys(e.readers()))}
@@ -474,7 +478,7 @@ func (e *examination) hanging(ctx context.Context) error {
 			cost, o.abortCommand(reachFlags(e.client)))
 	}
 	if isHidden(err) {
-		e.note(semel.Notice, "transactions", "not checked: "+err.Error(), "one that hangs would not be seen", "allow Describe and Read on the topic")
+		e.note(semel.Notice, "transactions", "not checked: "+err.Error(), "a hanging transaction is not detected", "allow Describe and Read on the topic")
 		return nil
 	}
 	return err

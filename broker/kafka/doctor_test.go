@@ -33,7 +33,7 @@ func TestTheDoctorSeesWhatWeakensThePromise(t *testing.T) {
 			Group: "g", Inputs: []string{"in", "short"}, Output: "none", Changelogs: []string{"keys"}, Transactional: true, Window: time.Hour, Latest: true,
 		})
 		kafkatest.Must(t, err)
-		kafkatest.Has(t, kafkatest.Found(findings), "fine brokers: 1, ", "broken none: is not there", "warning in retention.ms: 168h0m0s", "fine short retention.ms: 1m0s",
+		kafkatest.Has(t, kafkatest.Found(findings), "fine brokers: 1, ", "broken none: does not exist", "warning in retention.ms: 168h0m0s", "fine short retention.ms: 1m0s",
 			"broken keys retention.ms: 1m0s", "warning short unclean.leader.election.enable", "notice group g: 1 of 1 members have no instance name",
 			"warning auto.offset.reset: latest, and of 1 partitions nothing")
 		m.leave()
@@ -73,11 +73,11 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 	var lines []string
 	kafkatest.Within(time.Minute, func() bool { // a topic that was made is not known at once
 		lines = look()
-		return !slices.ContainsFunc([]string{"in", "out", "aside"}, func(topic string) bool { return slices.Contains(lines, "broken "+topic+": is not there") })
+		return !slices.ContainsFunc([]string{"in", "out", "aside"}, func(topic string) bool { return slices.Contains(lines, "broken "+topic+": does not exist") })
 	})
 	kafkatest.Has(t, lines, "fine brokers: 1, v4.", "fine transaction.version: 2", "warning in: 2 partitions, 1 replicas", "broken out: 1 partitions, 1 replicas, min.insync.replicas 2",
-		"warning aside max.message.bytes: 10000", "notice keys: is not there yet", "notice group g: nobody reads")
-	for transactional, want := range map[bool]string{true: "notice parked: is not there yet", false: "broken parked: is not there"} {
+		"warning aside max.message.bytes: 10000", "notice keys: does not exist yet", "notice group g: the group has no members")
+	for transactional, want := range map[bool]string{true: "notice parked: does not exist yet", false: "broken parked: does not exist"} {
 		findings, err := Examine(t.Context(), kafkatest.Quick(server.Addr()), &ExamineOptions{Inputs: []string{"in"}, Output: "out", Parked: "parked", Transactional: transactional})
 		kafkatest.Must(t, err)
 		kafkatest.Has(t, kafkatest.Found(findings), want)
@@ -105,7 +105,7 @@ func TestTheDoctorSeesARealBroker(t *testing.T) {
 			t.Errorf("divided %v: it lags by %v, %v", of.divided, lag, err)
 		}
 		kafkatest.Must(t, source.Close(t.Context()))
-		kafkatest.Within(time.Minute, func() bool { return slices.Contains(look(), "notice group g: nobody reads") })
+		kafkatest.Within(time.Minute, func() bool { return slices.Contains(look(), "notice group g: the group has no members") })
 	}
 }
 
@@ -159,7 +159,7 @@ func TestTheDoctorSeesWhetherTransactionsAreSafe(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 2, func(b *bubble) {
-			check(b, "fine transaction.version: 2", "fine partitions of in: 2; g-keys will be made")
+			check(b, "fine transaction.version: 2", "fine partitions of in: 2; g-keys will be created")
 			kafkatest.Must(t, b.Cluster.CreateTopic("g-keys", 3, map[string]string{"min.insync.replicas": "1"}))
 			check(b, "broken partitions of in: 2, and 3 of g-keys", "warning g-keys: 3 partitions, 1 replicas, min.insync.replicas 1")
 		})

@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -78,5 +82,55 @@ func TestAuditLogOfParkedMessagesIsOneChain(t *testing.T) {
 	got.check(t, term.ExitDone)
 	if !strings.Contains(got.stdout, "intact: 3 lines, 3 with a hash, last hash ") {
 		t.Errorf("%s", got.stdout)
+	}
+}
+
+// TestTheDatabaseKeepsTheAuditLogAppendOnly runs the statement of SECURITY.md. The role of
+// the program still removes keys, but cannot change the log.
+func TestTheDatabaseKeepsTheAuditLogAppendOnly(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, statement, ok := strings.Cut(string(page), "  REVOKE ")
+	statement, _, _ = strings.Cut("REVOKE "+statement, ";")
+	if !ok || !strings.Contains(statement, " FROM app") {
+		t.Fatalf("SECURITY.md has no such statement: %q", statement)
+	}
+	database, role := servers.Database(t), fmt.Sprintf("auditor_%d", os.Getpid())
+	file := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", database))
+	run(t, "", "migrate", "up", "--config", file).check(t, term.ExitDone, "applied 4")
+	admin := connect(t, database)(t)
+	for _, sql := range []string{
+		"CREATE ROLE " + role + " LOGIN PASSWORD 'x'", "GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role, "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO " + role,
+		strings.ReplaceAll(statement, "FROM app", "FROM "+role),
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	address, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(role, "x")
+	mine := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), fmt.Sprintf("stores: { db: { postgres: { dsn: %q } } }", address))
+	run(t, `{"id":"a"}`, "keys", "import", "--config", mine).check(t, term.ExitDone, "imported 1")
+	run(t, "", "keys", "rm", "a", "--reason", "a mistake", "--config", mine).check(t, term.ExitDone, "forgot")
+	own := connect(t, address.String())(t)
+	for _, sql := range []string{"UPDATE semel_audit SET line = '{}'", "DELETE FROM semel_audit", "TRUNCATE semel_audit"} {
+		if _, err := own.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "42501") {
+			t.Errorf("%s: %v, want no permission", sql, err)
+		}
+	}
+	var lines int
+	if err := own.QueryRow(t.Context(), "SELECT count(*) FROM semel_audit").Scan(&lines); err != nil || lines != 2 {
+		t.Errorf("%d lines, %v", lines, err)
 	}
 }

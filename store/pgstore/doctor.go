@@ -167,8 +167,8 @@ func (e *examination) tables(ctx context.Context) error {
 func (e *examination) judgeBloat(live, dead int64, size string) {
 	const few = 100_000
 	e.judge(dead > few && dead > live/2, semel.Notice, "bloat", fmt.Sprintf("about %d rows and %d dead ones in %s", live, dead, size),
-		"the promise holds; disk and time are lost to rows that nobody needs",
-		"look for what keeps autovacuum from its work: an old transaction, a replication slot, or too small an autovacuum_vacuum_cost_limit")
+		"the promise holds; dead rows take disk and time",
+		"find what keeps autovacuum from its work: an old transaction, a replication slot, or an autovacuum_vacuum_cost_limit that is too small")
 }
 
 // lag is the maximum time since the last clean-up.
@@ -181,8 +181,8 @@ func (e *examination) cleaning(ctx context.Context) error {
 		return err
 	}
 	ago := duration(since)
-	e.judge(ago > lag, semel.Notice, "clean-up", fmt.Sprintf("the last that went over the whole table ended %v ago", ago.Round(time.Second)),
-		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
+	e.judge(ago > lag, semel.Notice, "clean-up", fmt.Sprintf("the last complete one ended %v ago", ago.Round(time.Second)),
+		"the promise holds; expired keys take disk", "let one process clean up: semel run, or Store.Maintain")
 	return nil
 }
 
@@ -203,8 +203,8 @@ func (e *examination) transactions(ctx context.Context) error {
 
 func (e *examination) judgeTransactions(oldest time.Duration) {
 	e.judge(oldest > old, semel.Warning, "oldest transaction", fmt.Sprintf("%v old", oldest.Round(time.Second)),
-		"a key that it has written makes others wait, and no dead row of any table is cleaned up while it lasts",
-		"end it; set idle_in_transaction_session_timeout")
+		"other deliveries wait for the keys that it has written, and autovacuum removes no row that died since it began",
+		"find it: SELECT pid, application_name, state, xact_start FROM pg_stat_activity ORDER BY xact_start LIMIT 1, end it with pg_terminate_backend(PID), and set idle_in_transaction_session_timeout")
 }
 
 // apart is the maximum difference between the clocks of client and server.
@@ -288,11 +288,31 @@ func (e *examination) privileges(ctx context.Context) error {
 	if len(lacking) > 0 {
 		found = fmt.Sprintf("role %s lacks %s", role, listed(lacking))
 	}
-	e.judge(len(lacking) > 0, semel.Broken, "privileges", found, "calls that need them fail", "GRANT them")
+	e.judge(len(lacking) > 0, semel.Broken, "privileges", found, "calls that need them fail", grants(role, lacking))
 	if err := e.audits(ctx); err != nil || e.hasher.times == nil {
 		return err
 	}
 	return e.truncates(ctx, partitions)
+}
+
+// grants returns the statements that give a role what it lacks.
+func grants(role string, lacking []string) string {
+	var statements []string
+	of := map[string]int{} // the statement for each relation
+	for _, need := range lacking {
+		privilege, relation, _ := strings.Cut(need, " on ")
+		if i, ok := of[relation]; ok {
+			statements[i] = strings.Replace(statements[i], " ON ", ", "+privilege+" ON ", 1)
+			continue
+		}
+		of[relation] = len(statements)
+		sequence := ""
+		if privilege == "USAGE" {
+			sequence = "SEQUENCE "
+		}
+		statements = append(statements, "GRANT "+privilege+" ON "+sequence+relation+" TO "+pgx.Identifier{role}.Sanitize())
+	}
+	return listed(statements)
 }
 
 // audits checks whether this role may write the audit log.
@@ -305,8 +325,8 @@ func (e *examination) audits(ctx context.Context) error {
 	if !may {
 		found = "this role may not write it"
 	}
-	e.judge(!may, semel.Notice, "audit log", found, "none for claims; with this role keys cannot be removed or resolved by hand, nor parked messages be settled",
-		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" to the role of who does so")
+	e.judge(!may, semel.Notice, "audit log", found, "none for claims; an operator with this role cannot remove or resolve keys, or settle parked messages",
+		"GRANT INSERT, SELECT ON "+e.opts.quoted("audit")+" TO the role of the operator")
 	return nil
 }
 
@@ -436,5 +456,5 @@ func (e *examination) floor(ctx context.Context) error {
 func (e *examination) judgeFloor(behind time.Duration) {
 	m := e.hasher.times
 	e.judge(behind > m.width()+lag, semel.Notice, "oldest message", fmt.Sprintf("up to %v old, %v more than need be", (m.age+max(behind, 0)).Round(time.Second), max(behind, 0).Round(time.Second)),
-		"the promise holds; keys that are forgotten take disk", "let one process run the maintenance of the store")
+		"the promise holds; expired keys take disk", "let one process clean up: semel run, or Store.Maintain")
 }

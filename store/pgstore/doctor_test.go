@@ -160,7 +160,7 @@ func TestAPrivilegeThatOneTableLacksIsFound(t *testing.T) {
 				if f.Severity != semel.Broken || !strings.Contains(f.Found, " lacks "+privilege+" on ") || !strings.Contains(f.Found, "semel_"+table) || strings.Contains(f.Found, ", ") {
 					t.Errorf("without %s on %s: %+v", privilege, table, f)
 				}
-				b.exec("GRANT " + privilege + " ON semel_" + table + " TO " + user)
+				b.exec(f.Remedy)
 			}
 			if c.truncates == "" {
 				return

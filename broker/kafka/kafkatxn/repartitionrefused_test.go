@@ -188,7 +188,7 @@ func TestTheTopicBetweenTheStagesIsExamined(t *testing.T) {
 			kafkatest.Must(t, err)
 			return kafkatest.Found(findings)
 		}
-		kafkatest.Has(t, examined(), "notice g-repartition: is not there yet")
+		kafkatest.Has(t, examined(), "notice g-repartition: does not exist yet")
 		p := b.start(opts)
 		b.Write(scattered(0, 5, 2)...)
 		p.Wait(10, kafkatest.Settled)
