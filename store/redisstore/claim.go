@@ -86,9 +86,9 @@ func (s *Store) packClaim(req *semel.ClaimRequest, h digest.Hasher) string {
 	b = binary.LittleEndian.AppendUint64(b, lateAfter(req))
 	b = append(b, req.Fingerprint[:8]...)
 	if req.Done {
-		b = appendOneStep(b, (&digest.Owners{Hasher: h}).Of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		b = appendOneStep(b, (&digest.Owners{Hasher: h}).Of(&owner), req.Window, req.Fingerprint, s.ids(req))
 	} else {
-		b = appendIDs(b, s.ids(&req.Key))
+		b = appendIDs(b, s.ids(req))
 		b = appendOwner(b, &owner)
 	}
 	return string(b)

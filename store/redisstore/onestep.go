@@ -126,7 +126,7 @@ func (s *Store) packOneStep(reqs []semel.ClaimRequest, answers []semel.ClaimAnsw
 		d := memo.Key(req.Key)
 		owner := distinct(req.Owner)
 		b := s.appendRecordKey(room[:0], &d)
-		b = appendOneStep(b, owners.Of(&owner), req.Window, req.Fingerprint, s.ids(&req.Key))
+		b = appendOneStep(b, owners.Of(&owner), req.Window, req.Fingerprint, s.ids(req))
 		all.Write(b)
 		list = append(list, sent{i, all.Len()})
 	}

@@ -26,8 +26,9 @@ import (
 //
 // Fields marked * may be missing at the end. The owner of a claim is its nonce
 // and its name. The owner of a key done in one step is a digest of both. Ids
-// are the readable scope and id if the store keeps them, and otherwise 4 bytes
-// of 0. Names and ids follow their length of 4 bytes.
+// are the readable scope and id if the store keeps them, and the origin if the
+// claim has one. Without both they are 4 bytes of 0. Names, origins and ids follow
+// their length of 4 bytes.
 const (
 	stateClaimed = 'c'
 	stateHeld    = 'h'
@@ -56,14 +57,26 @@ func appendOwner(b []byte, owner *semel.Owner) []byte {
 	return appendString(b, owner.Name)
 }
 
-// appendIDs appends the readable key, or a length of 0 without one.
-func appendIDs(b []byte, ids *semel.Key) []byte {
-	if ids == nil {
+// ids is the part of a record for people. Both fields may be empty.
+type ids struct {
+	key    semel.Key
+	origin string
+}
+
+// appendIDs appends the ids, or a length of 0 without any.
+func appendIDs(b []byte, of ids) []byte {
+	if of == (ids{}) {
 		return binary.LittleEndian.AppendUint32(b, 0)
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(8+len(ids.Scope)+len(ids.ID)))
-	b = appendString(b, ids.Scope)
-	return appendString(b, ids.ID)
+	start := len(b)
+	b = append(b, 0, 0, 0, 0)
+	b = appendString(b, of.key.Scope)
+	b = appendString(b, of.key.ID)
+	if of.origin != "" {
+		b = appendString(b, of.origin)
+	}
+	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start-4))
+	return b
 }
 
 func appendString(b []byte, s string) []byte {
@@ -72,7 +85,7 @@ func appendString(b []byte, s string) []byte {
 }
 
 // appendOneStep appends the record of a key that is done in one step.
-func appendOneStep(b []byte, owner [8]byte, window time.Duration, print semel.Fingerprint, ids *semel.Key) []byte {
+func appendOneStep(b []byte, owner [8]byte, window time.Duration, print semel.Fingerprint, of ids) []byte {
 	b = append(b, oneStepState...)
 	b = append(b, owner[:]...)
 	var micros uint64
@@ -80,11 +93,11 @@ func appendOneStep(b []byte, owner [8]byte, window time.Duration, print semel.Fi
 		micros = uint64(window.Microseconds())
 	}
 	b = binary.LittleEndian.AppendUint64(b, micros)
-	if !print.IsZero() || ids != nil {
+	if !print.IsZero() || of != (ids{}) {
 		b = append(b, print[:8]...)
 	}
-	if ids != nil {
-		b = appendIDs(b, ids)
+	if of != (ids{}) {
+		b = appendIDs(b, of)
 	}
 	return b
 }
@@ -98,7 +111,7 @@ type record struct {
 	print     semel.Fingerprint
 	leaseEnd  int64
 	holder    string
-	key       semel.Key
+	ids       ids
 	result    semel.Result
 	owner     [8]byte       // only of a key done in one step
 	window    time.Duration // only of a key done in one step; 0 is forever
@@ -187,19 +200,21 @@ func (r *record) decodeOneStep(rec string) bool {
 	return ok
 }
 
-// decodeIDs reads the readable key and returns the rest.
+// decodeIDs reads the readable key and the origin, and returns the rest.
 func (r *record) decodeIDs(rest string) (string, bool) {
-	ids, rest, ok := cutString(rest)
-	if !ok || ids == "" {
+	text, rest, ok := cutString(rest)
+	if !ok || text == "" {
 		return rest, ok
 	}
-	if r.key.Scope, ids, ok = cutString(ids); !ok {
+	// A record may be as large as its result. The clone keeps the ids from holding
+	// all of it in memory.
+	text = strings.Clone(text)
+	if r.ids.key.Scope, text, ok = cutString(text); !ok {
 		return rest, false
 	}
-	r.key.ID, _, ok = cutString(ids)
-	// A record may be as large as its result. The clone keeps the key from
-	// holding all of it in memory.
-	r.key.Scope, r.key.ID = strings.Clone(r.key.Scope), strings.Clone(r.key.ID)
+	if r.ids.key.ID, text, ok = cutString(text); ok && text != "" {
+		r.ids.origin, _, ok = cutString(text)
+	}
 	return rest, ok
 }
 
@@ -242,7 +257,8 @@ func (r *record) publicState() semel.State {
 // in milliseconds, or less than 0 without an end.
 func (r *record) show(now, lasts int64) semel.Record {
 	shown := semel.Record{
-		Key:         r.key,
+		Key:         r.ids.key,
+		Origin:      r.ids.origin,
 		State:       r.publicState(),
 		Token:       r.token,
 		Attempt:     r.attempt,

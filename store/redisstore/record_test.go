@@ -17,18 +17,20 @@ import (
 
 func TestOneStepRecordIsReadAsWritten(t *testing.T) {
 	t.Parallel()
-	key := &semel.Key{Scope: "scope", ID: "id\x00\xff"}
+	key, origin := ids{key: semel.Key{Scope: "scope", ID: "id\x00\xff"}}, ids{origin: "orders 2/17"}
 	for _, c := range []struct {
 		window time.Duration
 		print  semel.Fingerprint
-		ids    *semel.Key
+		ids    ids
 		length int
 	}{
-		{time.Hour, semel.Fingerprint{}, nil, oneStepPlain},
-		{semel.Forever, semel.Fingerprint{}, nil, oneStepPlain},
-		{time.Hour, semel.Fingerprint{1, 2, 3, 4, 5, 6, 7, 8, 9}, nil, oneStepPrints},
+		{time.Hour, semel.Fingerprint{}, ids{}, oneStepPlain},
+		{semel.Forever, semel.Fingerprint{}, ids{}, oneStepPlain},
+		{time.Hour, semel.Fingerprint{1, 2, 3, 4, 5, 6, 7, 8, 9}, ids{}, oneStepPrints},
 		{time.Hour, semel.Fingerprint{}, key, oneStepPrints + 4 + 8 + 9},
 		{time.Hour, semel.Fingerprint{1}, key, oneStepPrints + 4 + 8 + 9},
+		{time.Hour, semel.Fingerprint{}, origin, oneStepPrints + 4 + 12 + 11},
+		{time.Hour, semel.Fingerprint{1}, ids{key.key, origin.origin}, oneStepPrints + 4 + 12 + 9 + 11},
 	} {
 		rec := string(appendOneStep(nil, [8]byte{9, 8}, c.window, c.print, c.ids))
 		r, ok := decode(rec)
@@ -42,8 +44,8 @@ func TestOneStepRecordIsReadAsWritten(t *testing.T) {
 		if r.publicState() != semel.Done || r.owner != [8]byte{9, 8} || r.window != window || !r.print.Matches(c.print) || r.print.IsZero() != c.print.IsZero() {
 			t.Errorf("%+v is read as %+v", c, r)
 		}
-		if c.ids != nil && r.key != *c.ids {
-			t.Errorf("%+v is read with the key %s", c, r.key)
+		if r.ids != c.ids {
+			t.Errorf("%+v is read with the ids %+v", c, r.ids)
 		}
 	}
 }
@@ -84,7 +86,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("d")
 	f.Add("c" + strings.Repeat("\x01", 60))
 	f.Add("d" + strings.Repeat("\x00", 40) + "result")
-	f.Add(string(appendOneStep(nil, [8]byte{1}, time.Hour, semel.Fingerprint{1}, &semel.Key{Scope: "s", ID: "i"})))
+	f.Add(string(appendOneStep(nil, [8]byte{1}, time.Hour, semel.Fingerprint{1}, ids{semel.Key{Scope: "s", ID: "i"}, "o"})))
 	f.Fuzz(func(t *testing.T, rec string) {
 		claimOf(rec)
 		r, ok := decode(rec)

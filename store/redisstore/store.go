@@ -359,6 +359,7 @@ func (o *Options) traits() semel.Traits {
 		Shared:    true,
 		Fenced:    true,
 		Exact:     o.Compact == nil,
+		Origins:   o.Compact == nil,
 		Results:   true,
 		MaxResult: o.MaxResult,
 		// While the server works on one call, the client packs and reads others. With
@@ -389,12 +390,16 @@ func (s *Store) enter(ctx context.Context, verb string, requests, answers int) e
 	return nil
 }
 
-// ids returns the readable key if the store keeps it.
-func (s *Store) ids(key *semel.Key) *semel.Key {
+// ids returns the part of a request that the store keeps for people. The compact
+// form cannot keep an origin.
+func (s *Store) ids(req *semel.ClaimRequest) (of ids) {
 	if s.opts.KeepIDs {
-		return key
+		of.key = req.Key
 	}
-	return nil
+	if s.ring == nil {
+		of.origin = req.Origin
+	}
+	return of
 }
 
 // digests returns the digester for the keys of one call.
