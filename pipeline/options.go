@@ -52,6 +52,9 @@ type Options struct {
 	Fingerprint bool
 	// Window replaces the session's window if it is above 0.
 	Window time.Duration
+	// KeepOrigin gives each claim its origin: the place of the message in its source,
+	// and the host and process id of this process. Defaults to false.
+	KeepOrigin bool
 	// EventTime uses the time of each message. A message that is older than its
 	// window is late, unless its key has a record.
 	EventTime bool

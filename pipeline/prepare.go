@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +19,8 @@ type preparer struct {
 	feed    *feed
 	reader  *key.Reader
 	id      []byte          // reused for each id
-	ids     strings.Builder // the ids of items share its memory
+	ids     strings.Builder // the ids and origins of items share its memory
+	process string          // host and process id, for origins
 	entries []*entry        // reused for each result of prepare
 }
 
@@ -32,6 +34,9 @@ func (p *preparer) prepare(items []*Item) []*entry {
 			p.find(e)
 		}
 		e.Call.Window = p.r.opts.Window
+		if p.r.opts.KeepOrigin {
+			e.Call.Origin = p.origin(&e.Message)
+		}
 		if p.r.opts.EventTime && e.Redrive == 0 {
 			e.Call.Time = e.Message.Time
 		}
@@ -45,6 +50,23 @@ func (p *preparer) prepare(items []*Item) []*entry {
 	}
 	p.r.observe(Event{Kind: EventRead, Count: len(items), Bytes: bytes})
 	return p.entries
+}
+
+// origin returns where a message comes from, and which process claims its key. The
+// place of a file is in the words of the source. Others are short, because each key
+// keeps one.
+func (p *preparer) origin(m *semel.Message) string {
+	text := p.id[:0]
+	if place := p.feed.traits.Place; place != nil {
+		text = append(text, place(m.Origin)...)
+	} else {
+		text = append(append(text, m.Origin.Source...), ' ')
+		text = append(strconv.AppendInt(text, int64(m.Origin.Partition), 10), '/')
+		text = strconv.AppendInt(text, m.Origin.Offset, 10)
+	}
+	text = append(append(text, " by "...), p.process...)
+	p.id = text[:0]
+	return p.text(text[max(0, len(text)-semel.MaxOriginBytes):])
 }
 
 // find sets the key of an item, or the reason why it has no key.

@@ -38,14 +38,19 @@ func NewRedriven(letters DeadLetterStore, pipeline string) *Redriven {
 }
 
 func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven {
+	return &Redriven{
+		letters: letters, pipeline: pipeline, actor: process(), once: once,
+		partition: NewPartition("parked"), out: map[string]struct{}{},
+	}
+}
+
+// process names this process for people.
+func process() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
-	return &Redriven{
-		letters: letters, pipeline: pipeline, actor: fmt.Sprintf("%s:%d", host, os.Getpid()), once: once,
-		partition: NewPartition("parked"), out: map[string]struct{}{},
-	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
 // Read implements Source. In a running pipeline it waits while the dead-letter store

@@ -182,7 +182,7 @@ func (r *Runner) fail(err error) {
 
 // read reads one source.
 func (r *Runner) read(ctx context.Context, f *feed) {
-	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint})}
+	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
 	for r.sched.wait(ctx) {
 		items, err := f.source.Read(ctx)
 		if at := slices.IndexFunc(items, func(it *Item) bool { return it == nil || it.Partition == nil }); at >= 0 {
