@@ -264,7 +264,7 @@ func TestExplainAKeyThatLivesInKafka(t *testing.T) {
 	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(got.stdout, "state        done") && time.Now().Before(deadline); {
 		got = ask()
 	}
-	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "first in     orders, partition 0, offset 1\n", "next time    it is a duplicate: it is acknowledged without effect, until "} {
+	for _, want := range []string{"pipeline     orders\n", "key          order-7\n", "origin       orders 0/1\n", "next time    it is a duplicate: it is acknowledged without effect, until "} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("lacks %q:\n%+v", want, got)
 		}

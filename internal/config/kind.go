@@ -169,6 +169,8 @@ type StoreAbout struct {
 	// whose server it uses, if that is another store.
 	Address string
 	Server  schema.Reference
+	// Origins means that pipelines tell it where each message comes from.
+	Origins bool
 	// ClaimsEnd means that claims end with the process.
 	ClaimsEnd bool
 	// BestEffort means that keys may be lost in ways that no setting prevents.

@@ -42,6 +42,9 @@ func (f *File) Options(p *Pipeline, observer pipeline.Observer) *pipeline.Option
 		Workers: p.Parallel, Batch: int(p.Batch), MaxItems: int(p.InFlight.Max), MaxBytes: p.InFlight.Bytes,
 		Wait: HeldWait, Shutdown: f.Shutdown, ParkedMaxAge: p.Parked.MaxAge, Observer: observer,
 	}
+	if decider := f.Decider(p.Store.Name); decider != nil {
+		o.KeepOrigin = decider.Spec.About().Origins
+	}
 	if p.Order == "partition" {
 		o.Order = pipeline.OrderPartition
 	}

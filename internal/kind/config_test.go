@@ -75,7 +75,7 @@ stores:
 	if plain := spec[*memory.Store](t, f, "plain"); *plain != (memory.Store{}) {
 		t.Errorf("memory without settings: %+v", plain)
 	}
-	if files := spec[*embedded.Store](t, f, "files"); *files != (embedded.Store{Path: filepath.Join("dir", "semel-data"), Fsync: "interval"}) {
+	if files := spec[*embedded.Store](t, f, "files"); *files != (embedded.Store{Path: filepath.Join("dir", "semel-data"), Fsync: "interval", KeepOrigin: true}) {
 		t.Errorf("embedded: %+v", files)
 	}
 	cache := spec[*redis.Store](t, f, "cache")
@@ -183,6 +183,7 @@ func TestErrorsSayWhereAndWhatToDo(t *testing.T) {
 		{"stores:\n  a: { postgres: { dsn: 'host=h', partitions: 0 } }\n", "c.yaml:2:47: stores.a.postgres.partitions: \"0\": must be between 1 and 1024"},
 		{"stores:\n  a: { postgres: { dsn: 'host=h', message_age: 1d } }\n", "c.yaml:2:48: stores.a.postgres.message_age: it needs cleanup: message-time: write that too, or leave it out"},
 		{"stores:\n  a: { redis: { url: 'redis://h?a=b', prefix: '{a}' } }\n", "c.yaml:2:22: stores.a.redis.url: a query is not supported: use the fields of the store\nc.yaml:2:47: stores.a.redis.prefix: braces are not allowed"},
+		{"stores:\n  a: { redis: { url: 'redis://h', compact: { window: 1h }, keep_origin: true } }\n", "c.yaml:2:73: stores.a.redis.keep_origin: the compact form cannot keep origins: leave out compact, or keep_origin"},
 		{"stores:\n  a: { redis: { cluster: ['h:1'], username: u } }\n", "c.yaml:2:45: stores.a.redis.username: it needs a password: write password too"},
 		{"stores: { k: { memory: {} } }\nlog: { duplicates: 1.5 }\n", "c.yaml:2:20: log.duplicates: \"1.5\": not a share: write a number from 0 to 1, like 0.01"},
 		{"stores:\n  a: { filter: { rate: 1, expect: 0, window: 1d } }\n", "c.yaml:2:24: stores.a.filter.rate: \"1\": not a rate: write a number above 0 and below 1, like 0.001\nc.yaml:2:35: stores.a.filter.expect: \"0\": must be at least 1"},

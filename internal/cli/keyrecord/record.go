@@ -25,6 +25,7 @@ type Line struct {
 	FirstSeen   string          `json:"first_seen,omitempty"`
 	Attempts    int             `json:"attempts,omitempty"`
 	Holder      string          `json:"holder,omitempty"`
+	Origin      string          `json:"origin,omitempty"`
 	LeaseEnd    string          `json:"lease_end,omitempty"`
 	Expires     string          `json:"expires,omitempty"` // "forever" if it never expires
 	Fingerprint string          `json:"fingerprint,omitempty"`
@@ -39,6 +40,7 @@ func NewLine(r *semel.Record) Line {
 		FirstSeen:   term.JSONTime(r.FirstSeen),
 		Attempts:    r.Attempt,
 		Holder:      r.Holder,
+		Origin:      r.Origin,
 		LeaseEnd:    term.JSONTime(r.LeaseEnd),
 		Expires:     term.JSONTime(r.Expires),
 		Fingerprint: r.Fingerprint.String(),
@@ -107,6 +109,7 @@ func Write(w io.Writer, r *semel.Record) error {
 	}
 	fact("state", r.State.String())
 	fact("first seen", term.DisplayTime(r.FirstSeen))
+	fact("origin", term.DisplayText(r.Origin))
 	if r.Attempt > 0 {
 		fact("attempts", fmt.Sprint(r.Attempt))
 	}

@@ -237,7 +237,8 @@ func (im *importer) add(ctx context.Context, text []byte) error {
 // request turns a line into a claim that marks its key done. A window of 0 or
 // less means that the key has expired.
 func (im *importer) request(line importLine) (semel.ClaimRequest, error) {
-	request := semel.ClaimRequest{Done: true, Window: im.window}
+	origin := line.text("origin")
+	request := semel.ClaimRequest{Done: true, Window: im.window, Origin: origin[max(0, len(origin)-semel.MaxOriginBytes):]}
 	if state := line.text("state"); state != "" && state != semel.Done.String() {
 		return request, fmt.Errorf("the key is %s: only keys that are done can be imported (keys export --state done)", state)
 	}

@@ -66,7 +66,7 @@ func importMembers() []importMember {
 	return []importMember{
 		{"scope", "", isAnything}, {"scope_base64", "a string", isText}, {"id", "", isAnything}, {"id_base64", "a string", isText},
 		{"state", "a string", isText}, {"window", "a string", isText}, {"expires", "a string", isText},
-		{"digest", aDigest, isHex}, {"first_seen", aTime, isTime}, {"attempts", aCount, isCount}, {"holder", "a string", isText},
+		{"digest", aDigest, isHex}, {"first_seen", aTime, isTime}, {"attempts", aCount, isCount}, {"holder", "a string", isText}, {"origin", "a string", isText},
 		{"lease_end", aTime, isTime}, {"fingerprint", aDigest, isHex},
 		{"result", "value, failed or not_kept", isResult}, {"result_size", aCount, isCount},
 	}

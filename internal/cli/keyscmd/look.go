@@ -136,10 +136,10 @@ func newKeysShowCommand(k *keysFlags) *cobra.Command {
 		Example: `semel keys show evt_01HX7Z2M --store ./seen
 semel keys show evt_01HX7Z2M --store ./seen --json
 semel keys show --store ./seen --json-id '"evt_01HX7Z2M"'`,
-		Long: `Shows the record of a key: state, first seen, attempts, holder, end of the lease,
-expiry, fingerprint and size of the result, as far as the store keeps them.
-Several IDs are one composite key. Below the record are the commands that can
-follow.
+		Long: `Shows the record of a key: state, first seen, origin of its message, attempts,
+holder, end of the lease, expiry, fingerprint and size of the result, as far as
+the store keeps them. Several IDs are one composite key. Below the record are the
+commands that can follow.
 
 The exit status is 0 if there is a record, and otherwise 1.`,
 		RunE: k.onStore(func(cmd *cobra.Command, words []string, wrong *term.Problems) func(context.Context, semel.Store) error {

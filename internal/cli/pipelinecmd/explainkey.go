@@ -361,7 +361,7 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 		}
 	}
 	if o := answer.Origin; o != nil {
-		fact("first in", fmt.Sprintf("%s, partition %d, offset %d", o.Topic, o.Partition, o.Offset))
+		fact("origin", fmt.Sprintf("%s %d/%d", o.Topic, o.Partition, o.Offset))
 	}
 	for _, m := range answer.Parked {
 		said := fmt.Sprintf("%s, since %s, after %s: %s", m.ID, m.At, term.Plural(m.Attempts, "attempt"), string(m.Reason))

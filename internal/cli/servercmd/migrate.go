@@ -34,8 +34,8 @@ Programs that use the store need no right to create tables.
 
 A configuration names the store. For a program that uses the library, --dsn-env
 names the environment variable with the address of the database, and --schema,
---prefix, --cleanup, --message-age, --partitions and --keep-ids have the values of
-pgstore.MigrateOptions.`,
+--prefix, --cleanup, --message-age, --partitions, --keep-ids and --keep-origin
+have the values of pgstore.MigrateOptions.`,
 	})
 	m.AddConfig(cmd)
 	m.dsn.add(cmd)

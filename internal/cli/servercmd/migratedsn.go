@@ -18,9 +18,10 @@ import (
 // dsnFlags name a database without a configuration. Their values become a
 // configuration with one store, so that they are checked and hidden like one.
 type dsnFlags struct {
-	env     string
-	fields  map[string]*string // by the name of the field
-	keepIDs bool
+	env        string
+	fields     map[string]*string // by the name of the field
+	keepIDs    bool
+	keepOrigin bool
 }
 
 // dsnFields are the fields of a PostgreSQL store that the tables depend on.
@@ -41,6 +42,7 @@ func (d *dsnFlags) add(cmd *cobra.Command) {
 		term.CompleteValues(cmd, f.flag)
 	}
 	flags.BoolVar(&d.keepIDs, "keep-ids", false, "with --dsn-env: columns for readable keys")
+	flags.BoolVar(&d.keepOrigin, "keep-origin", false, "with --dsn-env: a column for origins")
 	term.CompleteValues(cmd, "dsn-env")
 }
 
@@ -53,6 +55,9 @@ func (d *dsnFlags) given(cmd *cobra.Command) string {
 	}
 	if d.keepIDs {
 		return "keep-ids"
+	}
+	if d.keepOrigin {
+		return "keep-origin"
 	}
 	return ""
 }
@@ -70,7 +75,7 @@ func (d *dsnFlags) find(s *open.StoreFlags, offline bool, p *term.Problems) bool
 		p.Addf("--dsn-env: expected the name of an environment variable, like DATABASE_URL, and not the address itself")
 		return false
 	}
-	fields := map[string]any{"dsn": "${env:" + d.env + "}"}
+	fields := map[string]any{"dsn": "${env:" + d.env + "}", "keep_origin": d.keepOrigin}
 	for name, value := range d.fields {
 		if *value != "" {
 			fields[name] = strings.ReplaceAll(*value, "${", "$${")

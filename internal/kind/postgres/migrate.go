@@ -70,7 +70,7 @@ func (s *Schema) Status(ctx context.Context) (steps []pgstore.Migration, err err
 func (s *Schema) SQL() (string, error) { return pgstore.SQL(s.options()) }
 
 func (s *Schema) options() *pgstore.MigrateOptions {
-	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs}
+	return &pgstore.MigrateOptions{Names: s.store.names(), Cleanup: pgstore.Cleanup(s.store.Cleanup), MessageAge: s.store.MessageAge, Partitions: s.store.Partitions, KeepIDs: s.store.KeepIDs, KeepOrigins: s.store.KeepOrigin}
 }
 
 // lockNotAvailable is the SQLSTATE that PostgreSQL returns when lock_timeout

@@ -29,8 +29,9 @@ type Store struct {
 	MessageAge time.Duration
 	Partitions int // 0 is the store's default
 	// Prepare uses named prepared statements.
-	Prepare bool
-	KeepIDs bool
+	Prepare    bool
+	KeepIDs    bool
+	KeepOrigin bool
 }
 
 // NewStore returns an empty Store.
@@ -53,6 +54,7 @@ func (s *Store) Fields() schema.Mapping {
 			schema.NumberField("partitions", &s.Partitions, 1, 1024, "Number of partitions of the table. It applies when the tables are created.").Means("none with `delete`, 32 with `message-time`"),
 			schema.TruthField("prepare", &s.Prepare, "Prepare statements by name. Not every connection pooler supports this.").Means("false"),
 			config.KeepIDsField(&s.KeepIDs),
+			config.KeepOriginField(&s.KeepOrigin, "true", "It needs the column that `semel migrate up` adds. A key then takes about 20 bytes and that text more: 180 bytes instead of 108, with the index, for lines of a file."),
 		},
 		Check: func(_ schema.Value, there schema.Members) {
 			if age, ok := there["message_age"]; ok && s.Cleanup != "message-time" {
@@ -95,6 +97,7 @@ func twoAts(text string) bool {
 func (s *Store) About() config.StoreAbout {
 	return config.StoreAbout{
 		Shared:     true,
+		Origins:    s.KeepOrigin,
 		Address:    "PostgreSQL, " + s.DSN.String(),
 		Exceptions: []string{"failover to an asynchronous replica forgets keys that were not yet copied"},
 	}
@@ -163,6 +166,10 @@ func (s *Store) examine(ctx context.Context, x *config.Examination) (err error) 
 	defer func() { err = errors.Join(err, closing()) }()
 	findings, err := opened.(semel.Doctor).Examine(ctx)
 	x.Add(findings)
+	if s.KeepOrigin && !opened.Traits().Origins {
+		x.Note(semel.Notice, "origins", "the table of keys has no column for them", "explain --key cannot say where the first message of a key came from",
+			"semel migrate up --config "+x.File.Name+" --store-name "+x.Store.Name+", and then restart the pipelines; or write keep_origin: false")
+	}
 	return err
 }
 

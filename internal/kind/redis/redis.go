@@ -35,6 +35,7 @@ type Store struct {
 	// Persistence is how the server persists data: volatile, logged or synced.
 	Persistence string
 	KeepIDs     bool
+	KeepOrigin  bool
 	Compact     *Compact
 }
 
@@ -75,6 +76,7 @@ func (s *Store) Fields() schema.Mapping {
 			schema.ChoiceField("persistence", &s.Persistence, "What survives a restart of the server: nothing for sure (`volatile`), what is in its log (`logged`: `appendfsync everysec`), or everything (`synced`: `appendfsync always`).",
 				"volatile", "logged", "synced").Or("volatile"),
 			config.KeepIDsField(&s.KeepIDs),
+			config.KeepOriginField(&s.KeepOrigin, "false", "A key then takes about 20 bytes and that text more in memory. It excludes `compact`."),
 			schema.PartField("compact", func() schema.Mapping { s.Compact = &Compact{}; return compact(s.Compact) }, "Keep each done key in 64 bits.").Means("off"),
 		},
 		OneOf: [][]string{{"url", "cluster", "sentinel"}},
@@ -89,6 +91,9 @@ func (s *Store) check(there schema.Members) {
 				of.Wrong("write it in the url, redis://user:password@host:port/database")
 			}
 		}
+	}
+	if keep, ok := there["keep_origin"]; ok && s.KeepOrigin && s.Compact != nil {
+		keep.Wrong("the compact form cannot keep origins: leave out compact, or keep_origin")
 	}
 	if username, ok := there["username"]; ok && s.Password.IsZero() && s.URL.IsZero() {
 		username.Wrong("it needs a password: write password too")
@@ -148,7 +153,7 @@ func (s *Store) About() config.StoreAbout {
 	case s.Cluster != nil:
 		address = "Redis, the cluster " + strings.Join(s.Cluster, ", ")
 	}
-	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true}
+	return config.StoreAbout{Upper: true, Shared: true, Place: s.place(), PlaceName: "server and prefix", Address: address, BestEffort: true, Origins: s.KeepOrigin}
 }
 
 // place identifies where a store keeps its keys, as far as the configuration
