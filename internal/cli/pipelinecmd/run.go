@@ -135,7 +135,7 @@ func NewRun(a *term.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE [PIPELINE...]",
 		Short: "Run pipelines",
-		Example: `semel run pipelines.yaml --check
+		Example: `semel run backfill.yaml --check
 semel run pipelines.yaml
 semel run pipelines.yaml lines --admin off --log-level warn`,
 		Long: `Runs the pipelines of a configuration, or the named ones, until their sources end
