@@ -55,6 +55,7 @@ var packageMap = map[string][]string{
 	},
 	"broker/kafka/internal/record": {".", "key", "pipeline", "internal/header", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/nats":                  {".", "pipeline", "internal/header", "internal/invalid", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
+	"broker/rabbitmq":              {".", "pipeline", "internal/header", "internal/invalid", "github.com/rabbitmq/amqp091-go"},
 	"broker/brokertest":            {".", "key", "pipeline", "store/memstore"},
 	"broker/webhook":               {".", "pipeline", "internal/invalid"},
 	"broker/httpsrc":               {".", "pipeline", "internal/invalid"},

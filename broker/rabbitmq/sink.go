@@ -1,0 +1,117 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/header"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// SinkOptions are the options of OpenSink. Client and RoutingKey are required.
+type SinkOptions struct {
+	Client Client
+	// Exchange is what messages are published to. Defaults to the default exchange,
+	// in which RoutingKey is the name of a queue.
+	Exchange, RoutingKey string
+	// Create makes what does not exist: the durable topic exchange, or, without an
+	// Exchange, the quorum queue. Defaults to false.
+	Create bool
+	// Name is the pipeline's name, sent as a header. Defaults to none.
+	Name string
+}
+
+// Sink publishes to an exchange or a queue. OpenSink makes it.
+type Sink struct {
+	opts      SinkOptions
+	publisher *Publisher
+}
+
+var (
+	_ pipeline.Sink = (*Sink)(nil)
+	_ semel.Readier = (*Sink)(nil)
+)
+
+// OpenSink connects. It blocks until the server has answered. If the exchange or
+// queue does not exist, the error is a *[MissingError].
+func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
+	s := &Sink{}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.RoutingKey == "" && s.opts.Exchange == "" {
+		return nil, fmt.Errorf("rabbitmq: SinkOptions: Exchange or RoutingKey is required: %w", semel.ErrInvalidRequest)
+	}
+	publisher, err := OpenPublisher(ctx, s.opts.Client)
+	if err != nil {
+		return nil, err
+	}
+	s.publisher = publisher
+	if s.opts.Exchange != "" {
+		err = publisher.link.needExchange(s.opts.Exchange, s.opts.Create)
+	} else {
+		err = publisher.link.needQueue(s.opts.RoutingKey, s.opts.Create)
+	}
+	if err != nil {
+		_ = publisher.Close(ctx) // the other error says more
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	return s, nil
+}
+
+// Traits implements pipeline.Sink. One call has at most one message of a group,
+// because a message that is published again would be stored behind the next one.
+func (s *Sink) Traits() pipeline.SinkTraits {
+	return pipeline.SinkTraits{Batch: maxPublished, Parallel: 2}
+}
+
+// Ready implements semel.Readier.
+func (s *Sink) Ready(ctx context.Context) error { return s.publisher.Ready(ctx) }
+
+// Close implements pipeline.Sink.
+func (s *Sink) Close(ctx context.Context) error { return s.publisher.Close(ctx) }
+
+// Deliver implements pipeline.Sink. It publishes all messages, and then waits for
+// their confirms. An exchange without a queue for them counts as unavailable: the
+// pipeline pauses until there is one.
+func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	list := make([]*Publication, len(items))
+	for i, it := range items {
+		list[i] = &Publication{Exchange: s.opts.Exchange, RoutingKey: s.opts.RoutingKey, Message: s.publishing(it)}
+	}
+	s.publisher.Publish(ctx, list...)
+	for i, it := range items {
+		it.Err = list[i].Err
+	}
+}
+
+// publishing returns what is published for an item. Headers that begin with x-
+// belong to the server and are left out.
+func (s *Sink) publishing(it *pipeline.Item) amqp.Publishing {
+	p := amqp.Publishing{MessageId: MessageID(it.Call.Key.ID), Timestamp: it.Message.Time, Headers: amqp.Table{}, Body: it.Message.Body}
+	for _, h := range header.Output(it, s.opts.Name) {
+		if !setProperty(&p, h) && h.Name != ExchangeHeader && h.Name != RoutingKeyHeader && !strings.HasPrefix(strings.ToLower(h.Name), "x-") {
+			p.Headers[h.Name] = string(h.Value)
+		}
+	}
+	return p
+}
+
+// setProperty sets the property with the name of a header. It returns false if there
+// is none, or if the value is too long for it.
+func setProperty(p *amqp.Publishing, h semel.Header) bool {
+	if len(h.Value) > longest {
+		return false
+	}
+	for _, property := range properties() {
+		if strings.EqualFold(property.name, h.Name) {
+			*property.of(p) = string(h.Value)
+			return true
+		}
+	}
+	return false
+}

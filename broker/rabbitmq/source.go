@@ -1,0 +1,369 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/invalid"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// SourceOptions are the options of OpenSource. Client and Queue are required.
+type SourceOptions struct {
+	Client Client
+	// Queue is the queue to read.
+	Queue string
+	// Create makes a durable quorum queue if the queue does not exist, also when the
+	// connection is restored. An existing one stays as it is. Defaults to false.
+	Create bool
+	// Prefetch is the maximum number of messages, and MaxBytes their approximate
+	// maximum size, that the server may deliver before some are acknowledged. The
+	// sizes of earlier messages tell how many that is. Messages that wait after
+	// Return come on top. Default to 1,000 and 16 MiB.
+	Prefetch, MaxBytes int
+}
+
+func (o *SourceOptions) complete() error {
+	o.Prefetch = cmp.Or(o.Prefetch, 1000)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 16<<20)
+	wrong := invalid.In("rabbitmq: SourceOptions.")
+	if o.Queue == "" {
+		wrong.Add("Queue is required")
+	}
+	if o.Prefetch < 1 || o.Prefetch > maxPrefetch || o.MaxBytes < 1 {
+		wrong.Add("Prefetch, MaxBytes: %d, %d: want 1 to %d, and at least 1", o.Prefetch, o.MaxBytes, maxPrefetch)
+	}
+	return errors.Join(o.Client.check(), wrong.Err())
+}
+
+// Source reads a queue. OpenSource makes it.
+type Source struct {
+	opts      SourceOptions
+	partition *pipeline.Partition
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	trouble   atomic.Pointer[error] // why nothing can be read now
+
+	mu      sync.Mutex // guards the fields below, and those of lanes
+	lane    *lane      // nil while there is no connection
+	size    float64    // average size of messages in bytes; 0 is unknown
+	ready   []*pipeline.Item
+	changed chan struct{} // closed and replaced when ready changes
+	closed  bool
+}
+
+var (
+	_ pipeline.Source = (*Source)(nil)
+	_ pipeline.Lagger = (*Source)(nil)
+	_ pipeline.Waiter = (*Source)(nil)
+	_ semel.Readier   = (*Source)(nil)
+)
+
+// OpenSource connects and begins to read. It blocks until the server has answered.
+// If the queue does not exist, the error is a *[MissingError].
+func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
+	var o SourceOptions
+	if opts != nil {
+		o = *opts
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	s := &Source{opts: o, partition: pipeline.NewPartition(o.Queue), changed: make(chan struct{})}
+	first, err := s.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	supervising, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.running.Go(func() { s.supervise(supervising, first) })
+	return s, nil
+}
+
+// Traits implements pipeline.Source. A returned message waits here.
+func (s *Source) Traits() pipeline.SourceTraits {
+	return pipeline.SourceTraits{CanReturn: true, Place: func(o semel.Origin) string { return "queue " + o.Source }}
+}
+
+// open connects and consumes the queue.
+func (s *Source) open(ctx context.Context) (*lane, error) {
+	l, err := s.opts.Client.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release := context.AfterFunc(ctx, func() { _ = l.raw.Close() })
+	lane, err := s.consume(l)
+	if !release() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = l.close(ctx) // the other error says more
+		if lane != nil {
+			lane.pumps.Wait()
+			s.drop(lane)
+		}
+		return nil, err
+	}
+	return lane, nil
+}
+
+func (s *Source) consume(l *link) (*lane, error) {
+	if err := l.needQueue(s.opts.Queue, s.opts.Create); err != nil {
+		return nil, err
+	}
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	lane := &lane{source: s, link: l, ch: ch, lost: ch.NotifyClose(make(chan *amqp.Error, 1))}
+	if err := lane.consume(min(firstPrefetch, s.wanted())); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.lane = lane
+	s.mu.Unlock()
+	return lane, nil
+}
+
+// supervise opens a new lane whenever one is lost, until ctx ends.
+func (s *Source) supervise(ctx context.Context, lane *lane) {
+	for pause := time.Duration(0); ; {
+		if lane != nil {
+			err := lane.wait()
+			s.drop(lane)
+			if ctx.Err() != nil {
+				return // Close closes the connection
+			}
+			s.trouble.Store(&err)
+			_ = lane.link.close(ctx) // it is lost, or has lost its channel
+			if pause = min(max(2*pause, 20*time.Millisecond), 2*time.Second); lane.delivered.Load() {
+				pause = 20 * time.Millisecond
+			}
+		}
+		sleep(ctx, pause)
+		var err error
+		if lane, err = s.open(ctx); err != nil {
+			lane = nil
+			if ctx.Err() != nil {
+				return
+			}
+			s.trouble.Store(&err)
+			pause = min(max(2*pause, 20*time.Millisecond), 2*time.Second)
+			continue
+		}
+		s.trouble.Store(nil)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// drop forgets the unread messages of a lost lane. The server delivers them again.
+func (s *Source) drop(lane *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lane == lane {
+		s.lane = nil
+	}
+	lane.dead = true
+	kept := s.ready[:0]
+	for _, it := range s.ready {
+		if it.Ref.(*held).lane != lane {
+			kept = append(kept, it)
+		}
+	}
+	clear(s.ready[len(kept):])
+	s.ready = kept
+}
+
+// wanted returns how many messages the server may deliver before an acknowledgement.
+func (s *Source) wanted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.size == 0 {
+		return s.opts.Prefetch
+	}
+	return max(1, min(s.opts.Prefetch, int(float64(s.opts.MaxBytes)/s.size)))
+}
+
+// offer makes a message readable.
+func (s *Source) offer(h *held, body int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || h.lane.dead {
+		return
+	}
+	if size := float64(body) + overhead; s.size == 0 {
+		s.size = size
+	} else {
+		s.size += (size - s.size) / 32
+	}
+	h.lane.add(h)
+	s.ready = append(s.ready, h.item)
+	s.change()
+}
+
+// change wakes those who wait for a change of ready. s.mu is held.
+func (s *Source) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Read implements pipeline.Source. While the server cannot be reached, it waits.
+func (s *Source) Read(ctx context.Context) ([]*pipeline.Item, error) {
+	for {
+		s.mu.Lock()
+		items, changed := s.ready, s.changed
+		s.ready = nil
+		s.mu.Unlock()
+		if len(items) > 0 {
+			return items, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Ack implements pipeline.Source. If the connection of a message is lost, the server
+// delivers the message again, and it is recognised.
+func (s *Source) Ack(_ context.Context, items []*pipeline.Item) error {
+	lanes := map[*lane][]*held{}
+	for _, it := range items {
+		h := it.Ref.(*held)
+		lanes[h.lane] = append(lanes[h.lane], h)
+	}
+	for lane, list := range lanes {
+		lane.ack(list)
+	}
+	return nil
+}
+
+// Return implements pipeline.Source. A message stays here for the delay and is then
+// offered again. If it went back to the server, the server would deliver it
+// immediately, over and over, and count each delivery towards its delivery limit.
+func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
+	var waiting *lane
+	s.mu.Lock()
+	for _, it := range items {
+		h := it.Ref.(*held)
+		h.lane.waiting++
+		if !h.lane.dead {
+			waiting = h.lane
+		}
+		time.AfterFunc(delay, func() { s.again(h) })
+	}
+	s.mu.Unlock()
+	if waiting != nil {
+		waiting.grow()
+	}
+	return nil
+}
+
+// again offers a message once more.
+func (s *Source) again(h *held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.lane.waiting--
+	if s.closed || h.lane.dead {
+		return
+	}
+	h.item = &pipeline.Item{Partition: s.partition, Ref: h, Message: h.item.Message}
+	s.ready = append(s.ready, h.item)
+	s.change()
+}
+
+// Close implements pipeline.Source. The server delivers unsettled messages again
+// immediately, perhaps to another process.
+func (s *Source) Close(ctx context.Context) error {
+	s.stop()
+	s.mu.Lock()
+	s.closed = true
+	s.ready = nil
+	lane := s.lane
+	s.mu.Unlock()
+	var err error
+	if lane != nil {
+		defer context.AfterFunc(ctx, func() { _ = lane.link.raw.Close() })()
+		// The answer says that the server has read all acknowledgements.
+		if err = lane.ch.Close(); errors.Is(err, amqp.ErrClosed) {
+			err = nil // they are lost, and their messages come again
+		}
+		_ = lane.link.close(ctx) // nothing depends on it any more
+	}
+	s.running.Wait()
+	if err != nil {
+		return fmt.Errorf("rabbitmq: acknowledgements may be lost: %w", err)
+	}
+	return nil
+}
+
+// Ready implements semel.Readier.
+func (s *Source) Ready(context.Context) error {
+	if err := s.trouble.Load(); err != nil {
+		return fmt.Errorf("rabbitmq: %w", *err)
+	}
+	return nil
+}
+
+// WaitsFor implements pipeline.Waiter.
+func (s *Source) WaitsFor(ctx context.Context) string {
+	if err := s.Ready(ctx); err != nil {
+		return "an answer of RabbitMQ: " + err.Error()
+	}
+	return ""
+}
+
+// Lag implements pipeline.Lagger. It counts the messages in the queue, and those that
+// were delivered to this process and not acknowledged.
+func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
+	s.mu.Lock()
+	lane := s.lane
+	held := 0
+	if lane != nil {
+		held = lane.unsettled()
+	}
+	s.mu.Unlock()
+	if lane == nil {
+		return nil, errors.New("rabbitmq: there is no connection")
+	}
+	type answer struct {
+		waiting int
+		err     error
+	}
+	answered := make(chan answer, 1)
+	s.running.Go(func() { // the client library waits for an answer without a context
+		var a answer
+		a.err = lane.link.on(func(ch *amqp.Channel) error {
+			queue, err := ch.QueueDeclarePassive(s.opts.Queue, true, false, false, false, nil)
+			a.waiting = queue.Messages
+			return missing(err, s.opts.Queue, "")
+		})
+		answered <- a
+	})
+	select {
+	case a := <-answered:
+		if a.err != nil {
+			return nil, fmt.Errorf("rabbitmq: %w", a.err)
+		}
+		return []pipeline.Lag{{Source: s.opts.Queue, Messages: int64(a.waiting + held), Bytes: pipeline.UnknownLag}}, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
