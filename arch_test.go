@@ -88,7 +88,7 @@ var packageMap = map[string][]string{
 	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
-		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
+		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
 	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
@@ -104,6 +104,7 @@ var packageMap = map[string][]string{
 		".", "key", "pipeline", "broker/postgres", "store/pgstore", "internal/advice", "internal/config", "internal/schema",
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgx/v5/pgconn", "github.com/jackc/pgx/v5/pgxpool",
 	},
+	"internal/kind/rabbitmq":     {".", "pipeline", "broker/rabbitmq", "internal/advice", "internal/config", "internal/schema", "github.com/rabbitmq/amqp091-go"},
 	"internal/kind/redis":        {".", "store/redisstore", "store/tiered", "internal/advice", "internal/config", "internal/schema"},
 	"internal/kind/stdout":       {".", "pipeline", "broker/file", "internal/config", "internal/schema"},
 	"internal/kind/tiered":       {".", "store/tiered", "internal/config", "internal/schema"},

@@ -1,0 +1,253 @@
+package rabbitmq
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel"
+)
+
+// ExamineOptions name what a pipeline uses of a server.
+type ExamineOptions struct {
+	Client Client
+	// Management is the URL of the server's HTTP API. Without it, types, limits and
+	// alarms are not checked.
+	Management string
+	// Queue is read. Empty means that the pipeline does not read.
+	Queue string
+	// Exchange and RoutingKey are published to. Empty means that the pipeline does
+	// not publish.
+	Exchange, RoutingKey string
+	// Window is how long keys are remembered.
+	Window time.Duration
+}
+
+type examination struct {
+	opts     ExamineOptions
+	link     *link
+	findings []semel.Finding
+}
+
+// Examine reports which settings of the server, its queues and exchanges support
+// the promise of a pipeline, and which do not. It changes nothing, and blocks until
+// the server has answered.
+func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error) {
+	e := &examination{opts: *opts}
+	if err := e.opts.Client.check(); err != nil {
+		return nil, err
+	}
+	l, err := e.opts.Client.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	defer func() { _ = l.close(ctx) }() // it only read
+	e.link = l
+	e.note(semel.Fine, "server", fmt.Sprint(l.conn.Properties["product"], " ", l.conn.Properties["version"]), "", "")
+	queues := []string{e.opts.Queue}
+	if e.opts.Exchange != "" {
+		err = e.exchange(ctx)
+	} else {
+		queues = append(queues, e.opts.RoutingKey)
+	}
+	slices.Sort(queues)
+	for _, name := range slices.Compact(queues) {
+		if err == nil && name != "" {
+			err = e.queue(ctx, name)
+		}
+	}
+	if err == nil && e.opts.Management == "" {
+		e.note(semel.Notice, "management", "not set", "queue types, policies, limits and alarms are not checked", "set management to the HTTP API, such as http://"+host(e.opts.Client.Addrs[0])+":15672")
+	} else if err == nil {
+		err = e.alarms(ctx)
+	}
+	if err != nil {
+		return e.findings, fmt.Errorf("rabbitmq: %w", err)
+	}
+	return e.findings, nil
+}
+
+// host returns the host of an address.
+func host(addr string) string {
+	if i := strings.LastIndexByte(addr, ':'); i >= 0 {
+		return addr[:i]
+	}
+	return addr
+}
+
+func (e *examination) note(severity semel.Severity, subject, found, cost, remedy string) {
+	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
+}
+
+// errAbsent says that the HTTP API does not know something.
+var errAbsent = errors.New("not found")
+
+// ask reads a document of the HTTP API.
+func (e *examination) ask(ctx context.Context, document any, path ...string) error {
+	for i := range path {
+		path[i] = url.PathEscape(path[i])
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(e.opts.Management, "/")+"/api/"+strings.Join(path, "/"), nil)
+	if err != nil {
+		return err
+	}
+	request.SetBasicAuth(cmp.Or(e.opts.Client.User, "guest"), cmp.Or(e.opts.Client.Password, "guest"))
+	client := http.Client{Timeout: connectLimit, Transport: &http.Transport{TLSClientConfig: e.opts.Client.TLS, DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was only read
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return json.NewDecoder(answer.Body).Decode(document)
+	case http.StatusNotFound:
+		return errAbsent
+	}
+	return fmt.Errorf("%s answers %s: the user needs the tag monitoring", request.URL, answer.Status)
+}
+
+// queueInfo is what the HTTP API says about a queue.
+type queueInfo struct {
+	Type      string         `json:"type"`
+	Durable   bool           `json:"durable"`
+	Arguments map[string]any `json:"arguments"`
+	Policy    map[string]any `json:"effective_policy_definition"`
+}
+
+// setting returns an argument of a queue, or a value of its policy. The smaller one
+// of two numbers counts.
+func (q *queueInfo) setting(name string) (any, bool) {
+	argument, given := q.Arguments["x-"+name]
+	ruled, also := q.Policy[name]
+	a, isNumber := argument.(float64)
+	if b, ok := ruled.(float64); also && (!given || isNumber && ok && b < a) {
+		return ruled, true
+	}
+	return argument, given
+}
+
+func (e *examination) queue(ctx context.Context, name string) error {
+	subject := "queue " + name
+	err := e.link.needQueue(name, false)
+	if absent := new(MissingError); errors.As(err, &absent) {
+		e.note(semel.Broken, subject, "it does not exist", "nothing is read or written", "create it with rabbitmqadmin declare queue name="+name+` durable=true arguments='{"x-queue-type":"quorum"}', or set create: true`)
+		return nil
+	}
+	if err != nil || e.opts.Management == "" {
+		return err
+	}
+	var q queueInfo
+	if err := e.ask(ctx, &q, "queues", e.opts.Client.host(), name); err != nil {
+		return err
+	}
+	switch {
+	case q.Type == amqp.QueueTypeQuorum:
+		e.note(semel.Fine, subject+" type", q.Type, "", "")
+	case !q.Durable:
+		e.note(semel.Broken, subject+" type", q.Type+", not durable", "all messages are lost when the server ends", "use a quorum queue")
+	default:
+		e.note(semel.Warning, subject+" type", q.Type, "messages are lost with the disk of one server, and deliveries are not counted", "use a quorum queue")
+	}
+	if name == e.opts.Queue {
+		e.read(subject, &q)
+	}
+	if overflow, _ := q.setting("overflow"); (overflow == nil || overflow == "drop-head") && e.limited(&q) {
+		e.note(semel.Broken, subject+" overflow", "drop-head", "when the queue reaches its limit, the server deletes the oldest messages, which the pipeline has not read", "set overflow: reject-publish in its policy")
+	}
+	return nil
+}
+
+func (*examination) limited(q *queueInfo) bool {
+	_, count := q.setting("max-length")
+	_, size := q.setting("max-length-bytes")
+	return count || size
+}
+
+// read examines a queue that is read.
+func (e *examination) read(subject string, q *queueInfo) {
+	_, deadLetters := q.setting("dead-letter-exchange")
+	fate := "the server deletes the message"
+	if deadLetters {
+		fate = "the server moves the message to its dead-letter exchange"
+	}
+	limit, limited := q.setting("delivery-limit")
+	if limited {
+		e.note(semel.Warning, subject+" delivery-limit", fmt.Sprint(limit), fmt.Sprintf("%s after %v deliveries that were not acknowledged, such as those to processes that ended: the pipeline does not see it, and does not park it", fate, limit),
+			"set it to -1 (RabbitMQ 4), or to a number that restarts do not reach: the pipeline counts attempts by itself and parks a message")
+	} else if q.Type == amqp.QueueTypeQuorum {
+		e.note(semel.Fine, subject+" delivery-limit", "not set; RabbitMQ 4 and later use 20 then", "", "")
+	}
+	if strategy, _ := q.setting("dead-letter-strategy"); deadLetters && strategy != "at-least-once" {
+		e.note(semel.Warning, subject+" dead-letter-strategy", "at-most-once", "a message that the server moves to the dead-letter exchange can be lost on the way", "set dead-letter-strategy: at-least-once and overflow: reject-publish in its policy")
+	}
+	if ttl, ok := q.setting("message-ttl"); ok {
+		e.note(semel.Warning, subject+" message-ttl", fmt.Sprint(ttl, " ms"), fate+" when it has waited that long, although the pipeline has not read it", "remove the limit, or make it longer than any outage")
+	}
+	if timeout, ok := q.setting("consumer-timeout"); ok {
+		if ms, _ := timeout.(float64); ms < 60_000 {
+			e.note(semel.Warning, subject+" consumer-timeout", fmt.Sprint(timeout, " ms"), "the server delivers messages again while they are processed", "use 30 minutes")
+		}
+	}
+}
+
+func (e *examination) exchange(ctx context.Context) error {
+	name := e.opts.Exchange
+	err := e.link.needExchange(name, false)
+	if absent := new(MissingError); errors.As(err, &absent) {
+		e.note(semel.Broken, "exchange "+name, "it does not exist", "nothing is written", "create it with rabbitmqadmin declare exchange name="+name+" type=topic durable=true, or set create: true")
+		return nil
+	}
+	if err != nil || e.opts.Management == "" {
+		return err
+	}
+	var bindings []struct {
+		Destination string `json:"destination"`
+	}
+	if err := e.ask(ctx, &bindings, "exchanges", e.opts.Client.host(), name, "bindings", "source"); err != nil {
+		return err
+	}
+	if len(bindings) == 0 {
+		e.note(semel.Warning, "exchange "+name+" bindings", "none", "no queue takes the messages, so the pipeline waits", "bind a queue to it")
+	} else {
+		e.note(semel.Fine, "exchange "+name+" bindings", fmt.Sprint(len(bindings)), "", "")
+	}
+	return nil
+}
+
+// alarms examines the nodes.
+func (e *examination) alarms(ctx context.Context) error {
+	var nodes []struct {
+		Name   string `json:"name"`
+		Memory bool   `json:"mem_alarm"`
+		Disk   bool   `json:"disk_free_alarm"`
+	}
+	if err := e.ask(ctx, &nodes, "nodes"); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		subject := "node " + n.Name
+		if n.Memory || n.Disk {
+			found := "memory alarm"
+			if n.Disk {
+				found = "disk alarm"
+			}
+			e.note(semel.Warning, subject, found, "the server accepts no messages", "free memory or disk on that node")
+		} else {
+			e.note(semel.Fine, subject, "no alarm", "", "")
+		}
+	}
+	if len(nodes) < 3 {
+		e.note(semel.Warning, "nodes", fmt.Sprint(len(nodes)), "messages are lost with the disk of that server, and are not available while it is down", "use a cluster of 3 nodes")
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+// Package rabbitmq is the kind of source that reads a queue of RabbitMQ, and the
+// kind of sink that publishes to one.
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Client configures the connection to RabbitMQ.
+type Client struct {
+	Servers    []string
+	TLS        *config.TLS
+	VHost      string
+	Username   string
+	Password   schema.Secret
+	Management string
+}
+
+// fields are the connection fields.
+func (c *Client) fields() []schema.Field {
+	return []schema.Field{
+		schema.AddressesField("servers", &c.Servers, "5672", "Addresses of nodes of one cluster, `host:port`. The first one that answers is used.").Need(),
+		config.TLSField(&c.TLS),
+		schema.TextField("vhost", &c.VHost, "Virtual host.").Or("/"),
+		schema.TextField("username", &c.Username, "User name. Servers accept `guest` from their own machine only.").Or("guest"),
+		schema.SecretField("password", &c.Password, "Password of the user.").Means("guest"),
+		schema.TextField("management", &c.Management, "URL of the HTTP API, such as `http://host:15672`. Only `semel doctor` uses it.").Means("no check of types, limits and alarms"),
+	}
+}
+
+// client returns how to reach the servers.
+func (c *Client) client() (rabbitmq.Client, error) {
+	client := rabbitmq.Client{Addrs: c.Servers, VHost: c.VHost, User: c.Username, Password: c.Password.Reveal()}
+	if c.TLS != nil {
+		secured, err := c.TLS.Config()
+		if err != nil {
+			return client, err
+		}
+		client.TLS = secured
+	}
+	return client, nil
+}
+
+// examine adds what the doctor finds.
+func (c *Client) examine(ctx context.Context, x *config.Examination, opts *rabbitmq.ExamineOptions) {
+	client, err := c.client()
+	if err == nil {
+		opts.Client, opts.Management, opts.Window = client, c.Management, x.Pipeline.Window
+		var findings []semel.Finding
+		findings, err = rabbitmq.Examine(ctx, opts)
+		x.Add(findings)
+	}
+	x.Fail("", err)
+}
+
+// advise says what an error of the servers means. path is the kind's place in the
+// configuration.
+func (c *Client) advise(path string, err error) *advice.Error {
+	said := &advice.Error{Public: true}
+	var missing *rabbitmq.MissingError
+	var unroutable *rabbitmq.UnroutableError
+	var answer *amqp.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &missing) && missing.Queue != "":
+		said.Cause = missing.Error()
+		said.Remedy = "create it with rabbitmqadmin declare queue name=" + missing.Queue + ` durable=true arguments='{"x-queue-type":"quorum"}', or set ` + path + ".create: true"
+	case errors.As(err, &missing):
+		said.Cause = missing.Error()
+		said.Remedy = "create it with rabbitmqadmin declare exchange name=" + missing.Exchange + " type=topic durable=true, or set " + path + ".create: true"
+	case errors.As(err, &unroutable) && unroutable.Exchange == "":
+		said.Cause, said.Remedy = unroutable.Error(), "create the queue "+unroutable.RoutingKey+"; the pipeline then continues by itself"
+	case errors.As(err, &unroutable):
+		said.Cause = unroutable.Error()
+		said.Remedy = "bind a queue with rabbitmqadmin declare binding source=" + unroutable.Exchange + " destination=QUEUE routing_key=" + unroutable.RoutingKey
+	case errors.Is(err, amqp.ErrCredentials):
+		said.Cause, said.Remedy = "the servers refuse this user and password", "correct "+path+".username and password; guest works only on the machine of the server"
+	case errors.Is(err, amqp.ErrVhost):
+		said.Cause, said.Remedy = "the user may not use the virtual host "+c.VHost+", or there is none", "create it with rabbitmqctl add_vhost "+c.VHost+", and grant the right with rabbitmqctl set_permissions"
+	case errors.As(err, &answer) && answer.Code == amqp.AccessRefused:
+		said.Cause, said.Remedy = advice.Line(answer.Reason), "grant the user this right with rabbitmqctl set_permissions"
+	case errors.As(err, &answer) && answer.Code == amqp.PreconditionFailed && strings.Contains(answer.Reason, "timeout"):
+		said.Cause, said.Remedy = "the server's consumer time-out has passed: "+advice.Line(answer.Reason), "the messages come again by themselves; raise consumer_timeout on the server if effects take that long"
+	case errors.As(err, &network) && network.Op == "dial":
+		said.Cause, said.Remedy = "no RabbitMQ server answers at "+strings.Join(c.Servers, ", "), "is a server up there, can this machine reach it, and is it the right kind of server?"
+	default:
+		return nil
+	}
+	return said
+}

@@ -1,0 +1,75 @@
+package rabbitmq
+
+import (
+	"context"
+
+	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Sink publishes to an exchange or a queue.
+type Sink struct {
+	config.SinkBase
+	Client
+	Exchange, RoutingKey string
+	Create               bool
+}
+
+// NewSink returns an empty Sink.
+func NewSink() config.Sink { return &Sink{} }
+
+// Kind implements config.Kind.
+func (*Sink) Kind() string { return "rabbitmq" }
+
+// Fields implements config.Kind.
+func (s *Sink) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Persistent messages, with the headers of the message and headers with its key. The `message-id` is the id of the key, so the next consumer can recognise a repeated message. The server confirms each message. While no queue takes the messages, the pipeline waits.",
+		Fields: append(s.Client.fields(),
+			schema.TextField("exchange", &s.Exchange, "Exchange to publish to.").Means("the default exchange: `routing_key` is a queue"),
+			schema.TextField("routing_key", &s.RoutingKey, "Routing key, or the name of a queue if there is no `exchange`.").Need(),
+			schema.TruthField("create", &s.Create, "Create what does not exist: a durable topic exchange, or a durable quorum queue if there is no `exchange`.").Or("false"),
+		),
+	}
+}
+
+// About implements config.Sink.
+func (s *Sink) About() config.SinkAbout {
+	name := "rabbitmq " + s.RoutingKey
+	if s.Exchange != "" {
+		name = "rabbitmq " + s.Exchange + "/" + s.RoutingKey
+	}
+	return config.SinkAbout{
+		Name:       name,
+		Handed:     ", which stand in the property message-id and the headers semel-key, semel-token and, from the second attempt on, semel-attempt",
+		Exceptions: []string{"RabbitMQ does not recognise a repeated message; the next consumer can, by its message-id"},
+	}
+}
+
+// Open implements config.Sink.
+func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error) {
+	client, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	sink, err := rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{
+		Client: client, Exchange: s.Exchange, RoutingKey: s.RoutingKey, Create: s.Create, Name: env.Pipeline.Name,
+	})
+	if err != nil {
+		return nil, err // not sink: a nil *Sink becomes a non-nil interface
+	}
+	return sink, nil
+}
+
+// Examine implements config.Kind.
+func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
+	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey})
+}
+
+// Advise implements config.Advisor.
+func (s *Sink) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	return s.advise(path, err)
+}

@@ -1,0 +1,77 @@
+package rabbitmq
+
+import (
+	"context"
+
+	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// Source reads a queue.
+type Source struct {
+	config.SourceBase
+	Client
+	Queue  string
+	Create bool
+}
+
+var (
+	_ config.Advisor = (*Source)(nil)
+	_ config.Advisor = (*Sink)(nil)
+)
+
+// NewSource returns an empty Source.
+func NewSource() config.Source { return &Source{} }
+
+// Kind implements config.Kind.
+func (*Source) Kind() string { return "rabbitmq" }
+
+// Fields implements config.Kind.
+func (s *Source) Fields() schema.Mapping {
+	return schema.Mapping{
+		Doc: "Messages of a queue. Processes that read one queue share them. A message is acknowledged when its outcome is durable. The key rule `property:message-id` reads its property `message-id`, and `record-key` its routing key.",
+		Fields: append(s.Client.fields(),
+			schema.TextField("queue", &s.Queue, "Name of the queue.").Need(),
+			schema.TruthField("create", &s.Create, "Create a durable quorum queue if it does not exist.").Or("false"),
+		),
+	}
+}
+
+// About implements config.Source.
+func (s *Source) About(*config.Pipeline) config.SourceAbout {
+	return config.SourceAbout{
+		Name: "rabbitmq " + s.Queue, Shared: true,
+		Again:     "the server delivers the message again when it notices that the connection is lost",
+		AfterAck:  config.AfterAck{Unsure: "the server may not have got the acknowledgement", Again: "a message that is delivered again", Gets: "is acknowledged without effect"},
+		TakesBack: "it stays in the process and is processed again after %s",
+		Exceptions: []string{
+			"a queue with a delivery limit (20 by default from RabbitMQ 4 on) deletes a message, or moves it to its dead-letter exchange, after that many deliveries without an acknowledgement, such as those to processes that died",
+		},
+	}
+}
+
+// Open implements config.Source.
+func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, error) {
+	client, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	source, err := rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client, Queue: s.Queue, Create: s.Create})
+	if err != nil {
+		return nil, err // not source: a nil *Source becomes a non-nil interface
+	}
+	return source, nil
+}
+
+// Examine implements config.Kind.
+func (s *Source) Examine(ctx context.Context, x *config.Examination) {
+	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Queue: s.Queue})
+}
+
+// Advise implements config.Advisor.
+func (s *Source) Advise(_ *config.File, _ *config.Pipeline, path string, err error) *advice.Error {
+	return s.advise(path, err)
+}
