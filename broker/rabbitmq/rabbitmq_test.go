@@ -64,7 +64,7 @@ func quorum(tb testing.TB, server *services.Server, args amqp.Table) string {
 	for name, value := range args {
 		all[name] = value
 	}
-	declare(tb, server.URL(), queue, all)
+	declare(tb, "amqp://"+server.Addr(), queue, all)
 	if err := services.AwaitQueue(tb.Context(), server, queue); err != nil {
 		tb.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestSourcePassesTheSuite(t *testing.T) {
 				for i, m := range list {
 					messages[i] = amqp.Publishing{MessageId: strconv.Itoa(m.Place), DeliveryMode: amqp.Persistent, Body: m.Body}
 				}
-				return send(ctx, server.URL(), queue, messages)
+				return send(ctx, "amqp://"+server.Addr(), queue, messages)
 			},
 			Open: func(ctx context.Context) (pipeline.Source, error) {
 				return rabbitmq.OpenSource(ctx, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
@@ -130,7 +130,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 			Sink: func(ctx context.Context) (pipeline.Sink, error) {
 				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: client(server), RoutingKey: queue})
 			},
-			Effects: func(context.Context) ([][]byte, error) { return bodies(server.URL(), queue) },
+			Effects: func(context.Context) ([][]byte, error) { return bodies("amqp://"+server.Addr(), queue) },
 			Restart: restart(server),
 		}
 	}})

@@ -43,6 +43,7 @@ var docsPages = []struct{ name, servers string }{
 	{"guides/nats.md", "nats postgres"},
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},
+	{"guides/rabbitmq.md", "rabbitmq"},
 	{"guides/operating.md", ""},
 }
 
@@ -168,6 +169,8 @@ func openSession(t *testing.T, bin, needs string) *session {
 		switch name {
 		case "kafka": // its own broker, because the topic names are those of the page
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_KAFKA="+servicestest.StartKafka(t, nil).Addr())
+		case "rabbitmq": // its own node, because the queue names are those of the page
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_RABBITMQ="+servicestest.StartRabbitMQ(t, nil).Addr())
 		case "postgres":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
 		case "nats":

@@ -199,7 +199,7 @@ func TestScenarioOnNATSRunsAsPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := openScenario(t, "nats-to-postgres", map[string]string{"NATS_SERVERS": server.Addr(), "DATABASE_URL": servers.Database(t)})
+	s := openScenario(t, "nats", map[string]string{"NATS_SERVERS": server.Addr(), "DATABASE_URL": servers.Database(t)})
 	s.until(func() []string { return s.query("SELECT event_id FROM orders") }, everyEvent("e"))
 	consumer, err := js.Consumer(t.Context(), "ORDERS", "orders-to-postgres")
 	if err != nil {

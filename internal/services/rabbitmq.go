@@ -56,7 +56,7 @@ func rabbitKind(program string, o RabbitMQOptions) kind {
 		args: func(dir string, port int) []string {
 			return append(rabbitEnvironment(dir, port), "/bin/sh", "-c", rabbitScript, program)
 		},
-		url:   func(addr string) string { return "amqp://guest:guest@" + addr + "/" },
+		url:   func(addr string) string { return addr },
 		ready: rabbitReady,
 		stop:  syscall.SIGTERM,
 		death: syscall.SIGKILL,

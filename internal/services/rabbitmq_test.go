@@ -15,7 +15,7 @@ func TestKilledRabbitMQHasItsDataAfterRestart(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
 	open := func() *amqp.Channel {
 		t.Helper()
-		conn, err := amqp.Dial(server.URL())
+		conn, err := amqp.Dial("amqp://" + server.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestKilledRabbitMQHasItsDataAfterRestart(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := amqp.Dial(server.URL()); err == nil {
+	if _, err := amqp.Dial("amqp://" + server.Addr()); err == nil {
 		t.Fatal("a killed server answers")
 	}
 	if err := server.Restart(t.Context()); err != nil {

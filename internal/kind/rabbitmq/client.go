@@ -86,7 +86,7 @@ func (c *Client) advise(path string, err error) *advice.Error {
 		said.Remedy = "bind a queue with rabbitmqadmin declare binding source=" + unroutable.Exchange + " destination=QUEUE routing_key=" + unroutable.RoutingKey
 	case errors.Is(err, amqp.ErrCredentials):
 		said.Cause, said.Remedy = "the servers refuse this user and password", "correct "+path+".username and password; guest works only on the machine of the server"
-	case errors.Is(err, amqp.ErrVhost):
+	case errors.Is(err, amqp.ErrVhost), errors.As(err, &answer) && answer.Code == amqp.NotAllowed:
 		said.Cause, said.Remedy = "the user may not use the virtual host "+c.VHost+", or there is none", "create it with rabbitmqctl add_vhost "+c.VHost+", and grant the right with rabbitmqctl set_permissions"
 	case errors.As(err, &answer) && answer.Code == amqp.AccessRefused:
 		said.Cause, said.Remedy = advice.Line(answer.Reason), "grant the user this right with rabbitmqctl set_permissions"

@@ -301,7 +301,7 @@ func (p *Pool) NATS(t testing.TB) string {
 	})
 }
 
-// RabbitMQ returns the address of the shared RabbitMQ node, as amqp://. Tests use
+// RabbitMQ returns the address of the shared RabbitMQ node, as host:port. Tests use
 // different names through [Topic].
 func (p *Pool) RabbitMQ(t testing.TB) string {
 	t.Helper()
