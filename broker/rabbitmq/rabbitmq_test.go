@@ -103,7 +103,7 @@ func restart(server *services.Server) func(context.Context) error {
 func TestSourcePassesTheSuite(t *testing.T) {
 	t.Parallel()
 	server := servicestest.StartRabbitMQ(t, nil)
-	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, New: func(tb testing.TB) brokertest.SourcePlace {
+	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, Messages: 200, New: func(tb testing.TB) brokertest.SourcePlace {
 		queue := quorum(tb, server, nil)
 		return brokertest.SourcePlace{
 			Produce: func(ctx context.Context, list []brokertest.Numbered) error {

@@ -14,7 +14,8 @@ import (
 
 // RabbitMQOptions are the options of [StartRabbitMQ].
 type RabbitMQOptions struct {
-	// Config is added to the configuration of the server. Defaults to nothing.
+	// Config has settings of the application rabbit as Erlang terms, such as
+	// "{consumer_timeout, 2000}", separated by commas. Defaults to nothing.
 	Config string
 	// Management is the address of its HTTP API, such as one of [FreeAddr]. The
 	// server starts more slowly with it. Defaults to no HTTP API.
@@ -108,7 +109,10 @@ func configureRabbit(dir string, port int, o RabbitMQOptions) error {
 		plugins = "[rabbitmq_management]."
 		config += "management.tcp.ip = " + host + "\nmanagement.tcp.port = " + port + "\n"
 	}
-	if err := writeFile(dir, "rabbitmq.conf", []byte(config+o.Config+"\n")); err != nil {
+	if err := writeFile(dir, "rabbitmq.conf", []byte(config)); err != nil {
+		return err
+	}
+	if err := writeFile(dir, "advanced.config", []byte("[{rabbit, ["+o.Config+"]}].\n")); err != nil {
 		return err
 	}
 	return writeFile(dir, "plugins", []byte(plugins))

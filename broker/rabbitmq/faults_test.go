@@ -1,0 +1,337 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/rabbitmq"
+	"github.com/semel-dev/semel/internal/services"
+	"github.com/semel-dev/semel/internal/services/servicestest"
+	"github.com/semel-dev/semel/pipeline"
+)
+
+// proxy stands between a client and a server.
+type proxy struct {
+	net.Listener
+	target string
+	// deaf drops what the client sends, mute what the server sends.
+	deaf, mute atomic.Bool
+
+	mu      sync.Mutex
+	open    []net.Conn
+	running sync.WaitGroup
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{Listener: listener, target: target}
+	p.running.Go(p.serve)
+	t.Cleanup(func() {
+		_ = listener.Close() // ends serve
+		p.cut()
+		p.running.Wait()
+	})
+	return p
+}
+
+func (p *proxy) serve() {
+	for {
+		client, err := p.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.target)
+		if err != nil {
+			_ = client.Close() // the client tries again
+			continue
+		}
+		p.mu.Lock()
+		p.open = append(p.open, client, server)
+		p.mu.Unlock()
+		p.running.Go(func() { p.copy(server, client, &p.deaf) })
+		p.running.Go(func() { p.copy(client, server, &p.mute) })
+	}
+}
+
+// copy copies until one side is closed, and closes both.
+func (p *proxy) copy(to, from net.Conn, dropping *atomic.Bool) {
+	defer func() { _ = errors.Join(to.Close(), from.Close()) }() // both may be closed
+	for buffer := make([]byte, 64<<10); ; {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if dropping.Load() {
+			continue
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut closes all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.open {
+		_ = conn.Close() // it may be closed
+	}
+	p.open = nil
+}
+
+// reader reads a source.
+type reader struct {
+	*testing.T
+	*rabbitmq.Source
+}
+
+func open(t *testing.T, opts *rabbitmq.SourceOptions) reader {
+	t.Helper()
+	source, err := rabbitmq.OpenSource(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = source.Close(context.Background()) }) // the server may be gone
+	return reader{t, source}
+}
+
+// read reads until n messages have come.
+func (r reader) read(n int) (items []*pipeline.Item) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+	defer cancel()
+	for len(items) < n {
+		more, err := r.Read(ctx)
+		if err != nil {
+			r.Fatalf("%d of %d messages came: %v", len(items), n, err)
+		}
+		items = append(items, more...)
+	}
+	return items
+}
+
+func (r reader) ack(items []*pipeline.Item) {
+	r.Helper()
+	if err := r.Ack(r.Context(), items); err != nil {
+		r.Error(err)
+	}
+}
+
+// left takes what a queue still has for another consumer, and returns the ids.
+func left(t *testing.T, url, queue string) (ids []string) {
+	t.Helper()
+	err := with(url, func(ch *amqp.Channel) error {
+		for {
+			m, ok, err := ch.Get(queue, true)
+			if err != nil || !ok {
+				return err
+			}
+			ids = append(ids, m.MessageId)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func numbered(n int) (list []amqp.Publishing) {
+	for i := range n {
+		list = append(list, amqp.Publishing{MessageId: fmt.Sprint("m", i), DeliveryMode: amqp.Persistent, Body: []byte("{}")})
+	}
+	return list
+}
+
+// TestFaults shares one server, which closes a channel that keeps a message for two
+// seconds.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartRabbitMQ(t, &services.RabbitMQOptions{Config: "{consumer_timeout, 2000}, {channel_tick_interval, 500}"})
+	url := "amqp://" + server.Addr()
+	filled := func(t *testing.T, messages int, args amqp.Table) string {
+		t.Helper()
+		queue := servicestest.Topic()
+		all := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+		for name, value := range args {
+			all[name] = value
+		}
+		declare(t, url, queue, all)
+		if err := send(t.Context(), url, queue, numbered(messages)); err != nil {
+			t.Fatal(err)
+		}
+		return queue
+	}
+	t.Run("a message that takes longer than the consumer time-out comes again", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 5, nil)
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		first := source.read(5)
+		again := source.read(5) // the server closes the channel in between
+		source.ack(first)       // of a channel that is closed
+		if delivery := again[0].Message.Origin.Delivery; delivery < 2 {
+			t.Errorf("delivery %d, want at least 2", delivery)
+		}
+		source.ack(again)
+		if err := source.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if ids := left(t, url, queue); len(ids) > 0 {
+			t.Errorf("%v are left", ids)
+		}
+	})
+	t.Run("a lost acknowledgement leads to a duplicate", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 5, nil)
+		p := newProxy(t, server.Addr())
+		source := open(t, &rabbitmq.SourceOptions{Client: rabbitmq.Client{Addrs: []string{p.Addr().String()}}, Queue: queue})
+		items := source.read(5)
+		p.deaf.Store(true)
+		source.ack(items)
+		p.cut()
+		p.deaf.Store(false)
+		source.ack(source.read(5))
+		if err := source.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if ids := left(t, url, queue); len(ids) > 0 {
+			t.Errorf("%v are left", ids)
+		}
+	})
+	t.Run("a lost confirm is an unknown outcome", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, nil)
+		p := newProxy(t, server.Addr())
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), rabbitmq.Client{Addrs: []string{p.Addr().String()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer publisher.Close(context.Background())
+		p.mute.Store(true)
+		m := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: "m0"}}
+		publishing := make(chan struct{})
+		go func() {
+			defer close(publishing)
+			publisher.Publish(t.Context(), m)
+		}()
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		source.read(1) // the server has the message
+		p.cut()
+		<-publishing
+		if !errors.Is(m.Err, semel.ErrOutcomeUnknown) {
+			t.Errorf("the error is %v", m.Err)
+		}
+		p.mute.Store(false)
+		if publisher.Publish(t.Context(), m); m.Err != nil {
+			t.Errorf("published again: %v", m.Err)
+		}
+	})
+	t.Run("a message that no queue takes fails, and only that one", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, nil)
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer publisher.Close(context.Background())
+		var list []*rabbitmq.Publication
+		for i := range 1200 { // several batches
+			m := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: fmt.Sprint("m", i)}}
+			if i%3 == 0 {
+				m.RoutingKey += "-absent"
+			}
+			list = append(list, m)
+		}
+		publisher.Publish(t.Context(), list...)
+		for i, m := range list {
+			var unroutable *rabbitmq.UnroutableError
+			if errors.As(m.Err, &unroutable) != (i%3 == 0) || i%3 != 0 && m.Err != nil {
+				t.Fatalf("message %d: %v", i, m.Err)
+			}
+		}
+		if ids := left(t, url, queue); len(ids) != 800 {
+			t.Errorf("the queue has %d messages, want 800", len(ids))
+		}
+	})
+	t.Run("a full queue makes the publisher wait", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, amqp.Table{amqp.QueueMaxLenArg: 1, amqp.QueueOverflowArg: amqp.QueueOverflowRejectPublish})
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer publisher.Close(context.Background())
+		var unavailable *pipeline.UnavailableError
+		for i := 0; ; i++ {
+			m := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: fmt.Sprint("m", i)}}
+			if publisher.Publish(t.Context(), m); errors.As(m.Err, &unavailable) {
+				break
+			}
+			if m.Err != nil || i > 100 {
+				t.Fatalf("message %d: %v", i, m.Err)
+			}
+		}
+	})
+	t.Run("returned messages do not reach the delivery limit", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 3, amqp.Table{"x-delivery-limit": 2})
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+		for range 10 {
+			items := source.read(3)
+			for _, it := range items {
+				if delivery := it.Message.Origin.Delivery; delivery != 1 {
+					t.Errorf("delivery %d, want 1", delivery)
+				}
+			}
+			if err := source.Return(t.Context(), items, time.Millisecond); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Run("messages that wait do not keep others back", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 40, nil)
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue, Prefetch: 10})
+		for came := 0; came < 40; {
+			items := source.read(1)
+			came += len(items)
+			if err := source.Return(t.Context(), items, time.Minute); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Run("a message keeps its id through the dead-letter exchange and back", func(t *testing.T) {
+		t.Parallel()
+		dead := filled(t, 0, nil)
+		queue := filled(t, 1, amqp.Table{"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+		for range 2 { // two deliveries without an acknowledgement
+			source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: queue})
+			source.read(1)
+			if err := source.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		source := open(t, &rabbitmq.SourceOptions{Client: client(server), Queue: dead})
+		m := source.read(1)[0].Message
+		death, _ := m.Header("x-death")
+		first, _ := m.Header("x-first-death-queue")
+		if m.ID != "m0" || string(first) != queue || len(death) == 0 || death[0] != '[' {
+			t.Errorf("id %s, x-first-death-queue %s, x-death %s", m.ID, first, death)
+		}
+	})
+}
