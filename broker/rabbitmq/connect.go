@@ -147,7 +147,7 @@ func (e *MissingError) Error() string {
 	return "there is no exchange " + e.Exchange
 }
 
-// missing returns a *MissingError in place of the server's answer.
+// missing returns a *MissingError instead of the server's answer.
 func missing(err error, queue, exchange string) error {
 	var answer *amqp.Error
 	if errors.As(err, &answer) && answer.Code == amqp.NotFound && answer.Server {

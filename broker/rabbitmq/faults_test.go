@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -266,6 +267,55 @@ func TestFaults(t *testing.T) {
 		}
 		if ids := left(t, url, queue); len(ids) != 800 {
 			t.Errorf("the queue has %d messages, want 800", len(ids))
+		}
+	})
+	t.Run("a sink waits for an exchange that is gone", func(t *testing.T) {
+		t.Parallel()
+		exchange := servicestest.Topic()
+		err := with(url, func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink, err := rabbitmq.OpenSink(t.Context(), &rabbitmq.SinkOptions{Client: client(server), Exchange: exchange, RoutingKey: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sink.Close(context.Background())
+		if err := with(url, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, false, false) }); err != nil {
+			t.Fatal(err)
+		}
+		deliver := func() error {
+			it := &pipeline.Item{Message: semel.Message{Body: []byte("{}")}}
+			it.Call.Key = semel.Key{Scope: "s", ID: "m0"}
+			sink.Deliver(t.Context(), []*pipeline.Item{it})
+			return it.Err
+		}
+		if err := deliver(); !errors.Is(err, semel.ErrOutcomeUnknown) {
+			t.Errorf("the first error is %v", err)
+		}
+		var missing *rabbitmq.MissingError
+		var unavailable *pipeline.UnavailableError
+		if err := deliver(); !errors.As(err, &missing) || !errors.As(err, &unavailable) {
+			t.Errorf("the second error is %v", err)
+		}
+	})
+	t.Run("a message that AMQP cannot carry fails alone", func(t *testing.T) {
+		t.Parallel()
+		queue := filled(t, 0, nil)
+		publisher, err := rabbitmq.OpenPublisher(t.Context(), client(server))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer publisher.Close(context.Background())
+		good := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: "m0"}}
+		bad := &rabbitmq.Publication{RoutingKey: queue, Message: amqp.Publishing{MessageId: "m1", Headers: amqp.Table{strings.Repeat("n", 300): "v"}}}
+		unnamed := &rabbitmq.Publication{RoutingKey: queue}
+		publisher.Publish(t.Context(), bad, good, unnamed)
+		var permanent *semel.PermanentError
+		if good.Err != nil || !errors.As(bad.Err, &permanent) || !errors.As(unnamed.Err, &permanent) {
+			t.Errorf("%v; %v; %v", good.Err, bad.Err, unnamed.Err)
 		}
 	})
 	t.Run("a full queue makes the publisher wait", func(t *testing.T) {

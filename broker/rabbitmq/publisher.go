@@ -126,6 +126,11 @@ func (o *outlet) send(ctx context.Context, m *Publication) (*amqp.DeferredConfir
 	if err := m.Message.Headers.Validate(); err != nil {
 		return nil, semel.Permanent(fmt.Errorf("rabbitmq: %w", err))
 	}
+	for name := range m.Message.Headers {
+		if len(name) > longest { // the client library would close the connection
+			return nil, semel.Permanent(fmt.Errorf("rabbitmq: the header %.40q… has a name of more than %d bytes: %w", name, longest, semel.ErrInvalidRequest))
+		}
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -29,6 +31,8 @@ type SinkOptions struct {
 type Sink struct {
 	opts      SinkOptions
 	publisher *Publisher
+	// doubtful: a delivery failed, perhaps because the exchange or queue is gone.
+	doubtful atomic.Bool
 }
 
 var (
@@ -51,16 +55,24 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 		return nil, err
 	}
 	s.publisher = publisher
-	if s.opts.Exchange != "" {
-		err = publisher.link.needExchange(s.opts.Exchange, s.opts.Create)
-	} else {
-		err = publisher.link.needQueue(s.opts.RoutingKey, s.opts.Create)
-	}
-	if err != nil {
+	if err := s.look(ctx); err != nil {
 		_ = publisher.Close(ctx) // the other error says more
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
 	return s, nil
+}
+
+// look looks up the exchange or queue, and makes it if that is wanted.
+func (s *Sink) look(ctx context.Context) error {
+	o, err := s.publisher.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.publisher.give(o)
+	if s.opts.Exchange != "" {
+		return o.link.needExchange(s.opts.Exchange, s.opts.Create)
+	}
+	return o.link.needQueue(s.opts.RoutingKey, s.opts.Create)
 }
 
 // Traits implements pipeline.Sink. One call has at most one message of a group,
@@ -77,8 +89,18 @@ func (s *Sink) Close(ctx context.Context) error { return s.publisher.Close(ctx) 
 
 // Deliver implements pipeline.Sink. It publishes all messages, and then waits for
 // their confirms. An exchange without a queue for them counts as unavailable: the
-// pipeline pauses until there is one.
+// pipeline pauses until there is one. So does an exchange that is gone: the first
+// delivery has an unknown outcome then, because the server closes the channel.
 func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
+	if s.doubtful.Load() {
+		if err := s.look(ctx); err != nil {
+			for _, it := range items {
+				it.Err = pipeline.Unavailable(fmt.Errorf("rabbitmq: %w", err), time.Second)
+			}
+			return
+		}
+		s.doubtful.Store(false)
+	}
 	list := make([]*Publication, len(items))
 	for i, it := range items {
 		list[i] = &Publication{Exchange: s.opts.Exchange, RoutingKey: s.opts.RoutingKey, Message: s.publishing(it)}
@@ -86,11 +108,14 @@ func (s *Sink) Deliver(ctx context.Context, items []*pipeline.Item) {
 	s.publisher.Publish(ctx, list...)
 	for i, it := range items {
 		it.Err = list[i].Err
+		if it.Err != nil {
+			s.doubtful.Store(true)
+		}
 	}
 }
 
-// publishing returns what is published for an item. Headers that begin with x-
-// belong to the server and are left out.
+// publishing returns the AMQP message of an item. Headers that begin with x- belong
+// to the server and are left out.
 func (s *Sink) publishing(it *pipeline.Item) amqp.Publishing {
 	p := amqp.Publishing{MessageId: MessageID(it.Call.Key.ID), Timestamp: it.Message.Time, Headers: amqp.Table{}, Body: it.Message.Body}
 	for _, h := range header.Output(it, s.opts.Name) {
@@ -101,8 +126,8 @@ func (s *Sink) publishing(it *pipeline.Item) amqp.Publishing {
 	return p
 }
 
-// setProperty sets the property with the name of a header. It returns false if there
-// is none, or if the value is too long for it.
+// setProperty sets the property with the name of a header. It returns false if no
+// property has that name, or if the value is too long for it.
 func setProperty(p *amqp.Publishing, h semel.Header) bool {
 	if len(h.Value) > longest {
 		return false

@@ -21,8 +21,8 @@ type SourceOptions struct {
 	Client Client
 	// Queue is the queue to read.
 	Queue string
-	// Create makes a durable quorum queue if the queue does not exist, also when the
-	// connection is restored. An existing one stays as it is. Defaults to false.
+	// Create makes a durable quorum queue if the queue does not exist, at the start
+	// and whenever the connection is restored. An existing one stays as it is. Defaults to false.
 	Create bool
 	// Prefetch is the maximum number of messages, and MaxBytes their approximate
 	// maximum size, that the server may deliver before some are acknowledged. The

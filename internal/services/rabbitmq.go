@@ -44,9 +44,8 @@ func StartRabbitMQ(ctx context.Context, opts *RabbitMQOptions) (*Server, error) 
 	return start(ctx, rabbitKind(program, o), nil, nil)
 }
 
-// rabbitScript starts the node in place of the shell, so that signals reach it. epmd,
-// the registry of Erlang nodes, would otherwise become a daemon that outlives the
-// node.
+// rabbitScript replaces the shell with the node, so that signals reach it. epmd, the
+// registry of Erlang nodes, would otherwise become a daemon that outlives the node.
 const rabbitScript = `setpriv --pdeathsig KILL -- epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0" "$@"`
 
 func rabbitKind(program string, o RabbitMQOptions) kind {

@@ -1,8 +1,10 @@
 package rabbitmq_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/kind/kindtest"
 	"github.com/semel-dev/semel/internal/kind/rabbitmq"
 )
@@ -19,4 +21,21 @@ func TestSink(t *testing.T) {
 		Least:   `{ servers: ["h:5672"], routing_key: orders }`,
 		Secrets: []string{`{ servers: ["h:5672"], routing_key: orders, password: ` + kindtest.Secret + ` }`},
 	})
+}
+
+func TestTwoPipelinesOfAQueueAreReported(t *testing.T) {
+	const one = "{ key: { id: .id }, store: a, source: { rabbitmq: { servers: ['h:5672'], queue: orders } }, sink: { stdout: {} } }"
+	f, err := kind.All().Parse("c.yaml", []byte("stores: { a: { embedded: { path: k } } }\npipelines: { p: "+one+", q: "+one+" }"), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	reported := 0
+	for _, x := range f.Lint() {
+		if strings.Contains(x.Found, "which pipeline p reads too") {
+			reported++
+		}
+	}
+	if reported != 1 {
+		t.Errorf("reported %d times, want once", reported)
+	}
 }

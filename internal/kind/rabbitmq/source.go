@@ -2,7 +2,9 @@ package rabbitmq
 
 import (
 	"context"
+	"slices"
 
+	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/broker/rabbitmq"
 	"github.com/semel-dev/semel/internal/advice"
 	"github.com/semel-dev/semel/internal/config"
@@ -50,6 +52,19 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		Exceptions: []string{
 			"a queue with a delivery limit (20 by default from RabbitMQ 4 on) deletes a message, or moves it to its dead-letter exchange, after that many deliveries without an acknowledgement, such as those to processes that died",
 		},
+	}
+}
+
+// Lint implements config.Source.
+func (s *Source) Lint(l *config.Linter) {
+	for _, p := range l.File.Pipelines {
+		if p == l.Pipeline {
+			return
+		}
+		other, ok := p.Source.(*Source)
+		if ok && other.Queue == s.Queue && other.VHost == s.VHost && slices.ContainsFunc(s.Servers, func(a string) bool { return slices.Contains(other.Servers, a) }) {
+			l.Add(semel.Warning, config.Loss, l.At("source.rabbitmq.queue"), s.Queue+", which pipeline "+p.Name+" reads too", "each of the two gets only a part of the messages", "bind a queue of its own for each pipeline")
+		}
 	}
 }
 
