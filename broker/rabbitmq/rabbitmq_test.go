@@ -100,9 +100,15 @@ func restart(server *services.Server) func(context.Context) error {
 	}
 }
 
-func TestSourcePassesTheSuite(t *testing.T) {
-	t.Parallel()
+// TestSuites does not run in parallel with other tests, because the suites count
+// goroutines. With -short the server is restarted under the source only.
+func TestSuites(t *testing.T) {
 	server := servicestest.StartRabbitMQ(t, nil)
+	t.Run("source", func(t *testing.T) { runSource(t, server) })
+	t.Run("sink", func(t *testing.T) { runSink(t, server) })
+}
+
+func runSource(t *testing.T, server *services.Server) {
 	brokertest.RunSource(t, brokertest.SourceHarness{Unordered: true, Messages: 200, New: func(tb testing.TB) brokertest.SourcePlace {
 		queue := quorum(tb, server, nil)
 		return brokertest.SourcePlace{
@@ -121,9 +127,11 @@ func TestSourcePassesTheSuite(t *testing.T) {
 	}})
 }
 
-func TestSinkPassesTheSuite(t *testing.T) {
-	t.Parallel()
-	server := servicestest.StartRabbitMQ(t, nil)
+func runSink(t *testing.T, server *services.Server) {
+	restart := restart(server)
+	if testing.Short() {
+		restart = nil
+	}
 	brokertest.RunSink(t, brokertest.SinkHarness{AtLeastOnce: true, New: func(tb testing.TB) brokertest.SinkTarget {
 		queue := quorum(tb, server, nil)
 		return brokertest.SinkTarget{
@@ -131,7 +139,7 @@ func TestSinkPassesTheSuite(t *testing.T) {
 				return rabbitmq.OpenSink(ctx, &rabbitmq.SinkOptions{Client: client(server), RoutingKey: queue})
 			},
 			Effects: func(context.Context) ([][]byte, error) { return bodies("amqp://"+server.Addr(), queue) },
-			Restart: restart(server),
+			Restart: restart,
 		}
 	}})
 }
