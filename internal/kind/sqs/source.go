@@ -48,11 +48,11 @@ func (s *Source) About(*config.Pipeline) config.SourceAbout {
 		TakesBack: "SQS delivers it again after %s",
 		Exceptions: []string{
 			"SQS deletes a message that is older than the queue's retention (four days by default), settled or not",
-			"a queue with a dead-letter queue moves a message there after maxReceiveCount deliveries, also if the processes that had it were killed",
+			"a queue with a dead-letter queue moves a message there after maxReceiveCount deliveries, even if it failed only because the processes that had it were killed",
 		},
 	}
 	if s.fifo() {
-		about.Exceptions = append(about.Exceptions, "SQS itself recognises a message that a producer repeats within five minutes; the store of the keys recognises it for the whole window, also when it is redriven from a dead-letter queue")
+		about.Exceptions = append(about.Exceptions, "SQS itself recognises a message that a producer repeats within five minutes; the store of the keys recognises it for the whole window, even when it is redriven from a dead-letter queue")
 	}
 	return about
 }
@@ -95,7 +95,7 @@ func rules(r *key.Rule) []*key.Rule {
 // Check implements config.Source.
 func (s *Source) Check(c *config.Checker, p *config.Pipeline) {
 	if sink, ok := p.Sink.(*Sink); ok && sink.URL == s.URL {
-		c.Report(p.At, "pipelines."+p.Name+".sink.sqs.queue", "the pipeline would read what it writes: use another queue")
+		c.Report(p.At, "pipelines."+p.Name+".sink.sqs.queue", "the pipeline would read its own output: use another queue")
 	}
 }
 
