@@ -56,9 +56,13 @@ var packageMap = map[string][]string{
 	"broker/kafka/internal/record": {".", "key", "pipeline", "internal/header", "github.com/twmb/franz-go/pkg/kgo"},
 	"broker/nats":                  {".", "pipeline", "internal/header", "internal/invalid", "github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 	"broker/rabbitmq":              {".", "pipeline", "internal/header", "internal/invalid", "github.com/rabbitmq/amqp091-go"},
-	"broker/brokertest":            {".", "key", "pipeline", "store/memstore"},
-	"broker/webhook":               {".", "pipeline", "internal/invalid"},
-	"broker/httpsrc":               {".", "pipeline", "internal/invalid"},
+	"broker/sqs": {
+		".", "pipeline", "internal/header", "internal/invalid", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs",
+		"github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go", "github.com/aws/smithy-go/transport/http",
+	},
+	"broker/brokertest": {".", "key", "pipeline", "store/memstore"},
+	"broker/webhook":    {".", "pipeline", "internal/invalid"},
+	"broker/httpsrc":    {".", "pipeline", "internal/invalid"},
 	"broker/file": {
 		".", "pipeline", "store/logstore", "internal/invalid", "vfs",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
@@ -88,7 +92,7 @@ var packageMap = map[string][]string{
 	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
-		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
+		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
 	},
 	"internal/kind/embedded": {".", "broker/file", "internal/config", "internal/schema", "store/logstore"},
 	"internal/kind/file":     {".", "pipeline", "broker/file", "store/logstore", "internal/config", "internal/schema"},
@@ -98,7 +102,11 @@ var packageMap = map[string][]string{
 		".", "pipeline", "broker/kafka", "broker/kafka/kafkatxn", "internal/advice", "internal/config", "internal/schema", "vfs",
 		"github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/sasl/plain", "github.com/twmb/franz-go/pkg/sasl/scram",
 	},
-	"internal/kind/nats":   {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
+	"internal/kind/nats": {".", "pipeline", "broker/nats", "internal/advice", "internal/config", "internal/schema", "github.com/nats-io/nats.go"},
+	"internal/kind/sqs": {
+		".", "key", "pipeline", "broker/sqs", "internal/advice", "internal/config", "internal/schema", "github.com/aws/aws-sdk-go-v2/config",
+		"github.com/aws/aws-sdk-go-v2/service/sqs", "github.com/aws/aws-sdk-go-v2/service/sqs/types", "github.com/aws/smithy-go",
+	},
 	"internal/kind/memory": {".", "store/memstore", "internal/config", "internal/schema"},
 	"internal/kind/postgres": {
 		".", "key", "pipeline", "broker/postgres", "store/pgstore", "internal/advice", "internal/config", "internal/schema",

@@ -71,6 +71,11 @@ type SourceHarness struct {
 	Messages int
 	// Unordered: partitions have no order. Defaults to false.
 	Unordered bool
+	// Blocking: a partition delivers nothing more while a message that it delivered
+	// is not settled, as a message group does. Messages that a case reads before it
+	// settles any are then produced to partitions of their own, beyond Partitions.
+	// Defaults to false.
+	Blocking bool
 
 	patience time.Duration
 }

@@ -20,6 +20,7 @@ type sourceEnv struct {
 	harness SourceHarness
 	place   SourcePlace
 	ids     []string
+	apart   bool // each message gets a partition of its own
 }
 
 func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
@@ -34,14 +35,26 @@ func newSourceEnv(tb testing.TB, h SourceHarness) *sourceEnv {
 func (e *sourceEnv) number(n int) []Numbered {
 	partitions := make([]int, n)
 	for i := range partitions {
-		partitions[i] = e.random.IntN(e.place.Partitions)
+		partitions[i] = e.partition()
 	}
 	return e.numberIn(partitions)
+}
+
+// partition returns where the next message goes.
+func (e *sourceEnv) partition() int {
+	if !e.apart {
+		return e.random.IntN(e.place.Partitions)
+	}
+	e.next = append(e.next, 0)
+	return len(e.next) - 1
 }
 
 // marks makes a message in each partition. Where partitions have an order, all that comes
 // again of what was produced before has come when they have.
 func (e *sourceEnv) marks() []Numbered {
+	if e.apart {
+		return e.number(1)
+	}
 	partitions := make([]int, e.place.Partitions)
 	for i := range partitions {
 		partitions[i] = i

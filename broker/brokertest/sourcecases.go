@@ -112,6 +112,7 @@ func (e *sourceEnv) close(ctx context.Context, s *spy) {
 // After the source is opened again all others must come; those before the first
 // of them must not.
 func (e *sourceEnv) remembersAcks() {
+	e.apart = e.harness.Blocking
 	ctx, cancel := e.context()
 	defer cancel()
 	list := e.number(e.messages / 4)
@@ -190,6 +191,7 @@ func (e *sourceEnv) readAll(ctx context.Context, s *spy, list []Numbered) []*pip
 // returns gives messages back, which must then come again: from the same source
 // if it can, or when it is opened again.
 func (e *sourceEnv) returns() {
+	e.apart = e.harness.Blocking
 	ctx, cancel := e.context()
 	defer cancel()
 	list := e.number(20)

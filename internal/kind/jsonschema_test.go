@@ -266,7 +266,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		{"stores: { a: { memory: {} } }\npipelines: { p: { store: a, " + ends + " } }", false},
 		{"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: .a }, store: a, windwo: 1d, " + ends + " } }", false},
 		{"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: { cel: x } }, store: a, " + ends + " } }", false},
-		{"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: .a }, store: a, source: { sqs: {} }, sink: { stdout: {} } } }", false},
+		{"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: .a }, store: a, source: { pulsar: {} }, sink: { stdout: {} } } }", false},
 		{"stores: { a: { memory: {} } }\npipelines: { p: { key: { id: .a }, store: a, source: { file: { paths: [] } }, sink: { stdout: {} } } }", false},
 		{"stores: { a: { memory: {} } }\nlog: { level: loud }", false},
 	} {

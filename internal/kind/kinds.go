@@ -14,6 +14,7 @@ import (
 	"github.com/semel-dev/semel/internal/kind/postgres"
 	"github.com/semel-dev/semel/internal/kind/rabbitmq"
 	"github.com/semel-dev/semel/internal/kind/redis"
+	"github.com/semel-dev/semel/internal/kind/sqs"
 	"github.com/semel-dev/semel/internal/kind/stdout"
 	"github.com/semel-dev/semel/internal/kind/tiered"
 	"github.com/semel-dev/semel/internal/kind/webhook"
@@ -22,8 +23,8 @@ import (
 // All returns every kind, in the order of messages and listings.
 func All() *config.Kinds {
 	return &config.Kinds{
-		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource, nats.NewSource, rabbitmq.NewSource},
-		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink, rabbitmq.NewSink},
+		Sources: []func() config.Source{file.NewSource, http.NewSource, kafka.NewSource, nats.NewSource, rabbitmq.NewSource, sqs.NewSource},
+		Sinks:   []func() config.Sink{file.NewSink, stdout.NewSink, webhook.NewSink, postgres.NewSink, kafka.NewSink, nats.NewSink, rabbitmq.NewSink, sqs.NewSink},
 		Stores:  []func() config.Spec{memory.NewStore, embedded.NewStore, redis.NewStore, postgres.NewStore, tiered.NewStore, filter.NewStore},
 	}
 }

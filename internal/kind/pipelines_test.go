@@ -257,7 +257,7 @@ func TestProblemsOfPipelinesSayWhereAndWhatToDo(t *testing.T) {
 		{id + "," + file + ", store: keys, sink: stdout", "pipelines.p.sink: expected fields, got a text: write { stdout: {} } with its settings between the inner braces"},
 		{id + "," + file + ", store: keys, sink: nothing", "pipelines.p.sink: expected fields, got a text: write the kind of the sink and its settings, as in { stdout: {} }"},
 		{id + "," + file + ", store: keys, sink: { pulsar: {} }", "unknown field pipelines.p.sink.pulsar: write one of file, stdout, webhook, postgres, kafka"},
-		{id + ", source: { sqs: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.sqs: write one of file, http, kafka"},
+		{id + ", source: { pulsar: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.pulsar: write one of file, http, kafka"},
 		{id + ", source: { postgres: { table: outbox } }, store: keys, " + stdout, "unknown field pipelines.p.source.postgres: write one of file, http, kafka"},
 		{id + ", source: { kafak: {} }, store: keys, " + stdout, "unknown field pipelines.p.source.kafak: did you mean kafka?"},
 		{id + ", source: { file: { paths: ['a['] } }, store: keys, " + stdout, "pipelines.p.source.file.paths[0]: not a pattern: a [ has no ]"},

@@ -22,10 +22,11 @@ const (
 	NATS2      = "nats-2"
 	RabbitMQ3  = "rabbitmq-3.10"
 	Kafka43    = "kafka-4.3"
-	Java17     = "java-17"  // runs Kafka
-	Maven      = "maven"    // installs it
-	Promtool   = "promtool" // tests alert rules
-	Curl       = "curl"     // runs commands of the documentation
+	ElasticMQ  = "elasticmq" // answers as Amazon SQS does
+	Java17     = "java-17"   // runs Kafka and ElasticMQ
+	Maven      = "maven"     // installs them
+	Promtool   = "promtool"  // tests alert rules
+	Curl       = "curl"      // runs commands of the documentation
 	// Librdkafka is the client library of Kafka in C, as a module of Python.
 	Librdkafka = "librdkafka"
 )
@@ -68,6 +69,10 @@ func Packages() []Package {
 			Name: Kafka43, Default: true, file: "kafka_2.13-4.3.1.jar", needs: []string{Java17, Maven}, prepare: prepareKafka,
 			// Without an slf4j provider the server logs nothing.
 			maven: []artifact{{"org.apache.kafka", "kafka_2.13", "4.3.1"}, {"org.slf4j", "slf4j-simple", "1.7.36"}},
+		},
+		{
+			Name: ElasticMQ, Default: true, file: "elasticmq-server_2.13-1.7.1.jar", needs: []string{Java17, Maven}, prepare: prepareElasticMQ,
+			maven: []artifact{{"org.elasticmq", "elasticmq-server_2.13", "1.7.1"}},
 		},
 		{Name: Java17, Default: true, apt: "openjdk-17-jre-headless", file: "/usr/bin/java"},
 		{Name: Maven, Default: true, apt: "maven", file: "/usr/bin/mvn"},

@@ -139,7 +139,7 @@ func startKafkaNode(ctx context.Context, install *kafkaInstall, node kafkaNode) 
 		}
 		return node.identify(dir)
 	}
-	kind := install.kind(node, "-XX:SharedArchiveFile="+filepath.Join(template, "classes.jsa"))
+	kind := install.kind(node, readClassArchive(template))
 	if node.ports == nil {
 		return start(ctx, kind, prepare, nil)
 	}
@@ -281,7 +281,7 @@ func (k *kafkaInstall) template(ctx context.Context) (string, error) {
 
 // makeTemplate formats data, starts a node with a copy of it, and keeps the
 // class archive that the node writes when it stops.
-func (k *kafkaInstall) makeTemplate(ctx context.Context, template string) (err error) {
+func (k *kafkaInstall) makeTemplate(ctx context.Context, template string) error {
 	const anyPort = firstPort // the formatted data does not contain the port
 	node := kafkaNode{cluster: newKafkaID(), id: 1}
 	if err := writeFile(template, "server.properties", k.properties(template, anyPort, node)); err != nil {
@@ -292,21 +292,7 @@ func (k *kafkaInstall) makeTemplate(ctx context.Context, template string) (err e
 	if err := asServer(format); err != nil {
 		return err
 	}
-	server, err := start(ctx, k.kind(node, "-XX:ArchiveClassesAtExit=classes.jsa"), func(ctx context.Context, dir string) error {
+	return archiveClasses(ctx, template, k.kind(node, writeClassArchive), func(ctx context.Context, dir string) error {
 		return asServer(exec.CommandContext(ctx, "cp", "-R", "--preserve=mode", dataDir(template), dataDir(dir)))
-	}, nil)
-	if err != nil {
-		return err
-	}
-	err = server.Stop()
-	if err == nil {
-		err = asServer(exec.CommandContext(ctx, "cp", filepath.Join(server.Dir(), "classes.jsa"), template))
-	}
-	if err != nil {
-		err = fmt.Errorf("archive of classes: %w\n%s", err, server.Log())
-	}
-	if closed := server.Close(); err == nil {
-		err = closed
-	}
-	return err
+	})
 }

@@ -325,7 +325,7 @@ func TestSelectedPackages(t *testing.T) {
 		want  string
 	}{
 		{[]string{"promtool", "standby", "postgres-15"}, "postgres-15 promtool"},
-		{nil, "curl java-17 kafka-4.3 maven nats-2 pgbouncer postgres-15 promtool redis-7.0 redisbloom"},
+		{nil, "curl elasticmq java-17 kafka-4.3 maven nats-2 pgbouncer postgres-15 promtool rabbitmq-3.10 redis-7.0 redisbloom"},
 	} {
 		names, err := services.SelectPackages(test.names)
 		if got := strings.Join(names, " "); err != nil || got != test.want {

@@ -100,6 +100,13 @@ func Units() []Unit {
 			},
 		},
 		{
+			Name: ElasticMQ, About: "an ElasticMQ, which answers as Amazon SQS does", Variable: "SEMEL_TEST_SQS",
+			Needs: []string{ElasticMQ}, Default: true,
+			start: func(ctx context.Context, _ *Server) (*Started, error) {
+				return single(StartElasticMQ(ctx))
+			},
+		},
+		{
 			Name: Kafka43, About: "a Kafka 4.3 of one node", Variable: "SEMEL_TEST_KAFKA",
 			Needs: []string{Kafka43}, Default: true,
 			start: func(ctx context.Context, _ *Server) (*Started, error) {

@@ -33,7 +33,10 @@ var (
 
 // broker is a broker under test.
 type broker struct {
-	name  string
+	name string
+	// slow: a message whose process died comes again after half a minute. The test
+	// runs without -short only.
+	slow  bool
 	start func(t *testing.T) *services.Server
 	// prepare makes the stream or queue.
 	prepare func(t *testing.T, url string)
@@ -46,7 +49,7 @@ type broker struct {
 	left func(t *testing.T, url string) int
 }
 
-var brokers = []broker{natsBroker}
+var brokers = []broker{natsBroker, sqsBroker}
 
 // parallel is how many effects a program has under way.
 const parallel = 16
@@ -54,6 +57,9 @@ const parallel = 16
 func TestNothingIsLostWhenProgramBrokerAndConnectionsDie(t *testing.T) {
 	for _, b := range brokers {
 		t.Run(b.name, func(t *testing.T) {
+			if b.slow && testing.Short() && *messages == 0 {
+				t.Skip("slow: run it without -short")
+			}
 			t.Parallel()
 			newRun(t, b).all()
 		})
@@ -422,6 +428,12 @@ var built = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// The program needs credentials for SQS. The server accepts any.
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 	status := m.Run()
 	if path, err := built(); err == nil {
 		os.RemoveAll(filepath.Dir(path))

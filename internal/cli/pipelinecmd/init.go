@@ -29,6 +29,7 @@ func Scenarios() [][2]string {
 		{"kafka-to-api", "an HTTP service, keys in Redis above PostgreSQL"},
 		{"rabbitmq", "a RabbitMQ queue into PostgreSQL, a row and its key in one transaction"},
 		{"nats", "a NATS stream into PostgreSQL, a row and its key in one transaction"},
+		{"sqs", "an SQS queue into PostgreSQL, a row and its key in one transaction"},
 		{"http-to-postgres", "requests into PostgreSQL, a row and its key in one transaction"},
 		{"http-to-api", "requests to an HTTP service, refused ones parked"},
 		{"analytics", "many small events into files"},
@@ -53,8 +54,9 @@ func NewInit(a *term.App) *cobra.Command {
 semel init --scenario kafka-to-postgres --output orders.yaml`,
 		Long: `Prints a commented configuration that works, to stdout or to a new file. Addresses
 come from the environment where they are set (KAFKA_BROKERS, RABBITMQ_ADDR,
-NATS_SERVERS, DATABASE_URL, REDIS_URL, API_URL), and else are those of servers on this
-machine. After --output, the next four commands are on stderr. The scenarios:
+NATS_SERVERS, SQS_QUEUE_URL, DATABASE_URL, REDIS_URL, API_URL), and else are those of
+servers on this machine. After --output, the next four commands are on stderr. The
+scenarios:
 ` + list.String(),
 		Args:      term.Arguments(0, 1, "", "one scenario"),
 		ValidArgs: names,

@@ -100,6 +100,14 @@ func StartRabbitMQ(t testing.TB, opts *services.RabbitMQOptions) *services.Serve
 	})
 }
 
+// StartElasticMQ starts a server for this test alone.
+func StartElasticMQ(t testing.TB) *services.Server {
+	t.Helper()
+	return private(t, func() (*services.Server, error) {
+		return services.StartElasticMQ(t.Context())
+	})
+}
+
 // StartStandby starts a standby of a server for this test alone.
 func StartStandby(t testing.TB, primary *services.Server, settings map[string]string) *services.Server {
 	t.Helper()
@@ -230,10 +238,11 @@ func FreeAddr(t testing.TB) string {
 //	func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 //
 // If the environment has the address of a server in SEMEL_TEST_REDIS,
-// SEMEL_TEST_POSTGRES, SEMEL_TEST_KAFKA, SEMEL_TEST_NATS or SEMEL_TEST_RABBITMQ, as
-// tools/services prints them, the Pool uses that server and starts none.
+// SEMEL_TEST_POSTGRES, SEMEL_TEST_KAFKA, SEMEL_TEST_NATS, SEMEL_TEST_RABBITMQ or
+// SEMEL_TEST_SQS, as tools/services prints them, the Pool uses that server and starts
+// none.
 type Pool struct {
-	redis, postgres, kafka, nats, rabbitmq shared
+	redis, postgres, kafka, nats, rabbitmq, sqs shared
 }
 
 type shared struct {
@@ -310,6 +319,13 @@ func (p *Pool) RabbitMQ(t testing.TB) string {
 	})
 }
 
+// SQS returns the address of the shared ElasticMQ, as http://host:port. Tests use
+// different queues through [Topic].
+func (p *Pool) SQS(t testing.TB) string {
+	t.Helper()
+	return p.sqs.url(t, services.ElasticMQ, services.StartElasticMQ)
+}
+
 // Database returns the address of a new database on the shared PostgreSQL
 // server, which is removed at the end of the test.
 func (p *Pool) Database(t testing.TB) string {
@@ -320,7 +336,7 @@ func (p *Pool) Database(t testing.TB) string {
 // Run runs the tests, closes the servers and returns the exit status.
 func (p *Pool) Run(m *testing.M) int {
 	status := m.Run()
-	if err := errors.Join(p.redis.close(), p.postgres.close(), p.kafka.close(), p.nats.close(), p.rabbitmq.close()); err != nil {
+	if err := errors.Join(p.redis.close(), p.postgres.close(), p.kafka.close(), p.nats.close(), p.rabbitmq.close(), p.sqs.close()); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n") // the status below says it too
 		return max(status, 1)
 	}

@@ -1,0 +1,137 @@
+// Package sqs is the kind of source that reads a queue of Amazon SQS, and the kind of
+// sink that sends to one.
+package sqs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/broker/sqs"
+	"github.com/semel-dev/semel/internal/advice"
+	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/schema"
+)
+
+// Queue names a queue and the credentials for it.
+type Queue struct {
+	URL, Profile string
+}
+
+// fields are the fields that source and sink share.
+func (q *Queue) fields() []schema.Field {
+	return []schema.Field{
+		schema.TextField("queue", &q.URL, "URL of the queue, as `aws sqs get-queue-url` prints it. It also decides the region and the server.").Need(),
+		schema.TextField("profile", &q.Profile, "Profile of the AWS configuration files whose credentials are used.").Means("the usual order: environment, `AWS_PROFILE`, role of the machine or container"),
+	}
+}
+
+// check reports a URL that cannot be one of a queue.
+func (q *Queue) check(v schema.Value, _ schema.Members) {
+	if q.URL == "" || strings.Contains(q.URL, "${") { // a reference that is not resolved yet
+		return
+	}
+	if _, err := sqs.ParseAddress(q.URL); err != nil {
+		v.Wrong("queue: %s", strings.TrimSuffix(err.Error(), ": "+semel.ErrInvalidRequest.Error()))
+	}
+}
+
+func (q *Queue) name() string {
+	at, err := sqs.ParseAddress(q.URL)
+	if err != nil {
+		return q.URL
+	}
+	return at.Name
+}
+
+// fifo reports whether it is a FIFO queue.
+func (q *Queue) fifo() bool {
+	at, err := sqs.ParseAddress(q.URL)
+	return err == nil && at.FIFO
+}
+
+// client returns a client with credentials from where users of AWS expect them.
+func (q *Queue) client(ctx context.Context) (*awssqs.Client, error) {
+	at, err := sqs.ParseAddress(q.URL)
+	if err != nil {
+		return nil, err
+	}
+	var opts []func(*awsconfig.LoadOptions) error
+	if q.Profile != "" {
+		opts = append(opts, awsconfig.WithSharedConfigProfile(q.Profile))
+	}
+	found, err := awsconfig.LoadDefaultConfig(ctx, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("sqs: AWS configuration: %w", err)
+	}
+	// A server that is not Amazon's takes any region.
+	found.Region = cmp.Or(at.Region, found.Region, "us-east-1")
+	return awssqs.NewFromConfig(found), nil
+}
+
+// examine examines the queue.
+func (q *Queue) examine(ctx context.Context, x *config.Examination, reads, writes bool) {
+	client, err := q.client(ctx)
+	if err == nil {
+		findings, failed := sqs.Examine(ctx, &sqs.ExamineOptions{Client: client, Queue: q.URL, Reads: reads, Writes: writes, Window: x.Pipeline.Window})
+		x.Add(findings)
+		err = failed
+	}
+	x.Fail("", err)
+}
+
+// permissions are those that a source or a sink needs.
+const (
+	toRead  = "sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility and sqs:GetQueueAttributes"
+	toWrite = "sqs:SendMessage and sqs:GetQueueAttributes"
+)
+
+// advise says what an error of SQS means. path is the kind's place in the
+// configuration.
+func (q *Queue) advise(path, permissions string, err error) *advice.Error {
+	said := &advice.Error{Public: true}
+	_, missing := errors.AsType[*types.QueueDoesNotExist](err)
+	_, over := errors.AsType[*types.OverLimit](err)
+	switch {
+	case missing:
+		said.Cause = "there is no queue " + q.name()
+		said.Remedy = "create it with aws sqs create-queue --queue-name " + q.name()
+		if q.fifo() {
+			said.Remedy += " --attributes FifoQueue=true"
+		}
+		said.Remedy += ", or correct " + path + ".queue"
+	case over:
+		said.Cause, said.Remedy = "the queue "+q.name()+" has as many unsettled messages as SQS permits", "look for the processes that have them"
+	case sqs.Denied(err):
+		said.Cause, said.Remedy = "these credentials have no permission for the queue "+q.name(), "permit "+permissions
+	case sqs.Unsigned(err):
+		said.Cause, said.Remedy = "there are no AWS credentials", "set "+path+".profile or AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+	case refused(err):
+		said.Cause, said.Remedy = "SQS refuses these credentials", "are they for this account, and still valid? log in again with aws sso login, or correct the access key"
+	default:
+		return nil
+	}
+	return said
+}
+
+// refused reports whether SQS does not accept the credentials.
+func refused(err error) bool {
+	api, ok := errors.AsType[smithy.APIError](err)
+	if !ok {
+		return false
+	}
+	switch api.ErrorCode() {
+	case "InvalidClientTokenId", "InvalidAccessKeyId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
+		"IncompleteSignature", "MissingAuthenticationToken", "ExpiredToken", "ExpiredTokenException", "InvalidSecurity":
+		return true
+	}
+	return false
+}
