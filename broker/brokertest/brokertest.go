@@ -71,6 +71,9 @@ type SourceHarness struct {
 	Messages int
 	// Unordered: partitions have no order. Defaults to false.
 	Unordered bool
+	// ForgetsAcks: after the server was killed, a message may come again although it was
+	// acknowledged. Defaults to false.
+	ForgetsAcks bool
 	// Blocking: a partition delivers nothing more while a message that it delivered
 	// is not settled, as a message group does. Messages that a case reads before it
 	// settles any are then produced to partitions of their own, beyond Partitions.

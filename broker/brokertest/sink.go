@@ -269,7 +269,7 @@ func (e *sinkEnv) direct() (process, abandon func(context.Context, []*pipeline.I
 	return deliver, func(context.Context, []*pipeline.Item) {}, sink.Close
 }
 
-// restarts has the server restarted three times while messages are under way.
+// restarts has the server restarted three times, with -short once, while messages are under way.
 func (e *sinkEnv) restarts() {
 	if e.target.Restart == nil {
 		e.Log("there is no server")

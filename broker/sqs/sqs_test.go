@@ -100,9 +100,14 @@ func TestSourcesAndSinksPassTheSuites(t *testing.T) {
 }
 
 // runSource runs the suite. ElasticMQ forgets in a restart which groups are blocked, so
-// TestGroupsKeepTheirOrder looks at the order.
+// TestGroupsKeepTheirOrder looks at the order. It refuses receipt handles from before a
+// restart, so a message that is deleted with one comes again.
 func runSource(t *testing.T, server *services.Server, p place) {
-	brokertest.RunSource(t, brokertest.SourceHarness{Messages: 120, Unordered: true, Blocking: p.end != "", New: func(tb testing.TB) brokertest.SourcePlace {
+	messages := 120
+	if testing.Short() {
+		messages = 60
+	}
+	brokertest.RunSource(t, brokertest.SourceHarness{Messages: messages, Unordered: true, ForgetsAcks: true, Blocking: p.end != "", New: func(tb testing.TB) brokertest.SourcePlace {
 		api := client(tb, server.URL())
 		queue := newQueue(tb, api, servicestest.Topic()+p.end, p.attributes)
 		return brokertest.SourcePlace{
