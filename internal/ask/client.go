@@ -47,7 +47,9 @@ type NoAnswerError struct {
 }
 
 // Error implements error.
-func (e *NoAnswerError) Error() string { return fmt.Sprintf("%s does not answer: %s", e.URL, e.Err) }
+func (e *NoAnswerError) Error() string {
+	return fmt.Sprintf("%s does not answer: %s: does semel run work, with this address in --admin or in its configuration?", e.URL, e.Err)
+}
 
 // Unwrap returns the reason.
 func (e *NoAnswerError) Unwrap() error { return e.Err }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
@@ -156,4 +157,28 @@ func parkedIDs(t *testing.T, file string) (ids []string) {
 		ids = append(ids, m.ID)
 	}
 	return ids
+}
+
+// The cache of the running process must not keep a key that was removed below it.
+func TestAKeyIsRemovedFromEveryLayerOfTheRunningProcess(t *testing.T) {
+	t.Parallel()
+	dir, address := t.TempDir(), servicestest.FreeAddr(t)
+	in := writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n")
+	file := writeFile(t, filepath.Join(dir, "c.yaml"), `
+stores: { keys: { embedded: { path: keys } }, cache: { memory: {} }, both: { tiered: [cache, keys] } }
+pipelines:
+  copy: { source: { file: { paths: [in.jsonl], follow: true } }, key: { id: .id }, store: both, sink: { file: { path: out.jsonl } } }
+`)
+	background(t, "run", file, "--admin", address)
+	duplicates := func(n string) {
+		t.Helper()
+		becomes(t, address, "/metrics", time.Minute, http.StatusOK, `decision="duplicate",pipeline="copy",reason="completed before",store="both"} `+n+"\n")
+	}
+	duplicates("1") // the cache knows the key
+	run(t, "", "keys", "rm", "order-1", "--reason", "process it again", "--config", file, "--store-name", "keys", "--scope", "copy").check(t, term.ExitDone, "forgot order-1")
+	writeFile(t, in, readFile(t, in)+"{\"id\":\"order-1\"}\n{\"id\":\"order-1\"}\n")
+	duplicates("2")
+	if out := readFile(t, filepath.Join(dir, "out.jsonl")); strings.Count(out, "order-1") != 2 {
+		t.Errorf("%s", out)
+	}
 }

@@ -145,7 +145,10 @@ func (f *StoreFlags) WithStore(ctx context.Context, use func(semel.Store) error)
 	if err != nil {
 		return err
 	}
-	err = stalled(ctx, f.Conf, f.Conf.Stack(f.Found.Name), use(store))
+	err = use(store)
+	if _, elsewhere := store.(*ask.Store); !elsewhere {
+		err = stalled(ctx, f.Conf, f.Conf.Stack(f.Found.Name), err)
+	}
 	if closeErr := opened.Close(); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("close the store %s: %w", f.Shown(), term.InOneLine(closeErr)))
 	}

@@ -91,10 +91,8 @@ func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, 
 	now = &daemon.Status{}
 	if q.admin != nil {
 		err = q.admin.Get(ctx, daemon.StatusPath, now)
-		if silent, ok := errors.AsType[*ask.NoAnswerError](err); !ok {
+		if _, silent := errors.AsType[*ask.NoAnswerError](err); !silent {
 			return now, q.admin.Name() + daemon.StatusPath, err
-		} else {
-			err = fmt.Errorf("%w: does semel run work, with this address in --admin or in its configuration?", silent)
 		}
 	}
 	if q.conf != nil {
