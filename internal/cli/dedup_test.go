@@ -74,6 +74,27 @@ func TestDedupRemembersAcrossRuns(t *testing.T) {
 	run(t, "", "keys", "show", "--store", store, "1").check(t, term.ExitDone)
 }
 
+// TestAKeyThatFindsNothingDoesNotBindTheScope: a typing error must not keep the
+// right key out, and the run that it stopped has nothing to continue.
+func TestAKeyThatFindsNothingDoesNotBindTheScope(t *testing.T) {
+	t.Parallel()
+	const lines = "{\"order_id\":1}\n{\"order_id\":1}\n"
+	for _, piped := range []bool{false, true} {
+		dir := t.TempDir()
+		words, stdin := []string{"dedup", "--store", filepath.Join(dir, "keys"), "-o", filepath.Join(dir, "out")}, lines
+		if !piped {
+			words, stdin = append(words, writeFile(t, filepath.Join(dir, "o.jsonl"), lines)), ""
+		}
+		run(t, stdin, append(words, "--key", ".orderid")...).check(t, term.ExitFailed, "did you mean .order_id?")
+		got := run(t, stdin, append(words, "--key", ".order_id")...)
+		got.check(t, term.ExitDone, "fresh 1  duplicates 1")
+		if strings.Contains(got.stderr, "unfinished") {
+			t.Errorf("piped %t: %s", piped, got.stderr)
+		}
+		run(t, stdin, append(words, "--key", ".orderid")...).check(t, term.ExitUsage, "was filled with the key rule .order_id")
+	}
+}
+
 // TestAScopeOfAStoreBelongsToOneKeyRule: order 1 and customer 1 are two messages.
 func TestAScopeOfAStoreBelongsToOneKeyRule(t *testing.T) {
 	t.Parallel()

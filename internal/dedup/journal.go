@@ -20,6 +20,9 @@ type journal struct {
 	store  *logstore.Store
 	tx     *logstore.Tx // nil before begin and after the last commit
 	window time.Duration
+	// The scope is bound to the rule with the first key.
+	scope, rule string
+	bound       bool
 	// id names the run in the store. It is "" if the run cannot be resumed
 	// because an input or the output is a pipe.
 	id   string
@@ -87,6 +90,10 @@ func openStore(dir string) (*logstore.Store, error) {
 }
 
 func (j *journal) decide(digests []semel.Digest, prints []uint64, out []semel.Decision) error {
+	if len(digests) > 0 && !j.bound {
+		j.tx.BindScope(j.scope, j.rule)
+		j.bound = true
+	}
 	for from := 0; from < len(digests); from += maxTxKeys {
 		to := min(from+maxTxKeys, len(digests))
 		keys := logstore.TxKeys{Digests: digests[from:to]}

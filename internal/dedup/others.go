@@ -117,12 +117,13 @@ type otherRun struct {
 }
 
 // findOthers returns the unfinished runs of commands other than id, except runs
-// whose inputs are gone and runs whose lines another command has decided.
+// that decided no line, runs whose inputs are gone and runs whose lines another
+// command has decided.
 func findOthers(positions map[string][]byte, v values, id string) []otherRun {
 	var found []otherRun
 	for name, data := range positions {
 		o := otherRun{id: strings.TrimPrefix(name, positionValue)}
-		if o.id == id || json.Unmarshal(data, &o.at) != nil || o.at.Finished || o.at.Covered {
+		if o.id == id || json.Unmarshal(data, &o.at) != nil || o.at.Finished || o.at.Covered || o.at.Counts.Read == 0 {
 			continue
 		}
 		known, err := v.read(runValue+o.id, &o.run)
@@ -157,7 +158,7 @@ func (r *Run) noteOthers(own *command) {
 		}
 		where := fmt.Sprintf("%s:%d", o.run.Inputs[o.at.Input].Path, o.at.Line)
 		if o.at.Line == 0 {
-			where = "the start of " + o.run.Inputs[o.at.Input].Path
+			where = "the input before " + o.run.Inputs[o.at.Input].Path
 		}
 		text := fmt.Sprintf("%s: it stopped after %s, and this run does not continue it", what, where)
 		if o.run.Command != nil {

@@ -186,7 +186,7 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	if err := r.plan(ctx, j, r.store.Value); err != nil {
 		return err
 	}
-	if err := r.bindScope(ctx); err != nil {
+	if err := r.checkScope(ctx, j); err != nil {
 		return err
 	}
 	r.committer.others = findOthers(r.store.Values(positionValue), r.store.Value, j.id)
@@ -196,24 +196,29 @@ func (r *Run) prepareStore(ctx context.Context) error {
 	return nil
 }
 
-// bindScope refuses a scope that was filled with another key rule. Ids of two rules
-// may be equal by chance.
-func (r *Run) bindScope(ctx context.Context) error {
+// checkScope refuses a scope that was filled with another key rule. Ids of two rules
+// may be equal by chance. The first key binds the scope, not this check: a rule that
+// finds no key, such as one with a typing error, must not keep the right one out.
+func (r *Run) checkScope(ctx context.Context, j *journal) error {
 	rule, err := key.All(r.extract.rules...)
 	if err != nil {
 		return err
 	}
-	err = semel.BindScope(ctx, r.store, r.opts.Scope, rule.String())
-	other, bound := errors.AsType[*semel.ScopeError](err)
-	switch {
-	case bound && r.opts.SameScope, err == nil:
-		return nil
-	case bound:
+	j.scope, j.rule = r.opts.Scope, rule.String()
+	if len(j.rule) > semel.MaxScopeRule {
+		return &RefusedError{Problems: []string{fmt.Sprintf("--key: the rule has %d bytes, more than %d: choose fewer or shorter keys", len(j.rule), semel.MaxScopeRule)}}
+	}
+	tx, err := r.store.Begin(ctx)
+	if err != nil {
+		return &storeError{r.opts.Store, err}
+	}
+	defer tx.Abort()
+	if bound := tx.BindScope(j.scope, j.rule); bound != j.rule && !r.opts.SameScope {
 		return &RefusedError{Problems: []string{fmt.Sprintf(
 			"--key: scope %s of %s was filled with the key rule %s, and ids found by %s could be equal to those by chance: write --scope and another name, or --same-scope if both rules find the same ids",
-			other.Scope, r.opts.Store, other.Bound, other.Rule)}}
+			j.scope, r.opts.Store, bound, j.rule)}}
 	}
-	return &storeError{r.opts.Store, err}
+	return nil
 }
 
 // checkCompressedOutputs refuses compressed outputs of a run without

@@ -98,9 +98,22 @@ func (s *Store) BindScope(ctx context.Context, scope, rule string) (string, erro
 		return "", err
 	}
 	defer tx.Abort()
-	tx.Set(scopeRule+scope, []byte(rule))
+	if bound := tx.BindScope(scope, rule); bound != rule {
+		return bound, nil
+	}
 	if err := tx.Commit(ctx); err != nil {
 		return "", err
 	}
 	return rule, nil
+}
+
+// BindScope binds a scope to a rule when the transaction commits, unless an earlier
+// durable transaction bound the scope. It returns the rule to which the scope is
+// then bound. It does not block. See [semel.BindScope], which also checks the rule.
+func (tx *Tx) BindScope(scope, rule string) (bound string) {
+	if data, ok := tx.store.Value(scopeRule + scope); ok {
+		return string(data)
+	}
+	tx.Set(scopeRule+scope, []byte(rule))
+	return rule
 }
