@@ -16,7 +16,7 @@ func (b *bundle) told(lines string) bool {
 	})
 }
 
-func TestForcedRunWhoseOutputWasTakenAwayBeginsAgainAndTellsWhatIsMissing(t *testing.T) {
+func TestForcedRunWhoseOutputWasTakenAwayContinuesAndTellsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *bundle) error{
 		"removed": func(b *bundle) error { return os.Remove(b.path("d/out")) },
@@ -41,15 +41,28 @@ func TestForcedRunWhoseOutputWasTakenAwayBeginsAgainAndTellsWhatIsMissing(t *tes
 			if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) {
 				t.Fatalf("error %v", err)
 			}
+			if _, err := os.Stat(b.path("d/out")); err != nil {
+				if want := "dedup: refused: --output " + b.path("d/out") + " was removed: it had 1 line that this run does not write again. Put the file back, or start over with another --store; with --force the lines stay missing"; refused.Error() != want {
+					t.Errorf("refused with %q, want %q", refused.Error(), want)
+				}
+				opts.Append = true
+				if _, _, err := b.run(t.Context(), opts); !errors.As(err, &refused) {
+					t.Errorf("--append: error %v", err)
+				}
+				opts.Append = false
+			}
 			if len(b.notes) > 0 {
 				t.Errorf("a refused run tells %q", b.notes)
 			}
 			opts.Force = true
 			_, report := b.must(opts)
-			if report.Resumed || report.Read != 221 || report.Rejected != 10 {
-				t.Errorf("%+v: not from the beginning", report)
+			if !report.Resumed || report.Read != 221 || report.Rejected != 10 {
+				t.Errorf("%+v: not from where it stopped", report)
 			}
 			b.equal("output", b.content("d/out"), "{\"id\":2}\n{\"id\":3}\n")
+			// Nothing is twice in the other files, and no first line is a duplicate.
+			b.equal("duplicates", b.content("d/dups"), strings.Repeat("{\"id\":1}\n", 9)+strings.Repeat("{\"id\":3}\n", 199))
+			b.equal("rejected", b.content("d/rejected"), strings.Repeat("odd\n", 10))
 			if !b.told("1 line") {
 				t.Errorf("notes %q", b.notes)
 			}

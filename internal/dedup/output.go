@@ -32,10 +32,8 @@ type output struct {
 	intact  bool
 	unended bool
 
-	// renewed means that the content is overwritten. Up to lost of the lines
-	// that the store wrote may be gone.
-	renewed bool
-	lost    int64
+	// lost is how many of the lines that the store wrote may be gone.
+	lost int64
 
 	length int64
 	sealed int64  // the end of the last whole frame

@@ -181,9 +181,11 @@ func (o *output) plan(v values, opts *Options, comma byte, unfinished bool, p *p
 		// A run that continued after foreign text may have ended before it
 		// wrote the missing line end of that text.
 		return o.lookForEnd()
+	case info == nil && unfinished && was.Length > 0 && !opts.Force:
+		p.addf("%s %s was removed: it had %s that this run does not write again. Put the file back, or start over with another --store; with --force the lines stay missing", o.flag, o.name, countLines(was.Lines))
 	case size == 0 && !(unfinished && known && was.Length > 0), opts.Force:
 		o.base, o.crc = 0, 0
-		o.renewed, o.lost = true, was.Lines
+		o.lost = was.Lines
 	case opts.Append:
 		o.base, o.lost = size, was.Lines
 		if err := o.checkCompressed(true, p); err != nil {

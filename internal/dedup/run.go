@@ -267,22 +267,16 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 			p = append(p, changed...)
 		}
 	}
-	intact, renewed := true, false
+	intact := true
 	for _, o := range r.outputs {
 		o.track = o.path != ""
 		if err := o.plan(v, &r.opts, r.committer.comma, known.unfinished(), &p); err != nil {
 			return err
 		}
 		intact = intact && (o.path == "" || o.intact)
-		renewed = renewed || o.renewed
 	}
 	if err := p.err(); err != nil {
 		return err
-	}
-	if renewed && known.unfinished() {
-		// Lines that were given up are written again unless their keys are
-		// known.
-		known = new(resumption)
 	}
 	r.noteLost()
 	if j.id == "" {
@@ -305,19 +299,21 @@ func (r *Run) plan(ctx context.Context, j *journal, v values) error {
 	return err
 }
 
-// noteLost notes that fresh lines are no longer in any file. Their keys are
-// known. Whoever removed the file may have the lines, so the run does not write
-// them again.
+// noteLost notes that lines are no longer in any file. Their keys are known, or an
+// unfinished run is past them. Whoever removed the file may have the lines, so the
+// run does not write them again.
 func (r *Run) noteLost() {
-	out := r.committer.out
-	if out.lost == 0 {
-		return
+	if out := r.committer.out; out.lost > 0 {
+		r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, countLines(out.lost)))
 	}
-	lines := fmt.Sprint(out.lost, " lines")
-	if out.lost == 1 {
-		lines = "1 line"
+}
+
+// countLines returns a number of lines in words.
+func countLines(n int64) string {
+	if n == 1 {
+		return "1 line"
 	}
-	r.opts.Note(fmt.Sprintf("lines that were written to %s before (%s) and are no longer there are not written again, because the store remembers their keys; to write them again, use another --scope or --store, or remove the keys with semel keys rm", out.name, lines))
+	return fmt.Sprint(n, " lines")
 }
 
 // resume continues an unfinished run.
