@@ -26,6 +26,7 @@ type Redriven struct {
 	once      bool   // Read ends when no message is queued
 	partition *Partition
 	expiry    *expiry // nil if messages stay parked for ever
+	ended     chan struct{}
 
 	mu  sync.Mutex          // guards out
 	out map[string]struct{} // the messages that were read and are not settled
@@ -40,7 +41,7 @@ func NewRedriven(letters DeadLetterStore, pipeline string) *Redriven {
 func newRedriven(letters DeadLetterStore, pipeline string, once bool) *Redriven {
 	return &Redriven{
 		letters: letters, pipeline: pipeline, actor: process(), once: once,
-		partition: NewPartition("parked"), out: map[string]struct{}{},
+		partition: NewPartition("parked"), out: map[string]struct{}{}, ended: make(chan struct{}),
 	}
 }
 
@@ -53,12 +54,25 @@ func process() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
+// mostQueued is how many queued messages Read asks for in one call.
+const mostQueued = 100
+
+// end tells Read that the pipeline's own source has ended. Read then returns the
+// messages that are queued, and io.EOF after the last one. Call it once.
+func (s *Redriven) end() { close(s.ended) }
+
 // Read implements Source. In a running pipeline it waits while the dead-letter store
 // does not answer.
 func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 	for {
+		var last bool
+		select {
+		case <-s.ended:
+			last = true
+		default:
+		}
 		s.expiry.run(ctx, s)
-		list, err := s.letters.Queued(ctx, s.pipeline, 100)
+		list, err := s.letters.Queued(ctx, s.pipeline, mostQueued)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -69,13 +83,31 @@ func (s *Redriven) Read(ctx context.Context) ([]*Item, error) {
 		switch {
 		case len(items) > 0:
 			return items, nil
-		case s.once && idle:
+		case s.once && idle, last && (len(list) < mostQueued || idle):
 			return nil, io.EOF
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := s.pause(ctx, last); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// pause sleeps between two looks at the queue. Before the last look, the end of the
+// pipeline's own source wakes it.
+func (s *Redriven) pause(ctx context.Context, last bool) error {
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	ended := s.ended
+	if last {
+		ended = nil
+	}
+	select {
+	case <-timer.C:
+	case <-ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // items returns the items of messages that are not out yet, and reports whether no

@@ -112,9 +112,6 @@ func (r *Runner) Run(ctx context.Context) error {
 
 	defer r.watch(reading)()
 	left := in(&r.stages.starting)
-	if err := r.bindScope(reading); err != nil && reading.Err() == nil {
-		r.fail(err)
-	}
 	if err := r.known.load(reading, r.letters, r.opts.Name); err != nil && reading.Err() == nil {
 		r.fail(fmt.Errorf("read the parked messages: %w", err))
 	}
@@ -122,16 +119,17 @@ func (r *Runner) Run(ctx context.Context) error {
 	var readers, workers sync.WaitGroup
 	for i, f := range r.feeds {
 		readers.Go(func() {
-			if i == 0 {
-				defer stopReading() // redriving ends with the source
-			}
 			r.read(reading, f)
+			if i == 0 && len(r.feeds) > 1 {
+				r.feeds[1].source.(*Redriven).end() // redriving ends with the source
+			}
 		})
 	}
 	for range r.opts.Workers {
 		workers.Go((&worker{r: r}).run)
 	}
 	readers.Wait()
+	stopReading()
 	r.sched.close()
 	workers.Wait()
 	r.drain()
@@ -139,13 +137,14 @@ func (r *Runner) Run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// bindScope binds the scope to the key rule. It waits while the store does not
-// answer.
+// bindScope binds the scope to the key rule, if the session can. It waits while the
+// store does not answer. An error means that nothing may be claimed.
 func (r *Runner) bindScope(ctx context.Context) error {
 	b, ok := r.session.(ScopeBinder)
 	if !ok {
 		return nil
 	}
+	defer in(&r.stages.starting)()
 	for {
 		err := b.BindScope(ctx, r.opts.Scope, r.opts.Key.String())
 		if _, bound := errors.AsType[*semel.ScopeError](err); bound && r.opts.SameScope {
@@ -164,7 +163,7 @@ func (r *Runner) bindScope(ctx context.Context) error {
 		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return nil
+			return context.Cause(ctx)
 		case <-time.After(time.Until(until)):
 		}
 	}
@@ -180,8 +179,11 @@ func (r *Runner) fail(err error) {
 	r.drain()
 }
 
-// read reads one source.
+// read reads one source. It binds the scope before the first message with a key. A
+// rule that finds no key, such as one with a typing error, binds nothing and keeps the
+// right rule out of no scope.
 func (r *Runner) read(ctx context.Context, f *feed) {
+	bound := false
 	p := &preparer{r: r, feed: f, reader: r.opts.Key.Reader(&key.FinderOptions{Content: r.opts.Fingerprint}), process: process()}
 	for r.sched.wait(ctx) {
 		items, err := f.source.Read(ctx)
@@ -189,8 +191,21 @@ func (r *Runner) read(ctx context.Context, f *feed) {
 			r.fail(fmt.Errorf("source: item %d of the %d that %T.Read returned has no Partition: a source must set one from NewPartition: %w", at, len(items), f.source, semel.ErrInvalidRequest))
 			return
 		}
+		var entries []*entry
 		if len(items) > 0 {
-			r.sched.add(p.prepare(items))
+			entries = p.prepare(items)
+		}
+		if !bound && slices.ContainsFunc(entries, func(e *entry) bool { return e.unprocessed == "" }) {
+			bound = true
+			if err := r.bindScope(ctx); err != nil {
+				if ctx.Err() == nil {
+					r.fail(err)
+				}
+				r.drain() // before add: the entries are returned, and not processed
+			}
+		}
+		if len(entries) > 0 {
+			r.sched.add(entries)
 		}
 		switch {
 		case err == nil:

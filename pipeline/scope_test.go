@@ -115,3 +115,25 @@ func TestAPipelineThatWaitsForItsScopeCanBeStopped(t *testing.T) {
 		}
 	})
 }
+
+// TestARuleThatFindsNoKeyDoesNotBindTheScope: a typing error must not keep the right
+// rule out.
+func TestARuleThatFindsNoKeyDoesNotBindTheScope(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		wrong, err := key.ParseRule("header:absent")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := runOne(t, store, pipeline.Options{Key: wrong, Scope: "s"}, nil); n != 0 || err != nil {
+			t.Fatalf("the wrong rule: %d delivered, %v", n, err)
+		}
+		if n, err := runOne(t, store, pipeline.Options{Key: rule(t), Scope: "s"}, nil); n != 1 || err != nil {
+			t.Errorf("the right rule: %d delivered, %v", n, err)
+		}
+		if bound, err := store.(semel.ScopeBinder).BindScope(t.Context(), "s", "another"); err != nil || bound != rule(t).String() {
+			t.Errorf("the scope is bound to %q, %v", bound, err)
+		}
+	})
+}

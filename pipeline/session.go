@@ -45,7 +45,7 @@ type Session interface {
 }
 
 // ScopeBinder is a Session with a store that remembers the rule of each scope. Run
-// binds its scope before it reads the first message.
+// binds its scope before the session gets the first message.
 type ScopeBinder interface {
 	// BindScope calls semel.BindScope for the session's store.
 	BindScope(ctx context.Context, scope, rule string) error

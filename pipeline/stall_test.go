@@ -208,6 +208,7 @@ func TestStoreThatDoesNotAnswerAtTheStartIsAStall(t *testing.T) {
 		events, until := &stallEvents{}, make(chan struct{})
 		r := newRig(t)
 		r.source.endless = true
+		r.add(1, "a", "") // the first key binds the scope
 		r.opts.Observer = events
 		r.session = func(sink pipeline.Sink) pipeline.Session {
 			session, err := pipeline.NewTwoPhase(r.store, sink, nil)

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/semel-dev/semel/internal/cli/term"
+)
+
+// TestAPipelineKeyWithATypingErrorIsCorrected: the wrong rule parks all messages. It
+// binds no scope, and the right rule takes them: those that retry processes itself,
+// and those that it queues for a run that ends with its file.
+func TestAPipelineKeyWithATypingErrorIsCorrected(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		store string
+		words []string // of retry
+		want  string   // for each message
+	}{
+		{"embedded: { path: keys }", nil, "  copy  (no key): "},
+		{"memory: {}", []string{"--wait", "10ms"}, ": queued"},
+	} {
+		dir := t.TempDir()
+		writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"order_id\":1}\n{\"order_id\":2}\n{\"order_id\":1}\n")
+		file, out := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "out.jsonl")
+		write := func(rule string) {
+			writeFile(t, file, fmt.Sprintf(`
+stores: { keys: { %s } }
+pipelines:
+  copy:
+    source: { file: { paths: [in.jsonl] } }
+    key: { id: %s, on_missing: park }
+    store: keys
+    sink: { file: { path: out.jsonl } }
+    parked: { path: parked }
+`, c.store, rule))
+		}
+		start := func() {
+			t.Helper()
+			run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
+		}
+		write(".orderid")
+		start()
+		write(".order_id")
+		start()
+		if retried := run(t, "", append([]string{"parked", "retry", "--all", "--config", file}, c.words...)...); strings.Count(retried.stdout, c.want) != 3 {
+			t.Fatalf("%s: %+v", c.store, retried)
+		}
+		start()
+		if got := readFile(t, out); strings.Count(got, "\n") != 2 {
+			t.Errorf("%s: the output is %q, want two lines", c.store, got)
+		}
+		if left := run(t, "", "parked", "ls", "--config", file, "--json"); left.stdout != "" {
+			t.Errorf("%s: still parked: %s", c.store, left.stdout)
+		}
+	}
+}
