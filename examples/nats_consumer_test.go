@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 
 func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 	t.Parallel()
-	url, stream := servers.NATS(t), servicestest.Topic()
+	server := servicestest.StartNATS(t, nil) // its own, to kill
+	url, stream := server.URL(), servicestest.Topic()
 	conn, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
@@ -23,27 +25,41 @@ func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream}}); err != nil {
-		t.Fatal(err)
-	}
 	publish := func(bodies ...string) {
 		for _, body := range bodies {
-			if _, err := js.Publish(t.Context(), stream, []byte(body)); err != nil {
+			if _, err := js.Publish(t.Context(), stream+".new", []byte(body)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	args := []string{"-stream", stream, "-keys", t.TempDir()}
-	publish(`{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`, `{"event_id":"e1","customer":"a"}`, `not JSON`, `{"customer":"c"}`, `{"event_id":"e3","customer":"c"}`)
+	if output, err := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...).end(); err == nil || !strings.Contains(output, "-create") {
+		t.Errorf("without the stream: %v\n%s", err, output)
+	}
+	args = append(args, "-create")
 	consumer := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
+	consumer.await("waiting for messages")
+	publish(`{"event_id":"e1","customer":"a"}`, `{"event_id":"e2","customer":"b"}`, `{"event_id":"e1","customer":"a"}`, `not JSON`, `{"customer":"c"}`, `{"event_id":"e3","customer":"c"}`)
 	consumer.await("fresh e3")
-	consumer.kill() // the acknowledgement of e3 may be lost
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	consumer.await("waiting for the server")
+	if err := errors.Join(server.Continue(), server.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publish(`{"event_id":"e5","customer":"e"}`)
+	consumer.await("fresh e5")
+	consumer.kill() // the acknowledgement of e5 may be lost
 	publish(`{"event_id":"e3","customer":"c"}`, `{"event_id":"e4","customer":"d"}`)
 	again := start(t, []string{"NATS_URL=" + url}, "nats-consumer", args...)
 	again.await("fresh e4")
 	again.stop()
 	printed := consumer.printed.String() + again.printed.String()
-	for _, id := range []string{"e1", "e2", "e3", "e4"} {
+	for _, id := range []string{"e1", "e2", "e3", "e4", "e5"} {
 		if n := strings.Count(printed, " for "+id+"\n"); n != 1 {
 			t.Errorf("%s was charged %d times:\n%s", id, n, printed)
 		}
@@ -60,7 +76,7 @@ func TestNATSConsumerChargesEachOrderOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.NumPending == 0 && info.NumAckPending <= 1 { // e3 waits for its ack wait if its acknowledgement was lost
+		if info.NumPending == 0 && info.NumAckPending <= 1 { // e5 waits for its ack wait if its acknowledgement was lost
 			break
 		}
 		if time.Now().After(deadline) {

@@ -2,8 +2,8 @@
 // Each order is charged once, however often the server delivers it. A message is
 // acknowledged when its outcome is durable, and parked when no retry can help.
 //
-//	nats stream add ORDERS --subjects 'orders.>' --defaults
-//	NATS_URL=nats://127.0.0.1:4222 go run ./examples/nats-consumer
+//	NATS_URL=nats://127.0.0.1:4222 go run ./examples/nats-consumer -create
+//	nats pub orders.new '{"event_id":"e1","customer":"alice"}'
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,16 +33,17 @@ type order struct {
 
 func main() {
 	stream := flag.String("stream", "ORDERS", "the stream to read")
+	create := flag.Bool("create", false, "create the stream if it does not exist; ORDERS gets the subjects orders.>")
 	dir := flag.String("keys", "./keys", "the directory of the keys")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *stream, *dir); err != nil && ctx.Err() == nil {
+	if err := run(ctx, *stream, *create, *dir); err != nil && ctx.Err() == nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, stream, dir string) error {
+func run(ctx context.Context, stream string, create bool, dir string) error {
 	store, err := logstore.Open(dir, nil) // for one process; several share redisstore or pgstore
 	if err != nil {
 		return err
@@ -56,33 +58,50 @@ func run(ctx context.Context, stream, dir string) error {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
+	consumer, err := connect(ctx, conn, stream, create)
 	if err != nil {
 		return err
 	}
-	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
-	})
-	if err != nil {
-		return err
-	}
-	messages, err := consumer.Messages()
+	messages, err := consumer.Messages(jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, messages.Stop)
+	fmt.Println("waiting for messages of stream", stream)
 	for {
 		msg, err := messages.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+		switch {
+		case errors.Is(err, jetstream.ErrMsgIteratorClosed):
 			return conn.Flush() // the server has read the acknowledgements
-		}
-		if err != nil {
+		case errors.Is(err, jetstream.ErrNoHeartbeat):
+			fmt.Println("waiting for the server") // nats.go connects again, and the messages come again
+			continue
+		case err != nil:
 			return err
 		}
 		if err := handle(ctx, guard, msg); err != nil {
 			return err
 		}
 	}
+}
+
+// connect returns the durable consumer of a stream.
+func connect(ctx context.Context, conn *nats.Conn, stream string, create bool) (jetstream.Consumer, error) {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := js.Stream(ctx, stream); create && errors.Is(err, jetstream.ErrStreamNotFound) {
+		config := jetstream.StreamConfig{Name: stream, Subjects: []string{strings.ToLower(stream) + ".>"}}
+		if _, err := js.CreateStream(ctx, config); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("stream %s: %w (-create creates it)", stream, err)
+	}
+	return js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
+	})
 }
 
 // handle charges the order of a message once, and tells the server the outcome.
@@ -97,8 +116,9 @@ func handle(ctx context.Context, guard *semel.Guard, msg jetstream.Msg) error {
 	})
 	var permanent *semel.PermanentError
 	switch {
-	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey):
-		fmt.Println("parked", err)
+	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey),
+		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
+		fmt.Println("parked", err) // no retry can help
 		return msg.TermWithReason("refused")
 	case !semel.MayAck(err):
 		return msg.NakWithDelay(5 * time.Second) // the server delivers it again

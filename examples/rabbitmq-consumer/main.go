@@ -1,9 +1,14 @@
 // Command rabbitmq-consumer reads a RabbitMQ queue and charges each order once,
-// although RabbitMQ delivers some messages again.
+// although RabbitMQ delivers some messages again. It creates the queue if it does
+// not exist, and connects again when the server comes back. A message that no retry
+// can help goes to the queue with the suffix .parked.
+//
+//	go run ./examples/rabbitmq-consumer amqp://127.0.0.1:5672/ orders ./keys
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -15,6 +20,9 @@ import (
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/store/logstore"
 )
+
+// quorum makes a queue that survives the loss of a server.
+var quorum = amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
 
 func main() {
 	if len(os.Args) != 4 {
@@ -37,6 +45,18 @@ func run(ctx context.Context, url, queue, dir string) error {
 	if err != nil {
 		return err
 	}
+	for ctx.Err() == nil {
+		fmt.Println("stopped:", consume(ctx, guard, url, queue)) // unacknowledged messages come again
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// consume handles messages until the connection is lost or ctx ends.
+func consume(ctx context.Context, guard *semel.Guard, url, queue string) error {
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		return err
@@ -46,6 +66,17 @@ func run(ctx context.Context, url, queue, dir string) error {
 	if err != nil {
 		return err
 	}
+	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+		if ch, err = conn.Channel(); err != nil { // the refusal closed the channel
+			return err
+		}
+		if _, err := ch.QueueDeclare(queue, true, false, false, false, quorum); err != nil {
+			return err
+		}
+	}
+	if err := ch.Confirm(false); err != nil { // for park
+		return err
+	}
 	if err := ch.Qos(100, 0, false); err != nil { // at most 100 without an acknowledgement
 		return err
 	}
@@ -53,23 +84,62 @@ func run(ctx context.Context, url, queue, dir string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("waiting for messages of queue", queue)
 	for m := range messages {
-		key := semel.Key{Scope: "charges", ID: m.MessageId}
-		out, err := guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
-			return charge(m.Body)
-		})
-		if !semel.MayAck(err) {
-			time.Sleep(time.Second) // RabbitMQ would deliver it again immediately
-			err = m.Nack(false, true)
-		} else {
-			fmt.Printf("%s: %s\n", out.Decision, m.MessageId)
-			err = m.Ack(false) // the outcome is durable
-		}
-		if err != nil {
-			return err // the connection is lost: start again
+		if err := handle(ctx, guard, ch, queue, m); err != nil {
+			return err
 		}
 	}
-	return ctx.Err()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.New("the connection was lost")
+}
+
+// handle charges the order of a message once, and tells the server the outcome.
+func handle(ctx context.Context, guard *semel.Guard, ch *amqp.Channel, queue string, m amqp.Delivery) error {
+	key := semel.Key{Scope: "charges", ID: m.MessageId}
+	out, err := guard.Do(ctx, key, func(context.Context, semel.Claim) ([]byte, error) {
+		return charge(m.Body)
+	})
+	var permanent *semel.PermanentError
+	switch {
+	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey),
+		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate):
+		return park(ctx, ch, queue, m, err) // no retry can help
+	case !semel.MayAck(err):
+		fmt.Println("later", err)
+		select { // RabbitMQ would deliver it again immediately
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		return m.Nack(false, true)
+	}
+	fmt.Printf("%s: %s\n", out.Decision, m.MessageId)
+	return m.Ack(false) // the outcome is durable
+}
+
+// park keeps a message, with the reason, for a person to look at.
+func park(ctx context.Context, ch *amqp.Channel, queue string, m amqp.Delivery, reason error) error {
+	parked := queue + ".parked"
+	if _, err := ch.QueueDeclare(parked, true, false, false, false, quorum); err != nil {
+		return err
+	}
+	copied := amqp.Publishing{
+		DeliveryMode: amqp.Persistent, ContentType: m.ContentType, MessageId: m.MessageId, Body: m.Body,
+		Headers: amqp.Table{"reason": reason.Error()},
+	}
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", parked, true, false, copied)
+	if err != nil {
+		return err
+	}
+	if stored, err := confirm.WaitContext(ctx); err != nil {
+		return err
+	} else if !stored {
+		return errors.New("the server did not confirm a message of queue " + parked)
+	}
+	fmt.Println("parked", reason)
+	return m.Ack(false)
 }
 
 // charge is the effect. It must not happen twice.

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
-	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,49 +15,76 @@ import (
 	"github.com/semel-dev/semel/internal/services/servicestest"
 )
 
-var servers servicestest.Pool
-
-func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(new(servicestest.Pool).Run(m)) }
 
 func TestEachOrderIsChargedOnce(t *testing.T) {
-	url := "amqp://" + servers.RabbitMQ(t)
+	server := servicestest.StartRabbitMQ(t, nil) // its own, to restart
+	url, queue := "amqp://"+server.Addr(), servicestest.Topic()
+	output := capture(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, url, queue, t.TempDir()) }()
+	text := output("waiting for") // for the queue that it created
+	publish(t, url, queue, "a", "b", "a", "", "b")
+	text += output("charging", "charging", "fresh: ", "fresh: ", "parked", "duplicate: ", "duplicate: ")
+	if err := server.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	text += output("stopped:", "waiting for")
+	publish(t, url, queue, "a", "c")
+	text += output("charging", "duplicate: a", "fresh: c")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if charged := strings.Count(text, "charging order"); charged != 3 {
+		t.Errorf("%d charges, want 3:\n%s", charged, text)
+	}
+	if parked := messages(t, url, queue+".parked"); parked != 1 {
+		t.Errorf("%d messages are parked, want 1:\n%s", parked, text)
+	}
+}
+
+// dial returns a channel of a connection of its own.
+func dial(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() }) // a restart of the server may have closed it
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue := servicestest.Topic()
-	if _, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
-		t.Fatal(err)
-	}
-	const messages = 6
-	for i := range messages {
-		m := amqp.Publishing{MessageId: string(rune('a' + i%2)), Body: []byte("order")}
+	return ch
+}
+
+func publish(t *testing.T, url, queue string, ids ...string) {
+	t.Helper()
+	ch := dial(t, url)
+	for _, id := range ids {
+		m := amqp.Publishing{MessageId: id, Body: []byte("order"), DeliveryMode: amqp.Persistent}
 		if err := ch.PublishWithContext(t.Context(), "", queue, true, false, m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	output := capture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, url, queue, t.TempDir()) }()
-	text := output(messages + 2) // a line for each message, and one for each charge
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if charged := strings.Count(text, "charging order"); charged != 2 {
-		t.Errorf("%d charges, want 2:\n%s", charged, text)
-	}
 }
 
-// capture replaces the standard output. The function that it returns reads lines.
-func capture(t *testing.T) func(lines int) string {
+// messages returns the number of messages in a queue.
+func messages(t *testing.T, url, queue string) int {
+	t.Helper()
+	found, err := dial(t, url).QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Messages
+}
+
+// capture replaces the standard output. The function that it returns reads until
+// there was a line with each of these beginnings, in any order.
+func capture(t *testing.T) func(beginnings ...string) string {
 	t.Helper()
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -68,16 +96,21 @@ func capture(t *testing.T) func(lines int) string {
 		os.Stdout = before
 		_ = errors.Join(reader.Close(), writer.Close()) // nothing depends on it any more
 	})
-	return func(lines int) string {
-		if err := reader.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	lines := bufio.NewReader(reader)
+	return func(beginnings ...string) string {
+		if err := reader.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		var text strings.Builder
-		for one := make([]byte, 1); strings.Count(text.String(), "\n") < lines; {
-			if _, err := io.ReadFull(reader, one); err != nil {
-				t.Fatalf("%v after %q", err, text.String())
+		for len(beginnings) > 0 {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%v: no %q after %q", err, beginnings, text.String())
 			}
-			text.Write(one)
+			text.WriteString(line)
+			if i := slices.IndexFunc(beginnings, func(b string) bool { return strings.HasPrefix(line, b) }); i >= 0 {
+				beginnings = slices.Delete(beginnings, i, i+1)
+			}
 		}
 		return text.String()
 	}

@@ -69,6 +69,7 @@ func (w *worker) run(ctx context.Context, url string) error {
 	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
 		return err
 	}
+	fmt.Println("waiting for jobs in stream", w.stream)
 	for {
 		jobs, err := w.next(ctx)
 		if err != nil {
