@@ -112,7 +112,7 @@ func (b *Batch) Claim(ctx context.Context, tasks []*Task) {
 	}
 	defer b.clear()
 	ctx, end := g.follow(ctx, StepClaim, tasks)
-	defer end()
+	defer end(nil)
 	for _, t := range tasks {
 		if t.left {
 			t.owner, t.left = Owner{}, false
@@ -408,6 +408,7 @@ func (b *Batch) abort(ctx context.Context, tasks []*Task) {
 	defer cancel()
 	for _, t := range tasks {
 		t.doubt = true
+		b.guard.Observe(Event{Kind: EventReleased, Key: t.Call.Key, Attempt: t.Attempt, Err: ErrPanic})
 	}
 	b.release(ctx, tasks)
 }

@@ -104,14 +104,14 @@ func (b *Batch) run(ctx context.Context, tasks []*Task, effect func(context.Cont
 	defer func() {
 		// effect panicked or called Goexit, which continues after this function.
 		if !returned {
-			end()
+			end(ErrPanic)
 			b.Stop()
 			b.abort(ctx, tasks)
 		}
 	}()
 	effect(under)
 	returned = true
-	end()
+	end(nil)
 	b.Stop()
 	var done, failed []*Task
 	for _, t := range tasks {

@@ -46,6 +46,9 @@ var (
 	ErrStoreFailed = errors.New("store failed")
 	// ErrCorrupt: stored data has a wrong checksum or format.
 	ErrCorrupt = errors.New("corrupt store")
+	// ErrPanic: the effect panicked, or ended its goroutine. Observers and a
+	// [Tracer] get it. The caller of the Guard gets the panic itself.
+	ErrPanic = errors.New("the effect panicked")
 	// ErrClosed: the store is closed.
 	ErrClosed = errors.New("closed")
 )

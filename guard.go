@@ -287,14 +287,15 @@ func (g *Guard) BeginStep(ctx context.Context, step Step, keys int) (context.Con
 
 func ignore(Decision, error) {}
 
-// follow is BeginStep for tasks. Call end when they have their outcome.
-func (g *Guard) follow(ctx context.Context, step Step, tasks []*Task) (_ context.Context, end func()) {
+// follow is BeginStep for tasks. Call end when they have their outcome, with an error
+// that none of them has, or nil.
+func (g *Guard) follow(ctx context.Context, step Step, tasks []*Task) (_ context.Context, end func(error)) {
 	if g.tracer == nil {
 		return ctx, nothing
 	}
 	ctx, done := g.tracer.BeginStep(ctx, step, len(tasks))
-	return ctx, func() {
-		decision, err := tasks[0].Decision, error(nil)
+	return ctx, func(err error) {
+		decision := tasks[0].Decision
 		for _, t := range tasks {
 			if t.Decision != decision {
 				decision = Undecided
@@ -307,7 +308,7 @@ func (g *Guard) follow(ctx context.Context, step Step, tasks []*Task) (_ context
 	}
 }
 
-func nothing() {}
+func nothing(error) {}
 
 // observeDecisions reports the answers of one call. Keys that were claimed for the
 // first time are one event with their Count.

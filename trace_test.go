@@ -59,6 +59,32 @@ func TestATracerFollowsEachStep(t *testing.T) {
 	}
 }
 
+// A panic ends the step with ErrPanic, and an observer learns of it.
+func TestAPanicEndsItsStepWithAnError(t *testing.T) {
+	t.Parallel()
+	var released []error
+	s := &steps{ObserverFunc: func(e semel.Event) {
+		if e.Kind == semel.EventReleased {
+			released = append(released, e.Err)
+		}
+	}}
+	guard := newGuard(t, newStore(t, nil), semel.GuardOptions{Observer: s})
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic did not reach the caller")
+			}
+		}()
+		_, _ = guard.Do(t.Context(), semel.Key{ID: "a"}, func(context.Context, semel.Claim) ([]byte, error) { panic("boom") })
+	}()
+	if want := []string{"claim 1 fresh false", "effect 1 fresh true"}; !slices.Equal(s.ended, want) {
+		t.Errorf("got  %q\nwant %q", s.ended, want)
+	}
+	if len(released) != 1 || !errors.Is(released[0], semel.ErrPanic) {
+		t.Errorf("reported were %v, want one ErrPanic", released)
+	}
+}
+
 func TestWithoutATracerStepsCostNothing(t *testing.T) {
 	ctx := t.Context()
 	guard := newGuard(t, newStore(t, nil), semel.GuardOptions{Observer: semel.ObserverFunc(func(semel.Event) {})})

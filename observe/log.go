@@ -38,7 +38,7 @@ type LogOptions struct {
 // Log writes events of guards and pipelines to a log: messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
 // lost leases, pauses, pipelines that stand still, and changes of the source. At level debug it also writes
-// retries and dropped duplicates. Warnings and lines about duplicates contain the key of
+// retries, dropped duplicates, effects that failed or panicked, and failed store calls. Warnings and lines about duplicates contain the key of
 // the message, and other lines do not. No line contains a body.
 //
 // Log is a pipeline.Observer and safe for concurrent use.
@@ -130,6 +130,10 @@ func (l *Log) Observe(e semel.Event) {
 			}
 			return attrs
 		}, e.Err)
+	case semel.EventReleased:
+		if e.Err != nil {
+			l.line(slog.LevelDebug, e.Kind.String(), "", 1, func() []slog.Attr { return []slog.Attr{slog.Int("attempt", e.Attempt)} }, e.Err)
+		}
 	case semel.EventStoreError:
 		l.line(slog.LevelDebug, e.Kind.String(), "", 1, nil, e.Err)
 	}

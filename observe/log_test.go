@@ -101,6 +101,18 @@ func TestCloseWritesTheCounts(t *testing.T) {
 	}
 }
 
+func TestFailedEffectsAreInTheDebugLog(t *testing.T) {
+	t.Parallel()
+	l, w := newLog(t, slog.LevelDebug, nil)
+	l.Observe(semel.Event{Kind: semel.EventReleased, Attempt: 2, Err: semel.ErrPanic})
+	l.Observe(semel.Event{Kind: semel.EventReleased, Attempt: 2}) // given back without an error
+	l.Close()
+	lines := w.lines(t)
+	if len(lines) != 1 || lines[0]["msg"] != "released" || lines[0]["level"] != "DEBUG" || lines[0]["error"] != semel.ErrPanic.Error() {
+		t.Errorf("%v", lines)
+	}
+}
+
 func TestKeysAreInWarningsAlone(t *testing.T) {
 	t.Parallel()
 	l, w := newLog(t, slog.LevelDebug, nil)

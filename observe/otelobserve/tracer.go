@@ -191,6 +191,9 @@ func fail(span trace.Span, err error) {
 		return
 	}
 	class := semel.Classify(err).String()
+	if errors.Is(err, semel.ErrPanic) {
+		class = "panic"
+	}
 	span.SetAttributes(attribute.String("error.type", class))
 	span.SetStatus(codes.Error, class)
 }

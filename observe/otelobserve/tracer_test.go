@@ -74,6 +74,18 @@ func (r *recorded) one(name string, parent trace.SpanContext) tracetest.SpanStub
 	return found[0]
 }
 
+// panicked checks the span of an effect that panicked, at this place among the effects.
+func (r *recorded) panicked(at int) {
+	r.Helper()
+	effects := r.named("semel effect")
+	if len(effects) != at+1 {
+		r.Fatalf("%d effects have a span, want %d", len(effects), at+1)
+	}
+	if s := &effects[at]; s.Status.Code != codes.Error || values(s) != "dedup.keys=1 error.type=panic" {
+		r.Errorf("%+v %s", s.Status, values(s))
+	}
+}
+
 func (r *recorded) names() (list []string) {
 	for _, s := range r.GetSpans() {
 		list = append(list, s.Name+" below "+s.Parent.SpanID().String())
@@ -305,9 +317,7 @@ func TestGuardsHaveSpansBelowTheirCaller(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = guard.Do(ctx, semel.Key{ID: "panics"}, func(context.Context, semel.Claim) ([]byte, error) { panic("no") })
 	}()
-	if got := len(r.named("semel effect")); got != 3 {
-		t.Errorf("%d effects have a span, want that of the panic too", got)
-	}
+	r.panicked(2)
 }
 
 func TestTransactionsHaveSpans(t *testing.T) {
@@ -339,6 +349,11 @@ func TestTransactionsHaveSpans(t *testing.T) {
 	if claims := r.named("semel claim"); len(claims) != 2 || !strings.Contains(values(&claims[1]), "dedup.decision=duplicate") {
 		t.Errorf("%v", r.names())
 	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = guard.DoTx(ctx, semel.Key{ID: "panics"}, func(context.Context, pgx.Tx) ([]byte, error) { panic("no") })
+	}()
+	r.panicked(1)
 }
 
 func TestTracesPassThroughKafka(t *testing.T) {

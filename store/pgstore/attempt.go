@@ -200,7 +200,17 @@ func (b *batch) effect(ctx context.Context, u *guardTx, fresh []*semel.BatchItem
 		u.keys = append(u.keys, u.hasher.Key(item.Call.Key))
 	}
 	under, end := b.g.BeginStep(ctx, semel.StepEffect, len(fresh))
+	returned := false
+	defer func() {
+		if !returned {
+			end(semel.Undecided, semel.ErrPanic)
+			for _, item := range fresh {
+				b.g.Observe(semel.Event{Kind: semel.EventReleased, Key: item.Call.Key, Attempt: item.Claim.Attempt, Err: semel.ErrPanic})
+			}
+		}
+	}()
 	all, err := b.run(under, u, fresh)
+	returned = true
 	err = u.verdict(ctx, err)
 	end(semel.Undecided, err)
 	if err != nil {
