@@ -64,8 +64,9 @@ const (
 	EventCompleted
 	// EventReleased: a claim was given back after an error. Err is the error.
 	EventReleased
-	// EventTookOver: this claim replaced a lease that ended without completion. The
-	// effect may have happened. Attempt is above 1.
+	// EventTookOver: this claim replaced a lease that ended without completion. Its
+	// holder died or hung, or gave the claim back after an effect that timed out or
+	// panicked. The effect may have happened. Attempt is above 1.
 	EventTookOver
 	// EventLeaseLost: a heartbeat found that the lease was lost while the effect
 	// ran.
