@@ -76,7 +76,7 @@ func TestSessionsOfTwoStoresKeepEachOthersLines(t *testing.T) {
 	t.Parallel()
 	a, b, path := openStore(t), openStore(t), filepath.Join(t.TempDir(), "out")
 	for i, store := range []*logstore.Store{a, b, a, b} {
-		s := openSession(t, store, path, nil)
+		s := openSession(t, store, path, &file.SessionOptions{Append: i == 1})
 		process(t, s, itemsOf("one", string(rune('a'+i))))
 		closeSession(t, s)
 	}

@@ -23,6 +23,8 @@ type outputState struct {
 	// came from elsewhere. Otherwise it is the rest of a unit that a crash left.
 	// Values of versions without this field count as not ended.
 	Ended bool `json:"ended,omitempty"`
+	// Sink means that only a Sink has written: no session has positions yet.
+	Sink bool `json:"sink,omitempty"`
 }
 
 // Prefixes of value names in the store. The path follows, and for a position the
@@ -49,7 +51,7 @@ func (o *output) note(tx *logstore.Tx, ended bool) error {
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(outputState{o.length, end, ended})
+	data, err := json.Marshal(outputState{o.length, end, ended, o.bySink})
 	if err != nil {
 		return err
 	}
@@ -125,11 +127,21 @@ func (o *output) end() (string, error) {
 }
 
 // resume restores output and source to the state that the store knows.
-func (s *Session) resume(ctx context.Context) error {
+func (s *Session) resume(ctx context.Context, foreign bool) error {
+	size := s.out.length
 	known, err := s.out.resume(s.store)
+	switch {
+	case err != nil:
+		return err
+	case !known && size > 0 && !foreign:
+		return &UnknownOutputError{s.out.path, size}
+	case !known:
+		err = s.out.endLine()
+	}
 	if err != nil {
 		return err
 	}
+	known, s.out.bySink = known && !s.out.bySink, false
 	if s.source != nil {
 		list, err := s.positions()
 		if err != nil {
@@ -155,12 +167,13 @@ func (s *Session) resume(ctx context.Context) error {
 func (o *output) resume(store *logstore.Store) (known bool, err error) {
 	data, known := store.Value(o.name())
 	if !known {
-		return false, o.endLine()
+		return false, nil
 	}
 	var was outputState
 	if err := json.Unmarshal(data, &was); err != nil {
 		return true, fmt.Errorf("file: the store's value %s: %w", o.name(), err)
 	}
+	o.bySink = was.Sink
 	size := o.length
 	if size == 0 {
 		return true, nil // it was moved away, or never written

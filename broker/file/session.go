@@ -33,6 +33,10 @@ type SessionOptions struct {
 	// While the disk writes one part, the next is decided. Defaults to 2048.
 	// Must not be negative.
 	Part int
+	// Append keeps the content of an output that the store does not know, and
+	// appends to it. Otherwise such an output is refused unless it is empty.
+	// Defaults to false.
+	Append bool
 	// FS is the file layer, for tests. Defaults to vfs.OS.
 	FS vfs.FS
 }
@@ -100,10 +104,12 @@ const partItems = 2048
 // closed, the data after the length that the store knows is cut off: it did not
 // become durable, and its messages come again. So open the output with this
 // store before anything else writes to it. A Sink that writes to the same file
-// needs SinkOptions.Beside. Data of an output that the store never wrote to is
-// kept, and so is data that others appended after the session was closed. An
-// output that was changed in another way is refused with an error that wraps
-// semel.ErrInvalidRequest: move it away. An open output is refused with a
+// needs SinkOptions.Beside. An output with content that the store does not know is
+// refused unless SessionOptions.Append is set: its lines may come from a store
+// that is lost, and would be written again. Data that others appended after the
+// session was closed is kept. An output that was changed in another way is
+// refused: move it away. Both errors wrap semel.ErrInvalidRequest. The first one is
+// an [*UnknownOutputError]. An open output is refused with a
 // [*LockedError]. The session does not close the store.
 func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *SessionOptions) (*Session, error) {
 	s := &Session{store: store, window: semel.DefaultWindow, most: partItems}
@@ -138,7 +144,7 @@ func OpenSession(ctx context.Context, store *logstore.Store, path string, opts *
 		return nil, err
 	}
 	if s.out, err = openOutput(fsys, path); err == nil {
-		err = s.resume(ctx)
+		err = s.resume(ctx, opts != nil && opts.Append)
 	}
 	if err != nil {
 		if s.out != nil {

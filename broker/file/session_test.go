@@ -115,7 +115,11 @@ func TestSessionKeepsWhatOthersWroteWhileItWasClosed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("foreign"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := openSession(t, store, path, nil)
+	var unknown *file.UnknownOutputError
+	if _, err := file.OpenSession(t.Context(), store, path, nil); !errors.As(err, &unknown) || !errors.Is(err, semel.ErrInvalidRequest) || unknown.Size != 7 {
+		t.Fatalf("an output that the store does not know: %v", err)
+	}
+	s := openSession(t, store, path, &file.SessionOptions{Append: true})
 	process(t, s, itemsOf("one"))
 	closeSession(t, s)
 	if err := appendTo(path, []byte("between two sessions\nwithout a line end")); err != nil {

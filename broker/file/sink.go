@@ -196,6 +196,7 @@ type output struct {
 	file vfs.File
 	// length is the durable length. written includes data that may be there.
 	length, written int64
+	bySink          bool // no session has written it
 }
 
 // openOutput opens a file to append to, or creates it so that its name is
@@ -223,13 +224,14 @@ func (o *output) begin(beside *logstore.Store) error {
 	var err error
 	if beside != nil {
 		known, err = o.resume(beside)
-	} else {
-		err = o.endLine()
+	}
+	if err == nil && !known {
+		o.bySink, err = true, o.endLine()
 	}
 	switch {
 	case err != nil:
 		return err
-	case known: // it waits only for the disk, as all of this does
+	case beside != nil: // it waits only for the disk, as all of this does
 		return o.mark(context.Background(), beside, true)
 	}
 	return o.sync()

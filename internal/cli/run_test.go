@@ -64,6 +64,28 @@ pipelines:
 	}
 }
 
+func TestRunRefusesAnOutputThatItsStoreDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	file := copyConfig(t, "", "")
+	dir := filepath.Dir(file)
+	out := filepath.Join(dir, "out.jsonl")
+	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
+	if err := os.Rename(filepath.Join(dir, "keys"), filepath.Join(dir, "keys.damaged")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitUsage, out+" has 18 bytes that this store does not know", "move the file away, or write sink.file.append: true to append to it\n")
+	const once = "{\"id\":1}\n{\"id\":2}\n"
+	if text := readFile(t, out); text != once {
+		t.Errorf("refused, and wrote %q", text)
+	}
+	permitted := writeFile(t, filepath.Join(dir, "append.yaml"), strings.Replace(readFile(t, file), "path: out.jsonl", "path: out.jsonl, append: true", 1))
+	run(t, "", "run", permitted, "--admin", "off", "-q").check(t, term.ExitDone)
+	run(t, "", "run", file, "--admin", "off", "-q").check(t, term.ExitDone)
+	if text := readFile(t, out); text != once+once {
+		t.Errorf("appended: %q", text)
+	}
+}
+
 func TestRunStopsAtAMessageWithFailure(t *testing.T) {
 	t.Parallel()
 	file := copyConfig(t, "", "")

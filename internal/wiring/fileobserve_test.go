@@ -47,9 +47,9 @@ pipelines:
     store: %s
     window: 1h
     observe: %v
-    sink: { file: { path: %q } }
+    sink: { file: { path: %q, append: %v } }
     parked: { path: %q }
-`, filepath.Join(d.dir, "a"), filepath.Join(d.dir, "b"), filepath.Join(d.dir, "in*.jsonl"), filepath.Join(d.dir, "state"), store, observe, out, filepath.Join(d.dir, "parked"))
+`, filepath.Join(d.dir, "a"), filepath.Join(d.dir, "b"), filepath.Join(d.dir, "in*.jsonl"), filepath.Join(d.dir, "state"), store, observe, out, store == "b", filepath.Join(d.dir, "parked"))
 	stores := wiring.NewStores(f, nil)
 	p, err := wiring.OpenPipeline(t.Context(), f, f.Pipelines[0], stores, nil)
 	if err == nil {

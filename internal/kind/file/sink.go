@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -16,7 +17,8 @@ import (
 // Sink appends lines to a file.
 type Sink struct {
 	config.SinkBase
-	Path string
+	Path   string
+	Append bool
 }
 
 // NewSink returns an empty Sink.
@@ -28,8 +30,11 @@ func (*Sink) Kind() string { return "file" }
 // Fields implements config.Kind.
 func (s *Sink) Fields() schema.Mapping {
 	return schema.Mapping{
-		Doc:    "Lines of a file: the body and a line end. With an `embedded` store, keys and lines become durable together.",
-		Fields: []schema.Field{schema.PathField("path", &s.Path, "File that lines are appended to.").Need()},
+		Doc: "Lines of a file: the body and a line end. With an `embedded` store, keys and lines become durable together.",
+		Fields: []schema.Field{
+			schema.PathField("path", &s.Path, "File that lines are appended to.").Need(),
+			schema.TruthField("append", &s.Append, "Append to a file with content that an `embedded` store does not know. Without it such a file is refused: if the store is new because the old one is lost, every line is written again.").Or("false"),
+		},
 	}
 }
 
@@ -62,7 +67,7 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 		return nil, nil, fmt.Errorf("store %s is not of the kind embedded: %w", env.Pipeline.Store.Name, semel.ErrInvalidRequest)
 	}
 	policy := env.Guard()
-	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate}
+	opts := &file.SessionOptions{Window: policy.Window, OnLate: policy.OnLate, Append: s.Append}
 	var source pipeline.Source
 	if files, ok := env.Pipeline.Source.(*Source); ok && !env.Redrive {
 		opened, err := files.open("")
@@ -72,6 +77,9 @@ func (s *Sink) OpenSession(ctx context.Context, env *config.Env) (pipeline.Sessi
 		source, opts.Source = opened, opened
 	}
 	session, err := file.OpenSession(ctx, keys, s.Path, opts)
+	if _, ok := errors.AsType[*file.UnknownOutputError](err); ok {
+		err = fmt.Errorf("%w: move the file away, or write sink.file.append: true to append to it", err)
+	}
 	if err != nil {
 		return nil, source, fmt.Errorf("sink: %w", err)
 	}
