@@ -1,6 +1,7 @@
 package kind_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/semel-dev/semel/internal/config"
+	"github.com/semel-dev/semel/internal/explain"
 	"github.com/semel-dev/semel/internal/kind"
 	"github.com/semel-dev/semel/internal/schema"
 )
@@ -136,6 +138,56 @@ func TestSecretsAreHiddenInTextsOfOthers(t *testing.T) {
 	}
 	if (&config.File{}).Redact("x") != "x" || (&config.File{}).RedactError(nil) != nil {
 		t.Error("without secrets nothing is to be changed")
+	}
+}
+
+// TestPartsOfAWebhooksSecretsAreHidden: a target may quote a token without its
+// scheme, or the password of a URL as it is sent, and a URL may have secrets behind
+// its host.
+func TestPartsOfAWebhooksSecretsAreHidden(t *testing.T) {
+	t.Parallel()
+	basic := base64.StdEncoding.EncodeToString([]byte("bob:" + canary))
+	env := func(name string) string {
+		return map[string]string{"SECRET": canary, "BASIC": basic, "URL": "https://example.org/services/" + canary, "HOST": "example.org"}[name]
+	}
+	for _, c := range []struct{ written, shown string }{
+		{`{ url: "https://example.org/", headers: { Authorization: "Bearer ${env:SECRET}" } }`, "https://example.org/"},
+		{`{ url: "https://example.org/", headers: { Authorization: "bearer ` + canary + `" } }`, "https://example.org/"},
+		{`{ url: "https://example.org/", headers: { Authorization: "Basic ${env:BASIC}" } }`, "https://example.org/"},
+		{`{ url: "https://example.org/", headers: { X-Key: "v1=${env:SECRET};" } }`, "https://example.org/"},
+		{`{ url: "https://bob:${env:SECRET}@${env:HOST}/x" }`, "https://[hidden]@example.org/x"},
+		{`{ url: "https://bob:` + canary + `@example.org/x" }`, "https://bob:[hidden]@example.org/x"},
+		{`{ url: "https://${env:SECRET}@example.org/x" }`, "https://[hidden]@example.org/x"},
+		{`{ url: "https://${env:HOST}/services/${env:SECRET}/${env:SECRET}/x" }`, "https://example.org/services/[hidden]/[hidden]/x"},
+		{`{ url: "${env:URL}" }`, "https://example.org/[hidden]"},
+		{`{ url: "https://example.org/x?api_key=${env:SECRET}&a=b" }`, "https://example.org/x?[hidden]"},
+		{`{ url: "https://example.org?api_key=` + canary + `" }`, "https://example.org?[hidden]"},
+	} {
+		f, err := kind.All().Parse("c.yaml", []byte("pipelines: { p: { source: { file: { paths: [in] } }, key: { id: .id }, store: s, sink: { webhook: "+c.written+" } } }\nstores: { s: { memory: {} } }"), env)
+		if err != nil {
+			t.Fatalf("%s: %v", c.written, err)
+		}
+		said := []string{"token " + canary + " expired", "api_key=" + canary, "services/" + canary, "got " + basic, "Basic " + basic}
+		if strings.Contains(c.written, "?api_key="+canary) {
+			said = said[1:2]
+		}
+		if strings.Contains(c.written, "URL") {
+			said = said[2:3]
+		}
+		if !strings.Contains(c.written, "bob") && !strings.Contains(c.written, "BASIC") {
+			said = said[:min(3, len(said))]
+		}
+		for _, text := range append(said, explain.Explain(f, f.Pipelines[0]).Text()) {
+			if got := f.Redact(text); strings.Contains(got, canary) || strings.Contains(got, basic) {
+				t.Errorf("%s: the secret is in %s", c.written, got)
+			}
+		}
+		if got := f.Pipelines[0].Sink.About().Name; got != "webhook POST "+c.shown {
+			t.Errorf("%s is shown as %s, want %s", c.written, got, c.shown)
+		}
+		if got := f.Redact("example.org/ a=b"); got != "example.org/ a=b" {
+			t.Errorf("%s: %s", c.written, got)
+		}
 	}
 }
 

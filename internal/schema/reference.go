@@ -17,9 +17,12 @@ const MaxSecretBytes = 64 << 10
 // resolved is a text with its references replaced.
 type resolved struct {
 	text string
-	// parts are the values of its references. Never show them with the text.
-	parts []string
+	// parts are the places of the values of its references, in order.
+	parts []span
 }
+
+// span is a part of a text.
+type span struct{ from, to int }
 
 // resolve replaces ${env:NAME}, ${env:NAME:-default} and ${file:PATH} in a text
 // of the configuration. $${ means a literal ${. Replaced values are not scanned
@@ -67,7 +70,7 @@ func (v Value) resolve(written string) (resolved, bool) {
 			v.Hidden.hide(part)
 		}
 		if part != "" {
-			done.parts = append(done.parts, part)
+			done.parts = append(done.parts, span{out.Len(), out.Len() + len(part)})
 		}
 		out.WriteString(part)
 		rest = after

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -118,9 +119,34 @@ func (r *Redactor) replace(secret, shown string) {
 
 // Secret reads a text that is never shown.
 func (v Value) Secret(target *Secret) {
-	if r, ok := v.secretText(); ok {
-		v.Hidden.hide(r.text)
-		*target = NewSecret(r.text)
+	r, ok := v.secretText()
+	if !ok {
+		return
+	}
+	v.Hidden.hide(r.text)
+	for _, part := range r.parts {
+		v.Hidden.hide(r.text[part.from:part.to])
+	}
+	v.Hidden.hideCredentials(r.text)
+	*target = NewSecret(r.text)
+}
+
+// hideCredentials hides what follows the scheme in the value of an Authorization
+// header, and the password in the credentials of the scheme Basic. A server may
+// quote either without the scheme.
+func (r *Redactor) hideCredentials(header string) {
+	scheme, credentials, ok := strings.Cut(strings.TrimSpace(header), " ")
+	if !ok {
+		return
+	}
+	credentials = strings.TrimSpace(credentials)
+	r.hide(credentials)
+	if !strings.EqualFold(scheme, "Basic") {
+		return
+	}
+	if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil {
+		_, password, _ := strings.Cut(string(plain), ":")
+		r.hide(password)
 	}
 }
 
@@ -130,17 +156,85 @@ func (v Value) Address(target *Secret) {
 	if !ok {
 		return
 	}
+	v.address(target, r)
+}
+
+// address sets target to an address, and returns its public form.
+func (v Value) address(target *Secret, r resolved) (shown string) {
 	shown, passwords := hidePasswords(r.text)
 	v.Hidden.replace(r.text, shown)
 	for _, password := range passwords {
 		v.Hidden.hide(password)
 	}
-	for _, part := range r.parts {
-		if !strings.Contains(shown, part) && part != r.text {
+	for _, span := range r.parts {
+		if part := r.text[span.from:span.to]; !strings.Contains(shown, part) && part != r.text {
 			v.Hidden.hide(part)
 		}
 	}
 	*target = Secret{&r.text, shown}
+	return shown
+}
+
+// Target reads a URL to which messages are sent. Such a URL may have a secret
+// anywhere behind its host, so its query is hidden, and so are the references in
+// its path.
+func (v Value) Target(target *Secret) {
+	r, ok := v.secretText()
+	if !ok {
+		return
+	}
+	shown := v.address(target, r)
+	if !strings.Contains(shown, "://") {
+		return
+	}
+	path, end := pathOfURL(r.text)
+	if end < len(r.text) {
+		v.Hidden.hide(r.text[end+1:])
+	}
+	begin := strings.Index(r.text, "://") + len("://")
+	at := begin + max(strings.LastIndexByte(r.text[begin:path], '@'), 0)
+	authority, _ := pathOfURL(shown)
+	public, done := shown[:authority], path
+	for _, part := range r.parts {
+		if at > begin && part.from < at && part.to > begin { // a user name may be a token
+			v.Hidden.hide(r.text[max(part.from, begin):min(part.to, at)])
+			public = r.text[:begin] + HiddenText + r.text[at:path]
+		}
+	}
+	for _, part := range r.parts {
+		from := max(part.from, path)
+		for from < part.to && r.text[from] == '/' {
+			from++
+		}
+		if from >= part.to {
+			continue
+		}
+		v.Hidden.hide(r.text[from:part.to])
+		if from < end {
+			public += r.text[done:from] + HiddenText
+			done = min(part.to, end)
+		}
+	}
+	public += r.text[done:end]
+	if end < len(r.text) {
+		public += "?" + HiddenText
+	}
+	v.Hidden.replace(r.text, public)
+	*target = Secret{&r.text, public}
+}
+
+// pathOfURL returns where the path of a URL begins and ends.
+func pathOfURL(address string) (begin, end int) {
+	begin = strings.Index(address, "://") + len("://")
+	if i := strings.IndexAny(address[begin:], "/?#"); i >= 0 {
+		begin += i
+	} else {
+		begin = len(address)
+	}
+	if i := strings.IndexAny(address[begin:], "?#"); i >= 0 {
+		return begin, begin + i
+	}
+	return begin, len(address)
 }
 
 func (v Value) secretText() (resolved, bool) {
@@ -176,7 +270,7 @@ func hidePasswords(address string) (shown string, passwords []string) {
 	}
 	if user, password, ok := strings.Cut(authority[:max(at, 0)], ":"); ok {
 		authority = user + ":" + HiddenText + authority[at:]
-		passwords = appendPassword(passwords, password)
+		passwords = append(appendPassword(passwords, password), basicAuth(user, password))
 	}
 	query := strings.IndexByte(tail, '?')
 	if query < 0 {
@@ -190,6 +284,17 @@ func hidePasswords(address string) (shown string, passwords []string) {
 		}
 	}
 	return scheme + "://" + authority + tail[:query+1] + strings.Join(settings, "&"), passwords
+}
+
+// basicAuth returns the form in which HTTP sends a user and a password of a URL.
+func basicAuth(user, password string) string {
+	plain := func(encoded string) string {
+		if text, err := url.PathUnescape(encoded); err == nil {
+			return text
+		}
+		return encoded
+	}
+	return base64.StdEncoding.EncodeToString([]byte(plain(user) + ":" + plain(password)))
 }
 
 func appendPassword(passwords []string, encoded string) []string {

@@ -96,7 +96,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 }
 
 func webhookURL(v schema.Value, target *schema.Secret) {
-	v.Address(target)
+	v.Target(target)
 	text := target.Reveal()
 	if text == "" {
 		return
