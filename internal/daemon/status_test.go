@@ -17,14 +17,15 @@ import (
 	"github.com/semel-dev/semel/pipeline"
 )
 
-// runFor runs a pipeline from file to file for a while, and returns its log.
+// runFor runs a pipeline from file to file for a while, and returns its log. The store
+// has no directory: time in a bubble stands still while a socket waits for connections.
 func runFor(t *testing.T, d time.Duration, opts Options) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"in.jsonl": "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{}\n",
 		"c.yaml": fmt.Sprintf(`
-stores: { keys: { embedded: { path: %[1]s/keys } } }
+stores: { keys: { memory: {} } }
 pipelines:
   copy: { source: { file: { paths: [%[1]s/in.jsonl], follow: true } }, key: { id: .id }, store: keys, sink: { file: { path: %[1]s/out.jsonl } }, parked: { path: %[1]s/parked } }
 `, dir),
