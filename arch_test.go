@@ -40,7 +40,7 @@ var packageMap = map[string][]string{
 	},
 	"store/pgstore/internal/pgschema": {".", "github.com/jackc/pgx/v5"},
 	"store/tiered":                    {".", "filter", "internal/clock", "internal/invalid"},
-	"pipeline":                        {".", "key", "internal/auditlog", "internal/health", "internal/invalid", "vfs"},
+	"pipeline":                        {".", "key", "internal/auditlog", "internal/health", "internal/hint", "internal/invalid", "vfs"},
 	"broker/kafka": {
 		".", "key", "pipeline", "broker/kafka/internal/cluster", "broker/kafka/internal/record", "internal/header", "internal/invalid",
 		"github.com/twmb/franz-go/pkg/kadm", "github.com/twmb/franz-go/pkg/kerr", "github.com/twmb/franz-go/pkg/kgo", "github.com/twmb/franz-go/pkg/kmsg", "github.com/twmb/franz-go/pkg/sasl",
@@ -77,19 +77,20 @@ var packageMap = map[string][]string{
 	"internal/digest":   {".", "github.com/dchest/siphash"},
 	"internal/header":   {".", "pipeline"},
 	"internal/health":   {"."},
+	"internal/hint":     {".", "key"},
 	"internal/invalid":  {"."},
 	"internal/table":    {"."},
 	"vfs":               {"golang.org/x/sys/unix", "golang.org/x/sys/windows"},
 	"internal/dedup": {
 		".", "key", "filter", "store/logstore",
-		"internal/clock", "internal/digest", "internal/schema", "internal/table",
+		"internal/clock", "internal/digest", "internal/hint", "internal/table",
 		"github.com/dchest/siphash", "golang.org/x/sys/unix",
 		"github.com/klauspost/compress/gzip", "github.com/klauspost/compress/zstd",
 	},
 	"internal/services":              {"github.com/jackc/pgx/v5/pgconn", "github.com/twmb/franz-go/pkg/kmsg"},
 	"internal/services/servicestest": {"internal/services"},
-	"internal/schema":                {".", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
-	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/schema", "github.com/goccy/go-yaml/ast"},
+	"internal/schema":                {".", "internal/hint", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/ast", "github.com/goccy/go-yaml/lexer", "github.com/goccy/go-yaml/parser", "github.com/goccy/go-yaml/token"},
+	"internal/config":                {".", "key", "pipeline", "store/tiered", "internal/advice", "internal/hint", "internal/schema", "github.com/goccy/go-yaml/ast"},
 	"internal/kind": {
 		"internal/config", "internal/kind/embedded", "internal/kind/file", "internal/kind/filter", "internal/kind/http", "internal/kind/kafka",
 		"internal/kind/memory", "internal/kind/nats", "internal/kind/postgres", "internal/kind/rabbitmq", "internal/kind/redis", "internal/kind/sqs", "internal/kind/stdout", "internal/kind/tiered", "internal/kind/webhook",
@@ -136,11 +137,11 @@ var packageMap = map[string][]string{
 	},
 	"internal/explain": {".", "internal/config", "internal/schema"},
 	"internal/cli": {
-		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/schema",
+		"internal/cli/auditcmd", "internal/cli/dedupcmd", "internal/cli/keyscmd", "internal/cli/parkedcmd", "internal/cli/pipelinecmd", "internal/cli/servercmd", "internal/cli/term", "internal/config", "internal/dedup", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag",
 	},
 	"internal/cli/auditcmd": {"internal/auditlog", "internal/cli/term", "github.com/spf13/cobra"},
-	"internal/cli/dedupcmd": {"internal/cli/term", "internal/dedup", "internal/schema", "key", "github.com/spf13/cobra"},
+	"internal/cli/dedupcmd": {"internal/cli/term", "internal/dedup", "internal/hint", "internal/schema", "key", "github.com/spf13/cobra"},
 	"internal/cli/keyrecord": {
 		".", "internal/cli/term", "internal/config", "internal/schema", "key", "pipeline",
 		"github.com/spf13/cobra",
@@ -158,7 +159,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/pipelinecmd": {
-		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
+		".", "broker/kafka/kafkatxn", "internal/ask", "internal/cli/keyrecord", "internal/cli/open", "internal/cli/term", "internal/config", "internal/daemon", "internal/explain", "internal/hint", "internal/schema", "internal/wiring", "key", "pipeline", "store/memstore", "internal/kind/kafka", "internal/kind/postgres",
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/servercmd": {
@@ -166,7 +167,7 @@ var packageMap = map[string][]string{
 		"github.com/spf13/cobra",
 	},
 	"internal/cli/term": {
-		".", "internal/advice", "internal/config", "internal/schema",
+		".", "internal/advice", "internal/config", "internal/hint", "internal/schema",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"cmd/semel":                  {"internal/cli", "internal/kind"},

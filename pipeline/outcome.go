@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/internal/hint"
+	"github.com/semel-dev/semel/key"
 )
 
 // failures is the history of an item that has failed.
@@ -245,6 +247,9 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	if e.feed.parked {
 		then = Park
 	}
+	if reason == ReasonKeyMissing && then != Drop {
+		e.Err = didYouMean(e)
+	}
 	switch then {
 	case Park:
 		e.Parked = reason
@@ -256,6 +261,19 @@ func (r *Runner) giveUp(e *entry, reason Reason, then Then, o *outcomes) {
 	default:
 		r.fail(&StoppedError{Where: e.named(), Reason: reason, Err: e.Err})
 	}
+}
+
+// didYouMean adds the closest path to the error of a message whose body lacks the path
+// of the key.
+func didYouMean(e *entry) error {
+	missing, ok := errors.AsType[*key.MissingError](e.Err)
+	if !ok || missing.Reason != key.Absent {
+		return e.Err
+	}
+	if _, near := hint.Member(e.Message.Body, missing.Rule); near != "" {
+		return fmt.Errorf("%w: did you mean %s?", e.Err, near)
+	}
+	return e.Err
 }
 
 // named describes an entry by its key and, if that is known, its place in the source.

@@ -43,6 +43,9 @@ pipelines:
 		}
 		write(".orderid")
 		start()
+		if left := run(t, "", "parked", "ls", "--config", file); strings.Count(left.stdout, ".orderid is missing: did you mean .order_id?\n") != 3 {
+			t.Errorf("%s: parked ls does not name the right key: %+v", c.store, left)
+		}
 		write(".order_id")
 		start()
 		if retried := run(t, "", append([]string{"parked", "retry", "--all", "--config", file}, c.words...)...); strings.Count(retried.stdout, c.want) != 3 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/semel-dev/semel/internal/hint"
 	"github.com/semel-dev/semel/internal/schema"
 )
 
@@ -35,11 +36,11 @@ func (c *Checker) Report(p schema.Place, path, format string, args ...any) {
 func (c *Checker) Find(r schema.Reference, path string) (*Store, bool) {
 	s, ok := c.File.Store(r.Name)
 	if !ok {
-		hint := "the stores are " + strings.Join(c.File.StoreNames(), ", ")
-		if near, ok := schema.Nearest(r.Name, c.File.StoreNames()); ok {
-			hint = "did you mean " + near + "?"
+		text := "the stores are " + strings.Join(c.File.StoreNames(), ", ")
+		if near, ok := hint.Nearest(r.Name, c.File.StoreNames()); ok {
+			text = "did you mean " + near + "?"
 		}
-		c.Report(r.At, path, "there is no store %q: %s", r.Name, hint)
+		c.Report(r.At, path, "there is no store %q: %s", r.Name, text)
 	}
 	return s, ok
 }

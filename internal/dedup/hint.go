@@ -2,12 +2,10 @@ package dedup
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
-	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/hint"
 	"github.com/semel-dev/semel/key"
 )
 
@@ -47,97 +45,24 @@ func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
 // memberHint lists the members of the object in which the last part of a path
 // is missing, and suggests the closest one.
 func memberHint(line []byte, rule string) (text string, sure bool) {
-	path, err := key.ParsePath(rule)
-	if err != nil {
-		return "", false // the rule is not one path
-	}
-	for {
-		parent, name := path.Split()
-		if name == "" {
-			return "", false
-		}
-		finder, err := key.NewFinder([]key.Path{parent}, nil)
-		if err != nil || finder.Find(line) != nil {
-			return "", false
-		}
-		raw, kind := finder.Raw(0)
-		switch kind {
-		case key.Object:
-			where := "it"
-			if parent.String() != "." {
-				where = parent.String()
-			}
-			return fieldHint(where, memberNames(raw), name, func(near string) string { return pathIn(parent, near) })
-		case key.Missing:
-			path = parent
-		default:
-			return fmt.Sprintf("%s is not an object", parent), false
-		}
-	}
+	return didYouMean(hint.Member(line, rule))
 }
 
-// memberNames returns the names of the members of a valid object, in order.
-func memberNames(object []byte) (names []string) {
-	decoder := json.NewDecoder(bytes.NewReader(object))
-	_, err := decoder.Token() // the '{'
-	for err == nil && decoder.More() {
-		var name json.Token
-		if name, err = decoder.Token(); err == nil {
-			names = append(names, fmt.Sprint(name))
-			var value json.RawMessage
-			err = decoder.Decode(&value)
-		}
+// didYouMean joins what a record has and what is closest to the wanted field.
+func didYouMean(has, near string) (text string, sure bool) {
+	if near == "" {
+		return has, false
 	}
-	return names
+	return has + ": did you mean " + near + "?", true
 }
 
-// mostFields is how many fields a message lists.
-const mostFields = 10
-
-// fieldHint lists the fields that are there and suggests the closest one.
+// fieldHint lists the columns that are there and suggests the closest one.
 func fieldHint(where string, fields []string, missing string, path func(string) string) (text string, sure bool) {
-	if len(fields) == 0 {
-		return where + " has no fields", false
+	near, ok := hint.Nearest(missing, fields)
+	if ok {
+		near = path(near)
 	}
-	shown := make([]string, 0, mostFields+1)
-	for i, field := range fields {
-		if i == mostFields {
-			shown = append(shown, fmt.Sprintf("and %d more", len(fields)-mostFields))
-			break
-		}
-		shown = append(shown, field)
-	}
-	text = where + " has " + strings.Join(shown, ", ")
-	if near, ok := schema.Nearest(missing, fields); ok {
-		return text + ": did you mean " + path(near) + "?", true
-	}
-	return text, false
-}
-
-// pathIn returns the path of a member of the object at parent.
-func pathIn(parent key.Path, name string) string {
-	own := pathOf(name)
-	if parent.String() == "." {
-		return own
-	}
-	if strings.HasPrefix(own, ".[") {
-		own = own[1:]
-	}
-	return parent.String() + own
-}
-
-// pathOf returns the path of a member of the document.
-func pathOf(name string) string {
-	if path, err := key.ParsePath("." + name); err == nil {
-		if own, ok := path.Name(); ok && own == name {
-			return path.String()
-		}
-	}
-	text, err := json.Marshal(name)
-	if err != nil {
-		panic(err) // strings always encode
-	}
-	return ".[" + string(text) + "]"
+	return didYouMean(hint.Fields(where, fields), near)
 }
 
 // otherComma suggests a delimiter if a record of one field seems to have another

@@ -13,8 +13,8 @@ import (
 
 	"github.com/semel-dev/semel/internal/cli/keyrecord"
 	"github.com/semel-dev/semel/internal/cli/term"
+	"github.com/semel-dev/semel/internal/hint"
 	"github.com/semel-dev/semel/internal/kind/postgres"
-	"github.com/semel-dev/semel/internal/schema"
 )
 
 //go:embed scenarios/*.yaml
@@ -76,11 +76,11 @@ scenarios:
 				var err error
 				text, err = scenarioFiles.ReadFile("scenarios/" + scenario + ".yaml")
 				if err != nil {
-					hint := "there is no such scenario."
-					if near, ok := schema.Nearest(scenario, names); ok {
-						hint = "did you mean " + near + "?"
+					advice := "there is no such scenario."
+					if near, ok := hint.Nearest(scenario, names); ok {
+						advice = "did you mean " + near + "?"
 					}
-					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, hint, strings.Join(names, ", "))
+					wrong.Addf("--scenario %s: %s The scenarios are %s", scenario, advice, strings.Join(names, ", "))
 				}
 			}
 			if err := wrong.Err(); err != nil {

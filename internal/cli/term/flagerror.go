@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/semel-dev/semel/internal/schema"
+	"github.com/semel-dev/semel/internal/hint"
 )
 
 // FlagError continues parsing after the first invalid argument. It removes the
@@ -129,7 +129,7 @@ func nearFlag(cmd *cobra.Command, name string) *pflag.Flag {
 			names = append(names, flag.Name)
 		}
 	})
-	near, _ := schema.Nearest(name, names)
+	near, _ := hint.Nearest(name, names)
 	return cmd.Flags().Lookup(near)
 }
 
@@ -141,7 +141,7 @@ func UnknownVerb(cmd *cobra.Command, verb string) error {
 			names = append(names, child.Name())
 		}
 	}
-	if near, ok := schema.Nearest(verb, names); ok {
+	if near, ok := hint.Nearest(verb, names); ok {
 		return Usagef("unknown verb %q: did you mean %s%s?", verb, verbOf(cmd), near)
 	}
 	return Usagef("unknown verb %q: semel %s--help lists the verbs", verb, verbOf(cmd))
