@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/semel-dev/semel"
+	"github.com/semel-dev/semel/key"
 )
 
 // fate says what happens to a line.
@@ -152,13 +153,26 @@ func (c *committer) settle(b *block) error {
 	c.countOut()
 	c.tell(b)
 	if stop != nil {
-		missing := &missingError{err: stop}
-		if c.pos.Offset == c.inputs[c.pos.Input].start {
-			missing.hint, missing.sure = c.extract.hint(trimEnd(b.data[b.start(lines):b.ends[lines]]), stop)
-		}
-		return c.lineError(missing)
+		return c.lineError(c.withoutKey(trimEnd(b.data[b.start(lines):b.ends[lines]]), stop))
 	}
 	return nil
+}
+
+// withoutKey returns the error for the line after the position. A line of damaged
+// compressed data looks like a line that is not JSON.
+func (c *committer) withoutKey(line []byte, err error) error {
+	in := c.inputs[c.pos.Input]
+	var syntax *key.SyntaxError
+	if errors.As(err, &syntax) && in.regular() {
+		if damage := in.damage(); damage != nil {
+			return damage
+		}
+	}
+	missing := &missingError{err: err}
+	if c.pos.Offset == in.start {
+		missing.hint, missing.sure = c.extract.hint(line, err)
+	}
+	return missing
 }
 
 // countOut counts the bytes that were written, including the header.

@@ -36,6 +36,9 @@ func (x *extraction) hint(line []byte, err error) (text string, sure bool) {
 		return "the input looks like one JSON array: pass it through jq -c '.[]', which writes each element on a line of its own", true
 	case syntax != nil && body[0] == '{' && syntax.Offset >= len(bytes.TrimRight(line, " \t\r")):
 		return "the input looks like JSON that spans lines: pass it through jq -c ., which writes each document on a line of its own", true
+	case syntax != nil:
+		text = separated(line)
+		return text, text != ""
 	case absent:
 		return memberHint(line, missing.Rule)
 	}

@@ -87,6 +87,15 @@ func findInput(ctx context.Context, name string, stdin io.Reader, asked Format) 
 // look finds the format, from the name or the first byte, and the byte order
 // mark.
 func (in *input) look(s *stream, asked Format) error {
+	if asked != Text {
+		name := in.name
+		if in.info == nil {
+			name = Stdio
+		}
+		if err := s.checkForeign(name); err != nil {
+			return err
+		}
+	}
 	if beginsWith(s.plain, utf8Mark) {
 		in.mark = utf8Mark
 		if _, err := s.plain.Discard(len(utf8Mark)); err != nil {
@@ -148,6 +157,20 @@ func (in *input) stream(ctx context.Context, offset int64) (*stream, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// damage reads compressed data to its end and returns what is wrong with it, or nil.
+func (in *input) damage() error {
+	s, err := in.stream(context.Background(), 0)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if s.compression == "" {
+		return nil
+	}
+	_, err = io.Copy(io.Discard, s.plain)
+	return s.explain(err)
 }
 
 // canonicalPath returns one name for a file that may not exist yet. The name is

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/klauspost/compress/gzip"
@@ -116,11 +117,22 @@ type gzipMembers struct {
 	coded  *bufio.Reader
 	member gzip.Reader
 	inside bool
+	begun  bool // a member was opened
 	err    error
 }
 
+// errBehindGzip ends a reader of gzip data behind which there are other bytes.
+var errBehindGzip = errors.New("other bytes are behind the end of the gzip data: pass the input through gzip -dc, which ignores them, or get the file again")
+
 // open reads the header of a member.
 func (g *gzipMembers) open() error {
+	if g.begun {
+		// The reader has one byte at least.
+		if head, err := g.coded.Peek(len(gzipMagic)); !bytes.HasPrefix(gzipMagic, head) && !bytes.Equal(head, gzipMagic) && (err == nil || err == io.EOF) {
+			return errBehindGzip
+		}
+	}
+	g.begun = true
 	err := g.member.Reset(g.coded)
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
@@ -194,13 +206,18 @@ func (s *stream) explain(err error) error {
 		return err
 	case s.interruptible != nil && s.interruptible.interrupted != nil:
 		return s.interruptible.interrupted
+	case errors.Is(err, errBehindGzip):
+		return err
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the %s data ends early: get the whole file", s.compression)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum),
 		errors.Is(err, zstd.ErrCRCMismatch), errors.Is(err, zstd.ErrMagicMismatch):
 		return fmt.Errorf("the %s data is damaged: get the file again", s.compression)
 	}
-	return fmt.Errorf("the %s data cannot be read: %w", s.compression, err)
+	if _, outside := errors.AsType[*fs.PathError](err); outside {
+		return fmt.Errorf("the %s data cannot be read: %w", s.compression, err)
+	}
+	return fmt.Errorf("the %s data is damaged (%w): get the file again", s.compression, err)
 }
 
 // explainEnd is explain for a read that expects a whole line. The end of the
