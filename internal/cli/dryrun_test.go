@@ -63,10 +63,15 @@ pipelines:
 	before := snapshot(t, dir)
 	got = run(t, "", "dry-run", file)
 	got.check(t, term.ExitFound)
-	for _, want := range []string{"p: read 6, until all there is\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  parked\n", "  missing               1  parked\n", "in.jsonl 0/68: .id is missing\n"} {
+	for _, want := range []string{"p: read 6, until the end of the source\n", "  duplicate             4  dropped\n", "a: first seen 20", "  mismatch              1  parked\n", "  missing               1  parked\n", "in.jsonl line 5 (byte 68): .id is missing\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in\n%s", want, got.stdout)
 		}
+	}
+	ignoring := writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), strings.NewReplacer("on_mismatch: park", "", "*.jsonl", in).Replace(readFile(t, file)))
+	run(t, "", "dry-run", ignoring).check(t, term.ExitFound, "")
+	if got = run(t, "", "dry-run", ignoring); !strings.Contains(got.stdout, "  duplicate             2  dropped\n    1 with other content than the first message of their key: on_mismatch: park keeps such messages\n") || !strings.Contains(got.stdout, "in.jsonl line 3 (byte 34)  a: as "+in+" line 1 (byte 0)\n") {
+		t.Errorf("with on_mismatch: ignore: %s", got.stdout)
 	}
 	if got = run(t, "", "dry-run", file, "--limit", "2", "--samples", "1", "--json"); dryLines(t, got)[0].Ended != "--limit" || dryLines(t, got)[0].Count["duplicate"] != 2 || len(dryLines(t, got)[0].Samples["duplicate"]) != 1 {
 		t.Errorf("%+v", got)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -22,6 +23,7 @@ type decider struct {
 	partitions bool // each partition has its own keys
 	now        time.Time
 	seen       map[seenKey]seenMessage
+	seed       maphash.Seed // of contents
 	batch      []dryMessage
 }
 
@@ -32,6 +34,7 @@ type seenKey struct{ id, partition string }
 type seenMessage struct {
 	at          placed
 	fingerprint semel.Fingerprint
+	content     uint64
 }
 
 // dryMessage is a message whose key was extracted.
@@ -39,12 +42,13 @@ type dryMessage struct {
 	at          placed
 	key         semel.Key
 	fingerprint semel.Fingerprint
+	content     uint64
 	late        bool // applies only to a key that the store does not know
 }
 
 func newDecider(d *dryRun, looker semel.Inspector) *decider {
 	return &decider{
-		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{},
+		dryRun: d, looker: looker, now: time.Now(), seen: map[seenKey]seenMessage{}, seed: maphash.MakeSeed(),
 		partitions: d.conf.Mode(d.spec) == config.SourceIsSink,
 		reader:     d.spec.Key.Rule.Reader(&key.FinderOptions{Content: d.spec.OnMismatch != "ignore"}),
 	}
@@ -52,7 +56,7 @@ func newDecider(d *dryRun, looker semel.Inspector) *decider {
 
 // add adds a message. The next call of decide decides it.
 func (j *decider) add(m *semel.Message) {
-	at := placed{m.Origin.Source, m.Origin.Partition, m.Origin.Offset}
+	at := placed{Source: m.Origin.Source, Partition: m.Origin.Partition, Offset: m.Origin.Offset}
 	id, err := j.reader.AppendID(nil, m)
 	if err != nil {
 		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
@@ -69,6 +73,11 @@ func (j *decider) add(m *semel.Message) {
 		j.note(dryMissing, drySample{placed: at, Error: term.PlainText(err.Error())})
 		return
 	}
+	content, err := key.AppendContent(nil, m.Body)
+	if err != nil {
+		content = m.Body
+	}
+	d.content = maphash.Bytes(j.seed, content)
 	if j.spec.OnMismatch != "ignore" {
 		binary.LittleEndian.PutUint64(d.fingerprint[:8], j.reader.Print())
 	}
@@ -118,6 +127,9 @@ func (j *decider) one(d *dryMessage, r *semel.Record) (kind string, sample drySa
 		if !first.fingerprint.Matches(d.fingerprint) {
 			return dryMismatch, sample
 		}
+		if first.content != d.content {
+			j.differ++
+		}
 		return dryDuplicate, sample
 	}
 	sample.FirstSeen = term.JSONTime(r.FirstSeen)
@@ -134,6 +146,6 @@ func (j *decider) one(d *dryMessage, r *semel.Record) (kind string, sample drySa
 	case r.State == semel.Absent && d.late && j.spec.OnLate != "run":
 		return dryLate, sample
 	}
-	j.seen[in] = seenMessage{d.at, d.fingerprint}
+	j.seen[in] = seenMessage{d.at, d.fingerprint, d.content}
 	return dryFresh, sample
 }

@@ -1,9 +1,12 @@
 package pipelinecmd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -60,6 +63,7 @@ The exit status is 3 if a message would be dropped or parked.`,
 					failures = append(failures, fmt.Errorf("%s: %w", p.Name, term.InOneLine(err)))
 					continue
 				}
+				d.numberLines()
 				if err := d.print(i > 0); err != nil {
 					return err
 				}
@@ -90,6 +94,7 @@ type dryRun struct {
 	period  time.Duration
 
 	read   int64
+	differ int64 // duplicates whose content differs from the first message of their key
 	count  map[string]int64
 	shown  map[string][]drySample
 	ended  string // why reading ended
@@ -112,9 +117,56 @@ type placed struct {
 	Source    string `json:"source"`
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
+	// Line is the number of the line in a file that is not compressed, or 0.
+	Line int64 `json:"line,omitempty"`
 }
 
-func (p placed) String() string { return fmt.Sprintf("%s %d/%d", p.Source, p.Partition, p.Offset) }
+// String names the place as its source does.
+func (p placed) String() string {
+	if p.Line > 0 {
+		return fmt.Sprintf("%s line %d (byte %d)", p.Source, p.Line, p.Offset)
+	}
+	return fmt.Sprintf("%s %d/%d", p.Source, p.Partition, p.Offset)
+}
+
+// number sets the number of the line of a message in a file. It reads the file up to
+// that line.
+func (p *placed) number() {
+	switch strings.ToLower(filepath.Ext(p.Source)) {
+	case ".gz", ".gzip", ".zst", ".zstd":
+		return // the offset is that of the decompressed content
+	}
+	file, err := os.Open(p.Source)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	buf, lines, left := make([]byte, 64<<10), int64(0), p.Offset
+	for left > 0 {
+		n, err := file.Read(buf[:min(left, int64(len(buf)))])
+		if err != nil {
+			return
+		}
+		lines += int64(bytes.Count(buf[:n], []byte{'\n'}))
+		left -= int64(n)
+	}
+	p.Line = lines + 1
+}
+
+// numberLines sets the numbers of the lines of the samples.
+func (d *dryRun) numberLines() {
+	if d.spec.Source.Kind() != "file" {
+		return
+	}
+	for _, list := range d.shown {
+		for i := range list {
+			list[i].number()
+			if first := list[i].First; first != nil && first.Line == 0 {
+				first.number()
+			}
+		}
+	}
+}
 
 // Possible outcomes of a message.
 const (
@@ -209,6 +261,14 @@ func (d *dryRun) fate(kind string) string {
 	return "processed"
 }
 
+// untilWords says for people where reading ended.
+func untilWords(ended string) string {
+	if ended == "all there is" {
+		return "the end of the source"
+	}
+	return ended
+}
+
 // DryLine is a report in JSON.
 type DryLine struct {
 	Pipeline string                 `json:"pipeline"`
@@ -217,6 +277,9 @@ type DryLine struct {
 	Count    map[string]int64       `json:"count"`
 	Samples  map[string][]drySample `json:"samples"`
 	Unseen   string                 `json:"unseen,omitempty"`
+	// Differ counts the duplicates whose content differs from the first message of
+	// their key in this reading.
+	Differ int64 `json:"differ,omitempty"`
 }
 
 func (d *dryRun) print(further bool) error {
@@ -224,19 +287,22 @@ func (d *dryRun) print(further bool) error {
 		d.count[kind] += 0 // report each kind, also with 0
 	}
 	if d.JSON {
-		return d.PrintJSON(DryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen})
+		return d.PrintJSON(DryLine{d.spec.Name, d.read, d.ended, d.count, d.shown, d.unseen, d.differ})
 	}
 	var text strings.Builder
 	if further {
 		text.WriteString("\n")
 	}
-	fmt.Fprintf(&text, "%s: read %s, until %s\n", d.spec.Name, term.FormatCount(d.read), d.ended)
+	fmt.Fprintf(&text, "%s: read %s, until %s\n", d.spec.Name, term.FormatCount(d.read), untilWords(d.ended))
 	if d.unseen != "" {
 		fmt.Fprintf(&text, "  compared only with each other: %s\n", term.DisplayText(d.Redact(d.unseen)))
 	}
 	for _, kind := range dryKinds() {
 		if n := d.count[kind]; n > 0 || kind == dryFresh || kind == dryDuplicate {
 			fmt.Fprintf(&text, "  %-10s %12s  %s\n", strings.ReplaceAll(kind, "_", " "), term.FormatCount(n), d.fate(kind))
+		}
+		if kind == dryDuplicate && d.differ > 0 && !d.spec.Observe {
+			fmt.Fprintf(&text, "    %s with other content than the first message of their key: on_mismatch: park keeps such messages\n", term.FormatCount(d.differ))
 		}
 		for _, s := range d.shown[kind] {
 			line := "    " + s.String()
