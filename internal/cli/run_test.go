@@ -212,7 +212,7 @@ func TestProbesShowNothingOfMessages(t *testing.T) {
 	const secret = "canary-7f3a"
 	redis := servicestest.StartRedis(t, nil)
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "")
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n") // binds the scopes
 	r := startRun(t, writeFile(t, filepath.Join(dir, "c.yaml"), fmt.Sprintf(`
 stores:
   cache: { redis: { url: %q, timeout: 500ms } }
@@ -223,10 +223,18 @@ pipelines:
 `, redis.URL(), "http://"+servicestest.FreeAddr(t))), "--log-level", "debug")
 	r.line("msg=running") // both pipelines, in any order
 	r.line("msg=running")
+	for deadline := time.Now().Add(time.Minute); ; {
+		if text, _ := os.ReadFile(filepath.Join(dir, "out")); len(text) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first message is not written")
+		}
+	}
 	if err := redis.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\""+secret+"\"}\n")
+	writeFile(t, filepath.Join(dir, "in.jsonl"), "{\"id\":\"first\"}\n{\"id\":\""+secret+"\"}\n")
 	for deadline := time.Now().Add(time.Minute); ; {
 		_, text := get(t, r.address, "/readyz")
 		if strings.Contains(text, secret) {
