@@ -50,13 +50,14 @@ func handle(ctx context.Context, guard *semel.Guard, m message) error {
 	out, err := guard.Do(ctx, key, func(ctx context.Context, claim semel.Claim) ([]byte, error) {
 		return charge(ctx, m)
 	})
-	if !semel.MayAck(err) {
-		return err // the broker delivers the message again
-	}
 	var permanent *semel.PermanentError
-	if errors.As(err, &permanent) {
+	switch {
+	case errors.As(err, &permanent), errors.Is(err, semel.ErrInvalidKey), errors.Is(err, semel.ErrInvalidRequest),
+		errors.Is(err, semel.ErrMismatch), errors.Is(err, semel.ErrLate), out.Decision == semel.OutcomeUnknown:
 		fmt.Println("rejected:", err) // no retry helps: park the message, then acknowledge it
 		return nil
+	case !semel.MayAck(err):
+		return err // the broker delivers the message again
 	}
 	fmt.Printf("%s: %s\n", out.Decision, out.Result.Data)
 	return nil
