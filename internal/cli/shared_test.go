@@ -354,6 +354,7 @@ func TestMigrateWithoutAConfiguration(t *testing.T) {
 	}
 	migrate("status --dsn-env DATABASE_URL").check(t, term.ExitFound, "to apply: semel migrate up")
 	migrate("up --dsn-env DATABASE_URL --schema public --prefix lib_ --keep-ids").check(t, term.ExitDone, "applied 1: keys\n")
+	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-origin").check(t, term.ExitDone, "added column origin to the table of keys\n")
 	migrate("up --dsn-env DATABASE_URL --prefix lib_ --keep-ids").check(t, term.ExitDone, "nothing to apply: DATABASE_URL is up to date\n")
 	migrate("status --dsn-env DATABASE_URL --prefix lib_").check(t, term.ExitDone)
 	store, err := pgstore.Connect(t.Context(), address, &pgstore.Options{Names: pgstore.Names{Prefix: "lib_"}, KeepIDs: true})

@@ -81,8 +81,10 @@ type MigrateOptions struct {
 	KeepOrigins bool
 }
 
-// Migration is one numbered step of the schema.
+// Migration is one step of the schema.
 type Migration struct {
+	// Version is the number of the step. It is 0 if the step only adds the columns
+	// of KeepIDs or KeepOrigins.
 	Version int
 	// Name describes the step.
 	Name string
@@ -134,14 +136,23 @@ func Migrate(ctx context.Context, db Beginner, opts *MigrateOptions) ([]Migratio
 			applied = append(applied, *m)
 		}
 	}
-	if o.KeepIDs {
-		if err := o.addColumns(ctx, db, hasIDs, o.layout().ReadableKeys); err != nil {
-			return applied, fmt.Errorf("pgstore: add the columns of readable keys: %w", failure(err))
+	for _, c := range []struct {
+		keep      bool
+		name, has string
+		add       func() (string, error)
+	}{
+		{o.KeepIDs, "columns scope and id", hasIDs, o.layout().ReadableKeys},
+		{o.KeepOrigins, "column origin", hasOrigin, o.layout().Origins},
+	} {
+		if !c.keep {
+			continue
 		}
-	}
-	if o.KeepOrigins {
-		if err := o.addColumns(ctx, db, hasOrigin, o.layout().Origins); err != nil {
-			return applied, fmt.Errorf("pgstore: add the column of origins: %w", failure(err))
+		m, err := o.addColumns(ctx, db, c.name, c.has, c.add)
+		if err != nil {
+			return applied, fmt.Errorf("pgstore: add %s to the table of keys: %w", c.name, failure(err))
+		}
+		if m != nil {
+			applied = append(applied, *m)
 		}
 	}
 	return applied, nil
@@ -322,26 +333,38 @@ func (o *MigrateOptions) prepare(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// addColumns adds optional columns, unless the table has them.
-func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, hasColumns string, add func() (string, error)) error {
+// addColumns adds optional columns. It returns nil if the table has them.
+func (o *MigrateOptions) addColumns(ctx context.Context, db Beginner, name, hasColumns string, add func() (string, error)) (*Migration, error) {
 	sql, err := add()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rollback(ctx, tx)
-	var has bool
-	err = tx.QueryRow(ctx, hasColumns, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
-	if err != nil || has {
-		return err
+	has := func() (has bool, err error) {
+		err = tx.QueryRow(ctx, hasColumns, pgx.QueryExecModeDescribeExec, o.quoted("keys")).Scan(&has)
+		return has, err
+	}
+	if there, err := has(); err != nil || there {
+		return nil, err
+	}
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", pgx.QueryExecModeExec, int64(migrationLock)); err != nil {
+		return nil, err
+	}
+	if there, err := has(); err != nil || there { // another runner added them
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, sql); err != nil {
-		return err
+		return nil, err
 	}
-	return tx.Commit(ctx)
+	m := &Migration{Name: name}
+	if err := tx.QueryRow(ctx, "SELECT now()", pgx.QueryExecModeDescribeExec).Scan(&m.Applied); err != nil {
+		return nil, err
+	}
+	return m, tx.Commit(ctx)
 }
 
 // hasIDs asks whether a table has the columns of readable keys. Even an ALTER

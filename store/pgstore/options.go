@@ -23,8 +23,13 @@ type Options struct {
 	// missing, the role must be allowed to create them. Defaults to false.
 	Migrate bool
 	// KeepIDs keeps the readable scope and id in each row, for listings. It needs
-	// the columns that MigrateOptions.KeepIDs adds. Defaults to false.
+	// the columns that MigrateOptions.KeepIDs adds; Migrate adds them too. Defaults
+	// to false.
 	KeepIDs bool
+	// KeepOrigins needs the column for Call.Origin that MigrateOptions.KeepOrigins
+	// adds; Migrate adds it too. A store that finds the column keeps origins in any
+	// case. Defaults to false.
+	KeepOrigins bool
 	// Cleanup is the form of clean-up that the tables must have been created for.
 	// Defaults to the form of the tables.
 	Cleanup Cleanup

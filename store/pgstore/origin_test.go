@@ -1,6 +1,8 @@
 package pgstore
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +39,11 @@ func TestOriginsCanBeKeptLater(t *testing.T) {
 	if got := originOf(t, without.Store, keyOf(1)); got != "" || without.Traits().Origins {
 		t.Errorf("a store without the column keeps origins: %t, %q", without.Traits().Origins, got)
 	}
-	for range 2 {
-		if applied, err := Migrate(t.Context(), without.pool, &MigrateOptions{KeepOrigins: true}); err != nil || len(applied) > 0 {
+	if _, err := New(t.Context(), without.pool, &Options{KeepOrigins: true}); !errors.Is(err, ErrSchema) {
+		t.Errorf("open with origins without their column: %v", err)
+	}
+	for want := range 2 {
+		if applied, err := Migrate(t.Context(), without.pool, &MigrateOptions{KeepOrigins: true}); err != nil || len(applied) != 1-want {
 			t.Fatalf("add the column: %v, %v", applied, err)
 		}
 	}
@@ -91,5 +96,25 @@ func TestGuardsKeepOrigins(t *testing.T) {
 		if got := originOf(t, d.store, call.Key); got != call.Origin {
 			t.Errorf("%s: the origin is %q", name, got)
 		}
+	}
+}
+
+func TestOriginsAreKeptByTheOptionsOfAStore(t *testing.T) {
+	t.Parallel()
+	s, err := Connect(t.Context(), shared.Database(t), &Options{Migrate: true, KeepOrigins: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	guard, err := NewGuard(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := semel.Call{Key: keyOf(1), Origin: "orders 2/17"}
+	if _, err := guard.DoCall(t.Context(), call, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := originOf(t, s, keyOf(1)); got != "orders 2/17" {
+		t.Errorf("the origin is %q", got)
 	}
 }

@@ -107,7 +107,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 		return nil, fmt.Errorf("pgstore: open: %w", failure(err))
 	}
 	if o.Migrate {
-		if _, err := Migrate(ctx, pool, &MigrateOptions{Names: o.Names, Cleanup: o.Cleanup, KeepIDs: o.KeepIDs}); err != nil {
+		if _, err := Migrate(ctx, pool, &MigrateOptions{Names: o.Names, Cleanup: o.Cleanup, KeepIDs: o.KeepIDs, KeepOrigins: o.KeepOrigins}); err != nil {
 			return nil, err
 		}
 	}
@@ -156,6 +156,8 @@ func (s *Store) checkSchema(ctx context.Context) error {
 		return fmt.Errorf("the schema has version %d, this program needs %d: run `semel migrate up`, or set pgstore.Options.Migrate: %w", version, schemaVersion, ErrSchema)
 	case s.opts.KeepIDs && !ids:
 		return fmt.Errorf("no columns for readable keys: run `semel migrate up` with keep_ids, or set pgstore.Options.Migrate: %w", ErrSchema)
+	case s.opts.KeepOrigins && !origins:
+		return fmt.Errorf("no column for origins: run `semel migrate up` with keep_origin, or set pgstore.Options.Migrate: %w", ErrSchema)
 	case len(secret) != len(digest.Secret{}):
 		return fmt.Errorf("the secret of the digests has %d bytes: %w", len(secret), semel.ErrCorrupt)
 	}

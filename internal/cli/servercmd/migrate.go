@@ -119,6 +119,10 @@ func (m *migrateFlags) up(cmd *cobra.Command, schema *postgres.Schema) error {
 			}
 			continue
 		}
+		if step.Version == 0 {
+			m.Note("added %s to the table of keys", step.Name)
+			continue
+		}
 		m.Note("applied %d: %s", step.Version, step.Name)
 	}
 	switch {
