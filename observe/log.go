@@ -33,13 +33,18 @@ type LogOptions struct {
 	// Duplicates is the share of dropped duplicates, from 0 to 1, that get a line of their
 	// own at level info. The others get one at level debug. Defaults to 0.
 	Duplicates float64
+	// First returns, for the keys of duplicates that get a line, where the message came
+	// from that took effect: the origin in their records, or "". It is called once for a
+	// batch, and the batch waits for it. Defaults to nil: not known.
+	First func(keys []semel.Key) []string
 }
 
 // Log writes events of guards and pipelines to a log: messages that were
 // parked, dropped or let through, messages that wait long for a claimed key,
-// lost leases, pauses, pipelines that stand still, and changes of the source. At level debug it also writes
-// retries, dropped duplicates, effects that failed or panicked, and failed store calls. Warnings and lines about duplicates contain the key of
-// the message, and other lines do not. No line contains a body.
+// lost leases, pauses, pipelines that stand still, and changes of the source. At
+// level debug it also writes retries, dropped duplicates, effects that failed or
+// panicked, and failed store calls. Warnings and lines about duplicates contain the
+// key of the message, and other lines do not. No line contains a body.
 //
 // Log is a pipeline.Observer and safe for concurrent use.
 type Log struct {
@@ -182,14 +187,28 @@ func (l *Log) duplicates(items []*pipeline.Item) {
 	if !all && (l.opts.Duplicates == 0 || !l.log.Enabled(ctx, slog.LevelInfo)) {
 		return
 	}
+	var keys []semel.Key
+	var levels []slog.Level
+	var chosen []*pipeline.Item
 	for _, it := range items {
 		level := slog.LevelDebug
 		if rand.Float64() < l.opts.Duplicates {
 			level = slog.LevelInfo
 		}
 		if all || level == slog.LevelInfo {
-			l.log.LogAttrs(ctx, level, semel.Duplicate.String(), append(named(it.Call.Key), origin("origin", &it.Message.Origin))...)
+			keys, levels, chosen = append(keys, it.Call.Key), append(levels, level), append(chosen, it)
 		}
+	}
+	var first []string
+	if l.opts.First != nil && len(keys) > 0 {
+		first = l.opts.First(keys)
+	}
+	for i, it := range chosen {
+		attrs := append(named(it.Call.Key), origin("origin", &it.Message.Origin))
+		if i < len(first) && first[i] != "" {
+			attrs = append(attrs, slog.String("first", short(first[i])))
+		}
+		l.log.LogAttrs(ctx, levels[i], semel.Duplicate.String(), attrs...)
 	}
 }
 
