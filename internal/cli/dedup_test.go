@@ -95,6 +95,31 @@ func TestAKeyThatFindsNothingDoesNotBindTheScope(t *testing.T) {
 	}
 }
 
+func TestDedupExplainsAListOfKeys(t *testing.T) {
+	t.Parallel()
+	run(t, "{}\n", "dedup", "--key", ".type,.order_id").check(t, term.ExitUsage, "for a composite key repeat --key: --key .type --key .order_id\n")
+	run(t, "{}\n", "dedup", "--key", ".type,").check(t, term.ExitUsage, "column 6")
+}
+
+// TestAStoreThatIsDamagedInTheMiddleHasARemedy changes a byte of a record.
+func TestAStoreThatIsDamagedInTheMiddleHasARemedy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store := filepath.Join(dir, "keys")
+	words := []string{"dedup", "--quiet", "--key", ".id", "--store", store, "-o", filepath.Join(dir, "out")}
+	for _, line := range []string{"{\"id\":1}\n", "{\"id\":2}\n"} {
+		run(t, line, words...).check(t, term.ExitDone)
+	}
+	segment := filepath.Join(store, "00000001.seg")
+	data := []byte(readFile(t, segment))
+	data[200] ^= 0xff
+	writeFile(t, segment, string(data))
+	got := run(t, "{\"id\":3}\n", words...)
+	if got.status != term.ExitFailed || !strings.Contains(got.stderr, "backup") || !strings.Contains(got.stderr, "docs/runbook.md#store-corrupt") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestAScopeOfAStoreBelongsToOneKeyRule: order 1 and customer 1 are two messages.
 func TestAScopeOfAStoreBelongsToOneKeyRule(t *testing.T) {
 	t.Parallel()

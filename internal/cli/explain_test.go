@@ -198,7 +198,7 @@ pipelines:
 	if got = ask("--key", "order-1", "--scope", "elsewhere", "--store-name", "ledger"); !strings.Contains(got.stdout, "state        absent\n") {
 		t.Errorf("another scope: %+v", got)
 	}
-	run(t, "", "explain", "--key", "a").check(t, term.ExitUsage, "--config FILE is missing: name the configuration")
+	run(t, "", "explain", "--key", "a").check(t, term.ExitUsage, "--config FILE is missing: name the configuration; for a store of semel dedup write semel keys show ID --store DIR\n")
 	run(t, "", "explain", "--config", file).check(t, term.ExitUsage, "--key ID is missing: name the key")
 	ask("--key", "a", "file.yaml").check(t, term.ExitUsage, `unexpected argument "file.yaml": with --key this verb takes flags only`)
 	ask("--key", "a", "--store-name", "legder").check(t, term.ExitUsage, "has no such store: did you mean ledger?")

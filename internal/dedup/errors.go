@@ -81,6 +81,8 @@ func reason(err error) string {
 		return "there is no such file"
 	case errors.Is(err, fs.ErrPermission):
 		return "no permission"
+	case errors.Is(err, syscall.EFBIG):
+		return "the file is too large for its file system or for ulimit -f: raise the limit, or write to another file system, and run the same command again"
 	case errors.Is(err, syscall.ENOSPC):
 		return "no space left on the disk: make room and run the same command again"
 	}

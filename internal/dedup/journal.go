@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -52,7 +53,11 @@ func (e *storeError) Error() string {
 	if errors.Is(e.err, syscall.ENOSPC) {
 		return "the store " + e.dir + ": " + reason(syscall.ENOSPC)
 	}
-	return "the store " + e.dir + ": " + e.err.Error()
+	text := "the store " + e.dir + ": " + e.err.Error()
+	if errors.Is(e.err, semel.ErrCorrupt) && !strings.Contains(text, "backup") {
+		text += ": restore the directory from a backup: docs/runbook.md#store-corrupt"
+	}
+	return text
 }
 
 // Unwrap returns the cause.

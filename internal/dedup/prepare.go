@@ -81,6 +81,8 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 		var wrong *key.RuleError
 		var unstable *key.UnstableError
 		switch {
+		case wrongList(text) != "":
+			p.addf("--key %q: for a composite key repeat --key: %s", text, wrongList(text))
 		case errors.As(err, &wrong):
 			p.addf("--key %q, column %d: %s", text, wrong.Column, wrong.Problem)
 		case errors.As(err, &unstable):
@@ -94,6 +96,20 @@ func parseRules(texts []string, p *problems) []*key.Rule {
 		}
 	}
 	return rules
+}
+
+// wrongList returns the flags for a text that is several paths with commas between
+// them, or "".
+func wrongList(text string) string {
+	paths := strings.Split(text, ",")
+	for i, path := range paths {
+		path = strings.TrimSpace(path)
+		if _, err := key.ParsePath(path); err != nil || len(paths) < 2 {
+			return ""
+		}
+		paths[i] = "--key " + shellWord(path)
+	}
+	return strings.Join(paths, " ")
 }
 
 // checkRules refuses rules that do not fit the format.

@@ -101,7 +101,7 @@ func (q *keyQuestion) answer(cmd *cobra.Command, args []string, wrong term.Probl
 	var conf *config.File
 	var places []keyPlace
 	if q.file == "" {
-		wrong.Addf("--config FILE is missing: name the configuration")
+		wrong.Addf("--config FILE is missing: name the configuration; for a store of semel dedup write semel keys show ID --store DIR")
 	} else if q.admin != "" {
 		conf = open.ConfigFor(q.App, q.file, open.NoStore, &wrong)
 	} else if q.storeName != "" { // only the part of the configuration that this store needs
