@@ -27,8 +27,13 @@ type order struct {
 	Cents   int64
 }
 
-func connect(ctx context.Context, address string) (*pgstore.Store, error) {
-	return pgstore.Connect(ctx, address, &pgstore.Options{Migrate: true})
+func connect(ctx context.Context, address string) (*pgstore.Store, *pgstore.Guard, error) {
+	store, err := pgstore.Connect(ctx, address, &pgstore.Options{Migrate: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	guard, err := pgstore.NewGuard(store, nil) // keys are remembered for 24 hours
+	return store, guard, err
 }
 
 func pay(ctx context.Context, guard *pgstore.Guard, o order) (string, error) {
@@ -176,7 +181,7 @@ func TestExamplesOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	store, err := connect(ctx, address) // to a fresh database
+	store, guard, err := connect(ctx, address) // to a fresh database
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,10 +190,6 @@ func TestExamplesOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(ctx, "INSERT INTO accounts VALUES ('alice', 1000), ('bob', 10); CREATE TABLE customers (id text PRIMARY KEY, revision bigint, name text)"); err != nil {
-		t.Fatal(err)
-	}
-	guard, err := pgstore.NewGuard(store, nil)
-	if err != nil {
 		t.Fatal(err)
 	}
 	config, err := pgx.ParseConfig(address)
