@@ -3,16 +3,32 @@ package otelobserve_test
 import (
 	"context"
 	"fmt"
+	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/observe/otelobserve"
+	"github.com/semel-dev/semel/observe/promobserve"
 	"github.com/semel-dev/semel/pipeline"
 	"github.com/semel-dev/semel/store/memstore"
 )
+
+// counted returns a guard whose decisions Prometheus collects.
+func counted(store semel.Store) (*semel.Guard, error) {
+	m := promobserve.New() // one for all guards of the program
+	prometheus.MustRegister(m)
+	return semel.NewGuard(store, &semel.GuardOptions{Observer: m.Guard("orders")})
+}
+
+// followed returns a guard that makes spans below those of its callers.
+func followed(provider trace.TracerProvider, store semel.Store) (*semel.Guard, error) {
+	tracer := otelobserve.NewTracer(provider.Tracer("orders"), nil)
+	return semel.NewGuard(store, &semel.GuardOptions{Observer: tracer})
+}
 
 // traced returns a pipeline whose spans go to a provider.
 func traced(provider trace.TracerProvider, source pipeline.Source, sink pipeline.Sink, store semel.Store, opts pipeline.Options) (*pipeline.Runner, error) {
@@ -33,14 +49,12 @@ func traced(provider trace.TracerProvider, source pipeline.Source, sink pipeline
 func ExampleNewTracer() {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter))
-	tracer := otelobserve.NewTracer(provider.Tracer("orders"), nil)
-
 	store, err := memstore.New(nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	guard, err := semel.NewGuard(store, &semel.GuardOptions{Observer: tracer})
+	guard, err := followed(provider, store)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -61,4 +75,28 @@ func ExampleNewTracer() {
 	// semel effect
 	// semel complete
 	// semel claim
+}
+
+func TestGuardsOnThePageAreCounted(t *testing.T) {
+	store, err := memstore.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := counted(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guard.Do(t.Context(), semel.Key{ID: "a"}, func(context.Context, semel.Claim) ([]byte, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "dedup_decisions_total" {
+			return
+		}
+	}
+	t.Error("the decision of the guard is not collected")
 }
