@@ -54,6 +54,7 @@ func TestMistakesAreAnsweredWithTheirRemedy(t *testing.T) {
 		{"JSON array", "dedup --key .id array.json", "", "pass it through jq -c '.[]', which writes each element on a line of its own"},
 		{"no store", "keys ls", "", "--store DIR is missing: name the directory of the store, or --config FILE and --store-name NAME"},
 		{"store that is not there", "keys ls --store nowhere", "", "--store nowhere: there is no store in this directory"},
+		{"store on a server", "keys ls --store postgres://app:canary@db/shop", "", "--store names a directory, and this is an address (postgres://): for a server, use --config FILE --store-name NAME"},
 		{"change without a reason", "keys rm 1 --config good.yaml", "", "--reason TEXT is missing: say why, for the audit log"},
 		{"init without a scenario", "init", "", "--scenario NAME is missing: name one of quickstart, "},
 		{"scenario", "init kafka-to-postgre", "", "--scenario kafka-to-postgre: did you mean kafka-to-postgres? The scenarios are quickstart, "},

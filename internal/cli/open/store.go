@@ -118,6 +118,9 @@ func (f *StoreFlags) Check(p *term.Problems) {
 		where := "--store " + dir
 		if f.File != "" {
 			where = "store " + s.Name + ": " + dir
+		} else if scheme, _, address := strings.Cut(dir, "://"); address { // which may have a password
+			p.Addf("--store names a directory, and this is an address (%s://): for a server, use --config FILE --store-name NAME", scheme)
+			continue
 		}
 		switch exists, err := embedded.Exists(dir); {
 		case err != nil:
