@@ -126,7 +126,11 @@ func (u *guardTx) verdict(ctx context.Context, err error) error {
 	u.verify(ctx)
 	switch {
 	case u.ended():
-		return fmt.Errorf("pgstore: the effect ended the transaction, with what it had written and perhaps the key (%v): %w", err, semel.ErrOutcomeUnknown)
+		ended := errors.New("pgstore: the effect ended the transaction, with what it had written and perhaps the key")
+		if err != nil {
+			ended = fmt.Errorf("%w (%v)", ended, err)
+		}
+		return fmt.Errorf("%w: %w", ended, semel.ErrOutcomeUnknown)
 	case err != nil && u.lost() && !isPermanent(err):
 		return fmt.Errorf("pgstore: rolled back: %w: %w", semel.ErrStoreUnavailable, err)
 	case err != nil:
