@@ -58,6 +58,9 @@ type Options struct {
 	MaxResponse int64
 	// Parallel is the number of concurrent requests. Defaults to 16.
 	Parallel int
+	// Redact removes secrets from the text of an answer before it is shortened for
+	// an error. It is called concurrently. Defaults to the text as it is.
+	Redact func(text string) string
 	// Pipeline is the value of the header Semel-Pipeline. Defaults to "": no
 	// header.
 	Pipeline string
@@ -93,6 +96,9 @@ func New(opts *Options) (*Sink, error) {
 	}
 	if o.Parallel == 0 {
 		o.Parallel = 16
+	}
+	if o.Redact == nil {
+		o.Redact = strings.Clone
 	}
 	target, err := o.validate()
 	if err != nil {
@@ -168,11 +174,17 @@ func (o *Options) validate() (target string, err error) {
 // secret. Errors are logged, and kept with parked messages.
 func shown(u *url.URL) string {
 	short := *u
-	short.RawQuery, short.ForceQuery, short.Fragment, short.RawFragment = "", false, "", ""
-	if u.RawQuery != "" {
-		return short.Redacted() + "?[hidden]"
+	short.User, short.RawQuery, short.ForceQuery, short.Fragment, short.RawFragment = nil, "", false, "", ""
+	text := short.String()
+	if _, ok := u.User.Password(); ok {
+		text = strings.Replace(text, "://", "://"+url.User(u.User.Username()).String()+":[hidden]@", 1)
+	} else if u.User != nil {
+		text = strings.Replace(text, "://", "://"+u.User.String()+"@", 1)
 	}
-	return short.Redacted()
+	if u.RawQuery != "" {
+		text += "?[hidden]"
+	}
+	return text
 }
 
 // Traits implements pipeline.Sink.
@@ -256,7 +268,7 @@ func (s *Sink) failure(ctx context.Context, err error, on *progress) error {
 // status classifies the status of an answer. Nil means delivered.
 func (s *Sink) status(resp *http.Response, body []byte) error {
 	code := resp.StatusCode
-	err := fmt.Errorf("webhook %s: answered %d%s", s.target, code, excerpt(body))
+	err := fmt.Errorf("webhook %s: answered %d%s", s.target, code, s.excerpt(body))
 	after := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	switch {
 	case slices.Contains(s.opts.Success, code):
@@ -281,8 +293,11 @@ func (s *Sink) status(resp *http.Response, body []byte) error {
 	return semel.Permanent(err)
 }
 
-// excerpt returns the start of an answer that is text.
-func excerpt(body []byte) string {
+// longest is the highest number of bytes of an answer in an error.
+const longest = 512
+
+// excerpt returns the start of an answer that is text, without secrets.
+func (s *Sink) excerpt(body []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	line = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {
@@ -290,8 +305,8 @@ func excerpt(body []byte) string {
 		}
 		return r
 	}, line)
-	if len(line) > 200 {
-		line = strings.ToValidUTF8(line[:200], "") + "…"
+	if line = s.opts.Redact(line); len(line) > longest {
+		line = strings.ToValidUTF8(line[:longest], "") + "…"
 	}
 	if line == "" {
 		return ""

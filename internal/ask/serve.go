@@ -21,6 +21,8 @@ type Host struct {
 	Parked func(ctx context.Context, pipeline string) (pipeline.DeadLetters, bool, error)
 	// Journal returns what the process remembers of a key.
 	Journal func(key semel.Key) Journal
+	// Redact removes secrets from the texts of errors.
+	Redact func(text string) string
 	// Changes: clients may change keys.
 	Changes bool
 }
@@ -42,6 +44,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	last := &answer{End: true}
 	if err := h.answer(r.Context(), &q, write); err != nil {
 		last = &answer{Error: errorToWire(err)}
+		last.Error.Text = h.Redact(last.Error.Text)
 	}
 	_ = write(last) // a client that disconnected needs no answer
 }
@@ -110,10 +113,12 @@ func (h *Host) parked(ctx context.Context, q *question, write func(*answer) erro
 		if err != nil {
 			return err
 		}
+		m.Error = h.Redact(m.Error)
 		return write(&answer{Parked: m})
 	}
 	var writing error
 	err = letters.List(ctx, q.Pipeline, func(m *pipeline.Parked) bool {
+		m.Error = h.Redact(m.Error)
 		writing = write(&answer{Parked: m})
 		return writing == nil
 	})

@@ -44,6 +44,9 @@ func newTarget(t *testing.T, refused ...string) *target {
 		defer w.mu.Unlock()
 		if w.refused[m.ID] {
 			answer.WriteHeader(http.StatusUnprocessableEntity)
+			// The token is quoted without its scheme, once across the end of what is kept.
+			token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+			fmt.Fprintf(answer, "token %s expired %s%s", token, strings.Repeat(".", 480), token)
 			return
 		}
 		w.accepted = append(w.accepted, m.ID+r.Header.Get("Semel-Redrive"))
@@ -117,6 +120,15 @@ func TestParkedMessagesAreListedShownAndSettled(t *testing.T) {
 	}
 	if got := run(t, "", "run", file); got.status != term.ExitDone || strings.Contains(got.stderr, "canary") {
 		t.Fatalf("%+v", got)
+	}
+	stored, err := os.ReadDir(filepath.Join(filepath.Dir(file), "aside", "hooks"))
+	for _, entry := range stored {
+		if text := readFile(t, filepath.Join(filepath.Dir(file), "aside", "hooks", entry.Name())); strings.Contains(text, "cana") {
+			t.Errorf("a secret is stored with a parked message: %s", text)
+		}
+	}
+	if err != nil || len(stored) < 4 {
+		t.Errorf("%v, and %d messages are stored", err, len(stored))
 	}
 	list := asides(t, file)
 	if len(list) != 4 || list["m2"].Reason != "permanent" || list["m2"].Attempts != 1 || list["m2"].Scope == nil || *list["m2"].Scope != "hooks" || list[""].Reason != "key-missing" {

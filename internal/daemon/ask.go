@@ -40,7 +40,7 @@ func (d *daemon) listenInStore(store, dir string) (closing func() error) {
 			}
 			return d.opened(store)
 		},
-		Parked: d.openParked, Journal: d.journal.of, Changes: true,
+		Parked: d.openParked, Journal: d.journal.of, Redact: d.file.Redact, Changes: true,
 	})
 	server := ask.NewServer(mux)
 	var serving sync.WaitGroup
@@ -68,7 +68,7 @@ func (d *daemon) handleQuestions(mux *http.ServeMux) {
 		return
 	}
 	mux.HandleFunc("GET "+ask.JournalPath, d.journalz)
-	mux.Handle("POST "+ask.Path, &ask.Host{Store: d.opened, Parked: d.openParked, Journal: d.journal.of})
+	mux.Handle("POST "+ask.Path, &ask.Host{Store: d.opened, Parked: d.openParked, Journal: d.journal.of, Redact: d.file.Redact})
 }
 
 // opened returns a store that a pipeline has open.

@@ -207,13 +207,13 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 			return nil, fmt.Errorf("parked: %w", b.advise(config.ParkedPart, err))
 		}
 		b.closes = append(b.closes, func(context.Context) error { return parker.Close() })
-		opts.DeadLetters = parker
+		opts.DeadLetters = redactedParker{parker, b.file}
 	} else {
 		if letters, err = OpenDeadLetters(ctx, b.file, b.spec); err != nil {
 			return nil, fmt.Errorf("parked: %w", b.advise(config.ParkedPart, err))
 		}
 		b.closes = append(b.closes, func(context.Context) error { return letters.Close() })
-		opts.DeadLetters = letters
+		opts.DeadLetters = redactedStore{letters, b.file}
 	}
 	switch {
 	case b.opts.Redrive && letters == nil:
@@ -227,6 +227,30 @@ func (b *building) runner(ctx context.Context, session pipeline.Session, source 
 		b.closes = append(b.closes, source.Close)
 	}
 	return pipeline.New(source, session, opts)
+}
+
+// redactedParker parks messages without the secrets of the configuration in their
+// errors: a target may quote what it received.
+type redactedParker struct {
+	pipeline.Parker
+	file *config.File
+}
+
+func (p redactedParker) Park(ctx context.Context, list []pipeline.Parked) error {
+	for i := range list {
+		list[i].Error = p.file.Redact(list[i].Error)
+	}
+	return p.Parker.Park(ctx, list)
+}
+
+// redactedStore is a redactedParker for a store whose messages can be redriven.
+type redactedStore struct {
+	pipeline.DeadLetterStore
+	file *config.File
+}
+
+func (s redactedStore) Park(ctx context.Context, list []pipeline.Parked) error {
+	return redactedParker{s.DeadLetterStore, s.file}.Park(ctx, list)
 }
 
 // OpenDeadLetters opens the dead-letter store of a pipeline.

@@ -79,7 +79,7 @@ func (s *Sink) Open(_ context.Context, env *config.Env) (pipeline.Sink, error) {
 	opts := &webhook.Options{
 		URL: s.URL.Reveal(), Method: s.Method, Headers: http.Header{}, Timeout: s.Timeout,
 		Allowed: s.AllowPrivate, Parallel: env.Pipeline.Parallel, Pipeline: env.Pipeline.Name,
-		Success: s.Success, Retry: s.Retry, Forward: s.Forward,
+		Success: s.Success, Retry: s.Retry, Forward: s.Forward, Redact: env.File.Redact,
 	}
 	for _, h := range s.Headers {
 		opts.Headers.Add(h.Name, h.Value.Reveal())
