@@ -193,7 +193,9 @@ func checkExamples(t *testing.T, path, examples string) {
 		}
 		if strings.Contains(line, "semel status ") {
 			address := servicestest.FreeAddr(t)
-			background(t, "run", copyConfig(t, ", follow: true", ""), "--admin", address)
+			running := copyConfig(t, ", follow: true", "")
+			writeFile(t, running, strings.Replace(readFile(t, running), "  copy:", "  lines:", 1))
+			background(t, "run", running, "--admin", address)
 			writeFile(t, filepath.Join(dir, "pipelines.yaml"), pipelinesExample+"admin: { listen: \""+address+"\" }\n")
 			line = strings.ReplaceAll(line, "127.0.0.1:4195", address)
 		}

@@ -29,7 +29,8 @@ func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
 	}
 	run(t, "", "status", "--admin", "https://"+address).check(t, term.ExitFailed, "semel status: https://"+address+"/status does not answer: ", "certificate")
 	wrong := writeFile(t, filepath.Join(dir, "wrong.yaml"), strings.Replace(readFile(t, file), "secret-4d2f", "secret-5e3a", 1))
-	refused := run(t, "", "status", wrong)
+	run(t, "", "status", wrong).check(t, term.ExitDone) // the process that has its store open answers
+	refused := run(t, "", "status", wrong, "--admin", address)
 	refused.check(t, term.ExitFailed, "refuses the credentials: name the FILE with its admin.auth")
 	if strings.Contains(refused.stderr, "secret-") {
 		t.Errorf("%s", refused.stderr)
@@ -38,6 +39,21 @@ func TestStatusNeedsCredentialsAndTheCertificateOfTheFile(t *testing.T) {
 	certify(t, other)
 	writeFile(t, filepath.Join(other, "in.jsonl"), "")
 	run(t, "", "status", writeFile(t, filepath.Join(other, "c.yaml"), readFile(t, file))).check(t, term.ExitFailed, "the server has another certificate than admin.tls")
+}
+
+func TestStatusCountsWhenItIsAskedAndKnowsItsProcess(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	file := askedConfig(t, dir)
+	backgroundUntil(t, `"msg":"parked"`, noEnv, "run", file)
+	got := run(t, "", "status", file, "--json")
+	got.check(t, term.ExitFound)
+	if !strings.Contains(got.stdout, `"parked_waiting":1,`) || !strings.Contains(got.stdout, `"lag_bytes":0,`) {
+		t.Errorf("just after a message was parked: %s", got.stdout)
+	}
+	hook := strings.Replace(readFile(t, file), "  copy:", "  hooks:", 1)
+	hook = writeFile(t, filepath.Join(other, "hook.yaml"), hook)
+	run(t, "", "status", hook).check(t, term.ExitFailed, " runs pipeline copy, not hooks of "+hook+": write --admin ADDRESS\n")
 }
 
 func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {

@@ -127,6 +127,7 @@ type tended struct {
 	store    semel.Store   // nil until it is open
 	counts   *semel.Counts // nil until it was measured
 	measured time.Time
+	took     time.Duration // of the last count
 }
 
 // state is the state of one pipeline.
@@ -200,9 +201,7 @@ func (d *daemon) run(ctx context.Context, spec *config.Pipeline, s *state) error
 	}
 	err = p.Run(own)
 	s.set(func(s *state) { s.ended = true })
-	if err == nil && own.Err() == nil {
-		s.tally.caughtUp() // the source has no more
-	}
+	s.tally.over(err == nil && own.Err() == nil)
 	now := s.status()
 	if err != nil {
 		log.Error("ended", append(now.attrs(), "error", err)...)

@@ -129,23 +129,17 @@ func (d *daemon) clean(ctx context.Context, name string, maintain func(context.C
 // measure updates the metrics of a store's contents periodically.
 func (d *daemon) measure(ctx context.Context, name string, counter semel.Inspector) {
 	for failed := false; ; {
-		began := time.Now()
 		limited, cancel := context.WithTimeout(ctx, measureFor)
-		counts, err := counter.Count(limited)
+		took, err := d.counted(limited, name, counter)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil:
-			d.metrics.Counted(name, counts)
-			d.tendingMu.Lock()
-			d.tended[name] = tended{d.tended[name].store, &counts, time.Now()}
-			d.tendingMu.Unlock()
-		case !failed && !errors.Is(err, semel.ErrClosed):
+		case err != nil && !failed && !errors.Is(err, semel.ErrClosed):
 			d.log.Warn("a store cannot be measured", "store", name, "error", d.file.AdviseStores(d.file.Stack(name), err))
 		}
 		failed = err != nil
-		pause := max(measureEvery, 100*time.Since(began))
+		pause := max(measureEvery, 100*took)
 		select {
 		case <-time.After(pause - pause/10 + rand.N(pause/5)):
 		case <-ctx.Done():

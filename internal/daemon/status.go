@@ -50,6 +50,9 @@ type PipelineStatus struct {
 	Lag      *int64         `json:"lag,omitempty"`
 	LagBytes *int64         `json:"lag_bytes,omitempty"`
 	Lags     []PartitionLag `json:"partitions,omitempty"`
+	// LagMeasured is when the lag was measured: at the request, unless the source
+	// did not answer in time. It is zero if the lag is known without a measurement.
+	LagMeasured time.Time `json:"lag_measured,omitzero"`
 	// LastSettled is zero if nothing was settled yet, and LastError nil without an
 	// error.
 	LastSettled time.Time  `json:"last_settled,omitzero"`
@@ -105,7 +108,7 @@ type tally struct {
 	stalled bool
 	paused  map[string]bool // by reason
 	lags    []pipeline.Lag
-	noMore  bool // the source has no more messages
+	noMore  bool // the lag changes no more: the pipeline has ended
 	samples []sample
 }
 
@@ -193,17 +196,22 @@ func (c *tally) set(change func(c *tally)) {
 	change(c)
 }
 
-// caughtUp notes that the source has no more messages.
-func (c *tally) caughtUp() {
-	c.setLags([]pipeline.Lag{{Bytes: pipeline.UnknownLag}})
-	c.set(func(c *tally) { c.noMore = true })
+// over notes that the pipeline has ended. Its lag is 0 if the source has no more
+// messages, and otherwise no longer known.
+func (c *tally) over(noMore bool) {
+	c.set(func(c *tally) {
+		c.lags, c.noMore, c.counted.LagMeasured = nil, true, time.Time{}
+		if noMore {
+			c.lags = []pipeline.Lag{{Bytes: pipeline.UnknownLag}}
+		}
+	})
 }
 
 // setLags sets the lag of each partition.
 func (c *tally) setLags(lags []pipeline.Lag) {
 	c.set(func(c *tally) {
 		if !c.noMore {
-			c.lags = slices.Clone(lags)
+			c.lags, c.counted.LagMeasured = slices.Clone(lags), time.Now()
 		}
 	})
 }
@@ -305,12 +313,15 @@ func (d *daemon) pipelines() []PipelineStatus {
 // status asks pipelines and stores whether they are ready, as a probe does, and returns
 // what they do now.
 func (d *daemon) status(ctx context.Context) *Status {
-	now := &Status{Time: time.Now(), Started: d.started, Pipelines: d.pipelines(), Stores: []StoreStatus{}}
+	now := &Status{Started: d.started, Pipelines: make([]PipelineStatus, len(d.states)), Stores: []StoreStatus{}}
 	var asking sync.WaitGroup
 	for i := range now.Pipelines {
 		asking.Go(func() {
+			s := &d.states[i]
+			s.measure(ctx)
+			now.Pipelines[i] = s.status()
 			p := &now.Pipelines[i]
-			if err := d.states[i].ready(ctx); err != nil && p.State != StateEnded {
+			if err := s.ready(ctx); err != nil && p.State != StateEnded {
 				p.Reason = d.why(err)
 				if p.State == StateReady {
 					p.State = StateNotReady
@@ -324,10 +335,79 @@ func (d *daemon) status(ctx context.Context) *Status {
 		of, open := d.tended[s.Name]
 		d.tendingMu.Unlock()
 		if open && of.store != nil {
+			d.recount(ctx, s.Name, of)
+			d.tendingMu.Lock()
+			of = d.tended[s.Name]
+			d.tendingMu.Unlock()
 			now.Stores = append(now.Stores, of.status(ctx, d, s.Name))
 		}
 	}
+	now.Time = time.Now()
 	return now
+}
+
+const (
+	// statusFor limits how long a request for the status waits for what it measures.
+	// What was measured before is then shown, with its age.
+	statusFor = time.Second
+	// quickCount is the longest count that a request for the status repeats: a store
+	// that needs longer is measured less often.
+	quickCount = 200 * time.Millisecond
+)
+
+// measure counts the parked messages and measures the lag of a pipeline that runs.
+func (s *state) measure(ctx context.Context) {
+	s.mu.Lock()
+	p, ended := s.pipeline, s.ended
+	s.mu.Unlock()
+	of, ok := p.(interface {
+		Lag(ctx context.Context) ([]pipeline.Lag, error)
+		Waiting(ctx context.Context) (int64, error)
+	})
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if n, err := of.Waiting(ctx); err == nil {
+			s.tally.set(func(c *tally) { c.counted.Waiting = &n })
+		}
+	})
+	if !ended {
+		if lags, err := of.Lag(ctx); err == nil {
+			s.tally.setLags(lags)
+		}
+	}
+	asking.Wait()
+}
+
+// recount counts the keys of a store if that is quick.
+func (d *daemon) recount(ctx context.Context, name string, of tended) {
+	counter, ok := semel.As[semel.Inspector](of.store)
+	if !ok || of.took > quickCount {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusFor)
+	defer cancel()
+	d.counted(ctx, name, counter)
+}
+
+// counted counts the keys of a store and keeps the counts.
+func (d *daemon) counted(ctx context.Context, name string, counter semel.Inspector) (took time.Duration, err error) {
+	began := time.Now()
+	counts, err := counter.Count(ctx)
+	took = time.Since(began)
+	d.tendingMu.Lock()
+	defer d.tendingMu.Unlock()
+	now := d.tended[name]
+	if now.took = took; err == nil {
+		d.metrics.Counted(name, counts)
+		now.counts, now.measured = &counts, time.Now()
+	}
+	d.tended[name] = now
+	return took, err
 }
 
 // status asks a store whether it is ready.

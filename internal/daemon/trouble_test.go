@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 // asked is a pipeline that counts the questions whether it can work.
 type asked struct {
+	mu    sync.Mutex // guards the fields below
 	times int
 	err   error
 }
@@ -26,8 +28,26 @@ func (a *asked) Run(context.Context) error { return nil }
 
 // Ready implements config.Runnable.
 func (a *asked) Ready(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.times++
 	return a.err
+}
+
+// set sets the error of further questions.
+func (a *asked) set(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+// count returns how often it was asked since the last call of count.
+func (a *asked) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.times
+	a.times = 0
+	return n
 }
 
 // TestAnIdlePipelineIsRarelyAskedWhetherItWorks lets a pipeline be idle for two days,
@@ -51,10 +71,10 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 		stop := of.watch(t.Context(), p, slog.New(slog.NewTextHandler(&text, nil)))
 		defer stop()
 		after := func(d time.Duration) int {
-			p.times = 0
+			p.count()
 			time.Sleep(d)
 			synctest.Wait()
-			return p.times
+			return p.count()
 		}
 		if n := after(11 * time.Second); n != 5 {
 			t.Errorf("asked %d times at the start", n)
@@ -63,7 +83,7 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 		if n := after(24 * time.Hour); n != 24*6 {
 			t.Errorf("asked %d times a day", n)
 		}
-		p.err = &pipeline.StoreError{Err: &net.DNSError{Err: "no such host", Name: "db.example", IsNotFound: true}}
+		p.set(&pipeline.StoreError{Err: &net.DNSError{Err: "no such host", Name: "db.example", IsNotFound: true}})
 		const cause = "store: no such host: db.example"
 		if err := of.answer(t.Context(), p); err == nil || !strings.Contains(err.Error(), cause) {
 			t.Errorf("a probe gets %v", err)
@@ -75,7 +95,7 @@ pipelines: { copy: { source: { file: { paths: [in] } }, key: { id: .id }, store:
 		if n := after(11 * time.Second); n != 5 {
 			t.Errorf("asked %d times while it cannot work", n)
 		}
-		p.err = nil
+		p.set(nil)
 		after(3 * time.Second)
 		if !strings.Contains(text.String(), "msg=ready") {
 			t.Errorf("the log does not say that it works again: %s", text.String())

@@ -3,7 +3,6 @@ package servercmd
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -21,6 +20,9 @@ import (
 // watchEvery is how often --watch asks.
 const watchEvery = 2 * time.Second
 
+// freshFor is how long a measured lag is shown without its age.
+const freshFor = 5 * time.Second
+
 // NewStatus returns the verb status.
 func NewStatus(a *term.App) *cobra.Command {
 	var address string
@@ -31,9 +33,10 @@ func NewStatus(a *term.App) *cobra.Command {
 		Example: `semel status pipelines.yaml
 semel status --admin 127.0.0.1:4195 --json`,
 		Long: `Asks the admin server of a running semel run what its pipelines and stores do. The
-address is that of the FILE, or ` + daemon.DefaultAdmin + `, unless --admin names another. The
-FILE also has the credentials (admin.auth) and the certificate (admin.tls). If no admin
-server answers there, the process that has an embedded store of the FILE open does.
+process that has an embedded store of the FILE open answers first. Otherwise the address
+is that of the FILE, or ` + daemon.DefaultAdmin + `; --admin names another. The FILE also has
+the credentials (admin.auth) and the certificate (admin.tls). A process that runs no
+pipeline of the FILE is refused.
 
 For each pipeline it shows the state, the messages per second, the share of fresh
 messages, the lag of the source, the messages in flight, the parked messages, and
@@ -47,10 +50,7 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 			if len(args) > 0 {
 				conf = open.ConfigFor(a, args[0], open.NoStore, &wrong)
 			}
-			from := &asking{}
-			if address == "" {
-				from.conf = conf
-			}
+			from := &asking{conf: conf, chosen: address != ""}
 			if len(args) == 0 || conf != nil && (address != "" || conf.Admin.Listen != daemon.Off) {
 				from.admin = open.Admin(address, conf, &wrong)
 			}
@@ -82,29 +82,45 @@ are parked, or the outcome of keys is unknown. It is 1 if there is no answer.`,
 // asking asks for the status of a running program: its admin server, or the process that
 // has an embedded store open.
 type asking struct {
-	admin *ask.Client  // nil if the configuration says that there is no server
-	conf  *config.File // nil if there is none, or if an address was chosen
+	admin  *ask.Client  // nil if the configuration says that there is no server
+	conf   *config.File // nil if there is none
+	chosen bool         // an address was chosen
 }
 
 // status asks for the status. shown names where it came from.
 func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, err error) {
 	now = &daemon.Status{}
-	if q.admin != nil {
-		err = q.admin.Get(ctx, daemon.StatusPath, now)
-		if _, silent := errors.AsType[*ask.NoAnswerError](err); !silent {
-			return now, q.admin.Name() + daemon.StatusPath, err
-		}
-	}
-	if q.conf != nil {
+	if q.conf != nil && !q.chosen {
 		if holder := open.Holder(ctx, q.conf); holder != nil {
 			defer holder.Close()
 			return now, holder.Name(), holder.Get(ctx, daemon.StatusPath, now)
 		}
 	}
 	if q.admin == nil {
-		err = term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
+		return nil, "", term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
 	}
-	return nil, "", err
+	err = q.admin.Get(ctx, daemon.StatusPath, now)
+	if err == nil {
+		err = q.another(now)
+	}
+	return now, q.admin.Name() + daemon.StatusPath, err
+}
+
+// another returns an error if the process that answered runs no pipeline of the
+// configuration.
+func (q *asking) another(now *daemon.Status) error {
+	if q.conf == nil || len(now.Pipelines) == 0 {
+		return nil
+	}
+	var runs []string
+	for i := range now.Pipelines {
+		if _, ok := q.conf.Pipeline(now.Pipelines[i].Name); ok {
+			return nil
+		}
+		runs = append(runs, now.Pipelines[i].Name)
+	}
+	return fmt.Errorf("the process at %s runs pipeline %s, not %s of %s: write --admin ADDRESS",
+		strings.TrimPrefix(q.admin.Name(), "http://"), strings.Join(runs, ", "), strings.Join(q.conf.PipelineNames(), ", "), q.conf.Name)
 }
 
 // watch shows the status again and again until ctx ends.
@@ -184,7 +200,7 @@ func printStatus(a *term.App, now *daemon.Status) error {
 	fmt.Fprintln(table, "PIPELINE\tSTATE\tRATE\tFRESH\tLAG\tIN FLIGHT\tPARKED\tLAST SETTLED")
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
-		fmt.Fprintf(table, "%s\t%s\t%s/s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, term.FormatRate(p.Rate), share(p), lag(p.Lag, p.LagBytes),
+		fmt.Fprintf(table, "%s\t%s\t%s/s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, term.FormatRate(p.Rate), share(p), lagged(now, p),
 			term.FormatCount(int64(p.InFlight)), count(p.Waiting), ago(now.Time, p.LastSettled))
 	}
 	if len(now.Stores) > 0 {
@@ -257,6 +273,15 @@ func lag(messages, size *int64) string {
 		return term.FormatBytes(*size)
 	}
 	return count(messages)
+}
+
+// lagged formats the lag of a pipeline, with its age if it is old.
+func lagged(now *daemon.Status, p *daemon.PipelineStatus) string {
+	text := lag(p.Lag, p.LagBytes)
+	if p.LagMeasured.IsZero() || now.Time.Sub(p.LagMeasured) < freshFor {
+		return text
+	}
+	return text + " (" + ago(now.Time, p.LagMeasured) + ")"
 }
 
 // ago formats how long ago something was.
