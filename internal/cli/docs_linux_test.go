@@ -41,6 +41,7 @@ var docsPages = []struct{ name, servers string }{
 	{"runbook.md", "postgres"},
 	{"guides/kafka-to-postgres.md", "kafka postgres"},
 	{"guides/nats.md", "nats postgres"},
+	{"guides/sqs.md", "postgres sqs"},
 	{"guides/webhook-receiver.md", "postgres"},
 	{"guides/redis.md", "redis"},
 	{"guides/rabbitmq.md", "rabbitmq"},
@@ -173,6 +174,8 @@ func openSession(t *testing.T, bin, needs string) *session {
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_RABBITMQ="+servicestest.StartRabbitMQ(t, nil).Addr())
 		case "postgres":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_POSTGRES="+servers.Database(t))
+		case "sqs":
+			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_SQS="+servicestest.StartElasticMQ(t).URL(), "AWS_EC2_METADATA_DISABLED=true")
 		case "nats":
 			s.env = append(s.env, "SEMEL_DOCS_SEMEL_TEST_NATS="+servicestest.StartNATS(t, nil).URL())
 		case "redis":
