@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/semel-dev/semel/internal/cli/term"
 	"github.com/semel-dev/semel/internal/kind"
@@ -91,6 +92,22 @@ func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
 		if strings.Contains(got.stderr, "canary") {
 			t.Errorf("%s", got.stderr)
 		}
+	}
+}
+
+// The server at an address may be any: its answer neither controls the terminal nor adds
+// rows.
+func TestStatusEscapesTheAnswerOfTheServer(t *testing.T) {
+	t.Parallel()
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"pipelines":[{"pipeline":"a\u001b[2J\nforged\tready","state":"ready\r\u001b]0;title\u0007"}],"stores":[{"store":"s\u001b[1m","state":"ready\u009b2J"}]}`))
+	}))
+	t.Cleanup(target.Close)
+	got := run(t, "", "status", "--admin", target.URL)
+	got.check(t, term.ExitFound)
+	lines := strings.Split(got.stdout, "\n")
+	if len(lines) != 6 || strings.ContainsFunc(strings.Join(lines, ""), unicode.IsControl) || !strings.HasPrefix(lines[1], `a\x1b[2J\x0aforged\x09ready  ready\x0d\x1b]0;title\x07  `) {
+		t.Errorf("%d lines: %q", len(lines), got.stdout)
 	}
 }
 

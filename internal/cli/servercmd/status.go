@@ -180,7 +180,7 @@ func needsPerson(now *daemon.Status) bool {
 }
 
 // printStatus prints a status as tables, or as a line of JSON for each pipeline and
-// store.
+// store. Its texts come from the server, which may be any.
 func printStatus(a *term.App, now *daemon.Status) error {
 	if a.JSON {
 		for i := range now.Pipelines {
@@ -200,14 +200,14 @@ func printStatus(a *term.App, now *daemon.Status) error {
 	fmt.Fprintln(table, "PIPELINE\tSTATE\tRATE\tFRESH\tLAG\tIN FLIGHT\tPARKED\tLAST SETTLED")
 	for i := range now.Pipelines {
 		p := &now.Pipelines[i]
-		fmt.Fprintf(table, "%s\t%s\t%s/s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, term.FormatRate(p.Rate), share(p), lagged(now, p),
+		fmt.Fprintf(table, "%s\t%s\t%s/s\t%s\t%s\t%s\t%s\t%s\n", term.OneLine(p.Name), term.OneLine(string(p.State)), term.FormatRate(p.Rate), share(p), lagged(now, p),
 			term.FormatCount(int64(p.InFlight)), count(p.Waiting), ago(now.Time, p.LastSettled))
 	}
 	if len(now.Stores) > 0 {
 		fmt.Fprintln(table, "\nSTORE\tSTATE\tDONE\tCLAIMED\tUNKNOWN\tMEASURED")
 		for i := range now.Stores {
 			s := &now.Stores[i]
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, count(s.Done), count(s.Claimed), count(s.Unknown), ago(now.Time, s.Measured))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", term.OneLine(s.Name), term.OneLine(string(s.State)), count(s.Done), count(s.Claimed), count(s.Unknown), ago(now.Time, s.Measured))
 		}
 	}
 	_ = table.Flush() // to memory
