@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -94,8 +95,25 @@ func TestUsageErrorsAreOneLineWithASuggestion(t *testing.T) {
 func TestMessagesDoNotCommandTheTerminal(t *testing.T) {
 	t.Parallel()
 	got := run(t, "", "keys", "import", "no\x1b[2J\nsuch\u009b file", "--store", "x")
-	if got.status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\x0asuch\x9b file`) {
+	if got.status != term.ExitUsage || strings.ContainsAny(strings.TrimSuffix(got.stderr, "\n"), "\x1b\n\u009b") || !strings.Contains(got.stderr, `no\x1b[2J\nsuch\x9b file`) {
 		t.Errorf("status %d, stderr %q", got.status, got.stderr)
+	}
+}
+
+// A message is one line, whatever the names and contents of files are.
+func TestNamesAndFieldsDoNotForgeMessages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := writeFile(t, filepath.Join(dir, "a\nsemel dedup: forged: file"), "{\"id\":\"x\"}\n{\"id\n")
+	for _, args := range [][]string{
+		{"dedup", "--key", ".id", name},
+		{"dedup", "--key", ".id", name + ".missing"},
+		{"dedup", "--key", ".id", "--store", filepath.Join(name, "store"), name},
+	} {
+		got := run(t, "", args...)
+		if got.status == term.ExitDone || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, `a\nsemel dedup: forged: file`) {
+			t.Errorf("semel %s: status %d, %s", args, got.status, got.stderr)
+		}
 	}
 }
 

@@ -106,7 +106,7 @@ func TestStatusEscapesTheAnswerOfTheServer(t *testing.T) {
 	got := run(t, "", "status", "--admin", target.URL)
 	got.check(t, term.ExitFound)
 	lines := strings.Split(got.stdout, "\n")
-	if len(lines) != 6 || strings.ContainsFunc(strings.Join(lines, ""), unicode.IsControl) || !strings.HasPrefix(lines[1], `a\x1b[2J\x0aforged\x09ready  ready\x0d\x1b]0;title\x07  `) {
+	if len(lines) != 6 || strings.ContainsFunc(strings.Join(lines, ""), unicode.IsControl) || !strings.HasPrefix(lines[1], `a\x1b[2J\nforged\x09ready  ready\x0d\x1b]0;title\x07  `) {
 		t.Errorf("%d lines: %q", len(lines), got.stdout)
 	}
 }

@@ -80,8 +80,39 @@ func (a *App) Report(ctx context.Context, path string, err error) int {
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))):
 		return a.interrupted(path)
 	}
-	a.Complain(path, strings.Split(err.Error(), "\n")...)
+	a.Complain(path, errorLines(err)...)
 	return ExitFailed
+}
+
+// errorLines returns the text of an error with a line for each error that was joined in
+// it. A line end in the text of one, such as in the name of a file, stays in its line, so
+// that it cannot look like a message.
+func errorLines(err error) []string {
+	var parts []error
+	switch outer := err.(type) {
+	case interface{ Unwrap() []error }:
+		parts = outer.Unwrap()
+	case interface{ Unwrap() error }:
+		parts = []error{outer.Unwrap()}
+	}
+	lines, rest := []string{""}, err.Error()
+	for _, part := range parts {
+		if part == nil {
+			continue
+		}
+		before, after, ok := strings.Cut(rest, part.Error())
+		if !ok {
+			continue
+		}
+		if before == "\n" && len(parts) > 1 {
+			lines, before = append(lines, ""), ""
+		}
+		inner := errorLines(part)
+		lines[len(lines)-1] += before + inner[0]
+		lines, rest = append(lines, inner[1:]...), after
+	}
+	lines[len(lines)-1] += rest
+	return lines
 }
 
 func (a *App) interrupted(path string) int {

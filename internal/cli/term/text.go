@@ -22,9 +22,12 @@ func OneLine(text string) string {
 	}
 	var line strings.Builder
 	for _, r := range text {
-		if unicode.IsControl(r) {
+		switch {
+		case r == '\n':
+			line.WriteString(`\n`)
+		case unicode.IsControl(r):
 			fmt.Fprintf(&line, `\x%02x`, r)
-		} else {
+		default:
 			line.WriteRune(r)
 		}
 	}
