@@ -3,6 +3,7 @@ package ask
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -86,8 +87,22 @@ func NewServer(handler http.Handler) *http.Server {
 	}
 }
 
+// ForeignError means that the process that listens in the directory of a store runs as a
+// user who may not speak for the store.
+type ForeignError struct {
+	Socket string
+	User   int
+}
+
+// Error implements error.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("%s belongs to a process of user %d, who does not own the directory: its answers are not trusted. If it is your semel run, run this command as that user, or give that user the directory", e.Socket, e.User)
+}
+
 // Dial returns a client for the process that has the store in a directory open. It
-// fails if no process listens there.
+// fails if no process listens there. On Linux it fails with a [ForeignError] if that
+// process runs neither as the user of this one, nor as root, nor as the owner of the
+// directory.
 func Dial(ctx context.Context, dir string) (*Client, error) {
 	dial := func(ctx context.Context) (net.Conn, error) {
 		at, release, err := reach(dir, socketName)
@@ -95,9 +110,19 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 			return nil, err
 		}
 		defer release()
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(at, socketName))
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(at, socketName))
+		if err != nil {
+			return nil, err
+		}
+		if err := checkHolder(conn, dir); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return conn, nil
 	}
 	conn, err := dial(ctx)
+	if foreign, ok := errors.AsType[*ForeignError](err); ok {
+		return nil, foreign
+	}
 	if err != nil {
 		return nil, &NoAnswerError{filepath.Join(dir, socketName), err}
 	}

@@ -108,6 +108,67 @@ func TestTheSocketAnswersItsUserAlone(t *testing.T) {
 	}
 }
 
+// TestTheAnswersOfAForeignSocketAreNotTrusted puts the socket of another user into a
+// directory that every user can write.
+func TestTheAnswersOfAForeignSocketAreNotTrusted(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can listen as another user")
+	}
+	dir := t.TempDir()
+	background(t, "run", askedConfig(t, dir))
+	keys := filepath.Join(dir, "keys")
+	for at := keys; at != os.TempDir(); at = filepath.Dir(at) {
+		if err := os.Chmod(at, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const other = 65534
+	type listening struct {
+		net.Listener
+		err error
+	}
+	opened := make(chan listening, 1)
+	go func() {
+		runtime.LockOSThread() // the thread of another user ends with this goroutine
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), other, ^uintptr(0)); errno != 0 {
+			opened <- listening{nil, errno}
+			return
+		}
+		if err := os.Remove(filepath.Join(keys, "SOCKET")); err != nil {
+			opened <- listening{nil, err}
+			return
+		}
+		listener, err := net.Listen("unix", filepath.Join(keys, "SOCKET"))
+		opened <- listening{listener, err}
+	}()
+	foreign := <-opened
+	if foreign.err != nil {
+		t.Fatal(foreign.err)
+	}
+	asked := make(chan error, 1)
+	go func() { // any answer that is not JSON
+		asked <- http.Serve(foreign, http.NotFoundHandler())
+	}()
+	t.Cleanup(func() {
+		_ = foreign.Close() // Serve returns why it ended
+		<-asked
+	})
+	got := run(t, "", "keys", "ls", "--store", keys)
+	got.check(t, term.ExitFailed, "SOCKET belongs to a process of user 65534, who does not own the directory: its answers are not trusted")
+	if got.stdout != "" {
+		t.Errorf("a header above an error: %q", got.stdout)
+	}
+	if err := os.Chown(keys, other, -1); err != nil {
+		t.Fatal(err)
+	}
+	got = run(t, "", "keys", "ls", "--store", keys) // the owner's process is asked
+	got.check(t, term.ExitFailed, "SOCKET/ask answers 404")
+	if got.stdout != "" {
+		t.Errorf("a header above an error: %q", got.stdout)
+	}
+}
+
 // statusThrough asks for the status on the thread of the caller.
 func statusThrough(socket string) string {
 	conn, err := net.Dial("unix", socket)

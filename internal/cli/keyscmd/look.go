@@ -63,15 +63,18 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 			return err
 		}
 		out := bufio.NewWriterSize(k.Stdout, 64<<10)
+		header := ""
 		if !asJSON {
-			fmt.Fprintf(out, "%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
+			header = fmt.Sprintf("%-7s  %-23s  %-23s  %-32s  %s\n", "STATE", "FIRST SEEN", "EXPIRES", "DIGEST", "SCOPE/ID")
 		}
 		listed, nameless := int64(0), int64(0)
 		for record, err := range lister.List(ctx, filter) {
 			if err != nil {
 				return errors.Join(out.Flush(), fmt.Errorf("list the store %s: %w", k.Shown(), err))
 			}
-			listed++
+			if listed++; listed == 1 {
+				out.WriteString(header) // not above an error; Flush returns what fails
+			}
 			if record.Key.ID == "" {
 				nameless++
 			}
@@ -81,6 +84,9 @@ func (k *keysFlags) list(filter semel.ListOptions, verb string) func(context.Con
 		}
 		if verb == "export" && nameless > 0 {
 			k.Note("%s keys have a digest but no id: this store does not keep ids, and no other store can import these keys", term.FormatCount(nameless))
+		}
+		if listed == 0 {
+			out.WriteString(header)
 		}
 		if listed == 0 && filter.Scope != nil {
 			if err := k.hintScope(ctx, store, *filter.Scope); err != nil {

@@ -177,6 +177,8 @@ func (f *StoreFlags) open(ctx context.Context) (semel.Store, io.Closer, error) {
 			return client.Store(""), client, nil
 		case errors.Is(err, fs.ErrPermission):
 			return nil, nil, fmt.Errorf("the store %s is in use by %s, which answers only its own user: run this command as that user", f.Shown(), holder)
+		case errors.As(err, new(*ask.ForeignError)):
+			return nil, nil, fmt.Errorf("the store %s is in use by %s: %w", f.Shown(), holder, err)
 		}
 		return nil, nil, fmt.Errorf("the store %s is in use by %s, which does not answer questions as semel run does: run this command again when that process has ended", f.Shown(), holder)
 	case patient.Err() != nil && ctx.Err() == nil:
