@@ -115,6 +115,8 @@ type Report struct {
 	// Fault is the first line that does not continue the chain, or 0. Found says why.
 	Fault int
 	Found string
+	// Cut: the last line was cut short, and no later line covers the bytes before it.
+	Cut bool
 	// Contains: the hash that Verify was asked for is in the log.
 	Contains bool
 }
@@ -131,6 +133,7 @@ func Verify(r io.Reader, hash string) (Report, error) {
 			return report, err
 		}
 		if len(line) == 0 {
+			report.Cut = bare > 0 && bare == report.Lines
 			return report, nil
 		}
 		report.Lines++

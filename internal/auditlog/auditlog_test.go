@@ -75,7 +75,7 @@ func TestIntactLogsAreAccepted(t *testing.T) {
 		{string(written(t, old, `{"n":0}`)) + `{"to`, 10, 2, 1},
 	} {
 		log := written(t, c.start, lines...)
-		if got := verified(t, log, ""); got.Fault != 0 || got.Lines != c.count || got.Older != c.old || got.Torn != c.torn || got.Last == "" || got.Contains {
+		if got := verified(t, log, ""); got.Fault != 0 || got.Lines != c.count || got.Older != c.old || got.Torn != c.torn || got.Last == "" || got.Contains || got.Cut {
 			t.Errorf("%+v: %+v", c, got)
 		}
 		first := verified(t, written(t, c.start, lines[0]), "").Last
@@ -86,7 +86,7 @@ func TestIntactLogsAreAccepted(t *testing.T) {
 	if got := verified(t, []byte(old+`{"to`), ""); got.Fault != 0 || got.Older != 3 {
 		t.Errorf("without hashes: %+v", got)
 	}
-	if got := verified(t, append(written(t, "", lines...), `{"to`...), ""); got.Fault != 0 || got.Torn != 1 {
+	if got := verified(t, append(written(t, "", lines...), `{"to`...), ""); got.Fault != 0 || got.Torn != 1 || !got.Cut {
 		t.Errorf("cut short: %+v", got)
 	}
 }

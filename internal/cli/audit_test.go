@@ -54,7 +54,22 @@ func TestAuditVerifyNamesTheChangedLine(t *testing.T) {
 		t.Errorf("%s", got.stdout)
 	}
 
-	writeFile(t, name, old) // the end is gone: only the known hash shows it
+	for what, c := range map[string]struct{ log, found string }{
+		"emptied":   {"", ": unproven: no line has a hash: "},
+		"no hashes": {old + old, ": unproven: no line has a hash: "},
+		"cut short": {log[:len(log)-20], ":5: it was cut short, "},
+	} {
+		writeFile(t, name, c.log)
+		got := run(t, "", "audit", "verify", name)
+		got.check(t, term.ExitFound)
+		if !strings.HasPrefix(got.stdout, name+c.found) {
+			t.Errorf("%s: %s", what, got.stdout)
+		}
+	}
+	writeFile(t, name, log[:len(log)-20]) // the kept hash shows that all up to it is there
+	run(t, "", "audit", "verify", name, "--contains", hash).check(t, term.ExitDone)
+
+	writeFile(t, name, lines[0]+lines[1]) // the end is gone: only the known hash shows it
 	run(t, "", "audit", "verify", name).check(t, term.ExitDone)
 	got = run(t, "", "audit", "verify", name, "--contains", hash)
 	got.check(t, term.ExitFound)

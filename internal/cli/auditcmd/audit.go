@@ -49,13 +49,14 @@ semel audit verify semel-parked/audit.jsonl --json`,
 		Long: `Checks the hash chain of audit logs: the audit.jsonl in the directory of an embedded
 store, and the one in a directory of parked messages. It names the first line that
 was changed, removed or inserted. Lines that an older program wrote before the first
-line with a hash are counted.
+line with a hash are counted. A log without any hash is unproven.
 
 A person who can write the file can also compute all hashes again, or remove the
 last lines. So keep the last hash that this verb prints at another place, and pass it
 with --contains the next time.
 
-The exit status is 3 if a log was changed.`,
+The exit status is 3 if a log was changed or is unproven. It is also 3 if the last line
+was cut short, unless --contains finds its hash.`,
 		Args: term.Arguments(1, -1, "FILE is missing: name an audit log, or the directory that has it", ""),
 		RunE: a.Checked(func(_ *cobra.Command, args []string, wrong term.Problems) error {
 			if sum, err := hex.DecodeString(hash); hash != "" && (err != nil || len(sum) != 32) {
@@ -94,7 +95,7 @@ The exit status is 3 if a log was changed.`,
 }
 
 // verify prints what it found in one log. The error is term.ErrFound if the log was
-// changed.
+// changed, or if nothing shows that it was not.
 func verify(a *term.App, name, hash string) error {
 	file, err := os.Open(name)
 	if err != nil {
@@ -105,8 +106,14 @@ func verify(a *term.App, name, hash string) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
-	if report.Fault == 0 && hash != "" && !report.Contains {
+	switch {
+	case report.Fault > 0 || report.Contains:
+	case hash != "":
 		report.Found = "the line with the hash " + hash + " is gone: lines were removed from the end, or all hashes were computed again"
+	case report.Last == "":
+		report.Found = "unproven: no line has a hash: the log was emptied or its hashes were removed, or an older program wrote all of it"
+	case report.Cut:
+		report.Fault, report.Found = report.Lines, "it was cut short, by a crash or by hand: pass the last hash that you keep with --contains"
 	}
 	intact := report.Found == ""
 	if a.JSON {
