@@ -1,8 +1,11 @@
 package keyrecord
 
 import (
+	"fmt"
 	"io"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/semel-dev/semel"
 	"github.com/semel-dev/semel/internal/cli/term"
@@ -19,6 +22,7 @@ func Commands(r *semel.Record, store []string) []Command {
 	add := func(when, verb string, flags ...string) {
 		line := []string{"semel", "keys", verb}
 		text, ok := FormatJSONID(r.Key.ID)
+		ok = ok && !strings.Contains(r.Key.Scope, "\x00") // no command line has such a byte
 		last := r.Key.ID
 		switch {
 		case !ok && r.Digest == semel.Digest{}:
@@ -62,16 +66,35 @@ func WriteCommands(w io.Writer, list []Command) error {
 }
 
 // ShellLine joins words to a command line. It quotes the words that a shell would
-// change.
+// change. Control characters and bytes that are no text become $'…', which the command
+// line of a terminal takes as it is shown.
 func ShellLine(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
-		quoted[i] = word
-		if word == "" || strings.Trim(word, shellSafe) != "" {
+		switch quoted[i] = word; {
+		case strings.ContainsFunc(word, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }):
+			quoted[i] = escaped(word)
+		case word == "" || strings.Trim(word, shellSafe) != "":
 			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(quoted, " ")
+}
+
+// escaped returns a word as $'…' in printable ASCII.
+func escaped(word string) string {
+	text := []byte("$'")
+	for _, b := range []byte(word) {
+		switch {
+		case b == '\'' || b == '\\':
+			text = append(text, '\\', b)
+		case b < ' ' || b > '~':
+			text = fmt.Appendf(text, `\%03o`, b)
+		default:
+			text = append(text, b)
+		}
+	}
+	return string(append(text, '\''))
 }
 
 // shellSafe are characters that have no meaning for a shell.
