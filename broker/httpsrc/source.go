@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,8 @@ type Options struct {
 	// TLS secures the listener. Defaults to nil: no TLS.
 	TLS *tls.Config
 	// Authorization is the required value of the header of that name. Defaults
-	// to "": every request is accepted.
+	// to "": every request is accepted, except that on a loopback address those
+	// of web pages of other sites are answered with 403.
 	Authorization string
 
 	queue int // requests that may wait to be read; smaller in tests
@@ -63,6 +65,7 @@ type Source struct {
 	once      sync.Once
 	offset    atomic.Int64
 	held      atomic.Int64 // bytes of bodies in memory
+	local     bool         // being on this machine is all that permits a request
 	serving   sync.WaitGroup
 	failed    chan error
 }
@@ -91,6 +94,9 @@ func Open(opts *Options) (*Source, error) {
 	s := &Source{
 		opts: o, listener: listener, partition: pipeline.NewPartition("http"),
 		queue: make(chan *pipeline.Item, o.queue), closing: make(chan struct{}), failed: make(chan error, 1),
+	}
+	if end, ok := listener.Addr().(*net.TCPAddr); ok && o.Authorization == "" && (o.TLS == nil || o.TLS.ClientCAs == nil) {
+		s.local = end.IP.IsLoopback()
 	}
 	s.offset.Store(time.Now().UnixNano())
 	s.server = &http.Server{
@@ -158,6 +164,9 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "not authorized", http.StatusUnauthorized)
 		return
+	case s.local && foreignPage(r.Header.Get("Origin")):
+		http.Error(w, "a web page of another site may not send messages here: set a token, which a proxy can add", http.StatusForbidden)
+		return
 	}
 	body, release, ok := s.body(w, r)
 	defer release()
@@ -165,6 +174,21 @@ func (s *Source) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.await(w, r, body)
+}
+
+// foreignPage reports whether the Origin that a browser sends is not on this machine. It
+// decides by the origin, because the Host of a page's own name that leads to this machine
+// (DNS rebinding) looks like that of a proxy.
+func foreignPage(origin string) bool {
+	if origin == "" {
+		return false // no browser
+	}
+	of, err := url.Parse(origin)
+	if err != nil {
+		return true
+	}
+	ip := net.ParseIP(of.Hostname())
+	return of.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
 // body reads the body of a request, or answers the request with an error. The

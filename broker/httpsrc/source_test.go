@@ -34,12 +34,12 @@ func open(t testing.TB, opts Options) *Source {
 	return s
 }
 
-func url(s *Source) string { return "http://" + s.Addr().String() + s.opts.Path }
+func address(s *Source) string { return "http://" + s.Addr().String() + s.opts.Path }
 
 // post sends a request and returns the answer with its body.
 func post(t testing.TB, s *Source, body string) (*http.Response, string) {
 	t.Helper()
-	resp, err := http.Post(url(s), "text/plain", strings.NewReader(body))
+	resp, err := http.Post(address(s), "text/plain", strings.NewReader(body))
 	if err != nil {
 		t.Error(err)
 		return &http.Response{Header: http.Header{}}, ""
@@ -166,6 +166,37 @@ func TestRequestsThatAreNotTaken(t *testing.T) {
 	}
 }
 
+// A page can let its own name lead to this machine, and is then of the same site for the
+// browser.
+func TestPagesOfOtherSitesSendNothingToThisMachine(t *testing.T) {
+	t.Parallel()
+	for token, want := range map[string]int{"": http.StatusForbidden, "Bearer t": http.StatusServiceUnavailable} {
+		s := open(t, Options{Wait: time.Millisecond, Authorization: token})
+		for origin, want := range map[string]int{
+			"http://evil.example:8080": want, "null": want, "http://127.0.0.1.evil.example": want,
+			"": http.StatusServiceUnavailable, "http://localhost:3000": http.StatusServiceUnavailable, "http://[::1]": http.StatusServiceUnavailable,
+		} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address(s), strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = "evil.example:8080" // as a proxy or a rebound name sends it
+			request.Header.Set("Authorization", token)
+			if origin != "" {
+				request.Header.Set("Origin", origin)
+			}
+			resp, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != want { // no pipeline settles an accepted message
+				t.Errorf("token %q, origin %q: %s, want %d", token, origin, resp.Status, want)
+			}
+		}
+	}
+}
+
 func TestWhatIsHeldIsBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{MaxBody: 100, MaxBytes: 100, Wait: time.Minute})
@@ -208,7 +239,7 @@ func TestCloseAnswersWhoWaits(t *testing.T) {
 	var senders sync.WaitGroup
 	for range 20 {
 		senders.Go(func() {
-			resp, err := http.Post(url(s), "text/plain", bytes.NewReader([]byte("m")))
+			resp, err := http.Post(address(s), "text/plain", bytes.NewReader([]byte("m")))
 			if err != nil {
 				return // the listener was closed
 			}
