@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/semel-dev/semel"
 )
 
 // requestTimeout bounds a request to the server whose context has no deadline.
@@ -27,7 +30,7 @@ func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Con
 	}
 	conn, err := natsgo.Connect(url, append(all, opts...)...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("nats: connect: %w", err)
+		return nil, nil, failed(url, "connect: ", err)
 	}
 	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(requestTimeout), jetstream.WithDefaultTimeout(requestTimeout))
 	if err == nil {
@@ -35,13 +38,62 @@ func connect(ctx context.Context, url string, opts []natsgo.Option) (*natsgo.Con
 	}
 	if err != nil {
 		conn.Close()
-		return nil, nil, fmt.Errorf("nats: ask for JetStream: %w", err)
+		return nil, nil, failed(url, "ask for JetStream: ", err)
 	}
 	return conn, js, nil
 }
 
+// unreachableError says that there is no connection to a server.
+type unreachableError struct {
+	url string
+	err error
+}
+
+// Error implements error. It leaves out credentials that are part of the addresses.
+func (e *unreachableError) Error() string {
+	addrs := strings.Split(e.url, ",")
+	for i, addr := range addrs {
+		addrs[i] = addr[strings.LastIndexAny(addr, "@/")+1:]
+	}
+	return "no NATS server answers at " + strings.Join(addrs, ", ")
+}
+
+// Unwrap returns the cause.
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// Is reports whether target is semel.ErrStoreUnavailable or natsgo.ErrNoServers.
+func (e *unreachableError) Is(target error) bool {
+	return target == semel.ErrStoreUnavailable || target == natsgo.ErrNoServers
+}
+
+// failure names the package in an error. Errors of the client library name it
+// already.
+type failure struct {
+	doing string
+	err   error
+}
+
+// Error implements error.
+func (e *failure) Error() string {
+	return "nats: " + e.doing + strings.TrimPrefix(e.err.Error(), "nats: ")
+}
+
+// Unwrap returns the cause.
+func (e *failure) Unwrap() error { return e.err }
+
+// failed describes an error of a request to the servers in url.
+func failed(url, doing string, err error) error {
+	for _, lost := range [...]error{natsgo.ErrNoServers, natsgo.ErrReconnectBufExceeded, natsgo.ErrConnectionReconnecting, natsgo.ErrDisconnected} {
+		if errors.Is(err, lost) {
+			return &failure{doing, &unreachableError{url, err}}
+		}
+	}
+	return &failure{doing, err}
+}
+
 // MissingError says that a stream or consumer does not exist. Consumer is empty if
-// the stream does not exist.
+// the stream does not exist. It wraps semel.ErrStoreUnavailable, because what is
+// missing may be created at any time.
 type MissingError struct {
 	Stream, Consumer string
 	// Subject is what no stream takes, if Stream is not known.
@@ -58,6 +110,9 @@ func (e *MissingError) Error() string {
 	}
 	return "there is no stream " + e.Stream
 }
+
+// Is reports whether target is semel.ErrStoreUnavailable.
+func (*MissingError) Is(target error) bool { return target == semel.ErrStoreUnavailable }
 
 // streamOf returns a stream. If it does not exist and create is true, it is made
 // with these subjects: in files, one copy, and with the server's other defaults.

@@ -19,8 +19,14 @@ type ExamineOptions struct {
 	Client []natsgo.Option
 	// Stream and Consumer are read. Empty means that the pipeline does not read.
 	Stream, Consumer string
+	// Create and Subjects are as in SourceOptions: what does not exist yet and will be
+	// made is a notice.
+	Create   bool
+	Subjects []string
 	// Subject is published to. Empty means that the pipeline does not publish.
-	Subject string
+	// CreateSubject says that OpenSink makes its stream.
+	Subject       string
+	CreateSubject bool
 	// Window is how long keys are remembered.
 	Window time.Duration
 }
@@ -51,7 +57,7 @@ func Examine(ctx context.Context, opts *ExamineOptions) ([]semel.Finding, error)
 		err = e.written(ctx)
 	}
 	if err != nil {
-		return e.findings, fmt.Errorf("nats: %w", err)
+		return e.findings, failed(opts.URL, "", err)
 	}
 	return e.findings, nil
 }
@@ -65,7 +71,7 @@ func (e *examination) read(ctx context.Context) error {
 	name, consumer := e.opts.Stream, e.opts.Consumer
 	stream, err := e.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		e.note(semel.Broken, "stream "+name, "it does not exist", "nothing is read", "create it with nats stream add "+name+", or set source.nats.create and source.nats.subjects")
+		e.absent("stream "+name, "nothing is read", "create it with nats stream add "+name+", or set source.nats.subjects with create: true", e.opts.Create && len(e.opts.Subjects) > 0)
 		return nil
 	}
 	if err != nil {
@@ -73,12 +79,13 @@ func (e *examination) read(ctx context.Context) error {
 	}
 	config := stream.CachedInfo().Config
 	e.stream(&config)
-	if age := config.MaxAge; age == 0 || age > e.opts.Window {
-		e.note(semel.Notice, "stream "+name+" max_age", lasting(age), "a message that is delivered again after the window of "+e.opts.Window.String()+", such as after the consumer was made again, has its effect again", "choose a window that is longer than max_age")
+	if age := config.MaxAge; e.opts.Window != semel.Forever && (age == 0 || age > e.opts.Window) {
+		window := span(e.opts.Window)
+		e.note(semel.Notice, "stream "+name+" max_age", lasting(age), "a message that is delivered again after the window of "+window+", such as after the consumer was made again, has its effect again", "set max_age on the stream, shorter than the window ("+window+")")
 	}
 	reader, err := stream.Consumer(ctx, consumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		e.note(semel.Broken, "consumer "+consumer, "it does not exist", "nothing is read", "create it with nats consumer add "+name+" "+consumer+" --pull --ack explicit, or set source.nats.create")
+		e.absent("consumer "+consumer, "nothing is read", "create it with nats consumer add "+name+" "+consumer+" --pull --ack explicit, or set source.nats.create", e.opts.Create)
 		return nil
 	}
 	if err != nil {
@@ -93,7 +100,25 @@ func lasting(age time.Duration) string {
 	if age == 0 {
 		return "none: messages stay"
 	}
-	return age.String()
+	return span(age)
+}
+
+// span shows a duration, in days if possible.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	return d.String()
+}
+
+// absent notes what does not exist. create says that the pipeline makes it.
+func (e *examination) absent(subject, cost, remedy string, create bool) {
+	if create {
+		e.note(semel.Notice, subject, "it does not exist yet", "", "nothing: semel run makes it")
+		return
+	}
+	e.note(semel.Broken, subject, "it does not exist", cost, remedy)
 }
 
 // stream examines a stream that is read or written.
@@ -144,7 +169,11 @@ func (e *examination) consumer(info *jetstream.ConsumerInfo) {
 func (e *examination) written(ctx context.Context) error {
 	name, err := e.js.StreamNameBySubject(ctx, e.opts.Subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		e.note(semel.Broken, "subject "+e.opts.Subject, "no stream takes it", "nothing is written", "create a stream with nats stream add, or set sink.nats.create and sink.nats.stream")
+		if e.opts.CreateSubject {
+			e.absent("stream of the subject "+e.opts.Subject, "", "", true)
+		} else {
+			e.note(semel.Broken, "subject "+e.opts.Subject, "no stream takes it", "nothing is written", "create a stream with nats stream add, or set sink.nats.create and sink.nats.stream")
+		}
 		return nil
 	}
 	if err != nil {

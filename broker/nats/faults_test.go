@@ -166,8 +166,12 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		},
 	} {
 		var missing *nats.MissingError
-		if err := open(); !errors.As(err, &missing) || missing.Error() != want {
+		err := open()
+		if !errors.As(err, &missing) || missing.Error() != want {
 			t.Errorf("%v, want %s", err, want)
+		}
+		if class := semel.Classify(err); class != semel.ClassRetryable {
+			t.Errorf("%v: %v: what is missing may be created", err, class)
 		}
 	}
 }
@@ -281,6 +285,84 @@ func TestExamineFindsWhatWeakensThePromise(t *testing.T) {
 		if severity, ok := got[subject]; !ok || severity != want {
 			t.Errorf("%s: %v, %v; want %v", subject, severity, ok, want)
 		}
+	}
+}
+
+// TestExamineTellsWhatWillBeMadeFromWhatIsMissing examines what does not exist.
+func TestExamineTellsWhatWillBeMadeFromWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	name := servicestest.Topic()
+	stream(t, client(t, servers.NATS(t)), name)
+	for _, c := range []struct {
+		opts nats.ExamineOptions
+		want semel.Finding
+	}{
+		{nats.ExamineOptions{Stream: name, Consumer: "c"}, semel.Finding{Severity: semel.Broken, Subject: "consumer c", Found: "it does not exist"}},
+		{nats.ExamineOptions{Stream: name, Consumer: "c", Create: true}, semel.Finding{Severity: semel.Notice, Subject: "consumer c", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true}, semel.Finding{Severity: semel.Broken, Subject: "stream none", Found: "it does not exist"}},
+		{nats.ExamineOptions{Stream: "none", Consumer: "c", Create: true, Subjects: []string{"none"}}, semel.Finding{Severity: semel.Notice, Subject: "stream none", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Subject: name + "x"}, semel.Finding{Severity: semel.Broken, Subject: "subject " + name + "x", Found: "no stream takes it"}},
+		{nats.ExamineOptions{Subject: name + "x", CreateSubject: true}, semel.Finding{Severity: semel.Notice, Subject: "stream of the subject " + name + "x", Found: "it does not exist yet"}},
+		{nats.ExamineOptions{Stream: name, Consumer: "c", Window: 8 * 24 * time.Hour}, semel.Finding{Severity: semel.Notice, Subject: "stream " + name + " max_age", Found: "none: messages stay"}},
+	} {
+		c.opts.URL = servers.NATS(t)
+		findings, err := nats.Examine(t.Context(), &c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, f := range findings {
+			if strings.HasSuffix(f.Subject, "max_age") && c.opts.Window != 0 && f.Remedy != "set max_age on the stream, shorter than the window (8d)" {
+				t.Error(f.Remedy)
+			}
+			found = found || f.Severity == c.want.Severity && f.Subject == c.want.Subject && f.Found == c.want.Found
+		}
+		if !found {
+			t.Errorf("%+v: %+v, want %+v", c.opts, findings, c.want)
+		}
+	}
+}
+
+// TestLostConnectionNamesTheServers ends the server of an open source and sink.
+func TestLostConnectionNamesTheServers(t *testing.T) {
+	t.Parallel()
+	server := servicestest.StartNATS(t, nil)
+	name := servicestest.Topic()
+	stream(t, client(t, server.URL()), name)
+	source, err := nats.OpenSource(t.Context(), &nats.SourceOptions{URL: server.URL(), Stream: name, Consumer: "c", Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = source.Close(context.WithoutCancel(t.Context())) })
+	out, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: server.URL(), Subject: name + ".a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close(context.WithoutCancel(t.Context())) })
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	want := "no NATS server answers at " + server.Addr()
+	tick, late := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for err = nil; err == nil || err.Error() != "nats: "+want; err = source.Ready(t.Context()) { // until the client knows
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal(err)
+		}
+	}
+	if text := source.WaitsFor(t.Context()); text != "an answer of NATS: "+want {
+		t.Error(text)
+	}
+	it := item("o", "1", "a")
+	out.Deliver(t.Context(), []*pipeline.Item{it})
+	var unavailable *pipeline.UnavailableError
+	if !errors.As(it.Err, &unavailable) || unavailable.Err.Error() != "nats: "+want {
+		t.Errorf("%v, want that %s", it.Err, want)
+	}
+	if _, err := nats.OpenSink(t.Context(), &nats.SinkOptions{URL: server.URL(), Subject: name + ".a"}); err == nil || err.Error() != "nats: connect: "+want || semel.Classify(err) != semel.ClassRetryable {
+		t.Errorf("%v, want that %s", err, want)
 	}
 }
 

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -24,7 +23,7 @@ func ReadAll(ctx context.Context, url string, client []natsgo.Option, stream str
 	defer conn.Close()
 	from, err := streamOf(ctx, js, stream, false, nil)
 	if err != nil {
-		return fmt.Errorf("nats: %w", err)
+		return failed(url, "", err)
 	}
 	last := from.CachedInfo().State.LastSeq
 	for next := from.CachedInfo().State.FirstSeq; next <= last; next++ {
@@ -34,7 +33,7 @@ func ReadAll(ctx context.Context, url string, client []natsgo.Option, stream str
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("nats: %w", err)
+			return failed(url, "", err)
 		}
 		next = raw.Sequence
 		if next > last || !matches(raw.Subject, subjects) {

@@ -72,7 +72,7 @@ func OpenSink(ctx context.Context, opts *SinkOptions) (*Sink, error) {
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("nats: %w", err)
+		return nil, failed(s.opts.URL, "", err)
 	}
 	return s, nil
 }
@@ -96,7 +96,7 @@ func (s *Sink) Traits() pipeline.SinkTraits { return pipeline.SinkTraits{Batch: 
 // Ready implements semel.Readier.
 func (s *Sink) Ready(ctx context.Context) error {
 	if err := s.look(ctx); err != nil {
-		return fmt.Errorf("nats: %w", err)
+		return failed(s.opts.URL, "", err)
 	}
 	return nil
 }
@@ -192,13 +192,13 @@ func (s *Sink) refused(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, natsgo.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
-		return semel.Permanent(fmt.Errorf("nats: %w", err))
+		return semel.Permanent(failed(s.opts.URL, "", err))
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, natsgo.ErrNoResponders):
 		return pipeline.Unavailable(fmt.Errorf("nats: %w", &MissingError{Subject: s.opts.Subject}), 0)
 	case errors.Is(err, natsgo.ErrReconnectBufExceeded), errors.Is(err, natsgo.ErrConnectionReconnecting), errors.Is(err, natsgo.ErrConnectionClosed), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
-		return pipeline.Unavailable(fmt.Errorf("nats: %w", err), 0) // nothing was sent
+		return pipeline.Unavailable(failed(s.opts.URL, "", err), 0) // nothing was sent
 	case errors.As(err, &api):
-		err = fmt.Errorf("nats: %w", err)
+		err = failed(s.opts.URL, "", err)
 		if api.ErrorCode == codeStreamStore || api.ErrorCode == codeNoSpace || api.ErrorCode == codeNotExpected || api.Code == 503 {
 			return pipeline.Unavailable(err, 0)
 		}

@@ -116,7 +116,7 @@ func OpenSource(ctx context.Context, opts *SourceOptions) (*Source, error) {
 	consumer, err := o.consumer(ctx, js)
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("nats: %w", err)
+		return nil, failed(o.URL, "", err)
 	}
 	config := consumer.CachedInfo().Config
 	pumping, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -375,7 +375,7 @@ func (s *Source) drop(h *held) {
 // Ack implements pipeline.Source. The server stops delivering a message that was
 // parked or dropped, and announces the reason in an advisory.
 func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
-	var failed []error
+	var errs []error
 	for _, it := range items {
 		h := it.Ref.(*held)
 		var err error
@@ -390,13 +390,13 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 			err = h.msg.Ack()
 		}
 		if err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) { // Ack comes again with all items
-			failed = append(failed, err)
+			errs = append(errs, err)
 			continue
 		}
 		s.drop(h)
 	}
-	if err := errors.Join(failed...); err != nil {
-		return fmt.Errorf("nats: acknowledge: %w", failed[0])
+	if err := errors.Join(errs...); err != nil {
+		return failed(s.opts.URL, "acknowledge: ", errs[0])
 	}
 	return nil
 }
@@ -404,7 +404,7 @@ func (s *Source) Ack(ctx context.Context, items []*pipeline.Item) error {
 // Return implements pipeline.Source. A message that the server will not deliver
 // again stays here and is offered again.
 func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Duration) error {
-	var failed error
+	var first error
 	for _, it := range items {
 		h := it.Ref.(*held)
 		if h.last {
@@ -412,12 +412,12 @@ func (s *Source) Return(_ context.Context, items []*pipeline.Item, delay time.Du
 			continue
 		}
 		// The message comes again after the ack wait if the server is not told.
-		if err := h.msg.NakWithDelay(max(delay, time.Millisecond)); err != nil && failed == nil {
-			failed = fmt.Errorf("nats: return: %w", err)
+		if err := h.msg.NakWithDelay(max(delay, time.Millisecond)); err != nil && first == nil {
+			first = failed(s.opts.URL, "return: ", err)
 		}
 		s.drop(h)
 	}
-	return failed
+	return first
 }
 
 // again offers a message once more.
@@ -457,18 +457,21 @@ func (s *Source) Close(ctx context.Context) error {
 	}
 	s.conn.Close()
 	if err != nil {
-		return fmt.Errorf("nats: acknowledgements may be lost: %w", err)
+		return failed(s.opts.URL, "acknowledgements may be lost: ", err)
 	}
 	return nil
 }
 
 // Ready implements semel.Readier.
 func (s *Source) Ready(ctx context.Context) error {
+	if !s.conn.IsConnected() {
+		return failed(s.opts.URL, "", natsgo.ErrDisconnected)
+	}
 	if err := s.trouble.Load(); err != nil {
-		return fmt.Errorf("nats: %w", *err)
+		return failed(s.opts.URL, "", *err)
 	}
 	if _, err := s.consumer.Info(ctx); err != nil {
-		return fmt.Errorf("nats: %w", err)
+		return failed(s.opts.URL, "", err)
 	}
 	return nil
 }
@@ -476,7 +479,7 @@ func (s *Source) Ready(ctx context.Context) error {
 // WaitsFor implements pipeline.Waiter.
 func (s *Source) WaitsFor(ctx context.Context) string {
 	if err := s.Ready(ctx); err != nil {
-		return "an answer of NATS: " + err.Error()
+		return "an answer of NATS: " + strings.TrimPrefix(err.Error(), "nats: ")
 	}
 	return ""
 }
@@ -486,7 +489,7 @@ func (s *Source) WaitsFor(ctx context.Context) string {
 func (s *Source) Lag(ctx context.Context) ([]pipeline.Lag, error) {
 	info, err := s.consumer.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("nats: %w", err)
+		return nil, failed(s.opts.URL, "", err)
 	}
 	return []pipeline.Lag{{Source: s.opts.Stream, Messages: int64(info.NumPending) + int64(info.NumAckPending), Bytes: pipeline.UnknownLag}}, nil
 }

@@ -136,7 +136,8 @@ func (c limited) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// MissingError says that a queue or exchange does not exist.
+// MissingError says that a queue or exchange does not exist. It wraps
+// semel.ErrStoreUnavailable, because what is missing may be created at any time.
 type MissingError struct{ Queue, Exchange string }
 
 // Error implements error.
@@ -146,6 +147,9 @@ func (e *MissingError) Error() string {
 	}
 	return "there is no exchange " + e.Exchange
 }
+
+// Is reports whether target is semel.ErrStoreUnavailable.
+func (*MissingError) Is(target error) bool { return target == semel.ErrStoreUnavailable }
 
 // missing returns a *MissingError instead of the server's answer.
 func missing(err error, queue, exchange string) error {

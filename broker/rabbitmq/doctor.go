@@ -28,6 +28,8 @@ type ExamineOptions struct {
 	// Exchange and RoutingKey are published to. Empty means that the pipeline does
 	// not publish.
 	Exchange, RoutingKey string
+	// Create says that OpenSource or OpenSink makes what does not exist yet.
+	Create bool
 	// Window is how long keys are remembered.
 	Window time.Duration
 }
@@ -88,6 +90,15 @@ func (e *examination) note(severity semel.Severity, subject, found, cost, remedy
 	e.findings = append(e.findings, semel.Finding{Severity: severity, Subject: subject, Found: found, Cost: cost, Remedy: remedy})
 }
 
+// absent notes what does not exist.
+func (e *examination) absent(subject, cost, remedy string) {
+	if e.opts.Create {
+		e.note(semel.Notice, subject, "it does not exist yet", "", "nothing: semel run makes it")
+		return
+	}
+	e.note(semel.Broken, subject, "it does not exist", cost, remedy)
+}
+
 // errAbsent says that the HTTP API does not know something.
 var errAbsent = errors.New("not found")
 
@@ -140,7 +151,7 @@ func (e *examination) queue(ctx context.Context, name string) error {
 	subject := "queue " + name
 	err := e.link.needQueue(name, false)
 	if absent := new(MissingError); errors.As(err, &absent) {
-		e.note(semel.Broken, subject, "it does not exist", "nothing is read or written", "create it with rabbitmqadmin declare queue name="+name+` durable=true arguments='{"x-queue-type":"quorum"}', or set create: true`)
+		e.absent(subject, "nothing is read or written", "create it with rabbitmqadmin declare queue name="+name+` durable=true arguments='{"x-queue-type":"quorum"}', or set create: true`)
 		return nil
 	}
 	if err != nil || e.opts.Management == "" {
@@ -204,7 +215,7 @@ func (e *examination) exchange(ctx context.Context) error {
 	name := e.opts.Exchange
 	err := e.link.needExchange(name, false)
 	if absent := new(MissingError); errors.As(err, &absent) {
-		e.note(semel.Broken, "exchange "+name, "it does not exist", "nothing is written", "create it with rabbitmqadmin declare exchange name="+name+" type=topic durable=true, or set create: true")
+		e.absent("exchange "+name, "nothing is written", "create it with rabbitmqadmin declare exchange name="+name+" type=topic durable=true, or set create: true")
 		return nil
 	}
 	if err != nil || e.opts.Management == "" {

@@ -301,6 +301,23 @@ func TestFaults(t *testing.T) {
 			t.Errorf("the second error is %v", err)
 		}
 	})
+	t.Run("what the pipeline will make is a notice", func(t *testing.T) {
+		t.Parallel()
+		for _, opts := range []rabbitmq.ExamineOptions{{Queue: servicestest.Topic()}, {Exchange: servicestest.Topic()}} {
+			for create, want := range map[bool]semel.Severity{false: semel.Broken, true: semel.Notice} {
+				opts.Client, opts.Create = client(server), create
+				findings, err := rabbitmq.Examine(t.Context(), &opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(findings, func(f semel.Finding) bool {
+					return f.Severity == want && strings.HasPrefix(f.Found, "it does not exist") && strings.HasSuffix(f.Subject, opts.Queue+opts.Exchange)
+				}) {
+					t.Errorf("create %v: %+v, want %v", create, findings, want)
+				}
+			}
+		}
+	})
 	t.Run("a message that AMQP cannot carry fails alone", func(t *testing.T) {
 		t.Parallel()
 		queue := filled(t, 0, nil)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -176,6 +178,7 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 	}
 	quiet := silentServer(t)
 	hook := servicestest.FreeAddr(t)
+	natsServer, rabbitServer := servers.NATS(t), servers.RabbitMQ(t)
 	for _, c := range []struct {
 		name   string
 		before func(t *testing.T)
@@ -259,6 +262,28 @@ func TestTroubleIsNamedWithItsRemedy(t *testing.T) {
 			log:    []string{"cannot start yet", "parked: topic " + source + "-parked does not exist: create it with kafka-topics.sh --create --topic " + source + "-parked --bootstrap-server " + kafka + " --config retention.ms=-1, or correct parked.topic"},
 			probe:  []string{"topic " + source + "-parked does not exist"},
 			fix:    createTopic(source + "-parked"),
+		},
+		{
+			name:   "missing NATS stream",
+			config: own + "\n" + pipe("own", fmt.Sprintf("nats: { servers: [%q], stream: %s, consumer: c, create: true }", hostOf(t, natsServer), sink), "file: { path: out }", ", parked: { path: p }"),
+			log:    []string{"cannot start yet", "source: there is no stream " + sink + ": create it with nats stream add " + sink + ", or set source.nats.subjects with create: true"},
+			probe:  []string{": source: there is no stream " + sink},
+			not:    []string{"store unavailable"},
+			fix: func(t *testing.T) {
+				if _, err := jetStream(t, natsServer).CreateStream(t.Context(), jetstream.StreamConfig{Name: sink, Subjects: []string{sink}}); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		{
+			name:   "missing RabbitMQ queue",
+			config: own + "\n" + pipe("own", fmt.Sprintf("rabbitmq: { servers: [%q], queue: %s }", rabbitServer, sink), "file: { path: out }", ", parked: { path: p }"),
+			log:    []string{"cannot start yet", "source: there is no queue " + sink + ": create it with rabbitmqadmin declare queue name=" + sink},
+			probe:  []string{": source: there is no queue " + sink},
+			not:    []string{"store unavailable"},
+			fix: func(t *testing.T) {
+				queueOf(t, rabbit(t, "amqp://guest:guest@"+rabbitServer), sink, amqp.QueueTypeQuorum, nil)
+			},
 		},
 		{
 			name: "missing sink topic", config: own + "\n" + pipe("own", lines, fmt.Sprintf("kafka: { brokers: [%q], topic: %s }", kafka, sink), ", parked: { path: p }"),

@@ -67,9 +67,12 @@ func (c *Client) advise(path string, err error) *advice.Error {
 	case errors.As(err, &missing) && missing.Consumer != "":
 		said.Cause = missing.Error()
 		said.Remedy = "create it with nats consumer add " + missing.Stream + " " + missing.Consumer + " --pull --ack explicit, or set " + path + ".create: true"
+	case errors.As(err, &missing) && missing.Stream != "":
+		said.Cause = missing.Error()
+		said.Remedy = "create it with nats stream add " + missing.Stream + ", or set " + path + ".subjects with create: true"
 	case errors.As(err, &missing):
 		said.Cause = missing.Error()
-		said.Remedy = "create a stream with nats stream add " + missing.Stream + ", or set " + path + ".create: true"
+		said.Remedy = "create a stream with nats stream add, or set " + path + ".stream with create: true"
 	case errors.Is(err, natsgo.ErrAuthorization), errors.Is(err, natsgo.ErrAuthExpired), errors.Is(err, natsgo.ErrAuthRevoked):
 		said.Cause, said.Remedy = "the servers refuse these credentials", "correct "+path+".credentials, or username and password"
 	case errors.Is(err, natsgo.ErrPermissionViolation):

@@ -77,7 +77,7 @@ func (s *Sink) with(p *config.Pipeline) bool {
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
 	if !s.with(x.Pipeline) {
-		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject})
+		s.Client.examine(ctx, x, &nats.ExamineOptions{Subject: s.Subject, CreateSubject: s.Create})
 	}
 }
 

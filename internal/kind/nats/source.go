@@ -106,9 +106,9 @@ func (s *Source) Sample(ctx context.Context, fn func(*semel.Message) bool) error
 
 // Examine implements config.Kind. It also examines a sink on the same servers.
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
-	opts := &nats.ExamineOptions{Stream: s.Stream, Consumer: s.Consumer}
+	opts := &nats.ExamineOptions{Stream: s.Stream, Consumer: s.Consumer, Create: s.Create, Subjects: s.Subjects}
 	if sink, ok := x.Pipeline.Sink.(*Sink); ok && sink.with(x.Pipeline) {
-		opts.Subject = sink.Subject
+		opts.Subject, opts.CreateSubject = sink.Subject, sink.Create
 	}
 	s.Client.examine(ctx, x, opts)
 }

@@ -66,7 +66,7 @@ func (s *Sink) Open(ctx context.Context, env *config.Env) (pipeline.Sink, error)
 
 // Examine implements config.Kind.
 func (s *Sink) Examine(ctx context.Context, x *config.Examination) {
-	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey})
+	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Exchange: s.Exchange, RoutingKey: s.RoutingKey, Create: s.Create})
 }
 
 // Advise implements config.Advisor.

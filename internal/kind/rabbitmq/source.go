@@ -83,7 +83,7 @@ func (s *Source) Open(ctx context.Context, _ *config.Env) (pipeline.Source, erro
 
 // Examine implements config.Kind.
 func (s *Source) Examine(ctx context.Context, x *config.Examination) {
-	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Queue: s.Queue})
+	s.Client.examine(ctx, x, &rabbitmq.ExamineOptions{Queue: s.Queue, Create: s.Create})
 }
 
 // Advise implements config.Advisor.
