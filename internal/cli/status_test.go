@@ -84,6 +84,7 @@ func TestStatusSaysWhyThereIsNoAnswer(t *testing.T) {
 		{[]string{"--admin", "http://user:canary@" + free}, term.ExitUsage, "--admin: credentials do not belong on a command line"},
 		{[]string{"--admin", "ftp://" + free}, term.ExitUsage, "--admin: write HOST:PORT or http://HOST:PORT"},
 		{[]string{writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), readFile(t, file)+"admin: { listen: off }\n")}, term.ExitUsage, "admin.listen is off"},
+		{[]string{writeFile(t, filepath.Join(t.TempDir(), "c.yaml"), readFile(t, file)+"admin: { listen: '"+free+"' }\n")}, term.ExitFailed, "c.yaml, start it with semel run "},
 		{[]string{file + "x"}, term.ExitUsage, "there is no such file"},
 		{[]string{file, "copy"}, term.ExitUsage, `unexpected argument "copy": this verb takes FILE`},
 	} {

@@ -7,11 +7,14 @@ import (
 	"crypto/subtle"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/semel-dev/semel"
@@ -33,6 +36,9 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	if address == Off {
 		return nil, nil
 	}
+	if number, err := strconv.ParseUint(address, 10, 16); err == nil {
+		return nil, fmt.Errorf("admin address %s: write 127.0.0.1:%d, or off: %w", address, number, semel.ErrInvalidRequest)
+	}
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, fmt.Errorf("admin address %s: write it like 127.0.0.1:4195, or off: %w", address, semel.ErrInvalidRequest)
 	}
@@ -46,8 +52,11 @@ func (d *daemon) listenAdmin() (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		if !chosen {
-			d.log.Warn("no admin server: the address is taken; choose one with --admin", "address", address, "error", err)
+			d.log.Warn("no admin server: the address is taken, perhaps by another semel run; write --admin ADDRESS", "address", address, "error", err)
 			return nil, nil
+		}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("admin server: %w: is it that of another semel run? write another one with --admin ADDRESS", err)
 		}
 		return nil, fmt.Errorf("admin server: %w", err)
 	}

@@ -61,7 +61,7 @@ func (d *daemon) listenInStore(store, dir string) (closing func() error) {
 func (d *daemon) handleQuestions(mux *http.ServeMux) {
 	if d.file.Admin.Auth == nil {
 		refuse := func(w http.ResponseWriter, _ *http.Request) {
-			answer(w, http.StatusForbidden, "keys are shown only to clients with credentials: set admin.auth\n")
+			answer(w, http.StatusForbidden, "the process shows keys only to clients with credentials, and admin.auth is not set in its configuration\n")
 		}
 		mux.HandleFunc(ask.Path, refuse)
 		mux.HandleFunc(ask.JournalPath, refuse)

@@ -73,6 +73,7 @@ type KeyAnswer struct {
 	Unseen string `json:"unseen,omitempty"`
 
 	record   semel.Record
+	unasked  bool // only a process that --admin names has a journal
 	commands []keyrecord.Command
 }
 
@@ -234,12 +235,13 @@ func (q *keyQuestion) look(ctx context.Context, conf *config.File, place keyPlac
 			found[0].Key = inScope[0]
 		}
 	}
+	first.unasked = first.Journal == nil && !slices.ContainsFunc(conf.Stack(place.store), func(s *config.Store) bool { return s.Spec.About().Directory != "" })
 	var answers []KeyAnswer
 	for _, record := range found {
 		answer := first.with(record, place.pipeline)
 		answer.commands = append(keyrecord.Commands(&record, f.Flags()), answer.commands...)
 		answers = append(answers, answer)
-		first.Parked, first.Journal, first.commands = nil, nil, nil
+		first.Parked, first.Journal, first.commands, first.unasked = nil, nil, nil, false
 	}
 	return answers, failed
 }
@@ -377,6 +379,9 @@ func (q *keyQuestion) print(answer *KeyAnswer, further bool) error {
 		for _, line := range journalFacts(answer.Journal) {
 			fact("journal", line)
 		}
+	}
+	if answer.unasked {
+		fact("journal", "not asked: name the running process with --admin ADDRESS")
 	}
 	fact("next time", answer.Next)
 	if err := keyrecord.WriteCommands(&text, answer.commands); err != nil {

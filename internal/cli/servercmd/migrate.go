@@ -71,7 +71,12 @@ that was applied before fails as a whole and changes nothing.`,
 
 // verb completes a verb that works on the schema of the named store.
 func (m *migrateFlags) verb(cmd *cobra.Command, run func(*cobra.Command, *postgres.Schema) error) *cobra.Command {
-	cmd.Args = term.NoArguments
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && m.File == "" && m.dsn.env == "" {
+			return term.Usagef("unexpected argument %q: write --config %s", args[0], args[0])
+		}
+		return term.NoArguments(cmd, args)
+	}
 	cmd.RunE = m.Checked(func(cmd *cobra.Command, _ []string, wrong term.Problems) error {
 		var schema *postgres.Schema
 		found := false

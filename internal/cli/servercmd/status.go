@@ -3,6 +3,7 @@ package servercmd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -100,6 +101,9 @@ func (q *asking) status(ctx context.Context) (now *daemon.Status, shown string, 
 		return nil, "", term.Usagef("%s: admin.listen is off, and no process answers in the directory of an embedded store: write an address, or name it with --admin", q.conf.Name)
 	}
 	err = q.admin.Get(ctx, daemon.StatusPath, now)
+	if _, silent := errors.AsType[*ask.NoAnswerError](err); silent && q.conf != nil && !q.chosen {
+		err = fmt.Errorf("%w If no process runs %s, start it with semel run %[2]s", err, q.conf.Name)
+	}
 	if err == nil {
 		err = q.another(now)
 	}
