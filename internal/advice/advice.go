@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -58,6 +60,11 @@ func For(err error) *Error {
 				add("the name "+of.Name+" cannot be resolved: "+of.Err, "check the DNS server of this machine")
 			}
 			return false
+		case *fs.PathError:
+			if of.Err == syscall.ENOSPC || of.Err == syscall.EDQUOT {
+				add("no space left for "+filepath.Dir(of.Path), "free space on that disk")
+				return false
+			}
 		case *net.OpError:
 			if cause, how := ofOperation(of); cause != "" {
 				add(cause, how)

@@ -37,6 +37,7 @@ func TestErrorsOfTheNetworkHaveARemedy(t *testing.T) {
 		},
 		{dial("10.0.0.1:80", os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "cannot reach 10.0.0.1:80: no route to host: can this machine reach it?", true},
 		{dial("10.0.0.1:80", os.ErrDeadlineExceeded), "no answer from 10.0.0.1:80: i/o timeout: is the server up, can this machine reach it, and is it the right kind of server?", true},
+		{fmt.Errorf("write: %w", &os.PathError{Op: "write", Path: "/data/out.jsonl", Err: syscall.ENOSPC}), "no space left for /data: free space on that disk", true},
 		{&net.DNSError{Name: "db", Err: "no such host", IsNotFound: true}, "no such host: db: check the name of the host", true},
 		{&net.DNSError{Name: "db", Err: "server misbehaving"}, "the name db cannot be resolved: server misbehaving: check the DNS server of this machine", true},
 		{errors.New("tls: first record does not look like a TLS handshake"), "tls: first record does not look like a TLS handshake: does the server speak TLS at this port?", false},
